@@ -1,0 +1,1 @@
+// Keeps a folder's library buildable while it holds headers only.

@@ -1,0 +1,67 @@
+// Wrong input becomes diagnostics: all of them at once, each with place, key, value, what is allowed and what to do.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace core {
+
+struct SourceLocation {
+    std::string file;  // empty when the input did not come from a file (command line)
+    int line = 0;      // 1-based; 0 when unknown
+    int column = 0;    // 1-based; 0 when unknown
+};
+
+enum class Severity { error, warning };
+
+struct Diagnostic {
+    Severity severity = Severity::error;
+    SourceLocation location;
+    std::string key;      // dotted path of the key, e.g. "plan.tensor_parallel"; empty when it concerns the whole file
+    std::string message;  // names key, value and what is wrong with it
+    std::string hint;     // what is allowed, what to do
+};
+
+// Collects; never throws, never prints. A pass runs to its end, the caller stops at a checkpoint when `has_errors()`.
+class Diagnostics {
+public:
+    void error(SourceLocation location, std::string key, std::string message, std::string hint = {});
+    void warning(SourceLocation location, std::string key, std::string message, std::string hint = {});
+    void append(const Diagnostics& other);
+
+    bool has_errors() const { return error_count_ > 0; }
+    std::size_t error_count() const { return error_count_; }
+    const std::vector<Diagnostic>& entries() const { return entries_; }
+
+private:
+    std::vector<Diagnostic> entries_;
+    std::size_t error_count_ = 0;
+};
+
+// "scenarios/a.toml:14:10: error: MESSAGE\n  hint: HINT" — one line each, ending in a newline.
+std::string format(const Diagnostic& diagnostic);
+std::string format(const Diagnostics& diagnostics);
+
+// The candidate nearest to `word` by edit distance, or empty when none is near enough to be a slip.
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
+// "a, b or c".
+std::string list_in_words(const std::vector<std::string>& words);
+
+// The machine failed (file system, CUDA, MPI, out of memory): exit code 4. The text names the call, the object and the library's own words.
+class MachineError : public std::runtime_error {
+public:
+    using std::runtime_error::runtime_error;
+};
+
+// A promise of this program is broken: exit code 1. The text says which.
+class InternalError : public std::logic_error {
+public:
+    using std::logic_error::logic_error;
+};
+
+// Throws InternalError("broken promise: WHAT (file:line)") when `holds` is false. For invariants, never for input.
+void require(bool holds, std::string_view what, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+
+}  // namespace core
