@@ -1,0 +1,64 @@
+// What one operator costs, exactly counted, with no device in sight: kernels with shapes, FLOPs and bytes per phase, and what it keeps for backward.
+// FLOPs are 2 per multiply-add. The device's price of a kernel is in sim/cost.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/model_graph.h"
+
+namespace model {
+
+enum class Phase { forward, backward_input, backward_weight };
+
+enum class AttentionImplementation { unfused, fused_softmax, flash };
+
+// How the graph is run: what decides shapes and kernels beside the graph itself.
+struct CostContext {
+    std::int64_t micro_batch = 1;  // samples
+    int tensor_parallel = 1;
+    bool sequence_parallel = false;
+    int expert_parallel = 1;
+    core::DataType compute = core::DataType::bf16;   // of activations and matrix products
+    AttentionImplementation attention = AttentionImplementation::flash;
+};
+
+enum class KernelKind { matrix_product, convolution, attention, memory };
+
+// One kernel launch. Matrix products: `batch` products of m x k by k x n. Attention: batch = samples * heads, m = queries, n = keys, k = head dimension.
+struct Kernel {
+    KernelKind kind = KernelKind::memory;
+    std::int64_t batch = 1, m = 0, n = 0, k = 0;
+    bool is_causal = false;
+    core::Flops flops;
+    core::Bytes read, written;
+    const char* what = "";  // static text for reports: "linear", "softmax", "norm", ...
+};
+
+// Kernels an eager framework launches for this operator in this phase (empty for views and identities).
+std::vector<Kernel> kernels(const ModelGraph& graph, OperatorId op, Phase phase, const CostContext& context);
+
+// What forward keeps until backward, as tensors of the graph (shared between operators: count each once) plus bytes of the operator's own.
+struct SavedForBackward {
+    std::vector<TensorId> tensors;
+    core::Bytes extra;  // softmax statistics, masks, norms' mean and deviation
+    core::Bytes recomputable_extra;  // of `extra`, what selective recomputation drops (attention scores)
+};
+SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId op, const CostContext& context);
+
+// Bytes of a tensor on one rank (split and sequence-parallel shares applied).
+core::Bytes tensor_bytes(const ModelGraph& graph, TensorId tensor, const CostContext& context);
+// Elements of a parameter on one rank.
+std::int64_t parameter_elements(const ModelGraph& graph, ParameterId parameter, const CostContext& context);
+
+struct PhaseCost {
+    core::Flops flops;
+    core::Bytes read, written;
+    int kernels = 0;
+};
+PhaseCost phase_cost(const ModelGraph& graph, OperatorRange range, Phase phase, const CostContext& context);
+
+// Model FLOPs of one sample, forward (the numerator of MFU is 3x this; full attention square unless causal skipping is asked for).
+core::Flops forward_flops_per_sample(const ModelGraph& graph);
+
+}  // namespace model

@@ -1,0 +1,29 @@
+// Where models come from: a catalogue name, a Hugging Face config.json, a .toml description.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/diagnostics.h"
+#include "core/value.h"
+#include "model/model_graph.h"
+
+namespace model {
+
+struct LoadOptions {
+    std::optional<std::int64_t> sequence_length;  // overrides the model's own default
+    std::optional<std::int64_t> image_size;
+    std::string directory;                        // relative file references are relative to this ("" = current directory)
+};
+
+// MODEL of the command-line contract. Unknown name: did-you-mean; unsupported model_type, missing key: an error, never a guess. `referrer` and `key` say who asked.
+std::optional<ModelGraph> load_model(const std::string& reference, const LoadOptions& options, core::Diagnostics& diagnostics,
+                                     const core::SourceLocation& referrer = {}, const std::string& key = "model");
+// An inline `[model]` table of a scenario or plan: { name = "...", sequence_length = ..., or family and dimensions }.
+std::optional<ModelGraph> load_model(const core::Value& table, const LoadOptions& options, core::Diagnostics& diagnostics);
+
+std::vector<std::string> catalogue_names();
+
+}  // namespace model

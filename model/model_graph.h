@@ -1,0 +1,67 @@
+// The model as a directed acyclic graph of operators in a fixed topological order, with its module tree and partition units. Immutable once built.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/operator.h"
+
+namespace model {
+
+// A half-open range of operators in topological order.
+struct OperatorRange {
+    std::int32_t begin = 0, end = 0;
+    std::int32_t size() const { return end - begin; }
+    bool operator==(const OperatorRange&) const = default;
+};
+
+// Smallest piece a pipeline partition may place: the embedding, one layer, the final norm with head and loss. Consecutive, covering all operators.
+struct Unit {
+    std::string name;
+    OperatorRange operators;
+};
+
+// Node of the module tree (layer -> block -> operator); leaves are operators.
+struct Module {
+    std::string name;  // last path component
+    std::int32_t parent = -1;
+    std::vector<std::int32_t> children;
+    OperatorRange operators;
+};
+
+struct ModelGraph {
+    std::string name;
+    std::string family;                   // "gpt", "llama", "bert", "t5", "mixtral", "resnet", "convnet", ...
+    std::vector<Tensor> tensors;          // indexed by TensorId
+    std::vector<Parameter> parameters;    // indexed by ParameterId; a parameter used by two operators is tied and counted once
+    std::vector<Operator> operators;      // indexed by OperatorId, topological
+    std::vector<Unit> units;
+    std::vector<Module> modules;          // [0] is the root
+    std::int64_t tokens_per_sample = 0;   // sequence length of language models (decoder's for T5); 0 for vision
+    std::int64_t vocabulary = 0;
+    std::vector<std::string> assumptions; // what the source did not say
+
+    const Tensor& tensor(TensorId id) const { return tensors[static_cast<std::size_t>(id.index)]; }
+    const Parameter& parameter(ParameterId id) const { return parameters[static_cast<std::size_t>(id.index)]; }
+    const Operator& op(OperatorId id) const { return operators[static_cast<std::size_t>(id.index)]; }
+};
+
+// Published parameter count: every parameter once, tied ones included once.
+std::int64_t parameter_count(const ModelGraph& graph);
+std::int64_t parameter_count(const ModelGraph& graph, OperatorRange range);  // parameters used in the range, each once
+// Parameters used by operators of more than one unit (tied), each with the units that use it, ascending.
+struct TiedParameter {
+    ParameterId parameter;
+    std::vector<std::int32_t> units;
+};
+std::vector<TiedParameter> tied_parameters(const ModelGraph& graph);
+// Tensors produced before `boundary` and consumed at or after it (data-loader inputs excepted: every stage reads its own), ascending.
+std::vector<TensorId> tensors_crossing(const ModelGraph& graph, std::int32_t boundary);
+// Stable structural hash (names, kinds, shapes, edges, attributes), 16 hexadecimal digits: plans carry it and are refused for another graph.
+std::string hash_of(const ModelGraph& graph);
+// Broken graph (cycle, dangling tensor, units that do not cover, shape that contradicts its operator) is a broken promise of a builder: core::InternalError.
+void check(const ModelGraph& graph);
+
+}  // namespace model

@@ -1,0 +1,118 @@
+// What a model is made of: tensors, parameters and operators with exact shapes, all per sample (the micro-batch multiplies).
+//
+// Parallelism is not in the graph, but where it may cut is: `parallel_enter` and `parallel_exit` are Megatron's conjugate operators f and g
+// (arXiv 1909.08053, section 3). Between them tensors are split over the tensor-parallel group; outside they are whole (or, with sequence
+// parallelism, split along the tokens, arXiv 2205.05198, section 4.2.2). With a tensor-parallel degree of 1 both are the identity and cost nothing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/data_type.h"
+#include "core/units.h"
+
+namespace model {
+
+using TensorId = core::Id<struct TensorTag>;
+using ParameterId = core::Id<struct ParameterTag>;
+using OperatorId = core::Id<struct OperatorTag>;
+
+enum class OperatorKind {
+    input,               // tokens, labels or images: produced by the data loader, no arithmetic
+    embedding,           // ids [s] -> [s, h]; parameter [v, h] (split over v inside a parallel region: the result is then a partial sum)
+    position_embedding,  // x [s, h] + learned positions [s, h]; parameter [positions, h]
+    linear,              // x [s, k] -> [s, n]; parameters weight [n, k], optional bias [n]
+    layer_norm,          // over the last dimension; parameters scale, shift
+    rms_norm,            // over the last dimension; parameter scale
+    batch_norm,          // over batch and pixels per channel; parameters scale, shift
+    attention,           // packed q, k, v [s, (heads + 2 kv_heads) d] (and, for cross-attention, q and packed k, v) -> [s, heads d]
+    gelu,
+    relu,
+    silu,
+    tanh,
+    gated_silu,  // [s, 2f] -> [s, f]: silu(first half) * second half
+    gated_gelu,
+    dropout,
+    add,          // residual: two inputs of one shape
+    conv2d,       // [c, y, x] -> [c', y', x']; parameters weight [c', c, ky, kx], optional bias
+    max_pool,
+    average_pool,
+    flatten,
+    select_first_token,  // [s, h] -> [1, h] (BERT pooler)
+    mixture_of_experts,  // router, dispatch, experts, combine of one layer: [s, h] -> [s, h]
+    parallel_enter,      // forward: identity (sequence parallel: all-gather); backward: all-reduce (reduce-scatter)
+    parallel_exit,       // forward: all-reduce (reduce-scatter); backward: identity (all-gather)
+    loss_statistics,     // logits [s, v] -> per token {maximum, sum of exponentials, logit of the label}: [s, 3]
+    cross_entropy,       // logits, gathered statistics, labels -> mean loss
+};
+std::string_view name_of(OperatorKind kind);
+
+enum class TensorSplit {
+    whole,    // outside parallel regions: every tensor-parallel rank holds it (or its share of the tokens, with sequence parallelism)
+    split,    // inside a region: `split_dimension` is divided by the tensor-parallel degree
+    partial,  // inside a region: full shape, to be summed over the group
+};
+
+struct Tensor {
+    std::string name;
+    std::vector<std::int64_t> shape;  // per sample, unsplit
+    bool is_activation = true;        // stored in the compute precision; else ids (int64) or statistics (fp32) as `type` says
+    core::DataType type = core::DataType::fp32;
+    TensorSplit split = TensorSplit::whole;
+    int split_dimension = -1;
+    OperatorId producer;
+    std::vector<OperatorId> consumers;
+};
+
+enum class Initialization { normal, zeros, ones };
+
+struct Parameter {
+    std::string name;                 // dotted path, e.g. "layers.3.attention.qkv.weight"
+    std::vector<std::int64_t> shape;  // unsplit
+    int split_dimension = -1;         // divided over the tensor-parallel group; -1 = replicated
+    std::int64_t split_blocks = 1;    // the split dimension is made of this many blocks each divided over the group (3 for packed q, k, v with equal heads; 2 for gate, up)
+    Initialization initialization = Initialization::normal;
+    double deviation = 0.02;          // of the normal initialisation
+    bool is_expert = false;           // belongs to one expert of a mixture: divided by the expert-parallel degree
+    bool decays = true;               // weight decay applies (not to norms and biases)
+};
+
+// Attributes that shapes do not tell; which of them matter depends on the kind.
+struct Attributes {
+    bool has_bias = false;
+    // attention
+    std::int64_t heads = 0, kv_heads = 0, head_dimension = 0;
+    bool is_causal = false;
+    bool is_rotary = false;
+    double rotary_fraction = 1.0, rotary_base = 10000.0;
+    bool has_alibi = false;
+    bool has_relative_bias = false;        // T5
+    bool is_cross_attention = false;
+    std::int64_t window = 0;               // sliding window, 0 = none
+    // norms, dropout
+    double epsilon = 1e-5;
+    double probability = 0;                // of dropout
+    // convolution and pooling
+    std::int64_t kernel_y = 0, kernel_x = 0, stride = 1, padding = 0;
+    // mixture of experts
+    std::int64_t experts = 0, experts_per_token = 0, expert_hidden = 0;
+    bool experts_are_gated = false;
+};
+
+struct Operator {
+    OperatorKind kind = OperatorKind::input;
+    std::string name;  // dotted path in the module tree, e.g. "layers.3.attention.qkv"
+    std::vector<TensorId> inputs;
+    TensorId output;
+    std::vector<ParameterId> parameters;
+    Attributes attributes;
+    std::int32_t unit = 0;  // partition unit (see ModelGraph::units)
+    bool in_parallel_region = false;
+    bool in_attention_core = false;  // recomputed by selective recomputation (scores, softmax, its dropout, context)
+};
+
+std::int64_t element_count(const std::vector<std::int64_t>& shape);
+
+}  // namespace model
