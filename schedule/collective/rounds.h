@@ -1,0 +1,37 @@
+// Collectives as data: an algorithm is rounds of transfers between group ranks. The simulator prices the rounds, the CPU backend performs them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "schedule/program.h"
+
+namespace schedule {
+
+// The payload is divided into `pieces` equal parts (the last may be short). A transfer moves pieces [first, first + count) from one group rank to another in one
+// round; the receiver adds them to its own (reduce) or overwrites its own (copy). All transfers of a round happen at once and read the state before the round.
+struct Transfer {
+    std::int32_t from = 0, to = 0;
+    std::int32_t first = 0, count = 1;
+    bool reduces = false;
+};
+struct Rounds {
+    int pieces = 1;
+    std::vector<std::vector<Transfer>> rounds;
+    // Group rank r owns piece `owner_piece[r]` after reduce_scatter (and before all_gather).
+    std::vector<std::int32_t> owned_piece;
+};
+
+struct CollectiveAlgorithm {
+    std::string name;  // "ring", "tree", "hierarchical"
+    bool (*supports)(CollectiveKind kind, int group_size, int ranks_per_node) = nullptr;
+    Rounds (*rounds)(CollectiveKind kind, int group_size, int ranks_per_node) = nullptr;
+};
+const std::vector<CollectiveAlgorithm>& collective_algorithms();
+const CollectiveAlgorithm* find_collective_algorithm(const std::string& name);
+
+// The selector: the named algorithm, or for "auto" ring for bandwidth-bound sizes, tree for small all-reduces, hierarchical across nodes.
+const CollectiveAlgorithm& select_collective(const std::string& wanted, CollectiveKind kind, int group_size, int ranks_per_node, core::Bytes bytes);
+
+}  // namespace schedule

@@ -1,0 +1,46 @@
+// Which rank does what: degrees of data, tensor and pipeline parallelism and the order in which ranks are numbered.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/diagnostics.h"
+
+namespace schedule {
+
+struct RankCoordinates {
+    int data = 0, tensor = 0, pipeline = 0;
+    bool operator==(const RankCoordinates&) const = default;
+};
+
+// `order` is a permutation of D, P, T; the rightmost letter varies fastest with the global rank (SageMaker SMP's placement_strategy:
+// "cluster" = DPT, "spread" = TPD; Megatron-LM numbers tensor, then data, then pipeline: PDT).
+struct ParallelLayout {
+    int data = 1, tensor = 1, pipeline = 1;
+    std::string order = "PDT";
+
+    int ranks() const { return data * tensor * pipeline; }
+    bool operator==(const ParallelLayout&) const = default;
+};
+
+// Accepts any permutation of D, P, T and the words cluster, spread, megatron; nothing for other text.
+std::string canonical_order(const std::string& text);
+
+RankCoordinates coordinates_of(const ParallelLayout& layout, int rank);
+int rank_of(const ParallelLayout& layout, RankCoordinates coordinates);
+
+enum class GroupKind {
+    world,
+    tensor,         // same data and pipeline coordinate
+    data,           // same tensor and pipeline coordinate
+    pipeline,       // same data and tensor coordinate
+    shard,          // consecutive `shard_degree` members of a data group (sharded parameters or optimizer state)
+    replica,        // members of a data group with the same position in their shard groups
+    tied_stages,    // first and last pipeline rank with the same data and tensor coordinate (tied embedding)
+};
+std::string_view name_of(GroupKind kind);
+
+// Global ranks of the group of that kind to which `rank` belongs, in group order (the position is the group rank).
+std::vector<int> process_group(const ParallelLayout& layout, GroupKind kind, int rank, int shard_degree = 1);
+
+}  // namespace schedule

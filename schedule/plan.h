@@ -1,0 +1,76 @@
+// The decision: everything needed to turn a model and a cluster into a Program, and nothing that follows from it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/data_type.h"
+#include "core/units.h"
+#include "model/cost.h"
+#include "schedule/layout.h"
+
+namespace schedule {
+
+enum class Sharding { none, optimizer, gradients, parameters };  // ZeRO stages 0 to 3; FSDP SHARD_GRAD_OP = gradients, FULL_SHARD = parameters
+enum class Recompute { none, selective, full };
+enum class OptimizerKind { sgd, adam, adamw, lamb };
+
+std::string_view name_of(Sharding sharding);
+std::string_view name_of(Recompute recompute);
+std::string_view name_of(OptimizerKind optimizer);
+
+// Storage per parameter. "fp32": 4 + 4; "mixed": low-precision copies with fp32 master weights (Micikevicius et al., arXiv 1710.03740).
+struct Precision {
+    core::DataType compute = core::DataType::bf16;     // matrix products and activations
+    core::DataType parameters = core::DataType::bf16;  // the copy that forward reads
+    core::DataType gradients = core::DataType::bf16;   // accumulated and reduced
+    bool has_master_parameters = true;                 // fp32 copy beside a low-precision one
+    bool operator==(const Precision&) const = default;
+};
+
+struct Optimizer {
+    OptimizerKind kind = OptimizerKind::adamw;
+    double learning_rate = 1e-3, momentum = 0.0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.0;
+    bool operator==(const Optimizer&) const = default;
+};
+// fp32 state per parameter: sgd 0 (4 with momentum), adam and adamw 8, lamb 8.
+core::Bytes state_bytes_per_parameter(const Optimizer& optimizer);
+
+// Contiguous pipeline partition: `first_units[s]` is the first partition unit (model::ModelGraph::units) of virtual stage s; empty = chosen automatically.
+// Virtual stage s lives on pipeline rank s mod p (loop placement) unless the schedule says otherwise.
+struct Partition {
+    std::vector<std::int32_t> first_units;
+    bool operator==(const Partition&) const = default;
+};
+
+struct Plan {
+    ParallelLayout layout;
+    int virtual_stages = 1;        // model chunks per pipeline rank
+    std::string schedule = "1f1b"; // name in the registry (schedule/pipeline/registry.h)
+    int active_micro_batches = 0;  // SMP interleaved: most micro-batches in execution; 0 = the schedule's default
+    int group_size = 0;            // interleaved 1F1B: micro-batches per group; 0 = pipeline degree
+    Partition partition;
+    int micro_batch = 1;           // samples
+    int micro_batches = 1;         // per data-parallel replica and step (with one pipeline stage: gradient accumulation)
+    Sharding sharding = Sharding::none;
+    int shard_degree = 0;          // ranks over which state is divided; 0 = the data-parallel degree; less = hybrid (MiCS)
+    bool sequence_parallel = false;
+    Recompute recompute = Recompute::none;
+    Precision precision;
+    model::AttentionImplementation attention = model::AttentionImplementation::flash;
+    Optimizer optimizer;
+    core::Bytes gradient_bucket = core::mebibytes(25);  // PyTorch DDP's bucket_cap_mb default
+    bool overlaps_gradient_reduction = true;
+    bool overlaps_parameter_gathering = true;           // prefetch of sharded parameters
+    std::string collective = "auto";                    // ring, tree, hierarchical or auto
+    bool operator==(const Plan&) const = default;
+
+    int stages() const { return layout.pipeline * virtual_stages; }
+    int global_batch() const { return micro_batch * micro_batches * layout.data; }
+    int effective_shard_degree() const { return sharding == Sharding::none ? 1 : shard_degree > 0 ? shard_degree : layout.data; }
+    model::CostContext cost_context() const;
+};
+
+}  // namespace schedule

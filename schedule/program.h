@@ -1,0 +1,122 @@
+// What each rank does, complete and immutable, without times: the one thing both interpreters read.
+//
+// One instruction list per class of ranks (ranks that do the same work: one class per pipeline coordinate, or finer) and a map rank -> class. Instructions sit on
+// named streams; an instruction starts when the one before it on its stream and all in its `after` list have ended. The list order of a class is itself a valid
+// serial order: a backend with one stream performs it top to bottom with buffered sends and never deadlocks (verify.h proves it).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/units.h"
+#include "model/model_graph.h"
+#include "schedule/layout.h"
+#include "schedule/plan.h"
+
+namespace schedule {
+
+enum class Stream : std::uint8_t { compute, tensor, pipeline_send, pipeline_receive, data, copy };
+inline constexpr int stream_count = 6;
+std::string_view name_of(Stream stream);
+
+enum class InstructionKind : std::uint8_t {
+    compute,         // operators of a range, in one phase, for one micro-batch
+    send,            // to pipeline rank `peer` (same data and tensor coordinate)
+    receive,         // from pipeline rank `peer`
+    collective,      // over `group`
+    optimizer_step,  // update of the parameters of `bucket` (-1 = all of this rank's), on this rank's shard of them
+    zero_gradients,  // start of a step
+};
+
+enum class ComputePhase : std::uint8_t { forward, recompute, backward, backward_input, backward_weight };
+
+enum class CollectiveKind : std::uint8_t { all_reduce, all_gather, reduce_scatter, broadcast, all_to_all };
+std::string_view name_of(CollectiveKind kind);
+
+// What a communication carries.
+enum class PayloadKind : std::uint8_t {
+    none,
+    activation,           // tensors `tensors` of micro-batch `micro_batch`
+    activation_gradient,  // gradients of them
+    parameter_gradient,   // flat gradient of parameter bucket `bucket`
+    parameter,            // flat values of parameter bucket `bucket`
+    loss,                 // one fp32 scalar
+};
+
+enum class MemoryKind : std::uint8_t { parameters, gradients, optimizer, activations, workspace, communication, overhead };
+inline constexpr int memory_kind_count = 7;
+std::string_view name_of(MemoryKind kind);
+
+// A piece of memory with a size; allocated and freed by instructions, or persistent (held from start to end).
+struct Buffer {
+    MemoryKind kind = MemoryKind::activations;
+    core::Bytes bytes;
+    bool is_persistent = false;
+};
+
+// Parameters handled together: one flat array (padded to a multiple of the shard degree), reduced, gathered and updated as one.
+struct ParameterBucket {
+    std::vector<model::ParameterId> parameters;  // in flat order
+    std::vector<std::int64_t> offsets;           // of each, in elements
+    std::int64_t elements = 0;                   // without padding, on one tensor-parallel rank
+    std::int64_t padded_elements = 0;            // multiple of the shard degree
+    std::int32_t stage = 0;                      // virtual stage
+};
+
+struct Instruction {
+    InstructionKind kind = InstructionKind::compute;
+    Stream stream = Stream::compute;
+    ComputePhase phase = ComputePhase::forward;
+    CollectiveKind collective = CollectiveKind::all_reduce;
+    GroupKind group = GroupKind::world;
+    PayloadKind payload = PayloadKind::none;
+    std::int32_t stage = -1;        // virtual stage
+    std::int32_t micro_batch = -1;
+    model::OperatorRange operators; // compute
+    std::int32_t bucket = -1;       // index into RankProgram::buckets
+    std::int32_t peer = -1;         // pipeline coordinate
+    std::int32_t tensors = -1;      // index into Program::tensor_lists
+    // send: message; all_reduce, reduce_scatter: the full vector each member holds; all_gather: the full result; all_to_all: what each member sends in all
+    core::Bytes bytes;
+    std::uint32_t after_begin = 0, after_count = 0;        // into RankProgram::after_pool: indices of instructions of the same list, all smaller than this one's
+    std::uint32_t allocate_begin = 0, allocate_count = 0;  // into RankProgram::buffer_pool: buffers taken at the start
+    std::uint32_t free_begin = 0, free_count = 0;          // ... given back at the end
+};
+
+struct RankProgram {
+    int pipeline = 0;  // coordinate of the class
+    std::vector<Instruction> instructions;
+    std::vector<std::uint32_t> after_pool;
+    std::vector<std::uint32_t> buffer_pool;
+    std::vector<Buffer> buffers;
+    std::vector<ParameterBucket> buckets;
+
+    std::span<const std::uint32_t> after(const Instruction& i) const { return {after_pool.data() + i.after_begin, i.after_count}; }
+    std::span<const std::uint32_t> allocates(const Instruction& i) const { return {buffer_pool.data() + i.allocate_begin, i.allocate_count}; }
+    std::span<const std::uint32_t> frees(const Instruction& i) const { return {buffer_pool.data() + i.free_begin, i.free_count}; }
+};
+
+struct StageInfo {
+    int rank = 0;                    // pipeline coordinate it lives on
+    model::OperatorRange operators;
+    std::int32_t receives = -1;      // tensor list from the stage before (-1: none); relays tensors that only later stages consume
+    std::int32_t sends = -1;         // tensor list to the stage after
+};
+
+struct Program {
+    Plan plan;
+    int micro_batches = 1;               // lowered (a planner may lower fewer than the plan's and extrapolate)
+    std::vector<StageInfo> stages;       // by virtual stage
+    std::vector<RankProgram> classes;
+    std::vector<std::int32_t> class_of_rank;  // size = layout.ranks()
+    std::vector<std::vector<model::TensorId>> tensor_lists;
+};
+
+// "12 compute F2 stage 1 ops [40, 52)" — one line, for verify's grid, traces and tests.
+std::string describe(const Program& program, int class_index, std::uint32_t instruction);
+// Equal on every rank exactly when the ranks would run the same Program (16 hexadecimal digits).
+std::string hash_of(const Program& program);
+
+}  // namespace schedule
