@@ -1,6 +1,7 @@
 // Wrong input becomes diagnostics: all of them at once, each with place, key, value, what is allowed and what to do.
 #pragma once
 
+#include <cstddef>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -46,6 +47,8 @@ std::string format(const Diagnostics& diagnostics);
 
 // The candidate nearest to `word` by edit distance, or empty when none is near enough to be a slip.
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
+// Text from outside as it may stand in a message: in single quotes, control and malformed bytes escaped, cut after about `longest` bytes.
+std::string in_quotes(std::string_view text, std::size_t longest = 60);
 // "a, b or c".
 std::string list_in_words(const std::vector<std::string>& words);
 
