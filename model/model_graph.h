@@ -40,7 +40,9 @@ struct ModelGraph {
     std::vector<Unit> units;
     std::vector<Module> modules;          // [0] is the root
     std::int64_t tokens_per_sample = 0;   // sequence length of language models (decoder's for T5); 0 for vision
+    std::int64_t encoder_tokens_per_sample = 0;  // T5
     std::int64_t vocabulary = 0;
+    std::int64_t image_size = 0;          // vision
     std::vector<std::string> assumptions; // what the source did not say
 
     const Tensor& tensor(TensorId id) const { return tensors[static_cast<std::size_t>(id.index)]; }
@@ -48,8 +50,10 @@ struct ModelGraph {
     const Operator& op(OperatorId id) const { return operators[static_cast<std::size_t>(id.index)]; }
 };
 
-// Published parameter count: every parameter once, tied ones included once.
+// Published parameter count: every parameter once, tied ones included once, task heads (Parameter::is_task_head) left out.
 std::int64_t parameter_count(const ModelGraph& graph);
+// What is trained: task heads included.
+std::int64_t trained_parameter_count(const ModelGraph& graph);
 std::int64_t parameter_count(const ModelGraph& graph, OperatorRange range);  // parameters used in the range, each once
 // Parameters used by operators of more than one unit (tied), each with the units that use it, ascending.
 struct TiedParameter {
@@ -59,6 +63,11 @@ struct TiedParameter {
 std::vector<TiedParameter> tied_parameters(const ModelGraph& graph);
 // Tensors produced before `boundary` and consumed at or after it (data-loader inputs excepted: every stage reads its own), ascending.
 std::vector<TensorId> tensors_crossing(const ModelGraph& graph, std::int32_t boundary);
+// The tensor whose buffer this one is: through views (flatten) and parallel_enter, which is the identity without sequence parallelism; with it, what is kept for
+// backward is the share before the gather, gathered again in backward (arXiv 2205.05198, section 4.2.2).
+TensorId storage_of(const ModelGraph& graph, TensorId tensor);
+// Why this tensor-parallel degree cannot split the model ("heads = 28 of layers.0.attention.core"), or empty. Vocabularies may split unevenly (the last rank pads).
+std::string tensor_parallel_obstacle(const ModelGraph& graph, int degree);
 // Stable structural hash (names, kinds, shapes, edges, attributes), 16 hexadecimal digits: plans carry it and are refused for another graph.
 std::string hash_of(const ModelGraph& graph);
 // Broken graph (cycle, dangling tensor, units that do not cover, shape that contradicts its operator) is a broken promise of a builder: core::InternalError.

@@ -22,12 +22,14 @@ using OperatorId = core::Id<struct OperatorTag>;
 enum class OperatorKind {
     input,               // tokens, labels or images: produced by the data loader, no arithmetic
     embedding,           // ids [s] -> [s, h]; parameter [v, h] (split over v inside a parallel region: the result is then a partial sum)
-    position_embedding,  // x [s, h] + learned positions [s, h]; parameter [positions, h]
+    position_embedding,  // x [s, h] + learned positions [s, h]; parameter [positions, h], of which rows position_offset ... position_offset + s - 1 are read
+    prepend_token,       // x [s, h] -> [s + 1, h] with a learned row in front (class token of ViT); parameter [1, h]
     linear,              // x [s, k] -> [s, n]; parameters weight [n, k], optional bias [n]
-    layer_norm,          // over the last dimension; parameters scale, shift
+    layer_norm,          // over the last dimension; parameters scale and, if has_bias, shift (MPT has none)
     rms_norm,            // over the last dimension; parameter scale
     batch_norm,          // over batch and pixels per channel; parameters scale, shift
-    attention,           // packed q, k, v [s, (heads + 2 kv_heads) d] (and, for cross-attention, q and packed k, v) -> [s, heads d]
+    attention,           // packed q, k, v [s, (heads + 2 kv_heads) d], in this order -> [s, heads d]; cross-attention: q [s, heads d] and packed k, v
+                         // [keys, 2 kv_heads d]; has_relative_bias: parameter [buckets, heads] (T5) or [offsets, heads] (Swin), split over heads
     gelu,
     relu,
     silu,
@@ -38,14 +40,20 @@ enum class OperatorKind {
     add,          // residual: two inputs of one shape
     conv2d,       // [c, y, x] -> [c', y', x']; parameters weight [c', c, ky, kx], optional bias
     max_pool,
-    average_pool,
+    average_pool,        // [c, y, x] -> [c, y', x'] (global: kernel = image)
     flatten,
+    transpose,           // [a, b...] -> [product of b, a]: pixels [c, y, x] to tokens [y x, c], token scores [s, n] to rows over tokens [n, s]
+    merge_patches,       // tokens of a square image [y x, c] -> [y x / 4, 4 c] (Swin)
+    average_tokens,      // [s, h] -> [1, h]
     select_first_token,  // [s, h] -> [1, h] (BERT pooler)
-    mixture_of_experts,  // router, dispatch, experts, combine of one layer: [s, h] -> [s, h]
+    select_positions,    // x [s, h], positions [m] (int64) -> [m, h] (BERT: logits of the masked tokens only)
+    mixture_of_experts,  // router, dispatch, experts, combine of one layer: [s, h] -> [s, h]; parameters router [experts, h], first [experts, f or 2 f, h],
+                         // second [experts, h, f]. Inside a region its result is a partial sum, and so is the gradient of the replicated router
     parallel_enter,      // forward: identity (sequence parallel: all-gather); backward: all-reduce (reduce-scatter)
     parallel_exit,       // forward: all-reduce (reduce-scatter); backward: identity (all-gather)
-    loss_statistics,     // logits [s, v] -> per token {maximum, sum of exponentials, logit of the label}: [s, 3]
-    cross_entropy,       // logits, gathered statistics, labels -> mean loss
+    loss_statistics,     // logits [s, v], labels [s] -> per token {maximum, sum of exponentials, logit of the label}: [s, 3], fp32; over a split vocabulary
+                         // each rank has its own ("partial": to be combined over the group, not summed)
+    cross_entropy,       // logits, combined statistics, labels -> mean loss [1]
 };
 std::string_view name_of(OperatorKind kind);
 
@@ -72,10 +80,12 @@ struct Parameter {
     std::string name;                 // dotted path, e.g. "layers.3.attention.qkv.weight"
     std::vector<std::int64_t> shape;  // unsplit
     int split_dimension = -1;         // divided over the tensor-parallel group; -1 = replicated
-    std::int64_t split_blocks = 1;    // the split dimension is made of this many blocks each divided over the group (3 for packed q, k, v with equal heads; 2 for gate, up)
+    std::int64_t split_blocks = 1;    // the split dimension is made of this many blocks each divided over the group (3 for packed q, k, v; 2 for gate, up)
+    std::vector<std::int64_t> split_sections;  // sizes of the blocks where they are unequal (grouped-query attention: heads d, kv_heads d, kv_heads d), else empty
     Initialization initialization = Initialization::normal;
     double deviation = 0.02;          // of the normal initialisation
-    bool is_expert = false;           // belongs to one expert of a mixture: divided by the expert-parallel degree
+    bool is_expert = false;           // dimension 0 is the experts of a mixture: divided by the expert-parallel degree
+    bool is_task_head = false;        // trained, but not in the published count (BERT's heads: the papers and hubs count BertModel)
     bool decays = true;               // weight decay applies (not to norms and biases)
 };
 
@@ -91,6 +101,15 @@ struct Attributes {
     bool has_relative_bias = false;        // T5
     bool is_cross_attention = false;
     std::int64_t window = 0;               // sliding window, 0 = none
+    std::int64_t local_window = 0;         // attention only inside blocks of this many tokens (Swin: 49), 0 = none
+    double softmax_scale = 0;              // of the scores; 0 = 1/sqrt(head_dimension) (T5: 1)
+    std::int64_t relative_buckets = 0, relative_distance = 0;  // T5: buckets and largest distance told apart
+    // linear: x is multiplied by this first (T5's tied head: 1/sqrt(hidden))
+    double input_scale = 1.0;
+    // position_embedding: first row used (OPT: 2)
+    std::int64_t position_offset = 0;
+    // gelu and gated_gelu
+    bool is_tanh_approximation = false;
     // norms, dropout
     double epsilon = 1e-5;
     double probability = 0;                // of dropout
