@@ -32,7 +32,8 @@ struct MeasuredOperator {
 struct DeviceSpec {
     std::string name;          // "A100-SXM4-40GB"
     std::string architecture;  // "sm80", "x86-64"
-    core::Bytes memory;        // usable by a process
+    core::Bytes memory;          // usable by a process
+    core::Bytes nominal_memory;  // as the vendor states it; zero when the profile does not
     core::BytesPerSecond memory_bandwidth;
     double memory_efficiency = 0.85;         // of streaming kernels
     core::Seconds kernel_launch;             // device-side floor of one small kernel
