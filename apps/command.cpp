@@ -1,0 +1,87 @@
+#include "apps/command.h"
+
+#include <exception>
+#include <iostream>
+#include <new>
+
+#include "core/document.h"
+#include "core/value.h"
+
+#ifndef SMSIM_VERSION
+#error "SMSIM_VERSION comes from CMake's project version"
+#endif
+
+namespace apps {
+
+const char* const version = SMSIM_VERSION;
+
+bool wants_json(const std::vector<std::string>& arguments) {
+    for (const std::string& argument : arguments)
+        if (argument == "--json") return true;
+    return false;
+}
+
+int show(const core::Diagnostics& diagnostics, bool as_json, std::ostream& out, std::ostream& err) {
+    if (as_json && diagnostics.has_errors()) out << core::to_json(core::to_value(diagnostics)) << '\n';
+    else err << core::format(diagnostics);
+    return diagnostics.has_errors() ? wrong_input : good;
+}
+
+int refuse_argument(const std::string& key, const std::string& message, const std::string& hint, bool as_json, std::ostream& out, std::ostream& err) {
+    core::Diagnostics diagnostics;
+    diagnostics.error({}, key, message, hint);
+    return show(diagnostics, as_json, out, err);
+}
+
+namespace {
+
+int fail(ExitCode code, const std::string& message, bool as_json) {
+    if (as_json) {
+        core::Diagnostics diagnostics;
+        diagnostics.error({}, "", message);
+        std::cout << core::to_json(core::to_value(diagnostics)) << '\n';
+    } else {
+        std::cerr << "error: " << message << '\n';
+    }
+    return code;
+}
+
+int dispatch(const Tool& tool, const std::vector<std::string>& arguments) {
+    if (arguments.empty()) {
+        std::cerr << tool.help;
+        return wrong_input;
+    }
+    if (arguments[0] == "--version") {
+        std::cout << tool.name << ' ' << version << '\n';
+        return good;
+    }
+    if (arguments[0] == "--help" || arguments[0] == "-h") {
+        std::cout << tool.help;
+        return good;
+    }
+    for (const Subcommand& command : tool.subcommands)
+        if (command.name == arguments[0]) return command.run({arguments.begin() + 1, arguments.end()}, std::cout, std::cerr);
+    return tool.fallback.run(arguments, std::cout, std::cerr);
+}
+
+}  // namespace
+
+int run_tool(const Tool& tool, int argc, char** argv) {
+    const std::vector<std::string> arguments(argv + 1, argv + argc);
+    const bool as_json = wants_json(arguments);
+    try {
+        const int code = dispatch(tool, arguments);
+        std::cout.flush();
+        // A full disk or a closed pipe must not look like success.
+        if (!std::cout) return fail(machine_failure, "writing to standard output failed", false);
+        return code;
+    } catch (const core::MachineError& failure) {
+        return fail(machine_failure, failure.what(), as_json);
+    } catch (const std::bad_alloc&) {
+        return fail(machine_failure, "out of host memory", as_json);
+    } catch (const std::exception& failure) {
+        return fail(internal_failure, std::string("internal failure, please report: ") + failure.what(), as_json);
+    }
+}
+
+}  // namespace apps

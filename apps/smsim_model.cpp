@@ -1,0 +1,157 @@
+#include "apps/smsim_model.h"
+
+#include <fmt/core.h>
+
+#include <charconv>
+#include <optional>
+#include <ostream>
+
+#include "apps/command.h"
+#include "core/document.h"
+#include "core/reader.h"
+#include "model/cost.h"
+#include "model/load.h"
+
+namespace apps {
+
+namespace {
+
+const char* const help =
+    "Usage: smsim model MODEL [--seq-len S] [--image-size X] [--operators] [--json]\n"
+    "       smsim model --list\n"
+    "\n"
+    "Parameters, FLOPs and a table per layer of one model. MODEL is a catalogue name, a Hugging Face config.json,\n"
+    "an .onnx or a .toml description.\n"
+    "\n"
+    "  --seq-len S      tokens per sample (default: what the model was published with)\n"
+    "  --image-size X   pixels of a square image (vision models)\n"
+    "  --operators      one line per operator instead of one per layer\n"
+    "  --list           the catalogue\n"
+    "  --json           one JSON document on stdout\n"
+    "\n"
+    "Example:\n"
+    "  smsim model llama-2-7b --seq-len 4096\n";
+
+struct Row {
+    std::string name;
+    model::OperatorRange operators;
+};
+
+core::Flops forward_flops(const model::ModelGraph& graph, model::OperatorRange range) {
+    return model::phase_cost(graph, range, model::Phase::forward, model::CostContext{}).flops;
+}
+
+std::vector<Row> rows_of(const model::ModelGraph& graph, bool per_operator) {
+    std::vector<Row> rows;
+    if (per_operator)
+        for (std::int32_t i = 0; i < static_cast<std::int32_t>(graph.operators.size()); ++i) {
+            const model::Operator& op = graph.operators[static_cast<std::size_t>(i)];
+            rows.push_back({fmt::format("{} ({})", op.name, model::name_of(op.kind)), {i, i + 1}});
+        }
+    else
+        for (const model::Unit& unit : graph.units) rows.push_back({unit.name, unit.operators});
+    return rows;
+}
+
+core::Value describe(const model::ModelGraph& graph, bool per_operator) {
+    core::Value document;
+    document["model"] = graph.name;
+    document["family"] = graph.family;
+    document["parameters"] = model::parameter_count(graph);
+    document["forward_flops_per_sample"] = model::forward_flops_per_sample(graph).value;
+    document["tokens_per_sample"] = graph.tokens_per_sample;
+    core::Value layers = core::Value::array();
+    for (const Row& row : rows_of(graph, per_operator)) {
+        core::Value layer;
+        layer["name"] = row.name;
+        layer["parameters"] = model::parameter_count(graph, row.operators);
+        layer["forward_flops_per_sample"] = forward_flops(graph, row.operators).value;
+        layers.append(std::move(layer));
+    }
+    document["layers"] = std::move(layers);
+    core::Value assumptions = core::Value::array();
+    for (const std::string& assumption : graph.assumptions) assumptions.append(assumption);
+    document["assumptions"] = std::move(assumptions);
+    return document;
+}
+
+std::string with_thousands(std::int64_t n) {
+    std::string digits = std::to_string(n);
+    for (int i = static_cast<int>(digits.size()) - 3; i > 0; i -= 3) digits.insert(static_cast<std::size_t>(i), ",");
+    return digits;
+}
+
+void print(const model::ModelGraph& graph, bool per_operator, std::ostream& out) {
+    out << fmt::format("{} ({})\n", graph.name, graph.family);
+    out << fmt::format("  parameters          {}\n", with_thousands(model::parameter_count(graph)));
+    out << fmt::format("  forward             {:.4g} GFLOP per sample", model::forward_flops_per_sample(graph).value / 1e9);
+    if (graph.tokens_per_sample > 0) out << fmt::format(" of {} tokens", graph.tokens_per_sample);
+    out << "\n\n";
+    out << fmt::format("  {:<52} {:>18} {:>16}\n", per_operator ? "operator" : "layer", "parameters", "forward GFLOP");
+    const std::vector<Row> rows = rows_of(graph, per_operator);
+    // Runs of equal layers are one line: a table of 96 equal rows tells nothing.
+    for (std::size_t i = 0; i < rows.size();) {
+        const std::int64_t parameters = model::parameter_count(graph, rows[i].operators);
+        const double gflop = forward_flops(graph, rows[i].operators).value / 1e9;
+        std::size_t j = i + 1;
+        while (!per_operator && j < rows.size() && model::parameter_count(graph, rows[j].operators) == parameters &&
+               forward_flops(graph, rows[j].operators).value / 1e9 == gflop)
+            ++j;
+        const std::string name = j - i > 1 ? fmt::format("{} .. {} ({} equal)", rows[i].name, rows[j - 1].name, j - i) : rows[i].name;
+        out << fmt::format("  {:<52} {:>18} {:>16.4g}\n", name, with_thousands(parameters), gflop);
+        i = j;
+    }
+    for (const std::string& assumption : graph.assumptions) out << "  assumed: " << assumption << '\n';
+}
+
+std::optional<std::int64_t> positive_integer(const std::string& text) {
+    std::int64_t value = 0;
+    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (failure != std::errc{} || end != text.data() + text.size() || value <= 0) return std::nullopt;
+    return value;
+}
+
+}  // namespace
+
+int run_model_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+    const bool as_json = wants_json(arguments);
+    std::string reference;
+    model::LoadOptions options;
+    bool per_operator = false;
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+        const std::string& argument = arguments[i];
+        if (argument == "--help" || argument == "-h") {
+            out << help;
+            return good;
+        }
+        if (argument == "--json") continue;
+        if (argument == "--operators") {
+            per_operator = true;
+        } else if (argument == "--list") {
+            if (as_json) out << core::to_json(core::Value(model::catalogue_names())) << '\n';
+            else
+                for (const std::string& name : model::catalogue_names()) out << name << '\n';
+            return good;
+        } else if (argument == "--seq-len" || argument == "--image-size") {
+            const std::optional<std::int64_t> value = i + 1 < arguments.size() ? positive_integer(arguments[i + 1]) : std::nullopt;
+            if (!value) return refuse_argument(argument, argument + " needs a positive integer", "for example: " + argument + " 2048", as_json, out, err);
+            (argument == "--seq-len" ? options.sequence_length : options.image_size) = value;
+            ++i;
+        } else if (argument.starts_with("-")) {
+            return refuse_argument(argument, "unknown option " + argument, "see smsim model --help", as_json, out, err);
+        } else if (reference.empty()) {
+            reference = argument;
+        } else {
+            return refuse_argument(argument, "one model at a time: \"" + reference + "\" and \"" + argument + "\" were given", "quote names with spaces", as_json, out, err);
+        }
+    }
+    if (reference.empty()) return refuse_argument("MODEL", "no model given", "smsim model --list shows the catalogue", as_json, out, err);
+    core::Diagnostics diagnostics;
+    const std::optional<model::ModelGraph> graph = model::load_model(reference, options, diagnostics, {}, "MODEL");
+    if (const int code = show(diagnostics, as_json, out, err); code != good || !graph) return code == good ? internal_failure : code;
+    if (as_json) out << core::to_json(describe(*graph, per_operator)) << '\n';
+    else print(*graph, per_operator, out);
+    return good;
+}
+
+}  // namespace apps
