@@ -1,0 +1,2 @@
+#include "exec/run.h"
+#include <boost/program_options.hpp>

@@ -1,0 +1,6 @@
+#pragma once
+#include <string>
+
+#include "core/good.h"
+#include "planner/search.h"
+namespace core {}

@@ -1,0 +1,2 @@
+#include "sim/simulate.h"
+#include "core/good.h"

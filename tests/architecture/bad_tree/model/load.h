@@ -1,0 +1,3 @@
+#pragma once
+#  include <toml++/toml.h>
+namespace model {}

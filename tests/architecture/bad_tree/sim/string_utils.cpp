@@ -1,0 +1,2 @@
+#include "../core/good.h"
+#include "good.h"
