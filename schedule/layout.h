@@ -36,7 +36,8 @@ enum class GroupKind {
     pipeline,       // same data and tensor coordinate
     shard,          // consecutive `shard_degree` members of a data group (sharded parameters or optimizer state)
     replica,        // members of a data group with the same position in their shard groups
-    tied_stages,    // first and last pipeline rank with the same data and tensor coordinate (tied embedding)
+    tied_stages,    // pipeline ranks with the same data and tensor coordinate that hold a copy of one tied parameter: first and last for a tied embedding
+                    // (see ParameterBucket::tied_ranks; middle ranks have an empty group here)
 };
 std::string_view name_of(GroupKind kind);
 

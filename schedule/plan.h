@@ -60,6 +60,7 @@ struct Plan {
     Recompute recompute = Recompute::none;
     Precision precision;
     model::AttentionImplementation attention = model::AttentionImplementation::flash;
+    bool fused_cross_entropy = false;  // one pass over the logits, nothing kept beside them (model::CostContext)
     Optimizer optimizer;
     core::Bytes gradient_bucket = core::mebibytes(25);  // PyTorch DDP's bucket_cap_mb default
     bool overlaps_gradient_reduction = true;
@@ -70,6 +71,9 @@ struct Plan {
     int stages() const { return layout.pipeline * virtual_stages; }
     int global_batch() const { return micro_batch * micro_batches * layout.data; }
     int effective_shard_degree() const { return sharding == Sharding::none ? 1 : shard_degree > 0 ? shard_degree : layout.data; }
+    // Is something divided at all, and into how many pieces: sharding over one rank is none.
+    bool shards(Sharding what) const { return effective_shard_degree() > 1 && sharding >= what; }
+    bool has_sequence_parallelism() const { return sequence_parallel && layout.tensor > 1; }
     model::CostContext cost_context() const;
 };
 

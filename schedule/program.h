@@ -48,6 +48,9 @@ enum class PayloadKind : std::uint8_t {
 enum class MemoryKind : std::uint8_t { parameters, gradients, optimizer, activations, workspace, communication, overhead };
 inline constexpr int memory_kind_count = 7;
 std::string_view name_of(MemoryKind kind);
+std::string_view name_of(InstructionKind kind);
+std::string_view name_of(ComputePhase phase);
+std::string_view name_of(PayloadKind kind);
 
 // A piece of memory with a size; allocated and freed by instructions, or persistent (held from start to end).
 struct Buffer {
@@ -62,7 +65,9 @@ struct ParameterBucket {
     std::vector<std::int64_t> offsets;           // of each, in elements
     std::int64_t elements = 0;                   // without padding, on one tensor-parallel rank
     std::int64_t padded_elements = 0;            // multiple of the shard degree
-    std::int32_t stage = 0;                      // virtual stage
+    std::int32_t stage = 0;                      // virtual stage (of the last use on this rank)
+    bool is_partial_over_tensor = false;         // sequence parallelism: each tensor rank has the gradient of its tokens only
+    std::vector<std::int32_t> tied_ranks;        // pipeline coordinates that hold a copy of this (one-parameter) bucket, ascending; empty = only this rank
 };
 
 struct Instruction {
@@ -76,6 +81,7 @@ struct Instruction {
     std::int32_t micro_batch = -1;
     model::OperatorRange operators; // compute
     std::int32_t bucket = -1;       // index into RankProgram::buckets
+    bool on_shard = false;          // parameter_gradient: of this rank's piece of the bucket (after its reduce_scatter), not of the full vector
     std::int32_t peer = -1;         // pipeline coordinate
     std::int32_t tensors = -1;      // index into Program::tensor_lists
     // send: message; all_reduce, reduce_scatter: the full vector each member holds; all_gather: the full result; all_to_all: what each member sends in all
@@ -113,6 +119,9 @@ struct Program {
     std::vector<std::int32_t> class_of_rank;  // size = layout.ranks()
     std::vector<std::vector<model::TensorId>> tensor_lists;
 };
+
+// Global ranks that take part in a collective instruction of `rank`'s class, in group order (the position is the group rank).
+std::vector<int> members_of(const Program& program, int rank, const Instruction& instruction);
 
 // "12 compute F2 stage 1 ops [40, 52)" — one line, for verify's grid, traces and tests.
 std::string describe(const Program& program, int class_index, std::uint32_t instruction);
