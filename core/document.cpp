@@ -48,7 +48,8 @@ std::string neighbour_hint(const std::string& path) {
 
 }  // namespace
 
-std::optional<std::string> read_file(const std::string& path, Diagnostics& diagnostics, const SourceLocation& referrer, const std::string& key, std::size_t largest_bytes) {
+std::optional<std::string> read_file(const std::string& path, Diagnostics& diagnostics, const SourceLocation& referrer, const std::string& key,
+                                     std::size_t largest_bytes) {
     // With a referrer the place is where the path was written, without one it is the file itself.
     SourceLocation place = referrer;
     if (place.file.empty() && place.line == 0) place.file = path;
@@ -57,7 +58,8 @@ std::optional<std::string> read_file(const std::string& path, Diagnostics& diagn
         diagnostics.error(place, key, (key.empty() ? "" : key + ": ") + message, std::move(hint));
         return std::nullopt;
     };
-    if (path.empty() || path.find('\0') != std::string::npos) return refuse("a file name is expected, but " + in_quotes(path) + " is given", "give the path of a file");
+    if (path.empty() || path.find('\0') != std::string::npos)
+        return refuse("a file name is expected, but " + in_quotes(path) + " is given", "give the path of a file");
     File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (file.descriptor() < 0) {
         const int code = errno;

@@ -60,12 +60,14 @@ std::optional<std::int64_t> read_integer(const Value& value, const std::string& 
         std::string hint = "give " + in_words(range);
         if (value.kind() == Value::Kind::real && std::fabs(value.number()) < 9e15 && value.number() == std::trunc(value.number()))
             hint = "write it without a point: " + std::to_string(static_cast<std::int64_t>(value.number()));
-        diagnostics.error(value.location, path, path + " = " + shown(value) + " is " + with_article(name_of(value.kind())) + ", but an integer is expected", hint);
+        diagnostics.error(value.location, path, path + " = " + shown(value) + " is " + with_article(name_of(value.kind())) + ", but an integer is expected",
+                          hint);
         return std::nullopt;
     }
     const std::int64_t number = value.integer();
     if (number < range.least || number > range.greatest) {
-        const std::string limit = number < range.least ? "below the least allowed, " + std::to_string(range.least) : "above the greatest allowed, " + std::to_string(range.greatest);
+        const std::string limit =
+            number < range.least ? "below the least allowed, " + std::to_string(range.least) : "above the greatest allowed, " + std::to_string(range.greatest);
         diagnostics.error(value.location, path, path + " = " + std::to_string(number) + " is " + limit, "give " + in_words(range));
         return std::nullopt;
     }
@@ -84,7 +86,8 @@ std::optional<double> read_real(const Value& value, const std::string& path, Rea
         return std::nullopt;
     }
     if (number < range.least || number > range.greatest) {
-        const std::string limit = number < range.least ? "below the least allowed, " + shown(range.least) : "above the greatest allowed, " + shown(range.greatest);
+        const std::string limit =
+            number < range.least ? "below the least allowed, " + shown(range.least) : "above the greatest allowed, " + shown(range.greatest);
         diagnostics.error(value.location, path, path + " = " + shown(value) + " is " + limit, "give " + in_words(range));
         return std::nullopt;
     }
@@ -99,8 +102,8 @@ std::optional<std::string> read_string(const Value& value, const std::string& pa
 }
 
 template <class Q>
-std::optional<Q> read_quantity(const Value& value, const std::string& path, std::optional<Q> (*parse)(std::string_view), std::string_view noun, std::string_view example,
-                               std::string_view units, Diagnostics& diagnostics) {
+std::optional<Q> read_quantity(const Value& value, const std::string& path, std::optional<Q> (*parse)(std::string_view), std::string_view noun,
+                               std::string_view example, std::string_view units, Diagnostics& diagnostics) {
     const std::string hint = "write the number with its unit: \"" + std::string(example) + "\" (units: " + std::string(units) + ")";
     if (value.is_number()) {
         diagnostics.error(value.location, path, path + " = " + shown(value) + " has no unit, but " + std::string(noun) + " is expected",
@@ -108,8 +111,8 @@ std::optional<Q> read_quantity(const Value& value, const std::string& path, std:
         return std::nullopt;
     }
     if (!value.is_string()) {
-        diagnostics.error(value.location, path, path + " = " + shown(value) + " is " + with_article(name_of(value.kind())) + ", but " + std::string(noun) + " is expected",
-                          hint);
+        diagnostics.error(value.location, path,
+                          path + " = " + shown(value) + " is " + with_article(name_of(value.kind())) + ", but " + std::string(noun) + " is expected", hint);
         return std::nullopt;
     }
     const std::optional<Q> quantity = parse(value.string());
@@ -236,7 +239,8 @@ std::optional<BytesPerSecond> TableReader::optional_bytes_per_second(std::string
 std::optional<FlopsPerSecond> TableReader::optional_flops_per_second(std::string_view key) {
     const Value* value = ask(key);
     if (!value) return std::nullopt;
-    return read_quantity<FlopsPerSecond>(*value, path_of(key), parse_flops_per_second, "a compute rate", "312TFLOP/s", "GFLOP/s, TFLOP/s, PFLOP/s", diagnostics_);
+    return read_quantity<FlopsPerSecond>(*value, path_of(key), parse_flops_per_second, "a compute rate", "312TFLOP/s", "GFLOP/s, TFLOP/s, PFLOP/s",
+                                         diagnostics_);
 }
 
 const Value* TableReader::optional_table(std::string_view key) {
@@ -256,15 +260,18 @@ const Value* TableReader::optional_array(std::string_view key) {
 const Value* TableReader::optional_any(std::string_view key) { return ask(key); }
 
 std::optional<std::vector<std::int64_t>> TableReader::optional_integers(std::string_view key, IntegerRange range) {
-    return read_all<std::int64_t>(optional_array(key), path_of(key), [&](const Value& item, const std::string& path) { return read_integer(item, path, range, diagnostics_); });
+    return read_all<std::int64_t>(optional_array(key), path_of(key),
+                                  [&](const Value& item, const std::string& path) { return read_integer(item, path, range, diagnostics_); });
 }
 
 std::optional<std::vector<double>> TableReader::optional_reals(std::string_view key, RealRange range) {
-    return read_all<double>(optional_array(key), path_of(key), [&](const Value& item, const std::string& path) { return read_real(item, path, range, diagnostics_); });
+    return read_all<double>(optional_array(key), path_of(key),
+                            [&](const Value& item, const std::string& path) { return read_real(item, path, range, diagnostics_); });
 }
 
 std::optional<std::vector<std::string>> TableReader::optional_strings(std::string_view key) {
-    return read_all<std::string>(optional_array(key), path_of(key), [&](const Value& item, const std::string& path) { return read_string(item, path, diagnostics_); });
+    return read_all<std::string>(optional_array(key), path_of(key),
+                                 [&](const Value& item, const std::string& path) { return read_string(item, path, diagnostics_); });
 }
 
 std::int64_t TableReader::required_integer(std::string_view key, IntegerRange range) {
@@ -354,7 +361,9 @@ void TableReader::finish() {
         if (++unknown > most_unknown_keys_reported) continue;
         const SourceLocation& place = value.key_location.line > 0 ? value.key_location : value.location;
         const std::string nearest = did_you_mean(key, known);
-        const std::string hint = !nearest.empty() ? "did you mean " + in_quotes(nearest) + "?" : known.empty() ? "no key is known here" : "known keys: " + list_in_words(known);
+        const std::string hint = !nearest.empty() ? "did you mean " + in_quotes(nearest) + "?"
+                                 : known.empty()  ? "no key is known here"
+                                                  : "known keys: " + list_in_words(known);
         diagnostics_.error(place, path_of(key), "unknown key " + in_quotes(path_of(key), 120), hint);
     }
     if (unknown > most_unknown_keys_reported)

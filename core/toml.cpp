@@ -1,18 +1,5 @@
 // The one file that includes toml++.
-//
-// toml++ 3.3 declares as assumptions to the optimiser what its callers do not always check ("[" followed by a line break reaches parse_key without a key):
-// undefined behaviour with NDEBUG, an abort without. Here a broken assumption is an exception, which parse_toml turns into a diagnostic; so the parser is
-// compiled into this file and the distribution's shared library of it is not linked.
-#undef NDEBUG
-#define TOML_HEADER_ONLY 1
-namespace core {
-struct BrokenParserAssumption {};
-}  // namespace core
-#define TOML_ASSERT(condition) ((condition) ? void() : throw core::BrokenParserAssumption())
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wterminate"  // some assumptions stand in noexcept functions: there a broken one still ends the program
 #include <toml++/toml.h>
-#pragma GCC diagnostic pop
 
 #include <algorithm>
 #include <tuple>
@@ -24,38 +11,33 @@ namespace core {
 
 namespace {
 
-// toml++ limits nested values but not the length of dotted keys ("a.b.c.d..."), whose tables it makes and frees recursively; and its tables of Unicode
-// letters run into code it calls unreachable for some characters that TOML 1.0 allows in strings and comments only. A sweep over the text that knows only
-// strings, comments and brackets finds both before the parser does.
-class Sweep {
+// toml++ limits nested values but not the length of dotted keys ("a.b.c.d..."), whose tables it makes and frees recursively. A sweep over the text that
+// knows only strings, comments and brackets finds both kinds of nesting before the parser does.
+class NestingCheck {
 public:
-    Sweep(std::string_view text) : text_(text) {}
+    NestingCheck(std::string_view text) : text_(text) {}
 
-    struct Refusal {
-        std::size_t offset;
-        std::string reason, hint;
-    };
-    // The first place that is too deep or not ASCII where it must be.
-    std::optional<Refusal> refusal() {
-        const std::string too_deep = "nested deeper than " + std::to_string(deepest_nesting) + " levels";
+    // Offset of the first place that is too deep.
+    std::optional<std::size_t> first_too_deep() {
         int brackets = 0;
         int dots = 0;
-        for (at_ = text_.starts_with("\xEF\xBB\xBF") ? 3 : 0; at_ < text_.size(); ++at_) {
-            if (static_cast<unsigned char>(text_[at_]) >= 0x80)
-                return Refusal{at_, "not valid TOML: a character that is not ASCII stands outside a string or comment", "put it in quotes"};
+        for (at_ = 0; at_ < text_.size(); ++at_) {
             switch (text_[at_]) {
-                case '#': skip_comment(); dots = 0; break;
+                case '#':
+                    skip_comment();
+                    dots = 0;
+                    break;
                 case '"':
                 case '\'': skip_string(text_[at_]); break;
                 case '[':
                 case '{':
                     dots = 0;
-                    if (++brackets > deepest_nesting) return Refusal{at_, too_deep, ""};
+                    if (++brackets > deepest_nesting) return at_;
                     break;
                 case ']':
                 case '}': brackets = std::max(0, brackets - 1); break;
                 case '.':
-                    if (++dots >= deepest_nesting) return Refusal{at_, too_deep, ""};
+                    if (++dots >= deepest_nesting) return at_;
                     break;
                 case '\n':
                 case ',':
@@ -119,7 +101,8 @@ private:
             case toml::node_type::table: return too_deep(node, path, depth) ? Value::table() : table(*node.as_table(), path, depth);
             case toml::node_type::array: return too_deep(node, path, depth) ? Value::array() : array(*node.as_array(), path, depth);
             default:
-                diagnostics_.error(location(node.source()), path, path + " is a date or a time, which no key of ours takes", "put it in quotes to make it a string");
+                diagnostics_.error(location(node.source()), path, path + " is a date or a time, which no key of ours takes",
+                                   "put it in quotes to make it a string");
                 return Value(std::string());
         }
     }
@@ -164,8 +147,8 @@ private:
 std::optional<Value> parse_toml(std::string_view text, const std::string& file_name, Diagnostics& diagnostics) {
     if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
     if (!check_text(text, file_name, diagnostics)) return std::nullopt;
-    if (const auto refusal = Sweep(text).refusal()) {
-        diagnostics.error(PositionTracker(text, file_name).at(refusal->offset), "", refusal->reason, refusal->hint);
+    if (const auto offset = NestingCheck(text).first_too_deep()) {
+        diagnostics.error(PositionTracker(text, file_name).at(*offset), "", "nested deeper than " + std::to_string(deepest_nesting) + " levels");
         return std::nullopt;
     }
     try {
@@ -178,10 +161,8 @@ std::optional<Value> parse_toml(std::string_view text, const std::string& file_n
     } catch (const toml::parse_error& failure) {
         const toml::source_position& place = failure.source().begin;
         const std::string message = in_quotes(failure.description(), 200);
-        diagnostics.error({file_name, static_cast<int>(place.line), static_cast<int>(place.column)}, "", "not valid TOML: " + message.substr(1, message.size() - 2));
-        return std::nullopt;
-    } catch (const BrokenParserAssumption&) {
-        diagnostics.error({file_name, 1, 1}, "", "not valid TOML", "look for a bracket without a key, such as a line that holds only \"[\"");
+        diagnostics.error({file_name, static_cast<int>(place.line), static_cast<int>(place.column)}, "",
+                          "not valid TOML: " + message.substr(1, message.size() - 2));
         return std::nullopt;
     }
 }

@@ -19,9 +19,11 @@ constexpr double kibi = 1024.0, mebi = kibi * 1024, gibi = mebi * 1024, tebi = g
 
 constexpr Unit byte_units[] = {{"B", 1},     {"kB", 1e3},   {"KB", 1e3},   {"MB", 1e6},   {"GB", 1e9},   {"TB", 1e12},  {"PB", 1e15},
                                {"EB", 1e18}, {"KiB", kibi}, {"MiB", mebi}, {"GiB", gibi}, {"TiB", tebi}, {"PiB", pebi}, {"EiB", exbi}};
-constexpr Unit second_units[] = {{"ns", 1e-9}, {"us", 1e-6}, {"\u00b5s", 1e-6}, {"\u03bcs", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"min", 60}, {"h", 3600}, {"d", 86400}};
-constexpr Unit bit_rate_units[] = {{"bps", 1}, {"kbps", 1e3}, {"Kbps", 1e3}, {"Mbps", 1e6}, {"Gbps", 1e9}, {"Tbps", 1e12}, {"b/s", 1}, {"kb/s", 1e3},
-                                   {"Mb/s", 1e6}, {"Gb/s", 1e9}, {"Tb/s", 1e12}, {"bit/s", 1}, {"kbit/s", 1e3}, {"Mbit/s", 1e6}, {"Gbit/s", 1e9}, {"Tbit/s", 1e12}};
+constexpr Unit second_units[] = {{"ns", 1e-9}, {"us", 1e-6}, {"\u00b5s", 1e-6}, {"\u03bcs", 1e-6}, {"ms", 1e-3},
+                                 {"s", 1},     {"min", 60},  {"h", 3600},       {"d", 86400}};
+constexpr Unit bit_rate_units[] = {{"bps", 1},      {"kbps", 1e3},   {"Kbps", 1e3},   {"Mbps", 1e6},   {"Gbps", 1e9},  {"Tbps", 1e12},
+                                   {"b/s", 1},      {"kb/s", 1e3},   {"Mb/s", 1e6},   {"Gb/s", 1e9},   {"Tb/s", 1e12}, {"bit/s", 1},
+                                   {"kbit/s", 1e3}, {"Mbit/s", 1e6}, {"Gbit/s", 1e9}, {"Tbit/s", 1e12}};
 constexpr Unit flop_rate_prefixes[] = {{"", 1}, {"k", 1e3}, {"K", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}, {"P", 1e15}, {"E", 1e18}};
 
 bool is_blank(char c) { return c == ' ' || c == '\t'; }
@@ -139,7 +141,8 @@ std::string format(BytesPerSecond quantity) {
 }
 
 std::string format(FlopsPerSecond quantity) {
-    static constexpr Unit units[] = {{"FLOP/s", 1}, {"kFLOP/s", 1e3}, {"MFLOP/s", 1e6}, {"GFLOP/s", 1e9}, {"TFLOP/s", 1e12}, {"PFLOP/s", 1e15}, {"EFLOP/s", 1e18}};
+    static constexpr Unit units[] = {{"FLOP/s", 1},     {"kFLOP/s", 1e3},  {"MFLOP/s", 1e6}, {"GFLOP/s", 1e9},
+                                     {"TFLOP/s", 1e12}, {"PFLOP/s", 1e15}, {"EFLOP/s", 1e18}};
     return format_in(quantity.value, units);
 }
 

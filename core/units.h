@@ -20,10 +20,22 @@ struct Quantity {
 
     constexpr auto operator<=>(const Quantity&) const = default;
     constexpr Quantity operator-() const { return Quantity(-value); }
-    constexpr Quantity& operator+=(Quantity other) { value += other.value; return *this; }
-    constexpr Quantity& operator-=(Quantity other) { value -= other.value; return *this; }
-    constexpr Quantity& operator*=(double factor) { value *= factor; return *this; }
-    constexpr Quantity& operator/=(double divisor) { value /= divisor; return *this; }
+    constexpr Quantity& operator+=(Quantity other) {
+        value += other.value;
+        return *this;
+    }
+    constexpr Quantity& operator-=(Quantity other) {
+        value -= other.value;
+        return *this;
+    }
+    constexpr Quantity& operator*=(double factor) {
+        value *= factor;
+        return *this;
+    }
+    constexpr Quantity& operator/=(double divisor) {
+        value /= divisor;
+        return *this;
+    }
     friend constexpr Quantity operator+(Quantity a, Quantity b) { return Quantity(a.value + b.value); }
     friend constexpr Quantity operator-(Quantity a, Quantity b) { return Quantity(a.value - b.value); }
     friend constexpr Quantity operator*(Quantity a, double b) { return Quantity(a.value * b); }

@@ -154,8 +154,7 @@ private:
     }
 
     static void append_key(std::string& to, const std::string& key) {
-        const bool is_bare =
-            !key.empty() && key.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-") == std::string::npos;
+        const bool is_bare = !key.empty() && key.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-") == std::string::npos;
         if (is_bare) to += key;
         else append_quoted(to, key);
     }

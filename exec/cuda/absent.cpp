@@ -7,9 +7,7 @@ namespace exec::cuda {
 
 namespace {
 
-[[noreturn]] void refuse(const char* call) {
-    throw core::MachineError(std::string(call) + ": this program was built without CUDA");
-}
+[[noreturn]] void refuse(const char* call) { throw core::MachineError(std::string(call) + ": this program was built without CUDA"); }
 
 }  // namespace
 

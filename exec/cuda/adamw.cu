@@ -11,15 +11,15 @@ namespace exec::cuda {
 namespace {
 
 struct Factors {
-    float decay;              // 1 - learning rate * weight decay
+    float decay;  // 1 - learning rate * weight decay
     float beta1, beta2;
     float step_size;          // learning rate / (1 - beta1^t)
     float second_correction;  // 1 / sqrt(1 - beta2^t)
     float epsilon;
 };
 
-__global__ void adamw_kernel(float* __restrict__ parameters, const float* __restrict__ gradients, float* __restrict__ first_moment, float* __restrict__ second_moment,
-                             std::size_t count, Factors factors) {
+__global__ void adamw_kernel(float* __restrict__ parameters, const float* __restrict__ gradients, float* __restrict__ first_moment,
+                             float* __restrict__ second_moment, std::size_t count, Factors factors) {
     const std::size_t stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
     for (std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
         const float gradient = gradients[i];

@@ -21,8 +21,8 @@ public:
     const float* data() const { return data_; }
     std::size_t size() const { return size_; }
 
-    void upload(std::span<const float> content);     // waits; sizes must be equal
-    void download(std::span<float> content) const;   // waits for all work on the device before; sizes must be equal
+    void upload(std::span<const float> content);    // waits; sizes must be equal
+    void download(std::span<float> content) const;  // waits for all work on the device before; sizes must be equal
 
 private:
     float* data_ = nullptr;

@@ -17,7 +17,8 @@ void check(cudaError_t status, const char* call, const char* file, int line) {
     if (status == cudaSuccess) return;
     int device = -1;
     cudaGetDevice(&device);
-    throw core::MachineError(std::string(call) + " failed on device " + std::to_string(device) + " at " + file + ":" + std::to_string(line) + ": " + words(status));
+    throw core::MachineError(std::string(call) + " failed on device " + std::to_string(device) + " at " + file + ":" + std::to_string(line) + ": " +
+                             words(status));
 }
 
 DeviceReport probe_device() {
@@ -59,8 +60,8 @@ DeviceReport probe_device() {
 
 std::string describe(const DeviceReport& report) {
     if (!report.available) return "no CUDA device: " + report.reason;
-    return report.name + ", compute " + std::to_string(report.compute_major) + "." + std::to_string(report.compute_minor) + ", " + std::to_string(report.multiprocessors) +
-           " multiprocessors, " + core::format(report.memory);
+    return report.name + ", compute " + std::to_string(report.compute_major) + "." + std::to_string(report.compute_minor) + ", " +
+           std::to_string(report.multiprocessors) + " multiprocessors, " + core::format(report.memory);
 }
 
 }  // namespace exec::cuda

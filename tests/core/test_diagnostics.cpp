@@ -21,9 +21,9 @@ TEST_CASE("a diagnostic is one line with its place, and a hint line") {
 
 TEST_CASE("a slip of the keyboard finds its word") {
     const std::vector<std::string> known = {"tensor_parallel", "pipeline_parallel", "data_parallel", "seq_len", "tp"};
-    CHECK(did_you_mean("tensor_paralell", known) == "tensor_parallel");    // one letter for another, twice
-    CHECK(did_you_mean("tensor_aprallel", known) == "tensor_parallel");    // neighbours swapped
-    CHECK(did_you_mean("Seq_Len", known) == "seq_len");                    // case does not count
+    CHECK(did_you_mean("tensor_paralell", known) == "tensor_parallel");  // one letter for another, twice
+    CHECK(did_you_mean("tensor_aprallel", known) == "tensor_parallel");  // neighbours swapped
+    CHECK(did_you_mean("Seq_Len", known) == "seq_len");                  // case does not count
     CHECK(did_you_mean("tensorparallel", known) == "tensor_parallel");
     CHECK(did_you_mean("colour", known).empty());
     CHECK(did_you_mean("xy", known).empty());

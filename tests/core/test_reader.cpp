@@ -18,7 +18,9 @@ struct Reading {
 }  // namespace
 
 TEST_CASE("good values are read as their type") {
-    Reading input("i = 4\nr = 2.5\nn = 3\nb = true\ns = 'x'\nc = 'one'\nm = '40GiB'\nt = '8us'\nw = '100Gbps'\nf = '312TFLOP/s'\nl = [1, 2]\nrs = [1, 2.5]\nss = ['a']\n[sub]\nk = 1\n");
+    Reading input(
+        "i = 4\nr = 2.5\nn = 3\nb = true\ns = 'x'\nc = 'one'\nm = '40GiB'\nt = '8us'\nw = '100Gbps'\nf = '312TFLOP/s'\nl = [1, 2]\nrs = [1, 2.5]\nss = "
+        "['a']\n[sub]\nk = 1\n");
     TableReader reader = input.reader();
     CHECK(reader.required_integer("i", {.least = 1, .greatest = 4}) == 4);
     CHECK(reader.required_real("r") == 2.5);
@@ -71,8 +73,9 @@ TEST_CASE("wrong types, ranges and units are told at the value") {
     CHECK(told("x = 1", [](TableReader& r) { r.optional_table("x"); }) == "f:1:5: error: x = 1 is an integer, but a table is expected\n");
     CHECK(told("x = {}", [](TableReader& r) { r.optional_array("x"); }) == "f:1:5: error: x is a table, but an array is expected\n");
     CHECK(told("x = [1, 'a']", [](TableReader& r) { CHECK_FALSE(r.optional_integers("x").has_value()); }).find("f:1:9: error: x[1] = 'a'") == 0);
-    CHECK(told("x = 'onne'", [](TableReader& r) { r.required_choice("x", {"one", "two"}); }) ==
-          "f:1:5: error: x = 'onne' is not one of the allowed values\n  hint: did you mean 'one'? use one or two\n");
+    CHECK(told("x = 'onne'", [](TableReader& r) {
+              r.required_choice("x", {"one", "two"});
+          }) == "f:1:5: error: x = 'onne' is not one of the allowed values\n  hint: did you mean 'one'? use one or two\n");
     CHECK(told("y = 1", [](TableReader& r) { CHECK(r.required_integer("x", {.least = 2}) == 2); }) ==
           "f:1:1: error: required key 'x' is missing\n  hint: add x = an integer of at least 2\n");
 }
