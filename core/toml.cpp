@@ -1,5 +1,18 @@
 // The one file that includes toml++.
+//
+// toml++ 3.3 declares as assumptions to the optimiser what its callers do not always check ("[" followed by a line break reaches parse_key without a key):
+// undefined behaviour with NDEBUG, an abort without. Here a broken assumption is an exception, which parse_toml turns into a diagnostic; so the parser is
+// compiled into this file and the distribution's shared library of it is not linked.
+#undef NDEBUG
+#define TOML_HEADER_ONLY 1
+namespace core {
+struct BrokenParserAssumption {};
+}  // namespace core
+#define TOML_ASSERT(condition) ((condition) ? void() : throw core::BrokenParserAssumption())
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wterminate"  // some assumptions stand in noexcept functions: there a broken one still ends the program
 #include <toml++/toml.h>
+#pragma GCC diagnostic pop
 
 #include <algorithm>
 #include <tuple>
@@ -11,17 +24,25 @@ namespace core {
 
 namespace {
 
-// toml++ limits nested values but not the length of dotted keys ("a.b.c.d..."), whose tables it makes and frees recursively. A sweep over the text that
-// knows only strings, comments and brackets finds both kinds of nesting before the parser does.
-class NestingCheck {
+// toml++ limits nested values but not the length of dotted keys ("a.b.c.d..."), whose tables it makes and frees recursively; and its tables of Unicode
+// letters run into code it calls unreachable for some characters that TOML 1.0 allows in strings and comments only. A sweep over the text that knows only
+// strings, comments and brackets finds both before the parser does.
+class Sweep {
 public:
-    NestingCheck(std::string_view text) : text_(text) {}
+    Sweep(std::string_view text) : text_(text) {}
 
-    // Offset of the first place that is too deep.
-    std::optional<std::size_t> first_too_deep() {
+    struct Refusal {
+        std::size_t offset;
+        std::string reason, hint;
+    };
+    // The first place that is too deep or not ASCII where it must be.
+    std::optional<Refusal> refusal() {
+        const std::string too_deep = "nested deeper than " + std::to_string(deepest_nesting) + " levels";
         int brackets = 0;
         int dots = 0;
-        for (at_ = 0; at_ < text_.size(); ++at_) {
+        for (at_ = text_.starts_with("\xEF\xBB\xBF") ? 3 : 0; at_ < text_.size(); ++at_) {
+            if (static_cast<unsigned char>(text_[at_]) >= 0x80)
+                return Refusal{at_, "not valid TOML: a character that is not ASCII stands outside a string or comment", "put it in quotes"};
             switch (text_[at_]) {
                 case '#':
                     skip_comment();
@@ -32,12 +53,12 @@ public:
                 case '[':
                 case '{':
                     dots = 0;
-                    if (++brackets > deepest_nesting) return at_;
+                    if (++brackets > deepest_nesting) return Refusal{at_, too_deep, ""};
                     break;
                 case ']':
                 case '}': brackets = std::max(0, brackets - 1); break;
                 case '.':
-                    if (++dots >= deepest_nesting) return at_;
+                    if (++dots >= deepest_nesting) return Refusal{at_, too_deep, ""};
                     break;
                 case '\n':
                 case ',':
@@ -147,8 +168,8 @@ private:
 std::optional<Value> parse_toml(std::string_view text, const std::string& file_name, Diagnostics& diagnostics) {
     if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
     if (!check_text(text, file_name, diagnostics)) return std::nullopt;
-    if (const auto offset = NestingCheck(text).first_too_deep()) {
-        diagnostics.error(PositionTracker(text, file_name).at(*offset), "", "nested deeper than " + std::to_string(deepest_nesting) + " levels");
+    if (const auto refusal = Sweep(text).refusal()) {
+        diagnostics.error(PositionTracker(text, file_name).at(refusal->offset), "", refusal->reason, refusal->hint);
         return std::nullopt;
     }
     try {
@@ -163,6 +184,9 @@ std::optional<Value> parse_toml(std::string_view text, const std::string& file_n
         const std::string message = in_quotes(failure.description(), 200);
         diagnostics.error({file_name, static_cast<int>(place.line), static_cast<int>(place.column)}, "",
                           "not valid TOML: " + message.substr(1, message.size() - 2));
+        return std::nullopt;
+    } catch (const BrokenParserAssumption&) {
+        diagnostics.error({file_name, 1, 1}, "", "not valid TOML", "look for a bracket without a key, such as a line that holds only \"[\"");
         return std::nullopt;
     }
 }

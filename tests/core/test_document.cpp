@@ -264,3 +264,14 @@ TEST_CASE("files are read whole, and what cannot be read is said with its place"
     CHECK(std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator()) == 2);
     std::filesystem::remove_all(folder);
 }
+
+TEST_CASE("text that toml++ assumes away is refused, not undefined behaviour") {
+    // Found by tests/fuzz/fuzz_document: a bracket without a key, and a letter outside ASCII in a bare key.
+    for (const char* text : {"[\n", "[[\n", "a = 1\n[\nb = 2\n", "osrv\303\232\337\200e=", "\xC3\xA9 = 1\n"}) {
+        core::Diagnostics diagnostics;
+        CHECK_FALSE(core::parse_toml(text, "bad.toml", diagnostics));
+        CHECK(diagnostics.error_count() == 1);
+    }
+    core::Diagnostics diagnostics;
+    CHECK(core::parse_toml("a = \"\xC3\xA9\" # \xC3\xA9\n", "good.toml", diagnostics));
+}
