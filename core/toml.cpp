@@ -40,7 +40,7 @@ public:
         const std::string too_deep = "nested deeper than " + std::to_string(deepest_nesting) + " levels";
         int brackets = 0;
         int dots = 0;
-        for (at_ = text_.starts_with("\xEF\xBB\xBF") ? 3 : 0; at_ < text_.size(); ++at_) {
+        for (at_ = 0; at_ < text_.size(); ++at_) {
             if (static_cast<unsigned char>(text_[at_]) >= 0x80)
                 return Refusal{at_, "not valid TOML: a character that is not ASCII stands outside a string or comment", "put it in quotes"};
             switch (text_[at_]) {
