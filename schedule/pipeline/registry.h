@@ -10,15 +10,27 @@
 
 namespace schedule {
 
+// Relative times of one micro-batch in one virtual stage, and the change of its rank's activation memory when the action starts (positive) or ends (negative).
+struct RelativeStageCost {
+    double forward = 1, backward_input = 1, backward_weight = 1;
+    double memory_forward = 1, memory_backward_input = 0, memory_backward_weight = -1;
+};
+
 // What a generator may ask: the shape, and for run-time policies (SMP interleaved) and time-aware ones the relative costs.
 struct PipelineShape {
     int ranks = 1;
     int chunks = 1;              // virtual stages per rank
     int micro_batches = 1;
     int active_micro_batches = 0;  // SMP interleaved; 0 = ranks + 2 (SMP's default)
-    int group_size = 0;            // interleaved 1F1B; 0 = ranks
+    int group_size = 0;            // interleaved 1F1B: micro-batches per group, 0 = ranks; Chimera: pairs of pipelines, 0 = 1
     bool is_strict = true;         // SMP optimize = "memory": strict; "speed": less strict
-    double forward = 1, backward_input = 1, backward_weight = 1, transfer = 0;  // relative times
+    double forward = 1, backward_input = 1, backward_weight = 1, transfer = 0;  // relative times, equal stages
+    int segments = 0;              // Seq1F1B: pieces of the sequence, 0 = 2
+    std::vector<RelativeStageCost> stage_costs;  // unequal stages, [virtual stage]; empty = the equal times above
+    double memory_limit = 0;       // of a rank's activations, in the unit of the stage costs; 0 = the schedule's own
+
+    int stages() const { return ranks * chunks; }
+    RelativeStageCost cost(int stage) const;
 };
 
 struct PipelineSchedule {
@@ -34,10 +46,17 @@ struct PipelineSchedule {
     // Nothing when the shape is allowed, else the violated constraint in words with the shape's numbers.
     std::optional<std::string> (*violation)(const PipelineShape& shape) = nullptr;
     Schedule (*generate)(const PipelineShape& shape) = nullptr;  // for allowed shapes
+    std::vector<std::string> aliases;
+    bool is_asynchronous = false;  // no flush between steps: several weight versions
+    bool is_bidirectional = false; // several replicas of every stage
+    bool has_segments = false;     // works on pieces of a sequence
+    bool overlaps_forward_backward = false;  // has slots in which a forward and a backward run together
 };
 
 const std::vector<PipelineSchedule>& pipeline_schedules();
 // By name or alias ("simple" = "gpipe"); null when unknown.
 const PipelineSchedule* find_pipeline_schedule(const std::string& name);
+// Shape checks every schedule shares (positive degrees, its range of chunks), then the schedule's own.
+std::optional<std::string> violation_of(const PipelineSchedule& schedule, const PipelineShape& shape);
 
 }  // namespace schedule

@@ -1,0 +1,35 @@
+// Evaluation: forwards only, in the order of interleaved 1F1B (Megatron-LM's forward_only; group size as there).
+#include "schedule/pipeline/generators.h"
+#include "schedule/pipeline/order.h"
+
+namespace schedule {
+
+namespace {
+
+Schedule generate(const PipelineShape& shape) {
+    Schedule schedule = empty_schedule("forward-only", shape);
+    schedule.is_forward_only = true;
+    const int group = shape.group_size > 0 ? shape.group_size : shape.ranks;
+    for (int rank = 0; rank < shape.ranks; ++rank)
+        for (const ChunkStep& step : grouped_order(shape.micro_batches, shape.chunks, group))
+            schedule.actions[static_cast<std::size_t>(rank)].push_back(forward_of(step.chunk * shape.ranks + rank, step.micro_batch));
+    return schedule;
+}
+
+}  // namespace
+
+PipelineSchedule forward_only_schedule() {
+    PipelineSchedule schedule;
+    schedule.name = "forward-only";
+    schedule.aliases = {"inference", "evaluation"};
+    schedule.summary = "forwards of every micro-batch, no backward (evaluation)";
+    schedule.source = "Megatron-LM schedules.py forward_only; DeepSpeed InferenceSchedule";
+    schedule.bubble = "(p-1)/(vm+p-1) when p divides m";
+    schedule.in_flight = "1: an activation is released once it is sent";
+    schedule.constraint = "none";
+    schedule.is_forward_only = true;
+    schedule.generate = generate;
+    return schedule;
+}
+
+}  // namespace schedule

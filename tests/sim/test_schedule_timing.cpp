@@ -1,0 +1,156 @@
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <vector>
+
+#include "schedule/pipeline/registry.h"
+#include "sim/schedule_timing.h"
+
+namespace {
+
+schedule::Schedule generate(const std::string& name, const schedule::PipelineShape& shape) {
+    const schedule::PipelineSchedule* found = schedule::find_pipeline_schedule(name);
+    REQUIRE(found != nullptr);
+    REQUIRE_FALSE(violation_of(*found, shape));
+    return found->generate(shape);
+}
+
+sim::ScheduleCosts costs(double forward, double backward, double transfer = 0) {
+    sim::ScheduleCosts result;
+    result.stages[0].forward = core::Seconds(forward);
+    result.stages[0].backward_input = core::Seconds(backward / 2);
+    result.stages[0].backward_weight = core::Seconds(backward / 2);
+    result.transfer = core::Seconds(transfer);
+    return result;
+}
+
+schedule::PipelineShape shape_of(int ranks, int micro_batches, double forward, double backward) {
+    schedule::PipelineShape shape;
+    shape.ranks = ranks;
+    shape.micro_batches = micro_batches;
+    shape.forward = forward;
+    shape.backward_input = shape.backward_weight = backward / 2;
+    return shape;
+}
+
+}  // namespace
+
+TEST_CASE("simple, interleaved and 1F1B take (m+p-1)(F+B) with equal stages and free transfers") {
+    for (const auto& [forward, backward] : std::vector<std::pair<double, double>>{{1, 2}, {3, 5}, {2, 4}, {0.1, 0.2}, {5, 3}, {1, 1}})
+        for (int ranks = 1; ranks <= 8; ++ranks)
+            for (int micro_batches = 1; micro_batches <= 20; ++micro_batches)
+                for (const char* name : {"simple", "interleaved", "1f1b"}) {
+                    INFO(name << " p " << ranks << " m " << micro_batches << " F " << forward << " B " << backward);
+                    const sim::ScheduleTiming timing = time_schedule(generate(name, shape_of(ranks, micro_batches, forward, backward)), costs(forward, backward));
+                    CHECK(timing.makespan.value == Approx((micro_batches + ranks - 1) * (forward + backward)).epsilon(1e-12));
+                    // m of m+p-1 slots are work.
+                    CHECK(timing.bubble_rate == Approx((ranks - 1.0) / (micro_batches + ranks - 1)).margin(1e-12));
+                }
+}
+
+TEST_CASE("simple holds m micro-batches on every rank, 1F1B min(m, p-r)") {
+    for (int ranks = 1; ranks <= 6; ++ranks)
+        for (int micro_batches = 1; micro_batches <= 9; ++micro_batches) {
+            const sim::ScheduleTiming simple = time_schedule(generate("simple", shape_of(ranks, micro_batches, 1, 2)), costs(1, 2));
+            const sim::ScheduleTiming alternating = time_schedule(generate("1f1b", shape_of(ranks, micro_batches, 1, 2)), costs(1, 2));
+            for (int rank = 0; rank < ranks; ++rank) {
+                CHECK(simple.peak_in_flight[static_cast<std::size_t>(rank)] == micro_batches);
+                CHECK(alternating.peak_in_flight[static_cast<std::size_t>(rank)] == std::min(micro_batches, ranks - rank));
+            }
+        }
+}
+
+// Greedy backward-first execution worked out by hand for the small ones; F 1, B 2, free transfers. Columns: ranks, micro-batches, active, makespan, peaks.
+TEST_CASE("SMP interleaved trades active micro-batches for time") {
+    struct Oracle {
+        int ranks, micro_batches, active;
+        double makespan;
+        std::vector<int> peaks;
+    };
+    const int unlimited = 1000;
+    for (const Oracle& oracle : std::vector<Oracle>{{2, 2, 0, 9, {2, 1}},
+                                                    {2, 4, 0, 15, {4, 1}},
+                                                    {2, 4, 2, 15, {2, 1}},
+                                                    {4, 8, 0, 33, {6, 6, 4, 1}},
+                                                    {4, 8, 4, 33, {4, 4, 4, 1}},
+                                                    {4, 8, 2, 51, {2, 2, 2, 1}},
+                                                    {4, 16, unlimited, 57, {10, 7, 4, 1}},
+                                                    {4, 16, 6, 57, {6, 6, 4, 1}},
+                                                    {4, 16, 2, 99, {2, 2, 2, 1}}}) {
+        INFO("p " << oracle.ranks << " m " << oracle.micro_batches << " active " << oracle.active);
+        schedule::PipelineShape shape = shape_of(oracle.ranks, oracle.micro_batches, 1, 2);
+        shape.active_micro_batches = oracle.active;
+        const sim::ScheduleTiming timing = time_schedule(generate("interleaved", shape), costs(1, 2));
+        CHECK(timing.makespan.value == oracle.makespan);
+        CHECK(timing.peak_in_flight == oracle.peaks);
+    }
+}
+
+TEST_CASE("SMP interleaved with one active micro-batch does one after the other") {
+    for (int ranks = 1; ranks <= 5; ++ranks) {
+        schedule::PipelineShape shape = shape_of(ranks, 6, 1, 2);
+        shape.active_micro_batches = 1;
+        CHECK(time_schedule(generate("interleaved", shape), costs(1, 2)).makespan.value == 6 * ranks * 3);
+    }
+}
+
+TEST_CASE("A strict schedule is never faster than a less strict one with the same unlimited micro-batches") {
+    for (int ranks = 1; ranks <= 4; ++ranks)
+        for (int chunks = 1; chunks <= 3; ++chunks) {
+            schedule::PipelineShape shape = shape_of(ranks, 8, 1, 2);
+            shape.chunks = chunks;
+            const double strict = time_schedule(generate("interleaved", shape), costs(1, 2)).makespan.value;
+            shape.is_strict = false;
+            const double less_strict = time_schedule(generate("interleaved", shape), costs(1, 2)).makespan.value;
+            INFO("p " << ranks << " v " << chunks);
+            CHECK(less_strict <= strict);
+            if (chunks == 1) CHECK(less_strict == strict);
+        }
+}
+
+TEST_CASE("Interleaving divides the bubble by the number of chunks") {
+    for (int ranks = 1; ranks <= 6; ++ranks)
+        for (int chunks = 1; chunks <= 4; ++chunks)
+            for (int rounds = 1; rounds <= 3; ++rounds) {
+                schedule::PipelineShape shape = shape_of(ranks, ranks * rounds, 1, 2);
+                shape.chunks = chunks;
+                const sim::ScheduleTiming timing = time_schedule(generate("interleaved-1f1b", shape), costs(1, 2));
+                // v m slots of work and p-1 of waiting, each of one chunk's F + B.
+                CHECK(timing.makespan.value == (chunks * ranks * rounds + ranks - 1) * 3);
+            }
+}
+
+TEST_CASE("1F1B pays for transfers as its closed form says when p divides m") {
+    // schedules.md 1.3: makespan = (m+p-1)(F+B) + c (2(p-1)m/p + 2(p-2)) for p >= 2 and small c.
+    for (int ranks = 2; ranks <= 6; ++ranks)
+        for (int rounds = 2; rounds <= 4; ++rounds) {
+            const int micro_batches = ranks * rounds;
+            const double c = 0.01;
+            const sim::ScheduleTiming timing = time_schedule(generate("1f1b", shape_of(ranks, micro_batches, 1, 2)), costs(1, 2, c));
+            CHECK(timing.makespan.value == Approx((micro_batches + ranks - 1) * 3 + c * (2.0 * (ranks - 1) * rounds + 2 * (ranks - 2))));
+        }
+}
+
+TEST_CASE("Forward-only takes (vm+p-1) forwards") {
+    for (int ranks = 1; ranks <= 5; ++ranks)
+        for (int chunks = 1; chunks <= 3; ++chunks) {
+            schedule::PipelineShape shape = shape_of(ranks, 2 * ranks, 1, 2);
+            shape.chunks = chunks;
+            CHECK(time_schedule(generate("forward-only", shape), costs(1, 2)).makespan.value == chunks * 2 * ranks + ranks - 1);
+        }
+}
+
+TEST_CASE("Memory counts positive changes from the start and negative ones from the end") {
+    schedule::Schedule one;
+    one.micro_batches = 2;
+    one.actions = {{{schedule::ActionKind::forward, 0, 0}, {schedule::ActionKind::backward_input, 0, 0}, {schedule::ActionKind::forward, 0, 1},
+                    {schedule::ActionKind::backward_weight, 0, 0}, {schedule::ActionKind::backward, 0, 1}}};
+    sim::ScheduleCosts c;
+    c.stages[0].memory_forward = core::Bytes(10);
+    c.stages[0].memory_backward_input = core::Bytes(3);
+    c.stages[0].memory_backward_weight = core::Bytes(-13);
+    const sim::ScheduleTiming timing = time_schedule(one, c);
+    // 10, 13, 23 with the second forward; W gives 13 back; B adds 3 at its start: 13. Peak 23.
+    CHECK(timing.peak_memory[0].value == 23);
+    CHECK(timing.peak_in_flight[0] == 2);
+}
