@@ -60,30 +60,39 @@ public:
         }
     }
 
-    // Links from source to target over links at least `width` wide, fewest first; nothing when there is no way.
-    std::optional<std::vector<DirectedLink>> shortest(int source, int target, double width) const {
-        std::vector<Edge> arrived_by(size());
-        std::vector<int> previous(size(), -1);
+    // Ways from a source with the fewest links, over links at least `width` wide.
+    struct Tree {
+        int source = 0;
+        std::vector<int> previous;  // -1: not reached
+        std::vector<Edge> arrived_by;
+
+        std::optional<std::vector<DirectedLink>> way_to(int target) const {
+            if (previous[static_cast<std::size_t>(target)] < 0) return std::nullopt;
+            std::vector<DirectedLink> links;
+            for (int v = target; v != source; v = previous[static_cast<std::size_t>(v)]) {
+                const Edge& edge = arrived_by[static_cast<std::size_t>(v)];
+                links.push_back({0, edge.link, edge.forward});
+            }
+            std::reverse(links.begin(), links.end());
+            return links;
+        }
+    };
+
+    Tree shortest(int source, double width) const {
+        Tree tree{source, std::vector<int>(size(), -1), std::vector<Edge>(size())};
         std::vector<int> queue = {source};
-        previous[static_cast<std::size_t>(source)] = source;
-        for (std::size_t head = 0; head < queue.size() && previous[static_cast<std::size_t>(target)] < 0; ++head) {
+        tree.previous[static_cast<std::size_t>(source)] = source;
+        for (std::size_t head = 0; head < queue.size(); ++head) {
             int v = queue[head];
             if (v != source && !carries(v)) continue;
             for (const Edge& edge : edges_[static_cast<std::size_t>(v)]) {
-                if (previous[static_cast<std::size_t>(edge.to)] >= 0 || effective(edge) < width) continue;
-                previous[static_cast<std::size_t>(edge.to)] = v;
-                arrived_by[static_cast<std::size_t>(edge.to)] = edge;
+                if (tree.previous[static_cast<std::size_t>(edge.to)] >= 0 || effective(edge) < width) continue;
+                tree.previous[static_cast<std::size_t>(edge.to)] = v;
+                tree.arrived_by[static_cast<std::size_t>(edge.to)] = edge;
                 queue.push_back(edge.to);
             }
         }
-        if (previous[static_cast<std::size_t>(target)] < 0) return std::nullopt;
-        std::vector<DirectedLink> links;
-        for (int v = target; v != source; v = previous[static_cast<std::size_t>(v)]) {
-            const Edge& edge = arrived_by[static_cast<std::size_t>(v)];
-            links.push_back({0, edge.link, edge.forward});
-        }
-        std::reverse(links.begin(), links.end());
-        return links;
+        return tree;
     }
 
     // Number of links on the shortest way from source to every vertex; -1 when there is none.
@@ -116,7 +125,7 @@ std::optional<Links> way(const Graph& graph, int from, int to) {
     if (from == to) return Links{};
     double width = graph.greatest_widths(from)[static_cast<std::size_t>(to)];
     if (width <= 0) return std::nullopt;
-    return graph.shortest(from, to, width);
+    return graph.shortest(from, width).way_to(to);
 }
 
 int nearest(const Graph& graph, int from, VertexKind kind) {
@@ -211,10 +220,13 @@ std::shared_ptr<const RouteTable> search_routes(const InstanceType& instance, st
     table->devices = static_cast<std::size_t>(instance.devices);
     table->inside.resize(table->devices * table->devices);
     for (int from = 0; from < instance.devices; ++from) {
-        std::vector<double> width = graph.greatest_widths(from);
+        std::vector<double> widths = graph.greatest_widths(from);
+        std::map<double, Graph::Tree> trees;  // the devices seen from one are of few widths
         for (int to = 0; to < instance.devices; ++to) {
             std::optional<Links> links = Links{};
-            if (from != to) links = width[static_cast<std::size_t>(to)] > 0 ? graph.shortest(from, to, width[static_cast<std::size_t>(to)]) : std::nullopt;
+            const double width = widths[static_cast<std::size_t>(to)];
+            if (from != to && !trees.contains(width)) trees.emplace(width, graph.shortest(from, width));
+            if (from != to) links = width > 0 ? trees.at(width).way_to(to) : std::nullopt;
             if (!links) {
                 reason = "no way from " + name(from) + " to " + name(to);
                 return nullptr;
