@@ -61,13 +61,15 @@ struct TiedParameter {
     std::vector<std::int32_t> units;
 };
 std::vector<TiedParameter> tied_parameters(const ModelGraph& graph);
-// Tensors produced before `boundary` and consumed at or after it (data-loader inputs excepted: every stage reads its own), ascending.
+// Tensors produced by operators before index `boundary` (of a partition: units[u].operators.begin) and consumed at or after it (data-loader inputs excepted: every stage reads its own), ascending.
 std::vector<TensorId> tensors_crossing(const ModelGraph& graph, std::int32_t boundary);
 // The tensor whose buffer this one is: through views (flatten) and parallel_enter, which is the identity without sequence parallelism; with it, what is kept for
 // backward is the share before the gather, gathered again in backward (arXiv 2205.05198, section 4.2.2).
 TensorId storage_of(const ModelGraph& graph, TensorId tensor);
 // Why this tensor-parallel degree cannot split the model ("heads = 28 of layers.0.attention.core"), or empty. Vocabularies may split unevenly (the last rank pads).
 std::string tensor_parallel_obstacle(const ModelGraph& graph, int degree);
+// Why sequence parallelism cannot run the model (operators outside regions that pick single tokens), or empty.
+std::string sequence_parallel_obstacle(const ModelGraph& graph);
 // Stable structural hash (names, kinds, shapes, edges, attributes), 16 hexadecimal digits: plans carry it and are refused for another graph.
 std::string hash_of(const ModelGraph& graph);
 // Broken graph (cycle, dangling tensor, units that do not cover, shape that contradicts its operator) is a broken promise of a builder: core::InternalError.

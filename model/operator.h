@@ -41,7 +41,7 @@ enum class OperatorKind {
     conv2d,       // [c, y, x] -> [c', y', x']; parameters weight [c', c, ky, kx], optional bias
     max_pool,
     average_pool,        // [c, y, x] -> [c, y', x'] (global: kernel = image)
-    flatten,
+    flatten,             // [c, y, x] -> [1, c y x]: one row per sample
     transpose,           // [a, b...] -> [product of b, a]: pixels [c, y, x] to tokens [y x, c], token scores [s, n] to rows over tokens [n, s]
     merge_patches,       // tokens of a square image [y x, c] -> [y x / 4, 4 c] (Swin)
     average_tokens,      // [s, h] -> [1, h]
@@ -85,6 +85,7 @@ struct Parameter {
     Initialization initialization = Initialization::normal;
     double deviation = 0.02;          // of the normal initialisation
     bool is_expert = false;           // dimension 0 is the experts of a mixture: divided by the expert-parallel degree
+    bool has_partial_gradient = false;  // replicated, but each tensor-parallel rank computes a share of its gradient, to be summed over the group (router of a mixture)
     bool is_task_head = false;        // trained, but not in the published count (BERT's heads: the papers and hubs count BertModel)
     bool decays = true;               // weight decay applies (not to norms and biases)
 };
@@ -102,6 +103,7 @@ struct Attributes {
     bool is_cross_attention = false;
     std::int64_t window = 0;               // sliding window, 0 = none
     std::int64_t local_window = 0;         // attention only inside blocks of this many tokens (Swin: 49), 0 = none
+    bool is_shifted = false;               // of Swin's windows: by half a window, every other layer
     double softmax_scale = 0;              // of the scores; 0 = 1/sqrt(head_dimension) (T5: 1)
     std::int64_t relative_buckets = 0, relative_distance = 0;  // T5: buckets and largest distance told apart
     // linear: x is multiplied by this first (T5's tied head: 1/sqrt(hidden))
@@ -128,7 +130,7 @@ struct Operator {
     std::vector<ParameterId> parameters;
     Attributes attributes;
     std::int32_t unit = 0;  // partition unit (see ModelGraph::units)
-    bool in_parallel_region = false;
+    bool in_parallel_region = false;  // from parallel_enter (included) to parallel_exit (excluded): with sequence parallelism it sees all tokens
     bool in_attention_core = false;  // recomputed by selective recomputation (scores, softmax, its dropout, context)
 };
 

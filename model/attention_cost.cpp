@@ -1,0 +1,117 @@
+#include "model/attention_cost.h"
+
+#include "model/kernel_list.h"
+#include "model/rank_share.h"
+
+namespace model {
+
+namespace {
+
+struct Sizes {
+    AttentionShape shape;
+    double element = 0, scores = 0;  // bytes; elements of all score matrices
+    double query = 0, key_value = 0; // bytes of q, and of k and v together
+    double output = 0, statistics = 0;
+    double bias = 0;                 // bytes of the expanded relative bias [heads, queries, keys]
+};
+
+Sizes sizes_of(const ModelGraph& graph, const Operator& op, const CostContext& context) {
+    Sizes s;
+    s.shape = attention_shape(graph, op, context);
+    s.element = core::size_of(context.compute).value;
+    s.scores = s.shape.scores();
+    const RankMatrix output = rank_matrix(graph, op.output, context), memory = rank_matrix(graph, op.inputs.back(), context);
+    s.output = output.elements() * s.element;
+    s.query = s.output;
+    s.key_value = 2.0 * static_cast<double>(memory.rows) * static_cast<double>(s.shape.kv_heads * s.shape.head_dimension) * s.element;
+    s.statistics = 4.0 * static_cast<double>(output.rows) * static_cast<double>(s.shape.heads);
+    if (op.attributes.has_relative_bias) s.bias = static_cast<double>(s.shape.heads) * static_cast<double>(s.shape.queries) * static_cast<double>(s.shape.keys) * s.element;
+    return s;
+}
+
+Kernel flash_kernel(const Sizes& s, bool is_backward) {
+    Kernel kernel;
+    kernel.kind = KernelKind::attention;
+    kernel.batch = s.shape.batch;
+    kernel.m = s.shape.queries;
+    kernel.n = s.shape.keys;
+    kernel.k = s.shape.head_dimension;
+    kernel.is_causal = s.shape.is_causal;
+    // Forward two products; backward five: the scores again, dV, dP, dQ, dK (arXiv 2307.08691, section 3.1).
+    kernel.flops = core::Flops((is_backward ? 10.0 : 4.0) * s.scores * static_cast<double>(s.shape.head_dimension));
+    const double inputs = s.query + s.key_value;
+    kernel.read = core::Bytes(is_backward ? inputs + 2 * s.output + s.statistics + s.bias : inputs + s.bias);
+    kernel.written = core::Bytes(is_backward ? inputs : s.output + s.statistics);
+    kernel.what = is_backward ? "flash_attention_backward" : "flash_attention";
+    return kernel;
+}
+
+void append_rotary(std::vector<Kernel>& list, const Sizes& s, const char* what) {
+    list.push_back(memory_kernel(what, s.query, s.query));
+    list.push_back(memory_kernel(what, s.key_value / 2, s.key_value / 2));
+}
+
+// Swin: tokens are gathered into windows before, and put back after (shifted: rolled as well).
+void append_window_moves(std::vector<Kernel>& list, const Operator& op, const Sizes& s, const char* what) {
+    if (op.attributes.local_window == 0) return;
+    for (int i = 0; i < (op.attributes.is_shifted ? 2 : 1); ++i) {
+        list.push_back(memory_kernel(what, s.query + s.key_value, s.query + s.key_value));
+        list.push_back(memory_kernel(what, s.output, s.output));
+    }
+}
+
+void append_forward(std::vector<Kernel>& list, const Operator& op, const Sizes& s, const CostContext& context) {
+    const Attributes& a = op.attributes;
+    append_window_moves(list, op, s, "window_partition");
+    if (a.is_rotary) append_rotary(list, s, "rotary");
+    if (a.has_relative_bias) list.push_back(memory_kernel("relative_bias", 0, s.bias));
+    if (context.attention == AttentionImplementation::flash) {
+        list.push_back(flash_kernel(s, false));
+        return;
+    }
+    const double scores = s.scores * s.element;
+    list.push_back(product_kernel("attention_scores", s.shape.batch, s.shape.queries, s.shape.keys, s.shape.head_dimension, s.element));
+    if (context.attention == AttentionImplementation::unfused) {
+        list.push_back(memory_kernel("scale", scores, scores));
+        if (a.has_relative_bias || a.has_alibi) list.push_back(memory_kernel("score_bias", scores + s.bias, scores));
+        list.push_back(memory_kernel("mask", scores, scores));
+        list.push_back(memory_kernel("softmax", scores, scores));
+    } else {
+        list.push_back(memory_kernel("scale_mask_softmax", scores + s.bias, scores));
+    }
+    if (a.probability > 0) list.push_back(memory_kernel("attention_dropout", scores, scores + s.scores));
+    list.push_back(product_kernel("attention_context", s.shape.batch, s.shape.queries, s.shape.head_dimension, s.shape.keys, s.element));
+}
+
+void append_backward(std::vector<Kernel>& list, const Operator& op, const Sizes& s, const CostContext& context) {
+    const Attributes& a = op.attributes;
+    append_window_moves(list, op, s, "window_partition_backward");
+    if (context.attention == AttentionImplementation::flash) {
+        list.push_back(flash_kernel(s, true));
+    } else {
+        const double scores = s.scores * s.element;
+        const AttentionShape& h = s.shape;
+        list.push_back(product_kernel("attention_value_gradient", h.batch, h.keys, h.head_dimension, h.queries, s.element));
+        list.push_back(product_kernel("attention_probability_gradient", h.batch, h.queries, h.keys, h.head_dimension, s.element));
+        if (a.probability > 0) list.push_back(memory_kernel("attention_dropout_backward", scores + s.scores, scores));
+        list.push_back(memory_kernel("softmax_backward", 2 * scores, scores));
+        if (context.attention == AttentionImplementation::unfused) {
+            list.push_back(memory_kernel("mask_backward", scores, scores));
+            list.push_back(memory_kernel("scale_backward", scores, scores));
+        }
+        list.push_back(product_kernel("attention_query_gradient", h.batch, h.queries, h.head_dimension, h.keys, s.element));
+        list.push_back(product_kernel("attention_key_gradient", h.batch, h.keys, h.head_dimension, h.queries, s.element));
+    }
+    if (a.is_rotary) append_rotary(list, s, "rotary_backward");
+}
+
+}  // namespace
+
+void append_attention_kernels(std::vector<Kernel>& list, const ModelGraph& graph, const Operator& op, Phase phase, const CostContext& context) {
+    const Sizes s = sizes_of(graph, op, context);
+    if (phase == Phase::forward) append_forward(list, op, s, context);
+    else if (phase == Phase::backward_input) append_backward(list, op, s, context);
+    else if (op.attributes.has_relative_bias) list.push_back(memory_kernel("relative_bias_gradient", s.scores * s.element, s.bias));
+}
+
+}  // namespace model

@@ -1,0 +1,174 @@
+#include "model/model_graph.h"
+
+#include <cstring>
+#include <string_view>
+
+namespace model {
+
+namespace {
+
+// 64-bit FNV-1a (draft-eastlake-fnv): a structural fingerprint, not a cryptographic one.
+class Fingerprint {
+public:
+    void add(std::string_view text) {
+        for (char c : text) add_byte(static_cast<unsigned char>(c));
+        add_byte(0);
+    }
+    void add(std::int64_t number) {
+        for (int i = 0; i < 8; ++i) add_byte(static_cast<unsigned char>(static_cast<std::uint64_t>(number) >> (8 * i)));
+    }
+    void add(double number) {
+        std::uint64_t bits;
+        static_assert(sizeof bits == sizeof number);
+        std::memcpy(&bits, &number, sizeof bits);
+        add(static_cast<std::int64_t>(bits));
+    }
+    void add(const std::vector<std::int64_t>& numbers) {
+        add(static_cast<std::int64_t>(numbers.size()));
+        for (std::int64_t number : numbers) add(number);
+    }
+    std::string text() const {
+        std::string digits(16, '0');
+        for (std::size_t i = 0; i < 16; ++i) digits[15 - i] = "0123456789abcdef"[(state_ >> (4 * i)) & 15];
+        return digits;
+    }
+
+private:
+    void add_byte(unsigned char byte) { state_ = (state_ ^ byte) * 0x100000001b3ULL; }
+    std::uint64_t state_ = 0xcbf29ce484222325ULL;
+};
+
+void add(Fingerprint& print, const Attributes& a) {
+    for (std::int64_t n : {std::int64_t(a.has_bias), a.heads, a.kv_heads, a.head_dimension, std::int64_t(a.is_causal), std::int64_t(a.is_rotary), std::int64_t(a.has_alibi),
+                           std::int64_t(a.has_relative_bias), std::int64_t(a.is_cross_attention), a.window, a.local_window, a.relative_buckets, a.relative_distance,
+                           a.position_offset, std::int64_t(a.is_tanh_approximation), a.kernel_y, a.kernel_x, a.stride, a.padding, a.experts, a.experts_per_token,
+                           a.expert_hidden, std::int64_t(a.experts_are_gated), std::int64_t(a.is_shifted)})
+        print.add(n);
+    for (double n : {a.rotary_fraction, a.rotary_base, a.epsilon, a.probability, a.softmax_scale, a.input_scale}) print.add(n);
+}
+
+}  // namespace
+
+std::int64_t parameter_count(const ModelGraph& graph) {
+    std::int64_t count = 0;
+    for (const Parameter& parameter : graph.parameters)
+        if (!parameter.is_task_head) count += element_count(parameter.shape);
+    return count;
+}
+
+std::int64_t trained_parameter_count(const ModelGraph& graph) {
+    std::int64_t count = 0;
+    for (const Parameter& parameter : graph.parameters) count += element_count(parameter.shape);
+    return count;
+}
+
+std::int64_t parameter_count(const ModelGraph& graph, OperatorRange range) {
+    std::vector<bool> used(graph.parameters.size(), false);
+    for (std::int32_t i = range.begin; i < range.end; ++i)
+        for (ParameterId parameter : graph.operators[static_cast<std::size_t>(i)].parameters) used[static_cast<std::size_t>(parameter.index)] = true;
+    std::int64_t count = 0;
+    for (std::size_t i = 0; i < used.size(); ++i)
+        if (used[i]) count += element_count(graph.parameters[i].shape);
+    return count;
+}
+
+std::vector<TiedParameter> tied_parameters(const ModelGraph& graph) {
+    std::vector<std::vector<std::int32_t>> units(graph.parameters.size());
+    for (const Operator& op : graph.operators)
+        for (ParameterId parameter : op.parameters) {
+            auto& list = units[static_cast<std::size_t>(parameter.index)];
+            if (list.empty() || list.back() != op.unit) list.push_back(op.unit);
+        }
+    std::vector<TiedParameter> tied;
+    for (std::size_t i = 0; i < units.size(); ++i)
+        if (units[i].size() > 1) tied.push_back({ParameterId(static_cast<std::int32_t>(i)), std::move(units[i])});
+    return tied;
+}
+
+std::vector<TensorId> tensors_crossing(const ModelGraph& graph, std::int32_t boundary) {
+    std::vector<TensorId> crossing;
+    for (std::size_t i = 0; i < graph.tensors.size(); ++i) {
+        const Tensor& tensor = graph.tensors[i];
+        if (tensor.producer.index >= boundary || tensor.consumers.empty() || graph.op(tensor.producer).kind == OperatorKind::input) continue;
+        if (tensor.consumers.back().index >= boundary) crossing.push_back(TensorId(static_cast<std::int32_t>(i)));
+    }
+    return crossing;
+}
+
+TensorId storage_of(const ModelGraph& graph, TensorId tensor) {
+    while (true) {
+        const Operator& producer = graph.op(graph.tensor(tensor).producer);
+        if (producer.kind != OperatorKind::parallel_enter && producer.kind != OperatorKind::flatten) return tensor;
+        tensor = producer.inputs[0];
+    }
+}
+
+std::string tensor_parallel_obstacle(const ModelGraph& graph, int degree) {
+    if (degree == 1) return {};
+    bool has_region = false;
+    for (const Operator& op : graph.operators) {
+        has_region = has_region || op.in_parallel_region;
+        if (!op.in_parallel_region) continue;
+        const Attributes& a = op.attributes;
+        if (op.kind == OperatorKind::attention) {
+            if (a.heads % degree != 0) return "heads = " + std::to_string(a.heads) + " of " + op.name;
+            if (a.kv_heads % degree != 0) return "kv_heads = " + std::to_string(a.kv_heads) + " of " + op.name;
+        } else if (op.kind == OperatorKind::mixture_of_experts) {
+            if (a.expert_hidden % degree != 0) return "expert_hidden = " + std::to_string(a.expert_hidden) + " of " + op.name;
+        } else if (op.kind == OperatorKind::linear) {
+            const Parameter& weight = graph.parameter(op.parameters[0]);
+            // A linear that ends in a loss splits the vocabulary, which may be padded.
+            const bool is_head = weight.split_dimension == 0 && weight.shape[0] == graph.vocabulary;
+            if (weight.split_dimension < 0 || is_head) continue;
+            const std::int64_t extent = weight.shape[static_cast<std::size_t>(weight.split_dimension)] / weight.split_blocks;
+            if (weight.split_sections.empty() && extent % degree != 0) return "width = " + std::to_string(extent) + " of " + op.name;
+        }
+    }
+    return has_region ? std::string() : "the model has no tensor-parallel regions";
+}
+
+std::string sequence_parallel_obstacle(const ModelGraph& graph) {
+    for (const Operator& op : graph.operators) {
+        const bool picks_tokens = op.kind == OperatorKind::select_first_token || op.kind == OperatorKind::select_positions || op.kind == OperatorKind::transpose ||
+                                  op.kind == OperatorKind::average_tokens || op.kind == OperatorKind::prepend_token || op.kind == OperatorKind::merge_patches;
+        if (picks_tokens && !op.in_parallel_region) return std::string(name_of(op.kind)) + " of " + op.name + " needs all tokens of a sample";
+    }
+    return {};
+}
+
+std::string hash_of(const ModelGraph& graph) {
+    Fingerprint print;
+    print.add(graph.family);
+    for (std::int64_t n : {graph.tokens_per_sample, graph.encoder_tokens_per_sample, graph.vocabulary, graph.image_size}) print.add(n);
+    for (const Parameter& p : graph.parameters) {
+        print.add(p.name);
+        print.add(p.shape);
+        print.add(std::int64_t(p.split_dimension));
+        print.add(p.split_blocks);
+        print.add(p.split_sections);
+        print.add(std::int64_t(p.initialization));
+        print.add(p.deviation);
+        print.add(std::int64_t(p.is_expert) + 2 * std::int64_t(p.decays) + 4 * std::int64_t(p.is_task_head));
+    }
+    for (const Tensor& t : graph.tensors) {
+        print.add(t.shape);
+        print.add(std::int64_t(t.split));
+        print.add(std::int64_t(t.split_dimension));
+        print.add(core::name_of(t.type));
+    }
+    for (const Operator& op : graph.operators) {
+        print.add(name_of(op.kind));
+        print.add(op.name);
+        print.add(static_cast<std::int64_t>(op.inputs.size()));
+        for (TensorId tensor : op.inputs) print.add(std::int64_t(tensor.index));
+        print.add(std::int64_t(op.output.index));
+        print.add(static_cast<std::int64_t>(op.parameters.size()));
+        for (ParameterId parameter : op.parameters) print.add(std::int64_t(parameter.index));
+        print.add(std::int64_t(op.unit));
+        print.add(std::int64_t(op.in_parallel_region));
+        add(print, op.attributes);
+    }
+    return print.text();
+}
+
+}  // namespace model

@@ -1,0 +1,48 @@
+#include "model/operator.h"
+
+namespace model {
+
+std::string_view name_of(OperatorKind kind) {
+    switch (kind) {
+        case OperatorKind::input: return "input";
+        case OperatorKind::embedding: return "embedding";
+        case OperatorKind::position_embedding: return "position_embedding";
+        case OperatorKind::prepend_token: return "prepend_token";
+        case OperatorKind::linear: return "linear";
+        case OperatorKind::layer_norm: return "layer_norm";
+        case OperatorKind::rms_norm: return "rms_norm";
+        case OperatorKind::batch_norm: return "batch_norm";
+        case OperatorKind::attention: return "attention";
+        case OperatorKind::gelu: return "gelu";
+        case OperatorKind::relu: return "relu";
+        case OperatorKind::silu: return "silu";
+        case OperatorKind::tanh: return "tanh";
+        case OperatorKind::gated_silu: return "gated_silu";
+        case OperatorKind::gated_gelu: return "gated_gelu";
+        case OperatorKind::dropout: return "dropout";
+        case OperatorKind::add: return "add";
+        case OperatorKind::conv2d: return "conv2d";
+        case OperatorKind::max_pool: return "max_pool";
+        case OperatorKind::average_pool: return "average_pool";
+        case OperatorKind::flatten: return "flatten";
+        case OperatorKind::transpose: return "transpose";
+        case OperatorKind::merge_patches: return "merge_patches";
+        case OperatorKind::average_tokens: return "average_tokens";
+        case OperatorKind::select_first_token: return "select_first_token";
+        case OperatorKind::select_positions: return "select_positions";
+        case OperatorKind::mixture_of_experts: return "mixture_of_experts";
+        case OperatorKind::parallel_enter: return "parallel_enter";
+        case OperatorKind::parallel_exit: return "parallel_exit";
+        case OperatorKind::loss_statistics: return "loss_statistics";
+        case OperatorKind::cross_entropy: return "cross_entropy";
+    }
+    return "";
+}
+
+std::int64_t element_count(const std::vector<std::int64_t>& shape) {
+    std::int64_t count = 1;
+    for (std::int64_t extent : shape) count *= extent;
+    return count;
+}
+
+}  // namespace model

@@ -1,0 +1,87 @@
+#include "model/rank_share.h"
+
+#include <algorithm>
+
+namespace model {
+
+std::int64_t share(std::int64_t extent, int degree) { return (extent + degree - 1) / degree; }
+
+double element_bytes(const Tensor& tensor, const CostContext& context) { return core::size_of(tensor.is_activation ? context.compute : tensor.type).value; }
+
+RankMatrix rank_matrix(const ModelGraph& graph, TensorId id, const CostContext& context) {
+    const Tensor& tensor = graph.tensor(id);
+    std::vector<std::int64_t> shape = tensor.shape;
+    if (tensor.split == TensorSplit::split) {
+        std::int64_t& extent = shape[static_cast<std::size_t>(tensor.split_dimension)];
+        extent = share(extent, context.tensor_parallel);
+    }
+    RankMatrix matrix{context.micro_batch * (element_count(shape) / shape.back()), shape.back()};
+    // Sequence parallelism: outside regions every rank holds its share of the rows of all activations.
+    const Operator& producer = graph.op(tensor.producer);
+    if (context.sequence_parallel && tensor.is_activation && !producer.in_parallel_region && producer.kind != OperatorKind::input)
+        matrix.rows = share(matrix.rows, context.tensor_parallel);
+    return matrix;
+}
+
+core::Bytes tensor_bytes(const ModelGraph& graph, TensorId tensor, const CostContext& context) {
+    return core::Bytes(rank_matrix(graph, tensor, context).elements() * element_bytes(graph.tensor(tensor), context));
+}
+
+std::int64_t rank_extent(const Parameter& parameter, int dimension, const CostContext& context) {
+    const std::int64_t extent = parameter.shape[static_cast<std::size_t>(dimension)];
+    if (parameter.is_expert && dimension == 0) return share(extent, context.expert_parallel);
+    return dimension == parameter.split_dimension ? share(extent, context.tensor_parallel) : extent;
+}
+
+std::int64_t parameter_elements(const ModelGraph& graph, ParameterId id, const CostContext& context) {
+    const Parameter& parameter = graph.parameter(id);
+    std::int64_t count = 1;
+    for (int dimension = 0; dimension < static_cast<int>(parameter.shape.size()); ++dimension) count *= rank_extent(parameter, dimension, context);
+    return count;
+}
+
+std::int64_t rank_heads(const Operator& op, std::int64_t heads, const CostContext& context) { return op.in_parallel_region ? share(heads, context.tensor_parallel) : heads; }
+
+AttentionShape attention_shape(const ModelGraph& graph, const Operator& op, const CostContext& context) {
+    const Attributes& a = op.attributes;
+    AttentionShape shape;
+    shape.heads = rank_heads(op, a.heads, context);
+    shape.kv_heads = rank_heads(op, a.kv_heads, context);
+    shape.head_dimension = a.head_dimension;
+    shape.queries = graph.tensor(op.inputs[0]).shape[0];
+    shape.keys = graph.tensor(op.inputs.back()).shape[0];
+    shape.is_causal = a.is_causal;
+    std::int64_t windows = 1;
+    if (a.local_window > 0) {
+        windows = shape.queries / a.local_window;
+        shape.queries = shape.keys = a.local_window;
+    }
+    // Behind a sliding window every query but the first few sees exactly `window` keys: a band, not a triangle.
+    if (a.window > 0 && a.window < shape.keys) {
+        shape.keys = a.window;
+        shape.is_causal = false;
+    }
+    shape.batch = context.micro_batch * windows * shape.heads;
+    return shape;
+}
+
+MixtureShape mixture_shape(const ModelGraph& graph, const Operator& op, const CostContext& context) {
+    const Attributes& a = op.attributes;
+    MixtureShape shape;
+    const RankMatrix x = rank_matrix(graph, op.inputs[0], context);
+    shape.tokens = x.rows;
+    shape.hidden = x.columns;
+    shape.copies = x.rows * a.experts_per_token;
+    shape.experts = share(a.experts, context.expert_parallel);
+    shape.rows_per_expert = std::max<std::int64_t>(1, share(shape.copies, static_cast<int>(shape.experts)));
+    shape.width = op.in_parallel_region ? share(a.expert_hidden, context.tensor_parallel) : a.expert_hidden;
+    shape.first_width = shape.width * (a.experts_are_gated ? 2 : 1);
+    return shape;
+}
+
+bool has_gradient(const ModelGraph& graph, TensorId id) {
+    const Tensor& tensor = graph.tensor(id);
+    return tensor.is_activation && graph.op(tensor.producer).kind != OperatorKind::input;
+}
+
+}  // namespace model

@@ -1,0 +1,36 @@
+// What of the model one rank of the tensor-parallel group sees: rows, columns, heads, bytes.
+#pragma once
+
+#include "model/cost.h"
+
+namespace model {
+
+// A vocabulary that the degree does not divide is padded: the largest share counts.
+std::int64_t share(std::int64_t extent, int degree);
+// [rows, last] of an activation on this rank, micro-batch included.
+struct RankMatrix {
+    std::int64_t rows = 0, columns = 0;
+    double elements() const { return static_cast<double>(rows) * static_cast<double>(columns); }
+};
+RankMatrix rank_matrix(const ModelGraph& graph, TensorId tensor, const CostContext& context);
+// Weight [outputs, inputs] on this rank.
+std::int64_t rank_extent(const Parameter& parameter, int dimension, const CostContext& context);
+double element_bytes(const Tensor& tensor, const CostContext& context);
+// Heads of an attention operator on this rank.
+std::int64_t rank_heads(const Operator& op, std::int64_t heads, const CostContext& context);
+// The products of one attention: `batch` problems of queries x keys (windows applied).
+struct AttentionShape {
+    std::int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, head_dimension = 0;
+    bool is_causal = false;
+    double scores() const { return static_cast<double>(batch) * static_cast<double>(queries) * static_cast<double>(keys); }
+};
+AttentionShape attention_shape(const ModelGraph& graph, const Operator& op, const CostContext& context);
+// Tokens of a mixture and their copies, one for each chosen expert; with experts spread over ranks the copies of all of them meet, evenly, at the experts of this one.
+struct MixtureShape {
+    std::int64_t tokens = 0, copies = 0, experts = 0, rows_per_expert = 0, hidden = 0, first_width = 0, width = 0;
+};
+MixtureShape mixture_shape(const ModelGraph& graph, const Operator& op, const CostContext& context);
+// Does a gradient flow back into this tensor? Not into data.
+bool has_gradient(const ModelGraph& graph, TensorId tensor);
+
+}  // namespace model
