@@ -208,7 +208,7 @@ std::optional<std::string> TableReader::optional_string(std::string_view key) {
 }
 
 std::optional<std::string> TableReader::optional_choice(std::string_view key, const std::vector<std::string>& allowed) {
-    const auto text = optional_string(key);
+    auto text = optional_string(key);
     if (!text) return std::nullopt;
     for (const std::string& choice : allowed)
         if (*text == choice) return text;
