@@ -42,7 +42,7 @@ struct SweepScore {
 
 std::vector<GroupScore> score_groups(const std::vector<ScoredRow>& rows);  // by group name
 double macro_mape(const std::vector<GroupScore>& groups);
-std::optional<double> memory_mape(const std::vector<ScoredRow>& rows);     // over rows that carry both peaks
+std::optional<double> memory_mape(const std::vector<ScoredRow>& rows);  // over rows that carry both peaks
 
 struct PlanTimes {
     double predicted = 0, measured = 0;

@@ -1,0 +1,278 @@
+#include "sim/published_run.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+
+namespace sim {
+
+const std::vector<std::string>& run_columns() {
+    static const std::vector<std::string> columns = {"id",
+                                                     "group",
+                                                     "model",
+                                                     "layers",
+                                                     "hidden",
+                                                     "heads",
+                                                     "kv_heads",
+                                                     "ffn",
+                                                     "vocab",
+                                                     "seq_len",
+                                                     "tied_embeddings",
+                                                     "image_size",
+                                                     "precision",
+                                                     "optimizer",
+                                                     "cluster",
+                                                     "nodes",
+                                                     "gpus_per_node",
+                                                     "tensor_parallel",
+                                                     "pipeline_parallel",
+                                                     "virtual_stages",
+                                                     "data_parallel",
+                                                     "sharding",
+                                                     "shard_degree",
+                                                     "micro_batch",
+                                                     "global_batch",
+                                                     "grad_accumulation",
+                                                     "recompute",
+                                                     "schedule",
+                                                     "sequence_parallel",
+                                                     "attention",
+                                                     "framework",
+                                                     "measured_step_s",
+                                                     "measured_peak_gib"};
+    return columns;
+}
+
+const std::vector<std::string>& cluster_columns() {
+    static const std::vector<std::string> columns = {
+        "id",           "gpu",       "gpu_memory_gib", "gpus_per_node", "intra_node", "intra_node_gbs_per_dir", "nics_per_node",
+        "gbit_per_nic", "transport", "gpudirect",      "ec2_instance"};
+    return columns;
+}
+
+namespace {
+
+// Typed access to the cells of one row with diagnostics at its line.
+class RowReader {
+public:
+    RowReader(const core::CsvTable& table, const core::CsvRow& row, core::Diagnostics& diagnostics) : table_(table), row_(row), diagnostics_(diagnostics) {}
+
+    std::string text(const char* column) const { return std::string(table_.cell(row_, column)); }
+    bool is_blank(const char* column) const { return table_.cell(row_, column).empty(); }
+
+    std::int64_t integer(const char* column, std::int64_t least, std::int64_t fallback_when_blank = 0) {
+        if (is_blank(column)) return fallback_when_blank;
+        const std::optional<long long> value = core::parse_integer(table_.cell(row_, column));
+        // Far above any model or cluster, and small enough that products of a few stay within 64 bits.
+        if (!value || *value < least || *value > 100'000'000) {
+            error(column, fmt::format("{} = \"{}\" is not a whole number of at least {}", column, text(column), least), "correct the cell");
+            return least;
+        }
+        return *value;
+    }
+
+    std::optional<double> real(const char* column) {
+        if (is_blank(column)) return std::nullopt;
+        const std::optional<double> value = core::parse_real(table_.cell(row_, column));
+        if (!value || *value < 0) {
+            error(column, fmt::format("{} = \"{}\" is not a number of at least 0", column, text(column)), "correct the cell");
+            return std::nullopt;
+        }
+        return value;
+    }
+
+    template <class T, std::size_t N>
+    T choice(const char* column, const std::array<std::pair<const char*, T>, N>& words) {
+        std::vector<std::string> allowed;
+        for (const auto& [word, value] : words) {
+            if (table_.cell(row_, column) == word) return value;
+            if (*word != '\0') allowed.emplace_back(word);
+        }
+        error(column, fmt::format("{} = \"{}\" is not one of the words of this column", column, text(column)), "use " + core::list_in_words(allowed));
+        return words.front().second;
+    }
+
+    void error(const char* column, std::string message, std::string hint) {
+        diagnostics_.error({table_.file, row_.line, 1}, column, std::move(message), std::move(hint));
+    }
+
+private:
+    const core::CsvTable& table_;
+    const core::CsvRow& row_;
+    core::Diagnostics& diagnostics_;
+};
+
+void set_transformer(core::Value& model, RowReader& row, const char* family) {
+    model["family"] = family;
+    model["layers"] = row.integer("layers", 1, 1);
+    model["hidden"] = row.integer("hidden", 1, 1);
+    model["heads"] = row.integer("heads", 1, 1);
+    if (!row.is_blank("ffn")) model["ffn"] = row.integer("ffn", 1);
+    model["vocabulary"] = row.integer("vocab", 1, 1);
+    model["sequence_length"] = row.integer("seq_len", 1, 1);
+}
+
+void set_decoder(core::Value& model, RowReader& row, const char* family) {
+    set_transformer(model, row, family);
+    if (!row.is_blank("kv_heads")) model["kv_heads"] = row.integer("kv_heads", 1);
+    if (!row.is_blank("tied_embeddings")) model["tied_embeddings"] = row.text("tied_embeddings") == "yes";
+}
+
+void set_bert(core::Value& model, RowReader& row, const char* task, bool only_masked) {
+    set_transformer(model, row, "bert");
+    model["task"] = task;
+    const std::int64_t tokens = row.integer("seq_len", 1, 1);
+    // 20 of 128 and 80 of 512 tokens are masked in NVIDIA's and Google's pre-training data: 15.6 %.
+    if (only_masked) model["masked_positions"] = std::max<std::int64_t>(1, tokens * 20 / 128);
+}
+
+// The [model] table of a word of the vocabulary; empty when the simulator does not know the architecture.
+core::Value model_table(RowReader& row) {
+    core::Value model;
+    const std::string word = row.text("model");
+    model["name"] = word;
+    if (word == "gpt" || word == "mpt") set_decoder(model, row, "gpt");
+    else if (word == "bloom") set_decoder(model, row, "bloom");
+    else if (word == "llama") set_decoder(model, row, "llama");
+    else if (word == "internlm") {
+        set_decoder(model, row, "llama");
+        model["qkv_bias"] = true;
+        model["attention_output_bias"] = true;
+    } else if (word.starts_with("moe_gpt_e")) {
+        set_decoder(model, row, "gpt");
+        model["experts"] = static_cast<std::int64_t>(core::parse_integer(word.substr(9)).value_or(1));
+        model["experts_per_token"] = 2;
+        model["expert_interval"] = 2;
+    } else if (word == "bert_base" || word == "bert_large" || word == "bert_megatron") set_bert(model, row, "pretraining", false);
+    else if (word == "bert_base_masked" || word == "bert_large_masked") set_bert(model, row, "pretraining", true);
+    else if (word == "bert_base_qa" || word == "bert_large_qa") set_bert(model, row, "question_answering", false);
+    else if (word == "resnet50") {
+        model["family"] = "resnet";
+        model["depth"] = 50;
+        model["image_size"] = row.integer("image_size", 1, 224);
+    } else {
+        return {};
+    }
+    return model;
+}
+
+const core::CsvRow* find_cluster(const core::CsvTable& clusters, const std::string& id) {
+    for (const core::CsvRow& row : clusters.rows)
+        if (clusters.cell(row, "id") == id) return &row;
+    return nullptr;
+}
+
+core::Value cluster_table(RowReader& cluster, std::int64_t nodes, bool one_device_is_enough) {
+    core::Value table;
+    const std::string instance = cluster.text("ec2_instance");
+    table["nodes"] = nodes;
+    if (!instance.empty()) {
+        table["instance"] = instance;
+        return table;
+    }
+    table["device"] = cluster.text("gpu");
+    table["devices_per_node"] = one_device_is_enough ? std::int64_t{1} : cluster.integer("gpus_per_node", 1, 1);
+    if (!cluster.is_blank("gpu_memory_gib")) table["memory"] = cluster.text("gpu_memory_gib") + "GiB";
+    const std::string intra = cluster.text("intra_node");
+    table["intra"] = intra.ends_with("nvswitch")                    ? "nvswitch"
+                     : intra == "nvlink2_hybrid_cube_mesh"          ? "hybrid-cube-mesh"
+                     : intra.ends_with("quad")                      ? "full-mesh"
+                     : intra == "none" || intra.starts_with("pcie") ? "pcie"
+                                                                    : intra;
+    if (intra.starts_with("nvlink")) table["intra_bandwidth"] = cluster.text("intra_node_gbs_per_dir") + "GB/s";
+    const std::int64_t cards = cluster.integer("nics_per_node", 0, 0);
+    if (const std::optional<double> rate = cluster.real("gbit_per_nic"); cards > 0 && rate && *rate > 0) {
+        table["network_cards"] = cards;
+        table["network_bandwidth"] = fmt::format("{}Gbps", *rate * static_cast<double>(cards));
+        table["transport"] = cluster.text("transport");
+    }
+    if (const std::string gpudirect = cluster.text("gpudirect"); gpudirect == "yes" || gpudirect == "no") table["gpudirect"] = gpudirect == "yes";
+    return table;
+}
+
+}  // namespace
+
+std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::CsvRow& csv_row, const core::CsvTable& clusters, core::Diagnostics& diagnostics,
+                                     std::string& unsupported) {
+    using schedule::OptimizerKind;
+    using schedule::Recompute;
+    using schedule::Sharding;
+    const std::size_t errors_before = diagnostics.error_count();
+    RowReader row(runs, csv_row, diagnostics);
+    PublishedRun run;
+    run.id = row.text("id");
+    run.group = row.text("group");
+
+    schedule::Plan& plan = run.plan;
+    plan.layout.tensor = static_cast<int>(row.integer("tensor_parallel", 1, 1));
+    plan.layout.pipeline = static_cast<int>(row.integer("pipeline_parallel", 1, 1));
+    plan.layout.data = static_cast<int>(row.integer("data_parallel", 1, 1));
+    plan.virtual_stages = static_cast<int>(row.integer("virtual_stages", 1, 1));
+    plan.micro_batch = static_cast<int>(row.integer("micro_batch", 1, 1));
+    plan.micro_batches = static_cast<int>(row.integer("grad_accumulation", 1, 1));
+    run.global_batch = row.integer("global_batch", 1, 1);
+    plan.sequence_parallel = row.text("sequence_parallel") == "yes";
+    plan.sharding = row.choice<Sharding, 5>("sharding", {{{"", Sharding::none},
+                                                          {"none", Sharding::none},
+                                                          {"optimizer", Sharding::optimizer},
+                                                          {"gradients", Sharding::gradients},
+                                                          {"parameters", Sharding::parameters}}});
+    plan.shard_degree = static_cast<int>(row.integer("shard_degree", 1, 0));
+    plan.recompute = row.choice<Recompute, 4>(
+        "recompute", {{{"", Recompute::none}, {"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}}});
+    plan.optimizer.kind = row.choice<OptimizerKind, 4>(
+        "optimizer", {{{"adam", OptimizerKind::adam}, {"adamw", OptimizerKind::adamw}, {"lamb", OptimizerKind::lamb}, {"sgd", OptimizerKind::sgd}}});
+    if (plan.optimizer.kind == OptimizerKind::sgd) plan.optimizer.momentum = 0.9;  // the column's definition: sgd means with momentum
+    plan.schedule = row.choice<const char*, 6>(
+        "schedule", {{{"", "1f1b"}, {"1f1b", "1f1b"}, {"interleaved", "interleaved-1f1b"}, {"zb-h1", "zb-h1"}, {"zb-h2", "zb-h2"}, {"gpipe", "simple"}}});
+    const auto compute = row.choice<core::DataType, 5>("precision", {{{"fp32", core::DataType::fp32},
+                                                                      {"tf32", core::DataType::tf32},
+                                                                      {"fp16", core::DataType::fp16},
+                                                                      {"bf16", core::DataType::bf16},
+                                                                      {"fp8", core::DataType::fp8}}});
+    plan.precision.compute = compute;
+    const bool is_full = compute == core::DataType::fp32 || compute == core::DataType::tf32;
+    plan.precision.parameters = plan.precision.gradients = is_full ? core::DataType::fp32 : compute == core::DataType::fp8 ? core::DataType::bf16 : compute;
+    plan.precision.has_master_parameters = !is_full;
+    using model::AttentionImplementation;
+    plan.attention = row.choice<AttentionImplementation, 4>("attention", {{{"", AttentionImplementation::fused_softmax},
+                                                                           {"unfused", AttentionImplementation::unfused},
+                                                                           {"fused_softmax", AttentionImplementation::fused_softmax},
+                                                                           {"flash", AttentionImplementation::flash}}});
+    if (row.is_blank("attention") && !row.is_blank("heads")) run.assumptions.push_back("attention is not stated: scores materialised, softmax fused");
+
+    const std::int64_t nodes = row.integer("nodes", 1, 1), gpus = row.integer("gpus_per_node", 1, 1);
+    if (static_cast<double>(nodes * gpus) != static_cast<double>(plan.layout.tensor) * plan.layout.pipeline * plan.layout.data)
+        row.error("gpus_per_node",
+                  fmt::format("{} nodes of {} GPUs are not tensor {} x pipeline {} x data {}", nodes, gpus, plan.layout.tensor, plan.layout.pipeline,
+                              plan.layout.data),
+                  "the degrees must multiply to the GPUs used");
+    if (static_cast<double>(plan.micro_batch) * plan.micro_batches * plan.layout.data != static_cast<double>(run.global_batch))
+        row.error("global_batch",
+                  fmt::format("global_batch = {} is not micro_batch {} x grad_accumulation {} x data_parallel {}", run.global_batch, plan.micro_batch,
+                              plan.micro_batches, plan.layout.data),
+                  "correct one of the four");
+
+    const std::optional<double> seconds = row.real("measured_step_s");
+    if (!seconds || *seconds <= 0) row.error("measured_step_s", "measured_step_s is missing or zero", "give seconds of one optimizer step");
+    run.measured = core::seconds(seconds.value_or(1));
+    if (const std::optional<double> peak = row.real("measured_peak_gib")) run.measured_peak = core::gibibytes(*peak);
+
+    run.model = model_table(row);
+    const core::CsvRow* cluster_row = find_cluster(clusters, row.text("cluster"));
+    if (cluster_row == nullptr) {
+        row.error("cluster", "cluster \"" + row.text("cluster") + "\" is not in " + clusters.file, "add a row for it");
+    } else {
+        RowReader cluster(clusters, *cluster_row, diagnostics);
+        run.cluster = cluster_table(cluster, nodes, false);
+    }
+    if (diagnostics.error_count() > errors_before) return std::nullopt;
+    if (run.model.is_null()) {
+        unsupported = "architecture \"" + row.text("model") + "\" is not modelled";
+        return std::nullopt;
+    }
+    return run;
+}
+
+}  // namespace sim

@@ -1,0 +1,181 @@
+#include "sim/validate.h"
+
+#include <fmt/core.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <thread>
+
+#include "cluster/load.h"
+#include "model/load.h"
+#include "schedule/plan_file.h"
+#include "sim/evaluate.h"
+#include "sim/published_run.h"
+
+namespace sim {
+
+namespace {
+
+std::string first_error(const core::Diagnostics& diagnostics) {
+    for (const core::Diagnostic& entry : diagnostics.entries())
+        if (entry.severity == core::Severity::error) return entry.key.empty() ? entry.message : entry.key + ": " + entry.message;
+    return "no reason was given";
+}
+
+void refuse(ScoredRow& row, PredictionStatus status, std::string reason) {
+    row.status = status;
+    row.reason = std::move(reason);
+}
+
+// Everything that can go wrong with one row is a status of the row: the other rows are predicted all the same.
+void predict(const PublishedRun& run, ScoredRow& row) {
+    core::Diagnostics diagnostics;
+    const std::optional<model::ModelGraph> graph = model::load_model(run.model, {}, diagnostics);
+    if (!graph) return refuse(row, PredictionStatus::unsupported, first_error(diagnostics));
+    const std::optional<cluster::Cluster> cluster = cluster::load_cluster(run.cluster, diagnostics);
+    if (!cluster) return refuse(row, PredictionStatus::unsupported, first_error(diagnostics));
+    core::Diagnostics plan_diagnostics;
+    schedule::check_plan(run.plan, *graph, cluster->device_count(), nullptr, plan_diagnostics);
+    if (plan_diagnostics.has_errors()) return refuse(row, PredictionStatus::unsupported, first_error(plan_diagnostics));
+    EvaluateOptions options;
+    options.most_micro_batches = 4 * run.plan.layout.pipeline * run.plan.virtual_stages;
+    const std::optional<Evaluation> evaluation = evaluate(*graph, *cluster, run.plan, plan_diagnostics, options);
+    if (!evaluation) return refuse(row, PredictionStatus::unsupported, first_error(plan_diagnostics));
+    row.predicted = evaluation->step_time;
+    row.predicted_peak = evaluation->peak_memory;
+}
+
+// Rows of a sweep with equal plans are repeats of one measurement.
+std::string plan_key(const core::CsvTable& runs, const core::CsvRow& row) {
+    std::string key;
+    for (const char* column :
+         {"model", "layers", "hidden", "cluster", "nodes", "tensor_parallel", "pipeline_parallel", "virtual_stages", "data_parallel", "sharding",
+          "shard_degree", "micro_batch", "grad_accumulation", "recompute", "schedule", "sequence_parallel", "attention", "precision"})
+        key += std::string(runs.cell(row, column)) + '|';
+    return key;
+}
+
+SweepScore score_one_sweep(const std::string& id, const std::string& ids, const core::CsvTable& runs, const std::map<std::string, std::size_t>& row_of,
+                           const std::vector<ScoredRow>& rows) {
+    struct Sum {
+        double predicted = 0, measured = 0;
+        int count = 0;
+    };
+    std::map<std::string, Sum> plans;
+    std::istringstream words(ids);
+    for (std::string word; words >> word;) {
+        const auto found = row_of.find(word);
+        if (found == row_of.end() || rows[found->second].status != PredictionStatus::ok) continue;
+        Sum& sum = plans[plan_key(runs, runs.rows[found->second])];
+        sum.predicted += rows[found->second].predicted.value;
+        sum.measured += rows[found->second].measured.value;
+        ++sum.count;
+    }
+    std::vector<PlanTimes> times;
+    for (const auto& [key, sum] : plans) times.push_back({sum.predicted / sum.count, sum.measured / sum.count});
+    return score_sweep(id, times);
+}
+
+}  // namespace
+
+std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTable& clusters, const core::CsvTable* sweeps, core::Diagnostics& diagnostics,
+                                   const ValidateOptions& options) {
+    const std::size_t errors_before = diagnostics.error_count();
+    Validation validation;
+    validation.rows.resize(runs.rows.size());
+    std::vector<std::optional<PublishedRun>> inputs(runs.rows.size());
+    std::map<std::string, std::size_t> row_of;
+    for (std::size_t i = 0; i < runs.rows.size(); ++i) {
+        std::string unsupported;
+        inputs[i] = read_run(runs, runs.rows[i], clusters, diagnostics, unsupported);
+        ScoredRow& row = validation.rows[i];
+        row.id = std::string(runs.cell(runs.rows[i], "id"));
+        row.group = std::string(runs.cell(runs.rows[i], "group"));
+        if (const std::optional<double> measured = core::parse_real(runs.cell(runs.rows[i], "measured_step_s"))) row.measured = core::seconds(*measured);
+        if (const std::optional<double> peak = core::parse_real(runs.cell(runs.rows[i], "measured_peak_gib"))) row.measured_peak = core::gibibytes(*peak);
+        if (!inputs[i]) refuse(row, PredictionStatus::unsupported, unsupported);
+        if (!row_of.emplace(row.id, i).second)
+            diagnostics.error({runs.file, runs.rows[i].line, 1}, "id", "id \"" + row.id + "\" stands twice", "give every row its own id");
+    }
+    if (diagnostics.error_count() > errors_before) return std::nullopt;
+
+    std::atomic<std::size_t> next{0};
+    std::size_t done = 0;
+    std::mutex reporting;
+    const auto work = [&] {
+        for (std::size_t i; (i = next.fetch_add(1)) < inputs.size();) {
+            if (inputs[i]) {
+                try {
+                    predict(*inputs[i], validation.rows[i]);
+                } catch (const core::InternalError& failure) {
+                    refuse(validation.rows[i], PredictionStatus::error, failure.what());
+                }
+            }
+            const std::lock_guard lock(reporting);
+            ++done;
+            if (options.progress) options.progress(done, inputs.size());
+        }
+    };
+    const int threads = options.threads > 0 ? options.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    std::vector<std::jthread> workers;
+    for (int i = 1; i < threads; ++i) workers.emplace_back(work);
+    work();
+    workers.clear();
+
+    validation.groups = score_groups(validation.rows);
+    validation.macro_mape = macro_mape(validation.groups);
+    validation.memory_mape = memory_mape(validation.rows);
+    if (sweeps != nullptr)
+        for (const core::CsvRow& sweep : sweeps->rows)
+            validation.sweeps.push_back(
+                score_one_sweep(std::string(sweeps->cell(sweep, "sweep_id")), std::string(sweeps->cell(sweep, "ids")), runs, row_of, validation.rows));
+    return validation;
+}
+
+core::Value to_value(const Validation& validation) {
+    core::Value document;
+    core::Value rows = core::Value::array();
+    for (const ScoredRow& row : validation.rows) {
+        core::Value one;
+        one["id"] = row.id;
+        one["group"] = row.group;
+        one["status"] = std::string(name_of(row.status));
+        one["reason"] = row.reason;
+        one["predicted_step_s"] = row.status == PredictionStatus::ok ? core::Value(row.predicted.value) : core::Value();
+        one["measured_step_s"] = row.measured.value;
+        one["predicted_peak_gib"] = row.predicted_peak ? core::Value(core::to_gibibytes(*row.predicted_peak)) : core::Value();
+        one["measured_peak_gib"] = row.measured_peak ? core::Value(core::to_gibibytes(*row.measured_peak)) : core::Value();
+        rows.append(std::move(one));
+    }
+    document["rows"] = std::move(rows);
+    core::Value groups = core::Value::array();
+    for (const GroupScore& group : validation.groups) {
+        core::Value one;
+        one["group"] = group.group;
+        one["rows"] = group.rows;
+        one["mape_pct"] = 100 * group.mape;
+        one["median_ape_pct"] = 100 * group.median;
+        one["bias_pct"] = 100 * group.bias;
+        one["p95_ape_pct"] = 100 * group.p95;
+        one["worst_id"] = group.worst_id;
+        groups.append(std::move(one));
+    }
+    document["groups"] = std::move(groups);
+    document["macro_mape_pct"] = 100 * validation.macro_mape;
+    document["memory_mape_pct"] = validation.memory_mape ? core::Value(100 * *validation.memory_mape) : core::Value();
+    core::Value sweeps = core::Value::array();
+    for (const SweepScore& sweep : validation.sweeps) {
+        core::Value one;
+        one["id"] = sweep.id;
+        one["plans"] = sweep.plans;
+        one["spearman"] = sweep.spearman;
+        one["regret_pct"] = 100 * sweep.regret;
+        sweeps.append(std::move(one));
+    }
+    document["sweeps"] = std::move(sweeps);
+    return document;
+}
+
+}  // namespace sim
