@@ -10,14 +10,14 @@ namespace schedule {
 
 namespace {
 
-int group_of(const PipelineShape& shape) { return shape.group_size > 0 ? shape.group_size : shape.ranks; }
+// More micro-batches than there are cannot be grouped: one group then.
+int group_of(const PipelineShape& shape) { return std::min(shape.group_size > 0 ? shape.group_size : shape.ranks, shape.micro_batches); }
 
-// Megatron-LM refuses a group outside [p, m] and a last group smaller than p: a rank would wait for its own later output. One chunk needs no groups.
+// With several groups each needs at least p micro-batches, or a rank would wait for its own later output. Megatron-LM also refuses m < p, PyTorch does not.
 std::optional<std::string> violation(const PipelineShape& shape) {
-    if (shape.chunks == 1) return std::nullopt;
     const int group = group_of(shape), rest = shape.micro_batches % group;
-    if (group < shape.ranks || group > shape.micro_batches)
-        return fmt::format("group size {} is not between {} ranks and {} micro-batches", group, shape.ranks, shape.micro_batches);
+    if (shape.chunks == 1 || group == shape.micro_batches) return std::nullopt;
+    if (group < shape.ranks) return fmt::format("group size {} is less than {} ranks (and less than {} micro-batches)", group, shape.ranks, shape.micro_batches);
     if (rest != 0 && rest < shape.ranks)
         return fmt::format("the last group has {} of {} micro-batches (group size {}), fewer than {} ranks", rest, shape.micro_batches, group, shape.ranks);
     return std::nullopt;
@@ -60,7 +60,7 @@ PipelineSchedule interleaved_1f1b_schedule() {
     schedule.source = "arXiv 2104.04473; Megatron-LM get_schedule_table";
     schedule.bubble = "(p-1)/(vm+p-1)";
     schedule.in_flight = "min(vm, (v-1)g + 2(p-1-r) + 1) chunks";
-    schedule.constraint = "p <= g <= m; m mod g is 0 or at least p (any m with one chunk)";
+    schedule.constraint = "g >= p with m mod g 0 or at least p, or g >= m (any m with one chunk)";
     schedule.violation = violation;
     schedule.generate = generate;
     return schedule;

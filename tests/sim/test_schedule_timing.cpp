@@ -1,9 +1,13 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <fstream>
 #include <vector>
 
+#include "core/csv.h"
+#include "core/document.h"
 #include "schedule/pipeline/registry.h"
+#include "schedule/schedule_text.h"
 #include "sim/schedule_timing.h"
 
 namespace {
@@ -153,4 +157,35 @@ TEST_CASE("Memory counts positive changes from the start and negative ones from 
     // 10, 13, 23 with the second forward; W gives 13 back; B adds 3 at its start: 13. Peak 23.
     CHECK(timing.peak_memory[0].value == 23);
     CHECK(timing.peak_in_flight[0] == 2);
+}
+
+TEST_CASE("Makespan, span and peaks equal METRICS.csv for every list in it") {
+    const std::string root = std::string(SHARED_DIR) + "/reference/schedules/";
+    core::Diagnostics diagnostics;
+    std::ifstream present(root + "METRICS.csv");
+    if (!present) {
+        WARN("skipped: no " << root << "METRICS.csv");
+        return;
+    }
+    const std::optional<core::CsvTable> table = core::load_csv(root + "METRICS.csv", {"file", "status", "makespan_unit", "max_rank_span", "peak_inflight_freed_at_W"}, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(table);
+    int equal = 0;
+    for (const core::CsvRow& row : table->rows) {
+        if (table->cell(row, "status") != "ok") continue;
+        const std::string file(table->cell(row, "file"));
+        INFO(file);
+        const std::optional<std::string> text = core::read_file(root + file, diagnostics);
+        REQUIRE(text);
+        const std::optional<schedule::Schedule> list = schedule::parse_schedule(*text, file, diagnostics);
+        REQUIRE(list);
+        const sim::ScheduleTiming timing = time_schedule(*list, costs(1, 2));
+        CHECK(timing.makespan.value == *core::parse_real(table->cell(row, "makespan_unit")));
+        CHECK(timing.greatest_span().value == *core::parse_real(table->cell(row, "max_rank_span")));
+        std::string peaks;
+        for (const int peak : timing.peak_in_flight) peaks += (peaks.empty() ? "" : " ") + std::to_string(peak);
+        CHECK(peaks == table->cell(row, "peak_inflight_freed_at_W"));
+        ++equal;
+    }
+    CHECK(equal == 631);
 }

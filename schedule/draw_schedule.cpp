@@ -1,0 +1,69 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "schedule/schedule_cells.h"
+#include "schedule/schedule_text.h"
+#include "schedule/verify.h"
+
+namespace schedule {
+
+namespace {
+
+// Column of every cell: the step in which it can run, or its place in the list when the lists cannot be played or hold more than compute.
+std::vector<std::vector<std::int32_t>> columns_of(const Schedule& schedule, bool& in_steps) {
+    const bool is_pure = compute_only(schedule) == schedule;
+    Playback playback = play(schedule);
+    in_steps = is_pure && playback.is_complete;
+    if (in_steps) return std::move(playback.step);
+    std::vector<std::vector<std::int32_t>> columns;
+    for (const std::vector<Action>& list : schedule.actions) {
+        std::vector<std::int32_t>& row = columns.emplace_back();
+        for (std::size_t i = 0; i < list.size(); ++i) row.push_back(static_cast<std::int32_t>(i));
+    }
+    return columns;
+}
+
+}  // namespace
+
+std::string draw(const Schedule& schedule, const Violation* mark, int width) {
+    bool in_steps = false;
+    const std::vector<std::vector<std::int32_t>> columns = columns_of(schedule, in_steps);
+    std::vector<std::vector<std::string>> grid(schedule.actions.size());
+    int marked_column = 0, total = 0;
+    for (std::size_t rank = 0; rank < grid.size(); ++rank)
+        for (std::size_t i = 0; i < columns[rank].size(); ++i) {
+            const int column = columns[rank][i];
+            const bool is_marked = mark && mark->rank == static_cast<int>(rank) && mark->position == static_cast<int>(i);
+            std::vector<std::string>& row = grid[rank];
+            if (row.size() <= static_cast<std::size_t>(column)) row.resize(static_cast<std::size_t>(column) + 1);
+            std::string text = print_action(schedule, schedule.actions[rank][i]);
+            if (is_marked) text = "[" + text + "]";
+            std::string& cell = row[static_cast<std::size_t>(column)];
+            cell += (cell.empty() ? "" : "+") + text;
+            if (is_marked) marked_column = column;
+            total = std::max(total, column + 1);
+        }
+    const int shown = std::clamp(width, 1, std::max(1, total));
+    const int first = std::clamp(marked_column - shown / 2, 0, std::max(0, total - shown));
+    std::size_t cell_width = 1;
+    for (const std::vector<std::string>& row : grid)
+        for (int column = first; column < std::min(first + shown, static_cast<int>(row.size())); ++column)
+            cell_width = std::max(cell_width, row[static_cast<std::size_t>(column)].size());
+    const std::size_t rank_width = std::to_string(grid.size()).size();
+    std::string text;
+    for (std::size_t rank = 0; rank < grid.size(); ++rank) {
+        std::string line = fmt::format("{} rank {:>{}} |", mark && mark->rank == static_cast<int>(rank) ? '>' : ' ', rank, rank_width);
+        if (first > 0) line += " ..";
+        for (int column = first; column < first + shown; ++column) {
+            const bool has_cell = column < static_cast<int>(grid[rank].size()) && !grid[rank][static_cast<std::size_t>(column)].empty();
+            line += fmt::format(" {:<{}}", has_cell ? grid[rank][static_cast<std::size_t>(column)] : in_steps ? "." : "", cell_width);
+        }
+        if (first + shown < total) line += " ..";
+        line.erase(line.find_last_not_of(' ') + 1);
+        text += line + "\n";
+    }
+    return text;
+}
+
+}  // namespace schedule

@@ -1,0 +1,148 @@
+#include <catch2/catch.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <regex>
+#include <sstream>
+
+#include "schedule/pipeline/registry.h"
+#include "schedule/schedule_text.h"
+#include "schedule/verify.h"
+
+// Lists that PyTorch, Megatron-LM, the zero-bubble authors and DeepSeek generate with their own code (reference/schedules/README.md).
+namespace {
+
+namespace fs = std::filesystem;
+using schedule::Schedule;
+
+const fs::path reference = fs::path(SHARED_DIR) / "reference/schedules";
+
+bool is_absent() {
+    if (fs::is_directory(reference)) return false;
+    WARN("skipped: no reference lists at " << reference.string());
+    return true;
+}
+
+std::optional<Schedule> load(const fs::path& path) {
+    std::ifstream file(path);
+    std::stringstream text;
+    text << file.rdbuf();
+    core::Diagnostics diagnostics;
+    std::optional<Schedule> schedule = schedule::parse_schedule(text.str(), path.string(), diagnostics);
+    if (!schedule) UNSCOPED_INFO(core::format(diagnostics));
+    return schedule;
+}
+
+std::vector<fs::path> files_of(const char* folder) {
+    std::vector<fs::path> files;
+    for (const fs::directory_entry& entry : fs::directory_iterator(reference / folder))
+        if (entry.path().extension() == ".csv" && entry.path().filename() != "INDEX.csv") files.push_back(entry.path());
+    std::sort(files.begin(), files.end());
+    return files;
+}
+
+// Which list a file name describes: the expression's groups become numbers.
+struct Family {
+    const char* folder;
+    const char* pattern;
+    const char* name;
+    std::function<void(schedule::PipelineShape&, const std::vector<int>&)> shape;
+};
+
+int matches = 0;
+
+void check_family(const Family& family) {
+    const std::regex pattern(family.pattern);
+    int equal = 0, files = 0;
+    for (const fs::path& path : files_of(family.folder)) {
+        std::smatch match;
+        const std::string file = path.filename().string();
+        if (!std::regex_match(file, match, pattern)) continue;
+        std::vector<int> numbers;
+        for (std::size_t i = 1; i < match.size(); ++i) numbers.push_back(std::stoi(match[i].str()));
+        schedule::PipelineShape shape;
+        family.shape(shape, numbers);
+        const schedule::PipelineSchedule* entry = schedule::find_pipeline_schedule(family.name);
+        REQUIRE(entry);
+        ++files;
+        INFO(file << " " << violation_of(*entry, shape).value_or(""));
+        CHECK_FALSE(violation_of(*entry, shape));
+        if (violation_of(*entry, shape)) continue;
+        const std::optional<Schedule> expected = load(path);
+        REQUIRE(expected);
+        const Schedule made = entry->generate(shape);
+        const bool is_equal = made.actions == compute_only(*expected).actions;
+        if (!is_equal) {
+            const Schedule wanted = compute_only(*expected);
+            for (std::size_t rank = 0; rank < made.actions.size() && rank < wanted.actions.size(); ++rank)
+                if (made.actions[rank] != wanted.actions[rank]) {
+                    Schedule a = made, b = wanted;
+                    a.actions = {made.actions[rank]};
+                    b.actions = {wanted.actions[rank]};
+                    FAIL_CHECK("rank " << rank << "\nours      " << print_schedule(a) << "reference " << print_schedule(b));
+                    break;
+                }
+        }
+        equal += is_equal;
+    }
+    INFO(family.pattern);
+    CHECK(files > 0);
+    CHECK(equal == files);
+    matches += equal;
+}
+
+}  // namespace
+
+TEST_CASE("Every reference list passes verify") {
+    if (is_absent()) return;
+    std::map<std::string, int> passed;
+    for (const char* folder : {"pytorch", "pytorch_gen", "sail_gen", "megatron_gen", "dualpipe_gen"})
+        for (const fs::path& path : files_of(folder)) {
+            const std::optional<Schedule> schedule = load(path);
+            INFO(path.string());
+            REQUIRE(schedule);
+            const std::vector<schedule::Violation> violations = verify(*schedule);
+            if (violations.empty()) ++passed[folder];
+            else FAIL_CHECK(violations[0].rule << ": " << violations[0].message << "\n" << draw(*schedule, &violations[0], 12));
+        }
+    CHECK(passed["pytorch"] == 3);
+    CHECK(passed["pytorch_gen"] == 1284);
+    CHECK(passed["sail_gen"] == 890);
+}
+
+TEST_CASE("The list of PyTorch 2.14.1 whose last rank starts at micro-batch 1 is rejected") {
+    if (is_absent()) return;
+    for (const fs::path& path : files_of("negative_fixtures")) {
+        const std::optional<Schedule> schedule = load(path);
+        REQUIRE(schedule);
+        const std::vector<schedule::Violation> violations = verify(*schedule);
+        REQUIRE_FALSE(violations.empty());
+        CHECK(violations[0].rule == "completeness");
+        bool names_missing = false;
+        for (const schedule::Violation& violation : violations) names_missing = names_missing || violation.message.find("1F0 is missing") != std::string::npos;
+        CHECK(names_missing);
+    }
+}
+
+TEST_CASE("Our generators equal the reference lists action by action") {
+    if (is_absent()) return;
+    using Numbers = std::vector<int>;
+    using Shape = schedule::PipelineShape;
+    auto pvm = [](Shape& s, const Numbers& n) { s.ranks = n[0], s.chunks = n[1], s.micro_batches = n[2]; };
+    auto pvmg = [](Shape& s, const Numbers& n) { s.ranks = n[0], s.chunks = n[1], s.micro_batches = n[2], s.group_size = n[3]; };
+    auto pm = [](Shape& s, const Numbers& n) { s.ranks = n[0], s.micro_batches = n[1]; };
+    // PyTorch chooses the group from the number of rounds: g = m / max(1, m / p).
+    auto rounds = [](Shape& s, const Numbers& n) { s.ranks = n[0], s.chunks = n[1], s.micro_batches = n[2], s.group_size = n[2] / std::max(1, n[2] / n[0]); };
+    for (const Family& family : std::vector<Family>{
+             {"pytorch_gen", "GPipe_p(\\d+)_v(\\d+)_m(\\d+)_compute.csv", "simple", pvm},
+             {"sail_gen", "1f1b_p(\\d+)_m(\\d+).csv", "1f1b", pm},
+             {"megatron_gen", "megatron_p(\\d+)_v(\\d+)_m(\\d+)_g(\\d+).csv", "interleaved-1f1b", pvmg},
+             {"megatron_gen", "megatron_fwdonly_p(\\d+)_v(\\d+)_m(\\d+)_g(\\d+).csv", "forward-only", pvmg},
+             {"sail_gen", "vpp_p(\\d+)_v(\\d+)_m(\\d+).csv", "interleaved-1f1b", pvm},
+             {"pytorch_gen", "Interleaved1F1B_p(\\d+)_v(\\d+)_m(\\d+)_compute.csv", "interleaved-1f1b", rounds},
+         })
+        check_family(family);
+    WARN(matches << " reference lists equal ours");
+}
