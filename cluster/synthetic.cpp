@@ -134,6 +134,7 @@ private:
         std::vector<int> hosts, roots;
         for (int i = 0; i < sockets; ++i) hosts.push_back(add_vertex(instance_, "numa" + std::to_string(i), VertexKind::host));
         if (sockets == 2) add_link(instance_, hosts[0], hosts[1], socket_link());
+        if (shape_.intra == "nvswitch" && n > 1) nvswitch_ = add_vertex(instance_, "nvswitch", VertexKind::nvswitch);
         // Devices, then switches, in equal runs over the sockets.
         const int groups = has_switches ? (n + 1) / 2 : sockets;
         for (int i = 0; i < groups; ++i) {
@@ -160,7 +161,7 @@ private:
         slot.efficiency = 1;
         slot.name = "card-slot";
         for (int i = 0; i < places; ++i) {
-            int nic = add_vertex(instance_, "nic" + std::to_string(i), VertexKind::nic);
+            const int nic = add_vertex(instance_, "nic" + std::to_string(i), VertexKind::nic);
             add_link(instance_, nic, roots[static_cast<std::size_t>(i * groups / places)], slot);
         }
         // A scenario that promises a network rate means it; where the PCIe links cannot carry it, say so.
@@ -180,8 +181,7 @@ private:
         }
         if (shape_.intra_bandwidth) link.bandwidth = *shape_.intra_bandwidth / static_cast<double>(link.count);
         if (shape_.intra == "nvswitch") {
-            int nvswitch = add_vertex(instance_, "nvswitch", VertexKind::nvswitch);
-            for (int i = 0; i < n; ++i) add_link(instance_, i, nvswitch, link, link.count);
+            for (int i = 0; i < n; ++i) add_link(instance_, i, nvswitch_, link, link.count);
             return;
         }
         // Without a switch a route is one link, not two: the same time from end to end.
@@ -205,6 +205,7 @@ private:
     InstanceType instance_;
     LinkSpec pcie_, nvlink_;
     int cards_ = 0;
+    int nvswitch_ = -1;
     bool has_pcie_ = false, has_nvlink_ = false;
 };
 
