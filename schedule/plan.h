@@ -50,6 +50,7 @@ struct Plan {
     int virtual_stages = 1;        // model chunks per pipeline rank
     std::string schedule = "1f1b"; // name in the registry (schedule/pipeline/registry.h)
     int active_micro_batches = 0;  // SMP interleaved: most micro-batches in execution; 0 = the schedule's default
+    bool strict_order = true;      // SMP interleaved: optimize = "memory" is strict, "speed" starts a micro-batch before the one before it has left the device
     int group_size = 0;            // interleaved 1F1B: micro-batches per group; 0 = pipeline degree
     Partition partition;
     int micro_batch = 1;           // samples

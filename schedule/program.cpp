@@ -184,7 +184,8 @@ std::string hash_of(const Program& program) {
     for (const double number : {plan.optimizer.learning_rate, plan.optimizer.momentum, plan.optimizer.beta1, plan.optimizer.beta2, plan.optimizer.epsilon,
                                 plan.optimizer.weight_decay})
         hash.add(std::bit_cast<std::uint64_t>(number));
-    for (const char letter : plan.collective) hash.add(static_cast<int>(letter));
+    for (const std::string& text : {plan.collective, program.model_hash})
+        for (const char letter : text) hash.add(static_cast<int>(letter));
     for (const StageInfo& stage : program.stages)
         for (const int number : {stage.rank, stage.operators.begin, stage.operators.end, stage.receives, stage.sends}) hash.add(number);
     for (const RankProgram& list : program.classes) {

@@ -113,6 +113,7 @@ struct StageInfo {
 
 struct Program {
     Plan plan;
+    std::string model_hash;              // of the graph it was lowered from; empty without operators
     int micro_batches = 1;               // lowered (a planner may lower fewer than the plan's and extrapolate)
     std::vector<StageInfo> stages;       // by virtual stage
     std::vector<RankProgram> classes;

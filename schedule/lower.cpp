@@ -1,0 +1,101 @@
+#include "schedule/lower.h"
+
+#include <fmt/core.h>
+
+#include "schedule/memory.h"
+#include "schedule/pass/rank_lowering.h"
+#include "schedule/pipeline/registry.h"
+
+namespace schedule {
+
+std::optional<Schedule> make_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_batches) {
+    const PipelineSchedule* found = find_pipeline_schedule(plan.schedule);
+    if (!found) {
+        std::vector<std::string> names;
+        for (const PipelineSchedule& schedule : pipeline_schedules()) names.push_back(schedule.name);
+        const std::string near = core::did_you_mean(plan.schedule, names);
+        diagnostics.error({}, "plan.schedule", fmt::format("schedule = {} is not registered", core::in_quotes(plan.schedule)),
+                          near.empty() ? "use " + core::list_in_words(names) : fmt::format("did you mean {}?", core::in_quotes(near)));
+        return std::nullopt;
+    }
+    if (found->is_asynchronous || found->is_bidirectional || found->has_segments) {
+        diagnostics.error({}, "plan.schedule",
+                          fmt::format("schedule = {} {}", core::in_quotes(found->name),
+                                      found->is_asynchronous    ? "keeps several weight versions, which a plan cannot train with"
+                                      : found->is_bidirectional ? "needs several replicas of every stage on one rank, which a plan cannot place"
+                                                                : "works on pieces of the sequence, which a plan cannot run"),
+                          "`smsim schedule` times it; plans use synchronous schedules with one copy of the model");
+        return std::nullopt;
+    }
+    PipelineShape shape;
+    shape.ranks = plan.layout.pipeline;
+    shape.chunks = plan.virtual_stages;
+    shape.micro_batches = micro_batches > 0 ? micro_batches : plan.micro_batches;
+    shape.active_micro_batches = plan.active_micro_batches;
+    shape.group_size = plan.group_size;
+    shape.is_strict = plan.strict_order;
+    if (const std::optional<std::string> violated = violation_of(*found, shape)) {
+        diagnostics.error({}, "plan.schedule", fmt::format("schedule = {}: {}", core::in_quotes(plan.schedule), *violated),
+                          found->constraint.empty() ? std::string() : "it needs: " + found->constraint);
+        return std::nullopt;
+    }
+    return found->generate(shape);
+}
+
+namespace {
+
+Program skeleton(const Plan& plan, const Schedule& order) {
+    core::require(order.directions == 1 && order.segments == 1 && order.weight_versions == 0, "a lowered schedule is synchronous, whole-sequence and has one copy of the model");
+    Program program;
+    program.plan = plan;
+    program.micro_batches = order.micro_batches;
+    program.stages.resize(static_cast<std::size_t>(order.stages));
+    for (int s = 0; s < order.stages; ++s) program.stages[static_cast<std::size_t>(s)].rank = rank_of_stage(order, s);
+    program.class_of_rank.resize(static_cast<std::size_t>(plan.layout.ranks()));
+    for (int rank = 0; rank < plan.layout.ranks(); ++rank) program.class_of_rank[static_cast<std::size_t>(rank)] = coordinates_of(plan.layout, rank).pipeline;
+    return program;
+}
+
+}  // namespace
+
+Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& order, const LowerOptions& options) {
+    core::require(order.ranks == plan.layout.pipeline && order.stages == plan.stages(), "the schedule has the plan's pipeline shape");
+    core::require(static_cast<int>(plan.partition.first_units.size()) == order.stages, "the plan's partition is complete");
+    core::require(options.micro_batches == 0 || options.micro_batches == order.micro_batches, "the schedule has the micro-batches that are lowered");
+    Program program = skeleton(plan, order);
+    program.model_hash = model::hash_of(graph);
+
+    // Stages and boundaries: consecutive, covering all units; one tensor list per boundary that something crosses.
+    const std::vector<std::int32_t>& first = plan.partition.first_units;
+    const auto units = static_cast<std::int32_t>(graph.units.size());
+    core::require(first.front() == 0, "the first stage begins with the first unit");
+    for (std::size_t s = 0; s < first.size(); ++s) {
+        const std::int32_t end = s + 1 < first.size() ? first[s + 1] : units;
+        core::require(first[s] < end && end <= units, "every stage has a unit");
+        program.stages[s].operators = {graph.units[static_cast<std::size_t>(first[s])].operators.begin, graph.units[static_cast<std::size_t>(end - 1)].operators.end};
+        if (s == 0) continue;
+        std::vector<model::TensorId> tensors = model::tensors_crossing(graph, program.stages[s].operators.begin);
+        if (tensors.empty()) continue;
+        program.stages[s - 1].sends = program.stages[s].receives = static_cast<std::int32_t>(program.tensor_lists.size());
+        program.tensor_lists.push_back(std::move(tensors));
+    }
+
+    std::vector<ActivationFootprint> footprints;
+    for (const StageInfo& stage : program.stages) footprints.push_back(activation_footprint(graph, stage.operators, plan, order.is_forward_only));
+    for (int rank = 0; rank < order.ranks; ++rank) program.classes.push_back(RankLowering(program, &graph, order, options, footprints, rank).lower());
+    return program;
+}
+
+Program lower_compute_only(const Schedule& order) {
+    Plan plan;
+    plan.layout.pipeline = order.ranks;
+    plan.virtual_stages = order.stages / order.ranks;
+    plan.schedule = order.name;
+    plan.micro_batches = order.micro_batches;
+    Program program = skeleton(plan, order);
+    const std::vector<ActivationFootprint> footprints(program.stages.size());
+    for (int rank = 0; rank < order.ranks; ++rank) program.classes.push_back(RankLowering(program, nullptr, order, {}, footprints, rank).lower());
+    return program;
+}
+
+}  // namespace schedule

@@ -1,0 +1,123 @@
+#include "schedule/pass/buckets.h"
+
+#include <algorithm>
+#include <array>
+
+namespace schedule {
+
+using model::OperatorKind;
+
+namespace {
+
+struct ParameterUse {
+    std::vector<BucketUse> stages;           // on this rank
+    std::vector<std::int32_t> ranks;         // all pipeline ranks with a copy
+    bool is_partial = false;
+};
+
+// Does each tensor-parallel rank compute only a part of this replicated parameter's gradient? With sequence parallelism outside regions each rank sees its share of
+// the tokens; the router of a mixture inside a region sees the part of the output gradient that this rank's experts contribute (see model/operator.h).
+bool is_partial_over_tensor(const model::Operator& op, const model::Parameter& parameter, std::size_t position, const Plan& plan) {
+    if (plan.layout.tensor == 1 || parameter.split_dimension >= 0) return false;
+    if (op.in_parallel_region) return op.kind == OperatorKind::mixture_of_experts && position == 0;
+    return plan.sequence_parallel;
+}
+
+std::vector<ParameterUse> uses_of(const model::ModelGraph& graph, const Plan& plan, const std::vector<StageInfo>& stages, int rank) {
+    std::vector<ParameterUse> uses(graph.parameters.size());
+    for (std::size_t s = 0; s < stages.size(); ++s)
+        for (std::int32_t i = stages[s].operators.begin; i < stages[s].operators.end; ++i) {
+            const model::Operator& op = graph.operators[static_cast<std::size_t>(i)];
+            for (std::size_t position = 0; position < op.parameters.size(); ++position) {
+                const model::ParameterId id = op.parameters[position];
+                ParameterUse& use = uses[static_cast<std::size_t>(id.index)];
+                if (std::find(use.ranks.begin(), use.ranks.end(), stages[s].rank) == use.ranks.end()) use.ranks.push_back(stages[s].rank);
+                use.is_partial = use.is_partial || is_partial_over_tensor(op, graph.parameter(id), position, plan);
+                if (stages[s].rank != rank) continue;
+                if (use.stages.empty() || use.stages.back().stage != static_cast<std::int32_t>(s)) use.stages.push_back({static_cast<std::int32_t>(s), i, i, {}});
+                BucketUse& own = use.stages.back();
+                own.highest_operator = i;
+                if (own.units.empty() || own.units.back() != op.unit) own.units.push_back(op.unit);
+            }
+        }
+    for (ParameterUse& use : uses) std::sort(use.ranks.begin(), use.ranks.end());
+    return uses;
+}
+
+class Filler {
+public:
+    Filler(const model::ModelGraph& graph, const Plan& plan, RankBuckets& result) : graph_(graph), plan_(plan), context_(plan.cost_context()), result_(result) {}
+
+    void add(model::ParameterId parameter, const ParameterUse& use) {
+        if (is_open_ && plan_.shards(Sharding::parameters) && unit_ != use.stages[0].units[0]) close();
+        if (!is_open_) {
+            result_.buckets.emplace_back();
+            result_.uses.emplace_back();
+            index_ = result_.buckets.size() - 1;
+            is_open_ = true;
+            unit_ = use.stages[0].units[0];
+        }
+        ParameterBucket& bucket = result_.buckets[index_];
+        bucket.stage = use.stages[0].stage;
+        bucket.is_partial_over_tensor = use.is_partial;
+        if (use.ranks.size() > 1) bucket.tied_ranks = use.ranks;
+        bucket.parameters.push_back(parameter);
+        bucket.offsets.push_back(bucket.elements);
+        bucket.elements += model::parameter_elements(graph_, parameter, context_);
+        std::vector<BucketUse>& uses = result_.uses[index_];
+        if (uses.empty()) uses = use.stages;
+        else merge(uses[0], use.stages[0]);
+        // DDP closes a bucket once it has reached its size; sharded parameters stay together by unit.
+        const core::Bytes size = static_cast<double>(bucket.elements) * core::size_of(plan_.precision.gradients);
+        if (!plan_.shards(Sharding::parameters) && size >= plan_.gradient_bucket) close();
+    }
+    void close() { is_open_ = false; }
+
+private:
+    static void merge(BucketUse& into, const BucketUse& other) {
+        into.lowest_operator = std::min(into.lowest_operator, other.lowest_operator);
+        into.highest_operator = std::max(into.highest_operator, other.highest_operator);
+        std::vector<std::int32_t> units;
+        std::set_union(into.units.begin(), into.units.end(), other.units.begin(), other.units.end(), std::back_inserter(units));
+        into.units = std::move(units);
+    }
+
+    const model::ModelGraph& graph_;
+    const Plan& plan_;
+    const model::CostContext context_;
+    RankBuckets& result_;
+    bool is_open_ = false;
+    std::size_t index_ = 0;
+    std::int32_t unit_ = 0;
+};
+
+}  // namespace
+
+RankBuckets buckets_of_rank(const model::ModelGraph& graph, const Plan& plan, const std::vector<StageInfo>& stages, int rank) {
+    const std::vector<ParameterUse> uses = uses_of(graph, plan, stages, rank);
+    RankBuckets result;
+    Filler whole(graph, plan, result), partial(graph, plan, result), alone(graph, plan, result);
+    const auto is_alone = [](const ParameterUse& use) { return use.ranks.size() > 1 || use.stages.size() > 1 || use.stages[0].units.size() > 1; };
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+        if (stages[s].rank != rank) continue;
+        for (std::int32_t i = stages[s].operators.end - 1; i >= stages[s].operators.begin; --i) {
+            const model::Operator& op = graph.operators[static_cast<std::size_t>(i)];
+            for (auto id = op.parameters.rbegin(); id != op.parameters.rend(); ++id) {
+                const ParameterUse& use = uses[static_cast<std::size_t>(id->index)];
+                if (!is_alone(use) && use.stages[0].lowest_operator == i) (use.is_partial ? partial : whole).add(*id, use);
+            }
+        }
+        whole.close();
+        partial.close();
+    }
+    for (std::size_t i = 0; i < uses.size(); ++i) {
+        if (uses[i].stages.empty() || !is_alone(uses[i])) continue;
+        alone.add(model::ParameterId(static_cast<std::int32_t>(i)), uses[i]);
+        alone.close();
+    }
+    const std::int64_t pieces = plan.shards(Sharding::optimizer) ? plan.effective_shard_degree() : 1;
+    for (ParameterBucket& bucket : result.buckets) bucket.padded_elements = (bucket.elements + pieces - 1) / pieces * pieces;
+    return result;
+}
+
+}  // namespace schedule

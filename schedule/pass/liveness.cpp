@@ -1,0 +1,251 @@
+#include "schedule/pass/liveness.h"
+
+#include <algorithm>
+
+#include "schedule/pass/recompute.h"
+
+namespace schedule {
+
+using model::OperatorKind;
+
+StageLiveness::StageLiveness(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan, bool is_forward_only)
+    : graph_(graph), stage_(stage), plan_(plan), context_(plan.cost_context()), is_forward_only_(is_forward_only) {
+    const std::size_t tensors = graph.tensors.size();
+    storage_.resize(tensors);
+    last_use_.assign(tensors, -1);
+    lowest_saver_.assign(tensors, -1);
+    is_saved_.assign(tensors, 0);
+    is_received_.assign(tensors, 0);
+    is_sent_.assign(tensors, 0);
+    is_held_.assign(tensors, 0);
+    has_gradient_held_.assign(tensors, 0);
+    bytes_.assign(tensors, -1);
+    for (std::size_t i = 0; i < tensors; ++i) {
+        const model::Operator& producer = graph.op(graph.tensors[i].producer);
+        // Tensors are numbered in order of production, so the input's storage is known.
+        storage_[i] = is_shared(producer) ? storage_[static_cast<std::size_t>(producer.inputs[0].index)] : static_cast<Index>(i);
+    }
+    units_ = units_of(graph, stage);
+    for (const model::OperatorRange unit : units_) unit_is_recomputed_.push_back(is_recomputed(graph, {"", unit}, plan.recompute));
+    for (const model::TensorId tensor : model::tensors_crossing(graph, stage.begin)) is_received_[static_cast<std::size_t>(storage(tensor))] = 1;
+    for (const model::TensorId tensor : model::tensors_crossing(graph, stage.end)) is_sent_[static_cast<std::size_t>(storage(tensor))] = 1;
+    for (Index i = stage.begin; i < stage.end; ++i)
+        for (const model::TensorId tensor : op(i).inputs) last_use_[static_cast<std::size_t>(storage(tensor))] = i;
+    find_saved();
+}
+
+// Views, and the conjugate operators of tensor parallelism where they keep the size.
+bool StageLiveness::is_shared(const model::Operator& op) const {
+    if (op.kind == OperatorKind::flatten) return true;
+    return (op.kind == OperatorKind::parallel_enter || op.kind == OperatorKind::parallel_exit) && !context_.sequence_parallel;
+}
+
+bool StageLiveness::has_gradient(model::TensorId tensor) const {
+    const model::Tensor& t = graph_.tensor(tensor);
+    return t.is_activation && graph_.op(t.producer).kind != OperatorKind::input;
+}
+
+double StageLiveness::bytes(Index tensor) const {
+    double& known = bytes_[static_cast<std::size_t>(tensor)];
+    if (known < 0) known = model::tensor_bytes(graph_, model::TensorId(tensor), context_).value;
+    return known;
+}
+
+void StageLiveness::take(double bytes) {
+    held_ += bytes;
+    peak_ = std::max(peak_, held_);
+}
+
+void StageLiveness::hold(Index tensor) {
+    if (is_held_[static_cast<std::size_t>(tensor)]) return;
+    is_held_[static_cast<std::size_t>(tensor)] = 1;
+    take(bytes(tensor));
+}
+
+void StageLiveness::release(Index tensor) {
+    if (!is_held_[static_cast<std::size_t>(tensor)]) return;
+    is_held_[static_cast<std::size_t>(tensor)] = 0;
+    drop(bytes(tensor));
+}
+
+void StageLiveness::find_saved() {
+    info_.resize(static_cast<std::size_t>(stage_.size()));
+    const auto save = [&](Index tensor, Index saver) {
+        is_saved_[static_cast<std::size_t>(tensor)] = 1;
+        Index& lowest = lowest_saver_[static_cast<std::size_t>(tensor)];
+        lowest = lowest < 0 ? saver : std::min(lowest, saver);
+    };
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+        const model::OperatorRange unit = units_[u];
+        for (Index i = unit.begin; i < unit.end; ++i) {
+            const model::SavedForBackward needs = model::saved_for_backward(graph_, model::OperatorId(i), context_);
+            OperatorInfo& own = info_[static_cast<std::size_t>(i - stage_.begin)];
+            own.extra = needs.extra.value;
+            own.recomputable = is_recomputed(op(i), plan_.recompute) ? needs.recomputable_extra.value : 0;
+            for (const model::TensorId tensor : needs.tensors) {
+                // What an enter gathered is not kept, but the share it was gathered from (arXiv 2205.05198, section 4.2.2).
+                const model::Operator& producer = graph_.op(graph_.tensor(tensor).producer);
+                const bool is_gathered = context_.sequence_parallel && producer.kind == OperatorKind::parallel_enter;
+                own.saved.push_back(storage(is_gathered ? producer.inputs[0] : tensor));
+            }
+            if (is_forward_only_) continue;
+            if (unit_is_recomputed_[u]) {
+                for (const model::TensorId tensor : op(i).inputs)
+                    if (graph_.tensor(tensor).producer.index < unit.begin) save(storage(tensor), unit.begin);
+            } else {
+                for (const Index tensor : own.saved) save(tensor, i);
+                saved_extras_ += own.extra - own.recomputable;
+            }
+        }
+    }
+}
+
+// Runs operators forward; what `kept` marks stays, and so do the operators' own extras when they are wanted.
+void StageLiveness::run_forward(model::OperatorRange range, const std::vector<char>& kept, bool keeps_extras) {
+    for (Index i = range.begin; i < range.end; ++i) {
+        const Index output = storage(op(i).output);
+        const double extra = info(i).extra;
+        hold(output);
+        take(extra);
+        drop(keeps_extras ? info(i).recomputable : extra);
+        const auto free_if_dead = [&](Index tensor) {
+            if (!kept[static_cast<std::size_t>(tensor)] && last_use_[static_cast<std::size_t>(tensor)] <= i) release(tensor);
+        };
+        for (const model::TensorId tensor : op(i).inputs) free_if_dead(storage(tensor));
+        free_if_dead(output);
+    }
+}
+
+void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) {
+    for (Index i = unit.end - 1; i >= unit.begin; --i) {
+        const model::Operator& current = op(i);
+        const OperatorInfo& own = info(i);
+        const auto output = static_cast<std::size_t>(storage(current.output));
+        const bool runs = current.kind == OperatorKind::cross_entropy || has_gradient_held_[output];
+        const bool keeps_for_weight = is_split && !current.parameters.empty();
+        take(own.recomputable);
+        if (runs) {
+            for (const model::TensorId tensor : current.inputs) {
+                const Index input = storage(tensor);
+                // With the split, the gathered input is a matter of backward_weight.
+                if (context_.sequence_parallel && graph_.op(graph_.tensor(tensor).producer).kind == OperatorKind::parallel_enter && !is_split) hold(input);
+                if (!has_gradient(tensor) || has_gradient_held_[static_cast<std::size_t>(input)]) continue;
+                has_gradient_held_[static_cast<std::size_t>(input)] = 1;
+                take(bytes(input));
+            }
+            const bool is_view = !current.inputs.empty() && storage(current.inputs[0]) == static_cast<Index>(output);
+            if (has_gradient_held_[output] && !is_view) {
+                has_gradient_held_[output] = 0;
+                if (!keeps_for_weight) drop(bytes(static_cast<Index>(output)));
+                else weight_gradients_ += bytes(static_cast<Index>(output));
+            }
+        }
+        if (current.kind == OperatorKind::parallel_enter && context_.sequence_parallel) release(storage(current.output));
+        if (!keeps_for_weight) drop(own.extra);
+        for (const Index tensor : own.saved)
+            if (lowest_saver_[static_cast<std::size_t>(tensor)] == i) release(tensor);
+    }
+}
+
+void StageLiveness::run_backward(bool is_split) {
+    const std::vector<Index> lowest_saver = lowest_saver_;  // of the whole stage; units that run again add their own below
+    for (std::size_t u = units_.size(); u-- > 0;) {
+        const model::OperatorRange unit = units_[u];
+        if (unit_is_recomputed_[u]) {
+            std::vector<char> kept = is_saved_;
+            for (Index i = unit.end - 1; i >= unit.begin; --i)
+                for (const Index tensor : info(i).saved) {
+                    if (!is_saved_[static_cast<std::size_t>(tensor)]) lowest_saver_[static_cast<std::size_t>(tensor)] = i;
+                    kept[static_cast<std::size_t>(tensor)] = 1;
+                }
+            run_forward(unit, kept, true);
+            for (Index i = unit.begin; i < unit.end; ++i)  // the unit's output is of no use a second time
+                if (!kept[static_cast<std::size_t>(storage(op(i).output))]) release(storage(op(i).output));
+        }
+        if (is_split)  // what an operator with parameters saved stays until backward_weight
+            for (Index i = unit.begin; i < unit.end; ++i)
+                if (!op(i).parameters.empty())
+                    for (const Index tensor : info(i).saved) lowest_saver_[static_cast<std::size_t>(tensor)] = -2;
+        run_unit_backward(unit, is_split);
+        // The inputs from which a unit was recomputed go when the lowest unit that reads them is done.
+        if (unit_is_recomputed_[u])
+            for (std::size_t tensor = 0; tensor < lowest_saver_.size(); ++tensor)
+                if (is_saved_[tensor] && lowest_saver_[tensor] == unit.begin) release(static_cast<Index>(tensor));
+    }
+    lowest_saver_ = lowest_saver;
+}
+
+ActivationFootprint StageLiveness::footprint() {
+    ActivationFootprint result;
+    double saved = saved_extras_, received = 0, received_saved = 0, sent = 0, received_gradient = 0, sent_gradient = 0;
+    for (std::size_t i = 0; i < is_saved_.size(); ++i) {
+        const auto tensor = static_cast<Index>(i);
+        if (is_saved_[i]) saved += bytes(tensor);
+        if (is_received_[i]) {
+            (is_saved_[i] ? received_saved : received) += bytes(tensor);
+            sent_gradient += bytes(tensor);
+        }
+        if (is_sent_[i]) {
+            if (!is_saved_[i]) sent += bytes(tensor);
+            received_gradient += bytes(tensor);
+        }
+    }
+
+    // Forward: what arrives and what the data loader gives is there at the start.
+    std::vector<char> kept = is_saved_;
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+        if (is_sent_[i]) kept[i] = 1;
+        const model::OperatorId producer = graph_.tensors[i].producer;
+        const bool is_data = graph_.op(producer).kind == OperatorKind::input && producer.index < stage_.begin && last_use_[i] >= 0;
+        if (is_received_[i] || is_data) hold(static_cast<Index>(i));
+    }
+    const double extras_before = saved_extras_;
+    for (std::size_t u = 0; u < units_.size(); ++u) run_forward(units_[u], kept, !is_forward_only_ && !unit_is_recomputed_[u]);
+    result.saved = core::Bytes(saved);
+    result.received = core::Bytes(received);
+    result.received_saved = core::Bytes(received_saved);
+    result.sent = core::Bytes(sent);
+    result.forward_transient = core::Bytes(std::max(0.0, peak_ - saved - received - sent));
+    if (is_forward_only_) return result;
+    result.received_gradient = core::Bytes(received_gradient);
+    result.sent_gradient = core::Bytes(sent_gradient);
+
+    for (const bool is_split : {false, true}) {
+        std::fill(is_held_.begin(), is_held_.end(), 0);
+        std::fill(has_gradient_held_.begin(), has_gradient_held_.end(), 0);
+        held_ = extras_before;
+        weight_gradients_ = 0;
+        for (std::size_t i = 0; i < is_saved_.size(); ++i) {
+            if (is_saved_[i]) hold(static_cast<Index>(i));
+            if (is_sent_[i]) {
+                has_gradient_held_[i] = 1;
+                held_ += bytes(static_cast<Index>(i));
+            }
+        }
+        peak_ = held_;
+        run_backward(is_split);
+        if (!is_split) {
+            result.backward_transient = core::Bytes(std::max(0.0, peak_ - saved - received_gradient - sent_gradient));
+            continue;
+        }
+        // What is left: saved tensors that weights need, recomputed ones, kept output gradients and the gradients for the stage before.
+        double saved_for_weight = 0;
+        for (std::size_t i = 0; i < is_saved_.size(); ++i)
+            if (is_saved_[i] && is_held_[i]) saved_for_weight += bytes(static_cast<Index>(i));
+        for (std::size_t u = 0; u < units_.size(); ++u)
+            for (Index i = units_[u].begin; i < units_[u].end; ++i)
+                if (!unit_is_recomputed_[u] && !op(i).parameters.empty()) saved_for_weight += info(i).extra - info(i).recomputable;
+        const double kept_for_weight = std::max(0.0, held_ - saved_for_weight - sent_gradient);
+        result.saved_for_weight = core::Bytes(saved_for_weight);
+        result.kept_for_weight = core::Bytes(kept_for_weight);
+        result.input_transient = core::Bytes(std::max(0.0, peak_ - saved - kept_for_weight - received_gradient - sent_gradient));
+        double gathered = 0;  // sequence parallelism: one gathered input at a time
+        if (context_.sequence_parallel)
+            for (Index i = stage_.begin; i < stage_.end; ++i)
+                if (op(i).kind == OperatorKind::parallel_enter) gathered = std::max(gathered, bytes(op(i).output.index));
+        result.weight_transient = core::Bytes(gathered);
+    }
+    return result;
+}
+
+}  // namespace schedule

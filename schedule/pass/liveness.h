@@ -1,0 +1,65 @@
+// The walk over a stage's operators that memory.h defines: which tensors are held when.
+#pragma once
+
+#include <vector>
+
+#include "model/cost.h"
+#include "model/model_graph.h"
+#include "schedule/memory.h"
+#include "schedule/plan.h"
+
+namespace schedule {
+
+class StageLiveness {
+public:
+    StageLiveness(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan, bool is_forward_only);
+    ActivationFootprint footprint();
+
+private:
+    using Index = std::int32_t;
+
+    struct OperatorInfo {
+        std::vector<Index> saved;  // storages
+        double extra = 0;          // bytes of its own, held with them
+        double recomputable = 0;   // of `extra`, what selective recomputation drops
+    };
+
+    Index storage(model::TensorId tensor) const { return storage_[static_cast<std::size_t>(tensor.index)]; }
+    double bytes(Index tensor) const;
+    bool is_shared(const model::Operator& op) const;
+    bool has_gradient(model::TensorId tensor) const;
+    const model::Operator& op(Index i) const { return graph_.operators[static_cast<std::size_t>(i)]; }
+    const OperatorInfo& info(Index i) const { return info_[static_cast<std::size_t>(i - stage_.begin)]; }
+
+    void take(double bytes);
+    void drop(double bytes) { held_ -= bytes; }
+    void hold(Index tensor);
+    void release(Index tensor);
+
+    void find_saved();
+    void run_forward(model::OperatorRange range, const std::vector<char>& kept, bool keeps_extras);
+    void run_backward(bool is_split);
+    void run_unit_backward(model::OperatorRange unit, bool is_split);
+
+    const model::ModelGraph& graph_;
+    const model::OperatorRange stage_;
+    const Plan& plan_;
+    const model::CostContext context_;
+    const bool is_forward_only_;
+
+    std::vector<model::OperatorRange> units_;
+    std::vector<char> unit_is_recomputed_;
+    std::vector<OperatorInfo> info_;
+    std::vector<Index> storage_;        // by tensor
+    std::vector<Index> last_use_;       // by storage: last operator of the stage that reads it
+    std::vector<Index> lowest_saver_;   // by storage: operator after whose backward it is freed
+    std::vector<char> is_saved_;        // by storage: from forward to backward
+    std::vector<char> is_received_, is_sent_;
+    std::vector<char> is_held_, has_gradient_held_;
+    mutable std::vector<double> bytes_;
+    double saved_extras_ = 0;
+    double held_ = 0, peak_ = 0;
+    double weight_gradients_ = 0;       // split backward: what is kept beyond `saved`
+};
+
+}  // namespace schedule

@@ -1,0 +1,323 @@
+#include "schedule/pass/rank_lowering.h"
+
+#include <algorithm>
+
+namespace schedule {
+
+RankLowering::RankLowering(const Program& program, const model::ModelGraph* graph, const Schedule& order, const LowerOptions& options,
+                           const std::vector<ActivationFootprint>& footprints, int rank)
+    : program_(program), plan_(program.plan), graph_(graph), order_(order), options_(options), footprints_(footprints), rank_(rank),
+      trains_(!order.is_forward_only), list_(result_) {
+    result_.pipeline = rank;
+    prepare();
+}
+
+RankProgram RankLowering::lower() {
+    const bool updates = graph_ && trains_ && options_.has_optimizer;
+    if (graph_) add_persistent();
+    if (graph_ && trains_) {
+        Instruction zero;
+        zero.kind = InstructionKind::zero_gradients;
+        last_step_ = list_.append(zero);
+    }
+    const std::vector<Action>& actions = order_.actions[static_cast<std::size_t>(rank_)];
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+        const Action& action = actions[i];
+        switch (action.kind) {
+            case ActionKind::forward: lower_forward(local(action.stage), action.micro_batch); break;
+            case ActionKind::backward: lower_backward(local(action.stage), action.micro_batch, i == local(action.stage).last_gradient_action); break;
+            case ActionKind::backward_input: lower_input(local(action.stage), action.micro_batch); break;
+            case ActionKind::backward_weight: lower_weight(local(action.stage), action.micro_batch, i == local(action.stage).last_gradient_action); break;
+            default: break;  // recomputation follows from the plan; transfers, sharding and the update are lowered here
+        }
+    }
+    if (updates) finish_reductions();
+    if (graph_) finish_step();
+    return std::move(result_);
+}
+
+void RankLowering::prepare() {
+    if (graph_) buckets_ = buckets_of_rank(*graph_, plan_, program_.stages, rank_);
+    result_.buckets = buckets_.buckets;
+    full_gradient_.assign(buckets_.buckets.size(), no_buffer);
+    local_of_.assign(program_.stages.size(), -1);
+    const auto micro_batches = static_cast<std::size_t>(order_.micro_batches);
+    const std::vector<Action>& actions = order_.actions[static_cast<std::size_t>(rank_)];
+    for (std::size_t s = 0; s < program_.stages.size(); ++s) {
+        const StageInfo& info = program_.stages[s];
+        if (info.rank != rank_) continue;
+        local_of_[s] = static_cast<std::int32_t>(stages_.size());
+        LocalStage stage;
+        stage.index = static_cast<std::int32_t>(s);
+        stage.footprint = footprints_[s];
+        stage.has_before = s > 0 && (!graph_ || info.receives >= 0);
+        stage.has_after = s + 1 < program_.stages.size() && (!graph_ || info.sends >= 0);
+        stage.is_before_here = s > 0 && program_.stages[s - 1].rank == rank_;
+        stage.is_after_here = s + 1 < program_.stages.size() && program_.stages[s + 1].rank == rank_;
+        const auto message = [&](std::int32_t tensors) {
+            core::Bytes bytes;
+            if (tensors >= 0)
+                for (const model::TensorId tensor : program_.tensor_lists[static_cast<std::size_t>(tensors)])
+                    bytes += model::tensor_bytes(*graph_, tensor, plan_.cost_context());
+            return bytes;
+        };
+        stage.message_before = message(info.receives);
+        stage.message_after = message(info.sends);
+        for (std::size_t i = 0; i < actions.size(); ++i) {
+            if (actions[i].stage != stage.index) continue;
+            if (actions[i].kind == ActionKind::backward || actions[i].kind == ActionKind::backward_weight) stage.last_gradient_action = i;
+            if (actions[i].kind == ActionKind::backward_input) stage.splits_backward = true;
+        }
+        for (auto* buffers : {&stage.received, &stage.received_saved, &stage.saved, &stage.saved_for_weight, &stage.kept_for_weight, &stage.received_gradient})
+            buffers->assign(micro_batches, no_buffer);
+        stages_.push_back(std::move(stage));
+    }
+    for (LocalStage& stage : stages_) prepare_recipes(stage);
+}
+
+void RankLowering::prepare_recipes(LocalStage& stage) {
+    const StageInfo& info = program_.stages[static_cast<std::size_t>(stage.index)];
+    if (!graph_) {
+        const auto bare = [](ComputePhase phase) {
+            Recipe recipe(1);
+            recipe[0].steps.emplace_back();
+            recipe[0].steps[0].phase = phase;
+            return recipe;
+        };
+        stage.forward = bare(ComputePhase::forward);
+        stage.backward = stage.last_backward = bare(ComputePhase::backward);
+        stage.input = bare(ComputePhase::backward_input);
+        stage.weight = stage.last_weight = bare(ComputePhase::backward_weight);
+        return;
+    }
+    const RecipeMaker maker(*graph_, plan_, stage.index, info, buckets_);
+    stage.forward = maker.forward();
+    if (!trains_) return;
+
+    const auto operators = static_cast<std::size_t>(info.operators.size());
+    Reductions every, last, begins;
+    if (options_.has_optimizer && plan_.layout.data > 1) {
+        every.resize(operators);
+        last.resize(operators);
+        begins.resize(operators);
+        for (std::size_t b = 0; b < buckets_.buckets.size(); ++b) {
+            const BucketUse& use = buckets_.uses[b].front();
+            if (use.stage != stage.index) continue;
+            const auto lowest = static_cast<std::size_t>(use.lowest_operator - info.operators.begin);
+            const auto highest = static_cast<std::size_t>(use.highest_operator - info.operators.begin);
+            if (reduces_every_micro_batch()) {
+                every[lowest].push_back(static_cast<std::int32_t>(b));
+                if (has_gradient_of_the_pass(b)) begins[highest].push_back(static_cast<std::int32_t>(b));
+            } else if (plan_.overlaps_gradient_reduction && !is_reduced_at_the_end(b)) {
+                last[lowest].push_back(static_cast<std::int32_t>(b));
+            }
+        }
+        if (reduces_every_micro_batch()) last = every;
+    }
+    stage.backward = maker.backward(ComputePhase::backward, every, begins);
+    stage.last_backward = maker.backward(ComputePhase::backward, last, begins);
+    stage.input = maker.backward(ComputePhase::backward_input, {}, {});
+    stage.weight = maker.backward(ComputePhase::backward_weight, every, begins);
+    stage.last_weight = maker.backward(ComputePhase::backward_weight, last, begins);
+}
+
+void RankLowering::make_room(std::int32_t index, std::int32_t micro_batch, PayloadKind payload) {
+    LocalStage& stage = local(index);
+    const auto k = static_cast<std::size_t>(micro_batch);
+    if (payload == PayloadKind::activation) {
+        stage.received[k] = list_.buffer(MemoryKind::activations, stage.footprint.received);
+        stage.received_saved[k] = list_.buffer(MemoryKind::activations, stage.footprint.received_saved);
+        list_.take(stage.received[k]);
+        list_.take(stage.received_saved[k]);
+    } else {
+        stage.received_gradient[k] = list_.buffer(MemoryKind::activations, stage.footprint.received_gradient);
+        list_.take(stage.received_gradient[k]);
+    }
+}
+
+void RankLowering::arrive(LocalStage& stage, std::int32_t micro_batch, PayloadKind payload) {
+    const bool is_forward = payload == PayloadKind::activation;
+    const std::int32_t neighbour = stage.index + (is_forward ? -1 : 1);
+    if (is_forward ? !stage.has_before || stage.is_before_here : !stage.has_after || stage.is_after_here) return;
+    const StageInfo& info = program_.stages[static_cast<std::size_t>(stage.index)];
+    Instruction receive;
+    receive.kind = InstructionKind::receive;
+    receive.stream = Stream::pipeline_receive;
+    receive.phase = is_forward ? ComputePhase::forward : ComputePhase::backward;
+    receive.group = GroupKind::pipeline;
+    receive.payload = payload;
+    receive.stage = stage.index;
+    receive.micro_batch = micro_batch;
+    receive.peer = program_.stages[static_cast<std::size_t>(neighbour)].rank;
+    receive.tensors = is_forward ? info.receives : info.sends;
+    receive.bytes = is_forward ? stage.message_before : stage.message_after;
+    make_room(stage.index, micro_batch, payload);
+    pending_.push_back(list_.append(receive));
+}
+
+// The buffer of what a pass sends, or room at the neighbour on this rank; to be taken by the next instruction.
+std::uint32_t RankLowering::depart(LocalStage& stage, std::int32_t micro_batch, PayloadKind payload) {
+    const bool is_forward = payload == PayloadKind::activation;
+    if (is_forward ? !stage.has_after : !stage.has_before) return no_buffer;
+    if (is_forward ? stage.is_after_here : stage.is_before_here) {
+        make_room(stage.index + (is_forward ? 1 : -1), micro_batch, payload);
+        return no_buffer;
+    }
+    const std::uint32_t buffer = list_.buffer(MemoryKind::communication, is_forward ? stage.footprint.sent : stage.footprint.sent_gradient);
+    list_.take(buffer);
+    return buffer;
+}
+
+void RankLowering::send(LocalStage& stage, std::int32_t micro_batch, PayloadKind payload, std::uint32_t buffer) {
+    const bool is_forward = payload == PayloadKind::activation;
+    if (is_forward ? !stage.has_after || stage.is_after_here : !stage.has_before || stage.is_before_here) return;
+    const StageInfo& info = program_.stages[static_cast<std::size_t>(stage.index)];
+    Instruction send;
+    send.kind = InstructionKind::send;
+    send.stream = Stream::pipeline_send;
+    send.phase = is_forward ? ComputePhase::forward : ComputePhase::backward;
+    send.group = GroupKind::pipeline;
+    send.payload = payload;
+    send.stage = stage.index;
+    send.micro_batch = micro_batch;
+    send.peer = program_.stages[static_cast<std::size_t>(stage.index + (is_forward ? 1 : -1))].rank;
+    send.tensors = is_forward ? info.sends : info.receives;
+    send.bytes = is_forward ? stage.message_after : stage.message_before;
+    list_.wait_for(last_step_);
+    list_.give_back(buffer);
+    list_.append(send);
+}
+
+void RankLowering::lower_forward(LocalStage& stage, std::int32_t micro_batch) {
+    const auto k = static_cast<std::size_t>(micro_batch);
+    const ActivationFootprint& f = stage.footprint;
+    arrive(stage, micro_batch, PayloadKind::activation);
+    const std::uint32_t sent = depart(stage, micro_batch, PayloadKind::activation);
+    // With a split backward, what weights do not need is given back before the rest. What arrived counts to the part that can hold it.
+    const core::Bytes for_weight = stage.splits_backward ? f.saved_for_weight : core::Bytes(0);
+    const core::Bytes for_input = f.saved - for_weight;
+    const bool arrived_for_input = for_input >= f.received_saved;
+    stage.saved[k] = list_.buffer(MemoryKind::activations, arrived_for_input ? for_input - f.received_saved : for_input);
+    stage.saved_for_weight[k] = list_.buffer(MemoryKind::activations, arrived_for_input ? for_weight : for_weight - f.received_saved);
+    const std::uint32_t transient = list_.buffer(MemoryKind::workspace, f.forward_transient);
+    run(stage.forward, stage, micro_batch, {stage.saved[k], stage.saved_for_weight[k], transient}, {transient, stage.received[k]});
+    stage.received[k] = no_buffer;
+    if (!arrived_for_input) std::swap(stage.received_saved[k], stage.received[k]);  // it stays until backward_weight
+    if (graph_ && stage.index + 1 == static_cast<std::int32_t>(program_.stages.size())) loss_ready_ = last_step_;
+    send(stage, micro_batch, PayloadKind::activation, sent);
+}
+
+void RankLowering::lower_backward(LocalStage& stage, std::int32_t micro_batch, bool is_last) {
+    const auto k = static_cast<std::size_t>(micro_batch);
+    arrive(stage, micro_batch, PayloadKind::activation_gradient);
+    const std::uint32_t sent = depart(stage, micro_batch, PayloadKind::activation_gradient);
+    const std::uint32_t transient = list_.buffer(MemoryKind::workspace, stage.footprint.backward_transient);
+    run(is_last ? stage.last_backward : stage.backward, stage, micro_batch, {transient},
+        {transient, stage.saved[k], stage.saved_for_weight[k], stage.received_saved[k], stage.received[k], stage.received_gradient[k]});
+    send(stage, micro_batch, PayloadKind::activation_gradient, sent);
+}
+
+void RankLowering::lower_input(LocalStage& stage, std::int32_t micro_batch) {
+    const auto k = static_cast<std::size_t>(micro_batch);
+    arrive(stage, micro_batch, PayloadKind::activation_gradient);
+    const std::uint32_t sent = depart(stage, micro_batch, PayloadKind::activation_gradient);
+    const std::uint32_t transient = list_.buffer(MemoryKind::workspace, stage.footprint.input_transient);
+    stage.kept_for_weight[k] = list_.buffer(MemoryKind::activations, stage.footprint.kept_for_weight);
+    run(stage.input, stage, micro_batch, {transient, stage.kept_for_weight[k]}, {transient, stage.saved[k], stage.received_saved[k], stage.received_gradient[k]});
+    send(stage, micro_batch, PayloadKind::activation_gradient, sent);
+}
+
+void RankLowering::lower_weight(LocalStage& stage, std::int32_t micro_batch, bool is_last) {
+    const auto k = static_cast<std::size_t>(micro_batch);
+    const std::uint32_t transient = list_.buffer(MemoryKind::workspace, stage.footprint.weight_transient);
+    run(is_last ? stage.last_weight : stage.weight, stage, micro_batch, {transient},
+        {transient, stage.saved_for_weight[k], stage.received[k], stage.kept_for_weight[k]});
+}
+
+void RankLowering::gather(const StepGroup& group, std::uint32_t after) {
+    for (const std::int32_t bucket : group.gathers) {
+        const ParameterBucket& b = result_.buckets[static_cast<std::size_t>(bucket)];
+        const std::uint32_t buffer = list_.buffer(MemoryKind::parameters, static_cast<double>(b.padded_elements) * core::size_of(plan_.precision.parameters));
+        list_.take(buffer);
+        next_gathered_.push_back(buffer);
+        next_gathers_.push_back(bucket_collective(bucket, CollectiveKind::all_gather, GroupKind::shard, PayloadKind::parameter, false, after));
+    }
+}
+
+void RankLowering::run(const Recipe& recipe, const LocalStage& stage, std::int32_t micro_batch, Buffers takes, Buffers gives_back) {
+    const bool prefetches = plan_.overlaps_parameter_gathering;
+    for (const std::uint32_t buffer : takes) list_.take(buffer);
+    bool has_begun = false;
+    for (std::size_t g = 0; g < recipe.size(); ++g) {
+        const StepGroup& group = recipe[g];
+        if (!group.gathers.empty() || g > 0) {
+            core::require(g > 0 || takes.size() == 0 || !has_begun, "the first group begins the pass");
+            // At most one group ahead: the parameters of group g are gathered while group g - 1 runs.
+            if (g == 0 || !prefetches) gather(group, prefetches ? group_end_before_ : last_step_);
+            std::swap(gathered_, next_gathered_);
+            std::swap(gathers_, next_gathers_);
+            next_gathered_.clear();
+            next_gathers_.clear();
+            pending_.insert(pending_.end(), gathers_.begin(), gathers_.end());
+            if (prefetches && g + 1 < recipe.size()) gather(recipe[g + 1], group_end_);
+        }
+        std::size_t last = group.steps.size();
+        for (std::size_t i = 0; i < group.steps.size(); ++i)
+            if (group.steps[i].kind != Step::Kind::reduce) last = i;
+        for (std::size_t i = 0; i < group.steps.size(); ++i) {
+            if (i == last) {
+                for (const std::uint32_t buffer : gathered_) list_.give_back(buffer);
+                gathered_.clear();
+                if (g + 1 == recipe.size())
+                    for (const std::uint32_t buffer : gives_back) list_.give_back(buffer);
+            }
+            run_step(group.steps[i], stage, micro_batch);
+            has_begun = true;
+        }
+        group_end_before_ = group_end_;
+        group_end_ = last_step_;
+    }
+}
+
+void RankLowering::run_step(const Step& step, const LocalStage& stage, std::int32_t micro_batch) {
+    if (step.kind == Step::Kind::reduce) {
+        const bool has_reduction = reduce(step.bucket, last_step_);
+        if (has_reduction && !plan_.overlaps_gradient_reduction) pending_.push_back(last_on_data_);
+        return;
+    }
+    Instruction instruction;
+    instruction.phase = step.phase;
+    instruction.stage = stage.index;
+    instruction.micro_batch = micro_batch;
+    instruction.operators = step.operators;
+    if (step.kind == Step::Kind::compute) {
+        for (const std::int32_t bucket : step.begins) {
+            const ParameterBucket& b = result_.buckets[static_cast<std::size_t>(bucket)];
+            std::uint32_t& buffer = full_gradient_[static_cast<std::size_t>(bucket)];
+            buffer = list_.buffer(MemoryKind::gradients, static_cast<double>(b.padded_elements) * core::size_of(plan_.precision.gradients));
+            list_.take(buffer);
+        }
+        for (const std::uint32_t index : pending_) list_.wait_for(index);
+        pending_.clear();
+        before_last_compute_ = last_step_;
+        last_step_ = list_.append(instruction);
+        return;
+    }
+    instruction.kind = InstructionKind::collective;
+    instruction.stream = Stream::tensor;
+    instruction.collective = step.collective;
+    instruction.group = GroupKind::tensor;
+    instruction.payload = step.payload;
+    instruction.bytes = step.bytes;
+    if (step.starts_early) {
+        list_.wait_for(before_last_compute_);
+        pending_.push_back(list_.append(instruction));
+        return;
+    }
+    for (const std::uint32_t index : pending_) list_.wait_for(index);
+    list_.wait_for(last_step_);
+    last_step_ = list_.append(instruction);
+    pending_.assign(1, last_step_);
+}
+
+}  // namespace schedule

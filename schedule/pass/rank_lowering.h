@@ -1,0 +1,93 @@
+// The list of one class of ranks: its actions in order, each expanded by its recipe, with transfers, reductions and the update around them.
+#pragma once
+
+#include <initializer_list>
+#include <vector>
+
+#include "schedule/lower.h"
+#include "schedule/memory.h"
+#include "schedule/pass/buckets.h"
+#include "schedule/pass/instruction_list.h"
+#include "schedule/pass/recipe.h"
+
+namespace schedule {
+
+class RankLowering {
+public:
+    // `program` has plan, stages and tensor lists; `graph` is null for a Program without operators. `footprints` by virtual stage.
+    RankLowering(const Program& program, const model::ModelGraph* graph, const Schedule& order, const LowerOptions& options,
+                 const std::vector<ActivationFootprint>& footprints, int rank);
+    RankProgram lower();
+
+private:
+    // What one stage of this rank needs to be lowered again and again.
+    struct LocalStage {
+        std::int32_t index = 0;  // virtual stage
+        ActivationFootprint footprint;
+        bool splits_backward = false;
+        bool has_before = false, has_after = false;  // tensors come from the stage before, go to the one after
+        bool is_before_here = false, is_after_here = false;
+        core::Bytes message_before, message_after;
+        Recipe forward, backward, last_backward, input, weight, last_weight;
+        std::size_t last_gradient_action = 0;  // position in the rank's actions that completes its gradients
+        // Buffers by micro-batch.
+        std::vector<std::uint32_t> received, received_saved, saved, saved_for_weight, kept_for_weight, received_gradient;
+    };
+    using Buffers = std::initializer_list<std::uint32_t>;
+
+    void prepare();
+    void prepare_recipes(LocalStage& stage);
+    LocalStage& local(std::int32_t stage) { return stages_[static_cast<std::size_t>(local_of_[static_cast<std::size_t>(stage)])]; }
+
+    void lower_forward(LocalStage& stage, std::int32_t micro_batch);
+    void lower_backward(LocalStage& stage, std::int32_t micro_batch, bool is_last);
+    void lower_input(LocalStage& stage, std::int32_t micro_batch);
+    void lower_weight(LocalStage& stage, std::int32_t micro_batch, bool is_last);
+    // Makes room for what stage `index` gets from a neighbour, for a receive or a hand-over.
+    void make_room(std::int32_t index, std::int32_t micro_batch, PayloadKind payload);
+    void arrive(LocalStage& stage, std::int32_t micro_batch, PayloadKind payload);
+    std::uint32_t depart(LocalStage& stage, std::int32_t micro_batch, PayloadKind payload);
+    void send(LocalStage& stage, std::int32_t micro_batch, PayloadKind payload, std::uint32_t buffer);
+
+    // Runs a recipe: its first step takes, its last compute or tensor-parallel step gives back.
+    void run(const Recipe& recipe, const LocalStage& stage, std::int32_t micro_batch, Buffers takes, Buffers gives_back);
+    void run_step(const Step& step, const LocalStage& stage, std::int32_t micro_batch);
+    void gather(const StepGroup& group, std::uint32_t after);
+
+    // Data-parallel reduction of a bucket's gradient after instruction `after`, and what follows from its shards; false when there is none to do.
+    bool reduce(std::int32_t bucket, std::uint32_t after);
+    std::uint32_t bucket_collective(std::int32_t bucket, CollectiveKind kind, GroupKind group, PayloadKind payload, bool on_shard, std::uint32_t after);
+    void finish_reductions();
+    void finish_step();
+    void add_persistent();
+
+    bool is_reduced_at_the_end(std::size_t bucket) const;
+    bool has_gradient_of_the_pass(std::size_t bucket) const { return reduces_every_micro_batch() && buckets_.uses[bucket].size() == 1; }
+    bool reduces_every_micro_batch() const { return plan_.shards(Sharding::gradients); }
+
+    const Program& program_;
+    const Plan& plan_;
+    const model::ModelGraph* graph_;
+    const Schedule& order_;
+    const LowerOptions options_;
+    const std::vector<ActivationFootprint>& footprints_;
+    const int rank_;
+    const bool trains_;
+    RankProgram result_;
+    InstructionList list_;
+    RankBuckets buckets_;
+    std::vector<LocalStage> stages_;
+    std::vector<std::int32_t> local_of_;      // by virtual stage, -1 = elsewhere
+    std::vector<std::uint32_t> full_gradient_;  // by bucket: buffer of the pass
+
+    std::vector<std::uint32_t> pending_;      // what the next compute or tensor-parallel step waits for, beside its stream
+    std::uint32_t last_step_ = no_instruction;            // the latest compute or tensor-parallel step
+    std::uint32_t before_last_compute_ = no_instruction;  // the step before the latest compute
+    std::uint32_t group_end_ = no_instruction, group_end_before_ = no_instruction;
+    std::vector<std::uint32_t> gathered_, next_gathered_;           // buffers of this and of the next group of steps
+    std::vector<std::uint32_t> gathers_, next_gathers_;             // instructions
+    std::uint32_t last_on_data_ = no_instruction, last_on_tensor_ = no_instruction;  // of the reductions
+    std::uint32_t loss_ready_ = no_instruction;
+};
+
+}  // namespace schedule

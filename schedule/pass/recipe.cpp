@@ -1,0 +1,164 @@
+#include "schedule/pass/recipe.h"
+
+#include <algorithm>
+
+#include "schedule/pass/recompute.h"
+
+namespace schedule {
+
+using model::OperatorKind;
+using model::OperatorRange;
+
+RecipeMaker::RecipeMaker(const model::ModelGraph& graph, const Plan& plan, std::int32_t stage_index, const StageInfo& stage, const RankBuckets& buckets)
+    : graph_(graph), plan_(plan), context_(plan.cost_context()), stage_index_(stage_index), stage_(stage), buckets_(buckets) {}
+
+Step RecipeMaker::collective(std::int32_t i, CollectiveKind kind, PayloadKind payload, ComputePhase phase, core::Bytes bytes) const {
+    Step step;
+    step.kind = Step::Kind::collective;
+    step.phase = phase;
+    step.operators = {i, i + 1};
+    step.collective = kind;
+    step.payload = payload;
+    step.bytes = bytes;
+    return step;
+}
+
+namespace {
+
+void append_compute(std::vector<Step>& steps, OperatorRange range, ComputePhase phase, std::vector<std::int32_t> begins = {}) {
+    if (range.size() <= 0) return;
+    Step step;
+    step.phase = phase;
+    step.operators = range;
+    step.begins = std::move(begins);
+    steps.push_back(std::move(step));
+}
+
+}  // namespace
+
+// Buckets with sharded parameters that a unit reads.
+std::vector<std::int32_t> RecipeMaker::gathers_of(OperatorRange unit) const {
+    std::vector<std::int32_t> gathers;
+    if (!plan_.shards(Sharding::parameters)) return gathers;
+    const std::int32_t unit_index = op(unit.begin).unit;
+    for (std::size_t b = 0; b < buckets_.uses.size(); ++b)
+        for (const BucketUse& use : buckets_.uses[b])
+            if (use.stage == stage_index_ && std::binary_search(use.units.begin(), use.units.end(), unit_index)) gathers.push_back(static_cast<std::int32_t>(b));
+    return gathers;
+}
+
+void RecipeMaker::append_forward(std::vector<Step>& steps, OperatorRange range, ComputePhase phase) const {
+    const bool is_parallel = context_.tensor_parallel > 1;
+    std::int32_t begin = range.begin;
+    for (std::int32_t i = range.begin; i < range.end && is_parallel; ++i) {
+        const bool is_enter = op(i).kind == OperatorKind::parallel_enter && context_.sequence_parallel;
+        const bool is_exit = op(i).kind == OperatorKind::parallel_exit;
+        const bool is_split_loss = op(i).kind == OperatorKind::loss_statistics && graph_.tensor(op(i).output).split == model::TensorSplit::partial;
+        if (!is_enter && !is_exit && !is_split_loss) continue;
+        append_compute(steps, {begin, is_split_loss ? i + 1 : i}, phase);
+        if (is_enter) steps.push_back(collective(i, CollectiveKind::all_gather, PayloadKind::activation, phase, output_bytes(i)));
+        else if (is_exit && context_.sequence_parallel) steps.push_back(collective(i, CollectiveKind::reduce_scatter, PayloadKind::activation, phase, input_bytes(i)));
+        else if (is_exit) steps.push_back(collective(i, CollectiveKind::all_reduce, PayloadKind::activation, phase, output_bytes(i)));
+        else steps.push_back(collective(i, CollectiveKind::all_gather, PayloadKind::activation, phase, output_bytes(i) * context_.tensor_parallel));
+        begin = i + 1;
+    }
+    append_compute(steps, {begin, range.end}, phase);
+}
+
+void RecipeMaker::append_backward(std::vector<Step>& steps, OperatorRange unit, ComputePhase phase, const Reductions& reductions, const Reductions& begins) const {
+    const bool is_parallel = context_.tensor_parallel > 1, is_sequence_parallel = context_.sequence_parallel;
+    const bool has_input_part = phase != ComputePhase::backward_weight, has_weight_part = phase != ComputePhase::backward_input;
+    std::int32_t end = unit.end;
+    std::vector<std::int32_t> begun;
+    std::vector<std::int32_t> gathered;  // enters whose output is there
+    const auto flush = [&](std::int32_t begin) {
+        append_compute(steps, {begin, end}, phase, begun);
+        if (end > begin) begun.clear();
+        end = begin;
+    };
+    for (std::int32_t i = unit.end - 1; i >= unit.begin; --i) {
+        const model::Operator& current = op(i);
+        const auto within = static_cast<std::size_t>(i - stage_.operators.begin);
+        if (has_input_part && is_recomputed(current, plan_.recompute)) {
+            flush(i + 1);
+            append_compute(steps, {i, i + 1}, ComputePhase::recompute);
+        }
+        // The weight gradient needs what the enter gathered; only its share was kept.
+        for (const model::TensorId tensor : current.inputs) {
+            const std::int32_t producer = graph_.tensor(tensor).producer.index;
+            if (!is_sequence_parallel || !has_weight_part || op(producer).kind != OperatorKind::parallel_enter) continue;
+            if (std::find(gathered.begin(), gathered.end(), producer) != gathered.end()) continue;
+            gathered.push_back(producer);
+            flush(i + 1);
+            Step step = collective(producer, CollectiveKind::all_gather, PayloadKind::activation, ComputePhase::recompute, output_bytes(producer));
+            step.starts_early = true;
+            steps.push_back(std::move(step));
+        }
+        if (!begins.empty()) begun.insert(begun.end(), begins[within].begin(), begins[within].end());
+        if (is_parallel && has_input_part) {
+            const bool is_enter = current.kind == OperatorKind::parallel_enter, is_exit = current.kind == OperatorKind::parallel_exit && is_sequence_parallel;
+            if (is_enter || is_exit) {
+                flush(i + 1);
+                const CollectiveKind kind = is_exit ? CollectiveKind::all_gather : is_sequence_parallel ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce;
+                steps.push_back(collective(i, kind, PayloadKind::activation_gradient, phase, is_exit ? input_bytes(i) : output_bytes(i)));
+                end = i;
+            }
+        }
+        if (!reductions.empty() && !reductions[within].empty()) {
+            flush(i);
+            for (const std::int32_t bucket : reductions[within]) {
+                Step step;
+                step.kind = Step::Kind::reduce;
+                step.phase = phase;
+                step.bucket = bucket;
+                steps.push_back(std::move(step));
+            }
+        }
+    }
+    flush(unit.begin);
+}
+
+Recipe RecipeMaker::forward() const {
+    Recipe recipe(1);
+    for (const OperatorRange unit : units_of(graph_, stage_.operators)) {
+        std::vector<std::int32_t> gathers = gathers_of(unit);
+        if (!plan_.shards(Sharding::parameters)) continue;
+        if (!recipe.back().steps.empty()) recipe.emplace_back();
+        recipe.back().gathers = std::move(gathers);
+        append_forward(recipe.back().steps, unit, ComputePhase::forward);
+    }
+    if (!plan_.shards(Sharding::parameters)) append_forward(recipe.back().steps, stage_.operators, ComputePhase::forward);
+    return recipe;
+}
+
+Recipe RecipeMaker::backward(ComputePhase phase, const Reductions& reductions, const Reductions& begins) const {
+    const bool has_input_part = phase != ComputePhase::backward_weight;
+    const bool is_sharded = plan_.shards(Sharding::parameters) && has_input_part;  // weight gradients read no parameters
+    const std::vector<OperatorRange> units = units_of(graph_, stage_.operators);
+    const auto runs_again = [&](OperatorRange unit) { return has_input_part && is_recomputed(graph_, {"", unit}, plan_.recompute); };
+    Recipe recipe(1);
+    OperatorRange open{stage_.operators.end, stage_.operators.end};  // units that need no cut between them
+    const auto flush = [&] {
+        if (open.size() > 0) append_backward(recipe.back().steps, open, phase, reductions, begins);
+        open.end = open.begin;
+    };
+    for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
+        if (is_sharded) {
+            flush();
+            if (!recipe.back().steps.empty()) recipe.emplace_back();
+            recipe.back().gathers = gathers_of(*unit);
+        }
+        if (runs_again(*unit)) {
+            flush();
+            append_forward(recipe.back().steps, *unit, ComputePhase::recompute);
+            append_backward(recipe.back().steps, *unit, phase, reductions, begins);
+            open = {unit->begin, unit->begin};
+        } else {
+            open.begin = unit->begin;
+        }
+    }
+    flush();
+    return recipe;
+}
+
+}  // namespace schedule

@@ -1,0 +1,121 @@
+// Around the passes of a rank: what it holds from start to end, how gradients are reduced, and the update.
+#include <algorithm>
+
+#include "schedule/pass/rank_lowering.h"
+
+namespace schedule {
+
+bool RankLowering::is_reduced_at_the_end(std::size_t bucket) const {
+    const ParameterBucket& b = buckets_.buckets[bucket];
+    return !b.tied_ranks.empty() || b.is_partial_over_tensor || buckets_.uses[bucket].size() > 1;
+}
+
+std::uint32_t RankLowering::bucket_collective(std::int32_t bucket, CollectiveKind kind, GroupKind group, PayloadKind payload, bool on_shard, std::uint32_t after) {
+    const ParameterBucket& b = result_.buckets[static_cast<std::size_t>(bucket)];
+    const core::Bytes size = core::size_of(payload == PayloadKind::parameter ? plan_.precision.parameters : plan_.precision.gradients);
+    Instruction instruction;
+    instruction.kind = InstructionKind::collective;
+    instruction.stream = group == GroupKind::tensor ? Stream::tensor : Stream::data;
+    instruction.collective = kind;
+    instruction.group = group;
+    instruction.payload = payload;
+    instruction.bucket = bucket;
+    instruction.on_shard = on_shard;
+    instruction.stage = b.stage;
+    instruction.bytes = static_cast<double>(on_shard ? b.padded_elements / plan_.effective_shard_degree() : b.padded_elements) * size;
+    list_.wait_for(after);
+    return list_.append(instruction);
+}
+
+bool RankLowering::reduce(std::int32_t bucket, std::uint32_t after) {
+    if (plan_.layout.data == 1) return false;
+    if (!plan_.shards(Sharding::optimizer)) {
+        last_on_data_ = bucket_collective(bucket, CollectiveKind::all_reduce, GroupKind::data, PayloadKind::parameter_gradient, false, after);
+        return true;
+    }
+    std::uint32_t& full = full_gradient_[static_cast<std::size_t>(bucket)];
+    list_.give_back(full);
+    full = no_buffer;
+    last_on_data_ = bucket_collective(bucket, CollectiveKind::reduce_scatter, GroupKind::shard, PayloadKind::parameter_gradient, false, after);
+    // Hybrid sharding adds the pieces up over the replicas once per step (MiCS, arXiv 2205.00119, section 3.4: two-hop gradient synchronisation).
+    if (!reduces_every_micro_batch() && plan_.effective_shard_degree() < plan_.layout.data)
+        last_on_data_ = bucket_collective(bucket, CollectiveKind::all_reduce, GroupKind::replica, PayloadKind::parameter_gradient, true, last_on_data_);
+    return true;
+}
+
+// What could not be reduced under the backward passes. Tied parameters come last: their other copies may be ready much later.
+void RankLowering::finish_reductions() {
+    const std::uint32_t ready = last_step_;
+    const bool on_shard = reduces_every_micro_batch();
+    const auto sum_partial = [&](std::int32_t bucket, std::uint32_t after) {
+        return last_on_tensor_ = bucket_collective(bucket, CollectiveKind::all_reduce, GroupKind::tensor, PayloadKind::parameter_gradient, on_shard, after);
+    };
+    for (const bool tied : {false, true})
+        for (std::size_t b = 0; b < buckets_.buckets.size(); ++b) {
+            const ParameterBucket& bucket = buckets_.buckets[b];
+            if (bucket.tied_ranks.empty() == tied) continue;
+            const auto index = static_cast<std::int32_t>(b);
+            std::uint32_t after = ready;
+            if (on_shard) {
+                after = last_on_data_ == no_instruction ? ready : last_on_data_;
+                if (plan_.effective_shard_degree() < plan_.layout.data)
+                    after = last_on_data_ = bucket_collective(index, CollectiveKind::all_reduce, GroupKind::replica, PayloadKind::parameter_gradient, true, after);
+            }
+            if (bucket.is_partial_over_tensor) after = sum_partial(index, after);
+            if (tied) after = last_on_data_ = bucket_collective(index, CollectiveKind::all_reduce, GroupKind::tied_stages, PayloadKind::parameter_gradient, on_shard, after);
+            if (!on_shard && (is_reduced_at_the_end(b) || !plan_.overlaps_gradient_reduction)) reduce(index, after);
+        }
+}
+
+void RankLowering::finish_step() {
+    const bool holds_loss = program_.stages.back().rank == rank_;
+    if (holds_loss && plan_.layout.data > 1) {
+        Instruction loss;
+        loss.kind = InstructionKind::collective;
+        loss.stream = Stream::data;
+        loss.collective = CollectiveKind::all_reduce;
+        loss.group = GroupKind::data;
+        loss.payload = PayloadKind::loss;
+        loss.bytes = core::Bytes(4);
+        list_.wait_for(loss_ready_);
+        list_.append(loss);
+    }
+    if (!trains_ || !options_.has_optimizer) return;
+    for (std::size_t b = 0; b < result_.buckets.size(); ++b) {
+        Instruction step;
+        step.kind = InstructionKind::optimizer_step;
+        step.bucket = static_cast<std::int32_t>(b);
+        step.stage = result_.buckets[b].stage;
+        if (b == 0) {  // optimizer.step() begins when every reduction has ended; the later ones follow on the stream
+            list_.wait_for(last_step_);
+            list_.wait_for(last_on_data_);
+            list_.wait_for(last_on_tensor_);
+            for (const std::uint32_t index : pending_) list_.wait_for(index);
+            pending_.clear();
+        }
+        const std::uint32_t updated = list_.append(step);
+        if (plan_.shards(Sharding::optimizer) && !plan_.shards(Sharding::parameters))
+            bucket_collective(step.bucket, CollectiveKind::all_gather, GroupKind::shard, PayloadKind::parameter, false, updated);
+    }
+}
+
+void RankLowering::add_persistent() {
+    double parameters = 0, gradients = 0, states = 0;
+    const double pieces = plan_.effective_shard_degree();
+    for (std::size_t b = 0; b < result_.buckets.size(); ++b) {
+        const auto whole = static_cast<double>(result_.buckets[b].padded_elements);
+        const auto share = [&](Sharding what) { return plan_.shards(what) ? whole / pieces : whole; };
+        parameters += share(Sharding::parameters);
+        gradients += share(Sharding::gradients);
+        // A gradient that several stages of the rank add to stays whole between their passes.
+        if (reduces_every_micro_batch() && !has_gradient_of_the_pass(b)) gradients += whole;
+        states += share(Sharding::optimizer);
+    }
+    list_.persistent(MemoryKind::parameters, parameters * core::size_of(plan_.precision.parameters));
+    if (!trains_) return;
+    list_.persistent(MemoryKind::gradients, gradients * core::size_of(plan_.precision.gradients));
+    if (!options_.has_optimizer) return;
+    list_.persistent(MemoryKind::optimizer, states * (state_bytes_per_parameter(plan_.optimizer) + core::Bytes(plan_.precision.has_master_parameters ? 4 : 0)));
+}
+
+}  // namespace schedule

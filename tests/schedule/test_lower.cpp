@@ -1,0 +1,295 @@
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <set>
+
+#include "core/document.h"
+#include "model/load.h"
+#include "schedule/lower.h"
+#include "schedule/memory.h"
+#include "schedule/pipeline/registry.h"
+
+using namespace schedule;
+
+namespace {
+
+model::ModelGraph load(const std::string& name) {
+    core::Diagnostics diagnostics;
+    std::optional<model::ModelGraph> graph = model::load_model(name, {}, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(graph);
+    return *graph;
+}
+
+// Equal numbers of units per stage.
+Plan plan_of(const model::ModelGraph& graph, int data, int tensor, int pipeline, int micro_batches, int virtual_stages = 1) {
+    Plan plan;
+    plan.layout = {.data = data, .tensor = tensor, .pipeline = pipeline};
+    plan.virtual_stages = virtual_stages;
+    plan.micro_batches = micro_batches;
+    plan.schedule = virtual_stages > 1 ? "interleaved-1f1b" : "1f1b";
+    for (int s = 0; s < plan.stages(); ++s) plan.partition.first_units.push_back(s * static_cast<int>(graph.units.size()) / plan.stages());
+    return plan;
+}
+
+Program lowered(const Plan& plan, const model::ModelGraph& graph) {
+    core::Diagnostics diagnostics;
+    const std::optional<Schedule> order = make_schedule(plan, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(order);
+    return lower(plan, graph, *order);
+}
+
+template <class Predicate>
+std::size_t count(const RankProgram& list, Predicate matches) {
+    return static_cast<std::size_t>(std::count_if(list.instructions.begin(), list.instructions.end(), matches));
+}
+
+bool is_collective(const Instruction& i, CollectiveKind kind, GroupKind group, PayloadKind payload) {
+    return i.kind == InstructionKind::collective && i.collective == kind && i.group == group && i.payload == payload;
+}
+
+std::vector<std::string> text_of(const Program& program, int class_index) {
+    std::vector<std::string> lines;
+    for (std::uint32_t i = 0; i < program.classes[static_cast<std::size_t>(class_index)].instructions.size(); ++i) lines.push_back(describe(program, class_index, i));
+    return lines;
+}
+
+}  // namespace
+
+TEST_CASE("one rank with one micro-batch zeroes, runs forward and backward, and updates") {
+    const model::ModelGraph graph = load("mnist-convnet");
+    const Program program = lowered(plan_of(graph, 1, 1, 1, 1), graph);
+    const int operators = static_cast<int>(graph.operators.size());
+    const std::string range = "ops [0, " + std::to_string(operators) + ")";
+    CHECK(text_of(program, 0) == std::vector<std::string>{"0 zero_gradients", "1 compute F0 stage 0 " + range, "2 compute B0 stage 0 " + range, "3 optimizer_step bucket 0"});
+}
+
+TEST_CASE("a pipeline of two sends activations down and gradients up, once per micro-batch") {
+    const model::ModelGraph graph = load("gpt-tiny");
+    const Program program = lowered(plan_of(graph, 1, 1, 2, 3), graph);
+    // [128 tokens, 128 features] in bf16.
+    const double message = 128 * 128 * 2;
+    for (const RankProgram& list : program.classes) {
+        CHECK(count(list, [&](const Instruction& i) { return i.kind == InstructionKind::send && i.bytes.value == message; }) == 3);
+        CHECK(count(list, [&](const Instruction& i) { return i.kind == InstructionKind::receive && i.bytes.value == message; }) == 3);
+    }
+    // The tied embedding is summed over both ends.
+    for (const RankProgram& list : program.classes) {
+        CHECK(count(list, [](const Instruction& i) { return is_collective(i, CollectiveKind::all_reduce, GroupKind::tied_stages, PayloadKind::parameter_gradient); }) == 1);
+        CHECK(list.buckets.back().tied_ranks == std::vector<std::int32_t>{0, 1});
+    }
+    const Instruction& tied = *std::find_if(program.classes[0].instructions.begin(), program.classes[0].instructions.end(), [](const Instruction& i) { return i.group == GroupKind::tied_stages; });
+    CHECK(members_of(program, 1, tied) == std::vector<int>{0, 1});
+}
+
+TEST_CASE("tensor parallelism performs two all-reduces per layer forward and two backward, and those of embedding, head and loss") {
+    const model::ModelGraph graph = load("gpt-tiny");
+    const int layers = 4;
+    const Program program = lowered(plan_of(graph, 1, 2, 1, 1), graph);
+    const RankProgram& list = program.classes[0];
+    const auto on_tensor = [&](CollectiveKind kind, PayloadKind payload) {
+        return count(list, [&](const Instruction& i) { return is_collective(i, kind, GroupKind::tensor, payload); });
+    };
+    CHECK(on_tensor(CollectiveKind::all_reduce, PayloadKind::activation) == 2 * layers + 1);           // + the embedding's exit
+    CHECK(on_tensor(CollectiveKind::all_reduce, PayloadKind::activation_gradient) == 2 * layers + 1);  // + the head's enter
+    CHECK(on_tensor(CollectiveKind::all_gather, PayloadKind::activation) == 1);                        // the loss statistics
+}
+
+TEST_CASE("sequence parallelism turns each all-reduce into a gather and a scatter, and gathers again for the weights' gradients") {
+    const model::ModelGraph graph = load("gpt-tiny");
+    const int layers = 4;
+    Plan plan = plan_of(graph, 1, 2, 1, 1);
+    plan.sequence_parallel = true;
+    const RankProgram list = lowered(plan, graph).classes[0];
+    const auto on_tensor = [&](CollectiveKind kind, PayloadKind payload, ComputePhase phase) {
+        return count(list, [&](const Instruction& i) { return is_collective(i, kind, GroupKind::tensor, payload) && i.phase == phase; });
+    };
+    CHECK(on_tensor(CollectiveKind::all_gather, PayloadKind::activation, ComputePhase::forward) == 2 * layers + 2);  // + the head's enter and the loss statistics
+    CHECK(on_tensor(CollectiveKind::reduce_scatter, PayloadKind::activation, ComputePhase::forward) == 2 * layers + 1);
+    CHECK(on_tensor(CollectiveKind::all_gather, PayloadKind::activation, ComputePhase::recompute) == 2 * layers + 1);
+    CHECK(on_tensor(CollectiveKind::reduce_scatter, PayloadKind::activation_gradient, ComputePhase::backward) == 2 * layers + 1);
+    CHECK(on_tensor(CollectiveKind::all_gather, PayloadKind::activation_gradient, ComputePhase::backward) == 2 * layers + 1);
+    CHECK(on_tensor(CollectiveKind::all_reduce, PayloadKind::activation, ComputePhase::forward) == 0);
+    // Norms and positions see a share of the tokens only; biases after a reduce-scatter do not.
+    for (const ParameterBucket& bucket : list.buckets)
+        for (const model::ParameterId id : bucket.parameters) {
+            const std::string& name = graph.parameter(id).name;
+            INFO(name);
+            CHECK(bucket.is_partial_over_tensor == (name.find("norm") != std::string::npos || name.find("positions") != std::string::npos));
+        }
+    CHECK(count(list, [](const Instruction& i) { return is_collective(i, CollectiveKind::all_reduce, GroupKind::tensor, PayloadKind::parameter_gradient); }) ==
+          static_cast<std::size_t>(std::count_if(list.buckets.begin(), list.buckets.end(), [](const ParameterBucket& b) { return b.is_partial_over_tensor; })));
+}
+
+TEST_CASE("every parameter of a rank lies in exactly one bucket, at its place, for every sharding and layout") {
+    const model::ModelGraph graph = load("gpt-tiny");
+    for (const Sharding sharding : {Sharding::none, Sharding::optimizer, Sharding::gradients, Sharding::parameters})
+        for (const int pipeline : {1, 2, 3})
+            for (const int virtual_stages : {1, 2}) {
+                if (pipeline == 1 && virtual_stages == 2) continue;
+                Plan plan = plan_of(graph, 4, 1, pipeline, pipeline, virtual_stages);
+                plan.sharding = sharding;
+                plan.gradient_bucket = core::kibibytes(64);
+                const Program program = lowered(plan, graph);
+                for (const RankProgram& list : program.classes) {
+                    std::set<int> expected, seen;
+                    for (const StageInfo& stage : program.stages)
+                        if (stage.rank == list.pipeline)
+                            for (int i = stage.operators.begin; i < stage.operators.end; ++i)
+                                for (const model::ParameterId id : graph.operators[static_cast<std::size_t>(i)].parameters) expected.insert(id.index);
+                    for (const ParameterBucket& bucket : list.buckets) {
+                        std::int64_t offset = 0;
+                        for (std::size_t k = 0; k < bucket.parameters.size(); ++k) {
+                            CHECK(seen.insert(bucket.parameters[k].index).second);
+                            CHECK(bucket.offsets[k] == offset);
+                            offset += model::parameter_elements(graph, bucket.parameters[k], plan.cost_context());
+                        }
+                        CHECK(bucket.elements == offset);
+                        CHECK(bucket.padded_elements % (sharding == Sharding::none ? 1 : 4) == 0);
+                        CHECK(bucket.padded_elements - bucket.elements < 4);
+                    }
+                    CHECK(seen == expected);
+                }
+            }
+}
+
+TEST_CASE("gradients are reduced once a step, or after every micro-batch when they are sharded") {
+    const model::ModelGraph graph = load("llama-tiny");  // nothing tied
+    const int micro_batches = 3;
+    for (const Sharding sharding : {Sharding::none, Sharding::optimizer, Sharding::gradients, Sharding::parameters}) {
+        Plan plan = plan_of(graph, 4, 1, 1, micro_batches);
+        plan.sharding = sharding;
+        plan.gradient_bucket = core::kibibytes(100);
+        const RankProgram list = lowered(plan, graph).classes[0];
+        const std::size_t buckets = list.buckets.size();
+        REQUIRE(buckets > 2);
+        const auto times = [&](CollectiveKind kind, PayloadKind payload) {
+            return count(list, [&](const Instruction& i) { return i.kind == InstructionKind::collective && i.collective == kind && i.payload == payload; });
+        };
+        CHECK(times(CollectiveKind::all_reduce, PayloadKind::parameter_gradient) == (sharding == Sharding::none ? buckets : 0));
+        CHECK(times(CollectiveKind::reduce_scatter, PayloadKind::parameter_gradient) ==
+              (sharding == Sharding::none ? 0 : sharding == Sharding::optimizer ? buckets : buckets * micro_batches));
+        // Sharded parameters: before forward and before backward of every micro-batch; else once after the update.
+        CHECK(times(CollectiveKind::all_gather, PayloadKind::parameter) == (sharding == Sharding::none ? 0 : sharding == Sharding::parameters ? buckets * micro_batches * 2 : buckets));
+        CHECK(count(list, [](const Instruction& i) { return i.kind == InstructionKind::optimizer_step; }) == buckets);
+    }
+}
+
+TEST_CASE("hybrid sharding sums the pieces over the replicas once a step") {
+    const model::ModelGraph graph = load("llama-tiny");
+    for (const Sharding sharding : {Sharding::optimizer, Sharding::gradients, Sharding::parameters}) {
+        Plan plan = plan_of(graph, 4, 1, 1, 2);
+        plan.sharding = sharding;
+        plan.shard_degree = 2;
+        const RankProgram list = lowered(plan, graph).classes[0];
+        double pieces = 0, full = 0;
+        for (const Instruction& i : list.instructions)
+            if (is_collective(i, CollectiveKind::all_reduce, GroupKind::replica, PayloadKind::parameter_gradient)) {
+                CHECK(i.on_shard);
+                pieces += i.bytes.value;
+            }
+        for (const ParameterBucket& bucket : list.buckets) full += static_cast<double>(bucket.padded_elements) * 2;
+        CHECK(pieces == full / 2);
+    }
+}
+
+TEST_CASE("recomputing everything repeats each layer once, and selective recomputation each attention core") {
+    const model::ModelGraph graph = load("gpt-tiny");
+    Plan plan = plan_of(graph, 1, 1, 2, 2);
+    for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+        plan.recompute = recompute;
+        const Program program = lowered(plan, graph);
+        int repeated = 0, expected = 0;
+        for (const RankProgram& list : program.classes)
+            for (const Instruction& i : list.instructions)
+                if (i.kind == InstructionKind::compute && i.phase == ComputePhase::recompute) repeated += i.operators.size();
+        for (const model::Unit& unit : graph.units)
+            if (recompute == Recompute::full && unit.name.rfind("layers.", 0) == 0) expected += unit.operators.size();
+        for (const model::Operator& op : graph.operators) expected += recompute == Recompute::selective && op.in_attention_core;
+        CHECK(repeated == expected * plan.micro_batches);
+    }
+}
+
+TEST_CASE("recomputation keeps less and never more") {
+    const model::ModelGraph graph = load("gpt-tiny");
+    for (const model::AttentionImplementation attention : {model::AttentionImplementation::unfused, model::AttentionImplementation::flash}) {
+        Plan plan = plan_of(graph, 1, 1, 1, 1);
+        plan.attention = attention;
+        const model::OperatorRange all{0, static_cast<std::int32_t>(graph.operators.size())};
+        std::vector<double> saved;
+        for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+            plan.recompute = recompute;
+            saved.push_back(activation_footprint(graph, all, plan).saved.value);
+        }
+        CHECK(saved[0] > saved[1]);
+        CHECK(saved[1] > saved[2]);
+    }
+}
+
+TEST_CASE("a GPT layer of one tensor-parallel rank keeps s b h (34 + 5 a s / h) bytes without recomputation") {
+    // Korthikanti et al., arXiv 2205.05198, equation 1, with dropout; the exact count of the stored tensors of the second layer of two.
+    core::Diagnostics diagnostics;
+    const std::optional<core::Value> table = core::parse_toml(
+        "family = 'gpt2'\nhidden = 512\nlayers = 3\nheads = 8\nffn = 2048\nvocabulary = 1000\nmax_positions = 256\ndropout = 0.1\nattention_dropout = 0.1\nactivation = 'gelu'\n", "model", diagnostics);
+    REQUIRE(table);
+    const std::optional<model::ModelGraph> graph = model::load_model(*table, {}, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(graph);
+    Plan plan = plan_of(*graph, 1, 1, 1, 1);
+    plan.micro_batch = 2;
+    plan.attention = model::AttentionImplementation::unfused;
+    const double s = 256, b = 2, h = 512, a = 8;
+    const model::OperatorRange layer = graph->units[2].operators;
+    const ActivationFootprint f = activation_footprint(*graph, layer, plan);
+    CHECK(f.saved.value == Approx(s * b * h * (34 + 5 * a * s / h)).epsilon(0.01));  // norms' statistics are ours
+}
+
+TEST_CASE("state takes sixteen bytes per parameter in mixed precision with Adam, each kind divided by the degree from its stage of sharding on") {
+    const model::ModelGraph graph = load("llama-tiny");
+    const model::OperatorRange all{0, static_cast<std::int32_t>(graph.operators.size())};
+    const auto n = static_cast<double>(model::parameter_count(graph));
+    for (int stage = 0; stage < 4; ++stage) {
+        Plan plan = plan_of(graph, 8, 1, 1, 1);
+        plan.sharding = static_cast<Sharding>(stage);
+        const StateFootprint state = state_footprint(graph, all, plan);
+        CHECK(state.parameters.value == 2 * n / (stage >= 3 ? 8 : 1));
+        CHECK(state.gradients.value == 2 * n / (stage >= 2 ? 8 : 1));
+        CHECK(state.optimizer.value == 12 * n / (stage >= 1 ? 8 : 1));  // two moments and the master copy
+    }
+}
+
+TEST_CASE("lowering is a function of its input") {
+    const model::ModelGraph graph = load("gpt-tiny");
+    Plan plan = plan_of(graph, 2, 2, 2, 4);
+    const std::string hash = hash_of(lowered(plan, graph));
+    CHECK(hash.size() == 16);
+    CHECK(hash_of(lowered(plan, graph)) == hash);
+    plan.recompute = Recompute::full;
+    CHECK(hash_of(lowered(plan, graph)) != hash);
+}
+
+TEST_CASE("a schedule alone lowers to compute and transfers") {
+    core::Diagnostics diagnostics;
+    Plan plan;
+    plan.layout.pipeline = 3;
+    plan.micro_batches = 4;
+    const Program program = lower_compute_only(*make_schedule(plan, diagnostics));
+    REQUIRE(program.classes.size() == 3);
+    CHECK(program.classes[0].instructions.size() == 4 * (2 + 1 + 1));
+    CHECK(program.classes[1].instructions.size() == 4 * (2 + 2 + 2));
+}
+
+TEST_CASE("an unknown schedule and a violated constraint are diagnosed") {
+    core::Diagnostics diagnostics;
+    Plan plan;
+    plan.schedule = "1f1c";
+    CHECK_FALSE(make_schedule(plan, diagnostics));
+    CHECK(core::format(diagnostics).find("1f1b") != std::string::npos);
+    core::Diagnostics more;
+    plan.schedule = "1f1b";
+    plan.virtual_stages = 2;
+    plan.layout.pipeline = 2;
+    CHECK_FALSE(make_schedule(plan, more));
+    CHECK(more.has_errors());
+}
