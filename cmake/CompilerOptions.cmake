@@ -30,6 +30,11 @@ if(SMSIM_SANITIZE)
   add_link_options(-fsanitize=${SMSIM_SANITIZE})
 endif()
 
+option(SMSIM_FUZZ "build the fuzz targets of tests/fuzz (clang only)" OFF)
+if(SMSIM_FUZZ)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
+endif()
+
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
