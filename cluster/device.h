@@ -29,6 +29,19 @@ struct MeasuredOperator {
     core::Seconds forward, backward_input, backward_weight;
 };
 
+enum class LinkKind { nvlink, pcie, host_interconnect, network, memory };
+
+// One physical link of a kind, as a profile states it.
+struct LinkSpec {
+    std::string name;  // "nvlink", "pcie", "qpi"
+    LinkKind kind = LinkKind::pcie;
+    core::BytesPerSecond bandwidth;  // per direction, as the vendor states it
+    double efficiency = 1.0;         // achieved share of it
+    core::Seconds latency;           // a route's latency is the sum over its links
+    bool is_full_duplex = true;
+    int count = 1;                   // links of this kind that a device has
+};
+
 struct DeviceSpec {
     std::string name;          // "A100-SXM4-40GB"
     std::string architecture;  // "sm80", "x86-64"
@@ -46,6 +59,8 @@ struct DeviceSpec {
     int multiprocessors = 0;
     bool has_concurrent_streams = true;      // false: a rank performs its instructions one after another (CPU ranks)
     std::vector<MeasuredOperator> measured_operators;
+    std::vector<LinkSpec> links;             // what the device offers ("nvlink", "pcie"); an instance may wire less
+    bool has_gpudirect = false;              // a network card may read its memory, where the instance allows it
 };
 
 }  // namespace cluster

@@ -22,7 +22,7 @@ struct NodeShape {
     std::string intra = "nvswitch";
     std::optional<core::BytesPerSecond> intra_bandwidth;  // of one device, all NVLinks, per direction; absent: what the device file says
     std::optional<core::BytesPerSecond> pcie_bandwidth;   // of one device, per direction; absent: what the device file says
-    int network_cards = 0;                                // 0: as many as the bandwidth needs is not guessed, one card carries it
+    int network_cards = 0;                                // 0: one beside every PCIe switch (one in all without GPUDirect), noted as assumed
     core::BytesPerSecond network_bandwidth;               // of a node, per direction; zero: no network, one node only
     std::optional<core::Seconds> network_latency;         // absent: an assumed figure of the transport, noted
     std::optional<double> network_efficiency;             // absent: likewise

@@ -18,7 +18,6 @@ namespace cluster {
 using DeviceId = core::Id<struct DeviceTag>;  // global: node * devices_per_node + local index
 
 enum class VertexKind { device, nvswitch, pcie_switch, host, nic, fabric };
-enum class LinkKind { nvlink, pcie, host_interconnect, network, memory };
 
 struct Vertex {
     std::string name;  // "gpu0", "nvswitch", "pcie1", "numa0", "nic2"
@@ -34,6 +33,7 @@ struct Link {
     double efficiency = 1.0;             // achieved share of it
     core::Seconds latency;
     bool is_full_duplex = true;          // false: both directions share `bandwidth` (CPU memory)
+    std::string type;                    // name of the LinkSpec it was made from: where its figures have their source
     core::BytesPerSecond effective() const { return bandwidth * efficiency; }
 };
 
@@ -58,7 +58,7 @@ struct InstanceType {
     std::string provider;                           // "aws", "local", "synthetic"; may be empty
     DeviceSpec device;
     int devices = 0;
-    std::vector<Vertex> vertices;
+    std::vector<Vertex> vertices;                   // the devices come first, in order: vertex i is local device i
     std::vector<Link> links;
     std::vector<Price> prices;
     core::Bytes host_memory;

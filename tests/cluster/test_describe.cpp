@@ -1,5 +1,5 @@
 #include "cluster/describe.h"
-#include "instances.h"
+#include "tests/cluster/instances.h"
 
 TEST_CASE("the list of instances has a line for each and the words of the slide") {
     std::vector<cluster::InstanceType> all;

@@ -5,7 +5,7 @@
 #include "cluster/build_topology.h"
 #include "cluster/synthetic.h"
 #include "cluster/write.h"
-#include "instances.h"
+#include "tests/cluster/instances.h"
 
 using cluster::Cluster;
 using cluster::DeviceId;

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "cluster/profile_reader.h"
-#include "instances.h"
+#include "tests/cluster/instances.h"
 
 namespace {
 
