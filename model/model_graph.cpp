@@ -105,24 +105,24 @@ TensorId storage_of(const ModelGraph& graph, TensorId tensor) {
 
 std::string tensor_parallel_obstacle(const ModelGraph& graph, int degree) {
     if (degree == 1) return {};
+    const auto obstacle = [](const char* what, std::int64_t extent, const Operator& op) { return std::string(what) + " = " + std::to_string(extent) + " of " + op.name; };
+    // Heads first: widths are their multiples, and a person chooses heads.
     bool has_region = false;
     for (const Operator& op : graph.operators) {
         has_region = has_region || op.in_parallel_region;
+        if (op.kind != OperatorKind::attention || !op.in_parallel_region) continue;
+        if (op.attributes.heads % degree != 0) return obstacle("heads", op.attributes.heads, op);
+        if (op.attributes.kv_heads % degree != 0) return obstacle("kv_heads", op.attributes.kv_heads, op);
+    }
+    for (const Operator& op : graph.operators) {
         if (!op.in_parallel_region) continue;
-        const Attributes& a = op.attributes;
-        if (op.kind == OperatorKind::attention) {
-            if (a.heads % degree != 0) return "heads = " + std::to_string(a.heads) + " of " + op.name;
-            if (a.kv_heads % degree != 0) return "kv_heads = " + std::to_string(a.kv_heads) + " of " + op.name;
-        } else if (op.kind == OperatorKind::mixture_of_experts) {
-            if (a.expert_hidden % degree != 0) return "expert_hidden = " + std::to_string(a.expert_hidden) + " of " + op.name;
-        } else if (op.kind == OperatorKind::linear) {
-            const Parameter& weight = graph.parameter(op.parameters[0]);
-            // A linear that ends in a loss splits the vocabulary, which may be padded.
-            const bool is_head = weight.split_dimension == 0 && weight.shape[0] == graph.vocabulary;
-            if (weight.split_dimension < 0 || is_head) continue;
-            const std::int64_t extent = weight.shape[static_cast<std::size_t>(weight.split_dimension)] / weight.split_blocks;
-            if (weight.split_sections.empty() && extent % degree != 0) return "width = " + std::to_string(extent) + " of " + op.name;
-        }
+        if (op.kind == OperatorKind::mixture_of_experts && op.attributes.expert_hidden % degree != 0) return obstacle("expert_hidden", op.attributes.expert_hidden, op);
+        if (op.kind != OperatorKind::linear) continue;
+        const Parameter& weight = graph.parameter(op.parameters[0]);
+        const bool is_head = weight.split_dimension == 0 && weight.shape[0] == graph.vocabulary;
+        if (weight.split_dimension < 0 || is_head || !weight.split_sections.empty()) continue;
+        const std::int64_t extent = weight.shape[static_cast<std::size_t>(weight.split_dimension)] / weight.split_blocks;
+        if (extent % degree != 0) return obstacle("width", extent, op);
     }
     return has_region ? std::string() : "the model has no tensor-parallel regions";
 }

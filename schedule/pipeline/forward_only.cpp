@@ -25,7 +25,7 @@ PipelineSchedule forward_only_schedule() {
     schedule.summary = "forwards of every micro-batch, no backward (evaluation)";
     schedule.source = "Megatron-LM schedules.py forward_only; DeepSpeed InferenceSchedule";
     schedule.bubble = "(p-1)/(vm+p-1) when p divides m";
-    schedule.in_flight = "1: an activation is released once it is sent";
+    schedule.in_flight = "1 when outputs are released as they are sent (peak_in_flight counts forwards without backward: vm)";
     schedule.constraint = "none";
     schedule.is_forward_only = true;
     schedule.generate = generate;

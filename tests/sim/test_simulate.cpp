@@ -4,7 +4,7 @@
 
 #include "core/diagnostics.h"
 #include "sim/simulate.h"
-#include "tiny_program.h"
+#include "tests/sim/tiny_program.h"
 
 namespace {
 

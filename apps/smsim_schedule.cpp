@@ -1,0 +1,371 @@
+#include "apps/smsim_schedule.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <boost/program_options.hpp>
+#include <cmath>
+#include <optional>
+#include <ostream>
+
+#include "apps/command.h"
+#include "core/csv.h"
+#include "core/document.h"
+#include "schedule/pipeline/registry.h"
+#include "schedule/schedule_text.h"
+#include "schedule/verify.h"
+#include "sim/schedule_timing.h"
+
+namespace apps {
+
+namespace {
+
+namespace options_of = boost::program_options;
+
+const char* const introduction =
+    "Usage: smsim schedule NAME --stages P --micro-batches M [options]\n"
+    "       smsim schedule --from FILE.csv [options]\n"
+    "       smsim schedule --list\n"
+    "\n"
+    "Generates (or reads), verifies and times one pipeline schedule. Times are in any one unit and are those of one\n"
+    "micro-batch in one virtual stage (chunk); transfers are latencies between ranks that occupy neither.\n";
+const char* const example =
+    "\n"
+    "A stage file has the header stage,forward,backward_input,backward_weight,memory_forward,memory_backward_input,\n"
+    "memory_backward_weight: durations, and the change of the rank's activation memory when that action starts\n"
+    "(positive) or ends (negative). Without it every forward holds 1 until its backward_weight.\n"
+    "\n"
+    "Example:\n"
+    "  smsim schedule 1f1b --stages 4 --micro-batches 8 --forward 1 --backward-input 1 --backward-weight 1 --p2p 0.1 --print\n";
+
+// A shape beyond this many actions is a slip of the finger; the largest published pipelines have fewer than 10^5.
+constexpr double most_actions = 2e7;
+
+struct Request {
+    std::string name, from, stage_times, objective, out;
+    schedule::PipelineShape shape;
+    double overlap = 1;
+    bool as_json = false, prints = false, lists = false, helps = false;
+    bool names_shape = false;  // --stages was given
+};
+
+class ArgumentReader {
+public:
+    ArgumentReader(const options_of::variables_map& values, core::Diagnostics& diagnostics) : values_(values), diagnostics_(diagnostics) {}
+
+    void integer(const char* name, int least, int& target) {
+        if (!values_.count(name)) return;
+        const std::string text = values_[name].as<std::string>();
+        const std::optional<long long> value = core::parse_integer(text);
+        if (!value || *value < least || *value > 1 << 24)
+            diagnostics_.error({}, key(name), fmt::format("{} = {} is no integer of at least {}", key(name), core::in_quotes(text), least), fmt::format("for example {} {}", key(name), std::max(least, 4)));
+        else target = static_cast<int>(*value);
+    }
+    void real(const char* name, double& target, double greatest = 1e300) {
+        if (!values_.count(name)) return;
+        const std::string text = values_[name].as<std::string>();
+        const std::optional<double> value = core::parse_real(text);
+        if (!value || *value < 0 || *value > greatest)
+            diagnostics_.error({}, key(name), fmt::format("{} = {} is no finite number of at least 0", key(name), core::in_quotes(text)), fmt::format("for example {} 1.5", key(name)));
+        else target = *value;
+    }
+    void text(const char* name, std::string& target) {
+        if (values_.count(name)) target = values_[name].as<std::string>();
+    }
+    static std::string key(const char* name) { return std::string("--") + name; }
+
+private:
+    const options_of::variables_map& values_;
+    core::Diagnostics& diagnostics_;
+};
+
+options_of::options_description visible_options() {
+    options_of::options_description options("Options", 110);
+    auto value = [](const char* name) { return options_of::value<std::string>()->value_name(name); };
+    options.add_options()("stages", value("P"), "pipeline ranks")("chunks", value("V"), "virtual stages per rank (default: the schedule's least)")(
+        "micro-batches", value("M"), "micro-batches (default: P)")("forward", value("T"), "time of a forward (default 1)")(
+        "backward-input", value("T"), "time of a backward for the input (default 1)")("backward-weight", value("T"), "time of a backward for the weights (default 1)")(
+        "p2p", value("T"), "latency between ranks (default 0)")("stage-times", value("FILE"), "times and memory per virtual stage")(
+        "memory-limit", value("M"), "of a rank's activations, in the unit of the stage file (else: micro-batches)")(
+        "active-micro-batches", value("N"), "interleaved: most micro-batches in execution (default: P + 2)")(
+        "optimize", value("memory|speed"), "interleaved: strict (memory, default) or less strict (speed)")(
+        "group-size", value("G"), "interleaved-1f1b: micro-batches per group (default: P)")("segments", value("S"), "seq1f1b: pieces of the sequence (default: 2)")(
+        "overlap", value("X"), "time of an overlapped forward and backward as a share of their sum (default 1)")(
+        "from", value("FILE"), "read the schedule: one row per rank, cells such as 2F0")("out", value("FILE"), "write the schedule in that form")(
+        "print", "draw the grid")("list", "name all schedules")("json", "one JSON document on stdout")("help,h", "this text");
+    return options;
+}
+
+Request read_arguments(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
+    Request request;
+    request.as_json = wants_json(arguments);
+    options_of::options_description all = visible_options();
+    all.add_options()("name", options_of::value<std::string>());
+    options_of::positional_options_description positional;
+    positional.add("name", 1);
+    options_of::variables_map values;
+    try {
+        const int style = options_of::command_line_style::unix_style & ~options_of::command_line_style::allow_guessing;
+        options_of::store(options_of::command_line_parser(arguments).options(all).positional(positional).style(style).run(), values);
+    } catch (const options_of::error& failure) {
+        diagnostics.error({}, "", failure.what(), "see smsim schedule --help");
+        return request;
+    }
+    ArgumentReader read(values, diagnostics);
+    request.helps = values.count("help") > 0;
+    request.lists = values.count("list") > 0;
+    request.prints = values.count("print") > 0;
+    request.names_shape = values.count("stages") > 0;
+    read.text("name", request.name);
+    read.text("from", request.from);
+    read.text("out", request.out);
+    read.text("stage-times", request.stage_times);
+    read.integer("stages", 1, request.shape.ranks);
+    request.shape.micro_batches = request.shape.ranks;
+    request.shape.chunks = 0;  // the schedule's least
+    read.integer("chunks", 1, request.shape.chunks);
+    read.integer("micro-batches", 1, request.shape.micro_batches);
+    read.integer("active-micro-batches", 1, request.shape.active_micro_batches);
+    read.integer("group-size", 1, request.shape.group_size);
+    read.integer("segments", 1, request.shape.segments);
+    read.real("forward", request.shape.forward);
+    read.real("backward-input", request.shape.backward_input);
+    read.real("backward-weight", request.shape.backward_weight);
+    read.real("p2p", request.shape.transfer);
+    read.real("memory-limit", request.shape.memory_limit);
+    read.real("overlap", request.overlap, 1);
+    std::string optimize = "memory";
+    read.text("optimize", optimize);
+    if (optimize != "memory" && optimize != "speed")
+        diagnostics.error({}, "--optimize", "--optimize = " + core::in_quotes(optimize) + " is unknown", "memory or speed");
+    request.shape.is_strict = optimize != "speed";
+    return request;
+}
+
+// One row per virtual stage, in any order.
+std::vector<schedule::RelativeStageCost> read_stage_times(const std::string& path, core::Diagnostics& diagnostics) {
+    static const std::vector<std::string> columns = {"stage",          "forward",               "backward_input",        "backward_weight",
+                                                     "memory_forward", "memory_backward_input", "memory_backward_weight"};
+    const std::optional<core::CsvTable> table = core::load_csv(path, columns, diagnostics);
+    if (!table) return {};
+    std::vector<schedule::RelativeStageCost> costs(table->rows.size());
+    std::vector<bool> seen(costs.size(), false);
+    for (const core::CsvRow& row : table->rows) {
+        auto number = [&](const std::string& column, bool may_be_negative) {
+            const std::optional<double> value = core::parse_real(table->cell(row, column));
+            if (value && (may_be_negative || *value >= 0)) return *value;
+            diagnostics.error({path, row.line, 0}, column,
+                              fmt::format("{} = {} is no finite number{}", column, core::in_quotes(table->cell(row, column)), may_be_negative ? "" : " of at least 0"));
+            return 0.0;
+        };
+        const std::optional<long long> stage = core::parse_integer(table->cell(row, "stage"));
+        if (!stage || *stage < 0 || *stage >= static_cast<long long>(costs.size()) || seen[static_cast<std::size_t>(*stage)]) {
+            diagnostics.error({path, row.line, 0}, "stage", fmt::format("stage = {} is no new stage", core::in_quotes(table->cell(row, "stage"))),
+                              fmt::format("{} rows name the stages 0 to {}, each once", costs.size(), static_cast<long long>(costs.size()) - 1));
+            continue;
+        }
+        seen[static_cast<std::size_t>(*stage)] = true;
+        costs[static_cast<std::size_t>(*stage)] = {number("forward", false),       number("backward_input", false),        number("backward_weight", false),
+                                                   number("memory_forward", true), number("memory_backward_input", true), number("memory_backward_weight", true)};
+    }
+    if (costs.empty()) diagnostics.error({path, 0, 0}, "", "the stage file has no rows", "one row per virtual stage");
+    return costs;
+}
+
+sim::ScheduleCosts costs_of(const Request& request, int stages) {
+    sim::ScheduleCosts costs;
+    costs.stages.clear();
+    for (int stage = 0; stage < (request.shape.stage_costs.empty() ? 1 : stages); ++stage) {
+        const schedule::RelativeStageCost cost = request.shape.cost(stage);
+        costs.stages.push_back({core::Seconds(cost.forward), core::Seconds(cost.backward_input), core::Seconds(cost.backward_weight), core::Bytes(cost.memory_forward),
+                                core::Bytes(cost.memory_backward_input), core::Bytes(cost.memory_backward_weight)});
+    }
+    costs.transfer = core::Seconds(request.shape.transfer);
+    costs.overlap = request.overlap;
+    return costs;
+}
+
+schedule::ScheduleLimits limits_of(const Request& request, const sim::ScheduleCosts& costs) {
+    schedule::ScheduleLimits limits;
+    limits.memory_limit = core::Bytes(request.shape.memory_limit);
+    for (const sim::StageCost& cost : costs.stages) limits.activation.push_back({cost.memory_forward, cost.memory_backward_input, cost.memory_backward_weight});
+    return limits;
+}
+
+void list_schedules(bool as_json, std::ostream& out) {
+    core::Value document = core::Value::array();
+    for (const schedule::PipelineSchedule& entry : schedule::pipeline_schedules()) {
+        if (!as_json) {
+            std::string aliases;
+            for (const std::string& alias : entry.aliases) aliases += (aliases.empty() ? "  (also " : ", ") + alias;
+            out << fmt::format("{:<24} {}{}\n", entry.name, entry.summary, aliases.empty() ? "" : aliases + ")");
+            out << fmt::format("{:<24}   bubble {}; in flight {}; needs: {}\n", "", entry.bubble, entry.in_flight, entry.constraint);
+            continue;
+        }
+        core::Value row;
+        row["name"] = entry.name;
+        row["aliases"] = core::Value(entry.aliases);
+        row["summary"] = entry.summary;
+        row["source"] = entry.source;
+        row["bubble"] = entry.bubble;
+        row["in_flight"] = entry.in_flight;
+        row["constraint"] = entry.constraint;
+        row["splits_backward"] = entry.splits_backward;
+        row["is_forward_only"] = entry.is_forward_only;
+        row["is_asynchronous"] = entry.is_asynchronous;
+        row["is_bidirectional"] = entry.is_bidirectional;
+        document.append(std::move(row));
+    }
+    if (!as_json) return;
+    core::Value root;
+    root["schedules"] = std::move(document);
+    out << core::to_json(root) << '\n';
+}
+
+std::optional<schedule::Schedule> generate(Request& request, core::Diagnostics& diagnostics) {
+    const schedule::PipelineSchedule* entry = schedule::find_pipeline_schedule(request.name);
+    if (!entry) {
+        std::vector<std::string> names;
+        for (const schedule::PipelineSchedule& known : schedule::pipeline_schedules()) names.push_back(known.name);
+        const std::string near = core::did_you_mean(request.name, names);
+        diagnostics.error({}, "NAME", "no schedule is called " + core::in_quotes(request.name),
+                          (near.empty() ? std::string() : "did you mean " + near + "? ") + "there are " + core::list_in_words(names));
+        return std::nullopt;
+    }
+    if (!request.names_shape) {
+        diagnostics.error({}, "--stages", "the number of pipeline ranks is missing", "for example --stages 4 --micro-batches 8");
+        return std::nullopt;
+    }
+    if (request.shape.chunks == 0) request.shape.chunks = entry->least_chunks;
+    const double actions = 3.0 * request.shape.ranks * request.shape.chunks * request.shape.micro_batches * std::max(1, request.shape.segments);
+    if (actions > most_actions) {
+        diagnostics.error({}, "--micro-batches", fmt::format("{} ranks, {} chunks and {} micro-batches make {:.3g} actions", request.shape.ranks, request.shape.chunks, request.shape.micro_batches, actions),
+                          fmt::format("at most {:.3g}: a schedule repeats itself long before", most_actions));
+        return std::nullopt;
+    }
+    if (const std::optional<std::string> violation = violation_of(*entry, request.shape)) {
+        diagnostics.error({}, "NAME", fmt::format("{} is not possible: {}", entry->name, *violation), fmt::format("{} needs: {}", entry->name, entry->constraint));
+        return std::nullopt;
+    }
+    return entry->generate(request.shape);
+}
+
+std::optional<schedule::Schedule> read_schedule(const Request& request, core::Diagnostics& diagnostics) {
+    const std::optional<std::string> text = core::read_file(request.from, diagnostics, {}, "--from");
+    if (!text) return std::nullopt;
+    std::optional<schedule::Schedule> read = schedule::parse_schedule(*text, request.from, diagnostics);
+    if (read && !request.shape.stage_costs.empty() && static_cast<int>(request.shape.stage_costs.size()) != read->stages) {
+        diagnostics.error({request.stage_times, 0, 0}, "--stage-times", fmt::format("{} rows for the {} stages of {}", request.shape.stage_costs.size(), read->stages, request.from),
+                          "one row per virtual stage");
+        return std::nullopt;
+    }
+    return read;
+}
+
+core::Value to_value(const schedule::Schedule& list, const std::vector<schedule::Violation>& violations, const std::optional<sim::ScheduleTiming>& timing) {
+    core::Value document;
+    document["schedule"] = list.name;
+    document["valid"] = violations.empty();
+    core::Value faults = core::Value::array();
+    for (const schedule::Violation& violation : violations) {
+        core::Value fault;
+        fault["rule"] = violation.rule;
+        fault["message"] = violation.message;
+        fault["rank"] = violation.rank;
+        fault["position"] = violation.position;
+        faults.append(std::move(fault));
+    }
+    document["violations"] = std::move(faults);
+    document["ranks"] = list.ranks;
+    document["stages"] = list.stages;
+    document["micro_batches"] = list.micro_batches;
+    std::int64_t actions = 0;
+    core::Value order = core::Value::array();
+    for (const std::vector<schedule::Action>& rank : list.actions) {
+        core::Value row = core::Value::array();
+        for (const schedule::Action& action : rank) {
+            row.append(print_action(list, action));
+            actions += is_compute(action.kind);
+        }
+        order.append(std::move(row));
+    }
+    document["actions"] = actions;
+    auto numbers = [](const auto& quantities) {
+        core::Value array = core::Value::array();
+        for (const auto& quantity : quantities) array.append(quantity.value);
+        return array;
+    };
+    if (timing) {
+        document["makespan"] = timing->makespan.value;
+        document["rank_span"] = numbers(timing->rank_span);
+        document["rank_work"] = numbers(timing->rank_work);
+        document["bubble_rate"] = timing->bubble_rate;
+        const double span = timing->greatest_span().value, work = std::max_element(timing->rank_work.begin(), timing->rank_work.end())->value;
+        document["span_bubble_rate"] = span > 0 ? 1 - work / span : 0.0;
+        document["peak_in_flight"] = core::Value(timing->peak_in_flight);
+        document["peak_memory"] = numbers(timing->peak_memory);
+    }
+    document["order"] = std::move(order);
+    return document;
+}
+
+void print_timing(const schedule::Schedule& list, const sim::ScheduleTiming& timing, std::ostream& out) {
+    const double span = timing.greatest_span().value;
+    out << fmt::format("{}: {} ranks, {} virtual stages, {} micro-batches\n", list.name, list.ranks, list.stages, list.micro_batches);
+    out << fmt::format("  makespan {:.6g}   longest rank span {:.6g}   bubble rate {:.2f} %\n\n", timing.makespan.value, span, 100 * timing.bubble_rate);
+    out << fmt::format("  {:>4} {:>12} {:>12} {:>8} {:>15} {:>12}\n", "rank", "span", "work", "idle %", "peak in flight", "peak memory");
+    for (std::size_t rank = 0; rank < timing.rank_span.size(); ++rank) {
+        const double idle = timing.makespan.value > 0 ? 100 * (1 - timing.rank_work[rank].value / timing.makespan.value) : 0;
+        out << fmt::format("  {:>4} {:>12.6g} {:>12.6g} {:>8.2f} {:>15} {:>12.6g}\n", rank, timing.rank_span[rank].value, timing.rank_work[rank].value, idle,
+                           timing.peak_in_flight[rank], timing.peak_memory[rank].value);
+    }
+}
+
+// Verified, timed and shown; the exit code says whether it holds (a memory limit that is exceeded is "does not fit", any other violation wrong input).
+int report(const Request& request, const schedule::Schedule& list, std::ostream& out, std::ostream& err) {
+    const sim::ScheduleCosts costs = costs_of(request, list.stages);
+    const std::vector<schedule::Violation> violations = verify(list, limits_of(request, costs));
+    const bool exceeds_memory = !violations.empty() && std::all_of(violations.begin(), violations.end(), [](const schedule::Violation& v) { return v.rule == "memory"; });
+    std::optional<sim::ScheduleTiming> timing;
+    if (violations.empty() || exceeds_memory) timing = time_schedule(list, costs);
+    if (!request.out.empty()) core::write_file_atomically(request.out, print_schedule(list));
+    constexpr int whole_width = 1 << 24;
+    if (request.as_json) {
+        core::Value document = to_value(list, violations, timing);
+        if (request.prints) document["grid"] = draw(list, violations.empty() ? nullptr : &violations.front(), whole_width);
+        out << core::to_json(document) << '\n';
+    } else {
+        if (timing) print_timing(list, *timing, out);
+        if (request.prints) out << '\n' << draw(list, violations.empty() ? nullptr : &violations.front(), whole_width);
+        constexpr std::size_t most_shown = 10;
+        for (std::size_t i = 0; i < std::min(most_shown, violations.size()); ++i) err << fmt::format("error: {}: {}\n", violations[i].rule, violations[i].message);
+        if (violations.size() > most_shown) err << fmt::format("... and {} more\n", violations.size() - most_shown);
+        if (!violations.empty() && !request.prints) err << draw(list, &violations.front(), 12);
+    }
+    return violations.empty() ? good : exceeds_memory ? no_plan : wrong_input;
+}
+
+}  // namespace
+
+int run_schedule_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+    core::Diagnostics diagnostics;
+    Request request = read_arguments(arguments, diagnostics);
+    if (request.helps) {
+        out << introduction << '\n' << visible_options() << example;
+        return good;
+    }
+    if (request.lists && !diagnostics.has_errors()) {
+        list_schedules(request.as_json, out);
+        return good;
+    }
+    if (!request.stage_times.empty()) request.shape.stage_costs = read_stage_times(request.stage_times, diagnostics);
+    if (!diagnostics.has_errors() && request.name.empty() == request.from.empty())
+        diagnostics.error({}, "NAME", request.name.empty() ? "no schedule is named" : "a schedule's name and --from exclude each other",
+                          "give a name (smsim schedule --list shows them) or --from FILE.csv");
+    std::optional<schedule::Schedule> list;
+    if (!diagnostics.has_errors()) list = request.from.empty() ? generate(request, diagnostics) : read_schedule(request, diagnostics);
+    if (const int code = show(diagnostics, request.as_json, out, err); code != good || !list) return code == good ? internal_failure : code;
+    return report(request, *list, out, err);
+}
+
+}  // namespace apps
