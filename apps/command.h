@@ -20,9 +20,9 @@ struct Subcommand {
 
 struct Tool {
     std::string name;
-    std::string help;                      // complete text of --help, with an example
-    std::vector<Subcommand> subcommands;   // first argument that is one of these names
-    Subcommand fallback;                   // everything else
+    std::string help;                     // complete text of --help, with an example
+    std::vector<Subcommand> subcommands;  // first argument that is one of these names
+    Subcommand fallback;                  // everything else
 };
 
 // main() of a tool: --help, --version, dispatch; exceptions become exit codes with one line on stderr (one JSON document on stdout with --json).

@@ -142,7 +142,8 @@ int run_model_command(const std::vector<std::string>& arguments, std::ostream& o
         } else if (reference.empty()) {
             reference = argument;
         } else {
-            return refuse_argument(argument, "one model at a time: \"" + reference + "\" and \"" + argument + "\" were given", "quote names with spaces", as_json, out, err);
+            return refuse_argument(argument, "one model at a time: \"" + reference + "\" and \"" + argument + "\" were given", "quote names with spaces",
+                                   as_json, out, err);
         }
     }
     if (reference.empty()) return refuse_argument("MODEL", "no model given", "smsim model --list shows the catalogue", as_json, out, err);

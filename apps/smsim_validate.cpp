@@ -1,0 +1,107 @@
+#include "apps/smsim_validate.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ostream>
+
+#include "apps/command.h"
+#include "core/document.h"
+#include "sim/published_run.h"
+#include "sim/validate.h"
+
+namespace apps {
+
+namespace {
+
+const char* const help =
+    "Usage: smsim validate FILE.csv --clusters clusters.csv [--sweeps sweeps.csv] [--worst N] [--json]\n"
+    "\n"
+    "Predicts every row of a file of published measurements and scores the predictions: per group and macro mean absolute\n"
+    "percentage error, median, bias, 95th percentile; peak memory; rank correlation and regret over sweeps.\n"
+    "A row that cannot be predicted says why and counts as 100 %.\n"
+    "\n"
+    "  --clusters FILE  hardware the rows ran on\n"
+    "  --sweeps FILE    rows that are alternatives of one another\n"
+    "  --worst N        show the N worst rows (default 10)\n"
+    "  --json           one JSON document on stdout\n"
+    "\n"
+    "Example:\n"
+    "  smsim validate tests/validation/measurements.csv --clusters tests/validation/clusters.csv\n";
+
+void print(const sim::Validation& validation, std::size_t worst, std::ostream& out) {
+    out << fmt::format("{:<24} {:>5} {:>8} {:>8} {:>8} {:>8}  {}\n", "group", "rows", "MAPE %", "median", "bias", "p95", "worst");
+    for (const sim::GroupScore& group : validation.groups)
+        out << fmt::format("{:<24} {:>5} {:>8.1f} {:>8.1f} {:>+8.1f} {:>8.1f}  {}\n", group.group, group.rows, 100 * group.mape, 100 * group.median,
+                           100 * group.bias, 100 * group.p95, group.worst_id);
+    out << fmt::format("{:<24} {:>5} {:>8.2f}\n", "macro average", validation.rows.size(), 100 * validation.macro_mape);
+    if (validation.memory_mape) out << fmt::format("peak memory              MAPE {:.1f} %\n", 100 * *validation.memory_mape);
+    for (const sim::SweepScore& sweep : validation.sweeps)
+        out << fmt::format("sweep {:<50} {:>3} plans  Spearman {:>5.2f}  regret {:>5.1f} %\n", sweep.id, sweep.plans, sweep.spearman, 100 * sweep.regret);
+
+    std::vector<const sim::ScoredRow*> refused, predicted;
+    for (const sim::ScoredRow& row : validation.rows) (row.status == sim::PredictionStatus::ok ? predicted : refused).push_back(&row);
+    const auto error = [](const sim::ScoredRow* row) { return std::abs(row->predicted / row->measured - 1); };
+    std::stable_sort(predicted.begin(), predicted.end(), [&](const auto* a, const auto* b) { return error(a) > error(b); });
+    if (worst > 0 && !predicted.empty()) out << "\nworst rows\n";
+    for (std::size_t i = 0; i < std::min(worst, predicted.size()); ++i)
+        out << fmt::format("  {:<14} predicted {:>9} measured {:>9}  {:+.1f} %\n", predicted[i]->id, core::format(predicted[i]->predicted),
+                           core::format(predicted[i]->measured), 100 * (predicted[i]->predicted / predicted[i]->measured - 1));
+    if (!refused.empty()) out << fmt::format("\n{} rows not predicted\n", refused.size());
+    for (const sim::ScoredRow* row : refused) out << fmt::format("  {:<14} {}: {}\n", row->id, sim::name_of(row->status), row->reason);
+}
+
+}  // namespace
+
+int run_validate_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+    const bool as_json = wants_json(arguments);
+    std::string file, clusters_file, sweeps_file;
+    std::size_t worst = 10;
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+        const std::string& argument = arguments[i];
+        if (argument == "--help" || argument == "-h") {
+            out << help;
+            return good;
+        }
+        if (argument == "--json") continue;
+        if (argument == "--clusters" || argument == "--sweeps" || argument == "--worst") {
+            if (i + 1 == arguments.size()) return refuse_argument(argument, argument + " needs a value", "see smsim validate --help", as_json, out, err);
+            const std::string& value = arguments[++i];
+            if (argument == "--clusters") clusters_file = value;
+            else if (argument == "--sweeps") sweeps_file = value;
+            else if (const auto n = core::parse_integer(value); n && *n >= 0) worst = static_cast<std::size_t>(*n);
+            else return refuse_argument(argument, "--worst = \"" + value + "\" is not a whole number", "for example --worst 20", as_json, out, err);
+        } else if (argument.starts_with("-")) {
+            return refuse_argument(argument, "unknown option " + argument, "see smsim validate --help", as_json, out, err);
+        } else if (file.empty()) {
+            file = argument;
+        } else {
+            return refuse_argument(argument, "one file at a time: \"" + file + "\" and \"" + argument + "\" were given", "see smsim validate --help", as_json,
+                                   out, err);
+        }
+    }
+    if (file.empty()) return refuse_argument("FILE.csv", "no file of measurements given", "see smsim validate --help", as_json, out, err);
+    if (clusters_file.empty()) return refuse_argument("--clusters", "no file of clusters given", "--clusters clusters.csv", as_json, out, err);
+
+    core::Diagnostics diagnostics;
+    const auto runs = core::load_csv(file, sim::run_columns(), diagnostics);
+    const auto clusters = core::load_csv(clusters_file, sim::cluster_columns(), diagnostics);
+    std::optional<core::CsvTable> sweeps;
+    if (!sweeps_file.empty()) sweeps = core::load_csv(sweeps_file, {"sweep_id", "ids"}, diagnostics);
+    if (diagnostics.has_errors() || !runs || !clusters) return show(diagnostics, as_json, out, err);
+
+    sim::ValidateOptions options;
+    const bool on_terminal = isatty(STDERR_FILENO) != 0;
+    if (on_terminal)
+        options.progress = [&err](std::size_t done, std::size_t all) {
+            if (done % 8 == 0 || done == all) err << fmt::format("\r  {} of {} rows{}", done, all, done == all ? "\r\033[K" : "") << std::flush;
+        };
+    const auto validation = sim::validate(*runs, *clusters, sweeps ? &*sweeps : nullptr, diagnostics, options);
+    if (const int code = show(diagnostics, as_json, out, err); code != good || !validation) return code == good ? internal_failure : code;
+    if (as_json) out << core::to_json(sim::to_value(*validation)) << '\n';
+    else print(*validation, worst, out);
+    return good;
+}
+
+}  // namespace apps
