@@ -10,5 +10,14 @@ PipelineSchedule simple_schedule();
 PipelineSchedule smp_interleaved_schedule();
 PipelineSchedule one_forward_one_backward_schedule();
 PipelineSchedule interleaved_1f1b_schedule();
+PipelineSchedule looped_bfs_schedule();
+PipelineSchedule interleaved_zero_bubble_schedule();
+PipelineSchedule zero_bubble_v_schedule();
+PipelineSchedule seq1f1b_schedule();
+PipelineSchedule chimera_schedule();
+PipelineSchedule dualpipe_schedule();
+PipelineSchedule dualpipe_v_schedule();
+PipelineSchedule pipedream_schedule();
+PipelineSchedule pipedream_2bw_schedule();
 
 }  // namespace schedule

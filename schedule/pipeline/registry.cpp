@@ -20,6 +20,15 @@ const std::vector<PipelineSchedule>& pipeline_schedules() {
         smp_interleaved_schedule(),
         one_forward_one_backward_schedule(),
         interleaved_1f1b_schedule(),
+        looped_bfs_schedule(),
+        interleaved_zero_bubble_schedule(),
+        zero_bubble_v_schedule(),
+        seq1f1b_schedule(),
+        chimera_schedule(),
+        dualpipe_schedule(),
+        dualpipe_v_schedule(),
+        pipedream_schedule(),
+        pipedream_2bw_schedule(),
     };
     return schedules;
 }

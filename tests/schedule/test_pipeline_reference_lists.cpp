@@ -142,6 +142,14 @@ TEST_CASE("Our generators equal the reference lists action by action") {
              {"megatron_gen", "megatron_fwdonly_p(\\d+)_v(\\d+)_m(\\d+)_g(\\d+).csv", "forward-only", pvmg},
              {"sail_gen", "vpp_p(\\d+)_v(\\d+)_m(\\d+).csv", "interleaved-1f1b", pvm},
              {"pytorch_gen", "Interleaved1F1B_p(\\d+)_v(\\d+)_m(\\d+)_compute.csv", "interleaved-1f1b", rounds},
+             {"pytorch_gen", "LoopedBFS_p(\\d+)_v(\\d+)_m(\\d+)_compute.csv", "looped-bfs", pvm},
+             {"pytorch_gen", "InterleavedZeroBubble_p(\\d+)_v(\\d+)_m(\\d+)_compute.csv", "interleaved-zero-bubble", pvm},
+             {"pytorch_gen", "ZBVZeroBubble_p(\\d+)_v(\\d+)_m(\\d+)_compute.csv", "zb-v", pvm},
+             {"pytorch_gen", "DualPipeV_p(\\d+)_v(\\d+)_m(\\d+)_compute.csv", "dualpipe-v", pvm},
+             {"pytorch", "dualpipev_(\\d)rank_(\\d+)mb.csv", "dualpipe-v", [](Shape& s, const Numbers& n) { s.ranks = n[0], s.chunks = 2, s.micro_batches = n[1]; }},
+             {"dualpipe_gen", "DualPipeV_p(\\d+)_m(\\d+).csv", "dualpipe-v", [](Shape& s, const Numbers& n) { s.ranks = n[0], s.chunks = 2, s.micro_batches = n[1]; }},
+             {"dualpipe_gen", "DualPipe_p(\\d+)_m(\\d+).csv", "dualpipe", pm},
+             {"sail_gen", "seq1f1b_p(\\d+)_m(\\d+)_s(\\d+).csv", "seq1f1b", [](Shape& s, const Numbers& n) { s.ranks = n[0], s.micro_batches = n[1], s.segments = n[2]; }},
          })
         check_family(family);
     WARN(matches << " reference lists equal ours");

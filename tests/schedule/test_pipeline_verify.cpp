@@ -184,6 +184,9 @@ TEST_CASE("Every registered schedule passes verify over a grid of shapes, or ref
                         const std::vector<schedule::Violation> violations = verify(schedule);
                         if (!violations.empty()) FAIL_CHECK(violations[0].rule << ": " << violations[0].message << "\n" << draw(schedule, &violations[0], 20));
                         CHECK(schedule.is_forward_only == entry.is_forward_only);
+                        CHECK((schedule.directions > 1) == entry.is_bidirectional);
+                        CHECK((schedule.segments > 1) == entry.has_segments);
+                        CHECK((schedule.weight_versions > 0) == entry.is_asynchronous);
                         CHECK(schedule.ranks == ranks);
                         CHECK(schedule.name == entry.name);
                         bool has_halves = false;

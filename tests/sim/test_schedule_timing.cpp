@@ -189,3 +189,49 @@ TEST_CASE("Makespan, span and peaks equal METRICS.csv for every list in it") {
     }
     CHECK(equal == 631);
 }
+
+TEST_CASE("Chimera takes 2m + p - 2 slots when forward and backward are equally long") {
+    for (int ranks = 2; ranks <= 8; ranks += 2)
+        for (int units = 1; units <= 4; ++units) {
+            const int micro_batches = ranks * units;
+            const sim::ScheduleTiming timing = time_schedule(generate("chimera", shape_of(ranks, micro_batches, 1, 1)), costs(1, 1));
+            CHECK(timing.makespan.value == 2 * micro_batches + ranks - 2);
+            for (const int peak : timing.peak_in_flight) CHECK((peak >= ranks / 2 && peak <= ranks));
+        }
+}
+
+TEST_CASE("DualPipe and DualPipeV wait only for the turn") {
+    for (int ranks = 2; ranks <= 8; ranks += 2)
+        for (int micro_batches = 2 * ranks; micro_batches <= 4 * ranks; micro_batches += 2) {
+            // 3 units of work a micro-batch; PP/2 - 1 stages to the turn cost 2 each. V: twice the chunks on half the ranks.
+            const sim::ScheduleTiming both = time_schedule(generate("dualpipe", shape_of(ranks, micro_batches, 1, 2)), costs(1, 2));
+            CHECK(both.makespan.value == 3 * micro_batches + 2 * (ranks / 2 - 1));
+            CHECK(*std::max_element(both.peak_in_flight.begin(), both.peak_in_flight.end()) == ranks + 1);
+            schedule::PipelineShape folded = shape_of(ranks, micro_batches, 1, 2);
+            folded.chunks = 2;
+            const sim::ScheduleTiming v = time_schedule(generate("dualpipe-v", folded), costs(1, 2));
+            CHECK(v.makespan.value == 6 * micro_batches + 2 * (ranks - 1));
+            CHECK(*std::max_element(v.peak_in_flight.begin(), v.peak_in_flight.end()) == 2 * ranks + 1);
+        }
+}
+
+TEST_CASE("ZB-V has no bubble within a rank's span when forward and both backward halves are equally long") {
+    for (int ranks = 1; ranks <= 8; ++ranks)
+        for (int micro_batches = 2 * ranks - 1; micro_batches <= 4 * ranks; ++micro_batches) {
+            schedule::PipelineShape shape = shape_of(ranks, micro_batches, 1, 2);
+            shape.chunks = 2;
+            const sim::ScheduleTiming timing = time_schedule(generate("zb-v", shape), costs(1, 2));
+            CHECK(timing.greatest_span().value == 6 * micro_batches);
+            CHECK(timing.makespan.value == 6 * micro_batches + ranks - 1);
+            for (const int peak : timing.peak_in_flight) CHECK(peak <= 2 * ranks);
+        }
+}
+
+TEST_CASE("Seq1F1B divides the bubble by the segments of the sequence") {
+    for (int ranks = 1; ranks <= 6; ++ranks)
+        for (int segments = 1; segments <= 4; ++segments) {
+            schedule::PipelineShape shape = shape_of(ranks, 5, 1, 2);
+            shape.segments = segments;
+            CHECK(time_schedule(generate("seq1f1b", shape), costs(1, 2)).makespan.value == 3 * (5 * segments + ranks - 1));
+        }
+}
