@@ -9,10 +9,10 @@ namespace {
 
 struct Sizes {
     AttentionShape shape;
-    double element = 0, scores = 0;  // bytes; elements of all score matrices
-    double query = 0, key_value = 0; // bytes of q, and of k and v together
+    double element = 0, scores = 0;   // bytes; elements of all score matrices
+    double query = 0, key_value = 0;  // bytes of q, and of k and v together
     double output = 0, statistics = 0;
-    double bias = 0;                 // bytes of the expanded relative bias [heads, queries, keys]
+    double bias = 0;  // bytes of the expanded relative bias [heads, queries, keys]
 };
 
 Sizes sizes_of(const ModelGraph& graph, const Operator& op, const CostContext& context) {
@@ -25,7 +25,8 @@ Sizes sizes_of(const ModelGraph& graph, const Operator& op, const CostContext& c
     s.query = s.output;
     s.key_value = 2.0 * static_cast<double>(memory.rows) * static_cast<double>(s.shape.kv_heads * s.shape.head_dimension) * s.element;
     s.statistics = 4.0 * static_cast<double>(output.rows) * static_cast<double>(s.shape.heads);
-    if (op.attributes.has_relative_bias) s.bias = static_cast<double>(s.shape.heads) * static_cast<double>(s.shape.queries) * static_cast<double>(s.shape.keys) * s.element;
+    if (op.attributes.has_relative_bias)
+        s.bias = static_cast<double>(s.shape.heads) * static_cast<double>(s.shape.queries) * static_cast<double>(s.shape.keys) * s.element;
     return s;
 }
 
@@ -69,6 +70,9 @@ void append_forward(std::vector<Kernel>& list, const Operator& op, const Sizes& 
         list.push_back(flash_kernel(s, false));
         return;
     }
+    // Batched products want heads outermost: eager code copies q, k and v into that order; Megatron-LM's layout makes them strided views. Both copy the context
+    // back.
+    if (context.attention == AttentionImplementation::unfused) list.push_back(memory_kernel("split_heads", s.query + s.key_value, s.query + s.key_value));
     const double scores = s.scores * s.element;
     list.push_back(product_kernel("attention_scores", s.shape.batch, s.shape.queries, s.shape.keys, s.shape.head_dimension, s.element));
     if (context.attention == AttentionImplementation::unfused) {
@@ -81,6 +85,7 @@ void append_forward(std::vector<Kernel>& list, const Operator& op, const Sizes& 
     }
     if (a.probability > 0) list.push_back(memory_kernel("attention_dropout", scores, scores + s.scores));
     list.push_back(product_kernel("attention_context", s.shape.batch, s.shape.queries, s.shape.head_dimension, s.shape.keys, s.element));
+    list.push_back(memory_kernel("merge_heads", s.output, s.output));
 }
 
 void append_backward(std::vector<Kernel>& list, const Operator& op, const Sizes& s, const CostContext& context) {
@@ -91,6 +96,7 @@ void append_backward(std::vector<Kernel>& list, const Operator& op, const Sizes&
     } else {
         const double scores = s.scores * s.element;
         const AttentionShape& h = s.shape;
+        list.push_back(memory_kernel("merge_heads_backward", s.output, s.output));
         list.push_back(product_kernel("attention_value_gradient", h.batch, h.keys, h.head_dimension, h.queries, s.element));
         list.push_back(product_kernel("attention_probability_gradient", h.batch, h.queries, h.keys, h.head_dimension, s.element));
         if (a.probability > 0) list.push_back(memory_kernel("attention_dropout_backward", scores + s.scores, scores));
@@ -101,6 +107,8 @@ void append_backward(std::vector<Kernel>& list, const Operator& op, const Sizes&
         }
         list.push_back(product_kernel("attention_query_gradient", h.batch, h.queries, h.head_dimension, h.keys, s.element));
         list.push_back(product_kernel("attention_key_gradient", h.batch, h.keys, h.head_dimension, h.queries, s.element));
+        if (context.attention == AttentionImplementation::unfused)
+            list.push_back(memory_kernel("split_heads_backward", s.query + s.key_value, s.query + s.key_value));
     }
     if (a.is_rotary) append_rotary(list, s, "rotary_backward");
 }

@@ -61,7 +61,8 @@ void check_shapes(const ModelGraph& graph, const Operator& op) {
             expect(y == x(0) && w(0) == Shape({y[0]}) && w(1) == w(0), op, "scale and shift are per channel");
             break;
         case OperatorKind::attention: {
-            expect(op.inputs.size() == (a.is_cross_attention ? 2u : 1u) && op.parameters.size() == (a.has_relative_bias ? 1u : 0u), op, "wrong number of inputs or parameters");
+            expect(op.inputs.size() == (a.is_cross_attention ? 2u : 1u) && op.parameters.size() == (a.has_relative_bias ? 1u : 0u), op,
+                   "wrong number of inputs or parameters");
             expect(a.heads > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0 && a.head_dimension > 0, op, "kv_heads divide heads");
             const std::int64_t key_value = 2 * a.kv_heads * a.head_dimension, query = a.heads * a.head_dimension;
             expect(y == Shape({x(0)[0], query}), op, "output is [tokens, heads d]");
@@ -100,8 +101,9 @@ void check_shapes(const ModelGraph& graph, const Operator& op) {
             [[fallthrough]];
         case OperatorKind::max_pool:
         case OperatorKind::average_pool:
-            expect(y[1] == (x(0)[1] + 2 * a.padding - a.kernel_y) / a.stride + 1 && y[2] == (x(0)[2] + 2 * a.padding - a.kernel_x) / a.stride + 1 && y[1] > 0 && y[2] > 0, op,
-                   "output extent follows kernel, stride and padding");
+            expect(y[1] == (x(0)[1] + 2 * a.padding - a.kernel_y) / a.stride + 1 && y[2] == (x(0)[2] + 2 * a.padding - a.kernel_x) / a.stride + 1 && y[1] > 0 &&
+                       y[2] > 0,
+                   op, "output extent follows kernel, stride and padding");
             break;
         case OperatorKind::flatten:
         case OperatorKind::transpose:
@@ -136,7 +138,8 @@ void check_shapes(const ModelGraph& graph, const Operator& op) {
     for (std::int64_t extent : y) expect(extent > 0, op, "extents are positive");
 }
 
-// Within a region only split, partial or entered tensors; whole tensors with a gradient come in through parallel_enter alone, or their gradient would be a share.
+// Within a region only split, partial or entered tensors; whole tensors with a gradient come in through parallel_enter alone, or their gradient would be a
+// share.
 void check_regions(const ModelGraph& graph, const Operator& op) {
     if (!op.in_parallel_region || op.kind == OperatorKind::parallel_enter) return;
     for (TensorId id : op.inputs) {

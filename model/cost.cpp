@@ -46,11 +46,11 @@ public:
             case OperatorKind::gated_silu: elementwise("gated_silu", "gated_silu_backward"); break;
             case OperatorKind::gated_gelu: elementwise("gated_gelu", "gated_gelu_backward"); break;
             case OperatorKind::dropout:
-                if (forward()) memory("dropout", x, y + y / size);
+                if (forward() && !is_fused_into_add()) memory("dropout", x, y + y / size);
                 else if (backward_input()) memory("dropout_backward", y + y / size, x);
                 break;
             case OperatorKind::add:
-                if (forward()) memory("add", 2 * y, y);
+                if (forward()) memory("add", 2 * y, y + fused_mask_bytes());
                 break;
             case OperatorKind::conv2d: convolution(); break;
             case OperatorKind::max_pool:
@@ -82,6 +82,18 @@ private:
     bool backward_input() const { return phase == Phase::backward_input; }
     double bytes(TensorId tensor) const { return tensor_bytes(graph, tensor, context).value; }
     double parameter_bytes(std::size_t i) const { return static_cast<double>(parameter_elements(graph, op.parameters[i], context)) * size; }
+    // A dropout that only a residual addition reads.
+    bool is_fused_into_add() const { return is_fused_into_add(op); }
+    bool is_fused_into_add(const Operator& dropout) const {
+        const std::vector<OperatorId>& readers = graph.tensor(dropout.output).consumers;
+        return context.fused_dropout_add && dropout.kind == OperatorKind::dropout && readers.size() == 1 && graph.op(readers[0]).kind == OperatorKind::add;
+    }
+    double fused_mask_bytes() const {
+        double mask = 0;
+        for (TensorId input : op.inputs)
+            if (is_fused_into_add(graph.op(graph.tensor(input).producer))) mask += y / size;
+        return mask;
+    }
     double index_bytes() const { return y / size * 8; }  // PyTorch keeps 64-bit indices of the maxima
     void memory(const char* what, double read, double written) { list.push_back(memory_kernel(what, read, written)); }
 
@@ -113,7 +125,8 @@ private:
 
     void linear() {
         const Parameter& weight = graph.parameter(op.parameters[0]);
-        const std::int64_t rows = rank_matrix(graph, op.output, context).rows, outputs = rank_extent(weight, 0, context), inputs = rank_extent(weight, 1, context);
+        const std::int64_t rows = rank_matrix(graph, op.output, context).rows, outputs = rank_extent(weight, 0, context),
+                           inputs = rank_extent(weight, 1, context);
         const bool is_scaled = op.attributes.input_scale != 1.0;
         if (forward()) {
             if (is_scaled) memory("scale", x, x);
@@ -175,8 +188,10 @@ private:
     void mixture() {
         const MixtureShape s = mixture_shape(graph, op, context);
         const double copies = static_cast<double>(s.copies) * static_cast<double>(s.hidden) * size;
-        const double first = static_cast<double>(s.copies) * static_cast<double>(s.first_width) * size, inner = static_cast<double>(s.copies) * static_cast<double>(s.width) * size;
-        const double router = static_cast<double>(s.tokens) * static_cast<double>(op.attributes.experts) * size, choices = static_cast<double>(s.copies) * 12;  // fp32 weight, int64 index
+        const double first = static_cast<double>(s.copies) * static_cast<double>(s.first_width) * size,
+                     inner = static_cast<double>(s.copies) * static_cast<double>(s.width) * size;
+        const double router = static_cast<double>(s.tokens) * static_cast<double>(op.attributes.experts) * size,
+                     choices = static_cast<double>(s.copies) * 12;  // fp32 weight, int64 index
         const std::int64_t experts = op.attributes.experts;
         if (forward()) {
             list.push_back(product_kernel("router", 1, s.tokens, experts, s.hidden, size));
@@ -205,8 +220,9 @@ private:
 
     bool casts_logits() const { return size < 4; }
 
-    // Bytes per logit (b = bytes of the compute type): PyTorch casts to fp32 and keeps a log-softmax: (b + 4) + 8 forward, 4 + 12 + (4 + b) backward: 36 with 2-byte types.
-    // Over a split vocabulary Megatron-LM's vocab_parallel_cross_entropy casts, takes the maximum, subtracts, exponentiates, sums, divides in passes of their own: 52.
+    // Bytes per logit (b = bytes of the compute type): PyTorch casts to fp32 and keeps a log-softmax: (b + 4) + 8 forward, 4 + 12 + (4 + b) backward: 36 with
+    // 2-byte types. Over a split vocabulary Megatron-LM's vocab_parallel_cross_entropy casts, takes the maximum, subtracts, exponentiates, sums, divides in
+    // passes of their own: 52.
     void statistics() {
         const double logits = bytes(op.inputs[0]), wide = logits / size * 4;
         if (context.fused_cross_entropy) return memory("loss_statistics", logits, y);
@@ -254,7 +270,9 @@ private:
 
 }  // namespace
 
-std::vector<Kernel> kernels(const ModelGraph& graph, OperatorId op, Phase phase, const CostContext& context) { return KernelWriter(graph, graph.op(op), phase, context).write(); }
+std::vector<Kernel> kernels(const ModelGraph& graph, OperatorId op, Phase phase, const CostContext& context) {
+    return KernelWriter(graph, graph.op(op), phase, context).write();
+}
 
 PhaseCost phase_cost(const ModelGraph& graph, OperatorRange range, Phase phase, const CostContext& context) {
     PhaseCost total;

@@ -19,18 +19,20 @@ struct CostContext {
     int tensor_parallel = 1;
     bool sequence_parallel = false;
     int expert_parallel = 1;
-    core::DataType compute = core::DataType::bf16;   // of activations and matrix products
+    core::DataType compute = core::DataType::bf16;  // of activations and matrix products
     AttentionImplementation attention = AttentionImplementation::flash;
     // false: as PyTorch runs it, on an fp32 copy of the logits with the log-softmax kept; true: one pass over the logits each way, nothing kept beside them.
     bool fused_cross_entropy = false;
+    // A residual addition takes the dropout before it into its own kernel (Megatron-LM's bias_dropout_add_fusion).
+    bool fused_dropout_add = false;
 };
 
 enum class KernelKind { matrix_product, convolution, attention, memory };
 
-// One kernel launch. Matrix products: `batch` products of m x k by k x n. Attention: batch = samples * heads, m = queries, n = keys, k = head dimension; its FLOPs
-// are of the full square also when causal: a device that skips the masked half divides by two. Convolutions: as implicit matrix product (forward: m = output
-// pixels, n = output channels, k = input channels * kernel area; backward_input: m = input pixels; backward_weight: k = output pixels).
-// FLOPs are of products, convolutions and attention; everything else is priced by its bytes.
+// One kernel launch. Matrix products: `batch` products of m x k by k x n. Attention: batch = samples * heads, m = queries, n = keys, k = head dimension; its
+// FLOPs are of the full square also when causal: a device that skips the masked half divides by two. Convolutions: as implicit matrix product (forward: m =
+// output pixels, n = output channels, k = input channels * kernel area; backward_input: m = input pixels; backward_weight: k = output pixels). FLOPs are of
+// products, convolutions and attention; everything else is priced by its bytes.
 struct Kernel {
     KernelKind kind = KernelKind::memory;
     std::int64_t batch = 1, m = 0, n = 0, k = 0;
@@ -38,7 +40,7 @@ struct Kernel {
     core::Flops flops;
     core::Bytes read, written;
     std::int64_t kernel_y = 0, kernel_x = 0, stride = 0;  // convolutions
-    const char* what = "";  // static text for reports: "linear", "softmax", "norm", ...
+    const char* what = "";                                // static text for reports: "linear", "softmax", "norm", ...
 };
 
 // Kernels an eager framework launches for this operator in this phase (empty for views and identities).
@@ -47,7 +49,7 @@ std::vector<Kernel> kernels(const ModelGraph& graph, OperatorId op, Phase phase,
 // What forward keeps until backward, as tensors of the graph (shared between operators: count each once) plus bytes of the operator's own.
 struct SavedForBackward {
     std::vector<TensorId> tensors;
-    core::Bytes extra;  // softmax statistics, masks, norms' mean and deviation
+    core::Bytes extra;               // softmax statistics, masks, norms' mean and deviation
     core::Bytes recomputable_extra;  // of `extra`, what selective recomputation drops (attention scores)
 };
 SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId op, const CostContext& context);

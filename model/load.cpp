@@ -55,7 +55,8 @@ std::optional<Source> from_file(const std::string& path, core::Diagnostics& diag
     const std::optional<core::Value> document = core::load_document(path, diagnostics, referrer, key);
     if (!document) return std::nullopt;
     if (!document->is_table()) {
-        diagnostics.error(document->location.file.empty() ? core::SourceLocation{path, 1, 1} : document->location, key, "a model is described by a table of keys", "see smsim model --help");
+        diagnostics.error(document->location.file.empty() ? core::SourceLocation{path, 1, 1} : document->location, key,
+                          "a model is described by a table of keys", "see smsim model --help");
         return std::nullopt;
     }
     if (path.ends_with(".json")) return from_config(*document, name_of_file(path), diagnostics);
@@ -71,7 +72,8 @@ std::optional<Source> from_catalogue(const std::string& name, core::Diagnostics&
     if (diagnostics.error_count() != errors) return std::nullopt;
     const std::vector<std::string> names = catalogue_names();
     const std::string near = core::did_you_mean(name, names);
-    std::string hint = near.empty() ? "smsim model --list shows the catalogue; a config.json or .toml file may be given instead" : fmt::format("did you mean \"{}\"?", near);
+    std::string hint =
+        near.empty() ? "smsim model --list shows the catalogue; a config.json or .toml file may be given instead" : fmt::format("did you mean \"{}\"?", near);
     if (names.empty()) hint = "no catalogue was found: set SMSIM_MODEL_CATALOG to its directory";
     diagnostics.error(referrer, key, fmt::format("{} = \"{}\" names no model of the catalogue", key, name), hint);
     return std::nullopt;
@@ -83,7 +85,8 @@ void override_with(core::Value& description, const std::string& key, std::int64_
     description[key] = std::move(number);
 }
 
-std::optional<ModelGraph> build(Source source, const LoadOptions& options, const std::string& path, core::Diagnostics& diagnostics, const core::SourceLocation& referrer) {
+std::optional<ModelGraph> build(Source source, const LoadOptions& options, const std::string& path, core::Diagnostics& diagnostics,
+                                const core::SourceLocation& referrer) {
     core::Value& description = source.description;
     if (options.sequence_length) override_with(description, "sequence_length", *options.sequence_length, referrer);
     if (options.image_size) override_with(description, "image_size", *options.image_size, referrer);
@@ -96,11 +99,12 @@ bool looks_like_file(const std::string& reference) {
     return reference.ends_with(".json") || reference.ends_with(".toml") || reference.ends_with(".onnx") || reference.find('/') != std::string::npos;
 }
 
-std::optional<Source> from_reference(const std::string& reference, const LoadOptions& options, core::Diagnostics& diagnostics, const core::SourceLocation& referrer,
-                                     const std::string& key) {
+std::optional<Source> from_reference(const std::string& reference, const LoadOptions& options, core::Diagnostics& diagnostics,
+                                     const core::SourceLocation& referrer, const std::string& key) {
     if (!looks_like_file(reference)) return from_catalogue(reference, diagnostics, referrer, key);
     if (reference.ends_with(".onnx")) {
-        diagnostics.error(referrer, key, fmt::format("{} = \"{}\": ONNX graphs are not read as models", key, reference), "give a catalogue name, a Hugging Face config.json or a .toml description");
+        diagnostics.error(referrer, key, fmt::format("{} = \"{}\": ONNX graphs are not read as models", key, reference),
+                          "give a catalogue name, a Hugging Face config.json or a .toml description");
         return std::nullopt;
     }
     std::string path = resolved(reference, options);
@@ -111,8 +115,8 @@ std::optional<Source> from_reference(const std::string& reference, const LoadOpt
 
 }  // namespace
 
-std::optional<ModelGraph> load_model(const std::string& reference, const LoadOptions& options, core::Diagnostics& diagnostics, const core::SourceLocation& referrer,
-                                     const std::string& key) {
+std::optional<ModelGraph> load_model(const std::string& reference, const LoadOptions& options, core::Diagnostics& diagnostics,
+                                     const core::SourceLocation& referrer, const std::string& key) {
     std::optional<Source> source = from_reference(reference, options, diagnostics, referrer, key);
     if (!source) return std::nullopt;
     return build(std::move(*source), options, key == "MODEL" ? "" : key, diagnostics, referrer);
@@ -127,7 +131,8 @@ std::optional<ModelGraph> load_model(const core::Value& table, const LoadOptions
     if (reader.has("config")) {
         const std::string path = reader.required_string("config");
         if (diagnostics.error_count() != errors) return std::nullopt;
-        source = from_reference(path.ends_with(".json") || path.find('/') != std::string::npos ? path : path + "/config.json", options, diagnostics, reader.location_of("config"), "model.config");
+        source = from_reference(path.ends_with(".json") || path.find('/') != std::string::npos ? path : path + "/config.json", options, diagnostics,
+                                reader.location_of("config"), "model.config");
     } else if (reader.has("name") && !reader.has("family")) {
         const std::string name = reader.required_string("name");
         if (diagnostics.error_count() != errors) return std::nullopt;

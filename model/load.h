@@ -15,10 +15,11 @@ namespace model {
 struct LoadOptions {
     std::optional<std::int64_t> sequence_length = {};  // overrides the model's own default
     std::optional<std::int64_t> image_size = {};
-    std::string directory = {};                    // relative file references are relative to this ("" = current directory)
+    std::string directory = {};  // relative file references are relative to this ("" = current directory)
 };
 
-// MODEL of the command-line contract. Unknown name: did-you-mean; unsupported model_type, missing key: an error, never a guess. `referrer` and `key` say who asked.
+// MODEL of the command-line contract. Unknown name: did-you-mean; unsupported model_type, missing key: an error, never a guess. `referrer` and `key` say who
+// asked.
 std::optional<ModelGraph> load_model(const std::string& reference, const LoadOptions& options, core::Diagnostics& diagnostics,
                                      const core::SourceLocation& referrer = {}, const std::string& key = "model");
 // A literal is a reference, not a table.

@@ -39,10 +39,30 @@ private:
 };
 
 void add(Fingerprint& print, const Attributes& a) {
-    for (std::int64_t n : {std::int64_t(a.has_bias), a.heads, a.kv_heads, a.head_dimension, std::int64_t(a.is_causal), std::int64_t(a.is_rotary), std::int64_t(a.has_alibi),
-                           std::int64_t(a.has_relative_bias), std::int64_t(a.is_cross_attention), a.window, a.local_window, a.relative_buckets, a.relative_distance,
-                           a.position_offset, std::int64_t(a.is_tanh_approximation), a.kernel_y, a.kernel_x, a.stride, a.padding, a.experts, a.experts_per_token,
-                           a.expert_hidden, std::int64_t(a.experts_are_gated), std::int64_t(a.is_shifted)})
+    for (std::int64_t n : {std::int64_t(a.has_bias),
+                           a.heads,
+                           a.kv_heads,
+                           a.head_dimension,
+                           std::int64_t(a.is_causal),
+                           std::int64_t(a.is_rotary),
+                           std::int64_t(a.has_alibi),
+                           std::int64_t(a.has_relative_bias),
+                           std::int64_t(a.is_cross_attention),
+                           a.window,
+                           a.local_window,
+                           a.relative_buckets,
+                           a.relative_distance,
+                           a.position_offset,
+                           std::int64_t(a.is_tanh_approximation),
+                           a.kernel_y,
+                           a.kernel_x,
+                           a.stride,
+                           a.padding,
+                           a.experts,
+                           a.experts_per_token,
+                           a.expert_hidden,
+                           std::int64_t(a.experts_are_gated),
+                           std::int64_t(a.is_shifted)})
         print.add(n);
     for (double n : {a.rotary_fraction, a.rotary_base, a.epsilon, a.probability, a.softmax_scale, a.input_scale}) print.add(n);
 }
@@ -105,7 +125,9 @@ TensorId storage_of(const ModelGraph& graph, TensorId tensor) {
 
 std::string tensor_parallel_obstacle(const ModelGraph& graph, int degree) {
     if (degree == 1) return {};
-    const auto obstacle = [](const char* what, std::int64_t extent, const Operator& op) { return std::string(what) + " = " + std::to_string(extent) + " of " + op.name; };
+    const auto obstacle = [](const char* what, std::int64_t extent, const Operator& op) {
+        return std::string(what) + " = " + std::to_string(extent) + " of " + op.name;
+    };
     // Heads first: widths are their multiples, and a person chooses heads.
     bool has_region = false;
     for (const Operator& op : graph.operators) {
@@ -116,7 +138,8 @@ std::string tensor_parallel_obstacle(const ModelGraph& graph, int degree) {
     }
     for (const Operator& op : graph.operators) {
         if (!op.in_parallel_region) continue;
-        if (op.kind == OperatorKind::mixture_of_experts && op.attributes.expert_hidden % degree != 0) return obstacle("expert_hidden", op.attributes.expert_hidden, op);
+        if (op.kind == OperatorKind::mixture_of_experts && op.attributes.expert_hidden % degree != 0)
+            return obstacle("expert_hidden", op.attributes.expert_hidden, op);
         if (op.kind != OperatorKind::linear) continue;
         const Parameter& weight = graph.parameter(op.parameters[0]);
         const bool is_head = weight.split_dimension == 0 && weight.shape[0] == graph.vocabulary;
@@ -129,8 +152,9 @@ std::string tensor_parallel_obstacle(const ModelGraph& graph, int degree) {
 
 std::string sequence_parallel_obstacle(const ModelGraph& graph) {
     for (const Operator& op : graph.operators) {
-        const bool picks_tokens = op.kind == OperatorKind::select_first_token || op.kind == OperatorKind::select_positions || op.kind == OperatorKind::transpose ||
-                                  op.kind == OperatorKind::average_tokens || op.kind == OperatorKind::prepend_token || op.kind == OperatorKind::merge_patches;
+        const bool picks_tokens = op.kind == OperatorKind::select_first_token || op.kind == OperatorKind::select_positions ||
+                                  op.kind == OperatorKind::transpose || op.kind == OperatorKind::average_tokens || op.kind == OperatorKind::prepend_token ||
+                                  op.kind == OperatorKind::merge_patches;
         if (picks_tokens && !op.in_parallel_region) return std::string(name_of(op.kind)) + " of " + op.name + " needs all tokens of a sample";
     }
     return {};

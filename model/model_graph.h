@@ -33,17 +33,17 @@ struct Module {
 
 struct ModelGraph {
     std::string name;
-    std::string family;                   // "gpt", "llama", "bert", "t5", "mixtral", "resnet", "convnet", ...
-    std::vector<Tensor> tensors;          // indexed by TensorId
-    std::vector<Parameter> parameters;    // indexed by ParameterId; a parameter used by two operators is tied and counted once
-    std::vector<Operator> operators;      // indexed by OperatorId, topological
+    std::string family;                 // "gpt", "llama", "bert", "t5", "mixtral", "resnet", "convnet", ...
+    std::vector<Tensor> tensors;        // indexed by TensorId
+    std::vector<Parameter> parameters;  // indexed by ParameterId; a parameter used by two operators is tied and counted once
+    std::vector<Operator> operators;    // indexed by OperatorId, topological
     std::vector<Unit> units;
-    std::vector<Module> modules;          // [0] is the root
-    std::int64_t tokens_per_sample = 0;   // sequence length of language models (decoder's for T5); 0 for vision
+    std::vector<Module> modules;                 // [0] is the root
+    std::int64_t tokens_per_sample = 0;          // sequence length of language models (decoder's for T5); 0 for vision
     std::int64_t encoder_tokens_per_sample = 0;  // T5
     std::int64_t vocabulary = 0;
-    std::int64_t image_size = 0;          // vision
-    std::vector<std::string> assumptions; // what the source did not say
+    std::int64_t image_size = 0;           // vision
+    std::vector<std::string> assumptions;  // what the source did not say
 
     const Tensor& tensor(TensorId id) const { return tensors[static_cast<std::size_t>(id.index)]; }
     const Parameter& parameter(ParameterId id) const { return parameters[static_cast<std::size_t>(id.index)]; }
@@ -61,12 +61,14 @@ struct TiedParameter {
     std::vector<std::int32_t> units;
 };
 std::vector<TiedParameter> tied_parameters(const ModelGraph& graph);
-// Tensors produced by operators before index `boundary` (of a partition: units[u].operators.begin) and consumed at or after it (data-loader inputs excepted: every stage reads its own), ascending.
+// Tensors produced by operators before index `boundary` (of a partition: units[u].operators.begin) and consumed at or after it (data-loader inputs excepted:
+// every stage reads its own), ascending.
 std::vector<TensorId> tensors_crossing(const ModelGraph& graph, std::int32_t boundary);
-// The tensor whose buffer this one is: through views (flatten) and parallel_enter, which is the identity without sequence parallelism; with it, what is kept for
-// backward is the share before the gather, gathered again in backward (arXiv 2205.05198, section 4.2.2).
+// The tensor whose buffer this one is: through views (flatten) and parallel_enter, which is the identity without sequence parallelism; with it, what is kept
+// for backward is the share before the gather, gathered again in backward (arXiv 2205.05198, section 4.2.2).
 TensorId storage_of(const ModelGraph& graph, TensorId tensor);
-// Why this tensor-parallel degree cannot split the model ("heads = 28 of layers.0.attention.core"), or empty. Vocabularies may split unevenly (the last rank pads).
+// Why this tensor-parallel degree cannot split the model ("heads = 28 of layers.0.attention.core"), or empty. Vocabularies may split unevenly (the last rank
+// pads).
 std::string tensor_parallel_obstacle(const ModelGraph& graph, int degree);
 // Why sequence parallelism cannot run the model (operators outside regions that pick single tokens), or empty.
 std::string sequence_parallel_obstacle(const ModelGraph& graph);

@@ -37,8 +37,8 @@ enum class OperatorKind {
     gated_silu,  // [s, 2f] -> [s, f]: silu(first half) * second half
     gated_gelu,
     dropout,
-    add,          // residual: two inputs of one shape
-    conv2d,       // [c, y, x] -> [c', y', x']; parameters weight [c', c, ky, kx], optional bias
+    add,     // residual: two inputs of one shape
+    conv2d,  // [c, y, x] -> [c', y', x']; parameters weight [c', c, ky, kx], optional bias
     max_pool,
     average_pool,        // [c, y, x] -> [c, y', x'] (global: kernel = image)
     flatten,             // [c, y, x] -> [1, c y x]: one row per sample
@@ -81,13 +81,15 @@ struct Parameter {
     std::vector<std::int64_t> shape;  // unsplit
     int split_dimension = -1;         // divided over the tensor-parallel group; -1 = replicated
     std::int64_t split_blocks = 1;    // the split dimension is made of this many blocks each divided over the group (3 for packed q, k, v; 2 for gate, up)
-    std::vector<std::int64_t> split_sections;  // sizes of the blocks where they are unequal (grouped-query attention: heads d, kv_heads d, kv_heads d), else empty
+    std::vector<std::int64_t>
+        split_sections;  // sizes of the blocks where they are unequal (grouped-query attention: heads d, kv_heads d, kv_heads d), else empty
     Initialization initialization = Initialization::normal;
-    double deviation = 0.02;          // of the normal initialisation
-    bool is_expert = false;           // dimension 0 is the experts of a mixture: divided by the expert-parallel degree
-    bool has_partial_gradient = false;  // replicated, but each tensor-parallel rank computes a share of its gradient, to be summed over the group (router of a mixture)
-    bool is_task_head = false;        // trained, but not in the published count (BERT's heads: the papers and hubs count BertModel)
-    bool decays = true;               // weight decay applies (not to norms and biases)
+    double deviation = 0.02;  // of the normal initialisation
+    bool is_expert = false;   // dimension 0 is the experts of a mixture: divided by the expert-parallel degree
+    bool has_partial_gradient =
+        false;                  // replicated, but each tensor-parallel rank computes a share of its gradient, to be summed over the group (router of a mixture)
+    bool is_task_head = false;  // trained, but not in the published count (BERT's heads: the papers and hubs count BertModel)
+    bool decays = true;         // weight decay applies (not to norms and biases)
 };
 
 // Attributes that shapes do not tell; which of them matter depends on the kind.
@@ -99,12 +101,12 @@ struct Attributes {
     bool is_rotary = false;
     double rotary_fraction = 1.0, rotary_base = 10000.0;
     bool has_alibi = false;
-    bool has_relative_bias = false;        // T5
+    bool has_relative_bias = false;  // T5
     bool is_cross_attention = false;
-    std::int64_t window = 0;               // sliding window, 0 = none
-    std::int64_t local_window = 0;         // attention only inside blocks of this many tokens (Swin: 49), 0 = none
-    bool is_shifted = false;               // of Swin's windows: by half a window, every other layer
-    double softmax_scale = 0;              // of the scores; 0 = 1/sqrt(head_dimension) (T5: 1)
+    std::int64_t window = 0;                                   // sliding window, 0 = none
+    std::int64_t local_window = 0;                             // attention only inside blocks of this many tokens (Swin: 49), 0 = none
+    bool is_shifted = false;                                   // of Swin's windows: by half a window, every other layer
+    double softmax_scale = 0;                                  // of the scores; 0 = 1/sqrt(head_dimension) (T5: 1)
     std::int64_t relative_buckets = 0, relative_distance = 0;  // T5: buckets and largest distance told apart
     // linear: x is multiplied by this first (T5's tied head: 1/sqrt(hidden))
     double input_scale = 1.0;
@@ -114,7 +116,7 @@ struct Attributes {
     bool is_tanh_approximation = false;
     // norms, dropout
     double epsilon = 1e-5;
-    double probability = 0;                // of dropout
+    double probability = 0;  // of dropout
     // convolution and pooling
     std::int64_t kernel_y = 0, kernel_x = 0, stride = 1, padding = 0;
     // mixture of experts
@@ -129,9 +131,9 @@ struct Operator {
     TensorId output;
     std::vector<ParameterId> parameters;
     Attributes attributes;
-    std::int32_t unit = 0;  // partition unit (see ModelGraph::units)
+    std::int32_t unit = 0;            // partition unit (see ModelGraph::units)
     bool in_parallel_region = false;  // from parallel_enter (included) to parallel_exit (excluded): with sequence parallelism it sees all tokens
-    bool in_attention_core = false;  // recomputed by selective recomputation (scores, softmax, its dropout, context)
+    bool in_attention_core = false;   // recomputed by selective recomputation (scores, softmax, its dropout, context)
 };
 
 std::int64_t element_count(const std::vector<std::int64_t>& shape);

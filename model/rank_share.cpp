@@ -40,7 +40,9 @@ std::int64_t parameter_elements(const ModelGraph& graph, ParameterId id, const C
     return count;
 }
 
-std::int64_t rank_heads(const Operator& op, std::int64_t heads, const CostContext& context) { return op.in_parallel_region ? share(heads, context.tensor_parallel) : heads; }
+std::int64_t rank_heads(const Operator& op, std::int64_t heads, const CostContext& context) {
+    return op.in_parallel_region ? share(heads, context.tensor_parallel) : heads;
+}
 
 AttentionShape attention_shape(const ModelGraph& graph, const Operator& op, const CostContext& context) {
     const Attributes& a = op.attributes;

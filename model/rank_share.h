@@ -25,7 +25,8 @@ struct AttentionShape {
     double scores() const { return static_cast<double>(batch) * static_cast<double>(queries) * static_cast<double>(keys); }
 };
 AttentionShape attention_shape(const ModelGraph& graph, const Operator& op, const CostContext& context);
-// Tokens of a mixture and their copies, one for each chosen expert; with experts spread over ranks the copies of all of them meet, evenly, at the experts of this one.
+// Tokens of a mixture and their copies, one for each chosen expert; with experts spread over ranks the copies of all of them meet, evenly, at the experts of
+// this one.
 struct MixtureShape {
     std::int64_t tokens = 0, copies = 0, experts = 0, rows_per_expert = 0, hidden = 0, first_width = 0, width = 0;
 };

@@ -1,4 +1,5 @@
-// What an autograd engine keeps between forward and backward, operator by operator. For a GPT layer it sums to the count of Korthikanti et al. (arXiv 2205.05198, section 4.1).
+// What an autograd engine keeps between forward and backward, operator by operator. For a GPT layer it sums to the count of Korthikanti et al. (arXiv
+// 2205.05198, section 4.1).
 #include <algorithm>
 
 #include "model/rank_share.h"
@@ -66,15 +67,17 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
         case OperatorKind::conv2d: keep(op.inputs[0]); break;
         case OperatorKind::relu:
         case OperatorKind::tanh: keep(op.output); break;
-        case OperatorKind::dropout: saved.extra = core::Bytes(y.elements()); break;  // mask, one byte an element
+        case OperatorKind::dropout: saved.extra = core::Bytes(y.elements()); break;         // mask, one byte an element
         case OperatorKind::max_pool: saved.extra = core::Bytes(8.0 * y.elements()); break;  // 64-bit index of each maximum, not the input
         case OperatorKind::mixture_of_experts: {
             keep(op.inputs[0]);
             const MixtureShape s = mixture_shape(graph, op, context);
             const double copies = static_cast<double>(s.copies);
-            // Router probabilities (fp32), weight and index of each copy; dispatched tokens, first product, its activation, second product (for the weights' gradient).
-            saved.extra = core::Bytes(4.0 * static_cast<double>(s.tokens) * static_cast<double>(op.attributes.experts) + 12.0 * copies +
-                                      copies * size * (2.0 * static_cast<double>(s.hidden) + static_cast<double>(s.first_width) + static_cast<double>(s.width)));
+            // Router probabilities (fp32), weight and index of each copy; dispatched tokens, first product, its activation, second product (for the weights'
+            // gradient).
+            saved.extra =
+                core::Bytes(4.0 * static_cast<double>(s.tokens) * static_cast<double>(op.attributes.experts) + 12.0 * copies +
+                            copies * size * (2.0 * static_cast<double>(s.hidden) + static_cast<double>(s.first_width) + static_cast<double>(s.width)));
             break;
         }
         case OperatorKind::cross_entropy:

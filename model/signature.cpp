@@ -39,7 +39,9 @@ std::string signature(const ModelGraph& graph, OperatorId id, const CostContext&
             text += a.has_relative_bias ? " relative_bias" : "";
             text += a.is_shifted ? " shifted" : "";
             text += a.probability > 0 ? " dropout" : "";
-            text += context.attention == AttentionImplementation::flash ? " flash" : context.attention == AttentionImplementation::unfused ? " unfused" : " fused_softmax";
+            text += context.attention == AttentionImplementation::flash     ? " flash"
+                    : context.attention == AttentionImplementation::unfused ? " unfused"
+                                                                            : " fused_softmax";
             break;
         }
         case OperatorKind::conv2d:

@@ -117,7 +117,9 @@ ModelGraph build_bert(const BertDescription& d) {
             builder.loss(scores, builder.input("span", {2}, core::DataType::int64));
             break;
         }
-        case BertTask::classification: label_loss(builder, "classifier", builder.dropout("dropout", pooled(builder, x, d), d.hidden_dropout), d.classes, d); break;
+        case BertTask::classification:
+            label_loss(builder, "classifier", builder.dropout("dropout", pooled(builder, x, d), d.hidden_dropout), d.classes, d);
+            break;
     }
     builder.close();
 

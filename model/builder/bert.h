@@ -5,7 +5,8 @@
 
 namespace model {
 
-// pretraining: masked tokens and next sentence. masked_lm: masked tokens only. question_answering: start and end of a span. classification: one label of a sequence.
+// pretraining: masked tokens and next sentence. masked_lm: masked tokens only. question_answering: start and end of a span. classification: one label of a
+// sequence.
 enum class BertTask { pretraining, masked_lm, question_answering, classification };
 
 struct BertDescription {

@@ -1,4 +1,5 @@
-// Convolutional networks: ResNet and wide ResNet as torchvision builds them, and small stacks like the MNIST network of the SageMaker model-parallel announcement.
+// Convolutional networks: ResNet and wide ResNet as torchvision builds them, and small stacks like the MNIST network of the SageMaker model-parallel
+// announcement.
 #pragma once
 
 #include <vector>
@@ -9,8 +10,8 @@ namespace model {
 
 struct ResnetDescription {
     std::string name, family = "resnet";
-    std::int64_t depth = 50;         // 18, 34 (basic blocks), 50, 101, 152 (bottlenecks)
-    std::int64_t width_factor = 1;   // of the bottleneck's inner convolutions: 2 in wide_resnet50_2
+    std::int64_t depth = 50;        // 18, 34 (basic blocks), 50, 101, 152 (bottlenecks)
+    std::int64_t width_factor = 1;  // of the bottleneck's inner convolutions: 2 in wide_resnet50_2
     std::int64_t image_size = 224, channels = 3, classes = 1000;
 };
 inline constexpr std::int64_t resnet_depths[] = {18, 34, 50, 101, 152};

@@ -70,8 +70,8 @@ TensorId sequential_layer(GraphBuilder& builder, TensorId x, const DecoderDescri
     return builder.add("mlp_residual", branch, x);
 }
 
-// x + attention(norm(x)) + mlp(norm'(x)): each branch has its own region and its own all-reduce of gradients. Without dropout the partial sums of both branches are added
-// before one common exit (GPT-NeoX, "gpt_j_residual": one reduction instead of two).
+// x + attention(norm(x)) + mlp(norm'(x)): each branch has its own region and its own all-reduce of gradients. Without dropout the partial sums of both branches
+// are added before one common exit (GPT-NeoX, "gpt_j_residual": one reduction instead of two).
 TensorId parallel_layer(GraphBuilder& builder, TensorId x, const DecoderDescription& d, const LayerRecipe& r) {
     const TensorId attention_input = norm(builder, "attention_norm", x, d);
     const TensorId mlp_input = d.shares_norm ? attention_input : norm(builder, "mlp_norm", x, d);

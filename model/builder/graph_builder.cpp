@@ -135,7 +135,8 @@ TensorId GraphBuilder::position_embedding(const std::string& name, TensorId x, s
 }
 
 TensorId GraphBuilder::prepend_token(const std::string& name, TensorId x) {
-    return append(OperatorKind::prepend_token, name, {x}, {parameter(name + ".weight", weight({1, shape(x)[1]}, 0.02))}, activation({shape(x)[0] + 1, shape(x)[1]}));
+    return append(OperatorKind::prepend_token, name, {x}, {parameter(name + ".weight", weight({1, shape(x)[1]}, 0.02))},
+                  activation({shape(x)[0] + 1, shape(x)[1]}));
 }
 
 TensorId GraphBuilder::linear(const std::string& name, TensorId x, std::int64_t outputs, const LinearOptions& options) {
@@ -231,7 +232,8 @@ TensorId GraphBuilder::dropout(const std::string& name, TensorId x, double proba
 
 TensorId GraphBuilder::add(const std::string& name, TensorId a, TensorId b) { return append(OperatorKind::add, name, {a, b}, {}, like(a)); }
 
-TensorId GraphBuilder::conv2d(const std::string& name, TensorId x, std::int64_t channels, std::int64_t kernel, std::int64_t stride, std::int64_t padding, bool has_bias) {
+TensorId GraphBuilder::conv2d(const std::string& name, TensorId x, std::int64_t channels, std::int64_t kernel, std::int64_t stride, std::int64_t padding,
+                              bool has_bias) {
     Attributes attributes;
     attributes.kernel_y = attributes.kernel_x = kernel;
     attributes.stride = stride;

@@ -17,7 +17,7 @@ struct LinearOptions {
     std::vector<std::int64_t> split_sections;  // of a column split with unequal blocks
     double deviation = 0.02;
     double input_scale = 1.0;
-    ParameterId tied_weight;                   // use this weight instead of a new one
+    ParameterId tied_weight;  // use this weight instead of a new one
     bool is_task_head = false;
 };
 
@@ -43,7 +43,8 @@ public:
     TensorId batch_norm(const std::string& name, TensorId x);
     // `key_value` is invalid for self-attention; `relative_bias` is invalid without.
     TensorId attention(const std::string& name, TensorId query, TensorId key_value, const Attributes& attributes, ParameterId relative_bias = {});
-    TensorId unary(OperatorKind kind, const std::string& name, TensorId x, bool is_tanh_approximation = false);  // one output of the input's shape (gated: half the last dimension)
+    TensorId unary(OperatorKind kind, const std::string& name, TensorId x,
+                   bool is_tanh_approximation = false);                         // one output of the input's shape (gated: half the last dimension)
     TensorId dropout(const std::string& name, TensorId x, double probability);  // x itself when the probability is zero
     TensorId add(const std::string& name, TensorId a, TensorId b);
     TensorId conv2d(const std::string& name, TensorId x, std::int64_t channels, std::int64_t kernel, std::int64_t stride, std::int64_t padding, bool has_bias);
@@ -65,7 +66,8 @@ public:
     ModelGraph finish();
 
 private:
-    TensorId append(OperatorKind kind, const std::string& name, std::vector<TensorId> inputs, std::vector<ParameterId> parameters, Tensor output, const Attributes& attributes = {});
+    TensorId append(OperatorKind kind, const std::string& name, std::vector<TensorId> inputs, std::vector<ParameterId> parameters, Tensor output,
+                    const Attributes& attributes = {});
     Tensor like(TensorId x) const;  // an output of x's shape and split
 
     std::string path_of(const std::string& name) const;

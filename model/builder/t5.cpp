@@ -57,7 +57,8 @@ public:
         head.deviation = 1.0 / std::sqrt(static_cast<double>(d.hidden));
         if (d.is_tied) {
             head.tied_weight = table;
-            head.input_scale = 1.0 / std::sqrt(static_cast<double>(d.hidden));  // the tied table is of deviation 1 (mesh-tensorflow; transformers' T5 does the same)
+            head.input_scale =
+                1.0 / std::sqrt(static_cast<double>(d.hidden));  // the tied table is of deviation 1 (mesh-tensorflow; transformers' T5 does the same)
         }
         const TensorId logits = builder.linear("logits", builder.enter("enter", x), d.vocabulary, head);
         builder.loss(logits, builder.input("labels", {d.decoder_sequence_length}, core::DataType::int64));
@@ -107,7 +108,8 @@ private:
         const TensorId normed = builder.rms_norm(name + "_norm", x, d.epsilon);
         builder.open(name);
         const TensorId entered = builder.enter("enter", normed);
-        TensorId branch = memory.is_valid() ? cross_attention(builder, entered, builder.enter("memory_enter", memory), layer) : self_attention(builder, entered, layer);
+        TensorId branch =
+            memory.is_valid() ? cross_attention(builder, entered, builder.enter("memory_enter", memory), layer) : self_attention(builder, entered, layer);
         branch = builder.dropout("dropout", builder.exit("exit", branch), d.dropout);
         builder.close();
         return builder.add(name + "_residual", branch, x);

@@ -7,18 +7,18 @@
 namespace model {
 
 struct AttentionLayer {
-    Attributes attributes;             // heads, kv_heads, head_dimension, masks, positions, dropout of the probabilities
+    Attributes attributes;  // heads, kv_heads, head_dimension, masks, positions, dropout of the probabilities
     bool has_qkv_bias = true, has_output_bias = true;
     double deviation = 0.02, output_deviation = 0.02;
     ParameterId relative_bias;
-    bool has_region = true;            // false: replicated weights, no tensor parallelism (vision)
+    bool has_region = true;  // false: replicated weights, no tensor parallelism (vision)
 };
 
 struct FeedForward {
     std::int64_t width = 0;
     Activation activation = Activation::gelu;
     bool has_bias = true;
-    double dropout = 0;                // between the two linears (T5)
+    double dropout = 0;  // between the two linears (T5)
     double deviation = 0.02, output_deviation = 0.02;
     bool has_region = true;
 };

@@ -6,7 +6,9 @@ namespace model {
 
 namespace {
 
-TensorId image(GraphBuilder& builder, std::int64_t channels, std::int64_t size) { return builder.input("images", {channels, size, size}, core::DataType::fp32); }
+TensorId image(GraphBuilder& builder, std::int64_t channels, std::int64_t size) {
+    return builder.input("images", {channels, size, size}, core::DataType::fp32);
+}
 
 // x + attention(norm(x)), then x + mlp(norm(x)).
 TensorId encoder_layer(GraphBuilder& builder, TensorId x, const AttentionLayer& attention, const FeedForward& mlp, double epsilon, double dropout) {

@@ -1,4 +1,5 @@
-// Vision transformers: ViT (arXiv 2010.11929) and Swin (arXiv 2103.14030), images [3, size, size] to one label. Weights are replicated: no tensor-parallel regions.
+// Vision transformers: ViT (arXiv 2010.11929) and Swin (arXiv 2103.14030), images [3, size, size] to one label. Weights are replicated: no tensor-parallel
+// regions.
 #pragma once
 
 #include <vector>

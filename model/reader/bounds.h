@@ -6,12 +6,12 @@
 namespace model {
 
 inline constexpr core::IntegerRange hidden_range{1, std::int64_t(1) << 18};
-inline constexpr core::IntegerRange width_range{1, std::int64_t(1) << 22};       // feed-forward
-inline constexpr core::IntegerRange layer_range{1, 4096};                        // 4096 layers build in tens of megabytes
+inline constexpr core::IntegerRange width_range{1, std::int64_t(1) << 22};  // feed-forward
+inline constexpr core::IntegerRange layer_range{1, 4096};                   // 4096 layers build in tens of megabytes
 inline constexpr core::IntegerRange head_range{1, 1 << 14};
 inline constexpr core::IntegerRange head_dimension_range{1, 1 << 14};
 inline constexpr core::IntegerRange vocabulary_range{2, std::int64_t(1) << 28};
-inline constexpr core::IntegerRange token_range{1, std::int64_t(1) << 28};       // sequence lengths and positions
+inline constexpr core::IntegerRange token_range{1, std::int64_t(1) << 28};  // sequence lengths and positions
 inline constexpr core::IntegerRange expert_range{1, 1 << 14};
 inline constexpr core::IntegerRange image_range{1, 1 << 14};
 inline constexpr core::IntegerRange class_range{2, std::int64_t(1) << 24};

@@ -68,7 +68,8 @@ std::string catalogue_directory() {
     std::error_code failure;
     const fs::path tool = fs::read_symlink("/proc/self/exe", failure);
     if (!failure)
-        if (const fs::path installed = tool.parent_path().parent_path() / "share" / "smsim" / "model" / "catalog"; fs::is_directory(installed, failure)) return installed.string();
+        if (const fs::path installed = tool.parent_path().parent_path() / "share" / "smsim" / "model" / "catalog"; fs::is_directory(installed, failure))
+            return installed.string();
     if (const fs::path source = fs::path(SOURCE_DIR) / "model" / "catalog"; fs::is_directory(source, failure)) return source.string();
     return {};
 }

@@ -22,10 +22,13 @@ using core::TableReader;
 
 const std::vector<std::string> provenance_keys = {"family", "name", "source", "notes", "aliases", "published_parameters"};
 
-const std::vector<std::pair<std::string, Activation>> activations = {
-    {"gelu", Activation::gelu},           {"gelu_tanh", Activation::gelu_tanh},   {"relu", Activation::relu},
-    {"silu", Activation::silu},           {"gated_silu", Activation::gated_silu}, {"gated_gelu", Activation::gated_gelu},
-    {"gated_gelu_tanh", Activation::gated_gelu_tanh}};
+const std::vector<std::pair<std::string, Activation>> activations = {{"gelu", Activation::gelu},
+                                                                     {"gelu_tanh", Activation::gelu_tanh},
+                                                                     {"relu", Activation::relu},
+                                                                     {"silu", Activation::silu},
+                                                                     {"gated_silu", Activation::gated_silu},
+                                                                     {"gated_gelu", Activation::gated_gelu},
+                                                                     {"gated_gelu_tanh", Activation::gated_gelu_tanh}};
 
 Activation read_activation(TableReader& reader, Activation fallback) {
     std::vector<std::string> names;
@@ -38,7 +41,8 @@ Activation read_activation(TableReader& reader, Activation fallback) {
 
 void must_divide(TableReader& reader, const char* key, std::int64_t divisor, const char* of, std::int64_t whole) {
     if (whole % divisor != 0)
-        reader.error(key, fmt::format("{} = {} does not divide {} = {}", reader.path_of(key), divisor, of, whole), fmt::format("choose a divisor of {}", whole));
+        reader.error(key, fmt::format("{} = {} does not divide {} = {}", reader.path_of(key), divisor, of, whole),
+                     fmt::format("choose a divisor of {}", whole));
 }
 
 // What sets the families of decoders apart before any key is read.
@@ -91,9 +95,10 @@ void apply_qwen2(DecoderDescription& d) {
     d.epsilon = 1e-6;
 }
 
-const Preset presets[] = {{"gpt", "gpt", apply_gpt},           {"gpt2", "gpt", apply_gpt},       {"opt", "gpt", apply_opt},         {"bloom", "gpt", apply_bloom},
-                          {"mpt", "gpt", apply_mpt},           {"gpt-neox", "gpt", apply_gpt_neox}, {"gptj", "gpt", apply_gptj},    {"llama", "llama", apply_llama},
-                          {"mistral", "llama", apply_llama},   {"qwen2", "llama", apply_qwen2},  {"mixtral", "mixtral", apply_llama}};
+const Preset presets[] = {{"gpt", "gpt", apply_gpt},       {"gpt2", "gpt", apply_gpt},         {"opt", "gpt", apply_opt},
+                          {"bloom", "gpt", apply_bloom},   {"mpt", "gpt", apply_mpt},          {"gpt-neox", "gpt", apply_gpt_neox},
+                          {"gptj", "gpt", apply_gptj},     {"llama", "llama", apply_llama},    {"mistral", "llama", apply_llama},
+                          {"qwen2", "llama", apply_qwen2}, {"mixtral", "mixtral", apply_llama}};
 
 std::optional<ModelGraph> decoder(TableReader& reader, const Preset& preset, const std::string& name, std::vector<std::string>& assumptions) {
     DecoderDescription d;
@@ -151,15 +156,19 @@ std::optional<ModelGraph> decoder(TableReader& reader, const Preset& preset, con
     must_divide(reader, "kv_heads", d.kv_heads, "heads", d.heads);
     if (d.is_parallel_residual && d.shares_norm && d.norm == NormKind::rms_norm) d.shares_norm = false;
     if (d.experts_per_token > d.experts)
-        reader.error("experts_per_token", fmt::format("{} = {} is more than experts = {}", reader.path_of("experts_per_token"), d.experts_per_token, d.experts), "choose at most that many");
+        reader.error("experts_per_token", fmt::format("{} = {} is more than experts = {}", reader.path_of("experts_per_token"), d.experts_per_token, d.experts),
+                     "choose at most that many");
     if (!positions && !sequence_length)
-        reader.error("sequence_length", fmt::format("{} is missing, and so is max_positions", reader.path_of("sequence_length")), "give the tokens of a sample");
+        reader.error("sequence_length", fmt::format("{} is missing, and so is max_positions", reader.path_of("sequence_length")),
+                     "give the tokens of a sample");
     d.sequence_length = sequence_length ? *sequence_length : positions.value_or(1);
     if (d.encoding == PositionEncoding::learned) {
         d.positions = positions.value_or(d.sequence_length) + d.position_offset;
-        if (!positions) assumptions.push_back(fmt::format("max_positions is not given: the learned position table has sequence_length = {} rows", d.sequence_length));
+        if (!positions)
+            assumptions.push_back(fmt::format("max_positions is not given: the learned position table has sequence_length = {} rows", d.sequence_length));
         if (positions && d.sequence_length > *positions)
-            reader.error("sequence_length", fmt::format("{} = {} is longer than the learned positions, {}", reader.path_of("sequence_length"), d.sequence_length, *positions),
+            reader.error("sequence_length",
+                         fmt::format("{} = {} is longer than the learned positions, {}", reader.path_of("sequence_length"), d.sequence_length, *positions),
                          fmt::format("choose at most {} or give a larger max_positions", *positions));
     } else if (positions && d.sequence_length > *positions) {
         assumptions.push_back(fmt::format("sequence length {} is beyond the {} positions the model was trained for", d.sequence_length, *positions));
@@ -172,7 +181,8 @@ std::optional<ModelGraph> decoder(TableReader& reader, const Preset& preset, con
                          4.0 * static_cast<double>(d.layers) * static_cast<double>(d.hidden) * static_cast<double>(d.heads * d.head_dimension) +
                          2.0 * static_cast<double>(d.vocabulary) * static_cast<double>(d.hidden);
     if (about > most_parameters) {
-        reader.error("hidden", fmt::format("these dimensions make a model of about {:.3g} parameters; {:.0e} is the most", about, most_parameters), "check the dimensions for slips");
+        reader.error("hidden", fmt::format("these dimensions make a model of about {:.3g} parameters; {:.0e} is the most", about, most_parameters),
+                     "check the dimensions for slips");
         return std::nullopt;
     }
     return build_decoder(d);
@@ -196,23 +206,33 @@ std::optional<ModelGraph> bert(TableReader& reader, const std::string& name, std
     d.hidden_dropout = reader.real("dropout", 0, probability_range);
     d.attention_dropout = reader.real("attention_dropout", 0, probability_range);
     const std::string task = reader.optional_choice("task", {"pretraining", "masked_lm", "question_answering", "classification"}).value_or("pretraining");
-    d.task = task == "pretraining" ? BertTask::pretraining : task == "masked_lm" ? BertTask::masked_lm : task == "question_answering" ? BertTask::question_answering : BertTask::classification;
+    d.task = task == "pretraining"          ? BertTask::pretraining
+             : task == "masked_lm"          ? BertTask::masked_lm
+             : task == "question_answering" ? BertTask::question_answering
+                                            : BertTask::classification;
     d.masked_positions = reader.integer("masked_positions", 0, {0, token_range.greatest});
     d.classes = reader.integer("classes", 2, class_range);
     reader.finish();
     if (diagnostics.error_count() != errors) return std::nullopt;
     must_divide(reader, "heads", d.heads, "hidden", d.hidden);
-    if (!positions && !sequence_length) reader.error("sequence_length", fmt::format("{} is missing, and so is max_positions", reader.path_of("sequence_length")), "give the tokens of a sample");
+    if (!positions && !sequence_length)
+        reader.error("sequence_length", fmt::format("{} is missing, and so is max_positions", reader.path_of("sequence_length")),
+                     "give the tokens of a sample");
     d.sequence_length = sequence_length ? *sequence_length : positions.value_or(1);
     d.positions = positions.value_or(d.sequence_length);
-    if (!positions) assumptions.push_back(fmt::format("max_positions is not given: the learned position table has sequence_length = {} rows", d.sequence_length));
+    if (!positions)
+        assumptions.push_back(fmt::format("max_positions is not given: the learned position table has sequence_length = {} rows", d.sequence_length));
     if (d.sequence_length > d.positions)
-        reader.error("sequence_length", fmt::format("{} = {} is longer than the learned positions, {}", reader.path_of("sequence_length"), d.sequence_length, d.positions),
+        reader.error("sequence_length",
+                     fmt::format("{} = {} is longer than the learned positions, {}", reader.path_of("sequence_length"), d.sequence_length, d.positions),
                      fmt::format("choose at most {}", d.positions));
     if (d.masked_positions > d.sequence_length)
-        reader.error("masked_positions", fmt::format("{} = {} is more than the tokens of a sample, {}", reader.path_of("masked_positions"), d.masked_positions, d.sequence_length),
+        reader.error("masked_positions",
+                     fmt::format("{} = {} is more than the tokens of a sample, {}", reader.path_of("masked_positions"), d.masked_positions, d.sequence_length),
                      "give 0 for logits of all tokens");
-    if (is_gated(d.activation)) reader.error("activation", fmt::format("{} is gated, which BERT's feed-forward is not", reader.path_of("activation")), "choose gelu, gelu_tanh, relu or silu");
+    if (is_gated(d.activation))
+        reader.error("activation", fmt::format("{} is gated, which BERT's feed-forward is not", reader.path_of("activation")),
+                     "choose gelu, gelu_tanh, relu or silu");
     if (diagnostics.error_count() != errors) return std::nullopt;
     return build_bert(d);
 }
@@ -290,7 +310,8 @@ std::optional<ModelGraph> swin(TableReader& reader, const std::string& name) {
     reader.finish();
     if (diagnostics.error_count() != errors) return std::nullopt;
     if (d.depths.empty() || d.depths.size() > 8 || d.depths.size() != d.heads.size()) {
-        reader.error("stage_heads", fmt::format("{} has {} stages, depths has {}", reader.path_of("stage_heads"), d.heads.size(), d.depths.size()), "give 1 to 8 stages, one number each in both");
+        reader.error("stage_heads", fmt::format("{} has {} stages, depths has {}", reader.path_of("stage_heads"), d.heads.size(), d.depths.size()),
+                     "give 1 to 8 stages, one number each in both");
         return std::nullopt;
     }
     must_divide(reader, "patch", d.patch, "image_size", d.image_size);
@@ -318,7 +339,8 @@ std::optional<ModelGraph> resnet(TableReader& reader, const std::string& name) {
     if (std::find(std::begin(resnet_depths), std::end(resnet_depths), d.depth) == std::end(resnet_depths))
         reader.error("depth", fmt::format("{} = {} is no ResNet", reader.path_of("depth"), d.depth), "choose 18, 34, 50, 101 or 152");
     if (d.width_factor != 1 && d.depth < 50)
-        reader.error("width_factor", fmt::format("{} = {} needs bottleneck blocks", reader.path_of("width_factor"), d.width_factor), "choose depth 50, 101 or 152");
+        reader.error("width_factor", fmt::format("{} = {} needs bottleneck blocks", reader.path_of("width_factor"), d.width_factor),
+                     "choose depth 50, 101 or 152");
     if (diagnostics.error_count() != errors) return std::nullopt;
     return build_resnet(d);
 }
@@ -339,7 +361,9 @@ std::optional<ModelGraph> convnet(TableReader& reader, const std::string& name) 
     if (diagnostics.error_count() != errors) return std::nullopt;
     if (d.convolutions.size() + d.dense.size() > 1000) reader.error("convolutions", "more than 1000 layers", "check the lists for slips");
     if (static_cast<std::int64_t>(d.convolutions.size()) * (d.kernel - 1) >= d.image_size)
-        reader.error("convolutions", fmt::format("{} valid convolutions of kernel {} leave nothing of an image of {}", d.convolutions.size(), d.kernel, d.image_size), "use fewer or a larger image");
+        reader.error("convolutions",
+                     fmt::format("{} valid convolutions of kernel {} leave nothing of an image of {}", d.convolutions.size(), d.kernel, d.image_size),
+                     "use fewer or a larger image");
     if (diagnostics.error_count() != errors) return std::nullopt;
     return build_convnet(d);
 }

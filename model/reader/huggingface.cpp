@@ -31,16 +31,16 @@ public:
         if (const auto value = reader_.optional_integer(key, range)) put(to, *value, key);
     }
     // One of two names for the same thing (older and newer transformers).
-    void required_integer(const char* key, const char* other, const char* to, IntegerRange range) { required_integer(has(key) || !has(other) ? key : other, to, range); }
+    void required_integer(const char* key, const char* other, const char* to, IntegerRange range) {
+        required_integer(has(key) || !has(other) ? key : other, to, range);
+    }
     void optional_integer(const char* key, const char* to, IntegerRange range) {
         if (!has(key)) return;
         if (const auto value = reader_.optional_integer(key, range)) put(to, *value, key);
     }
     // Defaults are transformers' own, of the class that the model_type names.
     std::int64_t integer(const char* key, std::int64_t fallback, IntegerRange range) { return has(key) ? reader_.integer(key, fallback, range) : fallback; }
-    void real(const char* key, const char* to, double fallback, RealRange range) {
-        put(to, has(key) ? reader_.real(key, fallback, range) : fallback, key);
-    }
+    void real(const char* key, const char* to, double fallback, RealRange range) { put(to, has(key) ? reader_.real(key, fallback, range) : fallback, key); }
     double real(const char* key, double fallback, RealRange range) { return has(key) ? reader_.real(key, fallback, range) : fallback; }
     bool boolean(const char* key, bool fallback) { return has(key) ? reader_.boolean(key, fallback) : fallback; }
     void boolean(const char* key, const char* to, bool fallback) { put(to, boolean(key, fallback), key); }
@@ -49,7 +49,8 @@ public:
     // A switch of the architecture that only one position of is modelled.
     void must_be(const char* key, bool allowed, bool fallback, const char* what) {
         if (boolean(key, fallback) != allowed)
-            refuse(key, fmt::format("{} = {} ({}) is not supported", key, allowed ? "false" : "true", what), fmt::format("only {} = {} can be modelled", key, allowed ? "true" : "false"));
+            refuse(key, fmt::format("{} = {} ({}) is not supported", key, allowed ? "false" : "true", what),
+                   fmt::format("only {} = {} can be modelled", key, allowed ? "true" : "false"));
     }
     void refuse(const char* key, std::string message, std::string hint) { reader_.error(key, std::move(message), std::move(hint)); }
     void assume(std::string text) { assumptions_.push_back(std::move(text)); }
@@ -100,7 +101,8 @@ public:
         const Value* names = config_.find("architectures");
         if (!names || !names->is_array() || names->size() == 0 || !names->items()[0].is_string()) return;
         const std::string& name = names->items()[0].string();
-        if (name.find(suffix) == std::string::npos) assume(fmt::format("the config was saved by {}; the graph has the language-model head of pre-training", name));
+        if (name.find(suffix) == std::string::npos)
+            assume(fmt::format("the config was saved by {}; the graph has the language-model head of pre-training", name));
     }
 
     void put(const char* to, Value value, const char* key) {
@@ -146,14 +148,19 @@ void gpt2(ConfigMapper& m) {
 void gptj(ConfigMapper& m) {
     gpt_dimensions(m);
     for (const char* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"})
-        if (!m.has(key)) m.put(std::string_view(key) == "resid_pdrop" ? "dropout" : std::string_view(key) == "embd_pdrop" ? "embedding_dropout" : "attention_dropout", 0.0, key);
+        if (!m.has(key))
+            m.put(std::string_view(key) == "resid_pdrop"  ? "dropout"
+                  : std::string_view(key) == "embd_pdrop" ? "embedding_dropout"
+                                                          : "attention_dropout",
+                  0.0, key);
     m.boolean("tie_word_embeddings", "tied_embeddings", false);
     const Value* hidden = m.description.find("hidden");
     const Value* heads = m.description.find("heads");
     const std::int64_t rotary = m.integer("rotary_dim", 64, {1, head_dimension_range.greatest});
     if (!hidden || !heads || heads->integer() == 0) return;
     const std::int64_t head_dimension = hidden->integer() / heads->integer();
-    if (rotary > head_dimension) m.refuse("rotary_dim", fmt::format("rotary_dim = {} is more than the head dimension, {}", rotary, head_dimension), "choose at most the head dimension");
+    if (rotary > head_dimension)
+        m.refuse("rotary_dim", fmt::format("rotary_dim = {} is more than the head dimension, {}", rotary, head_dimension), "choose at most the head dimension");
     else m.put("rotary_fraction", static_cast<double>(rotary) / static_cast<double>(head_dimension), "rotary_dim");
     m.expect_class("CausalLM");
 }
@@ -242,10 +249,13 @@ void mpt(ConfigMapper& m, const Value& config, core::Diagnostics& diagnostics) {
     if (m.has("attn_config")) {
         core::TableReader attention(*config.find("attn_config"), "attn_config", diagnostics);
         has_alibi = attention.boolean("alibi", false);
-        if (attention.boolean("qk_ln", false)) attention.error("qk_ln", "attn_config.qk_ln = true (norms of queries and keys) is not supported", "only qk_ln = false can be modelled");
-        if (attention.boolean("prefix_lm", false)) attention.error("prefix_lm", "attn_config.prefix_lm = true is not supported", "only causal masks can be modelled");
+        if (attention.boolean("qk_ln", false))
+            attention.error("qk_ln", "attn_config.qk_ln = true (norms of queries and keys) is not supported", "only qk_ln = false can be modelled");
+        if (attention.boolean("prefix_lm", false))
+            attention.error("prefix_lm", "attn_config.prefix_lm = true is not supported", "only causal masks can be modelled");
         if (const auto probability = attention.optional_real("attn_pdrop", probability_range)) m.put("attention_dropout", *probability, "attn_config");
-        const std::string kind = attention.optional_choice("attn_type", {"multihead_attention", "multiquery_attention", "grouped_query_attention"}).value_or("multihead_attention");
+        const std::string kind =
+            attention.optional_choice("attn_type", {"multihead_attention", "multiquery_attention", "grouped_query_attention"}).value_or("multihead_attention");
         if (kind == "multiquery_attention") m.put("kv_heads", std::int64_t(1), "attn_config");
         if (kind == "grouped_query_attention") m.put("kv_heads", attention.required_integer("kv_n_heads", head_range), "attn_config");
     }
@@ -334,7 +344,9 @@ void t5(ConfigMapper& m) {
     else if (projection == "gelu") m.put("activation", "gelu", "feed_forward_proj");
     else if (projection == "gated-gelu") m.put("activation", "gated_gelu_tanh", "feed_forward_proj");
     else if (projection == "gated-silu") m.put("activation", "gated_silu", "feed_forward_proj");
-    else m.refuse("feed_forward_proj", fmt::format("feed_forward_proj = \"{}\" is not supported", projection), "supported: relu, gelu, gated-gelu or gated-silu");
+    else
+        m.refuse("feed_forward_proj", fmt::format("feed_forward_proj = \"{}\" is not supported", projection),
+                 "supported: relu, gelu, gated-gelu or gated-silu");
     if (m.has("n_positions")) m.required_integer("n_positions", "sequence_length", token_range);
     else {
         m.put("sequence_length", std::int64_t(512), "n_positions");
@@ -356,7 +368,8 @@ void vit(ConfigMapper& m, const Value& config) {
     m.real("layer_norm_eps", "epsilon", 1e-12, epsilon_range);
     if (const std::string activation = m.string("hidden_act", "gelu"); activation != "gelu")
         m.refuse("hidden_act", fmt::format("hidden_act = \"{}\" is not supported", activation), "supported: gelu");
-    if (const Value* labels = config.find("id2label"); labels && labels->is_table() && labels->size() >= 2) m.put("classes", static_cast<std::int64_t>(labels->size()), "id2label");
+    if (const Value* labels = config.find("id2label"); labels && labels->is_table() && labels->size() >= 2)
+        m.put("classes", static_cast<std::int64_t>(labels->size()), "id2label");
     else {
         m.put("classes", std::int64_t(1000), "id2label");
         m.assume("the config states no labels: 1000 classes (ImageNet-1k)");
@@ -367,9 +380,9 @@ struct ModelType {
     const char* model_type;
     const char* family;
 };
-constexpr ModelType model_types[] = {{"bert", "bert"},       {"bloom", "bloom"},     {"gpt2", "gpt2"},       {"gpt_neox", "gpt-neox"}, {"gptj", "gptj"}, {"llama", "llama"},
-                                     {"mistral", "mistral"}, {"mixtral", "mixtral"}, {"mpt", "mpt"},         {"opt", "opt"},           {"qwen2", "qwen2"}, {"t5", "t5"},
-                                     {"vit", "vit"}};
+constexpr ModelType model_types[] = {{"bert", "bert"},   {"bloom", "bloom"},     {"gpt2", "gpt2"},       {"gpt_neox", "gpt-neox"}, {"gptj", "gptj"},
+                                     {"llama", "llama"}, {"mistral", "mistral"}, {"mixtral", "mixtral"}, {"mpt", "mpt"},           {"opt", "opt"},
+                                     {"qwen2", "qwen2"}, {"t5", "t5"},           {"vit", "vit"}};
 
 }  // namespace
 

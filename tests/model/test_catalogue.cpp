@@ -5,8 +5,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "core/document.h"
 #include "core/diagnostics.h"
+#include "core/document.h"
 #include "model/load.h"
 #include "model/reader/catalogue.h"
 

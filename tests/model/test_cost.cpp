@@ -18,8 +18,8 @@ struct GptShape {
 };
 
 std::string gpt(const GptShape& g, double dropout) {
-    return fmt::format("family = \"gpt\"\nhidden = {}\nlayers = {}\nheads = {}\nvocabulary = {}\nmax_positions = {}\ndropout = {}\nattention_dropout = {}\n", g.h, g.layers, g.a, g.v, g.s,
-                       dropout, dropout);
+    return fmt::format("family = \"gpt\"\nhidden = {}\nlayers = {}\nheads = {}\nvocabulary = {}\nmax_positions = {}\ndropout = {}\nattention_dropout = {}\n",
+                       g.h, g.layers, g.a, g.v, g.s, dropout, dropout);
 }
 
 model::OperatorRange unit(const model::ModelGraph& graph, const std::string& name) {
@@ -78,7 +78,8 @@ TEST_CASE("flash attention keeps q, k, v, its output and one statistic a row ins
     const model::ModelGraph graph = graph_of(gpt(g, 0));
     CostContext context;
     context.compute = core::DataType::bf16;
-    // Without dropout: norm inputs and outputs 8, q k v 6, output 2, GeLU input 8 and output 8 bytes per token and hidden unit; norms 16 and log-sum-exp 4a bytes a token.
+    // Without dropout: norm inputs and outputs 8, q k v 6, output 2, GeLU input 8 and output 8 bytes per token and hidden unit; norms 16 and log-sum-exp 4a
+    // bytes a token.
     CHECK(saved_bytes(graph, unit(graph, "layers.1"), context).first == Approx(g.s * (32 * g.h + 16 + 4 * g.a)));
 }
 
@@ -173,8 +174,10 @@ TEST_CASE("ResNet-50 does 4.089 billion multiply-adds on an image of 224 pixels"
 }
 
 TEST_CASE("vision models do the published multiply-adds") {
-    // torchvision's tables of weights: vit_b_16 17.56, swin_t 4.49 and wide_resnet50_2 11.4 billion; swin's table leaves nothing out but the windows' score bias.
-    for (const auto& [name, billions, tolerance] : {std::make_tuple("vit-base-16", 17.56, 0.005), std::make_tuple("swin-t", 4.49, 0.01), std::make_tuple("wide-resnet50-2", 11.4, 0.005)}) {
+    // torchvision's tables of weights: vit_b_16 17.56, swin_t 4.49 and wide_resnet50_2 11.4 billion; swin's table leaves nothing out but the windows' score
+    // bias.
+    for (const auto& [name, billions, tolerance] :
+         {std::make_tuple("vit-base-16", 17.56, 0.005), std::make_tuple("swin-t", 4.49, 0.01), std::make_tuple("wide-resnet50-2", 11.4, 0.005)}) {
         core::Diagnostics diagnostics;
         const auto graph = model::load_model(std::string(name), {}, diagnostics);
         REQUIRE(graph);
@@ -185,8 +188,9 @@ TEST_CASE("vision models do the published multiply-adds") {
 
 TEST_CASE("a mixture of experts costs its router and the chosen experts' products, wherever the experts live") {
     // h 64, ffn 128, 8 experts, 2 a token, 32 tokens: per layer router 2*32*64*8, experts 32*2 copies * (2*64*256 + 2*128*64).
-    const model::ModelGraph graph = graph_of("family = \"mixtral\"\nhidden = 64\nlayers = 1\nheads = 4\nkv_heads = 2\nffn = 128\nvocabulary = 100\nsequence_length = 32\n"
-                                             "experts = 8\nexperts_per_token = 2\n");
+    const model::ModelGraph graph = graph_of(
+        "family = \"mixtral\"\nhidden = 64\nlayers = 1\nheads = 4\nkv_heads = 2\nffn = 128\nvocabulary = 100\nsequence_length = 32\n"
+        "experts = 8\nexperts_per_token = 2\n");
     for (std::size_t i = 0; i < graph.operators.size(); ++i) {
         if (graph.operators[i].kind != model::OperatorKind::mixture_of_experts) continue;
         const auto index = static_cast<std::int32_t>(i);
@@ -205,7 +209,8 @@ TEST_CASE("a mixture of experts costs its router and the chosen experts' product
 
 TEST_CASE("grouped-query attention reads fewer keys and values but does the same products") {
     const auto at = [](int kv_heads) {
-        return graph_of(fmt::format("family = \"llama\"\nhidden = 256\nlayers = 1\nheads = 8\nkv_heads = {}\nffn = 512\nvocabulary = 100\nsequence_length = 64\n", kv_heads));
+        return graph_of(fmt::format(
+            "family = \"llama\"\nhidden = 256\nlayers = 1\nheads = 8\nkv_heads = {}\nffn = 512\nvocabulary = 100\nsequence_length = 64\n", kv_heads));
     };
     const auto flash = [](const model::ModelGraph& graph) {
         for (std::size_t i = 0; i < graph.operators.size(); ++i)
@@ -228,4 +233,51 @@ TEST_CASE("a sliding window bounds the keys of every query") {
     // Linears: qkv 3 h^2, output h^2, gate and up 2 h f, down h f, head h V; scores against 32 keys.
     const double linears = 2.0 * 256 * (4 * 64 * 64 + 3 * 64 * 128 + 64 * 100);
     CHECK(model::forward_flops_per_sample(graph).value == Approx(linears + 4.0 * 256 * 32 * 64));
+}
+
+TEST_CASE("eager GPT kernels of a layer: the memory-bound bytes of the hidden stream, counted by hand") {
+    const GptShape g = shapes[1];
+    const model::ModelGraph graph = graph_of(gpt(g, 0.1));
+    const model::OperatorRange layer = unit(graph, "layers.1");
+    const auto hidden_bytes = [&](model::AttentionImplementation attention, bool is_fused) {
+        CostContext context;
+        context.compute = core::DataType::fp16;
+        context.attention = attention;
+        context.fused_dropout_add = is_fused;
+        double bytes = 0;
+        for (std::int32_t i = layer.begin; i < layer.end; ++i) {
+            const model::OperatorKind kind = graph.operators[static_cast<std::size_t>(i)].kind;
+            if (kind == model::OperatorKind::linear || kind == model::OperatorKind::attention) continue;
+            const model::PhaseCost cost = model::phase_cost(graph, {i, i + 1}, Phase::forward, context);
+            bytes += cost.read.value + cost.written.value;
+        }
+        return bytes / (g.s * g.h);
+    };
+    // Per token and hidden unit: 2 norms x 4, 2 dropouts x 5, 2 additions x 6, GeLU 4 x 4 bytes; norms' parameters and statistics a few parts in a thousand.
+    CHECK(hidden_bytes(model::AttentionImplementation::unfused, false) == Approx(8 + 10 + 12 + 16).epsilon(2e-3));
+    // Dropout inside the addition: 7 bytes instead of 11, twice.
+    CHECK(hidden_bytes(model::AttentionImplementation::unfused, true) == Approx(8 + 14 + 16).epsilon(2e-3));
+}
+
+TEST_CASE("unfused attention moves the scores 6 times forward in passes of their own; fused 2") {
+    // a s^2 scores of 2 bytes; q, k, v and output sh each.
+    const GptShape g = shapes[1];
+    const model::ModelGraph graph = graph_of(gpt(g, 0));
+    const model::OperatorRange layer = unit(graph, "layers.0");
+    const auto moved = [&](model::AttentionImplementation attention) {
+        CostContext context;
+        context.compute = core::DataType::fp16;
+        context.attention = attention;
+        double bytes = 0;
+        for (std::int32_t i = layer.begin; i < layer.end; ++i)
+            if (graph.operators[static_cast<std::size_t>(i)].kind == model::OperatorKind::attention)
+                for (const model::Kernel& kernel : model::kernels(graph, model::OperatorId(i), Phase::forward, context))
+                    if (kernel.kind == model::KernelKind::memory) bytes += kernel.read.value + kernel.written.value;
+        return bytes;
+    };
+    const double scores = 2 * g.a * g.s * g.s, hidden = 2 * g.s * g.h;
+    // scale, mask, softmax: read and written each; heads split (q, k, v) and merged (output).
+    CHECK(moved(model::AttentionImplementation::unfused) == Approx(6 * scores + 6 * hidden + 2 * hidden));
+    CHECK(moved(model::AttentionImplementation::fused_softmax) == Approx(2 * scores + 2 * hidden));
+    CHECK(moved(model::AttentionImplementation::flash) == 0);
 }

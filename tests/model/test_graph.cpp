@@ -55,8 +55,8 @@ TEST_CASE("tied parameters name every unit that uses them") {
     const model::ModelGraph t5 = catalogued("t5-small");
     const auto tied = model::tied_parameters(t5);
     REQUIRE(tied.size() == 3);
-    CHECK(tied[0].units == std::vector<std::int32_t>{0, 7, 14});                  // tokens: encoder, decoder, head
-    CHECK(tied[1].units == std::vector<std::int32_t>{1, 2, 3, 4, 5, 6});          // relative bias of the encoder's stack
+    CHECK(tied[0].units == std::vector<std::int32_t>{0, 7, 14});          // tokens: encoder, decoder, head
+    CHECK(tied[1].units == std::vector<std::int32_t>{1, 2, 3, 4, 5, 6});  // relative bias of the encoder's stack
     CHECK(tied[2].units == std::vector<std::int32_t>{8, 9, 10, 11, 12, 13});
 }
 

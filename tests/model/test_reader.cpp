@@ -4,6 +4,9 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <limits>
+
+#include "model/cost.h"
 
 using Catch::Matchers::Contains;
 
@@ -53,24 +56,48 @@ const model::Operator& first(const model::ModelGraph& graph, model::OperatorKind
 TEST_CASE("configs of every supported model_type count the published parameters of their checkpoints") {
     CHECK(count(llama) == 6738415616);  // meta-llama/Llama-2-7b-hf
     CHECK(count(R"({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_positions": 1024, "n_ctx": 1024})") == 124439808);
-    CHECK(count(R"({"model_type": "gpt_neox", "hidden_size": 6144, "num_hidden_layers": 44, "num_attention_heads": 64, "intermediate_size": 24576, "vocab_size": 50432,
+    CHECK(
+        count(
+            R"({"model_type": "gpt_neox", "hidden_size": 6144, "num_hidden_layers": 44, "num_attention_heads": 64, "intermediate_size": 24576, "vocab_size": 50432,
         "max_position_embeddings": 2048, "rotary_pct": 0.25, "hidden_act": "gelu_fast", "tie_word_embeddings": false})") == 20554567680);
-    CHECK(count(R"({"model_type": "opt", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "ffn_dim": 3072, "vocab_size": 50272, "word_embed_proj_dim": 768,
+    CHECK(
+        count(
+            R"({"model_type": "opt", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "ffn_dim": 3072, "vocab_size": 50272, "word_embed_proj_dim": 768,
         "max_position_embeddings": 2048, "do_layer_norm_before": true})") == 125239296);
     CHECK(count(R"({"model_type": "bloom", "n_embed": 1024, "n_layer": 24, "num_attention_heads": 16, "vocab_size": 250880})") == 559214592);
-    CHECK(count(R"({"model_type": "mistral", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+    CHECK(
+        count(
+            R"({"model_type": "mistral", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
         "vocab_size": 32000, "max_position_embeddings": 32768, "sliding_window": 4096})") == 7241732096);
-    CHECK(count(R"({"model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+    CHECK(
+        count(
+            R"({"model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
         "vocab_size": 32000, "max_position_embeddings": 32768, "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": null})") == 46702792704);
-    CHECK(count(R"({"model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2, "intermediate_size": 4864,
-        "vocab_size": 151936, "max_position_embeddings": 32768, "tie_word_embeddings": true, "use_sliding_window": false, "sliding_window": 32768, "max_window_layers": 24})") == 494032768);
-    CHECK(count(R"({"model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
+    CHECK(
+        count(
+            R"({"model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2, "intermediate_size": 4864,
+        "vocab_size": 151936, "max_position_embeddings": 32768, "tie_word_embeddings": true, "use_sliding_window": false, "sliding_window": 32768, "max_window_layers": 24})") ==
+        494032768);
+    CHECK(
+        count(
+            R"({"model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072,
         "vocab_size": 30522, "max_position_embeddings": 512, "type_vocab_size": 2})") == 109482240);
-    CHECK(count(R"({"model_type": "t5", "d_model": 1024, "d_kv": 128, "d_ff": 16384, "num_layers": 24, "num_heads": 32, "vocab_size": 32128, "n_positions": 512})") == 2851598336);
-    CHECK(count(R"({"model_type": "gptj", "n_embd": 4096, "n_layer": 28, "n_head": 16, "vocab_size": 50400, "n_positions": 2048, "rotary_dim": 64, "n_inner": null})") == 6050882784);
-    CHECK(count(R"({"model_type": "mpt", "d_model": 4096, "n_layers": 32, "n_heads": 32, "vocab_size": 50432, "max_seq_len": 2048, "expansion_ratio": 4, "no_bias": true,
+    CHECK(
+        count(
+            R"({"model_type": "t5", "d_model": 1024, "d_kv": 128, "d_ff": 16384, "num_layers": 24, "num_heads": 32, "vocab_size": 32128, "n_positions": 512})") ==
+        2851598336);
+    CHECK(
+        count(
+            R"({"model_type": "gptj", "n_embd": 4096, "n_layer": 28, "n_head": 16, "vocab_size": 50400, "n_positions": 2048, "rotary_dim": 64, "n_inner": null})") ==
+        6050882784);
+    CHECK(
+        count(
+            R"({"model_type": "mpt", "d_model": 4096, "n_layers": 32, "n_heads": 32, "vocab_size": 50432, "max_seq_len": 2048, "expansion_ratio": 4, "no_bias": true,
         "attn_config": {"alibi": true, "attn_impl": "torch", "clip_qkv": null}})") == 6649286656);
-    CHECK(count(R"({"model_type": "vit", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072, "image_size": 224, "patch_size": 16})") == 86567656);
+    CHECK(
+        count(
+            R"({"model_type": "vit", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072, "image_size": 224, "patch_size": 16})") ==
+        86567656);
     CHECK(model::supported_model_types().size() == 13);
 }
 
@@ -82,7 +109,8 @@ TEST_CASE("a config's switches change the graph") {
     CHECK(count(with(llama, "\"head_dim\": 64")) == 6738415616 - 32 * 4 * 4096 * 2048LL);
     CHECK(count(replaced(llama, "\"num_key_value_heads\": 32", "\"num_key_value_heads\": 8")) == 6738415616 - 32 * 2 * 3072 * 4096LL);
 
-    const ConfigResult scaled = read_config(replaced(llama, "\"rope_scaling\": null", "\"rope_theta\": 500000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0}"));
+    const ConfigResult scaled =
+        read_config(replaced(llama, "\"rope_scaling\": null", "\"rope_theta\": 500000.0, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0}"));
     REQUIRE(scaled.graph);
     CHECK(first(*scaled.graph, model::OperatorKind::attention).attributes.rotary_base == 500000);
     REQUIRE(scaled.graph->assumptions.size() == 1);
@@ -93,7 +121,8 @@ TEST_CASE("a config's switches change the graph") {
     CHECK(first(*newer.graph, model::OperatorKind::attention).attributes.rotary_base == 1e6);
 
     // Qwen2 slides its window only in the layers from max_window_layers on.
-    const ConfigResult qwen = read_config(R"({"model_type": "qwen2", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128,
+    const ConfigResult qwen = read_config(
+        R"({"model_type": "qwen2", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128,
         "vocab_size": 100, "max_position_embeddings": 256, "use_sliding_window": true, "sliding_window": 32, "max_window_layers": 3})");
     REQUIRE(qwen.graph);
     std::vector<std::int64_t> windows;
@@ -109,25 +138,37 @@ TEST_CASE("a config's switches change the graph") {
 
 TEST_CASE("what a config asks for and we do not model is refused at its place") {
     const auto errors = [](const std::string& json) { return read_config(json).errors; };
-    CHECK_THAT(errors(replaced(llama, "\"silu\"", "\"mish\"")), Contains("config.json:11:") && Contains("hidden_act = \"mish\" is not supported") && Contains("silu"));
-    CHECK_THAT(errors(replaced(llama, "\"llama\"", "\"lama\"")), Contains("config.json:3:") && Contains("did you mean \"llama\"") && Contains("bert, bloom, gpt2"));
+    CHECK_THAT(errors(replaced(llama, "\"silu\"", "\"mish\"")),
+               Contains("config.json:11:") && Contains("hidden_act = \"mish\" is not supported") && Contains("silu"));
+    CHECK_THAT(errors(replaced(llama, "\"llama\"", "\"lama\"")),
+               Contains("config.json:3:") && Contains("did you mean \"llama\"") && Contains("bert, bloom, gpt2"));
     CHECK_THAT(errors(replaced(llama, "  \"model_type\": \"llama\",\n", "")), Contains("model_type"));
     CHECK_THAT(errors(replaced(llama, "  \"intermediate_size\": 11008,\n", "")), Contains("config.json:1:") && Contains("intermediate_size is missing"));
     CHECK_THAT(errors(replaced(llama, "11008", "\"11008\"")), Contains("config.json:5:") && Contains("intermediate_size"));
     CHECK_THAT(errors(replaced(llama, "11008", "-1")), Contains("config.json:5:"));
-    CHECK_THAT(errors(replaced(llama, "\"num_attention_heads\": 32", "\"num_attention_heads\": 31")), Contains("config.json:7:") && Contains("does not divide"));
+    CHECK_THAT(errors(replaced(llama, "\"num_attention_heads\": 32", "\"num_attention_heads\": 31")),
+               Contains("config.json:7:") && Contains("does not divide"));
     CHECK_THAT(errors(replaced(llama, "\"num_key_value_heads\": 32", "\"num_key_value_heads\": 5")), Contains("config.json:8:") && Contains("does not divide"));
     CHECK_THAT(errors(replaced(llama, "\"num_hidden_layers\": 32", "\"num_hidden_layers\": 100000000")), Contains("num_hidden_layers = 100000000 is above"));
     CHECK_THAT(errors(R"([1, 2])"), Contains("error"));
     CHECK_THAT(errors(R"({"model_type": 7})"), Contains("model_type"));
-    CHECK_THAT(errors(R"({"model_type": "opt", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "ffn_dim": 4096, "vocab_size": 50272, "word_embed_proj_dim": 512,
+    CHECK_THAT(
+        errors(
+            R"({"model_type": "opt", "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "ffn_dim": 4096, "vocab_size": 50272, "word_embed_proj_dim": 512,
         "max_position_embeddings": 2048, "do_layer_norm_before": false})"),
-               Contains("do_layer_norm_before") && Contains("word_embed_proj_dim = 512"));
-    CHECK_THAT(errors(R"({"model_type": "bert", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 100,
+        Contains("do_layer_norm_before") && Contains("word_embed_proj_dim = 512"));
+    CHECK_THAT(
+        errors(R"({"model_type": "bert", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 100,
         "max_position_embeddings": 32, "type_vocab_size": 2, "position_embedding_type": "relative_key", "is_decoder": true})"),
-               Contains("relative_key") && Contains("is_decoder"));
-    CHECK_THAT(errors(R"({"model_type": "t5", "d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4, "vocab_size": 100, "feed_forward_proj": "gated-tanh"})"), Contains("gated-tanh"));
-    CHECK_THAT(errors(R"({"model_type": "mpt", "d_model": 64, "n_layers": 2, "n_heads": 4, "vocab_size": 100, "max_seq_len": 32, "attn_config": {"qk_ln": true, "alibi": true}})"), Contains("qk_ln"));
+        Contains("relative_key") && Contains("is_decoder"));
+    CHECK_THAT(
+        errors(
+            R"({"model_type": "t5", "d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4, "vocab_size": 100, "feed_forward_proj": "gated-tanh"})"),
+        Contains("gated-tanh"));
+    CHECK_THAT(
+        errors(
+            R"({"model_type": "mpt", "d_model": 64, "n_layers": 2, "n_heads": 4, "vocab_size": 100, "max_seq_len": 32, "attn_config": {"qk_ln": true, "alibi": true}})"),
+        Contains("qk_ln"));
 }
 
 TEST_CASE("a description refuses unknown keys, impossible dimensions and sizes nobody has") {
@@ -143,7 +184,8 @@ TEST_CASE("a description refuses unknown keys, impossible dimensions and sizes n
     CHECK_THAT(errors_of("name = \"bert-bas\""), Contains("did you mean \"bert-base\""));
     CHECK_THAT(errors_of("hidden = 3"), Contains("name is missing"));
     CHECK_THAT(errors_of("config = \"nowhere/config.json\""), Contains("nowhere/config.json"));
-    CHECK_THAT(errors_of("family = \"mixtral\"\nhidden = 262144\nlayers = 4096\nheads = 64\nffn = 4194304\nvocabulary = 1000\nsequence_length = 16\nexperts = 16384\nexperts_per_token = 2\n"),
+    CHECK_THAT(errors_of("family = \"mixtral\"\nhidden = 262144\nlayers = 4096\nheads = 64\nffn = 4194304\nvocabulary = 1000\nsequence_length = 16\nexperts = "
+                         "16384\nexperts_per_token = 2\n"),
                Contains("parameters"));
     CHECK_THAT(errors_of("family = \"resnet\"\ndepth = 51\nimage_size = 224\n"), Contains("18, 34, 50, 101 or 152"));
     CHECK_THAT(errors_of("family = \"swin\"\nhidden = 96\ndepths = [2, 2]\nstage_heads = [3]\nimage_size = 224\n"), Contains("stages"));
@@ -186,4 +228,49 @@ TEST_CASE("configs and descriptions are read from files, a checkpoint's folder i
     INFO(core::format(diagnostics));
     REQUIRE(graph);
     CHECK(graph->tokens_per_sample == 512);
+}
+
+TEST_CASE("any dimension at the end of its range gives a model or a diagnostic, quickly") {
+    const std::vector<std::pair<std::string, std::vector<std::string>>> families = {
+        {"family = \"gpt\"\nmax_positions = 16\n", {"hidden", "layers", "heads", "vocabulary"}},
+        {"family = \"llama\"\nsequence_length = 16\n", {"hidden", "layers", "heads", "kv_heads", "head_dimension", "ffn", "vocabulary"}},
+        {"family = \"mixtral\"\nsequence_length = 16\n", {"hidden", "layers", "heads", "ffn", "vocabulary", "experts", "experts_per_token"}},
+        {"family = \"bert\"\nmax_positions = 16\n", {"hidden", "layers", "heads", "ffn", "vocabulary"}},
+        {"family = \"t5\"\n", {"hidden", "layers", "heads", "head_dimension", "ffn", "vocabulary", "sequence_length"}},
+        {"family = \"vit\"\n", {"hidden", "layers", "heads", "image_size", "patch", "classes"}},
+        {"family = \"resnet\"\ndepth = 50\n", {"image_size", "classes", "channels", "width_factor"}},
+        {"family = \"convnet\"\nconvolutions = [4]\ndense = [8]\n", {"image_size", "classes", "channels", "kernel"}},
+        {"family = \"swin\"\ndepths = [2, 2]\nstage_heads = [1, 1]\n", {"hidden", "image_size", "window", "patch"}},
+    };
+    const std::int64_t ends[] = {0, 1, 2, 4096, 1 << 14, 1 << 18, 1 << 22, 1 << 28, std::int64_t(1) << 40, std::numeric_limits<std::int64_t>::max(), -1};
+    int built = 0, refused = 0;
+    for (const auto& [head, keys] : families)
+        for (const std::string& extreme : keys)
+            for (std::int64_t value : ends) {
+                std::string text = head;
+                for (const std::string& key : keys)
+                    text += key + " = " +
+                            std::to_string(key == extreme                    ? value
+                                           : key == "image_size"             ? 64
+                                           : key == "layers"                 ? 2
+                                           : key == "experts"                ? 4
+                                           : key == "hidden" || key == "ffn" ? 32
+                                           : key == "window"                 ? 8
+                                                                             : 2) +
+                            "\n";
+                core::Diagnostics diagnostics;
+                const auto table = core::parse_toml(text, "inline.toml", diagnostics);
+                REQUIRE(table);
+                const auto graph = model::load_model(*table, {}, diagnostics);
+                INFO(text);
+                REQUIRE(graph.has_value() != diagnostics.has_errors());
+                ++(graph ? built : refused);
+                if (!graph) continue;
+                CHECK(model::trained_parameter_count(*graph) > 0);
+                CHECK(model::forward_flops_per_sample(*graph).value > 0);
+                for (std::size_t i = 0; i < graph->operators.size() && graph->operators.size() < 1000; ++i)
+                    CHECK(model::saved_for_backward(*graph, model::OperatorId(static_cast<std::int32_t>(i)), {}).extra.value >= 0);
+            }
+    CHECK(built > 100);
+    CHECK(refused > 100);
 }
