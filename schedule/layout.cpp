@@ -19,12 +19,8 @@ std::string canonical_order(const std::string& text) {
 
 namespace {
 
-int degree_of(const ParallelLayout& layout, char letter) {
-    return letter == 'D' ? layout.data : letter == 'T' ? layout.tensor : layout.pipeline;
-}
-int& axis_of(RankCoordinates& coordinates, char letter) {
-    return letter == 'D' ? coordinates.data : letter == 'T' ? coordinates.tensor : coordinates.pipeline;
-}
+int degree_of(const ParallelLayout& layout, char letter) { return letter == 'D' ? layout.data : letter == 'T' ? layout.tensor : layout.pipeline; }
+int& axis_of(RankCoordinates& coordinates, char letter) { return letter == 'D' ? coordinates.data : letter == 'T' ? coordinates.tensor : coordinates.pipeline; }
 
 }  // namespace
 

@@ -45,7 +45,8 @@ std::optional<Schedule> make_schedule(const Plan& plan, core::Diagnostics& diagn
 namespace {
 
 Program skeleton(const Plan& plan, const Schedule& order) {
-    core::require(order.directions == 1 && order.segments == 1 && order.weight_versions == 0, "a lowered schedule is synchronous, whole-sequence and has one copy of the model");
+    core::require(order.directions == 1 && order.segments == 1 && order.weight_versions == 0,
+                  "a lowered schedule is synchronous, whole-sequence and has one copy of the model");
     Program program;
     program.plan = plan;
     program.micro_batches = order.micro_batches;
@@ -72,7 +73,8 @@ Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& 
     for (std::size_t s = 0; s < first.size(); ++s) {
         const std::int32_t end = s + 1 < first.size() ? first[s + 1] : units;
         core::require(first[s] < end && end <= units, "every stage has a unit");
-        program.stages[s].operators = {graph.units[static_cast<std::size_t>(first[s])].operators.begin, graph.units[static_cast<std::size_t>(end - 1)].operators.end};
+        program.stages[s].operators = {graph.units[static_cast<std::size_t>(first[s])].operators.begin,
+                                       graph.units[static_cast<std::size_t>(end - 1)].operators.end};
         if (s == 0) continue;
         std::vector<model::TensorId> tensors = model::tensors_crossing(graph, program.stages[s].operators.begin);
         if (tensors.empty()) continue;

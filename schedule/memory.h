@@ -12,9 +12,10 @@ namespace schedule {
 //
 // The walk, forward: an operator's output is taken when it runs; a tensor is freed after its last use in the stage unless backward needs it or it is sent.
 // flatten, parallel_enter and parallel_exit share their input's storage (an all-reduce is done in place) unless sequence parallelism changes the size.
-// Backward (in reverse): the gradient of a tensor is taken at its first contribution and freed after the backward of its producer; a saved tensor is freed after
-// the backward of the lowest operator that saved it. Ids, labels and statistics have no gradient. Recompute full runs a unit forward again, keeping what its
-// backward needs, right before its backward. With sequence parallelism what an enter gathered is gathered again in backward and freed after the enter's backward.
+// Backward (in reverse): the gradient of a tensor is taken at its first contribution and freed after the backward of its producer; a saved tensor is freed
+// after the backward of the lowest operator that saved it. Ids, labels and statistics have no gradient. Recompute full runs a unit forward again, keeping what
+// its backward needs, right before its backward. With sequence parallelism what an enter gathered is gathered again in backward and freed after the enter's
+// backward.
 struct ActivationFootprint {
     core::Bytes saved;               // from forward to backward: union of saved tensors and operators' extras (recompute full: the unit inputs)
     core::Bytes forward_transient;   // peak of what forward holds beyond `saved`, `received` and `sent`
@@ -25,10 +26,10 @@ struct ActivationFootprint {
     core::Bytes received_gradient;   // gradients from the stage after: from arrival to the end of backward
     core::Bytes sent_gradient;       // gradients for the stage before: from the start of backward until sent
     // Split backward: backward_input gives back what weights do not need and keeps what they do.
-    core::Bytes saved_for_weight;    // part of `saved` that is held until backward_weight
-    core::Bytes kept_for_weight;     // output gradients and recomputed tensors, from the start of backward_input to the end of backward_weight
-    core::Bytes input_transient;     // peak of backward_input beyond `saved`, `kept_for_weight` and the boundary gradients
-    core::Bytes weight_transient;    // peak of backward_weight beyond `saved_for_weight` and `kept_for_weight`
+    core::Bytes saved_for_weight;  // part of `saved` that is held until backward_weight
+    core::Bytes kept_for_weight;   // output gradients and recomputed tensors, from the start of backward_input to the end of backward_weight
+    core::Bytes input_transient;   // peak of backward_input beyond `saved`, `kept_for_weight` and the boundary gradients
+    core::Bytes weight_transient;  // peak of backward_weight beyond `saved_for_weight` and `kept_for_weight`
 };
 ActivationFootprint activation_footprint(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan, bool is_forward_only = false);
 

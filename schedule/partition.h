@@ -15,9 +15,9 @@ namespace schedule {
 // Load and memory of each unit, and of the boundary after each unit (size units - 1): all non-negative.
 struct PartitionProblem {
     std::vector<core::Seconds> load;
-    std::vector<core::Seconds> boundary;     // time of the transfer over the cut after unit i, charged to both sides
-    std::vector<core::Bytes> memory;         // may stay empty: no limit
-    core::Bytes memory_limit{0};             // 0 = none
+    std::vector<core::Seconds> boundary;  // time of the transfer over the cut after unit i, charged to both sides
+    std::vector<core::Bytes> memory;      // may stay empty: no limit
+    core::Bytes memory_limit{0};          // 0 = none
     int stages = 1;
 };
 struct PartitionSolution {

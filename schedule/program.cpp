@@ -107,7 +107,9 @@ char letter_of(ComputePhase phase) {
     return '?';
 }
 
-std::string operators_text(const Instruction& i) { return i.operators.size() > 0 ? fmt::format(" ops [{}, {})", i.operators.begin, i.operators.end) : std::string(); }
+std::string operators_text(const Instruction& i) {
+    return i.operators.size() > 0 ? fmt::format(" ops [{}, {})", i.operators.begin, i.operators.end) : std::string();
+}
 
 }  // namespace
 
@@ -115,13 +117,11 @@ std::string describe(const Program& program, int class_index, std::uint32_t inde
     const Instruction& i = program.classes[static_cast<std::size_t>(class_index)].instructions[index];
     std::string text = fmt::format("{} {}", index, name_of(i.kind));
     switch (i.kind) {
-        case InstructionKind::compute:
-            text += fmt::format(" {}{} stage {}{}", letter_of(i.phase), i.micro_batch, i.stage, operators_text(i));
-            break;
+        case InstructionKind::compute: text += fmt::format(" {}{} stage {}{}", letter_of(i.phase), i.micro_batch, i.stage, operators_text(i)); break;
         case InstructionKind::send:
         case InstructionKind::receive:
-            text += fmt::format(" {} {} stage {} {} rank {} {:.0f} B", name_of(i.payload), i.micro_batch, i.stage, i.kind == InstructionKind::send ? "to" : "from",
-                                i.peer, i.bytes.value);
+            text += fmt::format(" {} {} stage {} {} rank {} {:.0f} B", name_of(i.payload), i.micro_batch, i.stage,
+                                i.kind == InstructionKind::send ? "to" : "from", i.peer, i.bytes.value);
             break;
         case InstructionKind::collective:
             text += fmt::format(" {} {} over {}", name_of(i.collective), name_of(i.payload), name_of(i.group));
@@ -130,9 +130,7 @@ std::string describe(const Program& program, int class_index, std::uint32_t inde
             if (i.stage >= 0) text += fmt::format(" stage {}", i.stage);
             text += operators_text(i) + fmt::format(" {:.0f} B", i.bytes.value);
             break;
-        case InstructionKind::optimizer_step:
-            text += i.bucket >= 0 ? fmt::format(" bucket {}", i.bucket) : std::string(" all buckets");
-            break;
+        case InstructionKind::optimizer_step: text += i.bucket >= 0 ? fmt::format(" bucket {}", i.bucket) : std::string(" all buckets"); break;
         case InstructionKind::zero_gradients: break;
     }
     return text;
@@ -157,7 +155,9 @@ void add_instruction(Hash& hash, const RankProgram& list, const Instruction& i) 
     hash.add(static_cast<std::uint64_t>(i.kind) | static_cast<std::uint64_t>(i.stream) << 8 | static_cast<std::uint64_t>(i.phase) << 16 |
              static_cast<std::uint64_t>(i.collective) << 24 | static_cast<std::uint64_t>(i.group) << 32 | static_cast<std::uint64_t>(i.payload) << 40 |
              static_cast<std::uint64_t>(i.on_shard) << 48);
-    const auto pair = [](std::int32_t a, std::int32_t b) { return static_cast<std::uint64_t>(static_cast<std::uint32_t>(a)) << 32 | static_cast<std::uint32_t>(b); };
+    const auto pair = [](std::int32_t a, std::int32_t b) {
+        return static_cast<std::uint64_t>(static_cast<std::uint32_t>(a)) << 32 | static_cast<std::uint32_t>(b);
+    };
     hash.add(pair(i.stage, i.micro_batch));
     hash.add(pair(i.operators.begin, i.operators.end));
     hash.add(pair(i.bucket, i.peer));
@@ -175,11 +175,11 @@ std::string hash_of(const Program& program) {
     Hash hash;
     const Plan& plan = program.plan;
     for (const char letter : plan.layout.order) hash.add(static_cast<int>(letter));
-    for (const int number : {plan.layout.data, plan.layout.tensor, plan.layout.pipeline, plan.virtual_stages, plan.micro_batch, plan.micro_batches, program.micro_batches,
-                             static_cast<int>(plan.sharding), plan.effective_shard_degree(), static_cast<int>(plan.sequence_parallel), static_cast<int>(plan.recompute),
-                             static_cast<int>(plan.precision.compute), static_cast<int>(plan.precision.parameters), static_cast<int>(plan.precision.gradients),
-                             static_cast<int>(plan.precision.has_master_parameters), static_cast<int>(plan.attention), static_cast<int>(plan.fused_cross_entropy),
-                             static_cast<int>(plan.optimizer.kind)})
+    for (const int number : {plan.layout.data, plan.layout.tensor, plan.layout.pipeline, plan.virtual_stages, plan.micro_batch, plan.micro_batches,
+                             program.micro_batches, static_cast<int>(plan.sharding), plan.effective_shard_degree(), static_cast<int>(plan.sequence_parallel),
+                             static_cast<int>(plan.recompute), static_cast<int>(plan.precision.compute), static_cast<int>(plan.precision.parameters),
+                             static_cast<int>(plan.precision.gradients), static_cast<int>(plan.precision.has_master_parameters),
+                             static_cast<int>(plan.attention), static_cast<int>(plan.fused_cross_entropy), static_cast<int>(plan.optimizer.kind)})
         hash.add(number);
     for (const double number : {plan.optimizer.learning_rate, plan.optimizer.momentum, plan.optimizer.beta1, plan.optimizer.beta2, plan.optimizer.epsilon,
                                 plan.optimizer.weight_decay})

@@ -9,17 +9,22 @@
 
 namespace schedule {
 
-// The payload is divided into `pieces` equal parts (the last may be short). A transfer moves pieces [first, first + count) from one group rank to another in one
-// round; the receiver adds them to its own (reduce) or overwrites its own (copy). All transfers of a round happen at once and read the state before the round.
+// The payload is divided into `pieces` equal parts (the last may be short). A transfer moves pieces [first, first + count) from one group rank to another in
+// one round; the receiver adds them to its own (reduce) or overwrites its own (copy). All transfers of a round happen at once and read the state before the
+// round.
 struct Transfer {
     std::int32_t from = 0, to = 0;
     std::int32_t first = 0, count = 1;
     bool reduces = false;
+    std::int32_t into = -1;  // first piece at the receiver, where it is another one (all-to-all); -1 = `first`
 };
+// State before and after, with the payload's pieces as positions: all_reduce: everyone has a vector, then the sum. reduce_scatter: then the sum of its own
+// piece. all_gather: everyone has its own piece, then all. broadcast: group rank 0 has the payload, then everyone. all_to_all: position j holds what is for
+// rank j, then position j holds what came from rank j.
 struct Rounds {
     int pieces = 1;
     std::vector<std::vector<Transfer>> rounds;
-    // Group rank r owns piece `owner_piece[r]` after reduce_scatter (and before all_gather).
+    // Group rank r owns piece `owned_piece[r]` after reduce_scatter (and before all_gather).
     std::vector<std::int32_t> owned_piece;
 };
 
@@ -29,9 +34,13 @@ struct CollectiveAlgorithm {
     Rounds (*rounds)(CollectiveKind kind, int group_size, int ranks_per_node) = nullptr;
 };
 const std::vector<CollectiveAlgorithm>& collective_algorithms();
+CollectiveAlgorithm ring_algorithm();
+CollectiveAlgorithm tree_algorithm();
+CollectiveAlgorithm hierarchical_algorithm();
 const CollectiveAlgorithm* find_collective_algorithm(const std::string& name);
 
-// The selector: the named algorithm, or for "auto" ring for bandwidth-bound sizes, tree for small all-reduces, hierarchical across nodes.
+// The selector: the named algorithm where it supports the kind and group, or for "auto" ring for bandwidth-bound sizes, tree for small all-reduces,
+// hierarchical across nodes; ring where nothing else fits. `ranks_per_node`: consecutive group ranks on each node, 0 when they are not evenly spread.
 const CollectiveAlgorithm& select_collective(const std::string& wanted, CollectiveKind kind, int group_size, int ranks_per_node, core::Bytes bytes);
 
 }  // namespace schedule

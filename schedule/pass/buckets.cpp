@@ -10,13 +10,13 @@ using model::OperatorKind;
 namespace {
 
 struct ParameterUse {
-    std::vector<BucketUse> stages;           // on this rank
-    std::vector<std::int32_t> ranks;         // all pipeline ranks with a copy
+    std::vector<BucketUse> stages;    // on this rank
+    std::vector<std::int32_t> ranks;  // all pipeline ranks with a copy
     bool is_partial = false;
 };
 
-// Does each tensor-parallel rank compute only a part of this replicated parameter's gradient? With sequence parallelism outside regions each rank sees its share of
-// the tokens; the router of a mixture inside a region sees the part of the output gradient that this rank's experts contribute (see model/operator.h).
+// Does each tensor-parallel rank compute only a part of this replicated parameter's gradient? With sequence parallelism outside regions each rank sees its
+// share of the tokens; the router of a mixture inside a region sees the part of the output gradient that this rank's experts contribute (see model/operator.h).
 bool is_partial_over_tensor(const model::Operator& op, const model::Parameter& parameter, std::size_t position, const Plan& plan) {
     if (plan.layout.tensor == 1 || parameter.split_dimension >= 0) return false;
     if (op.in_parallel_region) return op.kind == OperatorKind::mixture_of_experts && position == 0;
@@ -34,7 +34,8 @@ std::vector<ParameterUse> uses_of(const model::ModelGraph& graph, const Plan& pl
                 if (std::find(use.ranks.begin(), use.ranks.end(), stages[s].rank) == use.ranks.end()) use.ranks.push_back(stages[s].rank);
                 use.is_partial = use.is_partial || is_partial_over_tensor(op, graph.parameter(id), position, plan);
                 if (stages[s].rank != rank) continue;
-                if (use.stages.empty() || use.stages.back().stage != static_cast<std::int32_t>(s)) use.stages.push_back({static_cast<std::int32_t>(s), i, i, {}});
+                if (use.stages.empty() || use.stages.back().stage != static_cast<std::int32_t>(s))
+                    use.stages.push_back({static_cast<std::int32_t>(s), i, i, {}});
                 BucketUse& own = use.stages.back();
                 own.highest_operator = i;
                 if (own.units.empty() || own.units.back() != op.unit) own.units.push_back(op.unit);
@@ -46,7 +47,8 @@ std::vector<ParameterUse> uses_of(const model::ModelGraph& graph, const Plan& pl
 
 class Filler {
 public:
-    Filler(const model::ModelGraph& graph, const Plan& plan, RankBuckets& result) : graph_(graph), plan_(plan), context_(plan.cost_context()), result_(result) {}
+    Filler(const model::ModelGraph& graph, const Plan& plan, RankBuckets& result)
+        : graph_(graph), plan_(plan), context_(plan.cost_context()), result_(result) {}
 
     void add(model::ParameterId parameter, const ParameterUse& use) {
         if (is_open_ && plan_.shards(Sharding::parameters) && unit_ != use.stages[0].units[0]) close();

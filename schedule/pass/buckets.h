@@ -22,10 +22,10 @@ struct RankBuckets {
     std::vector<std::vector<BucketUse>> uses;  // by bucket, ascending stages
 };
 
-// Invariant: every parameter that the rank's stages use lies in exactly one bucket. Buckets fill in reverse operator order up to plan.gradient_bucket, as PyTorch's
-// DistributedDataParallel fills them (bucket_cap_mb); with sharded parameters a bucket is what one unit uses. A parameter that several units of the rank or other
-// ranks use too is a bucket of its own, and so are, together, parameters whose gradients are partial over the tensor-parallel group.
-// `stages` are all virtual stages of the Program.
+// Invariant: every parameter that the rank's stages use lies in exactly one bucket. Buckets fill in reverse operator order up to plan.gradient_bucket, as
+// PyTorch's DistributedDataParallel fills them (bucket_cap_mb); with sharded parameters a bucket is what one unit uses. A parameter that several units of the
+// rank or other ranks use too is a bucket of its own, and so are, together, parameters whose gradients are partial over the tensor-parallel group. `stages` are
+// all virtual stages of the Program.
 RankBuckets buckets_of_rank(const model::ModelGraph& graph, const Plan& plan, const std::vector<StageInfo>& stages, int rank);
 
 }  // namespace schedule

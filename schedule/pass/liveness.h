@@ -50,16 +50,16 @@ private:
     std::vector<model::OperatorRange> units_;
     std::vector<char> unit_is_recomputed_;
     std::vector<OperatorInfo> info_;
-    std::vector<Index> storage_;        // by tensor
-    std::vector<Index> last_use_;       // by storage: last operator of the stage that reads it
-    std::vector<Index> lowest_saver_;   // by storage: operator after whose backward it is freed
-    std::vector<char> is_saved_;        // by storage: from forward to backward
+    std::vector<Index> storage_;       // by tensor
+    std::vector<Index> last_use_;      // by storage: last operator of the stage that reads it
+    std::vector<Index> lowest_saver_;  // by storage: operator after whose backward it is freed
+    std::vector<char> is_saved_;       // by storage: from forward to backward
     std::vector<char> is_received_, is_sent_;
     std::vector<char> is_held_, has_gradient_held_;
     mutable std::vector<double> bytes_;
     double saved_extras_ = 0;
     double held_ = 0, peak_ = 0;
-    double weight_gradients_ = 0;       // split backward: what is kept beyond `saved`
+    double weight_gradients_ = 0;  // split backward: what is kept beyond `saved`
 };
 
 }  // namespace schedule

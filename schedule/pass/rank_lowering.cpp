@@ -6,8 +6,15 @@ namespace schedule {
 
 RankLowering::RankLowering(const Program& program, const model::ModelGraph* graph, const Schedule& order, const LowerOptions& options,
                            const std::vector<ActivationFootprint>& footprints, int rank)
-    : program_(program), plan_(program.plan), graph_(graph), order_(order), options_(options), footprints_(footprints), rank_(rank),
-      trains_(!order.is_forward_only), list_(result_) {
+    : program_(program),
+      plan_(program.plan),
+      graph_(graph),
+      order_(order),
+      options_(options),
+      footprints_(footprints),
+      rank_(rank),
+      trains_(!order.is_forward_only),
+      list_(result_) {
     result_.pipeline = rank;
     prepare();
 }
@@ -223,7 +230,8 @@ void RankLowering::lower_input(LocalStage& stage, std::int32_t micro_batch) {
     const std::uint32_t sent = depart(stage, micro_batch, PayloadKind::activation_gradient);
     const std::uint32_t transient = list_.buffer(MemoryKind::workspace, stage.footprint.input_transient);
     stage.kept_for_weight[k] = list_.buffer(MemoryKind::activations, stage.footprint.kept_for_weight);
-    run(stage.input, stage, micro_batch, {transient, stage.kept_for_weight[k]}, {transient, stage.saved[k], stage.received_saved[k], stage.received_gradient[k]});
+    run(stage.input, stage, micro_batch, {transient, stage.kept_for_weight[k]},
+        {transient, stage.saved[k], stage.received_saved[k], stage.received_gradient[k]});
     send(stage, micro_batch, PayloadKind::activation_gradient, sent);
 }
 

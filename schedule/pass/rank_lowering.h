@@ -77,15 +77,15 @@ private:
     InstructionList list_;
     RankBuckets buckets_;
     std::vector<LocalStage> stages_;
-    std::vector<std::int32_t> local_of_;      // by virtual stage, -1 = elsewhere
+    std::vector<std::int32_t> local_of_;        // by virtual stage, -1 = elsewhere
     std::vector<std::uint32_t> full_gradient_;  // by bucket: buffer of the pass
 
-    std::vector<std::uint32_t> pending_;      // what the next compute or tensor-parallel step waits for, beside its stream
+    std::vector<std::uint32_t> pending_;                  // what the next compute or tensor-parallel step waits for, beside its stream
     std::uint32_t last_step_ = no_instruction;            // the latest compute or tensor-parallel step
     std::uint32_t before_last_compute_ = no_instruction;  // the step before the latest compute
     std::uint32_t group_end_ = no_instruction, group_end_before_ = no_instruction;
-    std::vector<std::uint32_t> gathered_, next_gathered_;           // buffers of this and of the next group of steps
-    std::vector<std::uint32_t> gathers_, next_gathers_;             // instructions
+    std::vector<std::uint32_t> gathered_, next_gathered_;                            // buffers of this and of the next group of steps
+    std::vector<std::uint32_t> gathers_, next_gathers_;                              // instructions
     std::uint32_t last_on_data_ = no_instruction, last_on_tensor_ = no_instruction;  // of the reductions
     std::uint32_t loss_ready_ = no_instruction;
 };

@@ -43,7 +43,8 @@ std::vector<std::int32_t> RecipeMaker::gathers_of(OperatorRange unit) const {
     const std::int32_t unit_index = op(unit.begin).unit;
     for (std::size_t b = 0; b < buckets_.uses.size(); ++b)
         for (const BucketUse& use : buckets_.uses[b])
-            if (use.stage == stage_index_ && std::binary_search(use.units.begin(), use.units.end(), unit_index)) gathers.push_back(static_cast<std::int32_t>(b));
+            if (use.stage == stage_index_ && std::binary_search(use.units.begin(), use.units.end(), unit_index))
+                gathers.push_back(static_cast<std::int32_t>(b));
     return gathers;
 }
 
@@ -57,7 +58,8 @@ void RecipeMaker::append_forward(std::vector<Step>& steps, OperatorRange range, 
         if (!is_enter && !is_exit && !is_split_loss) continue;
         append_compute(steps, {begin, is_split_loss ? i + 1 : i}, phase);
         if (is_enter) steps.push_back(collective(i, CollectiveKind::all_gather, PayloadKind::activation, phase, output_bytes(i)));
-        else if (is_exit && context_.sequence_parallel) steps.push_back(collective(i, CollectiveKind::reduce_scatter, PayloadKind::activation, phase, input_bytes(i)));
+        else if (is_exit && context_.sequence_parallel)
+            steps.push_back(collective(i, CollectiveKind::reduce_scatter, PayloadKind::activation, phase, input_bytes(i)));
         else if (is_exit) steps.push_back(collective(i, CollectiveKind::all_reduce, PayloadKind::activation, phase, output_bytes(i)));
         else steps.push_back(collective(i, CollectiveKind::all_gather, PayloadKind::activation, phase, output_bytes(i) * context_.tensor_parallel));
         begin = i + 1;
@@ -65,7 +67,8 @@ void RecipeMaker::append_forward(std::vector<Step>& steps, OperatorRange range, 
     append_compute(steps, {begin, range.end}, phase);
 }
 
-void RecipeMaker::append_backward(std::vector<Step>& steps, OperatorRange unit, ComputePhase phase, const Reductions& reductions, const Reductions& begins) const {
+void RecipeMaker::append_backward(std::vector<Step>& steps, OperatorRange unit, ComputePhase phase, const Reductions& reductions,
+                                  const Reductions& begins) const {
     const bool is_parallel = context_.tensor_parallel > 1, is_sequence_parallel = context_.sequence_parallel;
     const bool has_input_part = phase != ComputePhase::backward_weight, has_weight_part = phase != ComputePhase::backward_input;
     std::int32_t end = unit.end;
@@ -99,7 +102,9 @@ void RecipeMaker::append_backward(std::vector<Step>& steps, OperatorRange unit, 
             const bool is_enter = current.kind == OperatorKind::parallel_enter, is_exit = current.kind == OperatorKind::parallel_exit && is_sequence_parallel;
             if (is_enter || is_exit) {
                 flush(i + 1);
-                const CollectiveKind kind = is_exit ? CollectiveKind::all_gather : is_sequence_parallel ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce;
+                const CollectiveKind kind = is_exit                ? CollectiveKind::all_gather
+                                            : is_sequence_parallel ? CollectiveKind::reduce_scatter
+                                                                   : CollectiveKind::all_reduce;
                 steps.push_back(collective(i, kind, PayloadKind::activation_gradient, phase, is_exit ? input_bytes(i) : output_bytes(i)));
                 end = i;
             }

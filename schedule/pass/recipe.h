@@ -19,9 +19,9 @@ struct Step {
     CollectiveKind collective = CollectiveKind::all_reduce;
     PayloadKind payload = PayloadKind::none;
     core::Bytes bytes;
-    bool starts_early = false;          // collective: may run beside the compute before it
-    std::int32_t bucket = -1;           // reduce
-    std::vector<std::int32_t> begins;   // compute: buckets whose gradient begins here
+    bool starts_early = false;         // collective: may run beside the compute before it
+    std::int32_t bucket = -1;          // reduce
+    std::vector<std::int32_t> begins;  // compute: buckets whose gradient begins here
 };
 
 // Steps that need the same gathered parameters: a unit with sharded parameters, else the whole pass.

@@ -10,7 +10,8 @@ bool RankLowering::is_reduced_at_the_end(std::size_t bucket) const {
     return !b.tied_ranks.empty() || b.is_partial_over_tensor || buckets_.uses[bucket].size() > 1;
 }
 
-std::uint32_t RankLowering::bucket_collective(std::int32_t bucket, CollectiveKind kind, GroupKind group, PayloadKind payload, bool on_shard, std::uint32_t after) {
+std::uint32_t RankLowering::bucket_collective(std::int32_t bucket, CollectiveKind kind, GroupKind group, PayloadKind payload, bool on_shard,
+                                              std::uint32_t after) {
     const ParameterBucket& b = result_.buckets[static_cast<std::size_t>(bucket)];
     const core::Bytes size = core::size_of(payload == PayloadKind::parameter ? plan_.precision.parameters : plan_.precision.gradients);
     Instruction instruction;
@@ -59,10 +60,13 @@ void RankLowering::finish_reductions() {
             if (on_shard) {
                 after = last_on_data_ == no_instruction ? ready : last_on_data_;
                 if (plan_.effective_shard_degree() < plan_.layout.data)
-                    after = last_on_data_ = bucket_collective(index, CollectiveKind::all_reduce, GroupKind::replica, PayloadKind::parameter_gradient, true, after);
+                    after = last_on_data_ =
+                        bucket_collective(index, CollectiveKind::all_reduce, GroupKind::replica, PayloadKind::parameter_gradient, true, after);
             }
             if (bucket.is_partial_over_tensor) after = sum_partial(index, after);
-            if (tied) after = last_on_data_ = bucket_collective(index, CollectiveKind::all_reduce, GroupKind::tied_stages, PayloadKind::parameter_gradient, on_shard, after);
+            if (tied)
+                after = last_on_data_ =
+                    bucket_collective(index, CollectiveKind::all_reduce, GroupKind::tied_stages, PayloadKind::parameter_gradient, on_shard, after);
             if (!on_shard && (is_reduced_at_the_end(b) || !plan_.overlaps_gradient_reduction)) reduce(index, after);
         }
 }

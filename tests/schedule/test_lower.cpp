@@ -51,7 +51,8 @@ bool is_collective(const Instruction& i, CollectiveKind kind, GroupKind group, P
 
 std::vector<std::string> text_of(const Program& program, int class_index) {
     std::vector<std::string> lines;
-    for (std::uint32_t i = 0; i < program.classes[static_cast<std::size_t>(class_index)].instructions.size(); ++i) lines.push_back(describe(program, class_index, i));
+    for (std::uint32_t i = 0; i < program.classes[static_cast<std::size_t>(class_index)].instructions.size(); ++i)
+        lines.push_back(describe(program, class_index, i));
     return lines;
 }
 
@@ -62,7 +63,8 @@ TEST_CASE("one rank with one micro-batch zeroes, runs forward and backward, and 
     const Program program = lowered(plan_of(graph, 1, 1, 1, 1), graph);
     const int operators = static_cast<int>(graph.operators.size());
     const std::string range = "ops [0, " + std::to_string(operators) + ")";
-    CHECK(text_of(program, 0) == std::vector<std::string>{"0 zero_gradients", "1 compute F0 stage 0 " + range, "2 compute B0 stage 0 " + range, "3 optimizer_step bucket 0"});
+    CHECK(text_of(program, 0) ==
+          std::vector<std::string>{"0 zero_gradients", "1 compute F0 stage 0 " + range, "2 compute B0 stage 0 " + range, "3 optimizer_step bucket 0"});
 }
 
 TEST_CASE("a pipeline of two sends activations down and gradients up, once per micro-batch") {
@@ -76,10 +78,13 @@ TEST_CASE("a pipeline of two sends activations down and gradients up, once per m
     }
     // The tied embedding is summed over both ends.
     for (const RankProgram& list : program.classes) {
-        CHECK(count(list, [](const Instruction& i) { return is_collective(i, CollectiveKind::all_reduce, GroupKind::tied_stages, PayloadKind::parameter_gradient); }) == 1);
+        CHECK(count(list, [](const Instruction& i) {
+                  return is_collective(i, CollectiveKind::all_reduce, GroupKind::tied_stages, PayloadKind::parameter_gradient);
+              }) == 1);
         CHECK(list.buckets.back().tied_ranks == std::vector<std::int32_t>{0, 1});
     }
-    const Instruction& tied = *std::find_if(program.classes[0].instructions.begin(), program.classes[0].instructions.end(), [](const Instruction& i) { return i.group == GroupKind::tied_stages; });
+    const Instruction& tied = *std::find_if(program.classes[0].instructions.begin(), program.classes[0].instructions.end(),
+                                            [](const Instruction& i) { return i.group == GroupKind::tied_stages; });
     CHECK(members_of(program, 1, tied) == std::vector<int>{0, 1});
 }
 
@@ -105,7 +110,8 @@ TEST_CASE("sequence parallelism turns each all-reduce into a gather and a scatte
     const auto on_tensor = [&](CollectiveKind kind, PayloadKind payload, ComputePhase phase) {
         return count(list, [&](const Instruction& i) { return is_collective(i, kind, GroupKind::tensor, payload) && i.phase == phase; });
     };
-    CHECK(on_tensor(CollectiveKind::all_gather, PayloadKind::activation, ComputePhase::forward) == 2 * layers + 2);  // + the head's enter and the loss statistics
+    CHECK(on_tensor(CollectiveKind::all_gather, PayloadKind::activation, ComputePhase::forward) ==
+          2 * layers + 2);  // + the head's enter and the loss statistics
     CHECK(on_tensor(CollectiveKind::reduce_scatter, PayloadKind::activation, ComputePhase::forward) == 2 * layers + 1);
     CHECK(on_tensor(CollectiveKind::all_gather, PayloadKind::activation, ComputePhase::recompute) == 2 * layers + 1);
     CHECK(on_tensor(CollectiveKind::reduce_scatter, PayloadKind::activation_gradient, ComputePhase::backward) == 2 * layers + 1);
@@ -168,10 +174,13 @@ TEST_CASE("gradients are reduced once a step, or after every micro-batch when th
             return count(list, [&](const Instruction& i) { return i.kind == InstructionKind::collective && i.collective == kind && i.payload == payload; });
         };
         CHECK(times(CollectiveKind::all_reduce, PayloadKind::parameter_gradient) == (sharding == Sharding::none ? buckets : 0));
-        CHECK(times(CollectiveKind::reduce_scatter, PayloadKind::parameter_gradient) ==
-              (sharding == Sharding::none ? 0 : sharding == Sharding::optimizer ? buckets : buckets * micro_batches));
+        CHECK(times(CollectiveKind::reduce_scatter, PayloadKind::parameter_gradient) == (sharding == Sharding::none        ? 0
+                                                                                         : sharding == Sharding::optimizer ? buckets
+                                                                                                                           : buckets * micro_batches));
         // Sharded parameters: before forward and before backward of every micro-batch; else once after the update.
-        CHECK(times(CollectiveKind::all_gather, PayloadKind::parameter) == (sharding == Sharding::none ? 0 : sharding == Sharding::parameters ? buckets * micro_batches * 2 : buckets));
+        CHECK(times(CollectiveKind::all_gather, PayloadKind::parameter) == (sharding == Sharding::none         ? 0
+                                                                            : sharding == Sharding::parameters ? buckets * micro_batches * 2
+                                                                                                               : buckets));
         CHECK(count(list, [](const Instruction& i) { return i.kind == InstructionKind::optimizer_step; }) == buckets);
     }
 }
@@ -231,7 +240,9 @@ TEST_CASE("a GPT layer of one tensor-parallel rank keeps s b h (34 + 5 a s / h) 
     // Korthikanti et al., arXiv 2205.05198, equation 1, with dropout; the exact count of the stored tensors of the second layer of two.
     core::Diagnostics diagnostics;
     const std::optional<core::Value> table = core::parse_toml(
-        "family = 'gpt2'\nhidden = 512\nlayers = 3\nheads = 8\nffn = 2048\nvocabulary = 1000\nmax_positions = 256\ndropout = 0.1\nattention_dropout = 0.1\nactivation = 'gelu'\n", "model", diagnostics);
+        "family = 'gpt2'\nhidden = 512\nlayers = 3\nheads = 8\nffn = 2048\nvocabulary = 1000\nmax_positions = 256\ndropout = 0.1\nattention_dropout = "
+        "0.1\nactivation = 'gelu'\n",
+        "model", diagnostics);
     REQUIRE(table);
     const std::optional<model::ModelGraph> graph = model::load_model(*table, {}, diagnostics);
     INFO(core::format(diagnostics));
