@@ -1,5 +1,5 @@
 // FLOPs, bytes and saved activations against closed forms of the literature.
-#include "model_from_text.h"
+#include "tests/model/model_from_text.h"
 
 #include <fmt/core.h>
 

@@ -1,5 +1,5 @@
 // Structure of built graphs: units, ties, crossings, regions, hashes.
-#include "model_from_text.h"
+#include "tests/model/model_from_text.h"
 
 #include <chrono>
 

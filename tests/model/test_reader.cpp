@@ -1,5 +1,5 @@
 // Hugging Face configs and descriptions of our own: what is honoured, what is refused, and where the message points.
-#include "model_from_text.h"
+#include "tests/model/model_from_text.h"
 
 #include <chrono>
 #include <filesystem>
