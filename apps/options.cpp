@@ -1,0 +1,93 @@
+#include "apps/options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include <fmt/core.h>
+
+namespace apps {
+
+Options::Options(const std::vector<std::string>& arguments, const OptionNames& names, core::Diagnostics& diagnostics) : diagnostics_(diagnostics) {
+    auto is_among = [](const std::vector<std::string>& list, const std::string& name) { return std::find(list.begin(), list.end(), name) != list.end(); };
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+        const std::string& argument = arguments[i];
+        if (argument.size() < 2 || argument[0] != '-') {
+            positional_.push_back(argument);
+            continue;
+        }
+        std::size_t equals = argument.find('=');
+        std::string name = argument.substr(0, equals);
+        if (is_among(names.flags, name)) {
+            if (equals != std::string::npos) error(name, fmt::format("{} takes no value", name));
+            values_[name];
+        } else if (is_among(names.with_value, name)) {
+            if (equals != std::string::npos) values_[name].push_back(argument.substr(equals + 1));
+            else if (i + 1 < arguments.size()) values_[name].push_back(arguments[++i]);
+            else error(name, fmt::format("{} needs a value", name));
+        } else {
+            std::vector<std::string> known = names.with_value;
+            known.insert(known.end(), names.flags.begin(), names.flags.end());
+            std::string near = core::did_you_mean(name, known);
+            std::sort(known.begin(), known.end());
+            error(name, fmt::format("unknown option {}", core::in_quotes(name)), near.empty() ? "known: " + core::list_in_words(known) : "did you mean " + near + "?");
+        }
+    }
+}
+
+bool Options::has(const std::string& name) const { return values_.count(name) > 0; }
+
+std::optional<std::string> Options::text(const std::string& name) const {
+    auto found = values_.find(name);
+    if (found == values_.end() || found->second.empty()) return std::nullopt;
+    return found->second.back();
+}
+
+std::optional<std::int64_t> Options::integer(const std::string& name, std::int64_t least, std::int64_t greatest) {
+    std::optional<std::string> given = text(name);
+    if (!given) return std::nullopt;
+    std::int64_t value = 0;
+    auto [end, failure] = std::from_chars(given->data(), given->data() + given->size(), value);
+    if (failure != std::errc{} || end != given->data() + given->size() || value < least || value > greatest) {
+        error(name, fmt::format("{} = {} is not a whole number from {} to {}", name, core::in_quotes(*given), least, greatest));
+        return std::nullopt;
+    }
+    return value;
+}
+
+std::optional<double> Options::real(const std::string& name, double least, double greatest) {
+    std::optional<std::string> given = text(name);
+    if (!given) return std::nullopt;
+    double value = 0;
+    auto [end, failure] = std::from_chars(given->data(), given->data() + given->size(), value);
+    if (failure != std::errc{} || end != given->data() + given->size() || !std::isfinite(value) || value < least || value > greatest) {
+        error(name, fmt::format("{} = {} is not a number from {:g} to {:g}", name, core::in_quotes(*given), least, greatest));
+        return std::nullopt;
+    }
+    return value;
+}
+
+std::vector<std::string> Options::list(const std::string& name) const {
+    std::vector<std::string> parts;
+    auto found = values_.find(name);
+    if (found == values_.end()) return parts;
+    for (const std::string& value : found->second)
+        for (std::size_t begin = 0; begin <= value.size();) {
+            std::size_t end = std::min(value.find(',', begin), value.size());
+            if (end > begin) parts.push_back(value.substr(begin, end - begin));
+            begin = end + 1;
+        }
+    return parts;
+}
+
+std::optional<std::string> Options::choice(const std::string& name, const std::vector<std::string>& allowed) {
+    std::optional<std::string> given = text(name);
+    if (!given || std::find(allowed.begin(), allowed.end(), *given) != allowed.end()) return given;
+    std::string near = core::did_you_mean(*given, allowed);
+    error(name, fmt::format("{} = {} is unknown", name, core::in_quotes(*given)), near.empty() ? "use " + core::list_in_words(allowed) : "did you mean " + near + "?");
+    return std::nullopt;
+}
+
+void Options::error(const std::string& name, const std::string& message, const std::string& hint) { diagnostics_.error({}, name, message, hint); }
+
+}  // namespace apps

@@ -1,0 +1,40 @@
+// Options of one command: known names only, typed values, every mistake a diagnostic with a did-you-mean.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/diagnostics.h"
+
+namespace apps {
+
+struct OptionNames {
+    std::vector<std::string> with_value;  // "--devices": the next argument, or after '='
+    std::vector<std::string> flags;       // "--json"
+};
+
+class Options {
+public:
+    // Arguments that are no options are collected in positional().
+    Options(const std::vector<std::string>& arguments, const OptionNames& names, core::Diagnostics& diagnostics);
+
+    bool has(const std::string& name) const;
+    const std::vector<std::string>& positional() const { return positional_; }
+    std::optional<std::string> text(const std::string& name) const;  // the last one given
+    std::optional<std::int64_t> integer(const std::string& name, std::int64_t least, std::int64_t greatest);
+    std::optional<double> real(const std::string& name, double least, double greatest);
+    std::vector<std::string> list(const std::string& name) const;  // comma separated, all occurrences, without empty parts
+    std::optional<std::string> choice(const std::string& name, const std::vector<std::string>& allowed);
+
+    void error(const std::string& name, const std::string& message, const std::string& hint = {});
+
+private:
+    std::map<std::string, std::vector<std::string>> values_;
+    std::vector<std::string> positional_;
+    core::Diagnostics& diagnostics_;
+};
+
+}  // namespace apps
