@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cluster/profile_reader.h"
+#include "core/random.h"
 #include "tests/cluster/instances.h"
 
 namespace {
@@ -228,4 +229,26 @@ TEST_CASE("noise, deep nesting and huge tables end in diagnostics") {
     for (int i = 0; i < 20000; ++i) rows += "    { link = \"pcie\", from = \"gpu0\", to = \"numa0\" },\n";
     CHECK(diagnostics_of(with("connect = [\n", "connect = [\n" + rows)).has_errors());
     CHECK(diagnostics_of(with("[topology.link.pcie]", "[topology.mesh]\nlink = \"pcie\"\ncounts = []\n[topology.link.pcie]")).has_errors());
+}
+
+TEST_CASE("a shipped profile with bytes changed, cut or doubled is read or told to be wrong") {
+    core::Random random(20261121);
+    for (const char* name : {"p3.8xlarge", "p5.48xlarge", "local-cpu", "g4dn.metal"}) {
+        core::Diagnostics unused;
+        const std::string original = *core::read_file(cluster::profile_path(name), unused);
+        for (int round = 0; round < 150; ++round) {
+            std::string text = original;
+            for (std::uint64_t i = 0, changes = 1 + random.below(4); i < changes; ++i) {
+                const std::size_t at = random.below(text.size());
+                switch (random.below(4)) {
+                    case 0: text[at] = static_cast<char>(random.below(128)); break;
+                    case 1: text.erase(at, 1 + random.below(20)); break;
+                    case 2: text.insert(at, text.substr(random.below(text.size()), random.below(60))); break;
+                    default: text.insert(at, std::to_string(random.next())); break;
+                }
+                if (text.empty()) text = original;
+            }
+            diagnostics_of(text);  // checks that there is an instance or an error
+        }
+    }
 }
