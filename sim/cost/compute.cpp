@@ -1,0 +1,199 @@
+#include "sim/cost/compute.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string_view>
+
+#include "model/signature.h"
+#include "sim/cost/attention.h"
+
+namespace sim {
+
+namespace {
+
+core::Seconds streaming_time(core::Bytes bytes, const cluster::DeviceSpec& device) { return bytes / (device.memory_bandwidth * device.memory_efficiency); }
+
+// Rate between measured points, straight in log(flops); constant beyond them.
+core::FlopsPerSecond rate_at(const std::vector<cluster::MatrixProductCurve::Point>& points, core::Flops flops) {
+    const auto above = std::lower_bound(points.begin(), points.end(), flops, [](const auto& point, core::Flops f) { return point.flops < f; });
+    if (above == points.begin()) return points.front().rate;
+    if (above == points.end()) return points.back().rate;
+    const auto below = above - 1;
+    const double t = std::log(flops / below->flops) / std::log(above->flops / below->flops);
+    return below->rate + (above->rate - below->rate) * t;
+}
+
+core::Seconds product_time(const model::Kernel& kernel, const cluster::DeviceSpec& device, core::DataType compute) {
+    const cluster::MatrixProductCurve& curve = device.matrix_product.at(compute);
+    const core::Bytes bytes = kernel.read + kernel.written;
+    const core::Seconds streaming = bytes / (device.memory_bandwidth * curve.memory_efficiency);
+    if (!curve.points.empty() && kernel.kind == model::KernelKind::matrix_product && kernel.flops.value > 0) {
+        // Measured rates hold for one product of that size; `batch` products run side by side on a GPU and one after another on a core: the size that counts is the sum.
+        return std::max(kernel.flops / rate_at(curve.points, kernel.flops), streaming);
+    }
+    return curve.launch + std::max(kernel.flops / (device.peak.at(compute) * curve.compute_efficiency), streaming);
+}
+
+core::Seconds attention_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device, core::DataType compute) {
+    // The kernel's FLOPs are of the full square; kernels of the flash family skip the masked half.
+    const core::Flops flops = kernel.flops * (kernel.is_causal && kernel.m == kernel.n ? 0.5 : 1.0);
+    const bool is_backward = phase != model::Phase::forward;
+    const core::FlopsPerSecond rate = flash_attention_rate(device, compute, kernel.k, kernel.n, kernel.is_causal, is_backward);
+    return device.kernel_launch + std::max(flops / rate, streaming_time(kernel.read + kernel.written, device));
+}
+
+std::string formats_of(const std::map<core::DataType, cluster::MatrixProductCurve>& curves) {
+    std::vector<std::string> names;
+    for (const auto& [type, curve] : curves) names.emplace_back(core::name_of(type));
+    return names.empty() ? "none" : core::list_in_words(names);
+}
+
+}  // namespace
+
+ComputePrice& ComputePrice::operator+=(const ComputePrice& other) {
+    device += other.device;
+    host += other.host;
+    flops += other.flops;
+    return *this;
+}
+
+core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device, core::DataType compute) {
+    switch (kernel.kind) {
+        case model::KernelKind::matrix_product:
+        case model::KernelKind::convolution: return product_time(kernel, device, compute);
+        case model::KernelKind::attention: return attention_time(kernel, phase, device, compute);
+        case model::KernelKind::memory: return device.kernel_launch + streaming_time(kernel.read + kernel.written, device);
+    }
+    return {};
+}
+
+std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, const cluster::DeviceSpec& device, const schedule::Plan& plan,
+                                             core::Diagnostics& diagnostics) {
+    const core::DataType compute = plan.precision.compute;
+    if (!device.peak.contains(compute) || !device.matrix_product.contains(compute)) {
+        diagnostics.error({}, "plan.precision", device.name + " has no figure for " + std::string(core::name_of(compute)) + " matrix products",
+                          "it has " + formats_of(device.matrix_product) + "; an unknown rate is refused, not guessed");
+        return std::nullopt;
+    }
+    ComputeCost cost;
+    cost.device_ = &device;
+    cost.plan_ = &plan;
+    const model::CostContext context = plan.cost_context();
+
+    std::map<std::string_view, const cluster::MeasuredOperator*> measured;
+    for (const cluster::MeasuredOperator& entry : device.measured_operators) measured[entry.signature] = &entry;
+
+    // Gradients of several micro-batches are added up: the fresh gradient and the sum are read, the sum is written.
+    // (Sharded gradients are reduced after every micro-batch instead, and only the shard's share is added.)
+    const bool accumulates = plan.micro_batches > 1 && plan.sharding != schedule::Sharding::gradients && plan.sharding != schedule::Sharding::parameters;
+    const double accumulated_bytes = core::size_of(compute).value + 2 * core::size_of(plan.precision.gradients).value;
+
+    cost.sums_.assign(column_count, std::vector<ComputePrice>(graph.operators.size() + 1));
+    std::size_t measured_count = 0, priced_count = 0;
+    bool has_flash = false;
+    for (std::size_t o = 0; o < graph.operators.size(); ++o) {
+        const model::OperatorId op(static_cast<std::int32_t>(o));
+        const model::Operator& description = graph.op(op);
+        const cluster::MeasuredOperator* entry = nullptr;
+        if (!measured.empty()) {
+            const auto found = measured.find(model::signature(graph, op, context));
+            if (found != measured.end()) entry = found->second;
+        }
+        ComputePrice of_phase[3];
+        for (const model::Phase phase : {model::Phase::forward, model::Phase::backward_input, model::Phase::backward_weight}) {
+            ComputePrice& price = of_phase[static_cast<std::size_t>(phase)];
+            const std::vector<model::Kernel> kernels = model::kernels(graph, op, phase, context);
+            for (const model::Kernel& kernel : kernels) {
+                price.flops += kernel.flops;
+                has_flash = has_flash || kernel.kind == model::KernelKind::attention;
+                if (entry) continue;
+                price.device += kernel_time(kernel, phase, device, compute);
+                price.host += device.host_dispatch;
+            }
+            if (!kernels.empty()) ++priced_count;
+            if (entry) {
+                price.device = phase == model::Phase::forward ? entry->forward : phase == model::Phase::backward_input ? entry->backward_input : entry->backward_weight;
+                if (!kernels.empty()) ++measured_count;
+            } else if (accumulates && phase == model::Phase::backward_weight) {
+                for (model::ParameterId parameter : description.parameters) {
+                    const double elements = static_cast<double>(model::parameter_elements(graph, parameter, context));
+                    price.device += device.kernel_launch + streaming_time(core::Bytes(elements * accumulated_bytes), device);
+                    price.host += device.host_dispatch;
+                }
+            }
+        }
+        const auto append = [&](Column column, const ComputePrice& price) {
+            std::vector<ComputePrice>& sums = cost.sums_[column];
+            sums[o + 1] = sums[o];
+            sums[o + 1] += price;
+        };
+        append(forward, of_phase[0]);
+        append(attention_core_forward, description.in_attention_core ? of_phase[0] : ComputePrice{});
+        append(backward_input, of_phase[1]);
+        append(backward_weight, of_phase[2]);
+    }
+    if (measured_count > 0)
+        cost.assumptions_.push_back(std::to_string(measured_count) + " of " + std::to_string(priced_count) + " operator phases have times measured on " + device.name +
+                                    "; the rest follow its curves");
+    if (has_flash) {
+        switch (flash_attention_source(device)) {
+            case FlashAttentionSource::measured: cost.assumptions_.push_back("attention runs at the published rates of FlashAttention-2 on this architecture"); break;
+            case FlashAttentionSource::by_ratio:
+                cost.assumptions_.push_back("attention runs at FlashAttention-2's share of peak on A100: no curve for " + device.architecture + " is known");
+                break;
+            case FlashAttentionSource::products:
+                cost.assumptions_.push_back("attention without stored scores is priced as its products at the matrix-product rate: FlashAttention-2 has no kernel for " +
+                                            device.architecture);
+                break;
+        }
+    }
+    return cost;
+}
+
+ComputePrice ComputeCost::between(Column column, model::OperatorRange range) const {
+    const ComputePrice& low = sum(column, range.begin);
+    const ComputePrice& high = sum(column, range.end);
+    return {high.device - low.device, high.host - low.host, high.flops - low.flops};
+}
+
+ComputePrice ComputeCost::price(model::OperatorRange range, schedule::ComputePhase phase) const {
+    using schedule::ComputePhase;
+    switch (phase) {
+        case ComputePhase::forward: return between(forward, range);
+        case ComputePhase::recompute: return between(plan_->recompute == schedule::Recompute::selective ? attention_core_forward : forward, range);
+        case ComputePhase::backward: {
+            ComputePrice both = between(backward_input, range);
+            both += between(backward_weight, range);
+            return both;
+        }
+        case ComputePhase::backward_input: return between(backward_input, range);
+        case ComputePhase::backward_weight: return between(backward_weight, range);
+    }
+    return {};
+}
+
+ComputePrice ComputeCost::optimizer_step(std::int64_t elements, std::int64_t tensors) const {
+    const schedule::Precision& precision = plan_->precision;
+    const double parameter = core::size_of(precision.parameters).value;
+    // Read the gradient; read and write the state and the fp32 values; with master weights also write the copy that forward reads. LAMB reads values and update once
+    // more for its two norms (arXiv 1904.00962, algorithm 2).
+    double bytes = core::size_of(precision.gradients).value + 2 * schedule::state_bytes_per_parameter(plan_->optimizer).value;
+    bytes += precision.has_master_parameters ? 2 * 4.0 + parameter : 2 * parameter;
+    if (plan_->optimizer.kind == schedule::OptimizerKind::lamb) bytes += 2 * 4.0;
+    ComputePrice price;
+    price.device = device_->kernel_launch + streaming_time(core::Bytes(bytes * static_cast<double>(elements)), *device_);
+    // A multi-tensor kernel takes up to 36 tensors with four lists (gradient, value, two moments): depth_to_max_tensors in NVIDIA apex, csrc/multi_tensor_apply.cuh.
+    constexpr std::int64_t tensors_a_launch = 36;
+    price.host = device_->host_dispatch * static_cast<double>((std::max<std::int64_t>(tensors, 1) + tensors_a_launch - 1) / tensors_a_launch);
+    return price;
+}
+
+ComputePrice ComputeCost::zero(core::Bytes bytes) const {
+    ComputePrice price;
+    price.device = device_->kernel_launch + streaming_time(bytes, *device_);
+    price.host = device_->host_dispatch;
+    return price;
+}
+
+}  // namespace sim

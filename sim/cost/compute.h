@@ -1,0 +1,56 @@
+// The price of arithmetic on one device: kernels of an operator by roofline and measured attention rates, or the operator's own measured time where there is one.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/device.h"
+#include "core/diagnostics.h"
+#include "model/cost.h"
+#include "model/model_graph.h"
+#include "schedule/plan.h"
+#include "schedule/program.h"
+
+namespace sim {
+
+// Work of one instruction: the device computes while the host dispatches kernels; the instruction takes the longer of the two.
+struct ComputePrice {
+    core::Seconds device, host;
+    core::Flops flops;
+    core::Seconds time() const { return device > host ? device : host; }
+    ComputePrice& operator+=(const ComputePrice& other);
+};
+
+// One kernel alone on the device. Products and convolutions: launch + max(flops / (efficiency * peak), bytes / (efficiency * bandwidth)), or the measured curve;
+// attention: the published rate of the flash kernels of the architecture; everything else: launch + bytes / achieved bandwidth.
+core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device, core::DataType compute);
+
+// Prices of every operator of a model under a plan, ready to be summed over ranges.
+class ComputeCost {
+public:
+    // A compute precision the device has no figure for, or attention kernels it cannot run, are diagnostics; nothing is returned then.
+    static std::optional<ComputeCost> make(const model::ModelGraph& graph, const cluster::DeviceSpec& device, const schedule::Plan& plan,
+                                           core::Diagnostics& diagnostics);
+
+    ComputePrice price(model::OperatorRange range, schedule::ComputePhase phase) const;
+    // The update of `elements` parameters: every state read and written once, no gradient clipping.
+    ComputePrice optimizer_step(std::int64_t elements, std::int64_t tensors) const;
+    ComputePrice zero(core::Bytes bytes) const;
+
+    // What a reader of the prediction should know: which operators were measured, which rates were carried over.
+    const std::vector<std::string>& assumptions() const { return assumptions_; }
+
+private:
+    enum Column { forward, attention_core_forward, backward_input, backward_weight, column_count };
+    const ComputePrice& sum(Column column, std::int32_t end) const { return sums_[static_cast<std::size_t>(column)][static_cast<std::size_t>(end)]; }
+    ComputePrice between(Column column, model::OperatorRange range) const;
+
+    const cluster::DeviceSpec* device_ = nullptr;
+    const schedule::Plan* plan_ = nullptr;
+    std::vector<std::vector<ComputePrice>> sums_;  // [column][operators before]: prefix sums
+    std::vector<std::string> assumptions_;
+};
+
+}  // namespace sim

@@ -1,0 +1,157 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "core/diagnostics.h"
+#include "model/load.h"
+#include "model/signature.h"
+#include "sim/cost/attention.h"
+#include "sim/cost/compute.h"
+
+namespace {
+
+using core::DataType;
+
+// Round figures: 100 TFLOP/s at half efficiency, 1 TB/s at 80 % (products) and 50 % (streams).
+cluster::DeviceSpec round_device() {
+    cluster::DeviceSpec device;
+    device.name = "round";
+    device.architecture = "sm80";
+    device.memory_bandwidth = core::gigabytes_per_second(1000);
+    device.memory_efficiency = 0.5;
+    device.kernel_launch = core::microseconds(2);
+    device.host_dispatch = core::microseconds(10);
+    device.peak[DataType::bf16] = core::teraflops_per_second(100);
+    device.peak[DataType::fp32] = core::teraflops_per_second(10);
+    device.matrix_product[DataType::bf16] = {0.5, 0.8, core::microseconds(4), {}};
+    return device;
+}
+
+model::Kernel product(double m, double n, double k) {
+    model::Kernel kernel;
+    kernel.kind = model::KernelKind::matrix_product;
+    kernel.m = static_cast<std::int64_t>(m);
+    kernel.n = static_cast<std::int64_t>(n);
+    kernel.k = static_cast<std::int64_t>(k);
+    kernel.flops = core::Flops(2 * m * n * k);
+    kernel.read = core::Bytes(2 * (m * k + k * n));
+    kernel.written = core::Bytes(2 * m * n);
+    return kernel;
+}
+
+double time_of(const model::Kernel& kernel, const cluster::DeviceSpec& device) {
+    return sim::kernel_time(kernel, model::Phase::forward, device, DataType::bf16).value;
+}
+
+}  // namespace
+
+TEST_CASE("a product takes launch and the longer of arithmetic and memory") {
+    const cluster::DeviceSpec device = round_device();
+    // 4096^3: 137.4 GFLOP at 50 TFLOP/s = 2.749 ms; 100.7 MB at 800 GB/s = 0.126 ms.
+    REQUIRE(time_of(product(4096, 4096, 4096), device) == Approx(4e-6 + 2.0 * 4096 * 4096 * 4096 / 50e12));
+    // One row: 33.6 MB at 800 GB/s bind, not 33.6 MFLOP.
+    REQUIRE(time_of(product(1, 4096, 4096), device) == Approx(4e-6 + 2.0 * (4096 + 4096 * 4096.0 + 4096) / 800e9));
+}
+
+TEST_CASE("a memory-bound kernel takes launch and its bytes at streaming bandwidth") {
+    model::Kernel kernel;
+    kernel.read = core::Bytes(3e6);
+    kernel.written = core::Bytes(1e6);
+    REQUIRE(time_of(kernel, round_device()) == Approx(2e-6 + 4e6 / 500e9));
+}
+
+TEST_CASE("measured rates of products are met at their points and interpolated between") {
+    cluster::DeviceSpec device = round_device();
+    device.matrix_product[DataType::bf16].points = {{core::Flops(1e9), core::teraflops_per_second(10)}, {core::Flops(1e11), core::teraflops_per_second(50)}};
+    const auto cube = [](double flops) {
+        const double side = std::cbrt(flops / 2);
+        model::Kernel kernel = product(1, 1, 1);
+        kernel.flops = core::Flops(flops);
+        kernel.read = kernel.written = core::Bytes(side);  // no matter here
+        return kernel;
+    };
+    REQUIRE(time_of(cube(1e9), device) == Approx(1e9 / 10e12));
+    REQUIRE(time_of(cube(1e11), device) == Approx(1e11 / 50e12));
+    REQUIRE(time_of(cube(1e10), device) == Approx(1e10 / 30e12));  // halfway in the logarithm
+    REQUIRE(time_of(cube(1e13), device) == Approx(1e13 / 50e12));
+}
+
+TEST_CASE("flash attention on an A100 meets the published bars, forward and backward together") {
+    cluster::DeviceSpec device = round_device();
+    device.peak[DataType::bf16] = core::teraflops_per_second(312);
+    struct Bar {
+        int head_dimension, sequence;
+        bool is_causal;
+        double rate;  // TFLOP/s, assets of Dao-AILab/flash-attention@0251105
+    };
+    for (const Bar& bar : {Bar{64, 512, false, 132}, Bar{64, 2048, true, 140}, Bar{128, 4096, true, 173}, Bar{128, 16384, false, 203}}) {
+        const double forward = 1.0, backward = 2.5;  // FLOPs in units of forward
+        const double time = forward / core::to_teraflops_per_second(sim::flash_attention_rate(device, DataType::bf16, bar.head_dimension, bar.sequence, bar.is_causal, false)) +
+                            backward / core::to_teraflops_per_second(sim::flash_attention_rate(device, DataType::bf16, bar.head_dimension, bar.sequence, bar.is_causal, true));
+        REQUIRE((forward + backward) / time == Approx(bar.rate).epsilon(0.005));
+    }
+}
+
+TEST_CASE("a precision without figures is refused and the message names what there is") {
+    core::Diagnostics diagnostics;
+    const std::optional<model::ModelGraph> graph = model::load_model(std::string("gpt2"), {}, diagnostics);
+    REQUIRE(graph.has_value());
+    schedule::Plan plan;
+    plan.precision.compute = DataType::fp8;
+    const cluster::DeviceSpec device = round_device();
+    REQUIRE_FALSE(sim::ComputeCost::make(*graph, device, plan, diagnostics).has_value());
+    REQUIRE(diagnostics.entries().size() == 1);
+    REQUIRE(diagnostics.entries()[0].key == "plan.precision");
+    REQUIRE(diagnostics.entries()[0].message.find("fp8") != std::string::npos);
+    REQUIRE(diagnostics.entries()[0].hint.find("bf16") != std::string::npos);
+}
+
+TEST_CASE("prices of ranges add up, backward is both of its halves, and the host dispatches every kernel") {
+    core::Diagnostics diagnostics;
+    const std::optional<model::ModelGraph> graph = model::load_model(std::string("gpt2"), {}, diagnostics);
+    REQUIRE(graph.has_value());
+    schedule::Plan plan;
+    const cluster::DeviceSpec device = round_device();
+    const std::optional<sim::ComputeCost> cost = sim::ComputeCost::make(*graph, device, plan, diagnostics);
+    REQUIRE(cost.has_value());
+    using schedule::ComputePhase;
+    const auto count = static_cast<std::int32_t>(graph->operators.size());
+    const model::OperatorRange all{0, count};
+    for (std::int32_t cut : {1, count / 3, count - 1}) {
+        const double low = cost->price({0, cut}, ComputePhase::forward).device.value, high = cost->price({cut, count}, ComputePhase::forward).device.value;
+        REQUIRE(low + high == Approx(cost->price(all, ComputePhase::forward).device.value));
+    }
+    REQUIRE(cost->price(all, ComputePhase::backward).device.value ==
+            Approx(cost->price(all, ComputePhase::backward_input).device.value + cost->price(all, ComputePhase::backward_weight).device.value));
+    const model::PhaseCost forward = model::phase_cost(*graph, all, model::Phase::forward, plan.cost_context());
+    REQUIRE(cost->price(all, ComputePhase::forward).host.value == Approx(forward.kernels * 10e-6));
+    REQUIRE(cost->price(all, ComputePhase::forward).flops.value == Approx(forward.flops.value));
+}
+
+TEST_CASE("a measured operator replaces the curve") {
+    core::Diagnostics diagnostics;
+    const std::optional<model::ModelGraph> graph = model::load_model(std::string("gpt2"), {}, diagnostics);
+    REQUIRE(graph.has_value());
+    schedule::Plan plan;
+    cluster::DeviceSpec device = round_device();
+    std::int32_t linear = 0;
+    while (graph->operators[static_cast<std::size_t>(linear)].kind != model::OperatorKind::linear) ++linear;
+    device.measured_operators.push_back({model::signature(*graph, model::OperatorId(linear), plan.cost_context()), core::Seconds(0.25), core::Seconds(0.5), core::Seconds(1)});
+    const std::optional<sim::ComputeCost> cost = sim::ComputeCost::make(*graph, device, plan, diagnostics);
+    REQUIRE(cost.has_value());
+    const model::OperatorRange only{linear, linear + 1};
+    REQUIRE(cost->price(only, schedule::ComputePhase::forward).device.value == Approx(0.25));
+    REQUIRE(cost->price(only, schedule::ComputePhase::backward).device.value == Approx(1.5));
+    REQUIRE(cost->assumptions().size() >= 1);
+}
+
+TEST_CASE("the optimizer moves every byte of state once each way") {
+    core::Diagnostics diagnostics;
+    const std::optional<model::ModelGraph> graph = model::load_model(std::string("gpt2"), {}, diagnostics);
+    REQUIRE(graph.has_value());
+    schedule::Plan plan;  // bf16 gradients and parameters, fp32 master weights, AdamW
+    const cluster::DeviceSpec device = round_device();
+    const std::optional<sim::ComputeCost> cost = sim::ComputeCost::make(*graph, device, plan, diagnostics);
+    REQUIRE(cost.has_value());
+    // Read: gradient 2, moments 8, master 4. Written: moments 8, master 4, copy 2. 28 bytes a parameter at 500 GB/s.
+    REQUIRE(cost->optimizer_step(1'000'000, 1).device.value == Approx(2e-6 + 28e6 / 500e9));
+}
