@@ -1,0 +1,153 @@
+#include "sim/cost/collective.h"
+
+#include <algorithm>
+
+#include "core/diagnostics.h"
+#include "schedule/collective/rounds.h"
+#include "sim/cost/rings.h"
+
+namespace sim {
+
+namespace {
+
+using schedule::CollectiveKind;
+
+// Fixed time of one NCCL collective before its first step: base latency of ring and tree, Simple protocol, NCCL 2.30.7 src/graph/tuning.cc (read 2026-06-11).
+// Shared-memory collectives of CPU ranks start with a barrier that the link latency covers.
+core::Seconds base_latency(const cluster::DeviceSpec& device) { return device.architecture.starts_with("sm") ? core::microseconds(8.4) : core::Seconds(0); }
+
+int members_in_a_node(const cluster::Cluster& cluster, const std::vector<std::int32_t>& group) {
+    std::map<int, int> count;
+    int most = 1;
+    for (std::int32_t device : group) most = std::max(most, ++count[cluster.node_of(cluster::DeviceId(device))]);
+    return most;
+}
+
+}  // namespace
+
+CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster) : plan_(plan), cluster_(cluster), network_(cluster) {}
+
+std::vector<std::vector<std::int32_t>> CommunicationCost::groups(schedule::GroupKind group, int pipeline) const {
+    const schedule::ParallelLayout& layout = plan_.layout;
+    std::vector<bool> seen(static_cast<std::size_t>(layout.ranks()), false);
+    std::vector<std::vector<std::int32_t>> result;
+    for (int data = 0; data < layout.data; ++data)
+        for (int tensor = 0; tensor < layout.tensor; ++tensor) {
+            const int rank = rank_of(layout, {data, tensor, pipeline});
+            if (seen[static_cast<std::size_t>(rank)]) continue;
+            const std::vector<int> members = process_group(layout, group, rank, plan_.effective_shard_degree());
+            for (int member : members) seen[static_cast<std::size_t>(member)] = true;
+            std::vector<std::int32_t>& devices = result.emplace_back();
+            for (int member : members) devices.push_back(device_of(member));
+        }
+    return result;
+}
+
+// Ranks beyond the devices start again at the first (CPU ranks sharing cores).
+std::int32_t CommunicationCost::device_of(int rank) const { return rank % cluster_.device_count(); }
+
+int CommunicationCost::group_size(schedule::GroupKind group, int pipeline) const {
+    return static_cast<int>(process_group(plan_.layout, group, rank_of(plan_.layout, {0, 0, pipeline}), plan_.effective_shard_degree()).size());
+}
+
+// A round of a ring moves one piece from every member to the next; all rounds are alike, so one is priced and multiplied: 2(n-1) for all-reduce, n-1 for
+// all-gather and reduce-scatter (nccl-tests, doc/PERFORMANCE.md). Members do not wait for each other between rounds: a piece pays the latency of every hop it makes,
+// of which only one a node is slow, so the mean counts (as in NCCL's own model: nInter slow steps, the rest fast). A broadcast is a pipelined chain: n-1 hops of
+// latency, every byte over every link once.
+LinearCost CommunicationCost::ring(CollectiveKind kind, const std::vector<std::vector<std::int32_t>>& groups) {
+    std::vector<Flow> flows;
+    const double n = static_cast<double>(groups.front().size());
+    const double piece = kind == CollectiveKind::broadcast ? 1.0 : 1.0 / n;
+    for (const std::vector<std::int32_t>& group : groups)
+        for (const Ring& ring : rings(cluster_, group))
+            for (std::size_t i = 0; i < ring.devices.size(); ++i)
+                flows.push_back({ring.devices[i], ring.devices[(i + 1) % ring.devices.size()], ring.share * piece});
+    const LinearCost round{network_.mean_latency(flows), network_.price(flows).seconds_per_byte};
+    switch (kind) {
+        case CollectiveKind::all_reduce: return round * (2 * (n - 1));
+        case CollectiveKind::all_gather:
+        case CollectiveKind::reduce_scatter: return round * (n - 1);
+        case CollectiveKind::broadcast: return {round.latency * (n - 1), round.seconds_per_byte};
+        case CollectiveKind::all_to_all: break;
+    }
+    // Round k of an all-to-all: member i sends its k-th next member that one's part.
+    LinearCost total;
+    for (std::size_t k = 1; k < groups.front().size(); ++k) {
+        flows.clear();
+        for (const std::vector<std::int32_t>& group : groups)
+            for (std::size_t i = 0; i < group.size(); ++i) flows.push_back({group[i], group[(i + k) % group.size()], 1.0 / n});
+        total += network_.price(flows);
+    }
+    return total;
+}
+
+const std::vector<CommunicationCost::Candidate>& CommunicationCost::candidates(CollectiveKind kind, schedule::GroupKind group, int pipeline) {
+    const auto [entry, is_new] = candidates_.try_emplace(Key(kind, group, pipeline));
+    std::vector<Candidate>& result = entry->second;
+    if (!is_new) return result;
+    const std::vector<std::vector<std::int32_t>> instances = groups(group, pipeline);
+    const int size = static_cast<int>(instances.front().size());
+    const int ranks_per_node = members_in_a_node(cluster_, instances.front());
+    for (const schedule::CollectiveAlgorithm& algorithm : schedule::collective_algorithms()) {
+        if (algorithm.name == "ring" || !algorithm.supports(kind, size, ranks_per_node)) continue;
+        // Rings in rounds of explicit transfers would be quadratic in the group; other algorithms have few rounds. Beyond this size only the ring is considered.
+        constexpr int largest_group_in_rounds = 512;
+        if (size > largest_group_in_rounds) continue;
+        const schedule::Rounds rounds = algorithm.rounds(kind, size, ranks_per_node);
+        LinearCost total;
+        std::vector<Flow> flows;
+        for (const std::vector<schedule::Transfer>& round : rounds.rounds) {
+            flows.clear();
+            for (const std::vector<std::int32_t>& members : instances)
+                for (const schedule::Transfer& transfer : round)
+                    flows.push_back({members[static_cast<std::size_t>(transfer.from)], members[static_cast<std::size_t>(transfer.to)],
+                                     static_cast<double>(transfer.count) / rounds.pieces});
+            total += network_.price(flows);
+        }
+        result.push_back({algorithm.name, total});
+    }
+    result.push_back({"ring", ring(kind, instances)});
+    return result;
+}
+
+const CommunicationCost::Candidate& CommunicationCost::choice(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline) {
+    const std::vector<Candidate>& all = candidates(kind, group, pipeline);
+    std::string wanted = plan_.collective;
+    if (wanted == "auto" && !cluster_.instance.device.has_concurrent_streams) {
+        // The CPU executor performs what the selector names; NCCL takes the fastest of what it knows.
+        std::vector<std::int32_t> devices;
+        for (int rank : process_group(plan_.layout, group, rank_of(plan_.layout, {0, 0, pipeline}), plan_.effective_shard_degree())) devices.push_back(device_of(rank));
+        wanted = schedule::select_collective(wanted, kind, static_cast<int>(devices.size()), members_in_a_node(cluster_, devices), bytes).name;
+    }
+    const Candidate* best = nullptr;
+    for (const Candidate& candidate : all) {
+        if (candidate.name == wanted) return candidate;
+        if (!best || candidate.cost.of(bytes) < best->cost.of(bytes)) best = &candidate;
+    }
+    if (wanted == "auto") return *best;
+    return all.back();  // the named algorithm does not do this kind: ring does
+}
+
+core::Seconds CommunicationCost::collective(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline) {
+    if (group_size(group, pipeline) < 2) return core::Seconds(0);
+    return base_latency(cluster_.instance.device) + choice(kind, group, bytes, pipeline).cost.of(bytes);
+}
+
+std::string CommunicationCost::algorithm(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline) {
+    return choice(kind, group, bytes, pipeline).name;
+}
+
+core::Seconds CommunicationCost::transfer(int from, int to, core::Bytes bytes) {
+    const auto [entry, is_new] = transfers_.try_emplace(std::pair(from, to));
+    if (is_new) {
+        const schedule::ParallelLayout& layout = plan_.layout;
+        std::vector<Flow> flows;
+        for (int data = 0; data < layout.data; ++data)
+            for (int tensor = 0; tensor < layout.tensor; ++tensor)
+                flows.push_back({device_of(rank_of(layout, {data, tensor, from})), device_of(rank_of(layout, {data, tensor, to})), 1.0});
+        entry->second = network_.price(flows);
+    }
+    return entry->second.of(bytes);
+}
+
+}  // namespace sim

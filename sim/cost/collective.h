@@ -1,0 +1,55 @@
+// The price of communication on the topology: every instance of a collective at once, algorithm by algorithm, and pipeline transfers.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "cluster/topology.h"
+#include "core/units.h"
+#include "schedule/layout.h"
+#include "schedule/plan.h"
+#include "schedule/program.h"
+#include "sim/cost/network.h"
+
+namespace sim {
+
+// Prices are of all ranks at one pipeline coordinate working at the same time: their groups of one kind share links (eight data-parallel rings share four network
+// cards). Other pipeline coordinates are not counted against them. Not thread-safe: one object an evaluation.
+class CommunicationCost {
+public:
+    CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster);
+
+    // `bytes` as in schedule::Instruction: all_reduce and reduce_scatter the full vector, all_gather the full result, all_to_all what one member sends.
+    core::Seconds collective(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline);
+    // From every rank at pipeline coordinate `from` to its counterpart at `to`.
+    core::Seconds transfer(int from, int to, core::Bytes bytes);
+
+    // Members of the group of that kind at that pipeline coordinate (1: no communication).
+    int group_size(schedule::GroupKind group, int pipeline) const;
+    // The name of the algorithm with the least time ("ring", ...), for reports.
+    std::string algorithm(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline);
+
+private:
+    struct Candidate {
+        std::string name;
+        LinearCost cost;
+    };
+    using Key = std::tuple<schedule::CollectiveKind, schedule::GroupKind, int>;
+
+    std::int32_t device_of(int rank) const;
+    std::vector<std::vector<std::int32_t>> groups(schedule::GroupKind group, int pipeline) const;
+    const std::vector<Candidate>& candidates(schedule::CollectiveKind kind, schedule::GroupKind group, int pipeline);
+    LinearCost ring(schedule::CollectiveKind kind, const std::vector<std::vector<std::int32_t>>& groups);
+    const Candidate& choice(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline);
+
+    const schedule::Plan& plan_;
+    const cluster::Cluster& cluster_;
+    Network network_;
+    std::map<Key, std::vector<Candidate>> candidates_;
+    std::map<std::pair<int, int>, LinearCost> transfers_;
+};
+
+}  // namespace sim

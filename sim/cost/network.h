@@ -1,0 +1,53 @@
+// The cluster's links as what transfers contend for: a set of transfers that happen at once, priced by the most loaded link.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cluster/topology.h"
+#include "core/units.h"
+
+namespace sim {
+
+// One of several simultaneous transfers; `share` is its part of the payload the price is asked for.
+struct Flow {
+    std::int32_t from = 0, to = 0;  // global device indices
+    double share = 1.0;
+};
+
+// time(bytes) = latency + bytes * seconds_per_byte.
+struct LinearCost {
+    core::Seconds latency;
+    double seconds_per_byte = 0;
+    core::Seconds of(core::Bytes bytes) const { return latency + core::Seconds(bytes.value * seconds_per_byte); }
+    LinearCost& operator+=(const LinearCost& other) {
+        latency += other.latency;
+        seconds_per_byte += other.seconds_per_byte;
+        return *this;
+    }
+};
+LinearCost operator*(const LinearCost& cost, double times);
+
+class Network {
+public:
+    explicit Network(const cluster::Cluster& cluster);
+
+    // All flows start together and share every link on their routes; the last one is done when the most loaded link is: max over links of bytes / bandwidth. Exact
+    // for max-min sharing when all bottlenecks carry flows of one size, as in rounds of collectives.
+    LinearCost price(std::span<const Flow> flows);
+    // The mean of the flows' own latencies: what a message pays per hop on its way around a ring.
+    core::Seconds mean_latency(std::span<const Flow> flows) const;
+
+    const cluster::Cluster& cluster() const { return cluster_; }
+
+private:
+    std::size_t slot(const cluster::DirectedLink& link) const;
+
+    const cluster::Cluster& cluster_;
+    std::vector<double> load_;           // per link slot: share of the payload that crosses it
+    std::vector<std::size_t> touched_;   // slots in use
+    std::vector<double> bandwidth_;      // per link of a node
+};
+
+}  // namespace sim
