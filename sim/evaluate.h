@@ -1,6 +1,7 @@
 // One call from decision to prediction: lower, verify, price, simulate, sum up. `smsim` prints it, `smplan` ranks by it: the same function.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,7 +17,7 @@
 
 namespace sim {
 
-// Seconds of the critical rank's step; the parts sum to the step time exactly.
+// Seconds of the critical rank's step; the parts sum to the step time. See breakdown.h for what counts as what.
 struct Breakdown {
     core::Seconds compute, recompute, bubble, tensor_parallel, pipeline, data_parallel, sharding, expert, offload, optimizer, host;
 };
@@ -39,8 +40,9 @@ struct Evaluation {
     Breakdown breakdown;
     core::DollarsPerSecond rate;
     std::vector<std::string> assumptions;
-    schedule::Timeline timeline;              // empty unless asked for
+    schedule::Timeline timeline;              // empty unless asked for, like the two below
     schedule::MemoryTimeline memory_timeline;
+    std::shared_ptr<const schedule::Program> program;  // what the spans of the timeline refer to
 };
 
 struct EvaluateOptions {

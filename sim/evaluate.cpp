@@ -1,0 +1,264 @@
+#include "sim/evaluate.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numeric>
+
+#include "schedule/lower.h"
+#include "schedule/partition.h"
+#include "schedule/pipeline/registry.h"
+#include "sim/breakdown.h"
+#include "sim/pricing.h"
+#include "sim/simulate.h"
+
+namespace sim {
+
+namespace {
+
+// What one simulated Program says; every number is eventually linear in the number of micro-batches.
+struct Run {
+    core::Seconds step;
+    Breakdown breakdown;
+    std::vector<ClassMemory> memory;
+    core::Flops recompute_flops;  // of all ranks
+    schedule::Timeline timeline;
+    schedule::MemoryTimeline memory_timeline;
+    std::shared_ptr<const schedule::Program> program;
+    std::size_t ranks = 0, classes = 0;
+};
+
+constexpr core::Bytes ClassMemory::* memory_parts[] = {
+    &ClassMemory::peak,        &ClassMemory::parameters, &ClassMemory::gradients, &ClassMemory::optimizer,
+    &ClassMemory::activations, &ClassMemory::workspace,  &ClassMemory::overhead,
+};
+
+ClassMemory class_memory(const schedule::Program& program, int class_index, const schedule::MemoryTimeline& timeline, std::size_t performer, const cluster::DeviceSpec& device) {
+    using schedule::MemoryKind;
+    const auto& held = timeline.at_peak[performer];
+    const auto of = [&](MemoryKind kind) { return held[static_cast<std::size_t>(kind)]; };
+    ClassMemory memory;
+    memory.pipeline = program.classes[static_cast<std::size_t>(class_index)].pipeline;
+    for (std::size_t s = 0; s < program.stages.size(); ++s)
+        if (program.stages[s].rank == memory.pipeline) memory.stages.push_back(static_cast<int>(s));
+    memory.parameters = of(MemoryKind::parameters);
+    memory.gradients = of(MemoryKind::gradients);
+    memory.optimizer = of(MemoryKind::optimizer);
+    memory.activations = of(MemoryKind::activations);
+    memory.workspace = of(MemoryKind::workspace) + of(MemoryKind::communication);
+    memory.overhead = of(MemoryKind::overhead) + overhead(program, class_index, device, timeline.peak[performer]);
+    memory.peak = memory.parameters + memory.gradients + memory.optimizer + memory.activations + memory.workspace + memory.overhead;
+    return memory;
+}
+
+struct Task {
+    const model::ModelGraph& graph;
+    const cluster::Cluster& cluster;
+    const schedule::Plan& plan;
+    const EvaluateOptions& options;
+    CostModels* costs;  // null: memory only
+};
+
+std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& diagnostics) {
+    const std::optional<schedule::Schedule> order = schedule::make_schedule(task.plan, diagnostics, micro_batches);
+    if (!order) return std::nullopt;
+    const auto lowered = std::make_shared<const schedule::Program>(schedule::lower(task.plan, task.graph, *order, {.micro_batches = micro_batches}));
+    const schedule::Program& program = *lowered;
+    PricedProgram priced;
+    SimulateOptions simulate_options;
+    simulate_options.has_concurrent_streams = task.cluster.instance.device.has_concurrent_streams;
+    simulate_options.keeps_memory_samples = task.options.keeps_timeline;
+    if (task.costs) {
+        priced = price(program, *task.costs);
+    } else {
+        // Without times the order of the lists decides what is held together.
+        simulate_options.has_concurrent_streams = false;
+        for (const schedule::RankProgram& list : program.classes) priced.durations.of.emplace_back(list.instructions.size());
+    }
+    Simulation simulation = simulate(program, priced.durations, simulate_options);
+
+    Run result;
+    result.ranks = program.class_of_rank.size();
+    result.classes = program.classes.size();
+    for (std::size_t p = 0; p < simulation.timeline.class_of.size(); ++p)
+        result.memory.push_back(class_memory(program, simulation.timeline.class_of[p], simulation.memory, p, task.cluster.instance.device));
+    if (!task.costs) return result;
+    result.step = simulation.timeline.makespan;
+    result.breakdown = break_down(program, simulation, priced.host, critical_performer(program, simulation), simulate_options.has_concurrent_streams);
+    for (std::int32_t class_index : program.class_of_rank) result.recompute_flops += priced.recompute_flops[static_cast<std::size_t>(class_index)];
+    if (task.options.keeps_timeline) {
+        result.timeline = std::move(simulation.timeline);
+        result.memory_timeline = std::move(simulation.memory);
+        result.program = lowered;
+    }
+    return result;
+}
+
+bool is_straight(double a, double b, double c) { return std::abs(c - 2 * b + a) <= 1e-9 * std::max({std::abs(a), std::abs(b), std::abs(c)}); }
+
+bool are_straight(const Run& a, const Run& b, const Run& c) {
+    if (!is_straight(a.step.value, b.step.value, c.step.value)) return false;
+    for (std::size_t i = 0; i < a.memory.size(); ++i)
+        for (core::Bytes ClassMemory::* part : memory_parts)
+            if (!is_straight((a.memory[i].*part).value, (b.memory[i].*part).value, (c.memory[i].*part).value)) return false;
+    for (const BreakdownPart& part : breakdown_parts())
+        if (std::abs((a.breakdown.*part.part - b.breakdown.*part.part * 2 + c.breakdown.*part.part).value) > 1e-9 * c.step.value) return false;
+    return true;
+}
+
+// The straight line through b and c, `periods` further on.
+Run extrapolate(const Run& b, Run c, double periods) {
+    const auto onward = [periods](auto from, auto to) { return to + (to - from) * periods; };
+    c.step = onward(b.step, c.step);
+    for (const BreakdownPart& part : breakdown_parts()) c.breakdown.*part.part = onward(b.breakdown.*part.part, c.breakdown.*part.part);
+    for (std::size_t i = 0; i < c.memory.size(); ++i)
+        for (core::Bytes ClassMemory::* part : memory_parts) c.memory[i].*part = onward(b.memory[i].*part, c.memory[i].*part);
+    c.recompute_flops = onward(b.recompute_flops, c.recompute_flops);
+    return c;
+}
+
+// Micro-batch counts after which a schedule repeats itself: the groups of the interleaved schedule, else one round over the pipeline.
+int period_of(const schedule::Plan& plan) { return std::lcm(std::max(1, plan.layout.pipeline), std::max(1, plan.group_size)); }
+
+// Lowers three short steps, a period apart; when the last two differ as the first two do, the schedule has reached its steady state and the rest is a straight line
+// (makespan is eventually linear in micro-batches: max-plus algebra, Baccelli et al., Synchronization and Linearity, 1992). Otherwise nothing.
+std::optional<Run> run_extrapolated(const Task& task, int total, int most, std::string& how) {
+    const int period = period_of(task.plan);
+    if (total <= most || most < 3 * period) return std::nullopt;
+    const int third = most - (most - total % period) % period;  // congruent to the total
+    const int first = third - 2 * period;
+    if (first < 1) return std::nullopt;
+    core::Diagnostics unneeded;  // a count the schedule does not allow: the whole step is simulated instead
+    const std::optional<Run> a = run(task, first, unneeded);
+    const std::optional<Run> b = a ? run(task, first + period, unneeded) : std::nullopt;
+    std::optional<Run> c = b ? run(task, third, unneeded) : std::nullopt;
+    if (!c || !are_straight(*a, *b, *c)) return std::nullopt;
+    how = fmt::format("{} micro-batches follow from {}, {} and {} on a straight line: the schedule is in its steady state", total, first, first + period, third);
+    return extrapolate(*b, std::move(*c), static_cast<double>(total - third) / period);
+}
+
+void judge_memory(Evaluation& evaluation) {
+    const ClassMemory* tightest = nullptr;
+    for (const ClassMemory& memory : evaluation.memory)
+        if (!tightest || memory.peak > tightest->peak) tightest = &memory;
+    if (!tightest) return;
+    evaluation.peak_memory = tightest->peak;
+    evaluation.fits = evaluation.peak_memory <= evaluation.available_memory;
+    evaluation.tightest = fmt::format("pipeline rank {}: {} needed, {} available", tightest->pipeline, core::format(tightest->peak), core::format(evaluation.available_memory));
+}
+
+void add_assumptions(Evaluation& evaluation, const Task& task, const Run& result) {
+    std::vector<std::string>& lines = evaluation.assumptions;
+    const schedule::Plan& plan = task.plan;
+    if (result.ranks > result.classes)
+        lines.push_back(fmt::format("{} ranks are simulated as {} class{}: data- and tensor-parallel replicas do the same work at the same time", result.ranks, result.classes,
+                                    result.classes == 1 ? "" : "es"));
+    if (task.costs) {
+        lines.insert(lines.end(), task.costs->compute.assumptions().begin(), task.costs->compute.assumptions().end());
+        if (result.ranks > 1)
+            lines.push_back("collectives and transfers of all ranks at one pipeline coordinate share links with each other, not with those of other pipeline coordinates");
+        const cluster::DeviceSpec& device = task.cluster.instance.device;
+        if (device.has_concurrent_streams && result.ranks > 1) lines.push_back("communication does not slow the compute it overlaps");
+        const int idle = task.cluster.device_count() - plan.layout.ranks();
+        if (idle > 0) lines.push_back(fmt::format("{} of {} devices are idle but paid for", idle, task.cluster.device_count()));
+        if (idle < 0) lines.push_back(fmt::format("{} ranks take turns on {} devices", plan.layout.ranks(), task.cluster.device_count()));
+    }
+    lines.insert(lines.end(), task.cluster.assumptions.begin(), task.cluster.assumptions.end());
+    lines.insert(lines.end(), task.graph.assumptions.begin(), task.graph.assumptions.end());
+}
+
+}  // namespace
+
+std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& given_plan, core::Diagnostics& diagnostics,
+                                   const EvaluateOptions& options) {
+    schedule::Plan plan = given_plan;
+    const std::optional<schedule::Partition> partition = schedule::complete_partition(plan, graph);
+    if (!partition) {
+        diagnostics.error({}, "plan.pipeline_parallel", fmt::format("{} virtual stages for the {} partition units of {}", plan.stages(), graph.units.size(), graph.name),
+                          "use fewer stages: every stage needs at least one unit");
+        return std::nullopt;
+    }
+    plan.partition = *partition;
+
+    std::optional<CostModels> costs = options.memory_only ? std::nullopt : make_cost_models(graph, cluster, plan, diagnostics);
+    if (!costs && !options.memory_only) return std::nullopt;
+    const Task task{graph, cluster, plan, options, costs ? &*costs : nullptr};
+
+    std::optional<Run> result;
+    std::string extrapolation;
+    if (options.most_micro_batches > 0 && !options.keeps_timeline) result = run_extrapolated(task, plan.micro_batches, options.most_micro_batches, extrapolation);
+    if (!result) result = run(task, plan.micro_batches, diagnostics);
+    if (!result) return std::nullopt;
+
+    Evaluation evaluation;
+    evaluation.available_memory = cluster.instance.device.memory;
+    evaluation.memory = result->memory;
+    judge_memory(evaluation);
+    evaluation.rate = cluster::price(cluster);
+    if (!extrapolation.empty()) evaluation.assumptions.push_back(extrapolation);
+    add_assumptions(evaluation, task, *result);
+    if (options.memory_only) return evaluation;
+
+    evaluation.step_time = result->step;
+    evaluation.breakdown = result->breakdown;
+    evaluation.samples_per_second = plan.global_batch() / result->step.value;
+    evaluation.tokens_per_second = evaluation.samples_per_second * static_cast<double>(graph.tokens_per_sample);
+    // Backward needs twice the FLOPs of forward: the gradients of inputs and of weights (Megatron-LM, arXiv 2104.04473, appendix).
+    const core::Flops model_flops = model::forward_flops_per_sample(graph) * (3.0 * plan.global_batch());
+    const double ranks = plan.layout.ranks();
+    evaluation.model_flops_per_gpu = model_flops / result->step / ranks;
+    evaluation.hardware_flops_per_gpu = (model_flops + result->recompute_flops) / result->step / ranks;
+    const auto peak = cluster.instance.device.peak.find(plan.precision.compute);
+    evaluation.mfu = peak == cluster.instance.device.peak.end() ? 0 : evaluation.model_flops_per_gpu / peak->second;
+    evaluation.timeline = std::move(result->timeline);
+    evaluation.memory_timeline = std::move(result->memory_timeline);
+    evaluation.program = std::move(result->program);
+    return evaluation;
+}
+
+core::Value to_value(const Evaluation& evaluation, const model::ModelGraph& graph, const schedule::Plan& plan) {
+    core::Value value = core::Value::table();
+    value["model"] = graph.name;
+    value["ranks"] = plan.layout.ranks();
+    value["global_batch"] = plan.global_batch();
+    value["step_time_s"] = evaluation.step_time.value;
+    value["samples_per_s"] = evaluation.samples_per_second;
+    value["tokens_per_s"] = evaluation.tokens_per_second;
+    value["model_tflops_per_gpu"] = core::to_teraflops_per_second(evaluation.model_flops_per_gpu);
+    value["hardware_tflops_per_gpu"] = core::to_teraflops_per_second(evaluation.hardware_flops_per_gpu);
+    value["mfu"] = evaluation.mfu;
+    value["fits"] = evaluation.fits;
+    value["peak_memory_gib"] = core::to_gibibytes(evaluation.peak_memory);
+    value["available_memory_gib"] = core::to_gibibytes(evaluation.available_memory);
+    value["tightest"] = evaluation.tightest;
+    core::Value memory = core::Value::array();
+    for (std::size_t i = 0; i < evaluation.memory.size(); ++i) {
+        const ClassMemory& part = evaluation.memory[i];
+        core::Value row = core::Value::table();
+        row["rank_class"] = i;
+        row["pipeline_rank"] = part.pipeline;
+        // The contract's key holds one number: the first virtual stage of the class; all of them are in `stages`.
+        row["stage"] = part.stages.empty() ? -1 : part.stages.front();
+        row["stages"] = part.stages;
+        row["peak_gib"] = core::to_gibibytes(part.peak);
+        row["parameters_gib"] = core::to_gibibytes(part.parameters);
+        row["gradients_gib"] = core::to_gibibytes(part.gradients);
+        row["optimizer_gib"] = core::to_gibibytes(part.optimizer);
+        row["activations_gib"] = core::to_gibibytes(part.activations);
+        row["workspace_gib"] = core::to_gibibytes(part.workspace);
+        row["overhead_gib"] = core::to_gibibytes(part.overhead);
+        memory.append(std::move(row));
+    }
+    value["memory"] = std::move(memory);
+    core::Value breakdown = core::Value::table();
+    for (const BreakdownPart& part : breakdown_parts()) breakdown[part.name] = (evaluation.breakdown.*part.part).value;
+    value["breakdown_s"] = std::move(breakdown);
+    value["usd_per_hour"] = core::to_dollars_per_hour(evaluation.rate);
+    value["usd_per_million_samples"] = evaluation.samples_per_second > 0 ? evaluation.rate.value * 1e6 / evaluation.samples_per_second : 0.0;
+    value["assumptions"] = evaluation.assumptions;
+    return value;
+}
+
+}  // namespace sim

@@ -1,0 +1,84 @@
+#include "sim/pricing.h"
+
+#include <set>
+
+namespace sim {
+
+namespace {
+
+using schedule::Instruction;
+using schedule::InstructionKind;
+
+core::Bytes gradient_bytes(const schedule::RankProgram& list) {
+    core::Bytes bytes;
+    for (const schedule::Buffer& buffer : list.buffers)
+        if (buffer.is_persistent && buffer.kind == schedule::MemoryKind::gradients) bytes += buffer.bytes;
+    return bytes;
+}
+
+// The step works on this rank's shard of the bucket.
+ComputePrice optimizer_price(const schedule::Program& program, const schedule::RankProgram& list, const Instruction& step, const ComputeCost& compute) {
+    const bool is_sharded = program.plan.sharding != schedule::Sharding::none;
+    std::int64_t elements = 0, tensors = 0;
+    for (std::size_t b = 0; b < list.buckets.size(); ++b) {
+        if (step.bucket >= 0 && static_cast<std::size_t>(step.bucket) != b) continue;
+        const schedule::ParameterBucket& bucket = list.buckets[b];
+        elements += is_sharded ? bucket.padded_elements / program.plan.effective_shard_degree() : bucket.elements;
+        tensors += is_sharded ? 1 : static_cast<std::int64_t>(bucket.parameters.size());
+    }
+    return compute.optimizer_step(elements, tensors);
+}
+
+}  // namespace
+
+std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan, core::Diagnostics& diagnostics) {
+    std::optional<ComputeCost> compute = ComputeCost::make(graph, cluster.instance.device, plan, diagnostics);
+    if (!compute) return std::nullopt;
+    return CostModels{std::move(*compute), CommunicationCost(plan, cluster)};
+}
+
+PricedProgram price(const schedule::Program& program, CostModels& costs) {
+    PricedProgram priced;
+    for (const schedule::RankProgram& list : program.classes) {
+        std::vector<core::Seconds>& durations = priced.durations.of.emplace_back();
+        std::vector<core::Seconds>& host = priced.host.emplace_back();
+        core::Flops& recompute_flops = priced.recompute_flops.emplace_back();
+        durations.reserve(list.instructions.size());
+        host.reserve(list.instructions.size());
+        for (const Instruction& instruction : list.instructions) {
+            core::Seconds time;
+            ComputePrice work;
+            switch (instruction.kind) {
+                case InstructionKind::compute:
+                    work = costs.compute.price(instruction.operators, instruction.phase);
+                    if (instruction.phase == schedule::ComputePhase::recompute) recompute_flops += work.flops;
+                    break;
+                case InstructionKind::optimizer_step: work = optimizer_price(program, list, instruction, costs.compute); break;
+                case InstructionKind::zero_gradients: work = costs.compute.zero(gradient_bytes(list)); break;
+                case InstructionKind::send: time = costs.communication.transfer(list.pipeline, instruction.peer, instruction.bytes); break;
+                case InstructionKind::receive: break;  // ends when the sender's transfer has arrived
+                case InstructionKind::collective:
+                    time = costs.communication.collective(instruction.collective, instruction.group, instruction.bytes, list.pipeline);
+                    break;
+            }
+            durations.push_back(time + work.time());
+            host.push_back(work.host > work.device ? work.host - work.device : core::Seconds(0));
+        }
+    }
+    return priced;
+}
+
+core::Bytes overhead(const schedule::Program& program, int class_index, const cluster::DeviceSpec& device, core::Bytes allocated) {
+    std::set<schedule::GroupKind> communicators;
+    bool has_transfers = false;
+    for (const Instruction& instruction : program.classes[static_cast<std::size_t>(class_index)].instructions) {
+        if (instruction.kind == InstructionKind::collective) communicators.insert(instruction.group);
+        if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::receive) has_transfers = true;
+    }
+    if (has_transfers) communicators.insert(schedule::GroupKind::pipeline);
+    core::Bytes bytes = device.context_memory + allocated * device.fragmentation;
+    if (!communicators.empty()) bytes += device.first_communicator_memory + device.further_communicator_memory * static_cast<double>(communicators.size() - 1);
+    return bytes;
+}
+
+}  // namespace sim

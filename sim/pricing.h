@@ -1,0 +1,37 @@
+// Prices of every instruction of a Program on a cluster: what the clock of simulate.h runs on.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/topology.h"
+#include "core/diagnostics.h"
+#include "model/model_graph.h"
+#include "schedule/program.h"
+#include "sim/cost/collective.h"
+#include "sim/cost/compute.h"
+#include "sim/simulate.h"
+
+namespace sim {
+
+struct PricedProgram {
+    Durations durations;
+    // Part of each duration in which the device waits for the host to dispatch kernels: the amount by which dispatch exceeds device time.
+    std::vector<std::vector<core::Seconds>> host;
+    std::vector<core::Flops> recompute_flops;  // per class, one rank, one step
+};
+
+// The two cost models of one evaluation; they refer to graph, cluster and plan, which must outlive them.
+struct CostModels {
+    ComputeCost compute;
+    CommunicationCost communication;
+};
+std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan, core::Diagnostics& diagnostics);
+
+PricedProgram price(const schedule::Program& program, CostModels& costs);
+
+// Bytes a process holds outside the Program's buffers: device context, communicators of the groups the class uses, and allocator fragmentation of `allocated`.
+core::Bytes overhead(const schedule::Program& program, int class_index, const cluster::DeviceSpec& device, core::Bytes allocated);
+
+}  // namespace sim
