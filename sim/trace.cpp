@@ -1,0 +1,97 @@
+#include "sim/trace.h"
+
+#include <fmt/core.h>
+
+#include <iterator>
+
+#include "core/diagnostics.h"
+
+namespace sim {
+
+namespace {
+
+using schedule::ComputePhase;
+using schedule::Instruction;
+using schedule::InstructionKind;
+
+constexpr double microseconds = 1e6;
+
+const char* letter(ComputePhase phase) {
+    switch (phase) {
+        case ComputePhase::forward: return "F";
+        case ComputePhase::recompute: return "R";
+        case ComputePhase::backward: return "B";
+        case ComputePhase::backward_input: return "I";
+        case ComputePhase::backward_weight: return "W";
+    }
+    return "";
+}
+
+const char* payload_word(schedule::PayloadKind payload) {
+    switch (payload) {
+        case schedule::PayloadKind::none: return "";
+        case schedule::PayloadKind::activation: return "activation";
+        case schedule::PayloadKind::activation_gradient: return "gradient of activation";
+        case schedule::PayloadKind::parameter_gradient: return "gradient";
+        case schedule::PayloadKind::parameter: return "parameters";
+        case schedule::PayloadKind::loss: return "loss";
+    }
+    return "";
+}
+
+}  // namespace
+
+std::string label(const schedule::Program& program, const Instruction& instruction, bool full) {
+    std::string text;
+    switch (instruction.kind) {
+        case InstructionKind::compute: text = fmt::format("{}{}", letter(instruction.phase), instruction.micro_batch); break;
+        case InstructionKind::send: text = fmt::format("send {} {}", payload_word(instruction.payload), instruction.micro_batch); break;
+        case InstructionKind::receive: text = fmt::format("receive {} {}", payload_word(instruction.payload), instruction.micro_batch); break;
+        case InstructionKind::collective:
+            text = fmt::format("{} {}", schedule::name_of(instruction.collective), payload_word(instruction.payload));
+            if (instruction.bucket >= 0) text += fmt::format(" {}", instruction.bucket);
+            if (instruction.micro_batch >= 0) text += fmt::format(" {}", instruction.micro_batch);
+            break;
+        case InstructionKind::optimizer_step: text = "optimizer step"; break;
+        case InstructionKind::zero_gradients: text = "zero gradients"; break;
+    }
+    if (!full) return text;
+    if (instruction.stage >= 0 && program.stages.size() > 1) text += fmt::format(" stage {}", instruction.stage);
+    if (instruction.kind == InstructionKind::collective) text += fmt::format(" over {}", schedule::name_of(instruction.group));
+    if (instruction.bytes.value > 0) text += " " + core::format(instruction.bytes);
+    return text;
+}
+
+std::string chrome_trace(const schedule::Program& program, const schedule::Timeline& timeline, const schedule::MemoryTimeline& memory) {
+    core::require(timeline.spans.size() == timeline.class_of.size(), "a trace needs the spans of every performer");
+    std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+    auto out = std::back_inserter(text);
+    const char* separator = "";
+    for (std::size_t p = 0; p < timeline.spans.size(); ++p) {
+        const schedule::RankProgram& list = program.classes[static_cast<std::size_t>(timeline.class_of[p])];
+        fmt::format_to(out, "{}{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_name\",\"args\":{{\"name\":\"rank {} (pipeline {})\"}}}}", separator, p, timeline.rank[p], list.pipeline);
+        separator = ",\n";
+        for (int stream = 0; stream < schedule::stream_count; ++stream)
+            fmt::format_to(out, ",\n{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":\"{}\"}}}}", p, stream,
+                           schedule::name_of(static_cast<schedule::Stream>(stream)));
+        for (const schedule::Span& span : timeline.spans[p]) {
+            const Instruction& instruction = list.instructions[span.instruction];
+            fmt::format_to(out, ",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f},\"name\":\"{}\",\"cat\":\"{}\",\"args\":{{\"instruction\":{},\"stage\":{},\"micro_batch\":{},\"bytes\":{:.0f}}}}}",
+                           p, static_cast<int>(instruction.stream), span.start.value * microseconds, (span.end - span.start).value * microseconds,
+                           label(program, instruction, false), schedule::name_of(instruction.stream), span.instruction, instruction.stage, instruction.micro_batch,
+                           instruction.bytes.value);
+        }
+        if (p >= memory.samples.size()) continue;
+        for (const schedule::MemorySample& sample : memory.samples[p]) {
+            fmt::format_to(out, ",\n{{\"ph\":\"C\",\"pid\":{},\"name\":\"memory GiB\",\"ts\":{:.3f},\"args\":{{", p, sample.time.value * microseconds);
+            for (int kind = 0; kind < schedule::memory_kind_count; ++kind)
+                fmt::format_to(out, "{}\"{}\":{:.6f}", kind == 0 ? "" : ",", schedule::name_of(static_cast<schedule::MemoryKind>(kind)),
+                               core::to_gibibytes(sample.bytes[static_cast<std::size_t>(kind)]));
+            text += "}}";
+        }
+    }
+    text += "\n]}\n";
+    return text;
+}
+
+}  // namespace sim
