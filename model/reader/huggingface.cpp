@@ -26,6 +26,8 @@ public:
         return value && !value->is_null();
     }
 
+    bool is_absent(const char* key) const { return config_.find(key) == nullptr; }
+
     void required_integer(const char* key, const char* to, IntegerRange range) {
         if (!has(key)) return missing(key);
         if (const auto value = reader_.optional_integer(key, range)) put(to, *value, key);
@@ -289,6 +291,11 @@ void llama(ConfigMapper& m) {
 
 void mistral(ConfigMapper& m) {
     llama_like(m, 10000.0, 1e-6, true);
+    // transformers: 4096 where the key is absent, none where it is null.
+    if (m.is_absent("sliding_window")) {
+        m.put("window", std::int64_t(4096), "sliding_window");
+        m.assume("the config states no sliding_window: 4096, the default of transformers' Mistral");
+    }
     m.optional_integer("sliding_window", "window", token_range);
 }
 

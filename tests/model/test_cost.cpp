@@ -281,3 +281,29 @@ TEST_CASE("unfused attention moves the scores 6 times forward in passes of their
     CHECK(moved(model::AttentionImplementation::fused_softmax) == Approx(2 * scores + 2 * hidden));
     CHECK(moved(model::AttentionImplementation::flash) == 0);
 }
+
+TEST_CASE("the shares of a tensor-parallel group are the whole: parameters, and activations under sequence parallelism") {
+    for (const char* name : {"gpt-tiny", "llama-tiny", "pythia-410m", "bloom-560m", "t5-small", "mixtral-8x7b"}) {
+        core::Diagnostics diagnostics;
+        const auto graph = model::load_model(name, {}, diagnostics);
+        REQUIRE(graph);
+        INFO(name);
+        const int t = 2;
+        REQUIRE(model::tensor_parallel_obstacle(*graph, t).empty());
+        CostContext whole, part;
+        part.tensor_parallel = t;
+        part.sequence_parallel = true;
+        for (std::size_t i = 0; i < graph->parameters.size(); ++i) {
+            const model::ParameterId id(static_cast<std::int32_t>(i));
+            const int copies = graph->parameter(id).split_dimension < 0 ? 1 : t;
+            CHECK(copies * model::parameter_elements(*graph, id, part) == model::parameter_elements(*graph, id, whole));
+        }
+        for (std::size_t i = 0; i < graph->tensors.size(); ++i) {
+            const model::TensorId id(static_cast<std::int32_t>(i));
+            const model::Tensor& tensor = graph->tensor(id);
+            const model::Operator& producer = graph->op(tensor.producer);
+            const bool is_shared = tensor.split == model::TensorSplit::split || (tensor.is_activation && !producer.in_parallel_region);
+            CHECK((is_shared ? t : 1) * model::tensor_bytes(*graph, id, part).value == model::tensor_bytes(*graph, id, whole).value);
+        }
+    }
+}

@@ -130,6 +130,14 @@ TEST_CASE("a config's switches change the graph") {
         if (op.kind == model::OperatorKind::attention) windows.push_back(op.attributes.window);
     CHECK(windows == std::vector<std::int64_t>{0, 0, 0, 32});
 
+    // Mistral slides over 4096 tokens when the key is absent, over none when it is null.
+    const std::string mistral =
+        R"({"model_type": "mistral", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128,
+        "vocab_size": 100, "max_position_embeddings": 256})";
+    CHECK(first(*read_config(mistral).graph, model::OperatorKind::attention).attributes.window == 4096);
+    CHECK(first(*read_config(with(mistral, R"("sliding_window": null)")).graph, model::OperatorKind::attention).attributes.window == 0);
+    CHECK(first(*read_config(with(mistral, R"("sliding_window": 128)")).graph, model::OperatorKind::attention).attributes.window == 128);
+
     // GPT-2 drops 0.1 unless its config says otherwise.
     const std::string gpt2 = R"({"model_type": "gpt2", "n_embd": 64, "n_layer": 1, "n_head": 4, "vocab_size": 100, "n_positions": 32})";
     CHECK(first(*read_config(gpt2).graph, model::OperatorKind::dropout).attributes.probability == 0.1);
