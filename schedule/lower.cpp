@@ -8,26 +8,29 @@
 
 namespace schedule {
 
-std::optional<Schedule> make_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_batches) {
+namespace {
+
+// The registered schedule and its shape, when a plan can use it.
+const PipelineSchedule* usable_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_batches, const core::SourceLocation& location,
+                                        PipelineShape& shape) {
     const PipelineSchedule* found = find_pipeline_schedule(plan.schedule);
     if (!found) {
         std::vector<std::string> names;
         for (const PipelineSchedule& schedule : pipeline_schedules()) names.push_back(schedule.name);
         const std::string near = core::did_you_mean(plan.schedule, names);
-        diagnostics.error({}, "plan.schedule", fmt::format("schedule = {} is not registered", core::in_quotes(plan.schedule)),
+        diagnostics.error(location, "plan.schedule", fmt::format("schedule = {} is not registered", core::in_quotes(plan.schedule)),
                           near.empty() ? "use " + core::list_in_words(names) : fmt::format("did you mean {}?", core::in_quotes(near)));
-        return std::nullopt;
+        return nullptr;
     }
     if (found->is_asynchronous || found->is_bidirectional || found->has_segments) {
-        diagnostics.error({}, "plan.schedule",
+        diagnostics.error(location, "plan.schedule",
                           fmt::format("schedule = {} {}", core::in_quotes(found->name),
                                       found->is_asynchronous    ? "keeps several weight versions, which a plan cannot train with"
                                       : found->is_bidirectional ? "needs several replicas of every stage on one rank, which a plan cannot place"
                                                                 : "works on pieces of the sequence, which a plan cannot run"),
                           "`smsim schedule` times it; plans use synchronous schedules with one copy of the model");
-        return std::nullopt;
+        return nullptr;
     }
-    PipelineShape shape;
     shape.ranks = plan.layout.pipeline;
     shape.chunks = plan.virtual_stages;
     shape.micro_batches = micro_batches > 0 ? micro_batches : plan.micro_batches;
@@ -35,11 +38,25 @@ std::optional<Schedule> make_schedule(const Plan& plan, core::Diagnostics& diagn
     shape.group_size = plan.group_size;
     shape.is_strict = plan.strict_order;
     if (const std::optional<std::string> violated = violation_of(*found, shape)) {
-        diagnostics.error({}, "plan.schedule", fmt::format("schedule = {}: {}", core::in_quotes(plan.schedule), *violated),
+        diagnostics.error(location, "plan.schedule", fmt::format("schedule = {}: {}", core::in_quotes(plan.schedule), *violated),
                           found->constraint.empty() ? std::string() : "it needs: " + found->constraint);
-        return std::nullopt;
+        return nullptr;
     }
+    return found;
+}
+
+}  // namespace
+
+std::optional<Schedule> make_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_batches) {
+    PipelineShape shape;
+    const PipelineSchedule* found = usable_schedule(plan, diagnostics, micro_batches, {}, shape);
+    if (!found) return std::nullopt;
     return found->generate(shape);
+}
+
+bool check_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_batches, const core::SourceLocation& location) {
+    PipelineShape shape;
+    return usable_schedule(plan, diagnostics, micro_batches, location, shape) != nullptr;
 }
 
 namespace {

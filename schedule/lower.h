@@ -21,6 +21,9 @@ struct LowerOptions {
 // The schedule the plan names, for its shape. A violated constraint is a diagnostic.
 std::optional<Schedule> make_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_batches = 0);
 
+// The same check without making it: false when the plan's schedule is unknown, cannot train with a plan, or its constraint is violated.
+bool check_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_batches = 0, const core::SourceLocation& location = {});
+
 // `plan.partition` must be complete (partition.h). The plan must have passed check_plan.
 Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& order, const LowerOptions& options = {});
 

@@ -1,0 +1,185 @@
+// Does a plan fit its model and cluster? Everything that is wrong at once, each at the key that can mend it.
+#include <algorithm>
+#include <limits>
+
+#include <fmt/core.h>
+
+#include "schedule/lower.h"
+#include "schedule/plan_file.h"
+
+namespace schedule {
+
+namespace {
+
+class PlanChecker {
+public:
+    PlanChecker(const Plan& plan, const model::ModelGraph& graph, const core::Value* plan_table, core::Diagnostics& diagnostics)
+        : plan_(plan), graph_(graph), plan_table_(plan_table), diagnostics_(diagnostics) {}
+
+    void run(int device_count) {
+        check_positive();
+        if (diagnostics_.has_errors() && !is_sound_) return;
+        check_devices(device_count);
+        check_tensor();
+        check_pipeline();
+        check_sharding();
+        check_recompute();
+    }
+
+private:
+    // SageMaker's word for a key, when the plan was written in its words.
+    static const char* sagemaker_key(std::string_view key) {
+        if (key == "tensor_parallel") return "tensor_parallel_degree";
+        if (key == "pipeline_parallel") return "partitions";
+        if (key == "micro_batches") return "microbatches";
+        if (key == "schedule") return "pipeline";
+        if (key == "shard_degree" || key == "sharding") return "sharded_data_parallel_degree";
+        return "";
+    }
+    core::SourceLocation place(std::string_view key) const {
+        if (!plan_table_) return {};
+        if (const core::Value* value = plan_table_->find(key)) return value->location;
+        if (const core::Value* sagemaker = plan_table_->find("sagemaker"))
+            if (const core::Value* parameters = sagemaker->find("parameters")) {
+                const core::Value* value = parameters->find(sagemaker_key(key));
+                return value ? value->location : parameters->location;
+            }
+        return plan_table_->location;
+    }
+    void error(std::string_view key, std::string message, std::string hint = {}) {
+        diagnostics_.error(place(key), "plan." + std::string(key), std::move(message), std::move(hint));
+    }
+    void warning(std::string_view key, std::string message, std::string hint = {}) {
+        diagnostics_.warning(place(key), "plan." + std::string(key), std::move(message), std::move(hint));
+    }
+
+    void check_positive() {
+        const std::pair<const char*, int> degrees[] = {{"data_parallel", plan_.layout.data},         {"tensor_parallel", plan_.layout.tensor},
+                                                       {"pipeline_parallel", plan_.layout.pipeline}, {"virtual_stages", plan_.virtual_stages},
+                                                       {"micro_batch", plan_.micro_batch},           {"micro_batches", plan_.micro_batches}};
+        for (const auto& [key, value] : degrees)
+            if (value < 1) {
+                error(key, fmt::format("{} = {} is not positive", key, value), "use 1 or more");
+                is_sound_ = false;
+            }
+        const double ranks = 1.0 * plan_.layout.data * plan_.layout.tensor * plan_.layout.pipeline;
+        if (is_sound_ && ranks > 1 << 22) {
+            error("data_parallel",
+                  fmt::format("data_parallel = {} x tensor_parallel = {} x pipeline_parallel = {} are {:.0f} ranks", plan_.layout.data, plan_.layout.tensor,
+                              plan_.layout.pipeline, ranks),
+                  fmt::format("at most {} ranks", 1 << 22));
+            is_sound_ = false;
+        }
+    }
+
+    void check_devices(int device_count) {
+        if (device_count == std::numeric_limits<int>::max()) return;  // ranks may share devices (local CPU)
+        const int ranks = plan_.layout.ranks();
+        const std::string product = fmt::format("data_parallel = {} x tensor_parallel = {} x pipeline_parallel = {} = {} ranks", plan_.layout.data,
+                                                plan_.layout.tensor, plan_.layout.pipeline, ranks);
+        if (ranks > device_count) {
+            error("data_parallel", fmt::format("{} need more than the cluster's {} device{}", product, device_count, device_count == 1 ? "" : "s"),
+                  fmt::format("lower a degree, or use {} devices or more", ranks));
+        } else if (ranks < device_count) {
+            const int idle = device_count - ranks;
+            warning("data_parallel",
+                    fmt::format("{} of the cluster's {} devices stay idle ({:.0f} %): {}", idle, device_count, 100.0 * idle / device_count, product),
+                    device_count % (plan_.layout.tensor * plan_.layout.pipeline) == 0
+                        ? fmt::format("data_parallel = {} would use all", device_count / (plan_.layout.tensor * plan_.layout.pipeline))
+                        : std::string());
+        }
+    }
+
+    void check_tensor() {
+        const int degree = plan_.layout.tensor;
+        if (const std::string obstacle = model::tensor_parallel_obstacle(graph_, degree); !obstacle.empty()) {
+            std::vector<std::string> allowed;
+            for (int t = 1; t <= 128; ++t)
+                if (model::tensor_parallel_obstacle(graph_, t).empty()) allowed.push_back(std::to_string(t));
+            const bool is_number = obstacle.find('=') != std::string::npos;
+            error("tensor_parallel",
+                  is_number ? fmt::format("tensor_parallel = {} does not divide {} in {}", degree, obstacle, graph_.name)
+                            : fmt::format("tensor_parallel = {} cannot split {}: {}", degree, graph_.name, obstacle),
+                  "use " + core::list_in_words(allowed));
+        } else if (graph_.vocabulary % degree != 0) {
+            const std::int64_t padded = (graph_.vocabulary + degree - 1) / degree * degree;
+            warning("tensor_parallel", fmt::format("vocabulary = {} of {} is padded to {} so that tensor_parallel = {} divides it", graph_.vocabulary,
+                                                   graph_.name, padded, degree));
+        }
+        if (!plan_.sequence_parallel) return;
+        if (degree == 1) {
+            warning("sequence_parallel", "sequence_parallel = true has no effect with tensor_parallel = 1");
+            return;
+        }
+        if (const std::string obstacle = model::sequence_parallel_obstacle(graph_); !obstacle.empty())
+            error("sequence_parallel", fmt::format("sequence_parallel = true cannot divide the tokens of {}: {}", graph_.name, obstacle), "set it to false");
+        for (const std::int64_t tokens : {graph_.tokens_per_sample, graph_.encoder_tokens_per_sample}) {
+            const std::int64_t rows = tokens * plan_.micro_batch;
+            if (rows % degree != 0)
+                error("sequence_parallel",
+                      fmt::format("sequence_parallel = true: tensor_parallel = {} does not divide the {} tokens of a micro-batch ({} x micro_batch = {})",
+                                  degree, rows, tokens, plan_.micro_batch),
+                      fmt::format("make micro_batch a multiple of {}, or choose another sequence length", degree));
+        }
+    }
+
+    void check_pipeline() {
+        const auto units = static_cast<int>(graph_.units.size());
+        const double stages = 1.0 * plan_.layout.pipeline * plan_.virtual_stages;
+        if (stages > units) {
+            error(plan_.virtual_stages > 1 ? "virtual_stages" : "pipeline_parallel",
+                  fmt::format("pipeline_parallel = {} x virtual_stages = {} = {:.0f} stages, but {} has {} units to place", plan_.layout.pipeline,
+                              plan_.virtual_stages, stages, graph_.name, units),
+                  fmt::format("use at most {} stages in all", units));
+        }
+        const std::vector<std::int32_t>& first = plan_.partition.first_units;
+        if (!first.empty()) {
+            if (static_cast<double>(first.size()) != stages)
+                error("partition",
+                      fmt::format("partition has {} stages, pipeline_parallel = {} x virtual_stages = {} are {:.0f}", first.size(), plan_.layout.pipeline,
+                                  plan_.virtual_stages, stages),
+                      "give the first unit of each stage, or leave it out for an automatic one");
+            bool ascends = first.front() == 0;
+            for (std::size_t i = 1; i < first.size(); ++i) ascends = ascends && first[i] > first[i - 1];
+            if (!ascends) error("partition", "partition does not begin with 0 and ascend", "give the first unit of each stage");
+            if (first.back() >= units)
+                error("partition", fmt::format("partition names unit {}, but the units of {} are 0 to {}", first.back(), graph_.name, units - 1));
+        }
+        check_schedule(plan_, diagnostics_, 0, place("schedule"));
+    }
+
+    void check_sharding() {
+        if (plan_.sharding == Sharding::none) {
+            if (plan_.shard_degree > 1)
+                error("shard_degree", fmt::format("shard_degree = {} and sharding = \"none\" contradict each other", plan_.shard_degree),
+                      "set sharding to optimizer, gradients or parameters");
+            return;
+        }
+        if (plan_.shard_degree < 0 || (plan_.shard_degree > 0 && plan_.layout.data % plan_.shard_degree != 0))
+            error("shard_degree", fmt::format("shard_degree = {} does not divide data_parallel = {}", plan_.shard_degree, plan_.layout.data),
+                  "use a divisor of data_parallel, or 0 for all of it");
+        else if (plan_.effective_shard_degree() == 1)
+            warning("sharding", fmt::format("sharding = \"{}\" has no effect over one rank (data_parallel = {}, shard_degree = {})", name_of(plan_.sharding),
+                                            plan_.layout.data, plan_.shard_degree));
+    }
+
+    void check_recompute() {
+        if (plan_.recompute != Recompute::selective) return;
+        if (std::none_of(graph_.operators.begin(), graph_.operators.end(), [](const model::Operator& op) { return op.in_attention_core; }))
+            warning("recompute", fmt::format("recompute = \"selective\" has no effect: {} has no attention", graph_.name), "use full or none");
+    }
+
+    const Plan& plan_;
+    const model::ModelGraph& graph_;
+    const core::Value* plan_table_;
+    core::Diagnostics& diagnostics_;
+    bool is_sound_ = true;
+};
+
+}  // namespace
+
+void check_plan(const Plan& plan, const model::ModelGraph& graph, int device_count, const core::Value* plan_table, core::Diagnostics& diagnostics) {
+    PlanChecker(plan, graph, plan_table, diagnostics).run(device_count);
+}
+
+}  // namespace schedule

@@ -1,0 +1,284 @@
+#include <catch2/catch.hpp>
+
+#include <climits>
+
+#include "core/document.h"
+#include "core/random.h"
+#include "model/load.h"
+#include "schedule/plan_file.h"
+
+using namespace schedule;
+
+namespace {
+
+struct Reading {
+    core::Diagnostics diagnostics;
+    std::optional<PlanFile> file;
+
+    explicit Reading(const std::string& toml) {
+        const std::optional<core::Value> document = core::parse_toml(toml, "p.toml", diagnostics);
+        if (document) file = read_plan_file(*document, "p.toml", diagnostics);
+    }
+    std::string text() const { return core::format(diagnostics); }
+};
+
+const std::string head = "version = 1\nmodel = {name = 'gpt-tiny'}\ncluster = {instance = 'p3.8xlarge', nodes = 1}\n";
+
+model::ModelGraph load(const std::string& name) {
+    core::Diagnostics diagnostics;
+    std::optional<model::ModelGraph> graph = model::load_model(name, {}, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(graph);
+    return *graph;
+}
+
+bool says(const std::string& text, const std::string& part) {
+    INFO(text);
+    INFO("looking for: " << part);
+    const bool found = text.find(part) != std::string::npos;
+    CHECK(found);
+    return found;
+}
+
+std::string checked(const Plan& plan, const model::ModelGraph& graph, int devices = INT_MAX) {
+    core::Diagnostics diagnostics;
+    check_plan(plan, graph, devices, nullptr, diagnostics);
+    return core::format(diagnostics);
+}
+
+}  // namespace
+
+TEST_CASE("a plan file says what it decides and keeps the defaults for the rest") {
+    const Reading reading(
+        head +
+        "[plan]\ntensor_parallel = 8\npipeline_parallel = 4\ndata_parallel = 2\nvirtual_stages = 2\nplacement = 'spread'\nschedule = "
+        "'interleaved-1f1b'\nmicro_batch = 2\n"
+        "global_batch = 64\nsharding = 'optimizer'\nshard_degree = 2\nrecompute = 'full'\nsequence_parallel = true\nprecision = 'fp16'\nattention = 'unfused'\n"
+        "gradient_bucket = '10MiB'\npartition = [0, 1, 2, 3, 4, 5, 6, 7]\n[training]\noptimizer = 'sgd'\nmomentum = 0.9\nlearning_rate = 0.1\nsteps = 3\n");
+    INFO(reading.text());
+    REQUIRE(reading.file);
+    const Plan& plan = reading.file->plan;
+    CHECK(plan.layout == ParallelLayout{.data = 2, .tensor = 8, .pipeline = 4, .order = "TPD"});
+    CHECK(plan.micro_batches == 16);  // 64 / (2 x 2)
+    CHECK(plan.global_batch() == 64);
+    CHECK(plan.sharding == Sharding::optimizer);
+    CHECK(plan.recompute == Recompute::full);
+    CHECK(plan.precision == Precision{core::DataType::fp16, core::DataType::fp16, core::DataType::fp16, true});
+    CHECK(plan.attention == model::AttentionImplementation::unfused);
+    CHECK(plan.gradient_bucket == core::mebibytes(10));
+    CHECK(plan.partition.first_units.size() == 8);
+    CHECK(plan.optimizer.kind == OptimizerKind::sgd);
+    CHECK(plan.optimizer.momentum == 0.9);
+    CHECK(reading.file->training.steps == 3);
+    CHECK(Reading(head + "[plan]\n").file->plan == Plan{});
+}
+
+TEST_CASE("writing a plan file and reading it again changes nothing") {
+    core::Random random(11);
+    const auto any = [&](int below) { return static_cast<int>(random.below(static_cast<std::uint64_t>(below))); };
+    const core::DataType types[] = {core::DataType::fp32, core::DataType::tf32, core::DataType::fp16, core::DataType::bf16, core::DataType::fp8};
+    for (int trial = 0; trial < 200; ++trial) {
+        PlanFile file;
+        file.path = "p.toml";
+        file.model = core::Value::table();
+        file.model["name"] = "gpt-tiny";
+        file.cluster = core::Value::table();
+        file.cluster["instance"] = "p4d.24xlarge";
+        Plan& plan = file.plan;
+        plan.layout = {.data = 1 + any(8),
+                       .tensor = 1 + any(8),
+                       .pipeline = 1 + any(4),
+                       .order = std::vector<std::string>{"DPT", "DTP", "PDT", "PTD", "TDP", "TPD"}[random.below(6)]};
+        plan.virtual_stages = 1 + any(3);
+        plan.schedule = any(2) ? "1f1b" : "gpipe";
+        plan.active_micro_batches = any(3);
+        plan.strict_order = any(2);
+        plan.group_size = any(3);
+        for (int s = 0; any(2) && s < plan.stages(); ++s) plan.partition.first_units.push_back(s == 0 ? 0 : plan.partition.first_units.back() + 1 + any(3));
+        plan.micro_batch = 1 + any(9);
+        plan.micro_batches = 1 + any(99);
+        plan.sharding = static_cast<Sharding>(any(4));
+        plan.shard_degree = any(5);
+        plan.sequence_parallel = any(2);
+        plan.recompute = static_cast<Recompute>(any(3));
+        plan.precision = {types[any(5)], types[any(2) * 2], types[any(2) * 3], any(2) == 1};
+        plan.attention = static_cast<model::AttentionImplementation>(any(3));
+        plan.fused_cross_entropy = any(2);
+        plan.optimizer.kind = static_cast<OptimizerKind>(any(4));
+        plan.optimizer.learning_rate = random.uniform();
+        if (plan.optimizer.kind == OptimizerKind::sgd) plan.optimizer.momentum = random.uniform();
+        plan.optimizer.epsilon = 1e-12 * random.uniform();
+        plan.optimizer.weight_decay = random.uniform();
+        plan.gradient_bucket = any(2) ? core::mebibytes(any(100) + 1) : core::bytes(1 + any(1000000));
+        plan.overlaps_gradient_reduction = any(2);
+        plan.overlaps_parameter_gathering = any(2);
+        plan.collective = any(2) ? "ring" : "auto";
+        file.training = {.seed = random.next() >> 1, .steps = 1 + any(100), .data = any(2) ? "a b.txt" : "", .data_format = any(2) ? "bytes" : ""};
+        file.provenance = core::Value::table();
+        file.provenance["tool"] = "smplan";
+
+        const std::string text = write_plan_file(file);
+        const Reading reading(text);
+        INFO(text << reading.text());
+        REQUIRE(reading.file);
+        CHECK(reading.file->plan == plan);
+        CHECK(reading.file->training == file.training);
+        CHECK(core::to_json(reading.file->model) == core::to_json(file.model));
+        CHECK(core::to_json(reading.file->provenance) == core::to_json(file.provenance));
+        CHECK(reading.file->prediction.is_null());
+        CHECK(write_plan_file(*reading.file) == text);
+    }
+}
+
+TEST_CASE("wrong keys and values are all diagnosed at their place") {
+    const Reading reading(head +
+                          "[plan]\ntensor_paralel = 2\nmicro_batch = 0\nsharding = 'zero'\nprecision = 'bf61'\norder = 'DDT'\npartition = [1, "
+                          "2]\ngradient_bucket = '25Mb'\nschedule = 4\n");
+    CHECK_FALSE(reading.file);
+    CHECK(reading.diagnostics.error_count() == 8);
+    says(reading.text(), "p.toml:5:");
+    says(reading.text(), "tensor_parallel");  // did you mean
+    says(reading.text(), "micro_batch = 0");
+    says(reading.text(), "none, optimizer, gradients or parameters");
+    says(reading.text(), "bf16");
+}
+
+TEST_CASE("another version is refused, and so is none") {
+    const Reading newer("version = 2\nmodel = {}\ncluster = {}\nplan = {colour = 1}\n");
+    CHECK_FALSE(newer.file);
+    CHECK(newer.diagnostics.error_count() == 1);
+    says(newer.text(), "version = 2");
+    const Reading none("model = {}\ncluster = {}\nplan = {}\n");
+    CHECK_FALSE(none.file);
+    says(none.text(), "version");
+}
+
+TEST_CASE("a global batch that cannot be divided or contradicts is an error with the neighbours that could") {
+    const Reading reading(head + "[plan]\ndata_parallel = 4\nmicro_batch = 3\nglobal_batch = 64\n");
+    CHECK_FALSE(reading.file);
+    says(reading.text(), "global_batch = 64 is not a multiple of micro_batch = 3 x data_parallel = 4 = 12");
+    says(reading.text(), "use 60 or 72");
+    says(Reading(head + "[plan]\nmicro_batches = 3\nglobal_batch = 64\n").text(), "micro_batches or global_batch");
+    CHECK(Reading(head + "[plan]\nmicro_batches = 64\nglobal_batch = 64\n").file);
+}
+
+TEST_CASE("what a plan cannot do is refused, not dropped") {
+    says(Reading(head + "[plan]\nexpert_parallel = 2\n").text(), "expert_parallel");
+    says(Reading(head + "[plan]\noffload = 'activations'\n").text(), "offload");
+    says(Reading(head + "[plan]\n[training]\noptimizer = 'adamw'\nmomentum = 0.9\n").text(), "momentum is of sgd");
+    CHECK(Reading(head + "[plan]\nexpert_parallel = 1\noffload = 'none'\n").file);
+}
+
+TEST_CASE("the announcement's SageMaker block is read word for word, with Horovod and the idle half named") {
+    // AWS announcement of 8 December 2020: {"enabled": True, "parameters": {"microbatches": 2, "partitions": 2, "pipeline": "interleaved", "optimize":
+    // "memory", "horovod": True}}, processes_per_host = 2, on one ml.p3.8xlarge with four V100.
+    const std::string text = head +
+                             "[plan]\n[plan.sagemaker]\nenabled = true\nprocesses_per_host = 2\n[plan.sagemaker.parameters]\nmicrobatches = 2\npartitions = "
+                             "2\npipeline = 'interleaved'\n"
+                             "optimize = 'memory'\nhorovod = true\n";
+    const Reading reading(text);
+    INFO(reading.text());
+    REQUIRE(reading.file);
+    const Plan& plan = reading.file->plan;
+    CHECK(plan.layout == ParallelLayout{.data = 1, .tensor = 1, .pipeline = 2, .order = "DPT"});
+    CHECK(plan.schedule == "interleaved");
+    CHECK(plan.micro_batches == 2);
+    CHECK(plan.strict_order);
+    CHECK(plan.precision.compute == core::DataType::fp32);
+    CHECK(reading.diagnostics.entries().size() == 1);
+    says(reading.text(), "horovod = true does nothing here");
+
+    core::Diagnostics diagnostics;
+    const std::optional<core::Value> document = core::parse_toml(text, "p.toml", diagnostics);
+    check_plan(plan, load("mnist-convnet"), 4, document->find("plan"), diagnostics);
+    CHECK_FALSE(diagnostics.has_errors());
+    says(core::format(diagnostics), "2 of the cluster's 4 devices stay idle (50 %)");
+}
+
+TEST_CASE("SageMaker's own rules hold for its parameters") {
+    const auto with = [](const std::string& parameters, const std::string& plan = "", int processes = 8) {
+        return Reading(head + "[plan]\n" + plan + "[plan.sagemaker]\nprocesses_per_host = " + std::to_string(processes) + "\n[plan.sagemaker.parameters]\n" +
+                       parameters);
+    };
+    says(with("microbatches = 2\n").text(), "partitions");
+    says(with("partitions = 2\nhorovod = true\nddp = true\n").text(),
+         "plan.sagemaker.parameters.horovod and plan.sagemaker.parameters.ddp cannot be given together");
+    says(with("partitions = 2\npipeline = 'fast'\n").text(), "interleaved, simple or _only_forward");
+    says(with("partitions = 2\nddp = true\nauto_partition = false\n").text(), "needs default_partition");
+    says(with("partitions = 2\nddp = true\ndefault_partition = 2\n").text(), "not below partitions = 2");
+    says(with("partitions = 2\nddp = true\nmemory_weight = 1.5\n").text(), "memory_weight = 1.5");
+    says(with("partitions = 2\nddp_port = 80\n").text(), "ddp_port needs ddp = true");
+    says(with("partitions = 2\ntensor_parallel_degree = 2\n").text(), "needs ddp = true");
+    says(with("partitions = 3\nddp = true\n").text(), "8 processes cannot be divided into replicas of 3");
+    says(with("partitions = 2\nddp = true\nsharded_data_parallel_degree = 2\n").text(), "cannot be given together");
+    says(with("partitions = 2\nddp = true\nfp16 = true\n", "precision = 'bf16'\n").text(), "both set the precision");
+    says(with("partitions = 2\nddp = true\n", "pipeline_parallel = 2\n").text(),
+         "plan.pipeline_parallel and plan.sagemaker.parameters cannot be given together");
+    says(with("partitions = 2\nddp = true\nmicrobatchs = 4\n").text(), "microbatches");
+    says(with("partitions = 2\nddp = true\noffload_activations = true\n").text(), "cannot be honoured");
+    says(with("partitions = 2\n").text(), "neither ddp nor horovod");
+
+    const Reading good = with(
+        "partitions = 2\nmicrobatches = 4\nddp = true\nplacement_strategy = 'spread'\ntensor_parallel_degree = 2\nprescaled_batch = "
+        "true\nshard_optimizer_state = true\n"
+        "active_microbatches = 3\noptimize = 'speed'\npipeline = 'simple'\nfp16 = true\n");
+    INFO(good.text());
+    REQUIRE(good.file);
+    CHECK(good.diagnostics.entries().empty());
+    const Plan& plan = good.file->plan;
+    CHECK(plan.layout == ParallelLayout{.data = 2, .tensor = 2, .pipeline = 2, .order = "TPD"});
+    CHECK(plan.sharding == Sharding::optimizer);
+    CHECK(plan.active_micro_batches == 3);
+    CHECK_FALSE(plan.strict_order);
+    CHECK(plan.schedule == "simple");
+    CHECK(plan.precision.compute == core::DataType::fp16);
+}
+
+TEST_CASE("a tensor-parallel degree must divide the heads, and the message says which do") {
+    Plan plan;
+    plan.layout.tensor = 3;
+    const std::string text = checked(plan, load("bert-large"));
+    says(text, "tensor_parallel = 3 does not divide heads = 16");
+    says(text, "use 1, 2, 4, 8 or 16");
+    plan.layout.tensor = 8;
+    says(checked(plan, load("gpt2")), "tensor_parallel = 8 does not divide heads = 12");
+    plan.layout.tensor = 4;
+    says(checked(plan, load("gpt2")), "vocabulary = 50257 of gpt2 is padded to 50260");
+    says(checked(plan, load("mnist-convnet")), "tensor_parallel = 4 cannot split mnist-convnet");
+}
+
+TEST_CASE("a plan is checked against model and cluster, all at once") {
+    const model::ModelGraph graph = load("gpt-tiny");  // six units
+    Plan plan;
+    plan.layout = {.data = 4, .tensor = 1, .pipeline = 8};
+    plan.sharding = Sharding::optimizer;
+    plan.shard_degree = 3;
+    plan.schedule = "nothing";
+    const std::string text = checked(plan, graph, 16);
+    says(text, "has 6 units to place");
+    says(text, "shard_degree = 3 does not divide data_parallel = 4");
+    says(text, "schedule = 'nothing'");
+    says(text, "32 ranks need more than the cluster's 16 devices");
+    CHECK(checked(plan, graph).find("devices") == std::string::npos);  // shared devices
+
+    Plan good;
+    good.layout = {.data = 2, .tensor = 2, .pipeline = 2};
+    good.micro_batches = 4;
+    CHECK(checked(good, graph, 8).empty());
+    good.partition.first_units = {0, 9};
+    says(checked(good, graph, 8), "names unit 9, but the units of gpt-tiny are 0 to 5");
+    good.partition.first_units = {0};
+    says(checked(good, graph, 8), "partition has 1 stages");
+    good.partition.first_units.clear();
+    good.sharding = Sharding::none;
+    good.shard_degree = 2;
+    says(checked(good, graph, 8), "contradict each other");
+    good.shard_degree = 0;
+    good.layout = {.data = 1, .tensor = 1, .pipeline = 1};
+    good.sequence_parallel = true;
+    good.sharding = Sharding::parameters;
+    says(checked(good, graph, 1), "sequence_parallel = true has no effect");
+    says(checked(good, graph, 1), "has no effect over one rank");
+    good.micro_batches = 0;
+    says(checked(good, graph, 1), "micro_batches = 0 is not positive");
+}
