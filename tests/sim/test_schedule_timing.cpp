@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <vector>
 
@@ -233,5 +234,88 @@ TEST_CASE("Seq1F1B divides the bubble by the segments of the sequence") {
             schedule::PipelineShape shape = shape_of(ranks, 5, 1, 2);
             shape.segments = segments;
             CHECK(time_schedule(generate("seq1f1b", shape), costs(1, 2)).makespan.value == 3 * (5 * segments + ranks - 1));
+        }
+}
+
+namespace {
+
+// Bytes per token batch and layer share one factor (s b), which cancels against the limit: forward 34h + 5as, W frees 32h, I the rest (arXiv 2401.10241, table 1).
+schedule::PipelineShape measured_shape(int ranks, int micro_batches, double forward, double input, double weight, double transfer, double hidden, double heads, double tokens) {
+    schedule::PipelineShape shape;
+    shape.ranks = ranks;
+    shape.micro_batches = micro_batches;
+    shape.transfer = transfer;
+    const double whole = 34 * hidden + 5 * heads * tokens;
+    shape.stage_costs.assign(static_cast<std::size_t>(ranks), {forward, input, weight, whole, 32 * hidden - whole, -32 * hidden});
+    return shape;
+}
+
+sim::ScheduleCosts costs_of(const schedule::PipelineShape& shape) {
+    sim::ScheduleCosts result;
+    const schedule::RelativeStageCost cost = shape.cost(0);
+    result.stages[0] = {core::Seconds(cost.forward), core::Seconds(cost.backward_input), core::Seconds(cost.backward_weight), core::Bytes(cost.memory_forward),
+                        core::Bytes(cost.memory_backward_input), core::Bytes(cost.memory_backward_weight)};
+    result.transfer = core::Seconds(shape.transfer);
+    return result;
+}
+
+}  // namespace
+
+// Table 5 from the times of table 9: rate = (span - m(F+I+W)) / span, four decimals. Where our order is shorter than the authors' the rate is lower.
+TEST_CASE("Bubble rates of the zero-bubble paper's table 5 are reproduced or undercut") {
+    const std::string root = std::string(SHARED_DIR) + "/reference/schedules/published/";
+    if (!std::ifstream(root + "zb_table5_reproduction.csv")) {
+        WARN("skipped: no " << root);
+        return;
+    }
+    core::Diagnostics diagnostics;
+    const auto rates = core::load_csv(root + "zb_table5_reproduction.csv", {"model", "p", "m"}, diagnostics);
+    const auto times = core::load_csv(root + "zb_table9_profiled_times_ms.csv", {"model", "p", "m", "T_F", "T_B", "T_W", "T_comm"}, diagnostics);
+    const auto models = core::load_csv(root + "zb_table3_models.csv", {"model", "heads", "hidden", "seq"}, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE((rates && times && models));
+    auto number = [](const core::CsvTable& table, const core::CsvRow& row, const char* column) { return *core::parse_real(table.cell(row, column)); };
+    int equal = 0, lower = 0, higher = 0;
+    for (std::size_t i = 0; i < rates->rows.size(); ++i) {
+        const core::CsvRow &rate = rates->rows[i], &time = times->rows[i];
+        REQUIRE(rates->cell(rate, "model") == times->cell(time, "model"));
+        REQUIRE(rates->cell(rate, "m") == times->cell(time, "m"));
+        for (const core::CsvRow& model : models->rows) {
+            if (models->cell(model, "model") != rates->cell(rate, "model")) continue;
+            const schedule::PipelineShape shape =
+                measured_shape(static_cast<int>(number(*rates, rate, "p")), static_cast<int>(number(*rates, rate, "m")), number(*times, time, "T_F"), number(*times, time, "T_B"),
+                               number(*times, time, "T_W"), number(*times, time, "T_comm"), number(*models, model, "hidden"), number(*models, model, "heads"),
+                               number(*models, model, "seq"));
+            for (const auto& [name, column] : std::vector<std::pair<std::string, const char*>>{
+                     {"1f1b", "1F1B_pub"}, {"zb-h1", "ZB-H1_pub"}, {"zb-h2", "ZB-H2_pub"}, {"zb-1p", "ZB-1p_pub"}, {"zb-2p", "ZB-2p_pub"}}) {
+                const sim::ScheduleTiming timing = time_schedule(generate(name, shape), costs_of(shape));
+                const schedule::RelativeStageCost cost = shape.cost(0);
+                const double span = timing.greatest_span().value, work = shape.micro_batches * (cost.forward + cost.backward_input + cost.backward_weight);
+                const double difference = (span - work) / span - number(*rates, rate, column);
+                INFO(rates->cell(rate, "model") << " m " << shape.micro_batches << " " << name << " off by " << difference);
+                // The published figure is rounded to four decimals.
+                if (std::abs(difference) <= 0.51e-4) ++equal;
+                else if (difference < 0) ++lower;
+                else ++higher;
+                if (name != "zb-2p") CHECK(std::abs(difference) <= 0.51e-4);
+                // Our automatic order for 32 ranks leaves up to 0.28 % more bubble than the authors'.
+                else CHECK(difference <= (shape.ranks == 32 ? 0.0029 : 0.51e-4));
+                if (name == "zb-1p") CHECK(*std::max_element(timing.peak_memory.begin(), timing.peak_memory.end()) <= core::Bytes(shape.ranks * cost.memory_forward * 1.000001));
+                if (name == "zb-2p") CHECK(*std::max_element(timing.peak_memory.begin(), timing.peak_memory.end()) <= core::Bytes(2 * shape.ranks * cost.memory_forward * 1.000001));
+            }
+        }
+    }
+    CHECK(equal + lower + higher == 60);
+    WARN(equal << " of 60 bubble rates equal the published ones, " << lower << " are lower, " << higher << " higher");
+}
+
+TEST_CASE("ZB-H1 and ZB-H2 have the spans of the paper's table 2") {
+    for (int ranks = 1; ranks <= 8; ++ranks)
+        for (int micro_batches = 2 * ranks - 1; micro_batches <= 3 * ranks; ++micro_batches) {
+            const double span_h1 = time_schedule(generate("zb-h1", shape_of(ranks, micro_batches, 1, 2)), costs(1, 2)).greatest_span().value;
+            CHECK(span_h1 == 3 * micro_batches + ranks - 1);  // + (p-1)(F+I-W)
+            const sim::ScheduleTiming h2 = time_schedule(generate("zb-h2", shape_of(ranks, micro_batches, 1, 2)), costs(1, 2));
+            CHECK(h2.greatest_span().value == 3 * micro_batches);  // + (p-1)(F+I-2W)
+            CHECK(*std::max_element(h2.peak_in_flight.begin(), h2.peak_in_flight.end()) <= 2 * ranks - 1);
         }
 }
