@@ -1,0 +1,112 @@
+#include <catch2/catch.hpp>
+
+#include "cluster/load.h"
+#include "core/diagnostics.h"
+#include "core/value.h"
+#include "sim/cost/collective.h"
+
+namespace {
+
+using schedule::CollectiveKind;
+using schedule::GroupKind;
+
+cluster::Cluster nodes_of(const char* instance, int nodes) {
+    core::Diagnostics diagnostics;
+    core::Value table = core::Value::table();
+    table["instance"] = instance;
+    table["nodes"] = nodes;
+    std::optional<cluster::Cluster> cluster = cluster::load_cluster(table, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(cluster.has_value());
+    return *cluster;
+}
+
+schedule::Plan ring_plan(int data, int tensor, int pipeline) {
+    schedule::Plan plan;
+    plan.layout = {data, tensor, pipeline, "PDT"};
+    plan.collective = "ring";
+    return plan;
+}
+
+// Seconds a byte beyond the first: latency cancels.
+double slope(sim::CommunicationCost& cost, CollectiveKind kind, GroupKind group) {
+    return (cost.collective(kind, group, core::Bytes(3e9), 0) - cost.collective(kind, group, core::Bytes(1e9), 0)).value / 2e9;
+}
+
+constexpr double nvlink = 12 * 25e9 * 0.913;       // A100: twelve links of 25 GB/s, peer copies reach 91.3 %
+constexpr double network_card = 12.5e9 * 0.85;     // EFA: 100 Gbit/s, 85 % achieved
+
+}  // namespace
+
+TEST_CASE("an uncontended ring moves 2(n-1)/n of the payload for an all-reduce, half of it for gathering or scattering") {
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
+    for (int n : {2, 4, 8}) {
+        const schedule::Plan plan = ring_plan(n, 1, 1);
+        sim::CommunicationCost cost(plan, cluster);
+        const double share = (n - 1.0) / n;
+        REQUIRE(slope(cost, CollectiveKind::all_reduce, GroupKind::data) == Approx(2 * share / nvlink));
+        REQUIRE(slope(cost, CollectiveKind::all_gather, GroupKind::data) == Approx(share / nvlink));
+        REQUIRE(slope(cost, CollectiveKind::reduce_scatter, GroupKind::data) == Approx(share / nvlink));
+    }
+}
+
+TEST_CASE("a group of one communicates nothing") {
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
+    const schedule::Plan plan = ring_plan(1, 8, 1);
+    sim::CommunicationCost cost(plan, cluster);
+    REQUIRE(cost.collective(CollectiveKind::all_reduce, GroupKind::data, core::gigabytes(1), 0).value == 0);
+    REQUIRE(cost.collective(CollectiveKind::all_reduce, GroupKind::tensor, core::gigabytes(1), 0).value > 0);
+}
+
+TEST_CASE("eight data-parallel rings over four network cards get half a card each") {
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 4);
+    const schedule::Plan plan = ring_plan(4, 8, 1);
+    sim::CommunicationCost cost(plan, cluster);
+    REQUIRE(slope(cost, CollectiveKind::all_reduce, GroupKind::data) == Approx(2 * 3.0 / 4 / (network_card / 2)));
+}
+
+TEST_CASE("one ring over all devices of several nodes uses all four cards") {
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 4);
+    const schedule::Plan plan = ring_plan(32, 1, 1);
+    sim::CommunicationCost cost(plan, cluster);
+    REQUIRE(slope(cost, CollectiveKind::all_reduce, GroupKind::data) == Approx(2 * 31.0 / 32 / (4 * network_card)));
+}
+
+TEST_CASE("an all-reduce on eight V100 of the cube mesh uses six links a device") {
+    const cluster::Cluster cluster = nodes_of("p3.16xlarge", 1);
+    const schedule::Plan plan = ring_plan(8, 1, 1);
+    sim::CommunicationCost cost(plan, cluster);
+    const double link = cluster::route(cluster, cluster::DeviceId(0), cluster::DeviceId(1)).bandwidth.value;  // one link joins 0 and 1
+    REQUIRE(slope(cost, CollectiveKind::all_reduce, GroupKind::data) == Approx(2 * 7.0 / 8 / (6 * link)));
+}
+
+TEST_CASE("a pipeline transfer of eight tensor ranks through four cards takes twice what one rank a card would") {
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 2);
+    const schedule::Plan plan = ring_plan(1, 8, 2);
+    sim::CommunicationCost cost(plan, cluster);
+    const double slope = (cost.transfer(0, 1, core::Bytes(3e9)) - cost.transfer(0, 1, core::Bytes(1e9))).value / 2e9;
+    REQUIRE(slope == Approx(2 / network_card));
+}
+
+TEST_CASE("automatic choice is never slower than any algorithm by name") {
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 4);
+    schedule::Plan automatic = ring_plan(32, 1, 1);
+    automatic.collective = "auto";
+    sim::CommunicationCost best(automatic, cluster);
+    for (const char* name : {"ring", "tree", "hierarchical"}) {
+        schedule::Plan plan = automatic;
+        plan.collective = name;
+        sim::CommunicationCost named(plan, cluster);
+        for (double bytes : {4.0, 1e3, 1e5, 1e7, 1e9})
+            REQUIRE(best.collective(CollectiveKind::all_reduce, GroupKind::data, core::Bytes(bytes), 0) <=
+                    named.collective(CollectiveKind::all_reduce, GroupKind::data, core::Bytes(bytes), 0));
+    }
+}
+
+TEST_CASE("a thousand ranks are priced within a second") {
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 128);
+    schedule::Plan plan = ring_plan(1024, 1, 1);
+    sim::CommunicationCost cost(plan, cluster);
+    // 128 nodes: nearly the whole payload crosses each node's four cards twice.
+    REQUIRE(slope(cost, CollectiveKind::all_reduce, GroupKind::data) == Approx(2 * 1023.0 / 1024 / (4 * network_card)));
+}

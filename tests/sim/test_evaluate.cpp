@@ -1,0 +1,205 @@
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "cluster/load.h"
+#include "core/diagnostics.h"
+#include "core/document.h"
+#include "core/value.h"
+#include "model/load.h"
+#include "schedule/pipeline/registry.h"
+#include "sim/breakdown.h"
+#include "sim/evaluate.h"
+#include "sim/report.h"
+#include "sim/trace.h"
+
+namespace {
+
+cluster::Cluster nodes_of(const char* instance, int nodes) {
+    core::Diagnostics diagnostics;
+    core::Value table = core::Value::table();
+    table["instance"] = instance;
+    table["nodes"] = nodes;
+    std::optional<cluster::Cluster> cluster = cluster::load_cluster(table, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(cluster.has_value());
+    return *cluster;
+}
+
+model::ModelGraph model_named(const std::string& name) {
+    core::Diagnostics diagnostics;
+    std::optional<model::ModelGraph> graph = model::load_model(name, {}, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(graph.has_value());
+    return *graph;
+}
+
+schedule::Plan plan_of(int data, int tensor, int pipeline, int micro_batches, const char* order = "1f1b") {
+    schedule::Plan plan;
+    plan.layout = {data, tensor, pipeline, "PDT"};
+    plan.micro_batches = micro_batches;
+    plan.schedule = order;
+    return plan;
+}
+
+sim::Evaluation evaluate(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan, sim::EvaluateOptions options = {}) {
+    core::Diagnostics diagnostics;
+    std::optional<sim::Evaluation> evaluation = sim::evaluate(graph, cluster, plan, diagnostics, options);
+    INFO(core::format(diagnostics));
+    REQUIRE(evaluation.has_value());
+    return *evaluation;
+}
+
+}  // namespace
+
+TEST_CASE("the parts of the breakdown add up to the step on every kind of plan, none negative") {
+    const model::ModelGraph graph = model_named("gpt2");
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 2);
+    struct Case {
+        int data, tensor, pipeline;
+        schedule::Sharding sharding;
+        schedule::Recompute recompute;
+    };
+    using schedule::Recompute, schedule::Sharding;
+    for (const Case& c : {Case{1, 1, 1, Sharding::none, Recompute::none}, Case{16, 1, 1, Sharding::none, Recompute::none}, Case{16, 1, 1, Sharding::parameters, Recompute::full},
+                          Case{8, 1, 1, Sharding::gradients, Recompute::selective}, Case{1, 4, 4, Sharding::none, Recompute::selective},
+                          Case{4, 2, 2, Sharding::optimizer, Recompute::full}}) {
+        schedule::Plan plan = plan_of(c.data, c.tensor, c.pipeline, 4);
+        plan.sharding = c.sharding;
+        plan.recompute = c.recompute;
+        plan.sequence_parallel = c.tensor > 1;
+        const sim::Evaluation evaluation = evaluate(graph, cluster, plan);
+        REQUIRE(sim::sum(evaluation.breakdown).value == Approx(evaluation.step_time.value).epsilon(1e-12));
+        for (const sim::BreakdownPart& part : sim::breakdown_parts()) REQUIRE((evaluation.breakdown.*part.part).value >= 0);
+        REQUIRE((evaluation.breakdown.recompute.value > 0) == (c.recompute != Recompute::none));
+        REQUIRE((evaluation.breakdown.tensor_parallel.value > 0) == (c.tensor > 1));
+        REQUIRE((evaluation.breakdown.bubble.value > 1e-6) == (c.pipeline > 1));
+    }
+}
+
+TEST_CASE("throughput, FLOP/s and MFU follow from the step") {
+    const model::ModelGraph graph = model_named("gpt2");
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
+    schedule::Plan plan = plan_of(8, 1, 1, 4);
+    plan.micro_batch = 2;
+    const sim::Evaluation evaluation = evaluate(graph, cluster, plan);
+    REQUIRE(evaluation.samples_per_second == Approx(64 / evaluation.step_time.value));
+    REQUIRE(evaluation.tokens_per_second == Approx(64 * 1024 / evaluation.step_time.value));
+    const double flops = 3 * 64 * model::forward_flops_per_sample(graph).value;
+    REQUIRE(evaluation.model_flops_per_gpu.value == Approx(flops / evaluation.step_time.value / 8));
+    REQUIRE(evaluation.mfu == Approx(evaluation.model_flops_per_gpu.value / 312e12));
+    REQUIRE(evaluation.hardware_flops_per_gpu.value == Approx(evaluation.model_flops_per_gpu.value));
+    REQUIRE(core::to_dollars_per_hour(evaluation.rate) == Approx(21.957642));
+}
+
+TEST_CASE("full recomputation adds one forward of FLOPs at most and saves activations") {
+    const model::ModelGraph graph = model_named("gpt2");
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
+    schedule::Plan plan = plan_of(8, 1, 1, 1);
+    plan.micro_batch = 4;
+    const sim::Evaluation none = evaluate(graph, cluster, plan);
+    plan.recompute = schedule::Recompute::full;
+    const sim::Evaluation full = evaluate(graph, cluster, plan);
+    REQUIRE(full.step_time > none.step_time);
+    REQUIRE(full.peak_memory < none.peak_memory);
+    const double ratio = full.hardware_flops_per_gpu / full.model_flops_per_gpu;
+    REQUIRE(ratio > 1.15);
+    REQUIRE(ratio <= 4.0 / 3 + 1e-9);
+}
+
+TEST_CASE("extrapolating in micro-batches equals the full simulation in time, breakdown and memory") {
+    const model::ModelGraph graph = model_named("gpt2");
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 2);
+    for (const char* order : {"1f1b", "gpipe", "interleaved-1f1b"}) {
+        if (!schedule::find_pipeline_schedule(order)) continue;
+        const int chunks = std::string(order) == "interleaved-1f1b" ? 2 : 1;
+        for (int pipeline : {1, 2, 4})
+            for (int micro_batches : {32, 40, 64}) {
+                if (pipeline == 1 && chunks > 1) continue;
+                schedule::Plan plan = plan_of(2, 1, pipeline, micro_batches, order);
+                plan.virtual_stages = chunks;
+                const sim::Evaluation whole = evaluate(graph, cluster, plan);
+                const sim::Evaluation line = evaluate(graph, cluster, plan, {.most_micro_batches = 24});
+                INFO(order << " p " << pipeline << " m " << micro_batches);
+                REQUIRE(line.assumptions.front().find("straight line") != std::string::npos);
+                REQUIRE(line.step_time.value == Approx(whole.step_time.value).epsilon(1e-9));
+                REQUIRE(line.peak_memory.value == Approx(whole.peak_memory.value).epsilon(1e-9));
+                for (const sim::BreakdownPart& part : sim::breakdown_parts())
+                    REQUIRE(std::abs((line.breakdown.*part.part - whole.breakdown.*part.part).value) <= 1e-8 * whole.step_time.value);
+            }
+    }
+}
+
+TEST_CASE("memory alone agrees with the memory of a full evaluation of a serial rank, and needs no prices") {
+    const model::ModelGraph graph = model_named("gpt2");
+    cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
+    cluster.instance.device.has_concurrent_streams = false;
+    const schedule::Plan plan = plan_of(2, 1, 4, 8);
+    const sim::Evaluation all = evaluate(graph, cluster, plan);
+    const sim::Evaluation memory = evaluate(graph, cluster, plan, {.memory_only = true});
+    REQUIRE(memory.memory.size() == 4);
+    for (std::size_t i = 0; i < 4; ++i) REQUIRE(memory.memory[i].peak.value == Approx(all.memory[i].peak.value));
+    REQUIRE(memory.step_time.value == 0);
+}
+
+TEST_CASE("a plan beyond memory is evaluated and says by how much it does not fit") {
+    const model::ModelGraph graph = model_named("gpt2-xl");
+    const cluster::Cluster cluster = nodes_of("p3.2xlarge", 1);
+    schedule::Plan plan = plan_of(1, 1, 1, 1);
+    plan.precision.compute = plan.precision.parameters = plan.precision.gradients = core::DataType::fp16;
+    plan.attention = model::AttentionImplementation::unfused;
+    const sim::Evaluation evaluation = evaluate(graph, cluster, plan);
+    REQUIRE_FALSE(evaluation.fits);  // 16 bytes a parameter of 1.56 billion: 23 GiB before any activation
+    REQUIRE(core::to_gibibytes(evaluation.peak_memory) > 23);
+    REQUIRE(evaluation.tightest.find("pipeline rank 0") == 0);
+    REQUIRE(evaluation.step_time.value > 0);
+}
+
+TEST_CASE("Llama-2-70B on 16 p4d with tensor 8 and pipeline 8 reaches between 30 and 60 % MFU and fits") {
+    const model::ModelGraph graph = model_named(std::string(SOURCE_DIR) + "/scenarios/models/llama-2-70b.config.json");
+    schedule::Plan plan = plan_of(2, 8, 8, 256);
+    plan.sequence_parallel = true;
+    plan.sharding = schedule::Sharding::optimizer;
+    plan.recompute = schedule::Recompute::selective;
+    const sim::Evaluation evaluation = evaluate(graph, nodes_of("p4d.24xlarge", 16), plan, {.most_micro_batches = 64});
+    REQUIRE(evaluation.mfu > 0.3);
+    REQUIRE(evaluation.mfu < 0.6);
+    REQUIRE(evaluation.fits);
+}
+
+TEST_CASE("GPT-3 175B on 1,024 A100 comes near the 140 TFLOP/s a GPU that Megatron-LM published") {
+    // Narayanan et al., SC21 (arXiv 2104.04473), table 2: 175B on 1,024 A100 80 GB, tensor 8, pipeline 16, batch 1536: 140 TFLOP/s with full recomputation counted.
+    const model::ModelGraph graph = model_named("gpt3-175b");
+    schedule::Plan plan = plan_of(8, 8, 16, 192);
+    plan.recompute = schedule::Recompute::full;
+    plan.attention = model::AttentionImplementation::fused_softmax;
+    const sim::Evaluation evaluation = evaluate(graph, nodes_of("p4de.24xlarge", 128), plan, {.most_micro_batches = 64});
+    const double published = 140e12;
+    REQUIRE(evaluation.hardware_flops_per_gpu.value == Approx(published).epsilon(0.25));
+}
+
+TEST_CASE("two evaluations give the same report, JSON and trace to the byte") {
+    const model::ModelGraph graph = model_named("gpt2");
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
+    schedule::Plan plan = plan_of(2, 2, 2, 4);
+    plan.sharding = schedule::Sharding::parameters;
+    const auto texts = [&] {
+        const sim::Evaluation e = evaluate(graph, cluster, plan, {.keeps_timeline = true});
+        return sim::text_report(e, graph, cluster, plan) + core::to_json(sim::to_value(e, graph, plan)) + sim::chrome_trace(*e.program, e.timeline, e.memory_timeline) +
+               sim::html_timeline(*e.program, e.timeline, e.memory_timeline, "title", "report");
+    };
+    REQUIRE(texts() == texts());
+}
+
+TEST_CASE("a trace is JSON with a complete event for every instruction of every class") {
+    const model::ModelGraph graph = model_named("gpt2");
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
+    const schedule::Plan plan = plan_of(1, 2, 2, 3);
+    const sim::Evaluation e = evaluate(graph, cluster, plan, {.keeps_timeline = true});
+    core::Diagnostics diagnostics;
+    const std::optional<core::Value> trace = core::parse_json(sim::chrome_trace(*e.program, e.timeline, e.memory_timeline), "trace", diagnostics);
+    REQUIRE(trace.has_value());
+    std::size_t complete = 0, instructions = 0;
+    for (const core::Value& event : trace->find("traceEvents")->items()) complete += event.find("ph")->string() == "X";
+    for (const schedule::RankProgram& list : e.program->classes) instructions += list.instructions.size();
+    REQUIRE(complete == instructions);
+}
