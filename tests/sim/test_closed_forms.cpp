@@ -1,0 +1,63 @@
+// Generated schedules, lowered and run on the clock: figures of papers and frameworks.
+#include <catch2/catch.hpp>
+
+#include "schedule/lower.h"
+#include "schedule/pipeline/registry.h"
+#include "sim/simulate.h"
+
+namespace {
+
+using core::Seconds;
+
+double makespan(const char* name, schedule::PipelineShape shape, double forward, double backward, double transfer = 0) {
+    const schedule::PipelineSchedule* generator = schedule::find_pipeline_schedule(name);
+    REQUIRE(generator != nullptr);
+    const schedule::Schedule order = generator->generate(shape);
+    const schedule::Program program = schedule::lower_compute_only(order);
+    const auto stages = static_cast<std::size_t>(order.stages);
+    const sim::StageTimes times{std::vector<Seconds>(stages, Seconds(forward)), std::vector<Seconds>(stages, Seconds(backward / 2)),
+                                std::vector<Seconds>(stages, Seconds(backward / 2)), Seconds(transfer)};
+    const sim::Simulation folded = sim::simulate(program, sim::durations_of(program, times));
+    const sim::Simulation serial = sim::simulate(program, sim::durations_of(program, times), {.has_concurrent_streams = false});
+    if (transfer == 0) REQUIRE(folded.timeline.makespan.value == serial.timeline.makespan.value);
+    return folded.timeline.makespan.value;
+}
+
+}  // namespace
+
+TEST_CASE("lowered simple, interleaved and 1F1B take (m + p - 1)(F + B) with equal stages and free communication") {
+    for (const char* name : {"simple", "interleaved", "1f1b"})
+        for (int p = 1; p <= 6; ++p)
+            for (int m : {1, 2, 3, 4, 6, 8, 12, 16}) {
+                schedule::PipelineShape shape;
+                shape.ranks = p;
+                shape.micro_batches = m;
+                shape.active_micro_batches = std::max(m, p);
+                if (schedule::find_pipeline_schedule(name)->violation && schedule::find_pipeline_schedule(name)->violation(shape)) continue;
+                INFO(name << " p " << p << " m " << m);
+                REQUIRE(makespan(name, shape, 1, 2) == (m + p - 1) * 3.0);
+            }
+}
+
+TEST_CASE("SMP interleaved with 4 stages, 16 micro-batches, F 1 and B 2 takes 57 with 6 active micro-batches and 99 with 2") {
+    schedule::PipelineShape shape;
+    shape.ranks = 4;
+    shape.micro_batches = 16;
+    shape.active_micro_batches = 6;
+    REQUIRE(makespan("interleaved", shape, 1, 2) == 57);
+    shape.active_micro_batches = 2;
+    REQUIRE(makespan("interleaved", shape, 1, 2) == 99);
+}
+
+TEST_CASE("Megatron's interleaved 1F1B divides the bubble by the number of chunks") {
+    // m v (F + B) of work and (p - 1)(F + B) of bubble, times per chunk (arXiv 2104.04473, section 2.2.2).
+    for (int p : {2, 3, 4})
+        for (int v : {2, 3})
+            for (int rounds : {1, 2, 4}) {
+                schedule::PipelineShape shape;
+                shape.ranks = p;
+                shape.chunks = v;
+                shape.micro_batches = p * rounds;
+                REQUIRE(makespan("interleaved-1f1b", shape, 1, 2) == (p * rounds * v + p - 1) * 3.0);
+            }
+}
