@@ -12,6 +12,7 @@
 #include "schedule/pipeline/registry.h"
 #include "sim/breakdown.h"
 #include "sim/pricing.h"
+#include "sim/shared_cores.h"
 #include "sim/simulate.h"
 
 namespace sim {
@@ -77,13 +78,20 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
         simulate_options.has_concurrent_streams = false;
         for (const schedule::RankProgram& list : program.classes) priced.durations.of.emplace_back(list.instructions.size());
     }
-    Simulation simulation = simulate(program, priced.durations, simulate_options);
+    // CPU ranks beyond the cores take turns on them; every rank is then a performer of its own.
+    const bool shares_cores = !simulate_options.has_concurrent_streams && task.costs && program.plan.layout.ranks() > task.cluster.device_count();
+    Simulation simulation = shares_cores ? simulate_shared_cores(program, priced.durations, task.cluster.device_count(), simulate_options)
+                                         : simulate(program, priced.durations, simulate_options);
 
     Run result;
     result.ranks = program.class_of_rank.size();
     result.classes = program.classes.size();
-    for (std::size_t p = 0; p < simulation.timeline.class_of.size(); ++p)
-        result.memory.push_back(class_memory(program, simulation.timeline.class_of[p], simulation.memory, p, task.cluster.instance.device));
+    for (std::size_t c = 0; c < program.classes.size(); ++c) {
+        std::optional<std::size_t> fullest;  // performer of the class
+        for (std::size_t p = 0; p < simulation.timeline.class_of.size(); ++p)
+            if (simulation.timeline.class_of[p] == static_cast<std::int32_t>(c) && (!fullest || simulation.memory.peak[p] > simulation.memory.peak[*fullest])) fullest = p;
+        result.memory.push_back(class_memory(program, static_cast<int>(c), simulation.memory, *fullest, task.cluster.instance.device));
+    }
     if (!task.costs) return result;
     result.step = simulation.timeline.makespan;
     result.breakdown = break_down(program, simulation, priced.host, critical_performer(program, simulation), simulate_options.has_concurrent_streams);
@@ -152,7 +160,7 @@ void judge_memory(Evaluation& evaluation) {
 void add_assumptions(Evaluation& evaluation, const Task& task, const Run& result) {
     std::vector<std::string>& lines = evaluation.assumptions;
     const schedule::Plan& plan = task.plan;
-    if (result.ranks > result.classes)
+    if (result.ranks > result.classes && !(task.costs && !task.cluster.instance.device.has_concurrent_streams && plan.layout.ranks() > task.cluster.device_count()))
         lines.push_back(fmt::format("{} ranks are simulated as {} class{}: data- and tensor-parallel replicas do the same work at the same time", result.ranks, result.classes,
                                     result.classes == 1 ? "" : "es"));
     if (task.costs) {
@@ -163,7 +171,7 @@ void add_assumptions(Evaluation& evaluation, const Task& task, const Run& result
         if (device.has_concurrent_streams && result.ranks > 1) lines.push_back("communication does not slow the compute it overlaps");
         const int idle = task.cluster.device_count() - plan.layout.ranks();
         if (idle > 0) lines.push_back(fmt::format("{} of {} devices are idle but paid for", idle, task.cluster.device_count()));
-        if (idle < 0) lines.push_back(fmt::format("{} ranks take turns on {} devices", plan.layout.ranks(), task.cluster.device_count()));
+        if (idle < 0) lines.push_back(fmt::format("{} ranks share {} cores: those that work on one core at the same time get equal parts of it, and each rank its part of the memory", plan.layout.ranks(), task.cluster.device_count()));
     }
     lines.insert(lines.end(), task.cluster.assumptions.begin(), task.cluster.assumptions.end());
     lines.insert(lines.end(), task.graph.assumptions.begin(), task.graph.assumptions.end());
@@ -193,7 +201,8 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     if (!result) return std::nullopt;
 
     Evaluation evaluation;
-    evaluation.available_memory = cluster.instance.device.memory;
+    const int ranks_on_a_device = (plan.layout.ranks() + cluster.device_count() - 1) / cluster.device_count();
+    evaluation.available_memory = cluster.instance.device.memory / ranks_on_a_device;
     evaluation.memory = result->memory;
     judge_memory(evaluation);
     evaluation.rate = cluster::price(cluster);
