@@ -1,0 +1,182 @@
+#include "apps/smsim_simulate.h"
+
+#include <boost/program_options.hpp>
+#include <optional>
+#include <ostream>
+
+#include "apps/command.h"
+#include "core/document.h"
+#include "schedule/partition.h"
+#include "sim/evaluate.h"
+#include "sim/report.h"
+#include "sim/scenario.h"
+#include "sim/trace.h"
+
+namespace apps {
+
+namespace {
+
+const char* const help =
+    "Usage: smsim SCENARIO.toml [--set KEY=VALUE]... [--sweep KEY=A,B,C]... [--trace FILE] [--html FILE] [--csv FILE] [--json]\n"
+    "\n"
+    "Predicts one training step of a scenario: time, throughput, memory per rank, cost, and where the time goes.\n"
+    "\n"
+    "  --set KEY=VALUE      change a key of the scenario: plan.micro_batch=2, cluster.nodes=32, cluster.instance=p4de.24xlarge\n"
+    "  --sweep KEY=A,B,C    one prediction for each value; several sweeps are combined\n"
+    "  --trace FILE         timeline as Chrome trace JSON, for ui.perfetto.dev (not with --sweep)\n"
+    "  --html FILE          timeline as a page of its own (not with --sweep)\n"
+    "  --csv FILE           the figures as a table, one line a prediction\n"
+    "  --json               one JSON document on stdout\n"
+    "\n"
+    "Exit codes: 0 good, 2 wrong input, 3 the plan does not fit into memory, 4 machine failure.\n"
+    "\n"
+    "Example:\n"
+    "  smsim scenarios/llama2_7b_p4d.toml --set plan.recompute=full --sweep plan.micro_batch=1,2,4 --csv sweep.csv\n";
+
+struct Options {
+    std::string scenario, trace, html, csv;
+    std::vector<std::string> set, sweep;
+    bool as_json = false, wants_help = false;
+};
+
+std::optional<Options> parse(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
+    namespace po = boost::program_options;
+    Options options;
+    std::vector<std::string> scenarios;
+    po::options_description description;
+    description.add_options()("help,h", po::bool_switch(&options.wants_help))("json", po::bool_switch(&options.as_json))("set", po::value(&options.set)->composing())(
+        "sweep", po::value(&options.sweep)->composing())("trace", po::value(&options.trace))("html", po::value(&options.html))("csv", po::value(&options.csv))(
+        "scenario", po::value(&scenarios));
+    po::positional_options_description positions;
+    positions.add("scenario", -1);
+    try {
+        po::variables_map values;
+        // No abbreviations: a script must not change its meaning when an option is added.
+        const int style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
+        po::store(po::command_line_parser(arguments).options(description).positional(positions).style(style).run(), values);
+        po::notify(values);
+    } catch (const po::error& refusal) {
+        diagnostics.error({}, "", refusal.what(), "smsim --help shows the options");
+        return std::nullopt;
+    }
+    if (options.wants_help) return options;
+    if (scenarios.size() != 1) {
+        diagnostics.error({}, "", scenarios.empty() ? "no scenario is given" : "more than one scenario is given", "smsim SCENARIO.toml; smsim --help shows an example");
+        return std::nullopt;
+    }
+    options.scenario = scenarios.front();
+    if (!options.sweep.empty() && (!options.trace.empty() || !options.html.empty())) {
+        diagnostics.error({}, options.trace.empty() ? "--html" : "--trace", "a sweep has no single timeline", "leave out --sweep, or use --set for the one point to draw");
+        return std::nullopt;
+    }
+    return options;
+}
+
+// Every combination of the swept values, the last key varying fastest.
+std::vector<std::vector<sim::Assignment>> combinations(const std::vector<std::vector<sim::Assignment>>& axes) {
+    std::vector<std::vector<sim::Assignment>> points(1);
+    for (const std::vector<sim::Assignment>& axis : axes) {
+        std::vector<std::vector<sim::Assignment>> longer;
+        for (const std::vector<sim::Assignment>& point : points)
+            for (const sim::Assignment& value : axis) {
+                longer.push_back(point);
+                longer.back().push_back(value);
+            }
+        points = std::move(longer);
+    }
+    return points;
+}
+
+sim::SweepRow predict_point(const core::Value& document, const std::string& path, const std::vector<sim::Assignment>& point) {
+    sim::SweepRow row;
+    core::Value changed = document;
+    for (const sim::Assignment& value : point) {
+        row.set.emplace_back(value.key, value.text);
+        sim::assign(changed, value, row.diagnostics);
+    }
+    if (row.diagnostics.has_errors()) return row;
+    const std::optional<sim::Scenario> scenario = sim::read_scenario(changed, path, row.diagnostics);
+    if (!scenario) return row;
+    const std::optional<sim::Evaluation> evaluation = sim::evaluate(scenario->graph, scenario->cluster, scenario->file.plan, row.diagnostics);
+    if (evaluation) row.result = sim::to_value(*evaluation, scenario->graph, scenario->file.plan);
+    return row;
+}
+
+int sweep(const core::Value& document, const Options& options, const std::vector<std::vector<sim::Assignment>>& axes, std::ostream& out, std::ostream& err) {
+    std::vector<sim::SweepRow> rows;
+    bool any_valid = false, any_fits = false;
+    for (const std::vector<sim::Assignment>& point : combinations(axes)) {
+        rows.push_back(predict_point(document, options.scenario, point));
+        if (rows.back().result.is_null()) continue;
+        any_valid = true;
+        any_fits = any_fits || rows.back().result.find("fits")->boolean();
+    }
+    if (!options.csv.empty()) core::write_file_atomically(options.csv, sim::sweep_csv(rows));
+    if (options.as_json) out << core::to_json(sim::sweep_value(rows)) << '\n';
+    else out << sim::sweep_text(rows);
+    if (!any_valid) {
+        if (!options.as_json) err << core::format(rows.front().diagnostics);
+        return wrong_input;
+    }
+    return any_fits ? good : no_plan;
+}
+
+int predict(const core::Value& document, const Options& options, std::ostream& out, std::ostream& err) {
+    core::Diagnostics diagnostics;
+    std::optional<sim::Scenario> scenario = sim::read_scenario(document, options.scenario, diagnostics);
+    if (!scenario) return show(diagnostics, options.as_json, out, err);
+    // The report shows the partition that is simulated.
+    schedule::Plan& plan = scenario->file.plan;
+    if (std::optional<schedule::Partition> partition = schedule::complete_partition(plan, scenario->graph)) plan.partition = std::move(*partition);
+    sim::EvaluateOptions evaluate_options;
+    evaluate_options.keeps_timeline = !options.trace.empty() || !options.html.empty();
+    const std::optional<sim::Evaluation> evaluation = sim::evaluate(scenario->graph, scenario->cluster, plan, diagnostics, evaluate_options);
+    if (!evaluation) return show(diagnostics, options.as_json, out, err);
+    if (!options.as_json) err << core::format(diagnostics);
+
+    const std::string report = sim::text_report(*evaluation, scenario->graph, scenario->cluster, plan, scenario->question);
+    if (!options.trace.empty())
+        core::write_file_atomically(options.trace, sim::chrome_trace(*evaluation->program, evaluation->timeline, evaluation->memory_timeline));
+    if (!options.html.empty())
+        core::write_file_atomically(options.html, sim::html_timeline(*evaluation->program, evaluation->timeline, evaluation->memory_timeline,
+                                                                     scenario->question.empty() ? options.scenario : scenario->question, report));
+    const core::Value value = sim::to_value(*evaluation, scenario->graph, plan);
+    if (!options.csv.empty()) core::write_file_atomically(options.csv, sim::sweep_csv({{{}, value, {}}}));
+    if (options.as_json) {
+        core::Value result = value;
+        if (!scenario->question.empty()) result["question"] = scenario->question;
+        result["plan"] = schedule::to_value(plan);
+        if (!diagnostics.entries().empty()) {
+            core::Value lines = core::Value::array();
+            for (const core::Diagnostic& entry : diagnostics.entries()) lines.append(entry.message);
+            result["warnings"] = std::move(lines);
+        }
+        out << core::to_json(result) << '\n';
+    } else {
+        out << report;
+    }
+    return evaluation->fits ? good : no_plan;
+}
+
+}  // namespace
+
+int run_simulate_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+    const bool as_json = wants_json(arguments);
+    core::Diagnostics diagnostics;
+    const std::optional<Options> options = parse(arguments, diagnostics);
+    if (!options) return show(diagnostics, as_json, out, err);
+    if (options->wants_help) {
+        out << help;
+        return good;
+    }
+    std::optional<core::Value> document = sim::load_scenario_document(options->scenario, diagnostics);
+    if (!document) return show(diagnostics, as_json, out, err);
+    for (const std::string& text : options->set)
+        if (const std::optional<sim::Assignment> assignment = sim::parse_assignment(text, "--set", diagnostics)) sim::assign(*document, *assignment, diagnostics);
+    std::vector<std::vector<sim::Assignment>> axes;
+    for (const std::string& text : options->sweep) axes.push_back(sim::parse_sweep(text, "--sweep", diagnostics));
+    if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
+    return axes.empty() ? predict(*document, *options, out, err) : sweep(*document, *options, axes, out, err);
+}
+
+}  // namespace apps
