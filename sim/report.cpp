@@ -181,8 +181,11 @@ std::string sweep_csv(const std::vector<SweepRow>& rows) {
     for (const SweepRow& row : rows) {
         for (const auto& [key, value] : row.set) text += core::csv_cell(value) + ",";
         for (const Column& column : columns) {
-            const core::Value* value = row.result.find(column.key);
-            text += (value ? core::to_json(*value) : "") + ",";
+            // As JSON writes a number: the fewest digits that read back to the same value.
+            std::string digits;
+            if (const core::Value* value = row.result.find(column.key)) digits = core::to_json(*value);
+            digits.erase(std::remove(digits.begin(), digits.end(), '\n'), digits.end());
+            text += digits + ",";
         }
         text += row.result.is_null() ? "," : fits(row.result) ? "true," : "false,";
         text += core::csv_cell(first_error(row.diagnostics)) + "\n";

@@ -180,13 +180,14 @@ std::vector<Assignment> parse_sweep(std::string_view text, const std::string& op
 void assign(Value& document, const Assignment& assignment, core::Diagnostics& diagnostics) {
     const core::SourceLocation location{"command line", 0, 0};
     const std::string section = assignment.key.substr(0, assignment.key.find('.'));
-    if (section == assignment.key || std::find(sections().begin(), sections().end(), section) == sections().end()) {
+    const bool is_known = std::find(sections().begin(), sections().end(), section) != sections().end();
+    if (!is_known || section == assignment.key) {
         const std::string near = core::did_you_mean(section, sections());
-        const std::string rest = assignment.key.substr(std::min(section.size(), assignment.key.size()));
-        std::string hint = "keys start with " + core::list_in_words(sections());
-        if (section == assignment.key) hint = "did you mean plan." + assignment.key + "? Keys start with " + core::list_in_words(sections());
-        else if (!near.empty()) hint = "did you mean " + near + rest + "?";
-        diagnostics.error(location, assignment.key, "unknown key '" + assignment.key + "'", hint);
+        const std::string known = "keys start with " + core::list_in_words(sections()) + " and name one of its members, as plan.micro_batch does";
+        std::string hint = known;
+        if (!is_known && section == assignment.key) hint = "did you mean plan." + assignment.key + "? " + known;
+        else if (!is_known && !near.empty()) hint = "did you mean " + near + assignment.key.substr(section.size()) + "?";
+        diagnostics.error(location, assignment.key, is_known ? "'" + assignment.key + "' is a whole section" : "unknown key '" + assignment.key + "'", hint);
         return;
     }
     Value* at = &document;
