@@ -11,6 +11,7 @@
 #include "apps/command.h"
 #include "core/csv.h"
 #include "core/document.h"
+#include "planner/schedule_search.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/schedule_text.h"
 #include "schedule/verify.h"
@@ -24,11 +25,13 @@ namespace options_of = boost::program_options;
 
 const char* const introduction =
     "Usage: smsim schedule NAME --stages P --micro-batches M [options]\n"
+    "       smsim schedule auto --stages P --micro-batches M [--objective makespan|span] [options]\n"
     "       smsim schedule --from FILE.csv [options]\n"
     "       smsim schedule --list\n"
     "\n"
     "Generates (or reads), verifies and times one pipeline schedule. Times are in any one unit and are those of one\n"
-    "micro-batch in one virtual stage (chunk); transfers are latencies between ranks that occupy neither.\n";
+    "micro-batch in one virtual stage (chunk); transfers are latencies between ranks that occupy neither.\n"
+    "`auto` searches the order with the smallest makespan or longest rank span within --memory-limit.\n";
 const char* const example =
     "\n"
     "A stage file has the header stage,forward,backward_input,backward_weight,memory_forward,memory_backward_input,\n"
@@ -36,13 +39,15 @@ const char* const example =
     "(positive) or ends (negative). Without it every forward holds 1 until its backward_weight.\n"
     "\n"
     "Example:\n"
-    "  smsim schedule 1f1b --stages 4 --micro-batches 8 --forward 1 --backward-input 1 --backward-weight 1 --p2p 0.1 --print\n";
+    "  smsim schedule 1f1b --stages 4 --micro-batches 8 --forward 1 --backward-input 1 --backward-weight 1 --p2p 0.1 --print\n"
+    "  smsim schedule auto --stages 4 --micro-batches 8 --p2p 0.1 --memory-limit 6 --objective span --json\n";
 
 // A shape beyond this many actions is a slip of the finger; the largest published pipelines have fewer than 10^5.
 constexpr double most_actions = 2e7;
 
 struct Request {
-    std::string name, from, stage_times, objective, out;
+    std::string name, from, stage_times, objective = "makespan", out;
+    planner::SearchBudget budget;
     schedule::PipelineShape shape;
     double overlap = 1;
     bool as_json = false, prints = false, lists = false, helps = false;
@@ -91,6 +96,8 @@ options_of::options_description visible_options() {
         "optimize", value("memory|speed"), "interleaved: strict (memory, default) or less strict (speed)")(
         "group-size", value("G"), "interleaved-1f1b: micro-batches per group (default: P)")("segments", value("S"), "seq1f1b: pieces of the sequence (default: 2)")(
         "overlap", value("X"), "time of an overlapped forward and backward as a share of their sum (default 1)")(
+        "objective", value("makespan|span"), "auto: last end (default), or longest time any one rank is occupied")(
+        "time-limit", value("S"), "auto: seconds of search (default 0.6)")("seed", value("N"), "auto: of the search's random numbers (default 1)")(
         "from", value("FILE"), "read the schedule: one row per rank, cells such as 2F0")("out", value("FILE"), "write the schedule in that form")(
         "print", "draw the grid")("list", "name all schedules")("json", "one JSON document on stdout")("help,h", "this text");
     return options;
@@ -134,6 +141,13 @@ Request read_arguments(const std::vector<std::string>& arguments, core::Diagnost
     read.real("p2p", request.shape.transfer);
     read.real("memory-limit", request.shape.memory_limit);
     read.real("overlap", request.overlap, 1);
+    read.text("objective", request.objective);
+    if (request.objective != "makespan" && request.objective != "span")
+        diagnostics.error({}, "--objective", "--objective = " + core::in_quotes(request.objective) + " is unknown", "makespan or span");
+    read.real("time-limit", request.budget.time_limit.value, 1e6);
+    int seed = 1;
+    read.integer("seed", 0, seed);
+    request.budget.seed = static_cast<std::uint64_t>(seed);
     std::string optimize = "memory";
     read.text("optimize", optimize);
     if (optimize != "memory" && optimize != "speed")
@@ -170,6 +184,20 @@ std::vector<schedule::RelativeStageCost> read_stage_times(const std::string& pat
     }
     if (costs.empty()) diagnostics.error({path, 0, 0}, "", "the stage file has no rows", "one row per virtual stage");
     return costs;
+}
+
+// A positive number of ranks and a product that fits in memory.
+bool check_size(const Request& request, core::Diagnostics& diagnostics) {
+    if (!request.names_shape) {
+        diagnostics.error({}, "--stages", "the number of pipeline ranks is missing", "for example --stages 4 --micro-batches 8");
+        return false;
+    }
+    const schedule::PipelineShape& shape = request.shape;
+    const double actions = 3.0 * shape.ranks * std::max(1, shape.chunks) * shape.micro_batches * std::max(1, shape.segments);
+    if (actions <= most_actions) return true;
+    diagnostics.error({}, "--micro-batches", fmt::format("{} ranks, {} chunks and {} micro-batches make {:.3g} actions", shape.ranks, std::max(1, shape.chunks), shape.micro_batches, actions),
+                      fmt::format("at most {:.3g}: a schedule repeats itself long before", most_actions));
+    return false;
 }
 
 sim::ScheduleCosts costs_of(const Request& request, int stages) {
@@ -225,24 +253,15 @@ void list_schedules(bool as_json, std::ostream& out) {
 std::optional<schedule::Schedule> generate(Request& request, core::Diagnostics& diagnostics) {
     const schedule::PipelineSchedule* entry = schedule::find_pipeline_schedule(request.name);
     if (!entry) {
-        std::vector<std::string> names;
+        std::vector<std::string> names = {"auto"};
         for (const schedule::PipelineSchedule& known : schedule::pipeline_schedules()) names.push_back(known.name);
         const std::string near = core::did_you_mean(request.name, names);
         diagnostics.error({}, "NAME", "no schedule is called " + core::in_quotes(request.name),
                           (near.empty() ? std::string() : "did you mean " + near + "? ") + "there are " + core::list_in_words(names));
         return std::nullopt;
     }
-    if (!request.names_shape) {
-        diagnostics.error({}, "--stages", "the number of pipeline ranks is missing", "for example --stages 4 --micro-batches 8");
-        return std::nullopt;
-    }
     if (request.shape.chunks == 0) request.shape.chunks = entry->least_chunks;
-    const double actions = 3.0 * request.shape.ranks * request.shape.chunks * request.shape.micro_batches * std::max(1, request.shape.segments);
-    if (actions > most_actions) {
-        diagnostics.error({}, "--micro-batches", fmt::format("{} ranks, {} chunks and {} micro-batches make {:.3g} actions", request.shape.ranks, request.shape.chunks, request.shape.micro_batches, actions),
-                          fmt::format("at most {:.3g}: a schedule repeats itself long before", most_actions));
-        return std::nullopt;
-    }
+    if (!check_size(request, diagnostics)) return std::nullopt;
     if (const std::optional<std::string> violation = violation_of(*entry, request.shape)) {
         diagnostics.error({}, "NAME", fmt::format("{} is not possible: {}", entry->name, *violation), fmt::format("{} needs: {}", entry->name, entry->constraint));
         return std::nullopt;
@@ -321,9 +340,61 @@ void print_timing(const schedule::Schedule& list, const sim::ScheduleTiming& tim
     }
 }
 
+double gap_pct(const planner::FoundSchedule& found) {
+    return found.objective.value > 0 ? 100 * (found.objective - found.lower_bound).value / found.objective.value : 0;
+}
+
+void add_search(const planner::FoundSchedule& found, const Request& request, core::Value& document) {
+    document["objective"] = request.objective;
+    document["objective_value"] = found.objective.value;
+    document["lower_bound"] = found.lower_bound.value;
+    document["gap_pct"] = gap_pct(found);
+    document["proven_optimal"] = found.is_proven_optimal;
+    document["start"] = found.start;
+    document["start_objective"] = found.start_objective.value;
+    document["evaluations"] = found.evaluations;
+    core::Value releases = core::Value::array();
+    for (const core::Seconds release : found.releases) releases.append(release.value);
+    document["first_start_not_before"] = std::move(releases);
+}
+
+void print_search(const planner::FoundSchedule& found, const Request& request, std::ostream& out) {
+    out << fmt::format("\n  {} {:.6g}, lower bound {:.6g}, gap {:.2f} %{}; began with {} at {:.6g}, {} orders evaluated\n", request.objective, found.objective.value,
+                       found.lower_bound.value, gap_pct(found), found.is_proven_optimal ? " (optimal)" : "", found.start, found.start_objective.value, found.evaluations);
+    const bool is_late = std::any_of(found.releases.begin(), found.releases.end(), [](core::Seconds release) { return release.value > 0; });
+    if (!is_late) return;
+    out << "  ranks start no earlier than";
+    for (const core::Seconds release : found.releases) out << fmt::format(" {:.6g}", release.value);
+    out << ", so that none is occupied for longer\n";
+}
+
+// One virtual stage per rank: that is what the search's words describe.
+std::optional<planner::FoundSchedule> search(Request& request, core::Diagnostics& diagnostics, bool& has_no_order) {
+    schedule::PipelineShape& shape = request.shape;
+    if (shape.chunks > 1) diagnostics.error({}, "--chunks", fmt::format("--chunks = {} cannot be searched", shape.chunks), "auto searches orders of one virtual stage per rank");
+    shape.chunks = 1;
+    if (!check_size(request, diagnostics) || diagnostics.has_errors()) return std::nullopt;
+    if (!shape.stage_costs.empty() && static_cast<int>(shape.stage_costs.size()) != shape.ranks) {
+        diagnostics.error({request.stage_times, 0, 0}, "--stage-times", fmt::format("{} rows for {} stages", shape.stage_costs.size(), shape.ranks), "one row per virtual stage");
+        return std::nullopt;
+    }
+    planner::OrderProblem problem;
+    problem.ranks = shape.ranks;
+    problem.micro_batches = shape.micro_batches;
+    problem.stages = costs_of(request, shape.ranks).stages;
+    problem.stages.resize(static_cast<std::size_t>(shape.ranks), problem.stages.front());
+    problem.transfer = core::Seconds(shape.transfer);
+    problem.memory_limit = core::Bytes(shape.memory_limit);
+    problem.objective = request.objective == "span" ? planner::OrderObjective::span : planner::OrderObjective::makespan;
+    std::optional<planner::FoundSchedule> found = search_schedule(problem, request.budget);
+    has_no_order = !found;
+    return found;
+}
+
 // Verified, timed and shown; the exit code says whether it holds (a memory limit that is exceeded is "does not fit", any other violation wrong input).
-int report(const Request& request, const schedule::Schedule& list, std::ostream& out, std::ostream& err) {
-    const sim::ScheduleCosts costs = costs_of(request, list.stages);
+int report(const Request& request, const schedule::Schedule& list, const planner::FoundSchedule* found, std::ostream& out, std::ostream& err) {
+    sim::ScheduleCosts costs = costs_of(request, list.stages);
+    if (found) costs.releases = found->releases;
     const std::vector<schedule::Violation> violations = verify(list, limits_of(request, costs));
     const bool exceeds_memory = !violations.empty() && std::all_of(violations.begin(), violations.end(), [](const schedule::Violation& v) { return v.rule == "memory"; });
     std::optional<sim::ScheduleTiming> timing;
@@ -332,10 +403,12 @@ int report(const Request& request, const schedule::Schedule& list, std::ostream&
     constexpr int whole_width = 1 << 24;
     if (request.as_json) {
         core::Value document = to_value(list, violations, timing);
+        if (found) add_search(*found, request, document);
         if (request.prints) document["grid"] = draw(list, violations.empty() ? nullptr : &violations.front(), whole_width);
         out << core::to_json(document) << '\n';
     } else {
         if (timing) print_timing(list, *timing, out);
+        if (found) print_search(*found, request, out);
         if (request.prints) out << '\n' << draw(list, violations.empty() ? nullptr : &violations.front(), whole_width);
         constexpr std::size_t most_shown = 10;
         for (std::size_t i = 0; i < std::min(most_shown, violations.size()); ++i) err << fmt::format("error: {}: {}\n", violations[i].rule, violations[i].message);
@@ -363,9 +436,24 @@ int run_schedule_command(const std::vector<std::string>& arguments, std::ostream
         diagnostics.error({}, "NAME", request.name.empty() ? "no schedule is named" : "a schedule's name and --from exclude each other",
                           "give a name (smsim schedule --list shows them) or --from FILE.csv");
     std::optional<schedule::Schedule> list;
-    if (!diagnostics.has_errors()) list = request.from.empty() ? generate(request, diagnostics) : read_schedule(request, diagnostics);
+    std::optional<planner::FoundSchedule> found;
+    bool has_no_order = false;
+    if (!diagnostics.has_errors()) {
+        if (request.name == "auto") {
+            found = search(request, diagnostics, has_no_order);
+            if (found) list = found->schedule;
+        } else {
+            list = request.from.empty() ? generate(request, diagnostics) : read_schedule(request, diagnostics);
+        }
+    }
+    if (has_no_order) {
+        diagnostics.error({}, "--memory-limit", fmt::format("no order stays within the memory limit of {:.6g}", request.shape.memory_limit),
+                          "one micro-batch in flight per rank is the least; raise the limit or make the stages smaller");
+        show(diagnostics, request.as_json, out, err);
+        return no_plan;
+    }
     if (const int code = show(diagnostics, request.as_json, out, err); code != good || !list) return code == good ? internal_failure : code;
-    return report(request, *list, out, err);
+    return report(request, *list, found ? &*found : nullptr, out, err);
 }
 
 }  // namespace apps

@@ -104,6 +104,7 @@ ReplayOrder::Totals ReplayOrder::replay(const ScheduleCosts& costs, std::vector<
     const std::vector<double> table = durations(costs);
     ends.resize(steps_.size());
     std::vector<double> rank_end(static_cast<std::size_t>(ranks_), 0), rank_start(static_cast<std::size_t>(ranks_), -1);
+    for (std::size_t rank = 0; rank < std::min(costs.releases.size(), rank_end.size()); ++rank) rank_end[rank] = costs.releases[rank].value;
     const double transfer = costs.transfer.value;
     for (std::size_t i = 0; i < steps_.size(); ++i) {
         const Step& step = steps_[i];

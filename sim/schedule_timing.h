@@ -22,6 +22,7 @@ struct ScheduleCosts {
     core::Seconds transfer;                         // between different ranks
     // Time of an overlapped forward and backward as a share of their sum (DualPipe's F&B <= F + B).
     double overlap = 1;
+    std::vector<core::Seconds> releases;            // earliest start of each rank's first action; empty = 0
 
     const StageCost& of(int stage) const { return stages.size() == 1 ? stages.front() : stages[static_cast<std::size_t>(stage)]; }
 };

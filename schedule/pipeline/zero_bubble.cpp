@@ -39,15 +39,10 @@ public:
     // False when the memory limit lets nothing move.
     bool run() {
         const int total = 3 * shape_.ranks * shape_.micro_batches;
-        int idle_turns = 0;
         while (placed_ < total) {
             const int stage = next_stage();
-            if (decide(stage)) {
-                ++placed_;
-                idle_turns = 0;
-            } else if (++idle_turns > 4 * shape_.ranks + 4) {
-                return false;
-            }
+            if (stage < 0) return false;
+            placed_ += decide(stage);
         }
         return true;
     }
@@ -77,6 +72,7 @@ private:
         int forwards = 0, inputs = 0, weights = 0;
         double time = 0;    // end of the last action
         double clock = 0;   // when the stage decides next: its time, or later while it waits
+        bool is_blocked = false;  // nothing is known to come before a neighbour acts
         double start = 0, bubble = 0, held = 0;
     };
 
@@ -87,7 +83,7 @@ private:
     int next_stage() const {
         int best = -1;
         for (int stage = 0; stage < shape_.ranks; ++stage)
-            if (at(stage).weights < shape_.micro_batches && (best < 0 || at(stage).clock < at(best).clock)) best = stage;
+            if (at(stage).weights < shape_.micro_batches && !at(stage).is_blocked && (best < 0 || at(stage).clock < at(best).clock)) best = stage;
         return best;
     }
 
@@ -121,6 +117,11 @@ private:
         s.list.push_back({kind, stage, micro_batch});
         if (kind == ActionKind::forward) s.forward_ends.push_back(s.time);
         if (kind == ActionKind::backward_input) s.input_ends.push_back(s.time);
+        for (int neighbour : {stage - 1, stage + 1}) {
+            if (neighbour < 0 || neighbour >= shape_.ranks || !at(neighbour).is_blocked) continue;
+            at(neighbour).is_blocked = false;
+            at(neighbour).clock = std::max(at(neighbour).clock, begin);
+        }
     }
     bool put_forward(int stage) {
         put(stage, ActionKind::forward, at(stage).forwards++, cost(stage).forward, cost(stage).memory_forward);
@@ -163,12 +164,9 @@ private:
             if (fits || choices_.filling == WeightFilling::always || (choices_.filling == WeightFilling::where_the_bubble_is_largest && becomes_largest))
                 return put_weight(stage);
         }
-        // Waits for what is known to come, or for the next stage that may make something.
-        double wake = arrival;
-        for (int other = 0; other < shape_.ranks; ++other)
-            if (other != stage && at(other).weights < shape_.micro_batches && at(other).clock > s.clock) wake = std::min(wake, at(other).clock);
-        if (wake < never && wake > s.clock) s.clock = wake;
-        else s.clock = std::nextafter(s.clock + slack_, never);
+        // Waits for what is known to come, or for a neighbour to do something.
+        if (arrival < never && arrival > s.clock) s.clock = arrival;
+        else s.is_blocked = true;
         return false;
     }
 
@@ -267,6 +265,12 @@ std::vector<std::vector<Action>> best_order(const PipelineShape& shape, double m
                 best_figures = figures;
                 best = builder.take();
             }
+    if (!best.empty()) return best;
+    // One micro-batch after the other fits where anything does.
+    for (int rank = 0; rank < shape.ranks; ++rank) {
+        std::vector<Action>& list = best.emplace_back();
+        for (int k = 0; k < shape.micro_batches; ++k) list.insert(list.end(), {forward_of(rank, k), backward_input_of(rank, k), backward_weight_of(rank, k)});
+    }
     return best;
 }
 
@@ -286,7 +290,6 @@ std::optional<std::string> violation_within(const PipelineShape& shape, double m
 Schedule build(const char* name, const PipelineShape& shape, const PipelineShape& times, double memory_limit) {
     Schedule schedule = empty_schedule(name, shape);
     schedule.actions = best_order(times, memory_limit);
-    core::require(!schedule.actions.empty(), "a limit of one micro-batch is enough for some order");
     return schedule;
 }
 
