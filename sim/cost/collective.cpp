@@ -16,6 +16,15 @@ using schedule::CollectiveKind;
 // Shared-memory collectives of CPU ranks start with a barrier that the link latency covers.
 core::Seconds base_latency(const cluster::DeviceSpec& device) { return device.architecture.starts_with("sm") ? core::microseconds(8.4) : core::Seconds(0); }
 
+// What one channel of NCCL moves over one NVLink of 25 (sm100: 50) GB/s: NCCL 2.30.7 src/graph/topo.h (read 2026-06-11). Twelve links at 20 GB/s are the 235 GB/s that
+// nccl-tests reach on eight A100; eighteen at 20.6 the 370 of an H100 node without SHARP (NVIDIA GTC 2024, S62129). Peer copies are faster.
+std::optional<double> nccl_nvlink_efficiency(const cluster::DeviceSpec& device) {
+    if (device.architecture == "sm70" || device.architecture == "sm80") return 20.0 / 25.0;
+    if (device.architecture == "sm90") return 20.6 / 25.0;
+    if (device.architecture == "sm100") return 40.1 / 50.0;
+    return std::nullopt;
+}
+
 int members_in_a_node(const cluster::Cluster& cluster, const std::vector<std::int32_t>& group) {
     std::map<int, int> count;
     int most = 1;
@@ -25,7 +34,7 @@ int members_in_a_node(const cluster::Cluster& cluster, const std::vector<std::in
 
 }  // namespace
 
-CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster) : plan_(plan), cluster_(cluster), network_(cluster) {}
+CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster) : plan_(plan), cluster_(cluster), collective_network_(cluster, nccl_nvlink_efficiency(cluster.instance.device)), transfer_network_(cluster) {}
 
 std::vector<std::vector<std::int32_t>> CommunicationCost::groups(schedule::GroupKind group, int pipeline) const {
     const schedule::ParallelLayout& layout = plan_.layout;
@@ -62,7 +71,7 @@ LinearCost CommunicationCost::ring(CollectiveKind kind, const std::vector<std::v
         for (const Ring& ring : rings(cluster_, group))
             for (std::size_t i = 0; i < ring.devices.size(); ++i)
                 flows.push_back({ring.devices[i], ring.devices[(i + 1) % ring.devices.size()], ring.share * piece});
-    const LinearCost round{network_.mean_latency(flows), network_.price(flows).seconds_per_byte};
+    const LinearCost round{collective_network_.mean_latency(flows), collective_network_.price(flows).seconds_per_byte};
     switch (kind) {
         case CollectiveKind::all_reduce: return round * (2 * (n - 1));
         case CollectiveKind::all_gather:
@@ -76,7 +85,7 @@ LinearCost CommunicationCost::ring(CollectiveKind kind, const std::vector<std::v
         flows.clear();
         for (const std::vector<std::int32_t>& group : groups)
             for (std::size_t i = 0; i < group.size(); ++i) flows.push_back({group[i], group[(i + k) % group.size()], 1.0 / n});
-        total += network_.price(flows);
+        total += collective_network_.price(flows);
     }
     return total;
 }
@@ -102,7 +111,7 @@ const std::vector<CommunicationCost::Candidate>& CommunicationCost::candidates(C
                 for (const schedule::Transfer& transfer : round)
                     flows.push_back({members[static_cast<std::size_t>(transfer.from)], members[static_cast<std::size_t>(transfer.to)],
                                      static_cast<double>(transfer.count) / rounds.pieces});
-            total += network_.price(flows);
+            total += collective_network_.price(flows);
         }
         result.push_back({algorithm.name, total});
     }
@@ -129,8 +138,10 @@ const CommunicationCost::Candidate& CommunicationCost::choice(CollectiveKind kin
 }
 
 core::Seconds CommunicationCost::collective(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline) {
-    if (group_size(group, pipeline) < 2) return core::Seconds(0);
-    return base_latency(cluster_.instance.device) + choice(kind, group, bytes, pipeline).cost.of(bytes);
+    const auto [entry, is_new] = prices_.try_emplace({Key(kind, group, pipeline), bytes.value});
+    if (is_new && group_size(group, pipeline) > 1)
+        entry->second = base_latency(cluster_.instance.device) + choice(kind, group, bytes, pipeline).cost.of(bytes);
+    return entry->second;
 }
 
 std::string CommunicationCost::algorithm(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline) {
@@ -145,7 +156,7 @@ core::Seconds CommunicationCost::transfer(int from, int to, core::Bytes bytes) {
         for (int data = 0; data < layout.data; ++data)
             for (int tensor = 0; tensor < layout.tensor; ++tensor)
                 flows.push_back({device_of(rank_of(layout, {data, tensor, from})), device_of(rank_of(layout, {data, tensor, to})), 1.0});
-        entry->second = network_.price(flows);
+        entry->second = transfer_network_.price(flows);
     }
     return entry->second.of(bytes);
 }

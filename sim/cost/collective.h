@@ -47,8 +47,9 @@ private:
 
     const schedule::Plan& plan_;
     const cluster::Cluster& cluster_;
-    Network network_;
+    Network collective_network_, transfer_network_;
     std::map<Key, std::vector<Candidate>> candidates_;
+    std::map<std::pair<Key, double>, core::Seconds> prices_;  // by bytes
     std::map<std::pair<int, int>, LinearCost> transfers_;
 };
 

@@ -6,10 +6,11 @@ namespace sim {
 
 LinearCost operator*(const LinearCost& cost, double times) { return {cost.latency * times, cost.seconds_per_byte * times}; }
 
-Network::Network(const cluster::Cluster& cluster) : cluster_(cluster) {
+Network::Network(const cluster::Cluster& cluster, std::optional<double> nvlink_efficiency) : cluster_(cluster) {
     const std::size_t links = cluster.instance.links.size();
     load_.assign(links * 2 * static_cast<std::size_t>(std::max(1, cluster.nodes)), 0.0);
-    for (const cluster::Link& link : cluster.instance.links) bandwidth_.push_back(link.effective().value);
+    for (const cluster::Link& link : cluster.instance.links)
+        bandwidth_.push_back(link.kind == cluster::LinkKind::nvlink && nvlink_efficiency ? link.bandwidth.value * *nvlink_efficiency : link.effective().value);
 }
 
 std::size_t Network::slot(const cluster::DirectedLink& link) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -31,7 +32,8 @@ LinearCost operator*(const LinearCost& cost, double times);
 
 class Network {
 public:
-    explicit Network(const cluster::Cluster& cluster);
+    // `nvlink_efficiency`: achieved share of NVLink bandwidth where it differs from that of copies (the profile's figure), as for collective kernels.
+    explicit Network(const cluster::Cluster& cluster, std::optional<double> nvlink_efficiency = std::nullopt);
 
     // All flows start together and share every link on their routes; the last one is done when the most loaded link is: max over links of bytes / bandwidth. Exact
     // for max-min sharing when all bottlenecks carry flows of one size, as in rounds of collectives.
