@@ -44,9 +44,9 @@ std::optional<Options> parse(const std::vector<std::string>& arguments, core::Di
     Options options;
     std::vector<std::string> scenarios;
     po::options_description description;
-    description.add_options()("help,h", po::bool_switch(&options.wants_help))("json", po::bool_switch(&options.as_json))("set", po::value(&options.set)->composing())(
-        "sweep", po::value(&options.sweep)->composing())("trace", po::value(&options.trace))("html", po::value(&options.html))("csv", po::value(&options.csv))(
-        "scenario", po::value(&scenarios));
+    description.add_options()("help,h", po::bool_switch(&options.wants_help))("json", po::bool_switch(&options.as_json))(
+        "set", po::value(&options.set)->composing())("sweep", po::value(&options.sweep)->composing())("trace", po::value(&options.trace))(
+        "html", po::value(&options.html))("csv", po::value(&options.csv))("scenario", po::value(&scenarios));
     po::positional_options_description positions;
     positions.add("scenario", -1);
     try {
@@ -61,12 +61,14 @@ std::optional<Options> parse(const std::vector<std::string>& arguments, core::Di
     }
     if (options.wants_help) return options;
     if (scenarios.size() != 1) {
-        diagnostics.error({}, "", scenarios.empty() ? "no scenario is given" : "more than one scenario is given", "smsim SCENARIO.toml; smsim --help shows an example");
+        diagnostics.error({}, "", scenarios.empty() ? "no scenario is given" : "more than one scenario is given",
+                          "smsim SCENARIO.toml; smsim --help shows an example");
         return std::nullopt;
     }
     options.scenario = scenarios.front();
     if (!options.sweep.empty() && (!options.trace.empty() || !options.html.empty())) {
-        diagnostics.error({}, options.trace.empty() ? "--html" : "--trace", "a sweep has no single timeline", "leave out --sweep, or use --set for the one point to draw");
+        diagnostics.error({}, options.trace.empty() ? "--html" : "--trace", "a sweep has no single timeline",
+                          "leave out --sweep, or use --set for the one point to draw");
         return std::nullopt;
     }
     return options;
@@ -172,7 +174,8 @@ int run_simulate_command(const std::vector<std::string>& arguments, std::ostream
     std::optional<core::Value> document = sim::load_scenario_document(options->scenario, diagnostics);
     if (!document) return show(diagnostics, as_json, out, err);
     for (const std::string& text : options->set)
-        if (const std::optional<sim::Assignment> assignment = sim::parse_assignment(text, "--set", diagnostics)) sim::assign(*document, *assignment, diagnostics);
+        if (const std::optional<sim::Assignment> assignment = sim::parse_assignment(text, "--set", diagnostics))
+            sim::assign(*document, *assignment, diagnostics);
     std::vector<std::vector<sim::Assignment>> axes;
     for (const std::string& text : options->sweep) axes.push_back(sim::parse_sweep(text, "--sweep", diagnostics));
     if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);

@@ -47,8 +47,8 @@ std::size_t critical_performer(const schedule::Program& program, const Simulatio
     return best;
 }
 
-Breakdown break_down(const schedule::Program& program, const Simulation& simulation, const std::vector<std::vector<core::Seconds>>& host_time, std::size_t performer,
-                     bool has_concurrent_streams) {
+Breakdown break_down(const schedule::Program& program, const Simulation& simulation, const std::vector<std::vector<core::Seconds>>& host_time,
+                     std::size_t performer, bool has_concurrent_streams) {
     const auto class_index = static_cast<std::size_t>(simulation.timeline.class_of[performer]);
     const std::vector<Instruction>& instructions = program.classes[class_index].instructions;
     std::vector<Edge> edges;
@@ -111,9 +111,12 @@ Breakdown break_down(const schedule::Program& program, const Simulation& simulat
 
 const std::vector<BreakdownPart>& breakdown_parts() {
     static const std::vector<BreakdownPart> parts = {
-        {"compute", &Breakdown::compute},   {"recompute", &Breakdown::recompute},         {"bubble", &Breakdown::bubble},     {"tensor_parallel", &Breakdown::tensor_parallel},
-        {"pipeline", &Breakdown::pipeline}, {"data_parallel", &Breakdown::data_parallel}, {"sharding", &Breakdown::sharding}, {"expert", &Breakdown::expert},
-        {"offload", &Breakdown::offload},   {"optimizer", &Breakdown::optimizer},         {"host", &Breakdown::host},
+        {"compute", &Breakdown::compute},   {"recompute", &Breakdown::recompute},
+        {"bubble", &Breakdown::bubble},     {"tensor_parallel", &Breakdown::tensor_parallel},
+        {"pipeline", &Breakdown::pipeline}, {"data_parallel", &Breakdown::data_parallel},
+        {"sharding", &Breakdown::sharding}, {"expert", &Breakdown::expert},
+        {"offload", &Breakdown::offload},   {"optimizer", &Breakdown::optimizer},
+        {"host", &Breakdown::host},
     };
     return parts;
 }

@@ -9,7 +9,7 @@
 
 #include "schedule/lower.h"
 #include "schedule/partition.h"
-#include "schedule/pipeline/registry.h"
+#include "schedule/verify.h"
 #include "sim/breakdown.h"
 #include "sim/pricing.h"
 #include "sim/shared_cores.h"
@@ -31,12 +31,13 @@ struct Run {
     std::size_t ranks = 0, classes = 0;
 };
 
-constexpr core::Bytes ClassMemory::* memory_parts[] = {
+constexpr core::Bytes ClassMemory::*memory_parts[] = {
     &ClassMemory::peak,        &ClassMemory::parameters, &ClassMemory::gradients, &ClassMemory::optimizer,
     &ClassMemory::activations, &ClassMemory::workspace,  &ClassMemory::overhead,
 };
 
-ClassMemory class_memory(const schedule::Program& program, int class_index, const schedule::MemoryTimeline& timeline, std::size_t performer, const cluster::DeviceSpec& device) {
+ClassMemory class_memory(const schedule::Program& program, int class_index, const schedule::MemoryTimeline& timeline, std::size_t performer,
+                         const cluster::DeviceSpec& device) {
     using schedule::MemoryKind;
     const auto& held = timeline.at_peak[performer];
     const auto of = [&](MemoryKind kind) { return held[static_cast<std::size_t>(kind)]; };
@@ -67,6 +68,12 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     if (!order) return std::nullopt;
     const auto lowered = std::make_shared<const schedule::Program>(schedule::lower(task.plan, task.graph, *order, {.micro_batches = micro_batches}));
     const schedule::Program& program = *lowered;
+    if (task.options.verifies) {
+        const std::vector<schedule::Violation> violations = schedule::verify(program);
+        if (!violations.empty())
+            throw core::InternalError("broken promise: lowering made a program that breaks the rule \"" + violations[0].rule + "\": " + violations[0].message);
+    }
+
     PricedProgram priced;
     SimulateOptions simulate_options;
     simulate_options.has_concurrent_streams = task.cluster.instance.device.has_concurrent_streams;
@@ -89,7 +96,8 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     for (std::size_t c = 0; c < program.classes.size(); ++c) {
         std::optional<std::size_t> fullest;  // performer of the class
         for (std::size_t p = 0; p < simulation.timeline.class_of.size(); ++p)
-            if (simulation.timeline.class_of[p] == static_cast<std::int32_t>(c) && (!fullest || simulation.memory.peak[p] > simulation.memory.peak[*fullest])) fullest = p;
+            if (simulation.timeline.class_of[p] == static_cast<std::int32_t>(c) && (!fullest || simulation.memory.peak[p] > simulation.memory.peak[*fullest]))
+                fullest = p;
         result.memory.push_back(class_memory(program, static_cast<int>(c), simulation.memory, *fullest, task.cluster.instance.device));
     }
     if (!task.costs) return result;
@@ -109,7 +117,7 @@ bool is_straight(double a, double b, double c) { return std::abs(c - 2 * b + a) 
 bool are_straight(const Run& a, const Run& b, const Run& c) {
     if (!is_straight(a.step.value, b.step.value, c.step.value)) return false;
     for (std::size_t i = 0; i < a.memory.size(); ++i)
-        for (core::Bytes ClassMemory::* part : memory_parts)
+        for (core::Bytes ClassMemory::*part : memory_parts)
             if (!is_straight((a.memory[i].*part).value, (b.memory[i].*part).value, (c.memory[i].*part).value)) return false;
     for (const BreakdownPart& part : breakdown_parts())
         if (std::abs((a.breakdown.*part.part - b.breakdown.*part.part * 2 + c.breakdown.*part.part).value) > 1e-9 * c.step.value) return false;
@@ -122,7 +130,7 @@ Run extrapolate(const Run& b, Run c, double periods) {
     c.step = onward(b.step, c.step);
     for (const BreakdownPart& part : breakdown_parts()) c.breakdown.*part.part = onward(b.breakdown.*part.part, c.breakdown.*part.part);
     for (std::size_t i = 0; i < c.memory.size(); ++i)
-        for (core::Bytes ClassMemory::* part : memory_parts) c.memory[i].*part = onward(b.memory[i].*part, c.memory[i].*part);
+        for (core::Bytes ClassMemory::*part : memory_parts) c.memory[i].*part = onward(b.memory[i].*part, c.memory[i].*part);
     c.recompute_flops = onward(b.recompute_flops, c.recompute_flops);
     return c;
 }
@@ -130,8 +138,8 @@ Run extrapolate(const Run& b, Run c, double periods) {
 // Micro-batch counts after which a schedule repeats itself: the groups of the interleaved schedule, else one round over the pipeline.
 int period_of(const schedule::Plan& plan) { return std::lcm(std::max(1, plan.layout.pipeline), std::max(1, plan.group_size)); }
 
-// Lowers three short steps, a period apart; when the last two differ as the first two do, the schedule has reached its steady state and the rest is a straight line
-// (makespan is eventually linear in micro-batches: max-plus algebra, Baccelli et al., Synchronization and Linearity, 1992). Otherwise nothing.
+// Lowers three short steps, a period apart; when the last two differ as the first two do, the schedule has reached its steady state and the rest is a straight
+// line (makespan is eventually linear in micro-batches: max-plus algebra, Baccelli et al., Synchronization and Linearity, 1992). Otherwise nothing.
 std::optional<Run> run_extrapolated(const Task& task, int total, int most, std::string& how) {
     const int period = period_of(task.plan);
     if (total <= most || most < 3 * period) return std::nullopt;
@@ -143,7 +151,8 @@ std::optional<Run> run_extrapolated(const Task& task, int total, int most, std::
     const std::optional<Run> b = a ? run(task, first + period, unneeded) : std::nullopt;
     std::optional<Run> c = b ? run(task, third, unneeded) : std::nullopt;
     if (!c || !are_straight(*a, *b, *c)) return std::nullopt;
-    how = fmt::format("{} micro-batches follow from {}, {} and {} on a straight line: the schedule is in its steady state", total, first, first + period, third);
+    how =
+        fmt::format("{} micro-batches follow from {}, {} and {} on a straight line: the schedule is in its steady state", total, first, first + period, third);
     return extrapolate(*b, std::move(*c), static_cast<double>(total - third) / period);
 }
 
@@ -154,24 +163,30 @@ void judge_memory(Evaluation& evaluation) {
     if (!tightest) return;
     evaluation.peak_memory = tightest->peak;
     evaluation.fits = evaluation.peak_memory <= evaluation.available_memory;
-    evaluation.tightest = fmt::format("pipeline rank {}: {} needed, {} available", tightest->pipeline, core::format(tightest->peak), core::format(evaluation.available_memory));
+    evaluation.tightest =
+        fmt::format("pipeline rank {}: {} needed, {} available", tightest->pipeline, core::format(tightest->peak), core::format(evaluation.available_memory));
 }
 
 void add_assumptions(Evaluation& evaluation, const Task& task, const Run& result) {
     std::vector<std::string>& lines = evaluation.assumptions;
     const schedule::Plan& plan = task.plan;
-    if (result.ranks > result.classes && !(task.costs && !task.cluster.instance.device.has_concurrent_streams && plan.layout.ranks() > task.cluster.device_count()))
-        lines.push_back(fmt::format("{} ranks are simulated as {} class{}: data- and tensor-parallel replicas do the same work at the same time", result.ranks, result.classes,
-                                    result.classes == 1 ? "" : "es"));
+    if (result.ranks > result.classes &&
+        !(task.costs && !task.cluster.instance.device.has_concurrent_streams && plan.layout.ranks() > task.cluster.device_count()))
+        lines.push_back(fmt::format("{} ranks are simulated as {} class{}: data- and tensor-parallel replicas do the same work at the same time", result.ranks,
+                                    result.classes, result.classes == 1 ? "" : "es"));
     if (task.costs) {
         lines.insert(lines.end(), task.costs->compute.assumptions().begin(), task.costs->compute.assumptions().end());
         if (result.ranks > 1)
-            lines.push_back("collectives and transfers of all ranks at one pipeline coordinate share links with each other, not with those of other pipeline coordinates");
+            lines.push_back(
+                "collectives and transfers of all ranks at one pipeline coordinate share links with each other, not with those of other pipeline coordinates");
         const cluster::DeviceSpec& device = task.cluster.instance.device;
         if (device.has_concurrent_streams && result.ranks > 1) lines.push_back("communication does not slow the compute it overlaps");
         const int idle = task.cluster.device_count() - plan.layout.ranks();
         if (idle > 0) lines.push_back(fmt::format("{} of {} devices are idle but paid for", idle, task.cluster.device_count()));
-        if (idle < 0) lines.push_back(fmt::format("{} ranks share {} cores: those that work on one core at the same time get equal parts of it, and each rank its part of the memory", plan.layout.ranks(), task.cluster.device_count()));
+        if (idle < 0)
+            lines.push_back(
+                fmt::format("{} ranks share {} cores: those that work on one core at the same time get equal parts of it, and each rank its part of the memory",
+                            plan.layout.ranks(), task.cluster.device_count()));
     }
     lines.insert(lines.end(), task.cluster.assumptions.begin(), task.cluster.assumptions.end());
     lines.insert(lines.end(), task.graph.assumptions.begin(), task.graph.assumptions.end());
@@ -179,12 +194,13 @@ void add_assumptions(Evaluation& evaluation, const Task& task, const Run& result
 
 }  // namespace
 
-std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& given_plan, core::Diagnostics& diagnostics,
-                                   const EvaluateOptions& options) {
+std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& given_plan,
+                                   core::Diagnostics& diagnostics, const EvaluateOptions& options) {
     schedule::Plan plan = given_plan;
     const std::optional<schedule::Partition> partition = schedule::complete_partition(plan, graph);
     if (!partition) {
-        diagnostics.error({}, "plan.pipeline_parallel", fmt::format("{} virtual stages for the {} partition units of {}", plan.stages(), graph.units.size(), graph.name),
+        diagnostics.error({}, "plan.pipeline_parallel",
+                          fmt::format("{} virtual stages for the {} partition units of {}", plan.stages(), graph.units.size(), graph.name),
                           "use fewer stages: every stage needs at least one unit");
         return std::nullopt;
     }
@@ -196,7 +212,8 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
 
     std::optional<Run> result;
     std::string extrapolation;
-    if (options.most_micro_batches > 0 && !options.keeps_timeline) result = run_extrapolated(task, plan.micro_batches, options.most_micro_batches, extrapolation);
+    if (options.most_micro_batches > 0 && !options.keeps_timeline)
+        result = run_extrapolated(task, plan.micro_batches, options.most_micro_batches, extrapolation);
     if (!result) result = run(task, plan.micro_batches, diagnostics);
     if (!result) return std::nullopt;
 

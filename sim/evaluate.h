@@ -35,12 +35,12 @@ struct Evaluation {
     double mfu = 0;                                                    // model FLOP/s over the peak of the compute precision
     bool fits = true;
     core::Bytes peak_memory, available_memory;
-    std::string tightest;          // "pipeline rank 0: 43.1 GiB needed, 39.6 GiB available"
+    std::string tightest;  // "pipeline rank 0: 43.1 GiB needed, 39.6 GiB available"
     std::vector<ClassMemory> memory;
     Breakdown breakdown;
     core::DollarsPerSecond rate;
     std::vector<std::string> assumptions;
-    schedule::Timeline timeline;              // empty unless asked for, like the two below
+    schedule::Timeline timeline;  // empty unless asked for, like the two below
     schedule::MemoryTimeline memory_timeline;
     std::shared_ptr<const schedule::Program> program;  // what the spans of the timeline refer to
 };
@@ -51,6 +51,8 @@ struct EvaluateOptions {
     int most_micro_batches = 0;
     // Only memory (no pricing, no timeline): for the planner's first filter.
     bool memory_only = false;
+    // Prove every lowered Program before it is simulated. A planner that has proven a schedule once may leave it out.
+    bool verifies = true;
 };
 
 // The plan must have passed schedule::check_plan; a plan that does not fit memory is still evaluated (`fits` = false). An operator or precision the device has

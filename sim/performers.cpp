@@ -10,7 +10,7 @@ namespace sim {
 namespace {
 
 constexpr std::array<schedule::GroupKind, group_kind_count> group_kinds = {
-    schedule::GroupKind::world, schedule::GroupKind::tensor,  schedule::GroupKind::data,       schedule::GroupKind::pipeline,
+    schedule::GroupKind::world, schedule::GroupKind::tensor,  schedule::GroupKind::data,        schedule::GroupKind::pipeline,
     schedule::GroupKind::shard, schedule::GroupKind::replica, schedule::GroupKind::tied_stages,
 };
 
@@ -64,7 +64,8 @@ Cast::Cast(const schedule::Program& program, bool is_folded) {
     const int shard_degree = program.plan.effective_shard_degree();
     for (Performer& performer : performers) {
         for (schedule::GroupKind kind : group_kinds) {
-            if (is_folded && lanes_ == 1 && kind != schedule::GroupKind::world && kind != schedule::GroupKind::pipeline && kind != schedule::GroupKind::tied_stages)
+            if (is_folded && lanes_ == 1 && kind != schedule::GroupKind::world && kind != schedule::GroupKind::pipeline &&
+                kind != schedule::GroupKind::tied_stages)
                 continue;  // the members are of one class
             std::vector<std::int32_t> members;
             for (int rank : process_group(layout, kind, performer.rank, shard_degree)) members.push_back(performer_of_rank[static_cast<std::size_t>(rank)]);
@@ -83,7 +84,8 @@ Cast::Cast(const schedule::Program& program, bool is_folded) {
 }
 
 std::size_t Cast::channel(std::int32_t lane, bool is_gradient, std::int32_t boundary, std::int32_t micro_batch) const {
-    core::require(boundary >= 0 && boundary < stages_ && micro_batch >= 0 && micro_batch < micro_batches_, "a transfer crosses a stage boundary for a micro-batch");
+    core::require(boundary >= 0 && boundary < stages_ && micro_batch >= 0 && micro_batch < micro_batches_,
+                  "a transfer crosses a stage boundary for a micro-batch");
     return ((static_cast<std::size_t>(lane) * 2 + (is_gradient ? 1 : 0)) * static_cast<std::size_t>(stages_) + static_cast<std::size_t>(boundary)) *
                static_cast<std::size_t>(micro_batches_) +
            static_cast<std::size_t>(micro_batch);
@@ -98,7 +100,8 @@ std::size_t Cast::channel_of_send(const Performer& sender, const schedule::Instr
 std::size_t Cast::channel_of_receive(const Performer& receiver, const schedule::Instruction& receive) const {
     const bool is_gradient = receive.payload == schedule::PayloadKind::activation_gradient;
     core::require(receive.peer >= 0 && static_cast<std::size_t>(receive.peer) < receiver.peer_lane.size(), "a receive names its peer");
-    return channel(receiver.peer_lane[static_cast<std::size_t>(receive.peer)], is_gradient, is_gradient ? receive.stage : receive.stage - 1, receive.micro_batch);
+    return channel(receiver.peer_lane[static_cast<std::size_t>(receive.peer)], is_gradient, is_gradient ? receive.stage : receive.stage - 1,
+                   receive.micro_batch);
 }
 
 }  // namespace sim

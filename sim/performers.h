@@ -29,7 +29,9 @@ struct Cast {
     std::vector<std::vector<std::int32_t>> groups;  // distinct sets of at least two performers, ascending
 
     // Transfers are told apart by sending lane, payload, stage boundary and micro-batch.
-    std::size_t channel_count() const { return static_cast<std::size_t>(lanes_) * 2 * static_cast<std::size_t>(stages_) * static_cast<std::size_t>(micro_batches_); }
+    std::size_t channel_count() const {
+        return static_cast<std::size_t>(lanes_) * 2 * static_cast<std::size_t>(stages_) * static_cast<std::size_t>(micro_batches_);
+    }
     std::size_t channel_of_send(const Performer& sender, const schedule::Instruction& send) const;
     std::size_t channel_of_receive(const Performer& receiver, const schedule::Instruction& receive) const;
 

@@ -31,7 +31,8 @@ ComputePrice optimizer_price(const schedule::Program& program, const schedule::R
 
 }  // namespace
 
-std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan, core::Diagnostics& diagnostics) {
+std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan,
+                                           core::Diagnostics& diagnostics) {
     std::optional<ComputeCost> compute = ComputeCost::make(graph, cluster.instance.device, plan, diagnostics);
     if (!compute) return std::nullopt;
     return CostModels{std::move(*compute), CommunicationCost(plan, cluster)};

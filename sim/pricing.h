@@ -27,7 +27,8 @@ struct CostModels {
     ComputeCost compute;
     CommunicationCost communication;
 };
-std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan, core::Diagnostics& diagnostics);
+std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan,
+                                           core::Diagnostics& diagnostics);
 
 PricedProgram price(const schedule::Program& program, CostModels& costs);
 

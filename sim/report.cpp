@@ -64,9 +64,9 @@ std::string memory_table(const Evaluation& evaluation) {
     text += "  pipeline  stages      peak  parameters  gradients  optimizer  activations  workspace  overhead\n";
     for (const ClassMemory& row : evaluation.memory)
         text += fmt::format("  {:>8}  {:<8} {:>7.2f}  {:>10.2f}  {:>9.2f}  {:>9.2f}  {:>11.2f}  {:>9.2f}  {:>8.2f}{}\n", row.pipeline, stage_words(row.stages),
-                            core::to_gibibytes(row.peak), core::to_gibibytes(row.parameters), core::to_gibibytes(row.gradients), core::to_gibibytes(row.optimizer),
-                            core::to_gibibytes(row.activations), core::to_gibibytes(row.workspace), core::to_gibibytes(row.overhead),
-                            row.peak > evaluation.available_memory ? "  <- too much" : "");
+                            core::to_gibibytes(row.peak), core::to_gibibytes(row.parameters), core::to_gibibytes(row.gradients),
+                            core::to_gibibytes(row.optimizer), core::to_gibibytes(row.activations), core::to_gibibytes(row.workspace),
+                            core::to_gibibytes(row.overhead), row.peak > evaluation.available_memory ? "  <- too much" : "");
     return text;
 }
 
@@ -90,8 +90,9 @@ struct Column {
     const char* format;
 };
 constexpr Column columns[] = {
-    {"step_time_s", "step s", "{:.4g}"},  {"samples_per_s", "samples/s", "{:.4g}"},  {"tokens_per_s", "tokens/s", "{:.4g}"},
-    {"mfu", "MFU", "{:.3f}"},             {"peak_memory_gib", "peak GiB", "{:.2f}"}, {"usd_per_million_samples", "USD/M samples", "{:.4g}"},
+    {"step_time_s", "step s", "{:.4g}"},       {"samples_per_s", "samples/s", "{:.4g}"},
+    {"tokens_per_s", "tokens/s", "{:.4g}"},    {"mfu", "MFU", "{:.3f}"},
+    {"peak_memory_gib", "peak GiB", "{:.2f}"}, {"usd_per_million_samples", "USD/M samples", "{:.4g}"},
 };
 
 std::string figure(const core::Value& result, const Column& column) {
@@ -124,8 +125,8 @@ std::string text_report(const Evaluation& evaluation, const model::ModelGraph& g
     if (cluster.nodes > 1) text += fmt::format(", {} {} a node each way", instance.network_name, core::format(instance.network_baseline));
     text += "\n";
     text += fmt::format("Plan      {}\n", parallel_words(plan));
-    text += fmt::format("          {}: {} micro-batch{} of {}, global batch {}\n", plan.schedule, plan.micro_batches, plan.micro_batches == 1 ? "" : "es", plan.micro_batch,
-                        plan.global_batch());
+    text += fmt::format("          {}: {} micro-batch{} of {}, global batch {}\n", plan.schedule, plan.micro_batches, plan.micro_batches == 1 ? "" : "es",
+                        plan.micro_batch, plan.global_batch());
     text += fmt::format("          {}\n", memory_words(plan));
     if (const std::string partition = partition_words(plan); !partition.empty()) text += fmt::format("          partition: {}\n", partition);
     text += "\n";
@@ -133,8 +134,8 @@ std::string text_report(const Evaluation& evaluation, const model::ModelGraph& g
     text += fmt::format("Step      {}: {} samples/s", core::format(evaluation.step_time), rate_words(evaluation.samples_per_second));
     if (graph.tokens_per_sample > 0) text += fmt::format(", {} tokens/s", rate_words(evaluation.tokens_per_second));
     text += "\n";
-    text += fmt::format("          {} of the model a device, MFU {:.1f} %; {} with recomputation\n", core::format(evaluation.model_flops_per_gpu), evaluation.mfu * 100,
-                        core::format(evaluation.hardware_flops_per_gpu));
+    text += fmt::format("          {} of the model a device, MFU {:.1f} %; {} with recomputation\n", core::format(evaluation.model_flops_per_gpu),
+                        evaluation.mfu * 100, core::format(evaluation.hardware_flops_per_gpu));
     if (evaluation.rate.value > 0)
         text += fmt::format("Cost      {} USD an hour, {} USD per million samples\n", rate_words(core::to_dollars_per_hour(evaluation.rate)),
                             rate_words(evaluation.rate.value * 1e6 / evaluation.samples_per_second));

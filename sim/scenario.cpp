@@ -71,7 +71,8 @@ std::optional<Value> parse_value(const std::string& text, const core::SourceLoca
     } else if (may_be_bare(text)) {
         value = Value(text);
     } else {
-        diagnostics.error(location, key, "the value " + core::in_quotes(text) + " of '" + key + "' is no TOML value", "numbers, true, \"text\", [lists] and bare words are values");
+        diagnostics.error(location, key, "the value " + core::in_quotes(text) + " of '" + key + "' is no TOML value",
+                          "numbers, true, \"text\", [lists] and bare words are values");
         return std::nullopt;
     }
     place(value, location);
@@ -91,7 +92,8 @@ std::optional<Split> split_assignment(std::string_view text, const std::string& 
     Split split{equals == std::string_view::npos ? std::string() : trimmed(text.substr(0, equals)),
                 equals == std::string_view::npos ? std::string() : trimmed(text.substr(equals + 1))};
     if (!is_dotted_key(split.key) || split.text.empty()) {
-        diagnostics.error({"command line", 0, 0}, option, option + " " + core::in_quotes(text) + " is not of the form key=value", "for example " + option + " plan.micro_batch=2");
+        diagnostics.error({"command line", 0, 0}, option, option + " " + core::in_quotes(text) + " is not of the form key=value",
+                          "for example " + option + " plan.micro_batch=2");
         return std::nullopt;
     }
     return split;
@@ -131,8 +133,9 @@ std::optional<Value> load_scenario_document(const std::string& path, core::Diagn
             const bool is_known = std::find(sections().begin(), sections().end(), section) != sections().end();
             if (is_known && value.is_table()) continue;
             const std::string near = core::did_you_mean(section, sections());
-            diagnostics.error(value.key_location, "what_if." + section, is_known ? "what_if." + section + " is a table" : "unknown section what_if." + section,
-                              near.empty() ? "write [what_if.model], [what_if.cluster], [what_if.plan] or [what_if.training]" : "did you mean [what_if." + near + "]?");
+            diagnostics.error(
+                value.key_location, "what_if." + section, is_known ? "what_if." + section + " is a table" : "unknown section what_if." + section,
+                near.empty() ? "write [what_if.model], [what_if.cluster], [what_if.plan] or [what_if.training]" : "did you mean [what_if." + near + "]?");
         }
         if (diagnostics.has_errors()) return std::nullopt;
         remove_member(*document, "what_if");
@@ -167,7 +170,8 @@ std::vector<Assignment> parse_sweep(std::string_view text, const std::string& op
     for (const std::string& item : items) {
         const std::string value_text = trimmed(item);
         if (value_text.empty()) {
-            diagnostics.error({"command line", 0, 0}, split->key, option + " " + core::in_quotes(text) + " has an empty value", "for example " + option + " plan.micro_batch=1,2,4");
+            diagnostics.error({"command line", 0, 0}, split->key, option + " " + core::in_quotes(text) + " has an empty value",
+                              "for example " + option + " plan.micro_batch=1,2,4");
             return {};
         }
         std::optional<Value> value = parse_value(value_text, {"command line", 0, 0}, split->key, diagnostics);
@@ -202,7 +206,8 @@ void assign(Value& document, const Assignment& assignment, core::Diagnostics& di
                 return;
             }
             if (!present->is_table()) {
-                diagnostics.error(location, assignment.key, "'" + assignment.key.substr(0, end) + "' is " + std::string(core::name_of(present->kind())) + ", not a table",
+                diagnostics.error(location, assignment.key,
+                                  "'" + assignment.key.substr(0, end) + "' is " + std::string(core::name_of(present->kind())) + ", not a table",
                                   "it has no key of its own to set");
                 return;
             }

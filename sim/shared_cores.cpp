@@ -1,6 +1,6 @@
-// Processor sharing with virtual time: a core with k working ranks gives each 1/k of real time. `served` is the service every rank on the core would have had since
-// the start; an instruction of work w begun at served = s is done when served reaches s + w, whatever joins or leaves in between. So the order of completions on a
-// core never changes, and one heap per core suffices.
+// Processor sharing with virtual time: a core with k working ranks gives each 1/k of real time. `served` is the service every rank on the core would have had
+// since the start; an instruction of work w begun at served = s is done when served reaches s + w, whatever joins or leaves in between. So the order of
+// completions on a core never changes, and one heap per core suffices.
 #include "sim/shared_cores.h"
 
 #include <algorithm>
@@ -56,8 +56,14 @@ struct Rendezvous {
 class Interpreter {
 public:
     Interpreter(const schedule::Program& program, const Durations& durations, int cores, const SimulateOptions& options)
-        : program_(program), durations_(durations), options_(options), cast_(program, false), states_(cast_.performers.size()), cores_(static_cast<std::size_t>(cores)),
-          transfers_(cast_.channel_count()), meetings_(cast_.groups.size()) {
+        : program_(program),
+          durations_(durations),
+          options_(options),
+          cast_(program, false),
+          states_(cast_.performers.size()),
+          cores_(static_cast<std::size_t>(cores)),
+          transfers_(cast_.channel_count()),
+          meetings_(cast_.groups.size()) {
         for (std::size_t p = 0; p < states_.size(); ++p) {
             const std::size_t count = list_of(p).instructions.size();
             states_[p].spans.resize(count);

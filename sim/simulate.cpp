@@ -36,8 +36,13 @@ struct Rendezvous {
 class Interpreter {
 public:
     Interpreter(const schedule::Program& program, const Durations& durations, const SimulateOptions& options)
-        : program_(program), durations_(durations), options_(options), cast_(program, options.is_folded), states_(cast_.performers.size()),
-          transfers_(cast_.channel_count()), meetings_(cast_.groups.size()) {
+        : program_(program),
+          durations_(durations),
+          options_(options),
+          cast_(program, options.is_folded),
+          states_(cast_.performers.size()),
+          transfers_(cast_.channel_count()),
+          meetings_(cast_.groups.size()) {
         core::require(durations.of.size() == program.classes.size(), "durations for every class");
         for (std::size_t c = 0; c < program.classes.size(); ++c)
             core::require(durations.of[c].size() == program.classes[c].instructions.size(), "a duration for every instruction");

@@ -14,8 +14,8 @@
 
 namespace sim {
 
-// How long each instruction works, per class and instruction: compute, optimizer and zeroing on the device; a send its transfer; a receive its own handling after
-// arrival (usually zero); a collective from rendezvous to end.
+// How long each instruction works, per class and instruction: compute, optimizer and zeroing on the device; a send its transfer; a receive its own handling
+// after arrival (usually zero); a collective from rendezvous to end.
 struct Durations {
     std::vector<std::vector<core::Seconds>> of;
 };
@@ -31,7 +31,8 @@ struct SimulateOptions {
 struct Simulation {
     schedule::Timeline timeline;
     schedule::MemoryTimeline memory;
-    // When the instruction began to move data, in the order of Timeline::spans: receives (the sender started) and collectives (the last member came); else its start.
+    // When the instruction began to move data, in the order of Timeline::spans: receives (the sender started) and collectives (the last member came); else its
+    // start.
     std::vector<std::vector<core::Seconds>> active_from;
     std::vector<core::Seconds> end;  // per performer: end of its last instruction
     std::uint64_t instructions = 0;  // performed

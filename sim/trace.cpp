@@ -69,17 +69,20 @@ std::string chrome_trace(const schedule::Program& program, const schedule::Timel
     const char* separator = "";
     for (std::size_t p = 0; p < timeline.spans.size(); ++p) {
         const schedule::RankProgram& list = program.classes[static_cast<std::size_t>(timeline.class_of[p])];
-        fmt::format_to(out, "{}{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_name\",\"args\":{{\"name\":\"rank {} (pipeline {})\"}}}}", separator, p, timeline.rank[p], list.pipeline);
+        fmt::format_to(out, "{}{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_name\",\"args\":{{\"name\":\"rank {} (pipeline {})\"}}}}", separator, p,
+                       timeline.rank[p], list.pipeline);
         separator = ",\n";
         for (int stream = 0; stream < schedule::stream_count; ++stream)
             fmt::format_to(out, ",\n{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":\"{}\"}}}}", p, stream,
                            schedule::name_of(static_cast<schedule::Stream>(stream)));
         for (const schedule::Span& span : timeline.spans[p]) {
             const Instruction& instruction = list.instructions[span.instruction];
-            fmt::format_to(out, ",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f},\"name\":\"{}\",\"cat\":\"{}\",\"args\":{{\"instruction\":{},\"stage\":{},\"micro_batch\":{},\"bytes\":{:.0f}}}}}",
+            fmt::format_to(out,
+                           ",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f},\"name\":\"{}\",\"cat\":\"{}\",\"args\":{{\"instruction\":{},"
+                           "\"stage\":{},\"micro_batch\":{},\"bytes\":{:.0f}}}}}",
                            p, static_cast<int>(instruction.stream), span.start.value * microseconds, (span.end - span.start).value * microseconds,
-                           label(program, instruction, false), schedule::name_of(instruction.stream), span.instruction, instruction.stage, instruction.micro_batch,
-                           instruction.bytes.value);
+                           label(program, instruction, false), schedule::name_of(instruction.stream), span.instruction, instruction.stage,
+                           instruction.micro_batch, instruction.bytes.value);
         }
         if (p >= memory.samples.size()) continue;
         for (const schedule::MemorySample& sample : memory.samples[p]) {

@@ -8,13 +8,13 @@
 
 namespace sim {
 
-// Trace Event Format (chrome://tracing, ui.perfetto.dev): one process a performer, one thread a stream, complete events in microseconds, counters for memory by kind.
-// Works for simulated and executed timelines alike.
+// Trace Event Format (chrome://tracing, ui.perfetto.dev): one process a performer, one thread a stream, complete events in microseconds, counters for memory by
+// kind. Works for simulated and executed timelines alike.
 std::string chrome_trace(const schedule::Program& program, const schedule::Timeline& timeline, const schedule::MemoryTimeline& memory);
 
 // One page without any other file: the same lanes to zoom and hover, memory below, the report as text.
-std::string html_timeline(const schedule::Program& program, const schedule::Timeline& timeline, const schedule::MemoryTimeline& memory, const std::string& title,
-                          const std::string& report);
+std::string html_timeline(const schedule::Program& program, const schedule::Timeline& timeline, const schedule::MemoryTimeline& memory,
+                          const std::string& title, const std::string& report);
 
 // "F3", "B3", "send 3", "all_reduce gradient 2": a few letters for a box; `full` adds stage and bytes.
 std::string label(const schedule::Program& program, const schedule::Instruction& instruction, bool full);

@@ -102,8 +102,8 @@ int colour(const Instruction& instruction) {
 
 }  // namespace
 
-std::string html_timeline(const schedule::Program& program, const schedule::Timeline& timeline, const schedule::MemoryTimeline& memory, const std::string& title,
-                          const std::string& report) {
+std::string html_timeline(const schedule::Program& program, const schedule::Timeline& timeline, const schedule::MemoryTimeline& memory,
+                          const std::string& title, const std::string& report) {
     core::require(timeline.spans.size() == timeline.class_of.size(), "a page needs the spans of every performer");
     std::map<std::string, std::size_t> index_of;  // labels are shared: many micro-batches repeat them
     std::string performers;
@@ -118,8 +118,8 @@ std::string html_timeline(const schedule::Program& program, const schedule::Time
                 const Instruction& instruction = list.instructions[span.instruction];
                 if (static_cast<int>(instruction.stream) != stream) continue;
                 const std::size_t text = index_of.try_emplace(label(program, instruction, true), index_of.size()).first->second;
-                fmt::format_to(std::back_inserter(spans), "{}[{:.6g},{:.6g},{},{}]", spans.empty() ? "" : ",", span.start.value * 1e6, (span.end - span.start).value * 1e6,
-                               colour(instruction), text);
+                fmt::format_to(std::back_inserter(spans), "{}[{:.6g},{:.6g},{},{}]", spans.empty() ? "" : ",", span.start.value * 1e6,
+                               (span.end - span.start).value * 1e6, colour(instruction), text);
             }
             if (spans.empty()) continue;
             fmt::format_to(out, "{}{{\"stream\":\"{}\",\"spans\":[{}]}}", lane_separator, schedule::name_of(static_cast<schedule::Stream>(stream)), spans);
@@ -140,10 +140,11 @@ std::string html_timeline(const schedule::Program& program, const schedule::Time
     for (std::string_view text : labels) fmt::format_to(std::back_inserter(names), "{}\"{}\"", names.empty() ? "" : ",", text);
 
     return std::string(page_head) + escaped(title) + page_style + "<h2>" + escaped(title) + "</h2>\n" +
-           "<p id=\"hint\">Wheel zooms, drag moves, double click shows all.</p><p class=\"key\" id=\"key\"></p>\n<canvas id=\"lanes\"></canvas><div id=\"label\"></div>\n<pre>" +
+           "<p id=\"hint\">Wheel zooms, drag moves, double click shows all.</p><p class=\"key\" id=\"key\"></p>\n<canvas id=\"lanes\"></canvas><div "
+           "id=\"label\"></div>\n<pre>" +
            escaped(report) + "</pre>\n<script>\n" +
-           fmt::format("const data={{\"makespan\":{:.6g},\"labels\":[{}],\"performers\":[{}]}};\n", timeline.makespan.value * 1e6, names, performers) + page_script +
-           "</script></body></html>\n";
+           fmt::format("const data={{\"makespan\":{:.6g},\"labels\":[{}],\"performers\":[{}]}};\n", timeline.makespan.value * 1e6, names, performers) +
+           page_script + "</script></body></html>\n";
 }
 
 }  // namespace sim

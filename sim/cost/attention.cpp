@@ -8,8 +8,8 @@ namespace sim {
 
 namespace {
 
-// Forward and backward together, TFLOP/s by sequence length 512, 1k, 2k, 4k, 8k, 16k: labelled bars of Dao-AILab/flash-attention@0251105, assets/flash2_{a100,h100}_*.png,
-// read 2026-11-21 (FlashAttention-2, fp16, hidden 2048).
+// Forward and backward together, TFLOP/s by sequence length 512, 1k, 2k, 4k, 8k, 16k: labelled bars of Dao-AILab/flash-attention@0251105,
+// assets/flash2_{a100,h100}_*.png, read 2026-11-21 (FlashAttention-2, fp16, hidden 2048).
 using Curve = std::array<double, 6>;
 struct Curves {
     Curve dimension_64, dimension_64_causal, dimension_128, dimension_128_causal;
@@ -34,12 +34,13 @@ double at(const Curve& curve, double sequence) {
 
 FlashAttentionSource flash_attention_source(const cluster::DeviceSpec& device) {
     if (device.architecture == "sm80" || device.architecture == "sm90") return FlashAttentionSource::measured;
-    if (device.architecture.starts_with("sm8") || device.architecture.starts_with("sm9") || device.architecture.starts_with("sm1")) return FlashAttentionSource::by_ratio;
+    if (device.architecture.starts_with("sm8") || device.architecture.starts_with("sm9") || device.architecture.starts_with("sm1"))
+        return FlashAttentionSource::by_ratio;
     return FlashAttentionSource::products;
 }
 
-core::FlopsPerSecond flash_attention_rate(const cluster::DeviceSpec& device, core::DataType compute, std::int64_t head_dimension, std::int64_t sequence, bool is_causal,
-                                          bool is_backward) {
+core::FlopsPerSecond flash_attention_rate(const cluster::DeviceSpec& device, core::DataType compute, std::int64_t head_dimension, std::int64_t sequence,
+                                          bool is_causal, bool is_backward) {
     const auto peak = device.peak.find(compute);
     const core::FlopsPerSecond top = peak == device.peak.end() ? core::FlopsPerSecond(0) : peak->second;
     const bool is_half = compute == core::DataType::fp16 || compute == core::DataType::bf16;

@@ -16,8 +16,8 @@ using schedule::CollectiveKind;
 // Shared-memory collectives of CPU ranks start with a barrier that the link latency covers.
 core::Seconds base_latency(const cluster::DeviceSpec& device) { return device.architecture.starts_with("sm") ? core::microseconds(8.4) : core::Seconds(0); }
 
-// What one channel of NCCL moves over one NVLink of 25 (sm100: 50) GB/s: NCCL 2.30.7 src/graph/topo.h (read 2026-06-11). Twelve links at 20 GB/s are the 235 GB/s that
-// nccl-tests reach on eight A100; eighteen at 20.6 the 370 of an H100 node without SHARP (NVIDIA GTC 2024, S62129). Peer copies are faster.
+// What one channel of NCCL moves over one NVLink of 25 (sm100: 50) GB/s: NCCL 2.30.7 src/graph/topo.h (read 2026-06-11). Twelve links at 20 GB/s are the 235
+// GB/s that nccl-tests reach on eight A100; eighteen at 20.6 the 370 of an H100 node without SHARP (NVIDIA GTC 2024, S62129). Peer copies are faster.
 std::optional<double> nccl_nvlink_efficiency(const cluster::DeviceSpec& device) {
     if (device.architecture == "sm70" || device.architecture == "sm80") return 20.0 / 25.0;
     if (device.architecture == "sm90") return 20.6 / 25.0;
@@ -34,7 +34,8 @@ int members_in_a_node(const cluster::Cluster& cluster, const std::vector<std::in
 
 }  // namespace
 
-CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster) : plan_(plan), cluster_(cluster), collective_network_(cluster, nccl_nvlink_efficiency(cluster.instance.device)), transfer_network_(cluster) {}
+CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster)
+    : plan_(plan), cluster_(cluster), collective_network_(cluster, nccl_nvlink_efficiency(cluster.instance.device)), transfer_network_(cluster) {}
 
 std::vector<std::vector<std::int32_t>> CommunicationCost::groups(schedule::GroupKind group, int pipeline) const {
     const schedule::ParallelLayout& layout = plan_.layout;
@@ -60,9 +61,9 @@ int CommunicationCost::group_size(schedule::GroupKind group, int pipeline) const
 }
 
 // A round of a ring moves one piece from every member to the next; all rounds are alike, so one is priced and multiplied: 2(n-1) for all-reduce, n-1 for
-// all-gather and reduce-scatter (nccl-tests, doc/PERFORMANCE.md). Members do not wait for each other between rounds: a piece pays the latency of every hop it makes,
-// of which only one a node is slow, so the mean counts (as in NCCL's own model: nInter slow steps, the rest fast). A broadcast is a pipelined chain: n-1 hops of
-// latency, every byte over every link once.
+// all-gather and reduce-scatter (nccl-tests, doc/PERFORMANCE.md). Members do not wait for each other between rounds: a piece pays the latency of every hop it
+// makes, of which only one a node is slow, so the mean counts (as in NCCL's own model: nInter slow steps, the rest fast). A broadcast is a pipelined chain: n-1
+// hops of latency, every byte over every link once.
 LinearCost CommunicationCost::ring(CollectiveKind kind, const std::vector<std::vector<std::int32_t>>& groups) {
     std::vector<Flow> flows;
     const double n = static_cast<double>(groups.front().size());
@@ -99,7 +100,8 @@ const std::vector<CommunicationCost::Candidate>& CommunicationCost::candidates(C
     const int ranks_per_node = members_in_a_node(cluster_, instances.front());
     for (const schedule::CollectiveAlgorithm& algorithm : schedule::collective_algorithms()) {
         if (algorithm.name == "ring" || !algorithm.supports(kind, size, ranks_per_node)) continue;
-        // Rings in rounds of explicit transfers would be quadratic in the group; other algorithms have few rounds. Beyond this size only the ring is considered.
+        // Rings in rounds of explicit transfers would be quadratic in the group; other algorithms have few rounds. Beyond this size only the ring is
+        // considered.
         constexpr int largest_group_in_rounds = 512;
         if (size > largest_group_in_rounds) continue;
         const schedule::Rounds rounds = algorithm.rounds(kind, size, ranks_per_node);
@@ -125,7 +127,8 @@ const CommunicationCost::Candidate& CommunicationCost::choice(CollectiveKind kin
     if (wanted == "auto" && !cluster_.instance.device.has_concurrent_streams) {
         // The CPU executor performs what the selector names; NCCL takes the fastest of what it knows.
         std::vector<std::int32_t> devices;
-        for (int rank : process_group(plan_.layout, group, rank_of(plan_.layout, {0, 0, pipeline}), plan_.effective_shard_degree())) devices.push_back(device_of(rank));
+        for (int rank : process_group(plan_.layout, group, rank_of(plan_.layout, {0, 0, pipeline}), plan_.effective_shard_degree()))
+            devices.push_back(device_of(rank));
         wanted = schedule::select_collective(wanted, kind, static_cast<int>(devices.size()), members_in_a_node(cluster_, devices), bytes).name;
     }
     const Candidate* best = nullptr;
@@ -139,8 +142,7 @@ const CommunicationCost::Candidate& CommunicationCost::choice(CollectiveKind kin
 
 core::Seconds CommunicationCost::collective(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline) {
     const auto [entry, is_new] = prices_.try_emplace({Key(kind, group, pipeline), bytes.value});
-    if (is_new && group_size(group, pipeline) > 1)
-        entry->second = base_latency(cluster_.instance.device) + choice(kind, group, bytes, pipeline).cost.of(bytes);
+    if (is_new && group_size(group, pipeline) > 1) entry->second = base_latency(cluster_.instance.device) + choice(kind, group, bytes, pipeline).cost.of(bytes);
     return entry->second;
 }
 

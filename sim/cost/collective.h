@@ -16,8 +16,8 @@
 
 namespace sim {
 
-// Prices are of all ranks at one pipeline coordinate working at the same time: their groups of one kind share links (eight data-parallel rings share four network
-// cards). Other pipeline coordinates are not counted against them. Not thread-safe: one object an evaluation.
+// Prices are of all ranks at one pipeline coordinate working at the same time: their groups of one kind share links (eight data-parallel rings share four
+// network cards). Other pipeline coordinates are not counted against them. Not thread-safe: one object an evaluation.
 class CommunicationCost {
 public:
     CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster);

@@ -29,7 +29,8 @@ core::Seconds product_time(const model::Kernel& kernel, const cluster::DeviceSpe
     const core::Bytes bytes = kernel.read + kernel.written;
     const core::Seconds streaming = bytes / (device.memory_bandwidth * curve.memory_efficiency);
     if (!curve.points.empty() && kernel.kind == model::KernelKind::matrix_product && kernel.flops.value > 0) {
-        // Measured rates hold for one product of that size; `batch` products run side by side on a GPU and one after another on a core: the size that counts is the sum.
+        // Measured rates hold for one product of that size; `batch` products run side by side on a GPU and one after another on a core: the size that counts is
+        // the sum.
         return std::max(kernel.flops / rate_at(curve.points, kernel.flops), streaming);
     }
     return curve.launch + std::max(kernel.flops / (device.peak.at(compute) * curve.compute_efficiency), streaming);
@@ -113,7 +114,9 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
             }
             if (!kernels.empty()) ++priced_count;
             if (entry) {
-                price.device = phase == model::Phase::forward ? entry->forward : phase == model::Phase::backward_input ? entry->backward_input : entry->backward_weight;
+                price.device = phase == model::Phase::forward          ? entry->forward
+                               : phase == model::Phase::backward_input ? entry->backward_input
+                                                                       : entry->backward_weight;
                 if (!kernels.empty()) ++measured_count;
             } else if (accumulates && phase == model::Phase::backward_weight) {
                 for (model::ParameterId parameter : description.parameters) {
@@ -134,17 +137,20 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
         append(backward_weight, of_phase[2]);
     }
     if (measured_count > 0)
-        cost.assumptions_.push_back(std::to_string(measured_count) + " of " + std::to_string(priced_count) + " operator phases have times measured on " + device.name +
-                                    "; the rest follow its curves");
+        cost.assumptions_.push_back(std::to_string(measured_count) + " of " + std::to_string(priced_count) + " operator phases have times measured on " +
+                                    device.name + "; the rest follow its curves");
     if (has_flash) {
         switch (flash_attention_source(device)) {
-            case FlashAttentionSource::measured: cost.assumptions_.push_back("attention runs at the published rates of FlashAttention-2 on this architecture"); break;
+            case FlashAttentionSource::measured:
+                cost.assumptions_.push_back("attention runs at the published rates of FlashAttention-2 on this architecture");
+                break;
             case FlashAttentionSource::by_ratio:
                 cost.assumptions_.push_back("attention runs at FlashAttention-2's share of peak on A100: no curve for " + device.architecture + " is known");
                 break;
             case FlashAttentionSource::products:
-                cost.assumptions_.push_back("attention without stored scores is priced as its products at the matrix-product rate: FlashAttention-2 has no kernel for " +
-                                            device.architecture);
+                cost.assumptions_.push_back(
+                    "attention without stored scores is priced as its products at the matrix-product rate: FlashAttention-2 has no kernel for " +
+                    device.architecture);
                 break;
         }
     }
@@ -176,14 +182,15 @@ ComputePrice ComputeCost::price(model::OperatorRange range, schedule::ComputePha
 ComputePrice ComputeCost::optimizer_step(std::int64_t elements, std::int64_t tensors) const {
     const schedule::Precision& precision = plan_->precision;
     const double parameter = core::size_of(precision.parameters).value;
-    // Read the gradient; read and write the state and the fp32 values; with master weights also write the copy that forward reads. LAMB reads values and update once
-    // more for its two norms (arXiv 1904.00962, algorithm 2).
+    // Read the gradient; read and write the state and the fp32 values; with master weights also write the copy that forward reads. LAMB reads values and update
+    // once more for its two norms (arXiv 1904.00962, algorithm 2).
     double bytes = core::size_of(precision.gradients).value + 2 * schedule::state_bytes_per_parameter(plan_->optimizer).value;
     bytes += precision.has_master_parameters ? 2 * 4.0 + parameter : 2 * parameter;
     if (plan_->optimizer.kind == schedule::OptimizerKind::lamb) bytes += 2 * 4.0;
     ComputePrice price;
     price.device = device_->kernel_launch + streaming_time(core::Bytes(bytes * static_cast<double>(elements)), *device_);
-    // A multi-tensor kernel takes up to 36 tensors with four lists (gradient, value, two moments): depth_to_max_tensors in NVIDIA apex, csrc/multi_tensor_apply.cuh.
+    // A multi-tensor kernel takes up to 36 tensors with four lists (gradient, value, two moments): depth_to_max_tensors in NVIDIA apex,
+    // csrc/multi_tensor_apply.cuh.
     constexpr std::int64_t tensors_a_launch = 36;
     price.host = device_->host_dispatch * static_cast<double>((std::max<std::int64_t>(tensors, 1) + tensors_a_launch - 1) / tensors_a_launch);
     return price;

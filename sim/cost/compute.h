@@ -1,4 +1,5 @@
-// The price of arithmetic on one device: kernels of an operator by roofline and measured attention rates, or the operator's own measured time where there is one.
+// The price of arithmetic on one device: kernels of an operator by roofline and measured attention rates, or the operator's own measured time where there is
+// one.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +24,8 @@ struct ComputePrice {
     ComputePrice& operator+=(const ComputePrice& other);
 };
 
-// One kernel alone on the device. Products and convolutions: launch + max(flops / (efficiency * peak), bytes / (efficiency * bandwidth)), or the measured curve;
-// attention: the published rate of the flash kernels of the architecture; everything else: launch + bytes / achieved bandwidth.
+// One kernel alone on the device. Products and convolutions: launch + max(flops / (efficiency * peak), bytes / (efficiency * bandwidth)), or the measured
+// curve; attention: the published rate of the flash kernels of the architecture; everything else: launch + bytes / achieved bandwidth.
 core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device, core::DataType compute);
 
 // Prices of every operator of a model under a plan, ready to be summed over ranges.

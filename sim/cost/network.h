@@ -35,8 +35,8 @@ public:
     // `nvlink_efficiency`: achieved share of NVLink bandwidth where it differs from that of copies (the profile's figure), as for collective kernels.
     explicit Network(const cluster::Cluster& cluster, std::optional<double> nvlink_efficiency = std::nullopt);
 
-    // All flows start together and share every link on their routes; the last one is done when the most loaded link is: max over links of bytes / bandwidth. Exact
-    // for max-min sharing when all bottlenecks carry flows of one size, as in rounds of collectives.
+    // All flows start together and share every link on their routes; the last one is done when the most loaded link is: max over links of bytes / bandwidth.
+    // Exact for max-min sharing when all bottlenecks carry flows of one size, as in rounds of collectives.
     LinearCost price(std::span<const Flow> flows);
     // The mean of the flows' own latencies: what a message pays per hop on its way around a ring.
     core::Seconds mean_latency(std::span<const Flow> flows) const;
@@ -47,9 +47,9 @@ private:
     std::size_t slot(const cluster::DirectedLink& link) const;
 
     const cluster::Cluster& cluster_;
-    std::vector<double> load_;           // per link slot: share of the payload that crosses it
-    std::vector<std::size_t> touched_;   // slots in use
-    std::vector<double> bandwidth_;      // per link of a node
+    std::vector<double> load_;          // per link slot: share of the payload that crosses it
+    std::vector<std::size_t> touched_;  // slots in use
+    std::vector<double> bandwidth_;     // per link of a node
 };
 
 }  // namespace sim

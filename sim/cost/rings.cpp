@@ -1,5 +1,5 @@
-// The search for edge-disjoint Hamiltonian cycles is NCCL's ring search (src/graph/search.cc) for the one topology where it matters, the 8-V100 mesh: its 24 links
-// split into three cycles, used in both directions: six channels of one link each. A node has at most 8 devices, so enumeration is instant.
+// The search for edge-disjoint Hamiltonian cycles is NCCL's ring search (src/graph/search.cc) for the one topology where it matters, the 8-V100 mesh: its 24
+// links split into three cycles, used in both directions: six channels of one link each. A node has at most 8 devices, so enumeration is instant.
 #include "sim/cost/rings.h"
 
 #include <algorithm>
@@ -9,8 +9,8 @@ namespace sim {
 
 namespace {
 
-using Members = std::vector<std::int32_t>;                  // local indices
-using LinkCounts = std::vector<std::vector<int>>;           // NVLinks between members, by position
+using Members = std::vector<std::int32_t>;         // local indices
+using LinkCounts = std::vector<std::vector<int>>;  // NVLinks between members, by position
 
 // Vertex index -> local device index, -1 for switches, hosts and cards.
 std::vector<int> device_of_vertex(const cluster::InstanceType& instance) {

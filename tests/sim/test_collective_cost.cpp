@@ -33,8 +33,8 @@ double slope(sim::CommunicationCost& cost, CollectiveKind kind, GroupKind group)
     return (cost.collective(kind, group, core::Bytes(3e9), 0) - cost.collective(kind, group, core::Bytes(1e9), 0)).value / 2e9;
 }
 
-constexpr double nvlink = 12 * 20e9;               // A100: twelve links, of which a channel of NCCL moves 20 GB/s each
-constexpr double network_card = 12.5e9 * 0.85;     // EFA: 100 Gbit/s, 85 % achieved
+constexpr double nvlink = 12 * 20e9;            // A100: twelve links, of which a channel of NCCL moves 20 GB/s each
+constexpr double network_card = 12.5e9 * 0.85;  // EFA: 100 Gbit/s, 85 % achieved
 
 }  // namespace
 

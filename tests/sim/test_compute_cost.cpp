@@ -85,8 +85,9 @@ TEST_CASE("flash attention on an A100 meets the published bars, forward and back
     };
     for (const Bar& bar : {Bar{64, 512, false, 132}, Bar{64, 2048, true, 140}, Bar{128, 4096, true, 173}, Bar{128, 16384, false, 203}}) {
         const double forward = 1.0, backward = 2.5;  // FLOPs in units of forward
-        const double time = forward / core::to_teraflops_per_second(sim::flash_attention_rate(device, DataType::bf16, bar.head_dimension, bar.sequence, bar.is_causal, false)) +
-                            backward / core::to_teraflops_per_second(sim::flash_attention_rate(device, DataType::bf16, bar.head_dimension, bar.sequence, bar.is_causal, true));
+        const double time =
+            forward / core::to_teraflops_per_second(sim::flash_attention_rate(device, DataType::bf16, bar.head_dimension, bar.sequence, bar.is_causal, false)) +
+            backward / core::to_teraflops_per_second(sim::flash_attention_rate(device, DataType::bf16, bar.head_dimension, bar.sequence, bar.is_causal, true));
         REQUIRE((forward + backward) / time == Approx(bar.rate).epsilon(0.005));
     }
 }
@@ -135,7 +136,8 @@ TEST_CASE("a measured operator replaces the curve") {
     cluster::DeviceSpec device = round_device();
     std::int32_t linear = 0;
     while (graph->operators[static_cast<std::size_t>(linear)].kind != model::OperatorKind::linear) ++linear;
-    device.measured_operators.push_back({model::signature(*graph, model::OperatorId(linear), plan.cost_context()), core::Seconds(0.25), core::Seconds(0.5), core::Seconds(1)});
+    device.measured_operators.push_back(
+        {model::signature(*graph, model::OperatorId(linear), plan.cost_context()), core::Seconds(0.25), core::Seconds(0.5), core::Seconds(1)});
     const std::optional<sim::ComputeCost> cost = sim::ComputeCost::make(*graph, device, plan, diagnostics);
     REQUIRE(cost.has_value());
     const model::OperatorRange only{linear, linear + 1};

@@ -60,9 +60,9 @@ TEST_CASE("the parts of the breakdown add up to the step on every kind of plan, 
         schedule::Recompute recompute;
     };
     using schedule::Recompute, schedule::Sharding;
-    for (const Case& c : {Case{1, 1, 1, Sharding::none, Recompute::none}, Case{16, 1, 1, Sharding::none, Recompute::none}, Case{16, 1, 1, Sharding::parameters, Recompute::full},
-                          Case{8, 1, 1, Sharding::gradients, Recompute::selective}, Case{1, 4, 4, Sharding::none, Recompute::selective},
-                          Case{4, 2, 2, Sharding::optimizer, Recompute::full}}) {
+    for (const Case& c : {Case{1, 1, 1, Sharding::none, Recompute::none}, Case{16, 1, 1, Sharding::none, Recompute::none},
+                          Case{16, 1, 1, Sharding::parameters, Recompute::full}, Case{8, 1, 1, Sharding::gradients, Recompute::selective},
+                          Case{1, 4, 4, Sharding::none, Recompute::selective}, Case{4, 2, 2, Sharding::optimizer, Recompute::full}}) {
         schedule::Plan plan = plan_of(c.data, c.tensor, c.pipeline, 4);
         plan.sharding = c.sharding;
         plan.recompute = c.recompute;
@@ -167,7 +167,8 @@ TEST_CASE("Llama-2-70B on 16 p4d with tensor 8 and pipeline 8 reaches between 30
 }
 
 TEST_CASE("GPT-3 175B on 1,024 A100 comes near the 140 TFLOP/s a GPU that Megatron-LM published") {
-    // Narayanan et al., SC21 (arXiv 2104.04473), table 2: 175B on 1,024 A100 80 GB, tensor 8, pipeline 16, batch 1536: 140 TFLOP/s with full recomputation counted.
+    // Narayanan et al., SC21 (arXiv 2104.04473), table 2: 175B on 1,024 A100 80 GB, tensor 8, pipeline 16, batch 1536: 140 TFLOP/s with full recomputation
+    // counted.
     const model::ModelGraph graph = model_named("gpt3-175b");
     schedule::Plan plan = plan_of(8, 8, 16, 192);
     plan.recompute = schedule::Recompute::full;
@@ -184,8 +185,8 @@ TEST_CASE("two evaluations give the same report, JSON and trace to the byte") {
     plan.sharding = schedule::Sharding::parameters;
     const auto texts = [&] {
         const sim::Evaluation e = evaluate(graph, cluster, plan, {.keeps_timeline = true});
-        return sim::text_report(e, graph, cluster, plan) + core::to_json(sim::to_value(e, graph, plan)) + sim::chrome_trace(*e.program, e.timeline, e.memory_timeline) +
-               sim::html_timeline(*e.program, e.timeline, e.memory_timeline, "title", "report");
+        return sim::text_report(e, graph, cluster, plan) + core::to_json(sim::to_value(e, graph, plan)) +
+               sim::chrome_trace(*e.program, e.timeline, e.memory_timeline) + sim::html_timeline(*e.program, e.timeline, e.memory_timeline, "title", "report");
     };
     REQUIRE(texts() == texts());
 }

@@ -21,7 +21,9 @@ cluster::Cluster nodes_of(const char* instance, int nodes) {
 }
 
 // Seconds a byte of the narrowest link between two devices alone on it.
-double alone(const cluster::Cluster& cluster, int from, int to) { return 1 / cluster::route(cluster, cluster::DeviceId(from), cluster::DeviceId(to)).bandwidth.value; }
+double alone(const cluster::Cluster& cluster, int from, int to) {
+    return 1 / cluster::route(cluster, cluster::DeviceId(from), cluster::DeviceId(to)).bandwidth.value;
+}
 
 }  // namespace
 

@@ -44,15 +44,16 @@ core::Diagnostics refused(const std::string& text) {
 }  // namespace
 
 TEST_CASE("every scenario that is shipped asks a question, can be read and evaluated") {
-    for (const char* name : {"bert_large_p3", "bert_large_p3dn", "gpt2_xl_g5", "gpt3_175b_128_p4d", "gpt_neox_20b_interleaved_p4d", "llama2_70b_p4d", "llama2_7b_p4d",
-                             "mnist_p3_8xlarge", "resnet50_g4dn", "t5_3b_p3dn"}) {
+    for (const char* name : {"bert_large_p3", "bert_large_p3dn", "gpt2_xl_g5", "gpt3_175b_128_p4d", "gpt_neox_20b_interleaved_p4d", "llama2_70b_p4d",
+                             "llama2_7b_p4d", "mnist_p3_8xlarge", "resnet50_g4dn", "t5_3b_p3dn"}) {
         const std::string path = std::string(SOURCE_DIR) + "/scenarios/" + name + ".toml";
         core::Diagnostics diagnostics;
         const std::optional<sim::Scenario> scenario = sim::read_scenario(document_of(path), path, diagnostics);
         INFO(path << "\n" << core::format(diagnostics));
         REQUIRE(scenario.has_value());
         REQUIRE_FALSE(scenario->question.empty());
-        const std::optional<sim::Evaluation> evaluation = sim::evaluate(scenario->graph, scenario->cluster, scenario->file.plan, diagnostics, {.most_micro_batches = 64});
+        const std::optional<sim::Evaluation> evaluation =
+            sim::evaluate(scenario->graph, scenario->cluster, scenario->file.plan, diagnostics, {.most_micro_batches = 64});
         REQUIRE(evaluation.has_value());
         REQUIRE(evaluation->step_time.value > 0);
         REQUIRE(evaluation->mfu > 0);
@@ -63,8 +64,8 @@ TEST_CASE("every scenario that is shipped asks a question, can be read and evalu
 TEST_CASE("values on the command line are typed as TOML types them, bare words are strings") {
     core::Diagnostics diagnostics;
     core::Value document = document_of(scenario_path);
-    for (const char* text : {"plan.micro_batch=4", "plan.sequence_parallel=true", "plan.schedule=1f1b", "cluster.instance=p4de.24xlarge", "plan.partition=[0, 3]",
-                             "training.learning_rate = 1e-4", "cluster.network_bandwidth=\"800Gbps\""}) {
+    for (const char* text : {"plan.micro_batch=4", "plan.sequence_parallel=true", "plan.schedule=1f1b", "cluster.instance=p4de.24xlarge",
+                             "plan.partition=[0, 3]", "training.learning_rate = 1e-4", "cluster.network_bandwidth=\"800Gbps\""}) {
         const auto assignment = sim::parse_assignment(text, "--set", diagnostics);
         REQUIRE(assignment.has_value());
         sim::assign(document, *assignment, diagnostics);
@@ -89,8 +90,8 @@ TEST_CASE("a wrong assignment names the command line, the key and what to do") {
     for (const Case& c : {Case{"plan.micro_batch=x", "plan.micro_batch", "integer"}, Case{"plan.micro_bach=3", "plan.micro_bach", "micro_batch"},
                           Case{"micro_batch=3", "micro_batch", "plan.micro_batch"}, Case{"clustr.nodes=2", "clustr.nodes", "cluster.nodes"},
                           Case{"cluster.nodes=0", "cluster.nodes", ""}, Case{"plan=3", "plan", "member"}, Case{"foo", "--set", "--set plan.micro_batch"},
-                          Case{"plan.micro_batch=", "--set", ""}, Case{"plan.micro_batch.deep=1", "plan.micro_batch.deep", ""}, Case{"plan.schedule=[1,", "plan.schedule", "TOML"},
-                          Case{"cluster.instance=p4.24xlarge", "cluster.instance", ""}}) {
+                          Case{"plan.micro_batch=", "--set", ""}, Case{"plan.micro_batch.deep=1", "plan.micro_batch.deep", ""},
+                          Case{"plan.schedule=[1,", "plan.schedule", "TOML"}, Case{"cluster.instance=p4.24xlarge", "cluster.instance", ""}}) {
         const core::Diagnostics diagnostics = refused(c.text);
         INFO(c.text << "\n" << core::format(diagnostics));
         REQUIRE(diagnostics.has_errors());
@@ -150,7 +151,8 @@ TEST_CASE("a sweep's table has a line for every point, invalid ones with the rea
     }
     rows[2].diagnostics.error({}, "plan.micro_batch", "too large, by far");
     core::Diagnostics diagnostics;
-    const std::optional<core::CsvTable> table = core::parse_csv(sim::sweep_csv(rows), "sweep", {"plan.micro_batch", "step_time_s", "fits", "error"}, diagnostics);
+    const std::optional<core::CsvTable> table =
+        core::parse_csv(sim::sweep_csv(rows), "sweep", {"plan.micro_batch", "step_time_s", "fits", "error"}, diagnostics);
     INFO(core::format(diagnostics));
     REQUIRE(table.has_value());
     REQUIRE(table->rows.size() == 3);

@@ -13,7 +13,8 @@ using tiny::Order;
 
 sim::StageTimes equal_stages(int stages, double forward, double backward, double transfer = 0) {
     const auto n = static_cast<std::size_t>(stages);
-    return {std::vector<Seconds>(n, Seconds(forward)), std::vector<Seconds>(n, Seconds(backward / 2)), std::vector<Seconds>(n, Seconds(backward / 2)), Seconds(transfer)};
+    return {std::vector<Seconds>(n, Seconds(forward)), std::vector<Seconds>(n, Seconds(backward / 2)), std::vector<Seconds>(n, Seconds(backward / 2)),
+            Seconds(transfer)};
 }
 
 sim::Simulation run(const schedule::Program& program, const sim::StageTimes& times, sim::SimulateOptions options = {}) {
@@ -89,7 +90,8 @@ TEST_CASE("busy and idle time of every rank add up to the makespan, and nothing 
 
 TEST_CASE("a transfer delays the next stage by its duration once it is on the critical path") {
     // One micro-batch over p stages: p (F + B) and 2 (p - 1) transfers, none of them hidden.
-    for (int p = 1; p <= 5; ++p) REQUIRE(run(tiny::pipeline(p, 1, Order::all_forward_first), equal_stages(p, 1, 2, 0.5)).timeline.makespan.value == p * 3.0 + 2 * (p - 1) * 0.5);
+    for (int p = 1; p <= 5; ++p)
+        REQUIRE(run(tiny::pipeline(p, 1, Order::all_forward_first), equal_stages(p, 1, 2, 0.5)).timeline.makespan.value == p * 3.0 + 2 * (p - 1) * 0.5);
 }
 
 TEST_CASE("a send hides behind compute with streams and adds to it without") {
@@ -97,7 +99,8 @@ TEST_CASE("a send hides behind compute with streams and adds to it without") {
     const schedule::Program program = tiny::pipeline(2, 2, Order::all_forward_first);
     const sim::Simulation with = run(program, equal_stages(2, 1, 1, 0.5), {.has_concurrent_streams = true});
     const sim::Simulation without = run(program, equal_stages(2, 1, 1, 0.5), {.has_concurrent_streams = false});
-    // With streams: F0 at [0,1], F1 at [1,2]; activations arrive at 1.5 and 2.5; stage 1: F 1.5-2.5, F 2.5-3.5, B 3.5-4.5, B 4.5-5.5; gradients arrive at 5 and 6; B 5-6, B 6-7.
+    // With streams: F0 at [0,1], F1 at [1,2]; activations arrive at 1.5 and 2.5; stage 1: F 1.5-2.5, F 2.5-3.5, B 3.5-4.5, B 4.5-5.5; gradients arrive at 5 and
+    // 6; B 5-6, B 6-7.
     REQUIRE(with.timeline.makespan.value == 7.0);
     // Without: F0 0-1, send 1-1.5, F1 1.5-2.5, send 2.5-3; stage 1: F 1.5-2.5, F 3-4, B 4-5, send 5-5.5, B 5.5-6.5, send 6.5-7; stage 0: B 5.5-6.5, B 7-8.
     REQUIRE(without.timeline.makespan.value == 8.0);
@@ -182,7 +185,8 @@ TEST_CASE("the clock performs at least two million instructions a second on one 
     const sim::Durations durations = sim::durations_of(program, equal_stages(16, 1, 2, 0.1));
     const auto begin = std::chrono::steady_clock::now();
     std::uint64_t performed = 0;
-    for (int repeat = 0; repeat < 10; ++repeat) performed += sim::simulate(program, durations, {.keeps_spans = false, .keeps_memory_samples = false}).instructions;
+    for (int repeat = 0; repeat < 10; ++repeat)
+        performed += sim::simulate(program, durations, {.keeps_spans = false, .keeps_memory_samples = false}).instructions;
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     const double rate = static_cast<double>(performed) / seconds;
     INFO("instructions per second: " << rate);

@@ -13,7 +13,8 @@ using namespace schedule;
 struct Builder {
     RankProgram list;
 
-    std::uint32_t add(Instruction instruction, std::vector<std::uint32_t> after = {}, std::vector<std::uint32_t> takes = {}, std::vector<std::uint32_t> gives = {}) {
+    std::uint32_t add(Instruction instruction, std::vector<std::uint32_t> after = {}, std::vector<std::uint32_t> takes = {},
+                      std::vector<std::uint32_t> gives = {}) {
         const auto append = [](std::vector<std::uint32_t>& pool, const std::vector<std::uint32_t>& items, std::uint32_t& begin, std::uint32_t& count) {
             begin = static_cast<std::uint32_t>(pool.size());
             count = static_cast<std::uint32_t>(items.size());
