@@ -226,6 +226,24 @@ void assign(Value& document, const Assignment& assignment, core::Diagnostics& di
     }
 }
 
+namespace {
+
+// A precision without a peak on the device is refused where the plan asks for it (or where the plan stands, when it is the default).
+void check_precision(const schedule::Plan& plan, const cluster::DeviceSpec& device, const Value& document, core::Diagnostics& diagnostics) {
+    if (device.peak.contains(plan.precision.compute)) return;
+    const Value* table = document.find("plan");
+    const Value* written = table == nullptr ? nullptr : table->find("precision");
+    std::vector<std::string> known;
+    for (const auto& [type, peak] : device.peak) known.emplace_back(core::name_of(type));
+    diagnostics.error(written != nullptr ? written->location
+                      : table != nullptr ? table->location
+                                         : core::SourceLocation{},
+                      "plan.precision", "precision = " + std::string(core::name_of(plan.precision.compute)) + ": " + device.name + " has no figure for it",
+                      "use " + core::list_in_words(known) + "; an unknown rate is refused, not guessed");
+}
+
+}  // namespace
+
 std::optional<Scenario> read_scenario(const Value& document, const std::string& path, core::Diagnostics& diagnostics) {
     Scenario scenario;
     scenario.path = path;
@@ -236,17 +254,23 @@ std::optional<Scenario> read_scenario(const Value& document, const std::string& 
         remove_member(rest, "question");
     }
     std::optional<schedule::PlanFile> file = schedule::read_plan_file(rest, path, diagnostics);
-    if (!file || diagnostics.has_errors()) return std::nullopt;
-    scenario.file = std::move(*file);
 
+    // Model and cluster are read even when the plan is wrong, so that one run tells all there is to correct.
     const auto directory = [&](const Value& table) {
         return table.location.file.empty() || table.location.file == "command line" ? directory_of(path) : directory_of(table.location.file);
     };
-    model::LoadOptions model_options;
-    model_options.directory = directory(scenario.file.model);
-    std::optional<model::ModelGraph> graph = model::load_model(scenario.file.model, model_options, diagnostics);
-    std::optional<cluster::Cluster> machines = cluster::load_cluster(scenario.file.cluster, diagnostics, directory(scenario.file.cluster));
-    if (!graph || !machines || diagnostics.has_errors()) return std::nullopt;
+    std::optional<model::ModelGraph> graph;
+    std::optional<cluster::Cluster> machines;
+    if (const Value* table = document.find("model"); table != nullptr && table->is_table()) {
+        model::LoadOptions model_options;
+        model_options.directory = directory(*table);
+        graph = model::load_model(*table, model_options, diagnostics);
+    }
+    if (const Value* table = document.find("cluster"); table != nullptr && table->is_table())
+        machines = cluster::load_cluster(*table, diagnostics, directory(*table));
+    if (!file || !graph || !machines || diagnostics.has_errors()) return std::nullopt;
+    scenario.file = std::move(*file);
+    check_precision(scenario.file.plan, machines->instance.device, document, diagnostics);
     schedule::check_plan(scenario.file.plan, *graph, machines->device_count(), document.find("plan"), diagnostics);
     if (diagnostics.has_errors()) return std::nullopt;
     scenario.graph = std::move(*graph);

@@ -1,0 +1,1 @@
+smsim model mnist-convnet --operators

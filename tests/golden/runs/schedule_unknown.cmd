@@ -1,0 +1,1 @@
+smsim schedule 1f2b --stages 4 --micro-batches 8
