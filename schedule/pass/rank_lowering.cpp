@@ -134,11 +134,11 @@ void RankLowering::make_room(std::int32_t index, std::int32_t micro_batch, Paylo
     if (payload == PayloadKind::activation) {
         stage.received[k] = list_.buffer(MemoryKind::activations, stage.footprint.received);
         stage.received_saved[k] = list_.buffer(MemoryKind::activations, stage.footprint.received_saved);
-        list_.take(stage.received[k]);
-        list_.take(stage.received_saved[k]);
+        takes_.push_back(stage.received[k]);
+        takes_.push_back(stage.received_saved[k]);
     } else {
         stage.received_gradient[k] = list_.buffer(MemoryKind::activations, stage.footprint.received_gradient);
-        list_.take(stage.received_gradient[k]);
+        takes_.push_back(stage.received_gradient[k]);
     }
 }
 
@@ -159,10 +159,11 @@ void RankLowering::arrive(LocalStage& stage, std::int32_t micro_batch, PayloadKi
     receive.tensors = is_forward ? info.receives : info.sends;
     receive.bytes = is_forward ? stage.message_before : stage.message_after;
     make_room(stage.index, micro_batch, payload);
+    take_all();
     pending_.push_back(list_.append(receive));
 }
 
-// The buffer of what a pass sends, or room at the neighbour on this rank; to be taken by the next instruction.
+// The buffer of what a pass sends, or room at the neighbour on this rank; to be taken by the pass's first step.
 std::uint32_t RankLowering::depart(LocalStage& stage, std::int32_t micro_batch, PayloadKind payload) {
     const bool is_forward = payload == PayloadKind::activation;
     if (is_forward ? !stage.has_after : !stage.has_before) return no_buffer;
@@ -171,7 +172,7 @@ std::uint32_t RankLowering::depart(LocalStage& stage, std::int32_t micro_batch, 
         return no_buffer;
     }
     const std::uint32_t buffer = list_.buffer(MemoryKind::communication, is_forward ? stage.footprint.sent : stage.footprint.sent_gradient);
-    list_.take(buffer);
+    takes_.push_back(buffer);
     return buffer;
 }
 
@@ -242,6 +243,11 @@ void RankLowering::lower_weight(LocalStage& stage, std::int32_t micro_batch, boo
         {transient, stage.saved_for_weight[k], stage.received[k], stage.kept_for_weight[k]});
 }
 
+void RankLowering::take_all() {
+    for (const std::uint32_t buffer : takes_) list_.take(buffer);
+    takes_.clear();
+}
+
 void RankLowering::gather(const StepGroup& group, std::uint32_t after) {
     for (const std::int32_t bucket : group.gathers) {
         const ParameterBucket& b = result_.buckets[static_cast<std::size_t>(bucket)];
@@ -254,12 +260,9 @@ void RankLowering::gather(const StepGroup& group, std::uint32_t after) {
 
 void RankLowering::run(const Recipe& recipe, const LocalStage& stage, std::int32_t micro_batch, Buffers takes, Buffers gives_back) {
     const bool prefetches = plan_.overlaps_parameter_gathering;
-    for (const std::uint32_t buffer : takes) list_.take(buffer);
-    bool has_begun = false;
     for (std::size_t g = 0; g < recipe.size(); ++g) {
         const StepGroup& group = recipe[g];
         if (!group.gathers.empty() || g > 0) {
-            core::require(g > 0 || takes.size() == 0 || !has_begun, "the first group begins the pass");
             // At most one group ahead: the parameters of group g are gathered while group g - 1 runs.
             if (g == 0 || !prefetches) gather(group, prefetches ? group_end_before_ : last_step_);
             std::swap(gathered_, next_gathered_);
@@ -268,6 +271,10 @@ void RankLowering::run(const Recipe& recipe, const LocalStage& stage, std::int32
             next_gathers_.clear();
             pending_.insert(pending_.end(), gathers_.begin(), gathers_.end());
             if (prefetches && g + 1 < recipe.size()) gather(recipe[g + 1], group_end_);
+        }
+        if (g == 0) {
+            takes_.insert(takes_.end(), takes.begin(), takes.end());
+            take_all();
         }
         std::size_t last = group.steps.size();
         for (std::size_t i = 0; i < group.steps.size(); ++i)
@@ -280,7 +287,6 @@ void RankLowering::run(const Recipe& recipe, const LocalStage& stage, std::int32
                     for (const std::uint32_t buffer : gives_back) list_.give_back(buffer);
             }
             run_step(group.steps[i], stage, micro_batch);
-            has_begun = true;
         }
         group_end_before_ = group_end_;
         group_end_ = last_step_;

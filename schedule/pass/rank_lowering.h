@@ -45,6 +45,7 @@ private:
     void lower_weight(LocalStage& stage, std::int32_t micro_batch, bool is_last);
     // Makes room for what stage `index` gets from a neighbour, for a receive or a hand-over.
     void make_room(std::int32_t index, std::int32_t micro_batch, PayloadKind payload);
+    void take_all();
     void arrive(LocalStage& stage, std::int32_t micro_batch, PayloadKind payload);
     std::uint32_t depart(LocalStage& stage, std::int32_t micro_batch, PayloadKind payload);
     void send(LocalStage& stage, std::int32_t micro_batch, PayloadKind payload, std::uint32_t buffer);
@@ -80,6 +81,7 @@ private:
     std::vector<std::int32_t> local_of_;        // by virtual stage, -1 = elsewhere
     std::vector<std::uint32_t> full_gradient_;  // by bucket: buffer of the pass
 
+    std::vector<std::uint32_t> takes_;                    // buffers that the next receive or first step takes
     std::vector<std::uint32_t> pending_;                  // what the next compute or tensor-parallel step waits for, beside its stream
     std::uint32_t last_step_ = no_instruction;            // the latest compute or tensor-parallel step
     std::uint32_t before_last_compute_ = no_instruction;  // the step before the latest compute
