@@ -18,7 +18,7 @@ public:
 
     void run(int device_count) {
         check_positive();
-        if (diagnostics_.has_errors() && !is_sound_) return;
+        if (!is_sound_) return;
         check_devices(device_count);
         check_tensor();
         check_pipeline();
@@ -62,14 +62,24 @@ private:
                 error(key, fmt::format("{} = {} is not positive", key, value), "use 1 or more");
                 is_sound_ = false;
             }
+        if (!is_sound_) return;
+        // Larger products overflow what counts them, and no machine runs them.
         const double ranks = 1.0 * plan_.layout.data * plan_.layout.tensor * plan_.layout.pipeline;
-        if (is_sound_ && ranks > 1 << 22) {
-            error("data_parallel",
-                  fmt::format("data_parallel = {} x tensor_parallel = {} x pipeline_parallel = {} are {:.0f} ranks", plan_.layout.data, plan_.layout.tensor,
-                              plan_.layout.pipeline, ranks),
-                  fmt::format("at most {} ranks", 1 << 22));
+        const double actions = 1.0 * plan_.layout.pipeline * plan_.virtual_stages * plan_.micro_batches;
+        const double samples = 1.0 * plan_.micro_batch * plan_.micro_batches * plan_.layout.data;
+        const auto limit = [&](const char* key, double value, double most, const std::string& what) {
+            if (value <= most) return;
+            error(key, fmt::format("{} are {:.0f}", what, value), fmt::format("at most {:.0f}", most));
             is_sound_ = false;
-        }
+        };
+        limit("data_parallel", ranks, 1 << 22,
+              fmt::format("data_parallel = {} x tensor_parallel = {} x pipeline_parallel = {} ranks", plan_.layout.data, plan_.layout.tensor,
+                          plan_.layout.pipeline));
+        limit("micro_batches", actions, 1 << 25,
+              fmt::format("pipeline_parallel = {} x virtual_stages = {} x micro_batches = {} passes", plan_.layout.pipeline, plan_.virtual_stages,
+                          plan_.micro_batches));
+        limit("micro_batches", samples, 2147483647.0,
+              fmt::format("micro_batch = {} x micro_batches = {} x data_parallel = {} samples", plan_.micro_batch, plan_.micro_batches, plan_.layout.data));
     }
 
     void check_devices(int device_count) {

@@ -15,7 +15,7 @@ public:
         : r_(table, plan_reader.path_of("sagemaker.parameters"), plan_reader.diagnostics()), plan_reader_(plan_reader), plan_(plan) {}
 
     // `processes` = processes per host x instances.
-    void read(int processes) {
+    void read(std::int64_t processes) {
         read_pipeline();
         read_data_parallelism(processes);
         read_precision();
@@ -54,7 +54,7 @@ private:
         plan_.layout.tensor = static_cast<int>(r_.integer("tensor_parallel_degree", 1, positive));
     }
 
-    void read_data_parallelism(int processes) {
+    void read_data_parallelism(std::int64_t processes) {
         const bool horovod = r_.boolean("horovod", false), ddp = r_.boolean("ddp", false);
         if (horovod && ddp) clash("horovod", "ddp", "Horovod is for TensorFlow, ddp for PyTorch: keep one");
         if (plan_.layout.tensor > 1 && !ddp)
@@ -66,7 +66,7 @@ private:
         }
         r_.optional_integer("ddp_port", {.least = 0, .greatest = 65535});
         r_.optional_choice("ddp_dist_backend", {"auto", "nccl"});
-        const int replica = plan_.layout.pipeline * plan_.layout.tensor;
+        const std::int64_t replica = std::int64_t{plan_.layout.pipeline} * plan_.layout.tensor;
         if (processes % replica != 0) {
             plan_reader_.error("sagemaker",
                                fmt::format("{} processes cannot be divided into replicas of {} (partitions = {} x tensor_parallel_degree = {})", processes,
@@ -74,7 +74,7 @@ private:
                                fmt::format("make processes_per_host x instances a multiple of {}", replica));
             return;
         }
-        plan_.layout.data = processes / replica;
+        plan_.layout.data = static_cast<int>(processes / replica);
         if (horovod && plan_.layout.data == 1)
             r_.warning("horovod",
                        fmt::format("horovod = true does nothing here: {} processes form one replica of {} partitions, so there are no gradients to average",
@@ -172,13 +172,13 @@ void read_sagemaker(const core::Value& table, core::TableReader& plan_reader, in
             plan_reader.error(key, fmt::format("{} and {} cannot be given together", plan_reader.path_of(key), reader.path_of("parameters")),
                               "say it in one of them");
     if (!reader.boolean("enabled", true)) reader.warning("enabled", "enabled = false: the block is read all the same");
-    const auto processes = static_cast<int>(reader.required_integer("processes_per_host", positive));
+    const std::int64_t processes = reader.required_integer("processes_per_host", {.least = 1, .greatest = 1024});
     const auto given = reader.optional_integer("instance_count", positive);
     if (given && instances > 0 && *given != instances)
         reader.error("instance_count", fmt::format("instance_count = {} and cluster.nodes = {} contradict each other", *given, instances),
                      "give the number of instances once");
     if (const core::Value* parameters = reader.required_table("parameters"))
-        ParameterReader(*parameters, plan_reader, plan).read(processes * static_cast<int>(given.value_or(std::max(1, instances))));
+        ParameterReader(*parameters, plan_reader, plan).read(processes * given.value_or(std::max(1, instances)));
     reader.finish();
 }
 

@@ -282,3 +282,14 @@ TEST_CASE("a plan is checked against model and cluster, all at once") {
     good.micro_batches = 0;
     says(checked(good, graph, 1), "micro_batches = 0 is not positive");
 }
+
+TEST_CASE("degrees whose products no machine counts are refused before anything is computed from them") {
+    const Reading reading(head +
+                          "[plan]\ndata_parallel = 1048576\ntensor_parallel = 1048576\npipeline_parallel = 1048576\nvirtual_stages = 1048576\nmicro_batch = "
+                          "1048576\nmicro_batches = 1048576\n");
+    REQUIRE(reading.file);
+    const std::string text = checked(reading.file->plan, load("gpt-tiny"), 8);
+    says(text, "ranks are");
+    says(text, "passes are");
+    says(text, "samples are");
+}
