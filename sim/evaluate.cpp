@@ -189,6 +189,13 @@ void add_assumptions(Evaluation& evaluation, const Task& task, const Run& result
                             plan.layout.ranks(), task.cluster.device_count()));
     }
     lines.insert(lines.end(), task.cluster.assumptions.begin(), task.cluster.assumptions.end());
+    // Doubts of the profile, but for the figures of precisions that play no part.
+    const std::string precision_key = "device.precision.";
+    for (const std::string& note : task.cluster.instance.notes) {
+        const std::size_t at = note.find(precision_key);
+        if (at != std::string::npos && !note.substr(at + precision_key.size()).starts_with(core::name_of(plan.precision.compute))) continue;
+        lines.push_back(task.cluster.instance.name + ": " + note);
+    }
     lines.insert(lines.end(), task.graph.assumptions.begin(), task.graph.assumptions.end());
 }
 

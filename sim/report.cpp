@@ -52,6 +52,13 @@ std::string rate_words(double rate) {
     return digits;
 }
 
+// The rate that cluster::price counts, with the day it was read: prices change.
+std::string price_words(const cluster::InstanceType& instance) {
+    for (const cluster::Price& price : instance.prices)
+        if (price.kind == "on-demand") return fmt::format(" (on-demand {}, {})", price.region, price.date);
+    return {};
+}
+
 std::string stage_words(const std::vector<int>& stages) {
     std::string text;
     for (int stage : stages) text += (text.empty() ? "" : ",") + std::to_string(stage);
@@ -59,14 +66,16 @@ std::string stage_words(const std::vector<int>& stages) {
 }
 
 std::string memory_table(const Evaluation& evaluation) {
-    std::string text = fmt::format("Memory at the peak of each rank class, GiB ({:.1f} available, {})\n", core::to_gibibytes(evaluation.available_memory),
+    // Small models in MiB: a table of zeros says nothing.
+    const bool is_small = evaluation.peak_memory < core::gibibytes(2);
+    const auto in_unit = [&](core::Bytes bytes) { return core::to_gibibytes(bytes) * (is_small ? 1024 : 1); };
+    std::string text = fmt::format("Memory at the peak of each rank class, {} ({} available, {})\n", is_small ? "MiB" : "GiB", core::format(evaluation.available_memory),
                                    evaluation.fits ? "fits" : "DOES NOT FIT");
     text += "  pipeline  stages      peak  parameters  gradients  optimizer  activations  workspace  overhead\n";
     for (const ClassMemory& row : evaluation.memory)
         text += fmt::format("  {:>8}  {:<8} {:>7.2f}  {:>10.2f}  {:>9.2f}  {:>9.2f}  {:>11.2f}  {:>9.2f}  {:>8.2f}{}\n", row.pipeline, stage_words(row.stages),
-                            core::to_gibibytes(row.peak), core::to_gibibytes(row.parameters), core::to_gibibytes(row.gradients),
-                            core::to_gibibytes(row.optimizer), core::to_gibibytes(row.activations), core::to_gibibytes(row.workspace),
-                            core::to_gibibytes(row.overhead), row.peak > evaluation.available_memory ? "  <- too much" : "");
+                            in_unit(row.peak), in_unit(row.parameters), in_unit(row.gradients), in_unit(row.optimizer), in_unit(row.activations), in_unit(row.workspace),
+                            in_unit(row.overhead), row.peak > evaluation.available_memory ? "  <- too much" : "");
     return text;
 }
 
@@ -137,7 +146,7 @@ std::string text_report(const Evaluation& evaluation, const model::ModelGraph& g
     text += fmt::format("          {} of the model a device, MFU {:.1f} %; {} with recomputation\n", core::format(evaluation.model_flops_per_gpu),
                         evaluation.mfu * 100, core::format(evaluation.hardware_flops_per_gpu));
     if (evaluation.rate.value > 0)
-        text += fmt::format("Cost      {} USD an hour, {} USD per million samples\n", rate_words(core::to_dollars_per_hour(evaluation.rate)),
+        text += fmt::format("Cost      {} USD an hour{}, {} USD per million samples\n", rate_words(core::to_dollars_per_hour(evaluation.rate)), price_words(cluster.instance),
                             rate_words(evaluation.rate.value * 1e6 / evaluation.samples_per_second));
     text += "\n" + memory_table(evaluation) + "\n" + breakdown_bars(evaluation);
     if (!evaluation.assumptions.empty()) {

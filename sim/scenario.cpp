@@ -271,7 +271,9 @@ std::optional<Scenario> read_scenario(const Value& document, const std::string& 
     if (!file || !graph || !machines || diagnostics.has_errors()) return std::nullopt;
     scenario.file = std::move(*file);
     check_precision(scenario.file.plan, machines->instance.device, document, diagnostics);
-    schedule::check_plan(scenario.file.plan, *graph, machines->device_count(), document.find("plan"), diagnostics);
+    // CPU ranks may outnumber the cores: they share them.
+    const int devices = machines->instance.device.has_concurrent_streams ? machines->device_count() : std::max(machines->device_count(), scenario.file.plan.layout.ranks());
+    schedule::check_plan(scenario.file.plan, *graph, devices, document.find("plan"), diagnostics);
     if (diagnostics.has_errors()) return std::nullopt;
     scenario.graph = std::move(*graph);
     scenario.cluster = std::move(*machines);
