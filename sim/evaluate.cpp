@@ -9,6 +9,7 @@
 
 #include "schedule/lower.h"
 #include "schedule/partition.h"
+#include "schedule/pipeline/registry.h"
 #include "schedule/verify.h"
 #include "sim/breakdown.h"
 #include "sim/pricing.h"
@@ -66,7 +67,8 @@ struct Task {
 std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& diagnostics) {
     const std::optional<schedule::Schedule> order = schedule::make_schedule(task.plan, diagnostics, micro_batches);
     if (!order) return std::nullopt;
-    const auto lowered = std::make_shared<const schedule::Program>(schedule::lower(task.plan, task.graph, *order, {.micro_batches = micro_batches}));
+    const auto lowered = std::make_shared<const schedule::Program>(
+        schedule::lower(task.plan, task.graph, *order, {.micro_batches = micro_batches, .has_optimizer = !order->is_forward_only}));
     const schedule::Program& program = *lowered;
     if (task.options.verifies) {
         const std::vector<schedule::Violation> violations = schedule::verify(program);
@@ -239,7 +241,9 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     evaluation.samples_per_second = plan.global_batch() / result->step.value;
     evaluation.tokens_per_second = evaluation.samples_per_second * static_cast<double>(graph.tokens_per_sample);
     // Backward needs twice the FLOPs of forward: the gradients of inputs and of weights (Megatron-LM, arXiv 2104.04473, appendix).
-    const core::Flops model_flops = model::forward_flops_per_sample(graph) * (3.0 * plan.global_batch());
+    const schedule::PipelineSchedule* order = schedule::find_pipeline_schedule(plan.schedule);
+    const double forwards = order && order->is_forward_only ? 1.0 : 3.0;
+    const core::Flops model_flops = model::forward_flops_per_sample(graph) * (forwards * plan.global_batch());
     const double ranks = plan.layout.ranks();
     evaluation.model_flops_per_gpu = model_flops / result->step / ranks;
     evaluation.hardware_flops_per_gpu = (model_flops + result->recompute_flops) / result->step / ranks;
