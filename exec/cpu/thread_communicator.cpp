@@ -1,0 +1,194 @@
+#include "exec/cpu/thread_communicator.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <list>
+#include <mutex>
+
+#include <fmt/core.h>
+
+#include "exec/cpu/kernels.h"
+
+namespace exec::cpu {
+
+namespace {
+
+struct Message {
+    int from = 0;
+    Tag tag = 0;
+    std::span<const float> data;
+    std::shared_ptr<const void> keeper;
+    Communicator::Ticket ticket = 0;
+};
+
+struct Mailbox {
+    std::mutex mutex;
+    std::condition_variable arrived;
+    std::list<Message> messages;
+    std::atomic<std::uint64_t> arrivals{0};
+};
+
+// Sends of one rank that have been taken, in any order.
+struct Outbox {
+    std::mutex mutex;
+    std::condition_variable taken;
+    std::vector<Communicator::Ticket> open;
+    std::atomic<std::uint64_t> taken_count{0};
+    Communicator::Ticket next = 1;
+};
+
+// Polling pays while the peer is about to act; a sleeping thread takes some 50 us to wake.
+constexpr int polls = 20000;
+
+}  // namespace
+
+struct ThreadNetwork::State {
+    State(int ranks, core::Seconds limit, bool spinning)
+        : mailboxes(static_cast<std::size_t>(ranks)),
+          outboxes(static_cast<std::size_t>(ranks)),
+          activities(static_cast<std::size_t>(ranks)),
+          time_limit(limit),
+          spins(spinning) {}
+
+    std::vector<Mailbox> mailboxes;
+    std::vector<Outbox> outboxes;
+    std::vector<std::atomic<const std::string*>> activities;
+    const core::Seconds time_limit;
+    const bool spins;
+    std::atomic<bool> stopped{false};
+    std::mutex reason_mutex;
+    std::string reason;
+};
+
+ThreadNetwork::ThreadNetwork(int ranks, core::Seconds time_limit, bool spins) : state_(std::make_unique<State>(ranks, time_limit, spins)) {}
+
+ThreadNetwork::~ThreadNetwork() = default;
+
+void ThreadNetwork::stop(const std::string& reason) {
+    {
+        const std::lock_guard lock(state_->reason_mutex);
+        if (state_->reason.empty()) state_->reason = reason;
+    }
+    state_->stopped = true;
+    for (Mailbox& box : state_->mailboxes) {
+        const std::lock_guard lock(box.mutex);
+        box.arrived.notify_all();
+    }
+    for (Outbox& box : state_->outboxes) {
+        const std::lock_guard lock(box.mutex);
+        box.taken.notify_all();
+    }
+}
+
+class ThreadCommunicator : public Communicator {
+public:
+    ThreadCommunicator(ThreadNetwork& network, int rank) : network_(network), state_(*network.state_), rank_(rank) {}
+
+    int rank() const override { return rank_; }
+    int size() const override { return static_cast<int>(state_.mailboxes.size()); }
+
+    Ticket start_send(int peer, Tag tag, std::span<const float> data, std::shared_ptr<const void> keeper) override {
+        Outbox& outbox = state_.outboxes[static_cast<std::size_t>(rank_)];
+        Ticket ticket;
+        {
+            const std::lock_guard lock(outbox.mutex);
+            ticket = outbox.next++;
+            outbox.open.push_back(ticket);
+        }
+        Mailbox& mailbox = state_.mailboxes[static_cast<std::size_t>(peer)];
+        {
+            const std::lock_guard lock(mailbox.mutex);
+            mailbox.messages.push_back({rank_, tag, data, std::move(keeper), ticket});
+            mailbox.arrivals.fetch_add(1, std::memory_order_release);
+        }
+        mailbox.arrived.notify_one();
+        return ticket;
+    }
+
+    void finish(Ticket ticket) override {
+        Outbox& outbox = state_.outboxes[static_cast<std::size_t>(rank_)];
+        const auto is_taken = [&] { return std::find(outbox.open.begin(), outbox.open.end(), ticket) == outbox.open.end(); };
+        wait_until(outbox.mutex, outbox.taken, outbox.taken_count, is_taken, [&] { return fmt::format("for the receiver of its message {}", ticket); });
+    }
+
+    void receive(int peer, Tag tag, std::span<float> into, Arrival arrival) override {
+        Mailbox& mailbox = state_.mailboxes[static_cast<std::size_t>(rank_)];
+        Message message;
+        const auto has_come = [&] {
+            for (auto it = mailbox.messages.begin(); it != mailbox.messages.end(); ++it)
+                if (it->from == peer && it->tag == tag) {
+                    message = std::move(*it);
+                    mailbox.messages.erase(it);
+                    return true;
+                }
+            return false;
+        };
+        wait_until(mailbox.mutex, mailbox.arrived, mailbox.arrivals, has_come, [&] { return fmt::format("for a message of rank {}", peer); });
+        core::require(message.data.size() == into.size(), "sender and receiver of a message agree on its length");
+        if (arrival == Arrival::adds) kernels().accumulate(static_cast<std::int64_t>(into.size()), message.data.data(), into.data());
+        else std::memcpy(into.data(), message.data.data(), into.size_bytes());
+        message.keeper.reset();
+        Outbox& outbox = state_.outboxes[static_cast<std::size_t>(peer)];
+        {
+            const std::lock_guard lock(outbox.mutex);
+            std::erase(outbox.open, message.ticket);
+            outbox.taken_count.fetch_add(1, std::memory_order_release);
+        }
+        outbox.taken.notify_one();
+    }
+
+    void set_activity(const std::string* activity) override { state_.activities[static_cast<std::size_t>(rank_)] = activity; }
+
+private:
+    template <class Condition, class Words>
+    void wait_until(std::mutex& mutex, std::condition_variable& changed, const std::atomic<std::uint64_t>& changes, const Condition& holds,
+                    const Words& what_for) {
+        std::unique_lock lock(mutex);
+        if (holds()) return;
+        if (state_.spins) {
+            for (int round = 0; round < polls; ++round) {
+                const std::uint64_t seen = changes.load(std::memory_order_acquire);
+                lock.unlock();
+                while (round < polls && changes.load(std::memory_order_acquire) == seen && !state_.stopped.load(std::memory_order_relaxed)) {
+                    ++round;
+                    relax();
+                }
+                lock.lock();
+                if (holds()) return;
+                if (state_.stopped) break;
+            }
+        }
+        const auto deadline = std::chrono::steady_clock::now() +
+                              std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(state_.time_limit.value));
+        while (!holds()) {
+            if (state_.stopped) {
+                const std::lock_guard reason(state_.reason_mutex);
+                throw Stopped(state_.reason);
+            }
+            if (changed.wait_until(lock, deadline) == std::cv_status::timeout && !holds()) {
+                lock.unlock();
+                std::string text = fmt::format("rank {} waited {} {}", rank_, core::format(state_.time_limit), what_for());
+                for (std::size_t r = 0; r < state_.activities.size(); ++r)
+                    if (const std::string* activity = state_.activities[r]) text += fmt::format("\n  rank {} is at: {}", r, *activity);
+                network_.stop(text);
+                throw core::MachineError(text);
+            }
+        }
+    }
+
+    static void relax() {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+    }
+
+    ThreadNetwork& network_;
+    ThreadNetwork::State& state_;
+    const int rank_;
+};
+
+std::unique_ptr<Communicator> ThreadNetwork::communicator(int rank) { return std::make_unique<ThreadCommunicator>(*this, rank); }
+
+}  // namespace exec::cpu
