@@ -1,0 +1,25 @@
+// Values of parameters that do not depend on the plan: by seed, global name and global element.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "model/operator.h"
+
+namespace exec {
+
+// Consecutive elements of a parameter that a tensor-parallel rank holds: [global, global + count) lie at [local, local + count) of its share.
+struct ElementRun {
+    std::int64_t local = 0, global = 0, count = 0;
+};
+// Ascending in `local`. A split dimension of several blocks (packed q, k, v; gate and up) is divided block by block. What no run covers is padding and zero.
+std::vector<ElementRun> element_runs(const model::Parameter& parameter, int tensor_degree, int tensor_rank);
+
+// Elements [first, first + count) of the whole parameter at the start of training.
+void initialize(const model::Parameter& parameter, std::uint64_t seed, std::int64_t first, std::int64_t count, float* values);
+
+// A key that depends on text, the same everywhere.
+std::uint64_t key_of(std::uint64_t seed, std::string_view name);
+
+}  // namespace exec
