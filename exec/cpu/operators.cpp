@@ -1,0 +1,462 @@
+#include "exec/cpu/operators.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include <fmt/core.h>
+
+#include "core/diagnostics.h"
+#include "core/random.h"
+#include "exec/cpu/kernels.h"
+#include "model/rank_share.h"
+
+namespace exec::cpu {
+
+using model::OperatorKind;
+
+namespace {
+
+Unary unary_of(const model::Operator& op) {
+    switch (op.kind) {
+        case OperatorKind::gelu:
+        case OperatorKind::gated_gelu: return op.attributes.is_tanh_approximation ? Unary::gelu_tanh : Unary::gelu;
+        case OperatorKind::relu: return Unary::relu;
+        case OperatorKind::silu:
+        case OperatorKind::gated_silu: return Unary::silu;
+        default: return Unary::tanh;
+    }
+}
+
+// Press et al., arXiv 2108.12409: a geometric sequence, with every other value of the next one when the heads are no power of two.
+double alibi_slope(std::int64_t heads, std::int64_t head) {
+    std::int64_t power = 1;
+    while (2 * power <= heads) power *= 2;
+    if (head < power) return std::pow(2.0, -8.0 * static_cast<double>(head + 1) / static_cast<double>(power));
+    return std::pow(2.0, -4.0 * static_cast<double>(2 * (head - power) + 1) / static_cast<double>(power));
+}
+
+ImageShape image_shape(const model::ModelGraph& graph, const model::Operator& op, std::int64_t samples) {
+    const std::vector<std::int64_t>&in = graph.tensor(op.inputs[0]).shape, &out = graph.tensor(op.output).shape;
+    ImageShape shape;
+    shape.samples = samples;
+    shape.channels = in[0];
+    shape.rows = in[1];
+    shape.columns = in[2];
+    shape.out_channels = out[0];
+    shape.out_rows = out[1];
+    shape.out_columns = out[2];
+    shape.kernel_y = op.attributes.kernel_y;
+    shape.kernel_x = op.attributes.kernel_x;
+    shape.stride = op.attributes.stride;
+    shape.padding = op.attributes.padding;
+    return shape;
+}
+
+const std::int64_t* ids(const float* pointer) { return reinterpret_cast<const std::int64_t*>(pointer); }
+
+}  // namespace
+
+Operators::Operators(const model::ModelGraph& graph, const model::CostContext& context, int tensor_rank, std::uint64_t seed)
+    : graph_(graph), context_(context), tensor_rank_(tensor_rank), seed_(seed) {
+    for (std::size_t i = 0; i < graph.operators.size(); ++i) {
+        const model::Operator& o = graph.operators[i];
+        if (o.kind != OperatorKind::attention) continue;
+        const auto index = static_cast<std::int32_t>(i);
+        if (o.attributes.is_rotary) {
+            Rotation& rotation = rotations_[index];
+            rotation.dimension = static_cast<std::int64_t>(o.attributes.rotary_fraction * static_cast<double>(o.attributes.head_dimension)) / 2 * 2;
+            const std::int64_t half = rotation.dimension / 2, tokens = graph.tensor(o.inputs[0]).shape[0];
+            for (std::int64_t t = 0; t < tokens; ++t)
+                for (std::int64_t j = 0; j < half; ++j) {
+                    const double angle =
+                        static_cast<double>(t) * std::pow(o.attributes.rotary_base, -2.0 * static_cast<double>(j) / static_cast<double>(rotation.dimension));
+                    rotation.cosines.push_back(static_cast<float>(std::cos(angle)));
+                    rotation.sines.push_back(static_cast<float>(std::sin(angle)));
+                }
+        }
+        if (o.attributes.has_alibi) {
+            const std::int64_t heads = model::rank_heads(o, o.attributes.heads, context);
+            for (std::int64_t h = 0; h < heads; ++h)
+                slopes_[index].push_back(static_cast<float>(alibi_slope(o.attributes.heads, (o.in_parallel_region ? tensor_rank * heads : 0) + h)));
+        }
+    }
+}
+
+std::string Operators::obstacle(const model::ModelGraph&, const model::Operator& op) {
+    switch (op.kind) {
+        case OperatorKind::prepend_token:
+        case OperatorKind::merge_patches:
+        case OperatorKind::mixture_of_experts: return fmt::format("operators of kind {}", model::name_of(op.kind));
+        case OperatorKind::attention:
+            if (op.attributes.has_relative_bias) return "attention with a relative position bias";
+            if (op.attributes.is_cross_attention) return "cross-attention";
+            if (op.attributes.local_window > 0) return "attention inside local windows";
+            return {};
+        default: return {};
+    }
+}
+
+Operators::Sizes Operators::sizes_of(model::TensorId tensor) const {
+    const model::RankMatrix matrix = model::rank_matrix(graph_, tensor, context_);
+    Sizes sizes{matrix.rows, matrix.columns, 0};
+    const std::int64_t whole = rows_per_sample(tensor) * context_.micro_batch;
+    if (sizes.rows < whole) sizes.first_row = tensor_rank_ * sizes.rows;
+    return sizes;
+}
+
+std::int64_t Operators::rows_per_sample(model::TensorId tensor) const {
+    const model::Tensor& t = graph_.tensor(tensor);
+    std::int64_t rows = 1;
+    for (std::size_t i = 0; i + 1 < t.shape.size(); ++i) rows *= t.shape[i];
+    return rows;
+}
+
+std::int64_t Operators::elements(model::TensorId tensor) const {
+    const Sizes sizes = sizes_of(tensor);
+    return sizes.rows * sizes.columns;
+}
+
+std::int64_t Operators::parameter_rows(model::ParameterId parameter, int dimension) const {
+    return model::rank_extent(graph_.parameter(parameter), dimension, context_);
+}
+
+Operators::Classes Operators::classes_of(model::TensorId logits) const {
+    const Sizes sizes = sizes_of(logits);
+    const std::int64_t whole = graph_.tensor(logits).shape.back();
+    const std::int64_t first = sizes.columns < whole ? tensor_rank_ * sizes.columns : 0;
+    return {sizes.rows, sizes.columns, first, std::clamp<std::int64_t>(whole - first, 0, sizes.columns)};
+}
+
+std::uint64_t mask_key(std::uint64_t seed, std::int64_t step, std::int64_t op, std::int64_t sample) {
+    std::uint64_t key = core::mix64(seed + 1);
+    for (const std::int64_t part : {step, op, sample}) key = core::mix64(key + static_cast<std::uint64_t>(part));
+    return key;
+}
+
+std::uint64_t Operators::random_key(model::OperatorId id, const MicroBatchPlace& place, std::int64_t sample) const {
+    return mask_key(seed_, place.step, id.index, place.samples[static_cast<std::size_t>(sample)]);
+}
+
+void Operators::embedding(const model::Operator& o, const Operands& x) const {
+    const Sizes y = sizes_of(o.output);
+    const std::int64_t table = parameter_rows(o.parameters[0], 0), whole = graph_.parameter(o.parameters[0]).shape[0];
+    const std::int64_t first = table < whole ? tensor_rank_ * table : 0;
+    for (std::int64_t r = 0; r < y.rows; ++r) {
+        const std::int64_t id = ids(x.inputs[0])[y.first_row + r] - first;
+        float* row = x.output + r * y.columns;
+        if (id >= 0 && id < table) std::memcpy(row, x.parameters[0] + id * y.columns, static_cast<std::size_t>(y.columns) * sizeof(float));
+        else std::memset(row, 0, static_cast<std::size_t>(y.columns) * sizeof(float));
+    }
+}
+
+void Operators::embedding_weight(const model::Operator& o, const Operands& x, const float* dy, float* dtable) const {
+    const Sizes y = sizes_of(o.output);
+    const std::int64_t table = parameter_rows(o.parameters[0], 0), whole = graph_.parameter(o.parameters[0]).shape[0];
+    const std::int64_t first = table < whole ? tensor_rank_ * table : 0;
+    for (std::int64_t r = 0; r < y.rows; ++r) {
+        const std::int64_t id = ids(x.inputs[0])[y.first_row + r] - first;
+        if (id >= 0 && id < table) kernels().accumulate(y.columns, dy + r * y.columns, dtable + id * y.columns);
+    }
+}
+
+void Operators::dropout(model::OperatorId id, const Operands& x, const MicroBatchPlace& place) const {
+    const model::TensorId tensor = op(id).output;
+    const Sizes y = sizes_of(tensor);
+    const std::int64_t per_sample = rows_per_sample(tensor), width = graph_.tensor(tensor).shape.back();
+    const std::int64_t first_column = y.columns < width ? tensor_rank_ * y.columns : 0;
+    auto* mask = static_cast<std::uint8_t*>(x.extra);
+    for (std::int64_t r = 0; r < y.rows; ++r) {
+        const std::int64_t row = y.first_row + r, at = r * y.columns;
+        kernels().dropout(random_key(id, place, row / per_sample), row % per_sample * width + first_column, y.columns,
+                          static_cast<float>(op(id).attributes.probability), x.inputs[0] + at, x.output + at, mask + at);
+    }
+}
+
+// Forward when dy is null.
+void Operators::attention(model::OperatorId id, const Operands& x, const MicroBatchPlace& place, const float* dy, float* dx) const {
+    const model::Operator& o = op(id);
+    const model::Attributes& a = o.attributes;
+    AttentionShape shape;
+    shape.samples = context_.micro_batch;
+    shape.tokens = graph_.tensor(o.inputs[0]).shape[0];
+    shape.heads = model::rank_heads(o, a.heads, context_);
+    shape.kv_heads = model::rank_heads(o, a.kv_heads, context_);
+    shape.head_dimension = a.head_dimension;
+    shape.is_causal = a.is_causal;
+    shape.window = a.window;
+    shape.scale = static_cast<float>(a.softmax_scale > 0 ? a.softmax_scale : 1.0 / std::sqrt(static_cast<double>(a.head_dimension)));
+    shape.first_head = o.in_parallel_region ? tensor_rank_ * shape.heads : 0;
+    if (const auto rotation = rotations_.find(id.index); rotation != rotations_.end()) {
+        shape.rotary_dimension = rotation->second.dimension;
+        shape.cosines = rotation->second.cosines.data();
+        shape.sines = rotation->second.sines.data();
+    }
+    if (const auto slopes = slopes_.find(id.index); slopes != slopes_.end()) shape.alibi_slopes = slopes->second.data();
+    std::vector<std::uint64_t> keys;
+    if (a.probability > 0) {
+        shape.dropout = static_cast<float>(a.probability);
+        for (std::int64_t sample = 0; sample < shape.samples; ++sample) keys.push_back(random_key(id, place, sample));
+        shape.dropout_keys = keys.data();
+    }
+    AttentionSaved saved;
+    const std::int64_t scores = shape.samples * shape.heads * shape.tokens * shape.tokens;
+    if (context_.attention == model::AttentionImplementation::flash) {
+        saved.log_sums = static_cast<float*>(x.extra);
+    } else {
+        saved.probabilities = static_cast<float*>(x.extra);
+        if (a.probability > 0) {
+            saved.dropped = saved.probabilities + scores;
+            saved.mask = reinterpret_cast<std::uint8_t*>(saved.dropped + scores);
+        }
+    }
+    if (!dy) kernels().attention(shape, x.inputs[0], x.output, saved);
+    else kernels().attention_backward(shape, x.inputs[0], x.output, saved, dy, dx);
+}
+
+// Per row: logarithm of the sum of exponentials over all classes, and the label's logit.
+void Operators::log_sums(const model::Operator& o, const Operands& x, std::vector<float>& sums, std::vector<float>& labels) const {
+    const Classes classes = classes_of(o.inputs[0]);
+    const int blocks = classes.columns < graph_.tensor(o.inputs[0]).shape.back() ? context_.tensor_parallel : 1;
+    sums.resize(static_cast<std::size_t>(classes.rows));
+    labels.assign(static_cast<std::size_t>(classes.rows), 0);
+    for (std::int64_t r = 0; r < classes.rows; ++r) {
+        const auto part = [&](int block) { return x.inputs[1] + (block * classes.rows + r) * 3; };
+        float maximum = part(0)[0], sum = 0;
+        for (int block = 1; block < blocks; ++block) maximum = std::max(maximum, part(block)[0]);
+        for (int block = 0; block < blocks; ++block) {
+            sum += part(block)[1] * std::exp(part(block)[0] - maximum);
+            labels[static_cast<std::size_t>(r)] += part(block)[2];
+        }
+        sums[static_cast<std::size_t>(r)] = maximum + std::log(sum);
+    }
+}
+
+void Operators::cross_entropy(const model::Operator& o, const Operands& x) const {
+    const Classes classes = classes_of(o.inputs[0]);
+    std::vector<float> sums, labels;
+    log_sums(o, x, sums, labels);
+    double total = 0;
+    for (std::size_t r = 0; r < sums.size(); ++r) total += static_cast<double>(sums[r]) - static_cast<double>(labels[r]);
+    std::fill_n(x.output, elements(o.output), static_cast<float>(total / static_cast<double>(classes.rows)));
+    if (!context_.fused_cross_entropy) kernels().softmax(classes.rows, classes.columns, classes.valid, x.inputs[0], sums.data(), static_cast<float*>(x.extra));
+}
+
+void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatchPlace& place) const {
+    const model::Operator& o = op(id);
+    const Kernels& k = kernels();
+    const Sizes y = sizes_of(o.output);
+    const std::int64_t count = y.rows * y.columns;
+    const auto epsilon = static_cast<float>(o.attributes.epsilon);
+    auto* extra = static_cast<float*>(x.extra);
+    switch (o.kind) {
+        case OperatorKind::input:
+        case OperatorKind::flatten:
+        case OperatorKind::parallel_enter:
+        case OperatorKind::parallel_exit: break;  // views, or performed by a collective
+        case OperatorKind::embedding: embedding(o, x); break;
+        case OperatorKind::position_embedding: {
+            const std::int64_t tokens = graph_.tensor(o.output).shape[0];
+            for (std::int64_t r = 0; r < y.rows; ++r)
+                k.add(y.columns, x.inputs[0] + r * y.columns, x.parameters[0] + ((y.first_row + r) % tokens + o.attributes.position_offset) * y.columns,
+                      x.output + r * y.columns);
+            break;
+        }
+        case OperatorKind::linear: {
+            const std::int64_t inputs = parameter_rows(o.parameters[0], 1);
+            const float* in = x.inputs[0];
+            if (o.attributes.input_scale != 1.0) {
+                k.scale(y.rows * inputs, static_cast<float>(o.attributes.input_scale), in, extra);
+                in = extra;
+            }
+            k.product(false, true, y.rows, y.columns, inputs, 1, in, inputs, x.parameters[0], inputs, x.output, y.columns, false);
+            // Partial sums: the bias counts once.
+            const bool is_partial = graph_.tensor(o.output).split == model::TensorSplit::partial && context_.tensor_parallel > 1;
+            if (o.attributes.has_bias && (!is_partial || tensor_rank_ == 0)) k.add_row(y.rows, y.columns, x.parameters[1], x.output);
+            break;
+        }
+        case OperatorKind::layer_norm:
+            k.layer_norm(y.rows, y.columns, epsilon, x.inputs[0], x.parameters[0], o.attributes.has_bias ? x.parameters[1] : nullptr, x.output, extra);
+            break;
+        case OperatorKind::rms_norm: k.rms_norm(y.rows, y.columns, epsilon, x.inputs[0], x.parameters[0], x.output, extra); break;
+        case OperatorKind::batch_norm:
+            k.batch_norm(image_shape(graph_, o, context_.micro_batch), epsilon, x.inputs[0], x.parameters[0], x.parameters[1], x.output, extra);
+            break;
+        case OperatorKind::attention: attention(id, x, place, nullptr, nullptr); break;
+        case OperatorKind::gelu:
+        case OperatorKind::relu:
+        case OperatorKind::silu:
+        case OperatorKind::tanh: k.unary(unary_of(o), count, x.inputs[0], x.output); break;
+        case OperatorKind::gated_silu:
+        case OperatorKind::gated_gelu: k.gated(unary_of(o), y.rows, y.columns, x.inputs[0], x.output); break;
+        case OperatorKind::dropout: dropout(id, x, place); break;
+        case OperatorKind::add: k.add(count, x.inputs[0], x.inputs[1], x.output); break;
+        case OperatorKind::conv2d:
+            k.convolution(image_shape(graph_, o, context_.micro_batch), x.inputs[0], x.parameters[0], o.attributes.has_bias ? x.parameters[1] : nullptr,
+                          x.output);
+            break;
+        case OperatorKind::max_pool:
+            k.max_pool(image_shape(graph_, o, context_.micro_batch), x.inputs[0], x.output, static_cast<std::int64_t*>(x.extra));
+            break;
+        case OperatorKind::average_pool: k.average_pool(image_shape(graph_, o, context_.micro_batch), x.inputs[0], x.output); break;
+        case OperatorKind::transpose: {
+            const std::int64_t leading = graph_.tensor(o.inputs[0]).shape[0], rest = count / context_.micro_batch / leading;
+            for (std::int64_t b = 0; b < context_.micro_batch; ++b)
+                for (std::int64_t i = 0; i < leading; ++i)
+                    for (std::int64_t j = 0; j < rest; ++j) x.output[(b * rest + j) * leading + i] = x.inputs[0][(b * leading + i) * rest + j];
+            break;
+        }
+        case OperatorKind::average_tokens: {
+            const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0];
+            std::fill_n(x.output, count, 0.0f);
+            for (std::int64_t b = 0; b < y.rows; ++b) {
+                k.sum_rows(tokens, y.columns, x.inputs[0] + b * tokens * y.columns, x.output + b * y.columns);
+                k.scale(y.columns, 1.0f / static_cast<float>(tokens), x.output + b * y.columns, x.output + b * y.columns);
+            }
+            break;
+        }
+        case OperatorKind::select_first_token: {
+            const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0];
+            for (std::int64_t b = 0; b < y.rows; ++b)
+                std::memcpy(x.output + b * y.columns, x.inputs[0] + b * tokens * y.columns, static_cast<std::size_t>(y.columns) * sizeof(float));
+            break;
+        }
+        case OperatorKind::select_positions: {
+            const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0], selected = graph_.tensor(o.output).shape[0];
+            for (std::int64_t r = 0; r < y.rows; ++r)
+                std::memcpy(x.output + r * y.columns, x.inputs[0] + (r / selected * tokens + ids(x.inputs[1])[r]) * y.columns,
+                            static_cast<std::size_t>(y.columns) * sizeof(float));
+            break;
+        }
+        case OperatorKind::loss_statistics: {
+            const Classes c = classes_of(o.inputs[0]);
+            k.loss_statistics(c.rows, c.columns, c.valid, c.first, x.inputs[0], ids(x.inputs[1]), x.output);
+            break;
+        }
+        case OperatorKind::cross_entropy: cross_entropy(o, x); break;
+        case OperatorKind::prepend_token:
+        case OperatorKind::merge_patches:
+        case OperatorKind::mixture_of_experts: core::require(false, "operators without a kernel are refused before anything runs"); break;
+    }
+}
+
+void Operators::backward_input(model::OperatorId id, const Operands& x, const float* dy, const std::vector<float*>& dx, const MicroBatchPlace& place) const {
+    const model::Operator& o = op(id);
+    const Kernels& k = kernels();
+    const Sizes y = sizes_of(o.output);
+    const std::int64_t count = y.rows * y.columns;
+    const auto* extra = static_cast<const float*>(x.extra);
+    if (o.kind == OperatorKind::add) {
+        for (float* gradient : dx)
+            if (gradient) k.accumulate(count, dy, gradient);
+        return;
+    }
+    if (dx.empty() || !dx[0]) return;
+    switch (o.kind) {
+        case OperatorKind::position_embedding: k.accumulate(count, dy, dx[0]); break;
+        case OperatorKind::linear: {
+            const std::int64_t inputs = parameter_rows(o.parameters[0], 1);
+            k.product(false, false, y.rows, inputs, y.columns, static_cast<float>(o.attributes.input_scale), dy, y.columns, x.parameters[0], inputs, dx[0],
+                      inputs, true);
+            break;
+        }
+        case OperatorKind::layer_norm: k.layer_norm_backward(y.rows, y.columns, x.inputs[0], extra, x.parameters[0], dy, dx[0]); break;
+        case OperatorKind::rms_norm: k.rms_norm_backward(y.rows, y.columns, x.inputs[0], extra, x.parameters[0], dy, dx[0]); break;
+        case OperatorKind::batch_norm:
+            k.batch_norm_backward(image_shape(graph_, o, context_.micro_batch), x.inputs[0], extra, x.parameters[0], dy, dx[0]);
+            break;
+        case OperatorKind::attention: attention(id, x, place, dy, dx[0]); break;
+        case OperatorKind::gelu:
+        case OperatorKind::silu: k.unary_backward(unary_of(o), count, x.inputs[0], dy, dx[0]); break;
+        case OperatorKind::relu:
+        case OperatorKind::tanh: k.unary_backward(unary_of(o), count, x.output, dy, dx[0]); break;
+        case OperatorKind::gated_silu:
+        case OperatorKind::gated_gelu: k.gated_backward(unary_of(o), y.rows, y.columns, x.inputs[0], dy, dx[0]); break;
+        case OperatorKind::dropout:
+            k.dropout_backward(count, static_cast<float>(o.attributes.probability), static_cast<const std::uint8_t*>(x.extra), dy, dx[0]);
+            break;
+        case OperatorKind::conv2d: k.convolution_backward(image_shape(graph_, o, context_.micro_batch), x.parameters[0], dy, dx[0]); break;
+        case OperatorKind::max_pool:
+            k.max_pool_backward(image_shape(graph_, o, context_.micro_batch), static_cast<const std::int64_t*>(x.extra), dy, dx[0]);
+            break;
+        case OperatorKind::average_pool: k.average_pool_backward(image_shape(graph_, o, context_.micro_batch), dy, dx[0]); break;
+        case OperatorKind::transpose: {
+            const std::int64_t leading = graph_.tensor(o.inputs[0]).shape[0], rest = count / context_.micro_batch / leading;
+            for (std::int64_t b = 0; b < context_.micro_batch; ++b)
+                for (std::int64_t i = 0; i < leading; ++i)
+                    for (std::int64_t j = 0; j < rest; ++j) dx[0][(b * leading + i) * rest + j] += dy[(b * rest + j) * leading + i];
+            break;
+        }
+        case OperatorKind::average_tokens: {
+            const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0];
+            for (std::int64_t r = 0; r < y.rows * tokens; ++r)
+                for (std::int64_t c = 0; c < y.columns; ++c) dx[0][r * y.columns + c] += dy[r / tokens * y.columns + c] / static_cast<float>(tokens);
+            break;
+        }
+        case OperatorKind::select_first_token: {
+            const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0];
+            for (std::int64_t b = 0; b < y.rows; ++b) k.accumulate(y.columns, dy + b * y.columns, dx[0] + b * tokens * y.columns);
+            break;
+        }
+        case OperatorKind::select_positions: {
+            const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0], selected = graph_.tensor(o.output).shape[0];
+            for (std::int64_t r = 0; r < y.rows; ++r)
+                k.accumulate(y.columns, dy + r * y.columns, dx[0] + (r / selected * tokens + ids(x.inputs[1])[r]) * y.columns);
+            break;
+        }
+        case OperatorKind::cross_entropy: {
+            const Classes c = classes_of(o.inputs[0]);
+            const float factor = *dy / static_cast<float>(c.rows);
+            if (!context_.fused_cross_entropy) {
+                k.cross_entropy_backward(c.rows, c.columns, c.first, c.valid, factor, extra, ids(x.inputs[2]), dx[0]);
+                break;
+            }
+            std::vector<float> sums, labels;
+            log_sums(o, x, sums, labels);
+            float* p = scratch(7, c.columns);
+            for (std::int64_t r = 0; r < c.rows; ++r) {
+                k.softmax(1, c.columns, c.valid, x.inputs[0] + r * c.columns, &sums[static_cast<std::size_t>(r)], p);
+                k.cross_entropy_backward(1, c.columns, c.first, c.valid, factor, p, ids(x.inputs[2]) + r, dx[0] + r * c.columns);
+            }
+            break;
+        }
+        default: break;
+    }
+}
+
+void Operators::backward_weight(model::OperatorId id, const Operands& x, const float* dy, const std::vector<float*>& dparameters) const {
+    const model::Operator& o = op(id);
+    const Kernels& k = kernels();
+    const Sizes y = sizes_of(o.output);
+    const auto* extra = static_cast<const float*>(x.extra);
+    switch (o.kind) {
+        case OperatorKind::embedding: embedding_weight(o, x, dy, dparameters[0]); break;
+        case OperatorKind::position_embedding: {
+            const std::int64_t tokens = graph_.tensor(o.output).shape[0];
+            for (std::int64_t r = 0; r < y.rows; ++r)
+                k.accumulate(y.columns, dy + r * y.columns, dparameters[0] + ((y.first_row + r) % tokens + o.attributes.position_offset) * y.columns);
+            break;
+        }
+        case OperatorKind::linear: {
+            const std::int64_t inputs = parameter_rows(o.parameters[0], 1);
+            const float* in = o.attributes.input_scale != 1.0 ? extra : x.inputs[0];
+            k.product(true, false, y.columns, inputs, y.rows, 1, dy, y.columns, in, inputs, dparameters[0], inputs, true);
+            if (o.attributes.has_bias) k.sum_rows(y.rows, y.columns, dy, dparameters[1]);
+            break;
+        }
+        case OperatorKind::layer_norm:
+            k.layer_norm_weights(y.rows, y.columns, x.inputs[0], extra, dy, dparameters[0], o.attributes.has_bias ? dparameters[1] : nullptr);
+            break;
+        case OperatorKind::rms_norm: k.rms_norm_weights(y.rows, y.columns, x.inputs[0], extra, dy, dparameters[0]); break;
+        case OperatorKind::batch_norm:
+            k.batch_norm_weights(image_shape(graph_, o, context_.micro_batch), x.inputs[0], extra, dy, dparameters[0], dparameters[1]);
+            break;
+        case OperatorKind::conv2d:
+            k.convolution_weights(image_shape(graph_, o, context_.micro_batch), x.inputs[0], dy, dparameters[0],
+                                  o.attributes.has_bias ? dparameters[1] : nullptr);
+            break;
+        default: break;
+    }
+}
+
+}  // namespace exec::cpu

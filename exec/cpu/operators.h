@@ -1,0 +1,81 @@
+// One operator of the graph on one rank: shapes, shares of tensor parallelism and places in the batch are resolved here, arithmetic is in kernels.h.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/cost.h"
+#include "model/model_graph.h"
+
+namespace exec::cpu {
+
+// Arrays of an operator on this rank, row-major, tensors as model::tensor_bytes counts them. Ids are 64-bit integers behind the same pointers.
+struct Operands {
+    std::vector<float*> inputs;  // null where nothing needs the values (backward)
+    float* output = nullptr;
+    std::vector<const float*> parameters;
+    void* extra = nullptr;  // of model::saved_for_backward(...).extra bytes
+};
+
+// The place of a micro-batch in training: what random masks depend on.
+struct MicroBatchPlace {
+    std::int64_t step = 0;
+    std::vector<std::int64_t> samples;  // global numbers
+};
+
+// What a random mask of an operator starts from: the same whatever the plan.
+std::uint64_t mask_key(std::uint64_t seed, std::int64_t step, std::int64_t op, std::int64_t sample);
+
+class Operators {
+public:
+    Operators(const model::ModelGraph& graph, const model::CostContext& context, int tensor_rank, std::uint64_t seed);
+
+    // `statistics_blocks`: of how many ranks cross_entropy's statistics hold the parts.
+    void forward(model::OperatorId op, const Operands& operands, const MicroBatchPlace& place) const;
+    // Adds to the gradients of the inputs; null where none is wanted. cross_entropy takes dy = one number, the weight of its micro-batch.
+    void backward_input(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dx, const MicroBatchPlace& place) const;
+    // Adds to the gradients of the parameters.
+    void backward_weight(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dparameters) const;
+
+    // Why this operator cannot run here ("relative position bias"), or empty.
+    static std::string obstacle(const model::ModelGraph& graph, const model::Operator& op);
+
+private:
+    struct Rotation {
+        std::int64_t dimension = 0;
+        std::vector<float> cosines, sines;
+    };
+    struct Sizes {
+        std::int64_t rows = 0, columns = 0;  // of the output on this rank
+        std::int64_t first_row = 0;          // of its rows among those of the whole micro-batch
+    };
+
+    const model::Operator& op(model::OperatorId id) const { return graph_.op(id); }
+    Sizes sizes_of(model::TensorId tensor) const;
+    std::int64_t rows_per_sample(model::TensorId tensor) const;
+    std::int64_t elements(model::TensorId tensor) const;
+    std::int64_t parameter_rows(model::ParameterId parameter, int dimension) const;
+    struct Classes {
+        std::int64_t rows, columns, first, valid;
+    };
+    Classes classes_of(model::TensorId logits) const;
+    void embedding(const model::Operator& op, const Operands& operands) const;
+    void embedding_weight(const model::Operator& op, const Operands& operands, const float* dy, float* dtable) const;
+    void dropout(model::OperatorId id, const Operands& operands, const MicroBatchPlace& place) const;
+    void attention(model::OperatorId id, const Operands& operands, const MicroBatchPlace& place, const float* dy, float* dx) const;
+    void cross_entropy(const model::Operator& op, const Operands& operands) const;
+    void log_sums(const model::Operator& op, const Operands& operands, std::vector<float>& sums, std::vector<float>& labels) const;
+    std::uint64_t random_key(model::OperatorId id, const MicroBatchPlace& place, std::int64_t sample) const;
+
+    const model::ModelGraph& graph_;
+    const model::CostContext context_;
+    const int tensor_rank_;
+    const std::uint64_t seed_;
+    std::map<std::int32_t, Rotation> rotations_;         // by operator
+    std::map<std::int32_t, std::vector<float>> slopes_;  // ALiBi, of this rank's heads
+};
+
+}  // namespace exec::cpu

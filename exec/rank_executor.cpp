@@ -1,0 +1,335 @@
+#include "exec/rank_executor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/core.h>
+
+#include "model/rank_share.h"
+
+namespace exec {
+
+using model::OperatorKind;
+using model::TensorId;
+using schedule::ComputePhase;
+using schedule::Instruction;
+using schedule::InstructionKind;
+using schedule::MemoryKind;
+using schedule::PayloadKind;
+using schedule::Sharding;
+
+namespace {
+
+bool trains(const schedule::RankProgram& list) {
+    return std::any_of(list.instructions.begin(), list.instructions.end(), [](const Instruction& i) { return i.kind == InstructionKind::zero_gradients; });
+}
+
+// A gathered copy lives until the last computation that reads it before it is gathered anew.
+std::vector<std::vector<std::int32_t>> releases_of(const schedule::RankProgram& list, const model::ModelGraph& graph,
+                                                   const std::vector<std::int32_t>& bucket_of) {
+    std::vector<std::vector<std::int32_t>> result(list.instructions.size());
+    std::vector<std::int64_t> last_reader(list.buckets.size(), -1);
+    std::vector<char> is_gathered(list.buckets.size(), 0);
+    const auto release = [&](std::size_t bucket) {
+        if (is_gathered[bucket] && last_reader[bucket] >= 0) result[static_cast<std::size_t>(last_reader[bucket])].push_back(static_cast<std::int32_t>(bucket));
+        last_reader[bucket] = -1;
+    };
+    for (std::size_t i = 0; i < list.instructions.size(); ++i) {
+        const Instruction& instruction = list.instructions[i];
+        if (instruction.kind == InstructionKind::collective && instruction.payload == PayloadKind::parameter) {
+            release(static_cast<std::size_t>(instruction.bucket));
+            is_gathered[static_cast<std::size_t>(instruction.bucket)] = 1;
+        }
+        if (instruction.kind != InstructionKind::compute || instruction.phase == ComputePhase::backward_weight) continue;
+        for (std::int32_t op = instruction.operators.begin; op < instruction.operators.end; ++op)
+            for (const model::ParameterId parameter : graph.operators[static_cast<std::size_t>(op)].parameters)
+                last_reader[static_cast<std::size_t>(bucket_of[static_cast<std::size_t>(parameter.index)])] = static_cast<std::int64_t>(i);
+    }
+    for (std::size_t bucket = 0; bucket < list.buckets.size(); ++bucket) release(bucket);
+    return result;
+}
+
+}  // namespace
+
+RankExecutor::RankExecutor(const schedule::Program& program, const model::ModelGraph& graph, const InputReader& inputs, const RunOptions& options,
+                           Communicator& communicator, const std::vector<StagePlan>& stage_plans, const std::vector<std::string>& activities)
+    : program_(program),
+      graph_(graph),
+      context_(program.plan.cost_context()),
+      inputs_(inputs),
+      options_(options),
+      communicator_(communicator),
+      stage_plans_(stage_plans),
+      activities_(activities),
+      list_(program.classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(communicator.rank())])]),
+      place_(schedule::coordinates_of(program.plan.layout, communicator.rank())),
+      operators_(graph, context_, place_.tensor, options.seed),
+      account_(std::make_shared<MemoryAccount>(fmt::format("rank {}", communicator.rank()))),
+      parameter_places_(graph.parameters.size()),
+      micro_batches_(program.stages.size()) {
+    const std::vector<int> shard_group =
+        schedule::process_group(program.plan.layout, schedule::GroupKind::shard, communicator.rank(), program.plan.effective_shard_degree());
+    const auto piece = static_cast<int>(std::find(shard_group.begin(), shard_group.end(), communicator.rank()) - shard_group.begin());
+    std::vector<std::int32_t> bucket_of(graph.parameters.size(), -1);
+    buckets_.reserve(list_.buckets.size());
+    for (std::size_t b = 0; b < list_.buckets.size(); ++b) {
+        const schedule::ParameterBucket& bucket = list_.buckets[b];
+        buckets_.emplace_back(graph, program.plan, bucket, place_.tensor, piece, options.seed, trains(list_), account_);
+        for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+            const auto parameter = static_cast<std::size_t>(bucket.parameters[i].index);
+            parameter_places_[parameter] = {static_cast<std::int32_t>(b), bucket.offsets[i]};
+            bucket_of[parameter] = static_cast<std::int32_t>(b);
+        }
+    }
+    releases_.resize(list_.instructions.size());
+    if (program.plan.shards(Sharding::parameters)) releases_ = releases_of(list_, graph, bucket_of);
+    for (std::size_t s = 0; s < program.stages.size(); ++s)
+        if (is_here(static_cast<std::int32_t>(s))) micro_batches_[s].resize(static_cast<std::size_t>(program.micro_batches));
+    loss_weight_ = 1.0f / static_cast<float>(program.micro_batches * program.plan.layout.data);
+}
+
+bool RankExecutor::is_here(std::int32_t stage) const {
+    return stage >= 0 && stage < static_cast<std::int32_t>(program_.stages.size()) && program_.stages[static_cast<std::size_t>(stage)].rank == place_.pipeline;
+}
+
+int RankExecutor::peer_rank(std::int32_t pipeline) const { return schedule::rank_of(program_.plan.layout, {place_.data, place_.tensor, pipeline}); }
+
+std::size_t RankExecutor::bytes(TensorId id) const { return static_cast<std::size_t>(model::tensor_bytes(graph_, id, context_).value + 0.5); }
+
+void RankExecutor::step(std::int64_t step, std::vector<InstructionTime>& times) {
+    step_ = step;
+    step_loss_ = 0;
+    loss_.reset();
+    for (std::uint32_t i = 0; i < list_.instructions.size(); ++i) {
+        communicator_.set_activity(&activities_[i]);
+        const Clock::time_point start = Clock::now();
+        perform(list_.instructions[i]);
+        for (const std::int32_t bucket : releases_[i]) buckets_[static_cast<std::size_t>(bucket)].release_parameters();
+        times.push_back({i, start, Clock::now()});
+    }
+    if (is_here(static_cast<std::int32_t>(program_.stages.size()) - 1)) loss_ = step_loss_;
+    for (auto& stage : micro_batches_)
+        for (MicroBatch& state : stage) state = MicroBatch{};
+}
+
+void RankExecutor::perform(const Instruction& instruction) {
+    switch (instruction.kind) {
+        case InstructionKind::compute: compute(instruction); break;
+        case InstructionKind::send: send(instruction); break;
+        case InstructionKind::receive: receive(instruction); break;
+        case InstructionKind::collective: collective(instruction); break;
+        case InstructionKind::optimizer_step:
+            for (std::size_t b = 0; b < buckets_.size(); ++b)
+                if (instruction.bucket < 0 || instruction.bucket == static_cast<std::int32_t>(b)) buckets_[b].update(program_.plan.optimizer, step_);
+            break;
+        case InstructionKind::zero_gradients:
+            for (BucketState& bucket : buckets_) bucket.zero_gradients();
+            break;
+    }
+}
+
+RankExecutor::MicroBatch& RankExecutor::micro_batch(std::int32_t stage, std::int32_t index) {
+    MicroBatch& state = micro_batches_[static_cast<std::size_t>(stage)][static_cast<std::size_t>(index)];
+    if (!state.tensors.empty()) return state;
+    state.tensors.resize(graph_.tensors.size());
+    state.gradients.resize(graph_.tensors.size());
+    state.extras.resize(static_cast<std::size_t>(plan_of(stage).operators.size()));
+    state.kept_gradients.resize(state.extras.size());
+    state.place.step = step_;
+    const schedule::Plan& plan = program_.plan;
+    for (int i = 0; i < plan.micro_batch; ++i)
+        state.place.samples.push_back(global_sample(step_, place_.data, plan.layout.data, program_.micro_batches, plan.micro_batch, index, i));
+    return state;
+}
+
+// Stages that follow one another on this rank hand their tensors over without a transfer.
+void RankExecutor::take_over_activations(std::int32_t stage, std::int32_t index) {
+    MicroBatch& state = micro_batch(stage, index);
+    if (state.has_forward_input) return;
+    state.has_forward_input = true;
+    const std::int32_t list = program_.stages[static_cast<std::size_t>(stage)].receives;
+    if (list < 0 || !is_here(stage - 1)) return;
+    MicroBatch& before = micro_batch(stage - 1, index);
+    const StagePlan &from = plan_of(stage - 1), &to = plan_of(stage);
+    for (const TensorId id : program_.tensor_lists[static_cast<std::size_t>(list)]) {
+        const auto source = static_cast<std::size_t>(from.storage[static_cast<std::size_t>(id.index)]);
+        state.tensors[static_cast<std::size_t>(to.storage[static_cast<std::size_t>(id.index)])] = before.tensors[source];
+        if (!from.is_saved[source]) before.tensors[source].reset();
+    }
+}
+
+void RankExecutor::take_over_gradients(std::int32_t stage, std::int32_t index) {
+    MicroBatch& state = micro_batch(stage, index);
+    if (state.has_backward_input) return;
+    state.has_backward_input = true;
+    const std::int32_t list = program_.stages[static_cast<std::size_t>(stage)].sends;
+    if (list < 0 || !is_here(stage + 1)) return;
+    MicroBatch& after = micro_batch(stage + 1, index);
+    for (const TensorId id : program_.tensor_lists[static_cast<std::size_t>(list)]) {
+        BufferPointer& source = after.gradients[static_cast<std::size_t>(plan_of(stage + 1).gradient_storage[static_cast<std::size_t>(id.index)])];
+        state.gradients[static_cast<std::size_t>(plan_of(stage).gradient_storage[static_cast<std::size_t>(id.index)])] = std::move(source);
+    }
+}
+
+BufferPointer& RankExecutor::tensor(MicroBatch& state, const StagePlan& plan, TensorId id) {
+    const auto storage = static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(id.index)]);
+    BufferPointer& buffer = state.tensors[storage];
+    if (!buffer) {
+        const bool is_kept = plan.is_saved[storage] || plan.is_received[storage];
+        buffer = make_buffer(account_,
+                             is_kept                 ? MemoryKind::activations
+                             : plan.is_sent[storage] ? MemoryKind::communication
+                                                     : MemoryKind::workspace,
+                             bytes(TensorId(static_cast<std::int32_t>(storage))));
+    }
+    return buffer;
+}
+
+BufferPointer& RankExecutor::gradient(MicroBatch& state, const StagePlan& plan, TensorId id) {
+    const auto storage = static_cast<std::size_t>(plan.gradient_storage[static_cast<std::size_t>(id.index)]);
+    BufferPointer& buffer = state.gradients[storage];
+    if (!buffer) {
+        buffer = make_buffer(account_, plan.is_received[storage] ? MemoryKind::communication : MemoryKind::workspace,
+                             bytes(TensorId(static_cast<std::int32_t>(storage))));
+        buffer->fill_zero();
+    }
+    return buffer;
+}
+
+void RankExecutor::read_input(MicroBatch& state, const StagePlan& plan, TensorId id) {
+    const auto storage = static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(id.index)]);
+    if (state.tensors[storage]) return;
+    Buffer& buffer = *tensor(state, plan, id);
+    const auto count = static_cast<std::size_t>(model::element_count(graph_.tensor(id).shape));
+    for (std::size_t i = 0; i < state.place.samples.size(); ++i) {
+        if (graph_.tensor(id).type == core::DataType::int64) inputs_.read(id, state.place.samples[i], std::span(buffer.integers() + i * count, count));
+        else inputs_.read(id, state.place.samples[i], std::span(buffer.data() + i * count, count));
+    }
+}
+
+cpu::Operands RankExecutor::operands(MicroBatch& state, const StagePlan& plan, std::int32_t index) {
+    const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
+    cpu::Operands result;
+    for (const TensorId id : op.inputs) {
+        // Stages read their own data: an input that an earlier stage declares is read here too.
+        if (graph_.op(graph_.tensor(id).producer).kind == OperatorKind::input) read_input(state, plan, id);
+        const BufferPointer& buffer = state.tensors[static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(id.index)])];
+        result.inputs.push_back(buffer ? buffer->data() : nullptr);
+    }
+    const BufferPointer& output = state.tensors[static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.output.index)])];
+    result.output = output ? output->data() : nullptr;
+    const BufferPointer& extra = state.extras[static_cast<std::size_t>(index - plan.operators.begin)];
+    result.extra = extra ? extra->data() : nullptr;
+    return result;
+}
+
+void RankExecutor::compute(const Instruction& instruction) {
+    MicroBatch& state = micro_batch(instruction.stage, instruction.micro_batch);
+    if (instruction.phase == ComputePhase::forward || instruction.phase == ComputePhase::recompute) {
+        take_over_activations(instruction.stage, instruction.micro_batch);
+        forward(state, instruction);
+    } else {
+        take_over_gradients(instruction.stage, instruction.micro_batch);
+        backward(state, instruction);
+    }
+}
+
+void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
+    const StagePlan& plan = plan_of(instruction.stage);
+    const bool is_again = instruction.phase == ComputePhase::recompute;
+    for (std::int32_t i = instruction.operators.begin; i < instruction.operators.end; ++i) {
+        const model::Operator& op = graph_.operators[static_cast<std::size_t>(i)];
+        const StagePlan::OperatorPlan& own = plan.plan_of(i);
+        if (op.kind == OperatorKind::input) {
+            if (!op.output.is_valid() || graph_.tensor(op.output).consumers.empty()) continue;
+            read_input(state, plan, op.output);
+            finish_forward(state, plan, i, is_again);
+            continue;
+        }
+        BufferPointer& extra = state.extras[static_cast<std::size_t>(i - plan.operators.begin)];
+        if (own.extra_bytes > 0 && !extra)
+            extra = make_buffer(account_, own.drops_extra_after_forward && !is_again ? MemoryKind::workspace : MemoryKind::activations, own.extra_bytes);
+        tensor(state, plan, op.output);
+        cpu::Operands x = operands(state, plan, i);
+        for (const model::ParameterId id : op.parameters) {
+            const ParameterPlace& at = parameter_places_[static_cast<std::size_t>(id.index)];
+            x.parameters.push_back(buckets_[static_cast<std::size_t>(at.bucket)].parameters() + at.offset);
+        }
+        operators_.forward(model::OperatorId(i), x, state.place);
+        const model::Tensor& output = graph_.tensor(op.output);
+        if (!is_again && output.consumers.empty() && !output.is_activation) step_loss_ += static_cast<double>(x.output[0]) * static_cast<double>(loss_weight_);
+        finish_forward(state, plan, i, is_again);
+    }
+}
+
+void RankExecutor::finish_forward(MicroBatch& state, const StagePlan& plan, std::int32_t op, bool is_again) {
+    const StagePlan::OperatorPlan& own = plan.plan_of(op);
+    if (!is_again && own.drops_extra_after_forward) state.extras[static_cast<std::size_t>(op - plan.operators.begin)].reset();
+    const std::vector<std::int32_t>& freed = is_again ? own.free_after_recompute : own.free_after_forward;
+    for (const std::int32_t storage : freed) state.tensors[static_cast<std::size_t>(storage)].reset();
+}
+
+void RankExecutor::backward(MicroBatch& state, const Instruction& instruction) {
+    for (std::int32_t i = instruction.operators.end - 1; i >= instruction.operators.begin; --i)
+        backward_operator(state, instruction.stage, i, instruction.phase);
+}
+
+void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std::int32_t index, ComputePhase phase) {
+    const StagePlan& plan = plan_of(stage);
+    const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
+    const auto relative = static_cast<std::size_t>(index - plan.operators.begin);
+    BufferPointer& dy = phase == ComputePhase::backward_weight
+                            ? state.kept_gradients[relative]
+                            : state.gradients[static_cast<std::size_t>(plan.gradient_storage[static_cast<std::size_t>(op.output.index)])];
+    const bool is_loss = op.kind == OperatorKind::cross_entropy;
+    if (op.kind != OperatorKind::input && (dy || (is_loss && phase != ComputePhase::backward_weight))) {
+        cpu::Operands x = operands(state, plan, index);
+        const float* gradient_of_output = is_loss ? &loss_weight_ : dy->data();
+        if (phase != ComputePhase::backward_weight) {
+            for (const model::ParameterId id : op.parameters) {
+                const ParameterPlace& at = parameter_places_[static_cast<std::size_t>(id.index)];
+                x.parameters.push_back(buckets_[static_cast<std::size_t>(at.bucket)].parameters() + at.offset);
+            }
+            std::vector<float*> dx;
+            const std::int32_t output_gradient = plan.gradient_storage[static_cast<std::size_t>(op.output.index)];
+            for (const TensorId id : op.inputs) {
+                const auto t = static_cast<std::size_t>(id.index);
+                // A view's gradient is its input's already.
+                const bool is_wanted = plan.has_gradient[t] && plan.gradient_storage[t] != output_gradient;
+                dx.push_back(is_wanted ? gradient(state, plan, id)->data() : nullptr);
+            }
+            operators_.backward_input(model::OperatorId(index), x, gradient_of_output, dx, state.place);
+        }
+        if (phase != ComputePhase::backward_input && !op.parameters.empty()) {
+            std::vector<float*> dparameters;
+            for (const model::ParameterId id : op.parameters) {
+                const ParameterPlace& at = parameter_places_[static_cast<std::size_t>(id.index)];
+                dparameters.push_back(buckets_[static_cast<std::size_t>(at.bucket)].gradient() + at.offset);
+            }
+            operators_.backward_weight(model::OperatorId(index), x, gradient_of_output, dparameters);
+        }
+        if (phase == ComputePhase::backward_input && !op.parameters.empty()) state.kept_gradients[relative] = dy;
+    }
+    finish_backward(state, plan, index, phase);
+}
+
+void RankExecutor::finish_backward(MicroBatch& state, const StagePlan& plan, std::int32_t index, ComputePhase phase) {
+    const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
+    const auto relative = static_cast<std::size_t>(index - plan.operators.begin);
+    const StagePlan::OperatorPlan& own = plan.plan_of(index);
+    if (phase != ComputePhase::backward_weight) {
+        const std::int32_t output = plan.gradient_storage[static_cast<std::size_t>(op.output.index)];
+        const bool is_view = !op.inputs.empty() && plan.gradient_storage[static_cast<std::size_t>(op.inputs[0].index)] == output;
+        if (!is_view) state.gradients[static_cast<std::size_t>(output)].reset();
+    } else {
+        state.kept_gradients[relative].reset();
+    }
+    // What sequence parallelism gathered a second time has no use below its enter.
+    if (op.kind == OperatorKind::parallel_enter && context_.sequence_parallel) state.tensors[static_cast<std::size_t>(op.output.index)].reset();
+    const bool waits_for_weight = phase == ComputePhase::backward_input && !op.parameters.empty();
+    if (!waits_for_weight) state.extras[relative].reset();
+    const std::vector<std::int32_t>& freed = phase == ComputePhase::backward_input ? own.free_after_input : own.free_after_backward;
+    for (const std::int32_t storage : freed) state.tensors[static_cast<std::size_t>(storage)].reset();
+}
+
+}  // namespace exec

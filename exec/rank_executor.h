@@ -1,0 +1,102 @@
+// One rank at work: its instructions in list order, on its tensors and buckets, with what it measures.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "exec/bucket_state.h"
+#include "exec/communicator.h"
+#include "exec/cpu/operators.h"
+#include "exec/data.h"
+#include "exec/memory.h"
+#include "exec/run.h"
+#include "exec/stage_plan.h"
+
+namespace exec {
+
+using Clock = std::chrono::steady_clock;
+
+struct InstructionTime {
+    std::uint32_t instruction = 0;
+    Clock::time_point start, end;
+};
+
+class RankExecutor {
+public:
+    // `stage_plans` by virtual stage, `activities` by instruction; both outlive the executor.
+    RankExecutor(const schedule::Program& program, const model::ModelGraph& graph, const InputReader& inputs, const RunOptions& options,
+                 Communicator& communicator, const std::vector<StagePlan>& stage_plans, const std::vector<std::string>& activities);
+
+    // One step; its instruction times are appended to `times`.
+    void step(std::int64_t step, std::vector<InstructionTime>& times);
+    // The step's loss as this rank knows it; nothing on ranks without the last stage.
+    std::optional<double> loss() const { return loss_; }
+    MemoryAccount& memory() { return *account_; }
+    std::vector<BucketState>& buckets() { return buckets_; }
+    int tensor_rank() const { return place_.tensor; }
+
+private:
+    // Tensors of one micro-batch in one virtual stage, by storage; extras and kept gradients by operator relative to the stage.
+    struct MicroBatch {
+        std::vector<BufferPointer> tensors, gradients, extras, kept_gradients;
+        bool has_forward_input = false, has_backward_input = false;
+        cpu::MicroBatchPlace place;
+    };
+
+    void perform(const schedule::Instruction& instruction);
+    void compute(const schedule::Instruction& instruction);
+    void forward(MicroBatch& state, const schedule::Instruction& instruction);
+    void backward(MicroBatch& state, const schedule::Instruction& instruction);
+    void backward_operator(MicroBatch& state, std::int32_t stage, std::int32_t op, schedule::ComputePhase phase);
+    void finish_forward(MicroBatch& state, const StagePlan& plan, std::int32_t op, bool is_again);
+    void finish_backward(MicroBatch& state, const StagePlan& plan, std::int32_t op, schedule::ComputePhase phase);
+    void send(const schedule::Instruction& instruction);
+    void receive(const schedule::Instruction& instruction);
+    void collective(const schedule::Instruction& instruction);
+    void activation_collective(const schedule::Instruction& instruction);
+    void bucket_collective(const schedule::Instruction& instruction);
+    void reduce(const schedule::Instruction& instruction, std::span<float> data, Tag key);
+
+    MicroBatch& micro_batch(std::int32_t stage, std::int32_t micro_batch);
+    void take_over_activations(std::int32_t stage, std::int32_t micro_batch);
+    void take_over_gradients(std::int32_t stage, std::int32_t micro_batch);
+    const StagePlan& plan_of(std::int32_t stage) const { return stage_plans_[static_cast<std::size_t>(stage)]; }
+    bool is_here(std::int32_t stage) const;
+    std::size_t bytes(model::TensorId tensor) const;
+    BufferPointer& tensor(MicroBatch& state, const StagePlan& plan, model::TensorId id);    // made when absent
+    BufferPointer& gradient(MicroBatch& state, const StagePlan& plan, model::TensorId id);  // made of zeros when absent
+    void read_input(MicroBatch& state, const StagePlan& plan, model::TensorId id);
+    cpu::Operands operands(MicroBatch& state, const StagePlan& plan, std::int32_t op);
+    int peer_rank(std::int32_t pipeline) const;
+
+    const schedule::Program& program_;
+    const model::ModelGraph& graph_;
+    const model::CostContext context_;
+    const InputReader& inputs_;
+    const RunOptions& options_;
+    Communicator& communicator_;
+    const std::vector<StagePlan>& stage_plans_;
+    const std::vector<std::string>& activities_;
+    const schedule::RankProgram& list_;
+    const schedule::RankCoordinates place_;
+    const cpu::Operators operators_;
+    std::shared_ptr<MemoryAccount> account_;
+
+    std::vector<BucketState> buckets_;
+    struct ParameterPlace {
+        std::int32_t bucket = -1;
+        std::int64_t offset = 0;
+    };
+    std::vector<ParameterPlace> parameter_places_;        // by parameter
+    std::vector<std::vector<std::int32_t>> releases_;     // by instruction: buckets whose gathered parameters go after it
+    std::vector<std::vector<MicroBatch>> micro_batches_;  // [stage][micro-batch]
+    std::int64_t step_ = 0;
+    double step_loss_ = 0;
+    float loss_weight_ = 1;
+    std::optional<double> loss_;
+};
+
+}  // namespace exec

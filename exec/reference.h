@@ -1,0 +1,33 @@
+// The oracle: one rank, no plan, everything in double precision with loops of its own. Slow and obvious; nothing here is shared with the executor but the
+// definitions of data, initial values and random masks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "exec/data.h"
+#include "model/model_graph.h"
+#include "schedule/plan.h"
+
+namespace exec {
+
+struct ReferenceOptions {
+    int steps = 1;
+    std::uint64_t seed = 1234;
+};
+
+struct ReferenceResult {
+    std::vector<double> losses;                   // by step
+    std::vector<std::vector<double>> gradients;   // of the last step, by parameter
+    std::vector<std::vector<double>> parameters;  // after it
+};
+
+// The plan gives the batch (micro-batch, micro-batches, replicas) and the optimizer, nothing else.
+ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Plan& plan, std::shared_ptr<const DataSource> data,
+                              const ReferenceOptions& options);
+
+// Largest of |a - b| / max(|b|), over all elements.
+double relative_difference(const std::vector<float>& a, const std::vector<double>& b);
+
+}  // namespace exec

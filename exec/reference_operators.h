@@ -1,0 +1,27 @@
+// Operators of the oracle: forward, and backward that adds to gradients. Whole tensors of one micro-batch.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "exec/reference_matrix.h"
+#include "model/model_graph.h"
+
+namespace exec::reference {
+
+struct Context {
+    const model::ModelGraph& graph;
+    std::int64_t samples = 1;                    // of the micro-batch
+    std::vector<std::vector<double>> values;     // by tensor
+    std::vector<std::vector<double>> gradients;  // by tensor, empty until something contributes
+    std::vector<std::vector<std::int64_t>> ids;  // by tensor, for data
+    std::vector<std::vector<double>>* parameters = nullptr;
+    std::vector<std::vector<double>>* parameter_gradients = nullptr;
+    std::vector<std::vector<std::uint64_t>> mask_keys;  // [operator][sample], where the operator drops
+    double loss_weight = 1;
+};
+
+void forward(Context& context, model::OperatorId op);
+void backward(Context& context, model::OperatorId op);
+
+}  // namespace exec::reference

@@ -1,0 +1,56 @@
+// Interpreter 2 of a Program: a real clock. Every rank performs its list from top to bottom on this machine's processor; what is measured comes back in the
+// types in which the simulator predicts.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/diagnostics.h"
+#include "core/units.h"
+#include "exec/data.h"
+#include "model/model_graph.h"
+#include "schedule/program.h"
+#include "schedule/timeline.h"
+
+namespace exec {
+
+struct RunOptions {
+    int steps = 1;
+    int warm_up_steps = 0;  // performed and trained, but left out of the times (the first `warm_up_steps` of `steps`)
+    std::uint64_t seed = 1234;
+    core::Seconds time_limit{120};  // the longest a rank may wait for another before all are stopped
+    int ranks_per_node = 0;         // for the choice of collectives; 0 = all ranks on one
+    bool keeps_state = false;       // gradients of the last step and parameters after it, whole, in the result
+};
+
+struct RunResult {
+    std::vector<double> losses;                 // by step, mean over the global batch
+    std::vector<core::Seconds> step_times;      // by step, warm-up included
+    std::vector<schedule::Timeline> timelines;  // by step
+    schedule::MemoryTimeline memory;            // samples are of the last step; peaks of the whole run
+    std::string instruction_set;
+    // keeps_state: by parameter, unsplit.
+    std::vector<std::vector<float>> gradients, parameters;
+    double largest_copy_difference = 0;  // between copies of one parameter on different ranks, relative to its largest element
+};
+
+// What the CPU backend does not execute, each named, before anything is allocated.
+void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, core::Diagnostics& diagnostics);
+
+// Ranks as threads of this process. The Program must have passed schedule::verify and its plan check_runnable. A rank that fails or waits too long stops all
+// others: core::MachineError names it and its instruction.
+RunResult run(const schedule::Program& program, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data, const RunOptions& options);
+
+// Of the steps after the warm-up.
+struct StepTimes {
+    core::Seconds median, least, p95;
+};
+StepTimes summarize(const RunResult& result, int warm_up_steps);
+// The timeline of the step whose time is nearest to the median.
+const schedule::Timeline& median_timeline(const RunResult& result, int warm_up_steps);
+
+}  // namespace exec

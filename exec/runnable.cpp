@@ -1,0 +1,32 @@
+// What the CPU backend refuses, in words, before anything is allocated.
+#include <set>
+
+#include <fmt/core.h>
+
+#include "exec/cpu/operators.h"
+#include "exec/run.h"
+
+namespace exec {
+
+void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, core::Diagnostics& diagnostics) {
+    const auto refuse = [&](const char* key, std::string message, std::string hint) { diagnostics.error({}, key, std::move(message), std::move(hint)); };
+    if (plan.precision.compute != core::DataType::fp32 || plan.precision.parameters != core::DataType::fp32 || plan.precision.gradients != core::DataType::fp32)
+        refuse("plan.precision", fmt::format("the CPU backend computes in fp32, the plan in {}", core::name_of(plan.precision.compute)),
+               "set precision = \"fp32\"");
+    else if (plan.precision.has_master_parameters)
+        refuse("plan.precision", "the CPU backend keeps no second copy of fp32 parameters", "set precision = \"fp32\"");
+    if (plan.optimizer.kind == schedule::OptimizerKind::lamb) refuse("training.optimizer", "the CPU backend has no LAMB", "use sgd, adam or adamw");
+    std::set<std::string> obstacles;
+    for (const model::Operator& op : graph.operators) {
+        const std::string obstacle = cpu::Operators::obstacle(graph, op);
+        if (!obstacle.empty() && obstacles.insert(obstacle).second)
+            refuse("model", fmt::format("the CPU backend has no kernel for {}, which {} of {} needs", obstacle, op.name, graph.name),
+                   "it runs GPT, Llama, BERT and convolutional models");
+    }
+    if (plan.has_sequence_parallelism() && (plan.micro_batch * graph.tokens_per_sample) % plan.layout.tensor != 0)
+        refuse("plan.sequence_parallel",
+               fmt::format("{} tokens of a micro-batch cannot be divided into {} equal shares", plan.micro_batch * graph.tokens_per_sample, plan.layout.tensor),
+               "choose a micro_batch or sequence length that the tensor-parallel degree divides");
+}
+
+}  // namespace exec

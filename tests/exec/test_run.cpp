@@ -1,0 +1,145 @@
+#include <catch2/catch.hpp>
+
+#include "schedule/pipeline/registry.h"
+#include "tests/exec/tiny.h"
+
+TEST_CASE("one rank trains as the reference does") {
+    schedule::Plan plan = tiny::plan();
+    SECTION("GPT") { tiny::check_equal(tiny::compare(plan, tiny::gpt())); }
+    SECTION("GPT with dropout") { tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.2\nattention_dropout = 0.3"))); }
+    SECTION("Llama") { tiny::check_equal(tiny::compare(plan, tiny::llama())); }
+    SECTION("unfused attention") {
+        plan.attention = model::AttentionImplementation::unfused;
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.2\nattention_dropout = 0.3")));
+    }
+    SECTION("fused cross-entropy") {
+        plan.fused_cross_entropy = true;
+        tiny::check_equal(tiny::compare(plan, tiny::gpt()));
+    }
+}
+
+TEST_CASE("a pipeline of every registered schedule trains as the reference does") {
+    const model::ModelGraph graph = tiny::gpt(6);
+    for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules()) {
+        if (candidate.is_forward_only || candidate.is_asynchronous || candidate.is_bidirectional || candidate.has_segments) continue;
+        for (const int ranks : {2, 3, 4}) {
+            schedule::Plan plan = tiny::plan();
+            plan.schedule = candidate.name;
+            plan.layout.pipeline = ranks;
+            plan.micro_batches = 2 * ranks;
+            plan.micro_batch = 1;
+            plan.virtual_stages = candidate.least_chunks;
+            if (plan.stages() > static_cast<int>(graph.units.size())) continue;
+            core::Diagnostics diagnostics;
+            if (!schedule::make_schedule(plan, diagnostics)) continue;
+            INFO(candidate.name << " with " << ranks << " ranks");
+            tiny::check_equal(tiny::compare(plan, graph, 1));
+        }
+    }
+}
+
+TEST_CASE("mixed parallelism trains as the reference does") {
+    schedule::Plan plan = tiny::plan();
+    plan.layout.order = GENERATE(as<std::string>{}, "PDT", "TPD");
+    SECTION("pipeline 2 x data 2") {
+        plan.layout.pipeline = plan.layout.data = 2;
+        plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::gradients, schedule::Sharding::parameters);
+        INFO(schedule::name_of(plan.sharding));
+        tiny::check_equal(tiny::compare(plan, tiny::gpt()));
+    }
+    SECTION("pipeline 2 x tensor 2, tied embedding") {
+        plan.layout.pipeline = plan.layout.tensor = 2;
+        plan.sequence_parallel = GENERATE(false, true);
+        tiny::check_equal(tiny::compare(plan, tiny::gpt()));
+    }
+    SECTION("all three, with two virtual stages") {
+        plan.layout.pipeline = plan.layout.tensor = plan.layout.data = 2;
+        plan.virtual_stages = 2;
+        plan.schedule = "interleaved";
+        plan.sequence_parallel = GENERATE(false, true);
+        plan.recompute = GENERATE(schedule::Recompute::none, schedule::Recompute::full);
+        plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::gradients);
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(), 1));
+    }
+    SECTION("hybrid sharding: 2 of 4 replicas") {
+        plan.layout.data = 4;
+        plan.shard_degree = 2;
+        plan.sharding = GENERATE(schedule::Sharding::optimizer, schedule::Sharding::gradients, schedule::Sharding::parameters);
+        INFO(schedule::name_of(plan.sharding));
+        tiny::check_equal(tiny::compare(plan, tiny::gpt()));
+    }
+    SECTION("sharded parameters with recomputation") {
+        plan.layout.data = 2;
+        plan.sharding = schedule::Sharding::parameters;
+        plan.recompute = GENERATE(schedule::Recompute::selective, schedule::Recompute::full);
+        plan.overlaps_parameter_gathering = GENERATE(true, false);
+        tiny::check_equal(tiny::compare(plan, tiny::llama()));
+    }
+}
+
+TEST_CASE("BERT, convolutional networks and the other decoders train as the reference does") {
+    schedule::Plan plan = tiny::plan();
+    plan.micro_batches = 2;
+    SECTION("BERT with both losses, split in every way") {
+        const model::ModelGraph graph = tiny::model_of(
+            "family = 'bert'\nhidden = 16\nlayers = 2\nheads = 4\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\nmasked_positions = 2\ndropout = "
+            "0.1\nattention_dropout = 0.1");
+        plan.layout.pipeline = GENERATE(1, 2);
+        plan.layout.tensor = GENERATE(1, 2);
+        tiny::check_equal(tiny::compare(plan, graph));
+    }
+    SECTION("convnet") {
+        const model::ModelGraph graph =
+            tiny::model_of("family = 'convnet'\nimage_size = 8\nchannels = 1\nconvolutions = [3]\nkernel = 3\ndense = [12]\nclasses = 5");
+        plan.layout.pipeline = GENERATE(1, 2);
+        plan.layout.data = GENERATE(1, 2);
+        tiny::check_equal(tiny::compare(plan, graph));
+    }
+    SECTION("parallel residual, rotary on a part of the head") {
+        plan.layout.tensor = GENERATE(1, 2);
+        tiny::check_equal(tiny::compare(
+            plan,
+            tiny::model_of(
+                "family = 'gpt-neox'\nhidden = 16\nlayers = 2\nheads = 2\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\nrotary_fraction = 0.5")));
+    }
+    SECTION("ALiBi") {
+        plan.layout.tensor = GENERATE(1, 2);
+        tiny::check_equal(tiny::compare(
+            plan, tiny::model_of("family = 'bloom'\nhidden = 24\nlayers = 2\nheads = 6\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8")));
+    }
+    SECTION("sliding window") {
+        tiny::check_equal(tiny::compare(plan, tiny::model_of("family = 'mistral'\nhidden = 16\nffn = 24\nlayers = 2\nheads = 4\nkv_heads = 2\nvocabulary = "
+                                                             "30\nmax_positions = 80\nsequence_length = 80\nwindow = 5")));
+    }
+}
+
+TEST_CASE("losses stay with the reference over 20 steps of AdamW") {
+    schedule::Plan plan = tiny::plan();
+    plan.optimizer.kind = schedule::OptimizerKind::adamw;
+    plan.optimizer.learning_rate = 1e-3;
+    plan.optimizer.weight_decay = 0.1;
+    plan.layout.data = 2;
+    plan.sharding = schedule::Sharding::optimizer;
+    const tiny::Comparison comparison = tiny::compare(plan, tiny::gpt(2), 20);
+    CHECK(comparison.losses < 1e-5);
+    CHECK(comparison.run.losses.back() < comparison.run.losses.front());
+}
+
+TEST_CASE("data parallelism trains as the reference does") {
+    schedule::Plan plan = tiny::plan();
+    plan.layout.data = GENERATE(2, 3);
+    plan.overlaps_gradient_reduction = GENERATE(true, false);
+    plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::gradients, schedule::Sharding::parameters);
+    INFO(schedule::name_of(plan.sharding) << " over " << plan.layout.data);
+    tiny::check_equal(tiny::compare(plan, tiny::gpt()));
+}
+
+TEST_CASE("tensor parallelism trains as the reference does") {
+    schedule::Plan plan = tiny::plan();
+    plan.layout.tensor = 2;
+    plan.sequence_parallel = GENERATE(false, true);
+    plan.recompute = GENERATE(schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full);
+    INFO("sequence parallel " << plan.sequence_parallel << ", recompute " << schedule::name_of(plan.recompute));
+    SECTION("GPT") { tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.1\nattention_dropout = 0.1"))); }
+    SECTION("Llama") { tiny::check_equal(tiny::compare(plan, tiny::llama(2))); }
+}

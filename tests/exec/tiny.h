@@ -1,0 +1,117 @@
+// Models and Programs small enough to run in milliseconds.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <catch2/catch.hpp>
+
+#include "core/document.h"
+#include "exec/data.h"
+#include "exec/reference.h"
+#include "exec/run.h"
+#include "model/load.h"
+#include "schedule/lower.h"
+#include "schedule/partition.h"
+#include "schedule/plan_file.h"
+#include "schedule/verify.h"
+
+namespace tiny {
+
+inline model::ModelGraph model_of(const std::string& toml) {
+    core::Diagnostics diagnostics;
+    const auto document = core::parse_toml(toml, "test", diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(document);
+    const auto graph = model::load_model(*document, {}, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(graph);
+    return *graph;
+}
+
+inline model::ModelGraph gpt(int layers = 4, const std::string& more = "") {
+    return model_of("family = 'gpt'\nhidden = 16\nlayers = " + std::to_string(layers) +
+                    "\nheads = 4\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\n" + more);
+}
+inline model::ModelGraph llama(int layers = 4) {
+    return model_of("family = 'llama'\nhidden = 16\nffn = 24\nlayers = " + std::to_string(layers) +
+                    "\nheads = 4\nkv_heads = 2\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\n");
+}
+
+inline schedule::Plan plan() {
+    schedule::Plan plan;
+    plan.precision = {core::DataType::fp32, core::DataType::fp32, core::DataType::fp32, false};
+    plan.optimizer.kind = schedule::OptimizerKind::sgd;  // Adam divides by gradients, and so magnifies their rounding
+    plan.optimizer.learning_rate = 0.1;
+    plan.micro_batch = 2;
+    plan.micro_batches = 4;
+    plan.gradient_bucket = core::bytes(3000);
+    return plan;
+}
+
+inline schedule::Program program_of(schedule::Plan plan, const model::ModelGraph& graph) {
+    core::Diagnostics diagnostics;
+    exec::check_runnable(plan, graph, diagnostics);
+    if (plan.partition.first_units.empty()) {
+        const auto partition = schedule::complete_partition(plan, graph);
+        REQUIRE(partition);
+        plan.partition = *partition;
+    }
+    const auto order = schedule::make_schedule(plan, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(order);
+    REQUIRE_FALSE(diagnostics.has_errors());
+    schedule::Program program = schedule::lower(plan, graph, *order);
+    const auto violations = schedule::verify(program);
+    for (const auto& violation : violations) UNSCOPED_INFO(violation.rule << ": " << violation.message);
+    REQUIRE(violations.empty());
+    return program;
+}
+
+inline std::shared_ptr<const exec::DataSource> data_of(const model::ModelGraph& graph) {
+    core::Diagnostics diagnostics;
+    auto data = exec::load_data("", "", 7, graph, diagnostics);
+    REQUIRE(data);
+    return data;
+}
+
+struct Comparison {
+    double losses = 0, gradients = 0, parameters = 0, copies = 0;
+    std::string worst;
+    exec::RunResult run;
+};
+
+// Runs both; differences are relative to the largest value of the loss, of each gradient, of each parameter.
+inline Comparison compare(const schedule::Plan& plan, const model::ModelGraph& graph, int steps = 2) {
+    const schedule::Program program = program_of(plan, graph);
+    const auto data = data_of(graph);
+    exec::RunOptions options;
+    options.steps = steps;
+    options.keeps_state = true;
+    options.time_limit = core::seconds(20);
+    Comparison result;
+    result.run = exec::run(program, graph, data, options);
+    const exec::ReferenceResult reference = exec::run_reference(graph, plan, data, {steps, options.seed});
+    REQUIRE(result.run.losses.size() == reference.losses.size());
+    for (std::size_t i = 0; i < reference.losses.size(); ++i)
+        result.losses = std::max(result.losses, std::abs(result.run.losses[i] - reference.losses[i]) / std::abs(reference.losses[i]));
+    for (std::size_t p = 0; p < graph.parameters.size(); ++p) {
+        double largest = 0;  // biases of keys have no gradient but rounding
+        for (const double g : reference.gradients[p]) largest = std::max(largest, std::abs(g));
+        const double gradient = largest < 1e-7 ? 0 : exec::relative_difference(result.run.gradients[p], reference.gradients[p]);
+        if (gradient > result.gradients) result.worst = graph.parameters[p].name;
+        result.gradients = std::max(result.gradients, gradient);
+        result.parameters = std::max(result.parameters, exec::relative_difference(result.run.parameters[p], reference.parameters[p]));
+    }
+    result.copies = result.run.largest_copy_difference;
+    return result;
+}
+
+inline void check_equal(const Comparison& comparison) {
+    INFO("worst gradient: " << comparison.worst);
+    CHECK(comparison.losses < 1e-5);
+    CHECK(comparison.gradients < 1e-5);
+    CHECK(comparison.copies == 0);
+}
+
+}  // namespace tiny
