@@ -1,8 +1,14 @@
 // Generated schedules, lowered and run on the clock: figures of papers and frameworks.
 #include <catch2/catch.hpp>
 
+#include "cluster/load.h"
+#include "core/diagnostics.h"
+#include "core/value.h"
+#include "model/load.h"
 #include "schedule/lower.h"
+#include "schedule/partition.h"
 #include "schedule/pipeline/registry.h"
+#include "sim/pricing.h"
 #include "sim/simulate.h"
 
 namespace {
@@ -60,4 +66,40 @@ TEST_CASE("Megatron's interleaved 1F1B divides the bubble by the number of chunk
                 shape.micro_batches = p * rounds;
                 REQUIRE(makespan("interleaved-1f1b", shape, 1, 2) == (p * rounds * v + p - 1) * 3.0);
             }
+}
+
+TEST_CASE("folding changes nothing: every rank of a lowered plan has the times of its class") {
+    core::Diagnostics diagnostics;
+    const std::optional<model::ModelGraph> graph = model::load_model(std::string("gpt2"), {}, diagnostics);
+    core::Value table = core::Value::table();
+    table["instance"] = "p4d.24xlarge";
+    table["nodes"] = 2;
+    const std::optional<cluster::Cluster> cluster = cluster::load_cluster(table, diagnostics);
+    REQUIRE(graph.has_value());
+    REQUIRE(cluster.has_value());
+    for (schedule::Sharding sharding : {schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::parameters})
+        for (const schedule::ParallelLayout& layout :
+             {schedule::ParallelLayout{4, 2, 2, "PDT"}, schedule::ParallelLayout{2, 2, 4, "DPT"}, schedule::ParallelLayout{16, 1, 1, "PDT"}}) {
+            schedule::Plan plan;
+            plan.layout = layout;
+            plan.micro_batches = 5;
+            plan.sharding = sharding;
+            plan.sequence_parallel = layout.tensor > 1;
+            plan.partition = *schedule::complete_partition(plan, *graph);
+            const std::optional<schedule::Schedule> order = schedule::make_schedule(plan, diagnostics);
+            REQUIRE(order.has_value());
+            const schedule::Program program = schedule::lower(plan, *graph, *order);
+            std::optional<sim::CostModels> costs = sim::make_cost_models(*graph, *cluster, plan, diagnostics);
+            REQUIRE(costs.has_value());
+            const sim::PricedProgram priced = sim::price(program, *costs);
+            const sim::Simulation folded = sim::simulate(program, priced.durations);
+            const sim::Simulation whole = sim::simulate(program, priced.durations, {.is_folded = false});
+            REQUIRE(whole.timeline.spans.size() == 16);
+            REQUIRE(whole.timeline.makespan.value == folded.timeline.makespan.value);
+            for (std::size_t rank = 0; rank < 16; ++rank) {
+                const auto own = static_cast<std::size_t>(whole.timeline.class_of[rank]);
+                REQUIRE(whole.end[rank].value == folded.end[own].value);
+                REQUIRE(whole.memory.peak[rank].value == folded.memory.peak[own].value);
+            }
+        }
 }
