@@ -1,6 +1,7 @@
 #include "sim/performers.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "core/diagnostics.h"
@@ -35,7 +36,8 @@ Cast::Cast(const schedule::Program& program, bool is_folded) {
             performers.push_back({program.class_of_rank[rank], static_cast<std::int32_t>(rank), 0, {}, {}});
         }
     }
-    for (Performer& performer : performers) performer.group.fill(-1);
+    for (Performer& performer : performers)
+        performer.group.assign(group_kind_count + program.classes[static_cast<std::size_t>(performer.class_index)].buckets.size(), -1);
 
     // Lanes: performers of one pipeline coordinate in rank order.
     int coordinates = 1;
@@ -60,25 +62,34 @@ Cast::Cast(const schedule::Program& program, bool is_folded) {
     core::require(lanes_ == 1 || has_layout, "several classes at one pipeline coordinate need the layout");
 
     if (!has_layout) return;
-    std::map<std::vector<std::int32_t>, std::int32_t> index_of;
+    // `meeting` tells apart groups with the same members that meet for different reasons.
+    std::map<std::pair<std::vector<std::int32_t>, std::int64_t>, std::int32_t> index_of;
+    const auto join = [&](Performer& performer, std::size_t slot, const std::vector<int>& ranks, std::int64_t meeting) {
+        std::vector<std::int32_t> members;
+        for (int rank : ranks) members.push_back(performer_of_rank[static_cast<std::size_t>(rank)]);
+        std::sort(members.begin(), members.end());
+        members.erase(std::unique(members.begin(), members.end()), members.end());
+        const auto self = static_cast<std::int32_t>(&performer - performers.data());
+        if (members.size() < 2 || !std::binary_search(members.begin(), members.end(), self)) return;
+        const auto [entry, is_new] = index_of.try_emplace(std::pair(members, meeting), static_cast<std::int32_t>(groups.size()));
+        if (is_new) groups.push_back(std::move(members));
+        performer.group[slot] = entry->second;
+    };
     const int shard_degree = program.plan.effective_shard_degree();
     for (Performer& performer : performers) {
         for (schedule::GroupKind kind : group_kinds) {
             if (is_folded && lanes_ == 1 && kind != schedule::GroupKind::world && kind != schedule::GroupKind::pipeline &&
                 kind != schedule::GroupKind::tied_stages)
                 continue;  // the members are of one class
-            std::vector<std::int32_t> members;
-            for (int rank : process_group(layout, kind, performer.rank, shard_degree)) members.push_back(performer_of_rank[static_cast<std::size_t>(rank)]);
-            std::sort(members.begin(), members.end());
-            members.erase(std::unique(members.begin(), members.end()), members.end());
-            const auto self = static_cast<std::int32_t>(&performer - performers.data());
-            if (members.size() < 2 || !std::binary_search(members.begin(), members.end(), self)) continue;
-            // Two kinds with the same members still meet apart.
-            std::vector<std::int32_t> key = members;
-            key.push_back(-1 - static_cast<std::int32_t>(kind));
-            const auto [entry, is_new] = index_of.try_emplace(std::move(key), static_cast<std::int32_t>(groups.size()));
-            if (is_new) groups.push_back(std::move(members));
-            performer.group[static_cast<std::size_t>(kind)] = entry->second;
+            join(performer, static_cast<std::size_t>(kind), process_group(layout, kind, performer.rank, shard_degree), -1 - static_cast<std::int64_t>(kind));
+        }
+        const std::vector<schedule::ParameterBucket>& buckets = program.classes[static_cast<std::size_t>(performer.class_index)].buckets;
+        for (std::size_t b = 0; b < buckets.size(); ++b) {
+            if (buckets[b].tied_ranks.empty() || buckets[b].parameters.empty()) continue;
+            schedule::Instruction reduction;
+            reduction.group = schedule::GroupKind::tied_stages;
+            reduction.bucket = static_cast<std::int32_t>(b);
+            join(performer, Cast::slot_of(reduction), members_of(program, performer.rank, reduction), buckets[b].parameters.front().index);
         }
     }
 }

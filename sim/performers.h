@@ -1,7 +1,6 @@
 // Who performs a Program in a simulation: one representative per class (folded), or every rank; and how performers reach each other.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -19,14 +18,21 @@ struct Performer {
     // Performers at one pipeline coordinate are told apart by their lane. `peer_lane` is the lane transfers are received from, by pipeline coordinate.
     std::int32_t lane = 0;
     std::vector<std::int32_t> peer_lane;
-    std::array<std::int32_t, group_kind_count> group{};  // index into Cast::groups, -1: no other performer takes part
+    // By Cast::slot_of: index into Cast::groups, -1: no other performer takes part.
+    std::vector<std::int32_t> group;
 };
 
 struct Cast {
     Cast(const schedule::Program& program, bool is_folded);
 
     std::vector<Performer> performers;
-    std::vector<std::vector<std::int32_t>> groups;  // distinct sets of at least two performers, ascending
+    std::vector<std::vector<std::int32_t>> groups;  // sets of at least two performers that meet, ascending
+
+    // Collectives of one slot meet in list order. Each kind of group is a slot, and so is each tied bucket: its members are the ranks that hold a copy.
+    static std::size_t slot_of(const schedule::Instruction& collective) {
+        const bool is_tied = collective.group == schedule::GroupKind::tied_stages && collective.bucket >= 0;
+        return is_tied ? group_kind_count + static_cast<std::size_t>(collective.bucket) : static_cast<std::size_t>(collective.group);
+    }
 
     // Transfers are told apart by sending lane, payload, stage boundary and micro-batch.
     std::size_t channel_count() const {

@@ -29,6 +29,13 @@ ComputePrice optimizer_price(const schedule::Program& program, const schedule::R
     return compute.optimizer_step(elements, tensors);
 }
 
+// Pipeline coordinates that meet in a reduction of a tied bucket; empty for every other collective.
+const std::vector<std::int32_t>& tied_ranks(const schedule::RankProgram& list, const Instruction& collective) {
+    static const std::vector<std::int32_t> none;
+    const bool is_tied = collective.group == schedule::GroupKind::tied_stages && collective.bucket >= 0;
+    return is_tied ? list.buckets[static_cast<std::size_t>(collective.bucket)].tied_ranks : none;
+}
+
 }  // namespace
 
 std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan,
@@ -59,7 +66,8 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                 case InstructionKind::send: time = costs.communication.transfer(list.pipeline, instruction.peer, instruction.bytes); break;
                 case InstructionKind::receive: break;  // ends when the sender's transfer has arrived
                 case InstructionKind::collective:
-                    time = costs.communication.collective(instruction.collective, instruction.group, instruction.bytes, list.pipeline);
+                    time = costs.communication.collective(instruction.collective, instruction.group, instruction.bytes, list.pipeline,
+                                                          tied_ranks(list, instruction));
                     break;
             }
             durations.push_back(time + work.time());

@@ -68,6 +68,7 @@ public:
             const std::size_t count = list_of(p).instructions.size();
             states_[p].spans.resize(count);
             states_[p].active_from.resize(count);
+            states_[p].met.assign(cast_.performers[p].group.size(), 0);
         }
     }
 
@@ -97,7 +98,7 @@ public:
 private:
     struct State {
         std::size_t next = 0;
-        std::array<std::uint32_t, group_kind_count> met{};
+        std::vector<std::uint32_t> met;  // collectives ended, per slot
         std::vector<schedule::Span> spans;
         std::vector<core::Seconds> active_from;
     };
@@ -136,7 +137,7 @@ private:
             if (instruction.kind == InstructionKind::send)
                 transfers_[cast_.channel_of_send(cast_.performers[static_cast<std::size_t>(performer)], instruction)].start = time;
             if (instruction.kind == InstructionKind::collective) {
-                const std::int32_t group = cast_.performers[static_cast<std::size_t>(performer)].group[static_cast<std::size_t>(instruction.group)];
+                const std::int32_t group = cast_.performers[static_cast<std::size_t>(performer)].group[Cast::slot_of(instruction)];
                 if (group >= 0) {
                     arrive(performer, group, instruction, time);
                     return;
@@ -154,7 +155,7 @@ private:
     }
 
     Rendezvous& meeting_of(std::int32_t performer, std::int32_t group, const Instruction& instruction) {
-        const std::uint32_t number = states_[static_cast<std::size_t>(performer)].met[static_cast<std::size_t>(instruction.group)];
+        const std::uint32_t number = states_[static_cast<std::size_t>(performer)].met[Cast::slot_of(instruction)];
         std::vector<Rendezvous>& meetings = meetings_[static_cast<std::size_t>(group)];
         if (number >= meetings.size()) meetings.resize(number + 1);
         return meetings[number];
@@ -177,13 +178,12 @@ private:
         const Instruction& instruction = current(performer);
         const Performer& self = cast_.performers[static_cast<std::size_t>(performer)];
         if (instruction.kind == InstructionKind::collective) {
-            const std::int32_t group = self.group[static_cast<std::size_t>(instruction.group)];
+            const std::int32_t group = self.group[Cast::slot_of(instruction)];
             if (group >= 0) {
                 Rendezvous& meeting = meeting_of(performer, group, instruction);
                 if (++meeting.done < meeting.arrived) return;
                 const std::vector<std::int32_t> members = meeting.members;
-                const schedule::GroupKind kind = instruction.group;
-                for (std::int32_t member : members) ++states_[static_cast<std::size_t>(member)].met[static_cast<std::size_t>(kind)];
+                for (std::int32_t member : members) ++states_[static_cast<std::size_t>(member)].met[Cast::slot_of(current(member))];
                 for (std::int32_t member : members) end_instruction(member, time);
                 return;
             }

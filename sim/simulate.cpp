@@ -53,7 +53,7 @@ public:
             const std::size_t count = list_of(p).instructions.size();
             states_[p].spans.resize(count);
             states_[p].active_from.resize(count);
-            states_[p].met.assign(group_kind_count, 0);
+            states_[p].met.assign(cast_.performers[p].group.size(), 0);
         }
         for (std::size_t p = states_.size(); p-- > 0;) runnable_.push_back(static_cast<std::int32_t>(p));
         while (!runnable_.empty()) {
@@ -70,7 +70,7 @@ private:
         std::array<double, schedule::stream_count> stream_end{};
         std::vector<schedule::Span> spans;
         std::vector<core::Seconds> active_from;
-        std::vector<std::uint32_t> met;  // collectives reached, per group kind
+        std::vector<std::uint32_t> met;  // collectives reached, per slot
         bool has_arrived = false;        // at the collective `next`
     };
 
@@ -111,7 +111,7 @@ private:
                     break;
                 }
                 case InstructionKind::collective: {
-                    const std::int32_t group = self.group[static_cast<std::size_t>(instruction.group)];
+                    const std::int32_t group = self.group[Cast::slot_of(instruction)];
                     if (group < 0) break;  // all members are this performer, or behave as it does
                     if (!meet(performer, state, group, instruction, start, duration[state.next].value, active_from, end)) return;
                     break;
@@ -130,7 +130,7 @@ private:
     bool meet(std::int32_t performer, State& state, std::int32_t group, const Instruction& instruction, double start, double duration, double& active_from,
               double& end) {
         std::vector<Rendezvous>& meetings = meetings_[static_cast<std::size_t>(group)];
-        const std::uint32_t number = state.met[static_cast<std::size_t>(instruction.group)];
+        const std::uint32_t number = state.met[Cast::slot_of(instruction)];
         if (number >= meetings.size()) meetings.resize(number + 1);
         Rendezvous& meeting = meetings[number];
         const int members = static_cast<int>(cast_.groups[static_cast<std::size_t>(group)].size());
@@ -149,7 +149,7 @@ private:
             return false;
         }
         state.has_arrived = false;
-        ++state.met[static_cast<std::size_t>(instruction.group)];
+        ++state.met[Cast::slot_of(instruction)];
         active_from = meeting.from;
         end = meeting.from + meeting.duration;
         return true;

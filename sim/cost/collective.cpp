@@ -37,18 +37,26 @@ int members_in_a_node(const cluster::Cluster& cluster, const std::vector<std::in
 CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster)
     : plan_(plan), cluster_(cluster), collective_network_(cluster, nccl_nvlink_efficiency(cluster.instance.device)), transfer_network_(cluster) {}
 
-std::vector<std::vector<std::int32_t>> CommunicationCost::groups(schedule::GroupKind group, int pipeline) const {
+std::vector<int> CommunicationCost::members(const Meeting& meeting, schedule::RankCoordinates at) const {
+    if (meeting.tied_ranks.empty()) return process_group(plan_.layout, meeting.group, rank_of(plan_.layout, at), plan_.effective_shard_degree());
+    std::vector<int> ranks;
+    for (std::int32_t pipeline : meeting.tied_ranks) ranks.push_back(rank_of(plan_.layout, {at.data, at.tensor, pipeline}));
+    return ranks;
+}
+
+std::vector<std::vector<std::int32_t>> CommunicationCost::groups(const Meeting& meeting) const {
     const schedule::ParallelLayout& layout = plan_.layout;
     std::vector<bool> seen(static_cast<std::size_t>(layout.ranks()), false);
     std::vector<std::vector<std::int32_t>> result;
     for (int data = 0; data < layout.data; ++data)
         for (int tensor = 0; tensor < layout.tensor; ++tensor) {
-            const int rank = rank_of(layout, {data, tensor, pipeline});
-            if (seen[static_cast<std::size_t>(rank)]) continue;
-            const std::vector<int> members = process_group(layout, group, rank, plan_.effective_shard_degree());
-            for (int member : members) seen[static_cast<std::size_t>(member)] = true;
+            const schedule::RankCoordinates at{data, tensor, meeting.pipeline};
+            if (seen[static_cast<std::size_t>(rank_of(layout, at))]) continue;
             std::vector<std::int32_t>& devices = result.emplace_back();
-            for (int member : members) devices.push_back(device_of(member));
+            for (int member : members(meeting, at)) {
+                seen[static_cast<std::size_t>(member)] = true;
+                devices.push_back(device_of(member));
+            }
         }
     return result;
 }
@@ -57,7 +65,7 @@ std::vector<std::vector<std::int32_t>> CommunicationCost::groups(schedule::Group
 std::int32_t CommunicationCost::device_of(int rank) const { return rank % cluster_.device_count(); }
 
 int CommunicationCost::group_size(schedule::GroupKind group, int pipeline) const {
-    return static_cast<int>(process_group(plan_.layout, group, rank_of(plan_.layout, {0, 0, pipeline}), plan_.effective_shard_degree()).size());
+    return static_cast<int>(members({CollectiveKind::all_reduce, group, pipeline, {}}, {0, 0, pipeline}).size());
 }
 
 // A round of a ring moves one piece from every member to the next; all rounds are alike, so one is priced and multiplied: 2(n-1) for all-reduce, n-1 for
@@ -91,11 +99,12 @@ LinearCost CommunicationCost::ring(CollectiveKind kind, const std::vector<std::v
     return total;
 }
 
-const std::vector<CommunicationCost::Candidate>& CommunicationCost::candidates(CollectiveKind kind, schedule::GroupKind group, int pipeline) {
-    const auto [entry, is_new] = candidates_.try_emplace(Key(kind, group, pipeline));
+const std::vector<CommunicationCost::Candidate>& CommunicationCost::candidates(const Meeting& meeting) {
+    const CollectiveKind kind = meeting.kind;
+    const auto [entry, is_new] = candidates_.try_emplace(meeting);
     std::vector<Candidate>& result = entry->second;
     if (!is_new) return result;
-    const std::vector<std::vector<std::int32_t>> instances = groups(group, pipeline);
+    const std::vector<std::vector<std::int32_t>> instances = groups(meeting);
     const int size = static_cast<int>(instances.front().size());
     const int ranks_per_node = members_in_a_node(cluster_, instances.front());
     for (const schedule::CollectiveAlgorithm& algorithm : schedule::collective_algorithms()) {
@@ -121,15 +130,14 @@ const std::vector<CommunicationCost::Candidate>& CommunicationCost::candidates(C
     return result;
 }
 
-const CommunicationCost::Candidate& CommunicationCost::choice(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline) {
-    const std::vector<Candidate>& all = candidates(kind, group, pipeline);
+const CommunicationCost::Candidate& CommunicationCost::choice(const Meeting& meeting, core::Bytes bytes) {
+    const std::vector<Candidate>& all = candidates(meeting);
     std::string wanted = plan_.collective;
     if (wanted == "auto" && !cluster_.instance.device.has_concurrent_streams) {
         // The CPU executor performs what the selector names; NCCL takes the fastest of what it knows.
         std::vector<std::int32_t> devices;
-        for (int rank : process_group(plan_.layout, group, rank_of(plan_.layout, {0, 0, pipeline}), plan_.effective_shard_degree()))
-            devices.push_back(device_of(rank));
-        wanted = schedule::select_collective(wanted, kind, static_cast<int>(devices.size()), members_in_a_node(cluster_, devices), bytes).name;
+        for (int rank : members(meeting, {0, 0, meeting.pipeline})) devices.push_back(device_of(rank));
+        wanted = schedule::select_collective(wanted, meeting.kind, static_cast<int>(devices.size()), members_in_a_node(cluster_, devices), bytes).name;
     }
     const Candidate* best = nullptr;
     for (const Candidate& candidate : all) {
@@ -140,14 +148,16 @@ const CommunicationCost::Candidate& CommunicationCost::choice(CollectiveKind kin
     return all.back();  // the named algorithm does not do this kind: ring does
 }
 
-core::Seconds CommunicationCost::collective(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline) {
-    const auto [entry, is_new] = prices_.try_emplace({Key(kind, group, pipeline), bytes.value});
-    if (is_new && group_size(group, pipeline) > 1) entry->second = base_latency(cluster_.instance.device) + choice(kind, group, bytes, pipeline).cost.of(bytes);
+core::Seconds CommunicationCost::collective(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline,
+                                            const std::vector<std::int32_t>& tied_ranks) {
+    const Meeting meeting{kind, group, pipeline, tied_ranks};
+    const auto [entry, is_new] = prices_.try_emplace(std::pair(meeting, bytes.value));
+    if (is_new && members(meeting, {0, 0, pipeline}).size() > 1) entry->second = base_latency(cluster_.instance.device) + choice(meeting, bytes).cost.of(bytes);
     return entry->second;
 }
 
 std::string CommunicationCost::algorithm(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline) {
-    return choice(kind, group, bytes, pipeline).name;
+    return choice({kind, group, pipeline, {}}, bytes).name;
 }
 
 core::Seconds CommunicationCost::transfer(int from, int to, core::Bytes bytes) {

@@ -1,10 +1,11 @@
 // The price of communication on the topology: every instance of a collective at once, algorithm by algorithm, and pipeline transfers.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cluster/topology.h"
@@ -23,7 +24,9 @@ public:
     CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster);
 
     // `bytes` as in schedule::Instruction: all_reduce and reduce_scatter the full vector, all_gather the full result, all_to_all what one member sends.
-    core::Seconds collective(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline);
+    // `tied_ranks` (schedule::ParameterBucket) are the pipeline coordinates that meet in a reduction over tied stages.
+    core::Seconds collective(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline,
+                             const std::vector<std::int32_t>& tied_ranks = {});
     // From every rank at pipeline coordinate `from` to its counterpart at `to`.
     core::Seconds transfer(int from, int to, core::Bytes bytes);
 
@@ -37,19 +40,27 @@ private:
         std::string name;
         LinearCost cost;
     };
-    using Key = std::tuple<schedule::CollectiveKind, schedule::GroupKind, int>;
+    // Who takes part: every group of that kind with a member at the pipeline coordinate.
+    struct Meeting {
+        schedule::CollectiveKind kind;
+        schedule::GroupKind group;
+        int pipeline = 0;
+        std::vector<std::int32_t> tied_ranks;
+        auto operator<=>(const Meeting&) const = default;
+    };
 
     std::int32_t device_of(int rank) const;
-    std::vector<std::vector<std::int32_t>> groups(schedule::GroupKind group, int pipeline) const;
-    const std::vector<Candidate>& candidates(schedule::CollectiveKind kind, schedule::GroupKind group, int pipeline);
+    std::vector<int> members(const Meeting& meeting, schedule::RankCoordinates at) const;
+    std::vector<std::vector<std::int32_t>> groups(const Meeting& meeting) const;
+    const std::vector<Candidate>& candidates(const Meeting& meeting);
     LinearCost ring(schedule::CollectiveKind kind, const std::vector<std::vector<std::int32_t>>& groups);
-    const Candidate& choice(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline);
+    const Candidate& choice(const Meeting& meeting, core::Bytes bytes);
 
     const schedule::Plan& plan_;
     const cluster::Cluster& cluster_;
     Network collective_network_, transfer_network_;
-    std::map<Key, std::vector<Candidate>> candidates_;
-    std::map<std::pair<Key, double>, core::Seconds> prices_;  // by bytes
+    std::map<Meeting, std::vector<Candidate>> candidates_;
+    std::map<std::pair<Meeting, double>, core::Seconds> prices_;  // by bytes
     std::map<std::pair<int, int>, LinearCost> transfers_;
 };
 

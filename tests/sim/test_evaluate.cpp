@@ -204,3 +204,17 @@ TEST_CASE("a trace is JSON with a complete event for every instruction of every 
     for (const schedule::RankProgram& list : e.program->classes) instructions += list.instructions.size();
     REQUIRE(complete == instructions);
 }
+
+TEST_CASE("parameters tied over any pipeline ranks are reduced by those that hold a copy") {
+    // T5 shares its embedding between encoder, decoder and head, and a table of relative positions between the layers of each: copies lie on middle ranks too.
+    const model::ModelGraph graph = model_named("t5-small");
+    for (int pipeline : {2, 3, 4, 6})
+        for (const char* instance : {"p4d.24xlarge", "local-cpu"}) {
+            schedule::Plan plan = plan_of(2, 1, pipeline, 4);
+            plan.precision = {core::DataType::fp32, core::DataType::fp32, core::DataType::fp32, false};
+            plan.attention = model::AttentionImplementation::unfused;
+            const sim::Evaluation evaluation = evaluate(graph, nodes_of(instance, std::string(instance) == "local-cpu" ? 1 : 2), plan);
+            REQUIRE(evaluation.step_time.value > 0);
+            REQUIRE(evaluation.memory.size() == static_cast<std::size_t>(pipeline));
+        }
+}
