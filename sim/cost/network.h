@@ -11,7 +11,7 @@
 
 namespace sim {
 
-// One of several simultaneous transfers; `share` is its part of the payload the price is asked for.
+// One of several simultaneous transfers (from a device to itself: a copy in its memory); `share` is its part of the payload the price is asked for.
 struct Flow {
     std::int32_t from = 0, to = 0;  // global device indices
     double share = 1.0;
@@ -47,7 +47,8 @@ private:
     std::size_t slot(const cluster::DirectedLink& link) const;
 
     const cluster::Cluster& cluster_;
-    std::vector<double> load_;          // per link slot: share of the payload that crosses it
+    std::size_t first_memory_ = 0;      // slots below are links, the rest memories of devices
+    std::vector<double> load_;          // per slot: share of the payload that crosses it
     std::vector<std::size_t> touched_;  // slots in use
     std::vector<double> bandwidth_;     // per link of a node
 };
