@@ -10,8 +10,21 @@
 
 namespace exec {
 
-void MemoryAccount::take(schedule::MemoryKind kind, std::size_t bytes) {
+MemoryAccount::~MemoryAccount() {
+    for (const auto& [size, blocks] : unused_)
+        for (void* block : blocks) std::free(block);
+}
+
+void* MemoryAccount::take(schedule::MemoryKind kind, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
+    void* block = nullptr;
+    if (const auto unused = unused_.find(block_size(bytes)); unused != unused_.end() && !unused->second.empty()) {
+        block = unused->second.back();
+        unused->second.pop_back();
+    } else {
+        block = std::aligned_alloc(64, block_size(bytes));
+        if (!block) return nullptr;
+    }
     held_[static_cast<std::size_t>(kind)] += static_cast<std::int64_t>(bytes);
     total_ += static_cast<std::int64_t>(bytes);
     if (total_ > peak_) {
@@ -19,10 +32,12 @@ void MemoryAccount::take(schedule::MemoryKind kind, std::size_t bytes) {
         at_peak_ = held_;
     }
     if (keeps_samples_) sample();
+    return block;
 }
 
-void MemoryAccount::give_back(schedule::MemoryKind kind, std::size_t bytes) {
+void MemoryAccount::give_back(schedule::MemoryKind kind, std::size_t bytes, void* block) {
     const std::lock_guard lock(mutex_);
+    unused_[block_size(bytes)].push_back(block);
     held_[static_cast<std::size_t>(kind)] -= static_cast<std::int64_t>(bytes);
     total_ -= static_cast<std::int64_t>(bytes);
     if (keeps_samples_) sample();
@@ -69,17 +84,13 @@ std::array<core::Bytes, schedule::memory_kind_count> MemoryAccount::at_peak() co
 
 Buffer::Buffer(std::shared_ptr<MemoryAccount> account, schedule::MemoryKind kind, std::size_t bytes)
     : account_(std::move(account)), kind_(kind), bytes_(bytes) {
-    data_ = std::aligned_alloc(64, std::max<std::size_t>(64, (bytes + 63) / 64 * 64));
+    data_ = account_->take(kind_, bytes_);
     if (!data_)
         throw core::MachineError(fmt::format("{}: no memory for {} bytes of {} beside the {} held", account_->owner(), bytes, schedule::name_of(kind),
                                              core::format(account_->held())));
-    account_->take(kind_, bytes_);
 }
 
-Buffer::~Buffer() {
-    std::free(data_);
-    account_->give_back(kind_, bytes_);
-}
+Buffer::~Buffer() { account_->give_back(kind_, bytes_, data_); }
 
 void Buffer::fill_zero() { std::memset(data_, 0, bytes_); }
 

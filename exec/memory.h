@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -17,13 +18,18 @@
 
 namespace exec {
 
-// Counts of one rank. Arrays may be given back by another rank's thread (a message is, by its receiver), hence the lock.
+// Counts of one rank, and the blocks it gave back: they are used again for arrays of the same size (every step asks for the same sizes), since a fresh block
+// costs page faults. Arrays may be given back by another rank's thread (a message is, by its receiver), hence the lock.
 class MemoryAccount {
 public:
     explicit MemoryAccount(std::string owner) : owner_(std::move(owner)) {}
+    ~MemoryAccount();
+    MemoryAccount(const MemoryAccount&) = delete;
+    MemoryAccount& operator=(const MemoryAccount&) = delete;
 
-    void take(schedule::MemoryKind kind, std::size_t bytes);
-    void give_back(schedule::MemoryKind kind, std::size_t bytes);
+    // Null when the machine has no more.
+    void* take(schedule::MemoryKind kind, std::size_t bytes);
+    void give_back(schedule::MemoryKind kind, std::size_t bytes, void* block);
 
     // From now on every change is kept as a sample, in seconds since `origin`; the first sample is what is held now.
     void start_samples(std::chrono::steady_clock::time_point origin);
@@ -36,8 +42,10 @@ public:
 
 private:
     void sample();
+    static std::size_t block_size(std::size_t bytes) { return bytes == 0 ? 64 : (bytes + 63) / 64 * 64; }
 
     const std::string owner_;
+    std::map<std::size_t, std::vector<void*>> unused_;  // by size
     mutable std::mutex mutex_;
     std::array<std::int64_t, schedule::memory_kind_count> held_{}, at_peak_{};
     std::int64_t total_ = 0, peak_ = 0;

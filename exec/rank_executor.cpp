@@ -237,6 +237,7 @@ void RankExecutor::compute(const Instruction& instruction) {
 void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
     const StagePlan& plan = plan_of(instruction.stage);
     const bool is_again = instruction.phase == ComputePhase::recompute;
+    Clock::time_point since = options_.times_operators ? Clock::now() : Clock::time_point();
     for (std::int32_t i = instruction.operators.begin; i < instruction.operators.end; ++i) {
         const model::Operator& op = graph_.operators[static_cast<std::size_t>(i)];
         const StagePlan::OperatorPlan& own = plan.plan_of(i);
@@ -259,7 +260,16 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
         const model::Tensor& output = graph_.tensor(op.output);
         if (!is_again && output.consumers.empty() && !output.is_activation) step_loss_ += static_cast<double>(x.output[0]) * static_cast<double>(loss_weight_);
         finish_forward(state, plan, i, is_again);
+        record(i, model::Phase::forward, since);
     }
+}
+
+// From the end of the operator before it, so that nothing between operators is lost.
+void RankExecutor::record(std::int32_t op, model::Phase phase, Clock::time_point& since) {
+    if (!options_.times_operators) return;
+    const Clock::time_point now = Clock::now();
+    operator_samples_.push_back({op, static_cast<std::int32_t>(step_), phase, core::Seconds(std::chrono::duration<double>(now - since).count())});
+    since = now;
 }
 
 void RankExecutor::finish_forward(MicroBatch& state, const StagePlan& plan, std::int32_t op, bool is_again) {
@@ -282,6 +292,7 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
                             ? state.kept_gradients[relative]
                             : state.gradients[static_cast<std::size_t>(plan.gradient_storage[static_cast<std::size_t>(op.output.index)])];
     const bool is_loss = op.kind == OperatorKind::cross_entropy;
+    Clock::time_point since = options_.times_operators ? Clock::now() : Clock::time_point();
     if (op.kind != OperatorKind::input && (dy || (is_loss && phase != ComputePhase::backward_weight))) {
         cpu::Operands x = operands(state, plan, index);
         const float* gradient_of_output = is_loss ? &loss_weight_ : dy->data();
@@ -299,6 +310,7 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
                 dx.push_back(is_wanted ? gradient(state, plan, id)->data() : nullptr);
             }
             operators_.backward_input(model::OperatorId(index), x, gradient_of_output, dx, state.place);
+            record(index, model::Phase::backward_input, since);
         }
         if (phase != ComputePhase::backward_input && !op.parameters.empty()) {
             std::vector<float*> dparameters;
@@ -307,6 +319,7 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
                 dparameters.push_back(buckets_[static_cast<std::size_t>(at.bucket)].gradient() + at.offset);
             }
             operators_.backward_weight(model::OperatorId(index), x, gradient_of_output, dparameters);
+            record(index, model::Phase::backward_weight, since);
         }
         if (phase == ComputePhase::backward_input && !op.parameters.empty()) state.kept_gradients[relative] = dy;
     }

@@ -36,6 +36,7 @@ public:
     std::optional<double> loss() const { return loss_; }
     MemoryAccount& memory() { return *account_; }
     std::vector<BucketState>& buckets() { return buckets_; }
+    std::vector<OperatorSample>& operator_samples() { return operator_samples_; }
     int tensor_rank() const { return place_.tensor; }
 
 private:
@@ -97,6 +98,8 @@ private:
     double step_loss_ = 0;
     float loss_weight_ = 1;
     std::optional<double> loss_;
+    void record(std::int32_t op, model::Phase phase, Clock::time_point& since);
+    std::vector<OperatorSample> operator_samples_;
 };
 
 }  // namespace exec

@@ -8,11 +8,6 @@
 
 #include <fmt/core.h>
 
-#if defined(__linux__)
-#include <pthread.h>
-#include <sched.h>
-#endif
-
 #include "exec/cpu/kernels.h"
 #include "exec/cpu/thread_communicator.h"
 #include "exec/parameters.h"
@@ -23,27 +18,6 @@ namespace exec {
 namespace {
 
 using schedule::InstructionKind;
-
-// A rank stays on one core when there are enough: a thread that moves loses its caches.
-void stay_on_core(int rank, int ranks) {
-#if defined(__linux__)
-    cpu_set_t allowed;
-    CPU_ZERO(&allowed);
-    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < ranks) return;
-    int position = 0;
-    for (int core = 0; core < CPU_SETSIZE; ++core) {
-        if (!CPU_ISSET(core, &allowed) || position++ != rank) continue;
-        cpu_set_t mine;
-        CPU_ZERO(&mine);
-        CPU_SET(core, &mine);
-        pthread_setaffinity_np(pthread_self(), sizeof mine, &mine);  // a wish, not a need
-        return;
-    }
-#else
-    (void)rank;
-    (void)ranks;
-#endif
-}
 
 // All ranks pass together: messages of one float to and from rank 0.
 void barrier(Communicator& communicator, std::uint64_t number) {
@@ -113,6 +87,7 @@ struct RankRecord {
     std::vector<schedule::MemorySample> samples;
     core::Bytes peak;
     std::array<core::Bytes, schedule::memory_kind_count> at_peak;
+    std::vector<OperatorSample> operator_samples;
     std::exception_ptr failure;
     bool was_stopped = false;
 };
@@ -165,7 +140,6 @@ RunResult run(const schedule::Program& program, const model::ModelGraph& graph, 
         const std::unique_ptr<Communicator> communicator = network.communicator(rank);
         const std::string* activity = nullptr;
         try {
-            stay_on_core(rank, ranks);
             RankExecutor executor(program, graph, inputs, options, *communicator, stage_plans, own_activities);
             for (int step = 0; step < options.steps; ++step) {
                 barrier(*communicator, static_cast<std::uint64_t>(step));
@@ -177,6 +151,7 @@ RunResult run(const schedule::Program& program, const model::ModelGraph& graph, 
             }
             barrier(*communicator, static_cast<std::uint64_t>(options.steps));
             record.samples = executor.memory().stop_samples();
+            record.operator_samples = std::move(executor.operator_samples());
             record.peak = executor.memory().peak();
             record.at_peak = executor.memory().at_peak();
             if (collector)
@@ -205,6 +180,7 @@ RunResult run(const schedule::Program& program, const model::ModelGraph& graph, 
     // Without a loss collective there is one data-parallel replica; its tensor-parallel ranks know the same loss.
     for (int rank = 0; rank < ranks && result.losses.empty(); ++rank) result.losses = records[static_cast<std::size_t>(rank)].losses;
     for (RankRecord& record : records) {
+        result.operator_samples.insert(result.operator_samples.end(), record.operator_samples.begin(), record.operator_samples.end());
         result.memory.samples.push_back(std::move(record.samples));
         result.memory.peak.push_back(record.peak);
         result.memory.at_peak.push_back(record.at_peak);

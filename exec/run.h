@@ -12,6 +12,7 @@
 #include "core/diagnostics.h"
 #include "core/units.h"
 #include "exec/data.h"
+#include "model/cost.h"
 #include "model/model_graph.h"
 #include "schedule/program.h"
 #include "schedule/timeline.h"
@@ -24,7 +25,15 @@ struct RunOptions {
     std::uint64_t seed = 1234;
     core::Seconds time_limit{120};  // the longest a rank may wait for another before all are stopped
     int ranks_per_node = 0;         // for the choice of collectives; 0 = all ranks on one
+    bool times_operators = false;
     bool keeps_state = false;       // gradients of the last step and parameters after it, whole, in the result
+};
+
+// One operator in one phase, once: with what the executor does around the kernel (room for results, zeros for new gradients).
+struct OperatorSample {
+    std::int32_t op = 0, step = 0;
+    model::Phase phase = model::Phase::forward;
+    core::Seconds time;
 };
 
 struct RunResult {
@@ -33,6 +42,7 @@ struct RunResult {
     std::vector<schedule::Timeline> timelines;  // by step
     schedule::MemoryTimeline memory;            // samples are of the last step; peaks of the whole run
     std::string instruction_set;
+    std::vector<OperatorSample> operator_samples;  // of all ranks, when asked for
     // keeps_state: by parameter, unsplit.
     std::vector<std::vector<float>> gradients, parameters;
     double largest_copy_difference = 0;  // between copies of one parameter on different ranks, relative to its largest element
