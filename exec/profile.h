@@ -1,0 +1,32 @@
+// Measures this machine with the executor's own kernels, as a hardware profile for the simulator.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cluster/topology.h"
+#include "exec/data.h"
+#include "model/model_graph.h"
+#include "schedule/plan.h"
+
+namespace exec {
+
+// What a plan's operators take on this machine while as many ranks work as the plan has (no more than cores): memory bandwidth and clock are shared.
+struct PlanProfile {
+    std::vector<cluster::MeasuredOperator> operators;  // one entry a signature
+    core::BytesPerSecond update_bandwidth;             // of the optimizer step, counting gradient, state and parameter traffic
+    core::BytesPerSecond link_bandwidth;               // of an array from rank to rank, all ranks exchanging at once
+    core::Seconds link_latency;                        // of a message of a few bytes
+    core::FlopsPerSecond product_rate;                 // of a large matrix product on one core, all that would work at work: the peak behind MFU
+};
+// Runs a few steps of one micro-batch of the whole model on every core that the plan would use, tensor-parallel shares as planned.
+PlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data);
+
+// The instance with these figures in place of its own.
+void apply(const PlanProfile& profile, cluster::InstanceType& instance);
+
+// This machine: matrix products over sizes, streaming bandwidth with one and with all cores busy, exchange between cores. `base` tells cores and memory
+// (hardware_profiles/local-cpu.toml). Takes some ten seconds.
+cluster::InstanceType profile_machine(cluster::InstanceType base, const std::string& date);
+
+}  // namespace exec
