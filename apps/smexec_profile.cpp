@@ -1,0 +1,111 @@
+#include "apps/smexec_profile.h"
+
+#include <algorithm>
+#include <ctime>
+#include <ostream>
+
+#include <fmt/core.h>
+
+#include "apps/command.h"
+#include "apps/options.h"
+#include "cluster/load.h"
+#include "cluster/write.h"
+#include "core/document.h"
+#include "exec/cpu/kernels.h"
+#include "exec/profile.h"
+#include "exec/run.h"
+#include "model/load.h"
+
+namespace apps {
+
+namespace {
+
+const char* const help =
+    "Usage: smexec profile --out FILE [--model MODEL [--seq-len S] [--micro-batch B] [--tensor-parallel T]] [--backend cpu] [--json]\n"
+    "\n"
+    "Measures this machine with all cores busy: matrix products over sizes, memory streams, exchange between cores; writes a hardware profile\n"
+    "that smsim, smplan and smexec read (cluster.instance = \"FILE\"). Takes some ten seconds.\n"
+    "\n"
+    "  --model MODEL   also the operators of a model (catalogue name, config.json or .toml), which then win over the curves\n"
+    "\n"
+    "Example:\n"
+    "  smexec profile --out here.toml\n";
+
+std::string today() {
+    const std::time_t now = std::time(nullptr);
+    std::tm calendar{};
+    gmtime_r(&now, &calendar);
+    return fmt::format("{:04}-{:02}-{:02}", calendar.tm_year + 1900, calendar.tm_mon + 1, calendar.tm_mday);
+}
+
+struct ModelRequest {
+    schedule::Plan plan;
+    std::optional<model::ModelGraph> graph;
+};
+
+}  // namespace
+
+int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+    const bool as_json = wants_json(arguments);
+    if (std::find(arguments.begin(), arguments.end(), "--help") != arguments.end()) {
+        out << help;
+        return good;
+    }
+    core::Diagnostics diagnostics;
+    Options options(arguments, {{"--backend", "--out", "--model", "--seq-len", "--micro-batch", "--tensor-parallel"}, {"--json", "--help"}}, diagnostics);
+    if (!options.text("--out")) options.error("--out", "--out is missing", "name the file to write: smexec profile --out here.toml");
+    if (options.text("--backend").value_or("cpu") != "cpu")
+        options.error("--backend", fmt::format("--backend {} is not available in this build", core::in_quotes(*options.text("--backend"))), "use cpu");
+    if (!options.positional().empty())
+        diagnostics.error({}, "", fmt::format("{} is no option", core::in_quotes(options.positional()[0])), "smexec profile --help shows an example");
+    ModelRequest request;
+    request.plan.micro_batch = static_cast<int>(options.integer("--micro-batch", 1, 1 << 20).value_or(1));
+    request.plan.layout.tensor = static_cast<int>(options.integer("--tensor-parallel", 1, 1024).value_or(1));
+    request.plan.precision = {core::DataType::fp32, core::DataType::fp32, core::DataType::fp32, false};
+    std::shared_ptr<const exec::DataSource> data;
+    if (const std::optional<std::string> name = options.text("--model")) {
+        model::LoadOptions load;
+        load.sequence_length = options.integer("--seq-len", 1, 1 << 24);
+        request.graph = model::load_model(*name, load, diagnostics, {}, "--model");
+        if (request.graph) {
+            exec::check_runnable(request.plan, *request.graph, diagnostics);
+            const std::string obstacle = request.plan.layout.tensor > 1 ? model::tensor_parallel_obstacle(*request.graph, request.plan.layout.tensor) : "";
+            if (!obstacle.empty())
+                diagnostics.error({}, "--tensor-parallel",
+                                  fmt::format("{} cannot be split {} ways: {}", request.graph->name, request.plan.layout.tensor, obstacle), "");
+            data = exec::load_data("", "synthetic", 1, *request.graph, diagnostics);
+        }
+    }
+    std::optional<cluster::InstanceType> base = cluster::load_instance("local-cpu", diagnostics);
+    if (!base || diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
+
+    cluster::InstanceType measured = exec::profile_machine(std::move(*base), today());
+    if (request.graph) measured.device.measured_operators = exec::profile_plan(request.plan, *request.graph, data).operators;
+    core::write_file_atomically(*options.text("--out"), cluster::instance_to_toml(measured));
+
+    const cluster::DeviceSpec& device = measured.device;
+    const double link = measured.links.empty() ? 0 : measured.links[0].effective().value;
+    if (as_json) {
+        core::Value value = core::Value::table();
+        value["out"] = *options.text("--out");
+        value["cores"] = measured.devices;
+        value["instructions"] = exec::cpu::kernels().instruction_set;
+        value["matrix_product_flops_per_s"] = device.peak.at(core::DataType::fp32).value;
+        value["memory_bandwidth_bytes_per_s"] = device.memory_bandwidth.value;
+        value["link_bandwidth_bytes_per_s"] = link;
+        value["kernel_launch_s"] = device.kernel_launch.value;
+        value["measured_operators"] = device.measured_operators.size();
+        out << core::to_json(value) << '\n';
+        return good;
+    }
+    out << fmt::format("{} cores, {} kernels\n", measured.devices, exec::cpu::kernels().instruction_set);
+    for (const auto& point : device.matrix_product.at(core::DataType::fp32).points)
+        out << fmt::format("  matrix product of {:>9.3g} MFLOP  {}\n", point.flops.value / 1e6, core::format(point.rate));
+    out << fmt::format("  memory streams                     {} a core\n  from core to core                  {}\n", core::format(device.memory_bandwidth),
+                       core::format(core::BytesPerSecond(link)));
+    if (!device.measured_operators.empty()) out << fmt::format("  {} operators of {}\n", device.measured_operators.size(), request.graph->name);
+    out << fmt::format("written to {}\n", *options.text("--out"));
+    return good;
+}
+
+}  // namespace apps
