@@ -129,9 +129,9 @@ PlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph& gr
     RunOptions options;
     options.times_operators = true;
     options.steps = 2;
-    // Enough steps that a median means something, in about two seconds.
+    // Enough steps that a median means something, in about a second and a half.
     const double first = run(program, graph, data, options).step_times.back().value;
-    options.steps = std::clamp(static_cast<int>(2.0 / std::max(1e-4, first)), 6, 60);
+    options.steps = std::clamp(static_cast<int>(1.5 / std::max(1e-4, first)), 6, 60);
     const RunResult result = run(program, graph, data, options);
 
     std::map<std::pair<std::int32_t, int>, std::vector<double>> by_operator;
