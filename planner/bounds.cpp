@@ -1,0 +1,257 @@
+#include "planner/bounds.h"
+
+#include <algorithm>
+
+#include "schedule/lower.h"
+#include "schedule/partition.h"
+#include "sim/cost/collective.h"
+#include "sim/cost/compute.h"
+
+namespace planner {
+
+using schedule::CollectiveKind;
+using schedule::ComputePhase;
+using schedule::GroupKind;
+
+namespace {
+
+// What decides operator shapes and prices on one rank.
+using ShapeKey = std::tuple<int, int, int, bool>;  // tensor, micro_batch, recompute, sequence_parallel
+ShapeKey shape_of(const schedule::Plan& plan) { return {plan.layout.tensor, plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel}; }
+
+using LayoutKey = std::tuple<int, int, int>;
+LayoutKey layout_of(const schedule::Plan& plan) { return {plan.layout.tensor, plan.layout.pipeline, plan.layout.data}; }
+
+}  // namespace
+
+struct Bounds::StageCost {
+    core::Seconds forward, backward, backward_input;  // of one micro-batch, with tensor-parallel collectives
+};
+
+struct Bounds::Caches {
+    struct Communication {
+        schedule::Plan plan;  // the cost object refers to it
+        std::unique_ptr<sim::CommunicationCost> cost;
+    };
+    std::map<std::pair<ShapeKey, int>, std::optional<std::vector<model::OperatorRange>>> stages;
+    std::map<std::tuple<ShapeKey, int, int>, schedule::ActivationFootprint> footprints;
+    std::map<std::tuple<std::string, int, int, int>, std::optional<schedule::Schedule>> orders;
+    std::map<ShapeKey, std::pair<std::unique_ptr<schedule::Plan>, std::optional<sim::ComputeCost>>> compute;
+    std::map<std::tuple<LayoutKey, int>, Communication> communication;  // by layout and shard degree
+    std::map<std::tuple<ShapeKey, LayoutKey, int, int, int>, StageCost> stage_costs;
+    std::map<std::tuple<int, int, int, int, std::vector<int>, int>, schedule::StateFootprint> states;
+
+    sim::CommunicationCost& communication_of(const schedule::Plan& plan, const cluster::Cluster& cluster) {
+        auto [place, is_new] = communication.try_emplace({layout_of(plan), plan.effective_shard_degree()});
+        if (is_new) {
+            place->second.plan = plan;
+            place->second.cost = std::make_unique<sim::CommunicationCost>(place->second.plan, cluster);
+        }
+        return *place->second.cost;
+    }
+};
+
+Bounds::Bounds(const model::ModelGraph& graph, const cluster::Cluster& cluster) : graph_(graph), cluster_(cluster), caches_(std::make_unique<Caches>()) {}
+Bounds::~Bounds() = default;
+
+const std::vector<model::OperatorRange>* Bounds::stages(const schedule::Plan& plan) {
+    auto [place, is_new] = caches_->stages.try_emplace({shape_of(plan), plan.stages()});
+    if (is_new) {
+        if (std::optional<schedule::Partition> partition = schedule::complete_partition(plan, graph_)) {
+            std::vector<model::OperatorRange> ranges;
+            for (std::size_t s = 0; s < partition->first_units.size(); ++s) {
+                std::size_t first = static_cast<std::size_t>(partition->first_units[s]);
+                std::size_t last = s + 1 < partition->first_units.size() ? static_cast<std::size_t>(partition->first_units[s + 1]) : graph_.units.size();
+                ranges.push_back({graph_.units[first].operators.begin, graph_.units[last - 1].operators.end});
+            }
+            place->second = std::move(ranges);
+        }
+    }
+    return place->second ? &*place->second : nullptr;
+}
+
+const schedule::ActivationFootprint& Bounds::footprint(const schedule::Plan& plan, model::OperatorRange range) {
+    auto [place, is_new] = caches_->footprints.try_emplace({shape_of(plan), range.begin, range.end});
+    if (is_new) place->second = schedule::activation_footprint(graph_, range, plan);
+    return place->second;
+}
+
+const schedule::Schedule* Bounds::order(const schedule::Plan& plan) {
+    // In flight counts settle after a few rounds of the pipeline, and a step with more micro-batches holds no less at its peak than one with fewer: enough of them, with
+    // the same remainder (schedules may ask for multiples), bound the rest from below.
+    const int p = plan.layout.pipeline, most = 6 * p;
+    const int micro_batches = plan.micro_batches <= most ? plan.micro_batches : most - p + plan.micro_batches % p;
+    auto [place, is_new] = caches_->orders.try_emplace({plan.schedule, p, plan.virtual_stages, micro_batches});
+    if (is_new) {
+        core::Diagnostics diagnostics;
+        place->second = schedule::make_schedule(plan, diagnostics, micro_batches);
+        if (!place->second) place->second = schedule::make_schedule(plan, diagnostics);
+    }
+    return place->second ? &*place->second : nullptr;
+}
+
+std::optional<MemoryBound> Bounds::memory(const schedule::Plan& plan) {
+    const std::vector<model::OperatorRange>* ranges = stages(plan);
+    const schedule::Schedule* schedule_order = ranges ? order(plan) : nullptr;
+    if (!schedule_order) return std::nullopt;
+    MemoryBound worst;
+    for (int rank = 0; rank < plan.layout.pipeline; ++rank) {
+        std::vector<model::OperatorRange> mine;
+        std::vector<int> key;
+        for (int s = 0; s < schedule_order->stages; ++s)
+            if (schedule::rank_of_stage(*schedule_order, s) == rank) {
+                mine.push_back((*ranges)[static_cast<std::size_t>(s)]);
+                key.push_back(mine.back().begin);
+                key.push_back(mine.back().end);
+            }
+        auto [place, is_new] = caches_->states.try_emplace({plan.layout.tensor, plan.layout.data, static_cast<int>(plan.sharding), plan.effective_shard_degree(), key, 0});
+        if (is_new) place->second = schedule::state_footprint(graph_, mine, plan);
+        MemoryBound bound;
+        bound.pipeline_rank = rank;
+        bound.state = place->second.parameters + place->second.gradients + place->second.optimizer;
+        bound.peak = bound.state + cluster_.instance.device.context_memory;
+        // Too large already: the activations would only add to it.
+        if (bound.peak <= cluster_.instance.device.memory) {
+            core::Bytes held, peak;
+            std::vector<const schedule::ActivationFootprint*> by_stage(ranges->size(), nullptr);
+            for (int s = 0; s < schedule_order->stages; ++s)
+                if (schedule::rank_of_stage(*schedule_order, s) == rank) by_stage[static_cast<std::size_t>(s)] = &footprint(plan, (*ranges)[static_cast<std::size_t>(s)]);
+            for (const schedule::Action& action : schedule_order->actions[static_cast<std::size_t>(rank)]) {
+                const schedule::ActivationFootprint& f = *by_stage[static_cast<std::size_t>(action.stage)];
+                switch (action.kind) {
+                    case schedule::ActionKind::forward:
+                        held += f.saved;
+                        peak = std::max(peak, held + f.forward_transient);
+                        break;
+                    case schedule::ActionKind::backward:
+                        peak = std::max(peak, held + f.backward_transient);
+                        held -= f.saved;
+                        break;
+                    case schedule::ActionKind::backward_input:
+                        peak = std::max(peak, held);
+                        held -= f.saved - f.saved_for_weight;
+                        break;
+                    case schedule::ActionKind::backward_weight: held -= f.saved_for_weight; break;
+                    default: break;  // communication and shard cells hold nothing here
+                }
+            }
+            bound.peak += peak;
+        }
+        if (bound.peak > worst.peak) worst = bound;
+    }
+    return worst;
+}
+
+const Bounds::StageCost& Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank) {
+    auto [place, is_new] = caches_->stage_costs.try_emplace({shape_of(plan), layout_of(plan), range.begin, range.end, pipeline_rank});
+    StageCost& cost = place->second;
+    if (!is_new) return cost;
+    auto& [owner, compute] = caches_->compute[shape_of(plan)];
+    if (!owner) {
+        owner = std::make_unique<schedule::Plan>(plan);
+        core::Diagnostics diagnostics;
+        compute = sim::ComputeCost::make(graph_, cluster_.instance.device, *owner, diagnostics);
+    }
+    if (!compute) return cost;
+    cost.forward = compute->price(range, ComputePhase::forward).time();
+    cost.backward_input = compute->price(range, ComputePhase::backward_input).time();
+    cost.backward = compute->price(range, ComputePhase::backward).time();
+    if (plan.recompute == schedule::Recompute::full) {
+        // The head is not recomputed (its loss needs what forward made): count layers only, which every unit but the last and the first are.
+        model::OperatorRange layers = range;
+        if (graph_.units.size() > 2) {
+            layers.begin = std::max(layers.begin, graph_.units.front().operators.end);
+            layers.end = std::min(layers.end, graph_.units.back().operators.begin);
+        }
+        if (layers.begin < layers.end) {
+            core::Seconds again = compute->price(layers, ComputePhase::recompute).time();
+            cost.backward += again;
+            cost.backward_input += again;
+        }
+    }
+    if (plan.layout.tensor > 1) {
+        sim::CommunicationCost& communication = caches_->communication_of(plan, cluster_);
+        model::CostContext whole = plan.cost_context();
+        whole.sequence_parallel = false;
+        for (std::int32_t i = range.begin; i < range.end; ++i) {
+            const model::Operator& op = graph_.operators[static_cast<std::size_t>(i)];
+            bool is_enter = op.kind == model::OperatorKind::parallel_enter, is_exit = op.kind == model::OperatorKind::parallel_exit;
+            if (!is_enter && !is_exit) continue;
+            const model::Tensor& tensor = graph_.tensor(op.output);
+            if (!tensor.is_activation) continue;
+            core::Bytes bytes = model::tensor_bytes(graph_, op.output, whole);
+            auto price = [&](CollectiveKind kind) { return communication.collective(kind, GroupKind::tensor, bytes, pipeline_rank); };
+            if (plan.sequence_parallel) {
+                cost.forward += price(is_enter ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter);
+                if (is_exit) {
+                    core::Seconds back = price(CollectiveKind::all_gather);
+                    cost.backward += back;
+                    cost.backward_input += back;
+                }
+            } else if (is_exit) {
+                cost.forward += price(CollectiveKind::all_reduce);
+            }
+        }
+    }
+    return cost;
+}
+
+core::Seconds Bounds::time(const schedule::Plan& plan) {
+    if (!cluster_.instance.device.measured_operators.empty() || !cluster_.instance.device.has_concurrent_streams) return core::Seconds(0);
+    const std::vector<model::OperatorRange>* ranges = stages(plan);
+    if (!ranges) return core::Seconds(0);
+    const int p = plan.layout.pipeline;
+    const schedule::Schedule* schedule_order = order(plan);
+    if (!schedule_order) return core::Seconds(0);
+    bool splits = false;
+    for (const schedule::Action& action : schedule_order->actions[0]) splits = splits || action.kind == schedule::ActionKind::backward_input;
+    std::vector<core::Seconds> busy(static_cast<std::size_t>(p)), fill(static_cast<std::size_t>(p)), drain(static_cast<std::size_t>(p));
+    std::vector<bool> is_seen(static_cast<std::size_t>(p), false);
+    core::Seconds forward_so_far, backward_so_far;
+    for (int s = 0; s < schedule_order->stages; ++s) {
+        std::size_t rank = static_cast<std::size_t>(schedule::rank_of_stage(*schedule_order, s));
+        const StageCost& cost = stage_cost(plan, (*ranges)[static_cast<std::size_t>(s)], static_cast<int>(rank));
+        if (!is_seen[rank]) {
+            is_seen[rank] = true;
+            fill[rank] = forward_so_far;
+            drain[rank] = backward_so_far;
+        }
+        busy[rank] += (cost.forward + cost.backward) * static_cast<double>(plan.micro_batches);
+        forward_so_far += cost.forward;
+        backward_so_far += splits ? cost.backward_input : cost.backward;
+    }
+    core::Seconds bound;
+    for (std::size_t r = 0; r < busy.size(); ++r) bound = std::max(bound, fill[r] + busy[r] + drain[r]);
+
+    if (plan.layout.data > 1) {
+        // The data stream of one rank, every collective as one message: fewer messages than there are, each no larger in sum.
+        sim::CommunicationCost& communication = caches_->communication_of(plan, cluster_);
+        core::Bytes element = core::size_of(plan.precision.gradients), stored = core::size_of(plan.precision.parameters);
+        for (int rank = 0; rank < p; ++rank) {
+            double elements = 0, largest_unit = 0;
+            for (int s = 0; s < schedule_order->stages; ++s) {
+                if (schedule::rank_of_stage(*schedule_order, s) != rank) continue;
+                model::OperatorRange range = (*ranges)[static_cast<std::size_t>(s)];
+                elements += static_cast<double>(model::parameter_count(graph_, range)) / plan.layout.tensor;
+                for (const model::Unit& unit : graph_.units)
+                    if (unit.operators.begin >= range.begin && unit.operators.end <= range.end)
+                        largest_unit = std::max(largest_unit, static_cast<double>(model::parameter_count(graph_, unit.operators)) / plan.layout.tensor);
+            }
+            if (schedule_order->stages > p) elements -= std::min(elements, largest_unit);  // a tied parameter on one rank is reduced once
+            auto price = [&](CollectiveKind kind, GroupKind group, core::Bytes bytes) { return communication.collective(kind, group, bytes, rank); };
+            // Over the shards where there are any: the part of a hybrid reduction over replicas comes on top.
+            GroupKind group = plan.shards(schedule::Sharding::optimizer) && plan.effective_shard_degree() < plan.layout.data ? GroupKind::shard : GroupKind::data;
+            core::Seconds stream;
+            double times = plan.shards(schedule::Sharding::gradients) ? plan.micro_batches : 1;
+            if (plan.shards(schedule::Sharding::optimizer)) stream += price(CollectiveKind::reduce_scatter, group, element * elements) * times;
+            else stream += price(CollectiveKind::all_reduce, GroupKind::data, element * elements);
+            if (plan.shards(schedule::Sharding::parameters))
+                stream += price(CollectiveKind::all_gather, group, stored * std::max(0.0, 2 * elements - 2 * largest_unit)) * static_cast<double>(plan.micro_batches);
+            else if (plan.shards(schedule::Sharding::optimizer)) stream += price(CollectiveKind::all_gather, group, stored * elements);
+            bound = std::max(bound, stream);
+        }
+    }
+    return bound * 0.999;  // covers what the prices round
+}
+
+}  // namespace planner

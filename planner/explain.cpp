@@ -1,0 +1,75 @@
+#include "planner/explain.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/core.h>
+
+namespace planner {
+
+namespace {
+
+struct Part {
+    const char* name;
+    core::Seconds sim::Breakdown::* member;
+};
+
+constexpr Part parts[] = {
+    {"compute", &sim::Breakdown::compute},
+    {"recomputation", &sim::Breakdown::recompute},
+    {"pipeline bubble", &sim::Breakdown::bubble},
+    {"tensor-parallel communication", &sim::Breakdown::tensor_parallel},
+    {"pipeline communication", &sim::Breakdown::pipeline},
+    {"data-parallel communication", &sim::Breakdown::data_parallel},
+    {"sharding communication", &sim::Breakdown::sharding},
+    {"expert communication", &sim::Breakdown::expert},
+    {"offload", &sim::Breakdown::offload},
+    {"optimizer", &sim::Breakdown::optimizer},
+    {"host dispatch", &sim::Breakdown::host},
+};
+
+}  // namespace
+
+std::string bound_by(const sim::Evaluation& evaluation, const cluster::Cluster&) {
+    if (evaluation.peak_memory >= evaluation.available_memory * 0.98) return "memory";
+    const Part* largest = nullptr;
+    for (const Part& part : parts) {
+        if (part.member == &sim::Breakdown::compute) continue;
+        if (!largest || evaluation.breakdown.*part.member > evaluation.breakdown.*(largest->member)) largest = &part;
+    }
+    if (largest && evaluation.breakdown.*(largest->member) > evaluation.step_time * 0.1) return largest->name;
+    return "compute";
+}
+
+std::string describe(const schedule::Plan& plan) {
+    std::string text = fmt::format("TP{} PP{} DP{}", plan.layout.tensor, plan.layout.pipeline, plan.layout.data);
+    if (plan.layout.pipeline > 1) text += fmt::format(" {}{}", plan.schedule, plan.virtual_stages > 1 ? fmt::format(" x{}", plan.virtual_stages) : "");
+    if (plan.sharding != schedule::Sharding::none) text += fmt::format(", {} sharded over {}", schedule::name_of(plan.sharding), plan.effective_shard_degree());
+    text += fmt::format(", micro-batch {} x {}", plan.micro_batch, plan.micro_batches);
+    if (plan.recompute != schedule::Recompute::none) text += fmt::format(", {} recomputation", schedule::name_of(plan.recompute));
+    return text;
+}
+
+std::string compare(const RankedPlan& plan, const RankedPlan* other, bool is_winner, const std::vector<Candidate>& places, const SearchAccount&) {
+    const sim::Evaluation& mine = plan.evaluation;
+    std::string text = fmt::format("{:.0f} % of the step is {}", 100 * (mine.breakdown.compute / mine.step_time), "compute");
+    const Part* largest = nullptr;
+    for (const Part& part : parts)
+        if (part.member != &sim::Breakdown::compute && (!largest || mine.breakdown.*part.member > mine.breakdown.*(largest->member))) largest = &part;
+    if (mine.breakdown.*(largest->member) > mine.step_time * 0.005)
+        text += fmt::format(", {:.1f} % {}", 100 * (mine.breakdown.*(largest->member) / mine.step_time), largest->name);
+    text += fmt::format("; {} of {} used", core::format(mine.peak_memory), core::format(mine.available_memory));
+    if (!other) return text + "; no other plan was kept";
+    const sim::Evaluation& theirs = other->evaluation;
+    // What makes the difference: the part that moved most.
+    const Part* moved = &parts[0];
+    for (const Part& part : parts)
+        if (std::abs((theirs.breakdown.*part.member - mine.breakdown.*part.member).value) > std::abs((theirs.breakdown.*(moved->member) - mine.breakdown.*(moved->member)).value)) moved = &part;
+    std::string name = describe(other->plan);
+    if (places.size() > 1) name += fmt::format(" on {} x {}", places[other->candidate].cluster.nodes, places[other->candidate].cluster.instance.name);
+    text += fmt::format("; {} ({}) takes {} against {}, chiefly {}: {} against {}", is_winner ? "the runner-up" : "the best", name, core::format(theirs.step_time), core::format(mine.step_time),
+                        moved->name, core::format(theirs.breakdown.*(moved->member)), core::format(mine.breakdown.*(moved->member)));
+    return text;
+}
+
+}  // namespace planner

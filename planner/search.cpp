@@ -1,0 +1,272 @@
+#include "planner/search.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <thread>
+
+#include <fmt/core.h>
+
+#include "planner/bounds.h"
+#include "planner/explain.h"
+#include "schedule/partition.h"
+
+namespace planner {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Runs work(i) for every i on several threads; an exception is carried to the caller.
+template <class Work>
+void in_parallel(std::size_t count, int threads, const Work& work) {
+    std::atomic<std::size_t> next{0};
+    std::exception_ptr failure;
+    std::mutex guard;
+    auto loop = [&] {
+        try {
+            for (std::size_t i = next++; i < count; i = next++) work(i);
+        } catch (...) {
+            std::lock_guard lock(guard);
+            if (!failure) failure = std::current_exception();
+            next = count;
+        }
+    };
+    std::vector<std::thread> pool;
+    for (int t = 1; t < std::min<int>(threads, static_cast<int>(count)); ++t) pool.emplace_back(loop);
+    loop();
+    for (std::thread& thread : pool) thread.join();
+    if (failure) std::rethrow_exception(failure);
+}
+
+struct Entry {
+    std::size_t place = 0;
+    schedule::Plan plan;
+    double bound = 0;              // of the objective
+    core::Seconds time_bound;
+    MemoryBound memory;
+    std::string rejection;         // empty: still in the race
+};
+
+class Search {
+public:
+    Search(const model::ModelGraph& graph, const std::vector<Candidate>& places, const SearchRequest& request) : graph_(graph), places_(places), request_(request) {}
+
+    SearchResult run(core::Diagnostics& diagnostics);
+
+private:
+    double steps() const {
+        double tokens_per_step = static_cast<double>(request_.global_batch) * static_cast<double>(std::max<std::int64_t>(1, graph_.tokens_per_sample));
+        return request_.tokens > 0 ? std::ceil(request_.tokens / tokens_per_step) : 0;
+    }
+    double value_of(std::size_t place, core::Seconds step, core::Bytes peak) const {
+        switch (request_.objective) {
+            case Objective::memory: return peak.value;
+            case Objective::cost: return (cluster::price(places_[place].cluster) * step).value;
+            case Objective::speed:
+            case Objective::time_to_train: break;
+        }
+        return step.value;
+    }
+    std::string constraint_violated(std::size_t place, core::Seconds step) const {
+        if (request_.tokens <= 0) return {};
+        core::Seconds total = step * steps();
+        if (total > request_.deadline) return "later than the deadline";
+        if (cluster::price(places_[place].cluster) * total > request_.budget) return "over the budget";
+        return {};
+    }
+    void bound_all();
+    void evaluate(std::size_t index, RankedPlan& ranked, std::string& rejection, core::Diagnostics& diagnostics, bool is_whole) const;
+
+    const model::ModelGraph& graph_;
+    const std::vector<Candidate>& places_;
+    const SearchRequest& request_;
+    std::vector<Entry> entries_;
+    Clock::time_point begin_ = Clock::now();
+};
+
+void Search::bound_all() {
+    // One task a layout: what its plans share is computed once and by one thread.
+    struct Task {
+        std::size_t begin, end;
+    };
+    std::vector<Task> tasks;
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+        bool is_new = i == 0 || entries_[i].place != entries_[i - 1].place || !(entries_[i].plan.layout == entries_[i - 1].plan.layout);
+        if (is_new) tasks.push_back({i, i});
+        tasks.back().end = i + 1;
+    }
+    in_parallel(tasks.size(), request_.threads, [&](std::size_t t) {
+        std::unique_ptr<Bounds> bounds = std::make_unique<Bounds>(graph_, places_[entries_[tasks[t].begin].place].cluster);
+        for (std::size_t i = tasks[t].begin; i < tasks[t].end; ++i) {
+            Entry& entry = entries_[i];
+            const cluster::DeviceSpec& device = places_[entry.place].cluster.instance.device;
+            std::optional<MemoryBound> memory = bounds->memory(entry.plan);
+            if (!memory) {
+                entry.rejection = "fewer layers than stages";
+                continue;
+            }
+            entry.memory = *memory;
+            if (memory->state + device.context_memory > device.memory) entry.rejection = "parameters, gradients and optimizer state exceed memory";
+            else if (memory->peak > device.memory) entry.rejection = "activations exceed memory";
+            if (!entry.rejection.empty()) continue;
+            entry.time_bound = bounds->time(entry.plan);
+            entry.bound = value_of(entry.place, entry.time_bound, memory->peak);
+            entry.rejection = constraint_violated(entry.place, entry.time_bound);
+        }
+    });
+}
+
+// `is_whole`: all micro-batches simulated, as smsim does; else a few and a straight line where the schedule has settled.
+void Search::evaluate(std::size_t index, RankedPlan& ranked, std::string& rejection, core::Diagnostics& diagnostics, bool is_whole) const {
+    const Entry& entry = entries_[index];
+    const Candidate& place = places_[entry.place];
+    ranked.candidate = entry.place;
+    ranked.plan = entry.plan;
+    if (std::optional<schedule::Partition> partition = schedule::complete_partition(entry.plan, graph_)) ranked.plan.partition = *partition;
+    sim::EvaluateOptions options;
+    if (!is_whole) options.most_micro_batches = std::max(8, 5 * entry.plan.layout.pipeline);
+    std::optional<sim::Evaluation> evaluation = sim::evaluate(graph_, place.cluster, ranked.plan, diagnostics, options);
+    if (!evaluation) {
+        rejection = "the device has no figure for it";
+        return;
+    }
+    ranked.evaluation = std::move(*evaluation);
+    if (!ranked.evaluation.fits) {
+        rejection = "simulated peak exceeds memory";
+        return;
+    }
+    rejection = constraint_violated(entry.place, ranked.evaluation.step_time);
+    ranked.value = value_of(entry.place, ranked.evaluation.step_time, ranked.evaluation.peak_memory);
+    ranked.training_time = ranked.evaluation.step_time * steps();
+    ranked.training_cost = ranked.evaluation.rate * ranked.training_time;
+}
+
+SearchResult Search::run(core::Diagnostics& diagnostics) {
+    SearchResult result;
+    SearchAccount& account = result.account;
+    for (std::size_t p = 0; p < places_.size(); ++p)
+        for (schedule::Plan& plan : legal_plans(graph_, places_[p].cluster, {.global_batch = request_.global_batch, .base = places_[p].base, .most_virtual_stages = request_.most_virtual_stages}))
+            entries_.push_back({p, std::move(plan), 0, {}, {}, {}});
+    account.space = entries_.size();
+    bound_all();
+
+    std::vector<std::size_t> order;
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+        const Entry& entry = entries_[i];
+        if (entry.rejection.empty()) {
+            order.push_back(i);
+            continue;
+        }
+        ++account.rejected[entry.rejection];
+        const core::Bytes available = places_[entry.place].cluster.instance.device.memory;
+        if (entry.memory.peak > available && (!result.shortfall.is_known || entry.memory.peak - available < result.shortfall.needed - result.shortfall.available))
+            result.shortfall = {true, entry.place, entry.plan, entry.memory.peak, available, entry.memory.state, entry.memory.pipeline_rank};
+    }
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+        return std::pair(entries_[a].bound, entries_[a].time_bound) < std::pair(entries_[b].bound, entries_[b].time_bound);
+    });
+
+    // Waves of a fixed size: what a wave may skip depends on the waves before it only, so the answer does not depend on the threads.
+    constexpr std::size_t wave = 16;
+    std::vector<RankedPlan> best;
+    auto is_better = [](const RankedPlan& a, const RankedPlan& b) {
+        return std::pair(a.value, a.evaluation.step_time) < std::pair(b.value, b.evaluation.step_time);
+    };
+    std::size_t at = 0;
+    double first_unvisited = std::numeric_limits<double>::infinity();
+    auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - begin_).count(); };
+    while (at < order.size()) {
+        double to_beat = request_.uses_bounds && best.size() >= request_.keep ? best.back().value : std::numeric_limits<double>::infinity();
+        if (entries_[order[at]].bound >= to_beat) {
+            account.pruned = order.size() - at;
+            break;
+        }
+        if (elapsed() > request_.time_limit.value) {
+            for (std::size_t i = at; i < order.size(); ++i) (entries_[order[i]].bound >= to_beat ? account.pruned : account.unvisited) += 1;
+            first_unvisited = entries_[order[at]].bound;
+            break;
+        }
+        std::size_t end = std::min(order.size(), at + wave);
+        while (entries_[order[end - 1]].bound >= to_beat) --end;
+        std::vector<RankedPlan> ranked(end - at);
+        std::vector<std::string> rejections(end - at);
+        std::vector<core::Diagnostics> problems(end - at);
+        in_parallel(end - at, request_.threads, [&](std::size_t i) { evaluate(order[at + i], ranked[i], rejections[i], problems[i], false); });
+        for (std::size_t i = 0; i < ranked.size(); ++i) {
+            if (!rejections[i].empty()) {
+                if (++account.rejected[rejections[i]] == 1 && problems[i].has_errors()) diagnostics.append(problems[i]);
+                const sim::Evaluation& e = ranked[i].evaluation;
+                if (rejections[i] == "simulated peak exceeds memory" &&
+                    (!result.shortfall.is_known || e.peak_memory - e.available_memory < result.shortfall.needed - result.shortfall.available))
+                    result.shortfall = {true, ranked[i].candidate, ranked[i].plan, e.peak_memory, e.available_memory, entries_[order[at + i]].memory.state, 0};
+                continue;
+            }
+            ++account.evaluated;
+            best.push_back(std::move(ranked[i]));
+        }
+        std::stable_sort(best.begin(), best.end(), is_better);
+        if (best.size() > request_.keep) best.resize(request_.keep);
+        at = end;
+    }
+
+    // The ranked few once more in full: what is printed is what smsim says.
+    std::vector<core::Diagnostics> problems(best.size());
+    in_parallel(best.size(), request_.threads, [&](std::size_t i) {
+        std::optional<sim::Evaluation> whole = sim::evaluate(graph_, places_[best[i].candidate].cluster, best[i].plan, problems[i], {});
+        core::require(whole.has_value(), "a plan that was simulated can be simulated again");
+        best[i].evaluation = std::move(*whole);
+        best[i].value = value_of(best[i].candidate, best[i].evaluation.step_time, best[i].evaluation.peak_memory);
+        best[i].training_time = best[i].evaluation.step_time * steps();
+        best[i].training_cost = best[i].evaluation.rate * best[i].training_time;
+    });
+    std::stable_sort(best.begin(), best.end(), is_better);
+    result.plans = std::move(best);
+    for (std::size_t i = 0; i < result.plans.size(); ++i) {
+        RankedPlan& plan = result.plans[i];
+        plan.bound_by = bound_by(plan.evaluation, places_[plan.candidate].cluster);
+        const RankedPlan* other = result.plans.size() < 2 ? nullptr : &result.plans[i == 0 ? 1 : 0];
+        plan.why = compare(plan, other, i == 0, places_, account);
+    }
+    account.seconds = core::Seconds(elapsed());
+    account.evaluations_per_second = account.seconds.value > 0 ? static_cast<double>(account.evaluated) / account.seconds.value : 0;
+    if (!result.plans.empty()) {
+        account.best_value = result.plans.front().value;
+        account.is_proven_optimal = account.unvisited == 0;
+        account.lower_bound = std::min(account.best_value, account.is_proven_optimal ? account.best_value : first_unvisited);
+    }
+    return result;
+}
+
+}  // namespace
+
+SearchResult search_plans(const model::ModelGraph& graph, const std::vector<Candidate>& places, const SearchRequest& request, core::Diagnostics& diagnostics) {
+    return Search(graph, places, request).run(diagnostics);
+}
+
+std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, const Candidate& place, int global_batch) {
+    std::vector<schedule::Plan> plans = legal_plans(graph, place.cluster, {.global_batch = global_batch, .base = place.base, .most_virtual_stages = 1});
+    Bounds bounds(graph, place.cluster);
+    std::vector<std::pair<double, std::size_t>> order;
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+        // The least memory of a family: smallest micro-batch, everything recomputed.
+        if (plans[i].micro_batch != 1 || plans[i].recompute != schedule::Recompute::full) continue;
+        std::optional<MemoryBound> memory = bounds.memory(plans[i]);
+        if (memory && memory->peak <= place.cluster.instance.device.memory) order.emplace_back(memory->peak.value, i);
+    }
+    std::stable_sort(order.begin(), order.end());
+    for (std::size_t i = 0; i < std::min<std::size_t>(order.size(), 8); ++i) {
+        core::Diagnostics diagnostics;
+        const schedule::Plan& plan = plans[order[i].second];
+        std::optional<sim::Evaluation> evaluation = sim::evaluate(graph, place.cluster, plan, diagnostics, {.keeps_timeline = false, .most_micro_batches = 0, .memory_only = true});
+        if (evaluation && evaluation->fits) return plan;
+    }
+    return std::nullopt;
+}
+
+}  // namespace planner

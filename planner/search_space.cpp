@@ -1,0 +1,124 @@
+#include "planner/search_space.h"
+
+#include <algorithm>
+
+#include "core/diagnostics.h"
+#include "schedule/partition.h"
+#include "schedule/pipeline/registry.h"
+#include "sim/cost/attention.h"
+
+namespace planner {
+
+namespace {
+
+std::vector<int> divisors(int n) {
+    std::vector<int> result;
+    for (int i = 1; i <= n; ++i)
+        if (n % i == 0) result.push_back(i);
+    return result;
+}
+
+bool divides_tokens(const model::ModelGraph& graph, int tensor, int micro_batch) {
+    for (std::int64_t tokens : {graph.tokens_per_sample, graph.encoder_tokens_per_sample})
+        if (tokens * micro_batch % tensor != 0) return false;
+    return graph.tokens_per_sample > 0 && model::sequence_parallel_obstacle(graph).empty();
+}
+
+struct ScheduleChoice {
+    std::string name;
+    int virtual_stages;
+};
+
+std::vector<ScheduleChoice> schedule_choices(const model::ModelGraph& graph, int pipeline, int micro_batches, int most_virtual_stages) {
+    // With one stage every schedule is gradient accumulation; 1F1B keeps one micro-batch in flight.
+    if (pipeline == 1) return {{"1f1b", 1}};
+    std::vector<ScheduleChoice> choices;
+    for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules()) {
+        if (candidate.is_forward_only || candidate.is_asynchronous || candidate.is_bidirectional || candidate.has_segments) continue;
+        int most = std::min({candidate.greatest_chunks, most_virtual_stages, static_cast<int>(graph.units.size()) / pipeline});
+        for (int chunks = candidate.least_chunks; chunks <= most; ++chunks) {
+            schedule::PipelineShape shape;
+            shape.ranks = pipeline;
+            shape.chunks = chunks;
+            shape.micro_batches = micro_batches;
+            if (!schedule::violation_of(candidate, shape)) choices.push_back({candidate.name, chunks});
+        }
+    }
+    return choices;
+}
+
+struct ShardingChoice {
+    schedule::Sharding sharding;
+    int degree;  // 0 = all replicas
+};
+
+std::vector<ShardingChoice> sharding_choices(int data, int tensor, int devices_per_node) {
+    using schedule::Sharding;
+    std::vector<ShardingChoice> choices{{Sharding::none, 0}};
+    if (data == 1) return choices;
+    // Replicas of one node: tensor groups are numbered first, so they are neighbours. Hybrid sharding keeps the gathering inside the node (MiCS, arXiv 2205.00119).
+    int in_node = tensor < devices_per_node ? std::min(data, devices_per_node / tensor) : 1;
+    for (Sharding sharding : {Sharding::optimizer, Sharding::gradients, Sharding::parameters}) {
+        choices.push_back({sharding, 0});
+        if (in_node > 1 && in_node < data && data % in_node == 0) choices.push_back({sharding, in_node});
+    }
+    return choices;
+}
+
+}  // namespace
+
+std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& graph, int devices, int global_batch) {
+    std::vector<schedule::ParallelLayout> layouts;
+    for (int tensor : divisors(devices)) {
+        if (!model::tensor_parallel_obstacle(graph, tensor).empty()) continue;
+        for (int pipeline : divisors(devices / tensor)) {
+            if (pipeline > static_cast<int>(graph.units.size())) continue;
+            int data = devices / tensor / pipeline;
+            if (global_batch % data != 0) continue;
+            layouts.push_back({.data = data, .tensor = tensor, .pipeline = pipeline});
+        }
+    }
+    return layouts;
+}
+
+std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cluster::Cluster& cluster, const SpaceRequest& request) {
+    std::vector<schedule::Plan> plans;
+    bool has_recomputable_attention = request.base.attention != model::AttentionImplementation::flash &&
+                                      std::any_of(graph.operators.begin(), graph.operators.end(), [](const model::Operator& op) { return op.in_attention_core; });
+    for (const schedule::ParallelLayout& layout : legal_layouts(graph, cluster.device_count(), request.global_batch)) {
+        const int per_replica = request.global_batch / layout.data;
+        for (int micro_batch : divisors(per_replica)) {
+            schedule::Plan plan = request.base;
+            plan.layout = layout;
+            plan.micro_batch = micro_batch;
+            plan.micro_batches = per_replica / micro_batch;
+            plan.sequence_parallel = layout.tensor > 1 && divides_tokens(graph, layout.tensor, micro_batch);
+            for (schedule::Recompute recompute : {schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full}) {
+                if (recompute == schedule::Recompute::selective && !has_recomputable_attention) continue;
+                plan.recompute = recompute;
+                for (const ScheduleChoice& choice : schedule_choices(graph, layout.pipeline, plan.micro_batches, request.most_virtual_stages)) {
+                    plan.schedule = choice.name;
+                    plan.virtual_stages = choice.virtual_stages;
+                    for (ShardingChoice sharding : sharding_choices(layout.data, layout.tensor, cluster.instance.devices)) {
+                        plan.sharding = sharding.sharding;
+                        plan.shard_degree = sharding.degree;
+                        plans.push_back(plan);
+                    }
+                }
+            }
+        }
+    }
+    return plans;
+}
+
+schedule::Plan default_plan(const cluster::DeviceSpec& device) {
+    schedule::Plan plan;
+    auto low = [&](core::DataType type) { plan.precision = {.compute = type, .parameters = type, .gradients = type, .has_master_parameters = true}; };
+    if (device.peak.count(core::DataType::bf16)) low(core::DataType::bf16);
+    else if (device.peak.count(core::DataType::fp16)) low(core::DataType::fp16);
+    else plan.precision = {.compute = core::DataType::fp32, .parameters = core::DataType::fp32, .gradients = core::DataType::fp32, .has_master_parameters = false};
+    plan.attention = sim::flash_attention_source(device) == sim::FlashAttentionSource::products ? model::AttentionImplementation::fused_softmax : model::AttentionImplementation::flash;
+    return plan;
+}
+
+}  // namespace planner
