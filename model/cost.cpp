@@ -40,7 +40,9 @@ public:
                 break;
             case OperatorKind::attention: append_attention_kernels(list, graph, op, phase, context); break;
             case OperatorKind::gelu: elementwise("gelu", "gelu_backward"); break;
-            case OperatorKind::relu: elementwise("relu", "relu_backward"); break;
+            case OperatorKind::relu:
+                if (!is_fused_into_norm()) elementwise("relu", "relu_backward");
+                break;
             case OperatorKind::silu: elementwise("silu", "silu_backward"); break;
             case OperatorKind::tanh: elementwise("tanh", "tanh_backward"); break;
             case OperatorKind::gated_silu: elementwise("gated_silu", "gated_silu_backward"); break;
@@ -50,7 +52,8 @@ public:
                 else if (backward_input()) memory("dropout_backward", y + y / size, x);
                 break;
             case OperatorKind::add:
-                if (forward()) memory("add", 2 * y, y + fused_mask_bytes());
+                if (forward() && is_fused_into_norm()) memory("add", y, 0);
+                else if (forward()) memory("add", 2 * y, y + fused_mask_bytes());
                 break;
             case OperatorKind::conv2d: convolution(); break;
             case OperatorKind::max_pool:
@@ -87,6 +90,19 @@ private:
     bool is_fused_into_add(const Operator& dropout) const {
         const std::vector<OperatorId>& readers = graph.tensor(dropout.output).consumers;
         return context.fused_dropout_add && dropout.kind == OperatorKind::dropout && readers.size() == 1 && graph.op(readers[0]).kind == OperatorKind::add;
+    }
+    // A relu behind a batch norm, or behind an addition to one; and that addition.
+    bool is_fused_into_norm() const {
+        if (!context.fused_norm_activation) return false;
+        const auto follows = [this](const Operator& o, OperatorKind kind) {
+            for (TensorId input : o.inputs)
+                if (graph.op(graph.tensor(input).producer).kind == kind) return true;
+            return false;
+        };
+        if (follows(op, OperatorKind::batch_norm)) return true;
+        if (op.kind != OperatorKind::relu) return false;
+        const Operator& before = graph.op(graph.tensor(op.inputs[0]).producer);
+        return before.kind == OperatorKind::add && follows(before, OperatorKind::batch_norm);
     }
     double fused_mask_bytes() const {
         double mask = 0;
@@ -131,8 +147,9 @@ private:
         if (forward()) {
             if (is_scaled) memory("scale", x, x);
             Kernel product = product_kernel("linear", 1, rows, outputs, inputs, size);
-            if (op.attributes.has_bias) product.read += core::Bytes(parameter_bytes(1));  // added in the product's epilogue
+            if (op.attributes.has_bias && !context.separate_bias) product.read += core::Bytes(parameter_bytes(1));  // added in the product's epilogue
             list.push_back(product);
+            if (op.attributes.has_bias && context.separate_bias) memory("bias", y + parameter_bytes(1), y);
         } else if (backward_input()) {
             if (!has_gradient(graph, op.inputs[0])) return;
             list.push_back(product_kernel("linear_input_gradient", 1, rows, inputs, outputs, size));

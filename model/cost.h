@@ -25,6 +25,10 @@ struct CostContext {
     bool fused_cross_entropy = false;
     // A residual addition takes the dropout before it into its own kernel (Megatron-LM's bias_dropout_add_fusion).
     bool fused_dropout_add = false;
+    // Biases of linear layers by kernels of their own (PyTorch before 1.12 for inputs of three dimensions), not in the product's epilogue.
+    bool separate_bias = false;
+    // Batch norm takes the relu, and the addition before it, into its own kernels (NHWC kernels of cuDNN 7.4 and later, as MXNet uses them).
+    bool fused_norm_activation = false;
 };
 
 enum class KernelKind { matrix_product, convolution, attention, memory };

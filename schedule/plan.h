@@ -67,6 +67,7 @@ struct Plan {
     bool overlaps_gradient_reduction = true;
     bool overlaps_parameter_gathering = true;           // prefetch of sharded parameters
     std::string collective = "auto";                    // ring, tree, hierarchical or auto
+    std::string framework;                              // whose kernels and host code are priced (sim/cost/framework.h); empty = plain eager PyTorch
     bool operator==(const Plan&) const = default;
 
     int stages() const { return layout.pipeline * virtual_stages; }

@@ -188,6 +188,7 @@ std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* 
     std::vector<std::string> collectives = {"auto"};
     for (const CollectiveAlgorithm& algorithm : collective_algorithms()) collectives.push_back(algorithm.name);
     plan.collective = reader.optional_choice("collective", collectives).value_or(plan.collective);
+    plan.framework = reader.string("framework", plan.framework);
     refuse_other_axes(reader);
     if (const core::Value* sagemaker = reader.optional_table("sagemaker")) read_sagemaker(*sagemaker, reader, nodes, plan);
     reader.finish();
@@ -240,6 +241,7 @@ core::Value to_value(const Plan& plan) {
         table["precision"] = precision;
     }
     table["attention"] = attention_names[static_cast<std::size_t>(plan.attention)];
+    if (!plan.framework.empty()) table["framework"] = plan.framework;
     table["fused_cross_entropy"] = plan.fused_cross_entropy;
     table["gradient_bucket"] = bytes_text(plan.gradient_bucket);
     table["overlaps_gradient_reduction"] = plan.overlaps_gradient_reduction;

@@ -1,47 +1,50 @@
 #include "sim/cost/compute.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <string_view>
 
 #include "model/signature.h"
 #include "sim/cost/attention.h"
+#include "sim/cost/convolution.h"
+#include "sim/cost/product.h"
 
 namespace sim {
 
 namespace {
 
-core::Seconds streaming_time(core::Bytes bytes, const cluster::DeviceSpec& device) { return bytes / (device.memory_bandwidth * device.memory_efficiency); }
+core::Seconds streaming_time(core::Bytes bytes, const cluster::DeviceSpec& device, const CostConstants& constants) { return bytes / memory_rate(device, constants); }
 
-// Rate between measured points, straight in log(flops); constant beyond them.
-core::FlopsPerSecond rate_at(const std::vector<cluster::MatrixProductCurve::Point>& points, core::Flops flops) {
-    const auto above = std::lower_bound(points.begin(), points.end(), flops, [](const auto& point, core::Flops f) { return point.flops < f; });
-    if (above == points.begin()) return points.front().rate;
-    if (above == points.end()) return points.back().rate;
-    const auto below = above - 1;
-    const double t = std::log(flops / below->flops) / std::log(above->flops / below->flops);
-    return below->rate + (above->rate - below->rate) * t;
-}
-
-core::Seconds product_time(const model::Kernel& kernel, const cluster::DeviceSpec& device, core::DataType compute) {
+core::Seconds convolution_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device, core::DataType compute, const CostConstants& constants) {
     const cluster::MatrixProductCurve& curve = device.matrix_product.at(compute);
-    const core::Bytes bytes = kernel.read + kernel.written;
-    const core::Seconds streaming = bytes / (device.memory_bandwidth * curve.memory_efficiency);
-    if (!curve.points.empty() && kernel.kind == model::KernelKind::matrix_product && kernel.flops.value > 0) {
-        // Measured rates hold for one product of that size; `batch` products run side by side on a GPU and one after another on a core: the size that counts is
-        // the sum.
-        return std::max(kernel.flops / rate_at(curve.points, kernel.flops), streaming);
-    }
-    return curve.launch + std::max(kernel.flops / (device.peak.at(compute) * curve.compute_efficiency), streaming);
+    // Machines with measured products (CPUs) run convolutions as products.
+    if (!curve.points.empty() || !device.architecture.starts_with("sm")) return product_time(kernel, device, compute, constants);
+    const double efficiency = convolution_efficiency(kernel, phase, device, compute) * sustained_rate(device, compute, constants);
+    const core::Seconds streaming = (kernel.read + kernel.written) / (device.memory_bandwidth * convolution_memory_efficiency(device, compute));
+    return curve.launch + std::max(kernel.flops / (device.peak.at(compute) * efficiency), streaming);
 }
 
-core::Seconds attention_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device, core::DataType compute) {
+core::Seconds attention_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device, core::DataType compute, const CostConstants& constants,
+                             int flash_generation) {
     // The kernel's FLOPs are of the full square; kernels of the flash family skip the masked half.
     const core::Flops flops = kernel.flops * (kernel.is_causal && kernel.m == kernel.n ? 0.5 : 1.0);
     const bool is_backward = phase != model::Phase::forward;
-    const core::FlopsPerSecond rate = flash_attention_rate(device, compute, kernel.k, kernel.n, kernel.is_causal, is_backward);
-    return device.kernel_launch + std::max(flops / rate, streaming_time(kernel.read + kernel.written, device));
+    core::FlopsPerSecond rate = flash_attention_rate(device, compute, kernel.k, kernel.n, kernel.is_causal, is_backward);
+    if (flash_generation == 1) rate = rate * constants.first_flash_rate;
+    return device.kernel_launch + std::max(flops / rate, streaming_time(kernel.read + kernel.written, device, constants));
+}
+
+// Passes over the counted bytes, by what is known of the framework.
+double memory_passes(const model::Kernel& kernel, core::DataType compute, const FrameworkTraits& traits) {
+    const std::string_view what = kernel.what;
+    double passes = traits.memory_passes;
+    const bool is_half = core::size_of(compute).value < 4;
+    const auto is = [&](std::string_view part) { return what.find(part) != std::string_view::npos; };
+    // fp32 elementwise kernels with casts around them: 4 + 4 bytes and a cast of 2 + 4 on one side, against 2 + 2: (8 + 1.4) / 4.
+    if (traits.has_wide_elementwise && is_half && (is("softmax") || is("norm") || is("gelu") || is("dropout") || is("scale") || is("mask"))) passes *= 2.35;
+    // x.float(), pow, mean, rsqrt, multiply, cast, multiply by the scale: 34 bytes an element instead of 4 (PyTorch without a fused kernel).
+    if (traits.has_composed_rms_norm && is("rms_norm")) passes *= 8.5;
+    return passes;
 }
 
 std::string formats_of(const std::map<core::DataType, cluster::MatrixProductCurve>& curves) {
@@ -55,22 +58,29 @@ std::string formats_of(const std::map<core::DataType, cluster::MatrixProductCurv
 ComputePrice& ComputePrice::operator+=(const ComputePrice& other) {
     device += other.device;
     host += other.host;
+    blocked += other.blocked;
     flops += other.flops;
     return *this;
 }
 
-core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device, core::DataType compute) {
+core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device, core::DataType compute, const FrameworkTraits& traits,
+                          const CostConstants& constants) {
     switch (kernel.kind) {
-        case model::KernelKind::matrix_product:
-        case model::KernelKind::convolution: return product_time(kernel, device, compute);
-        case model::KernelKind::attention: return attention_time(kernel, phase, device, compute);
-        case model::KernelKind::memory: return device.kernel_launch + streaming_time(kernel.read + kernel.written, device);
+        case model::KernelKind::matrix_product: return product_time(kernel, device, compute, constants);
+        case model::KernelKind::convolution: {
+            core::Seconds time = convolution_time(kernel, phase, device, compute, constants);
+            // Input, and output on the way back, once read and once written.
+            if (traits.converts_layout && core::size_of(compute).value < 4) time += streaming_time((kernel.read + kernel.written) * 2.0, device, constants);
+            return time;
+        }
+        case model::KernelKind::attention: return attention_time(kernel, phase, device, compute, constants, traits.flash_generation);
+        case model::KernelKind::memory: return device.kernel_launch + streaming_time((kernel.read + kernel.written) * memory_passes(kernel, compute, traits), device, constants);
     }
     return {};
 }
 
 std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, const cluster::DeviceSpec& device, const schedule::Plan& plan,
-                                             core::Diagnostics& diagnostics) {
+                                             core::Diagnostics& diagnostics, const CostConstants& constants) {
     const core::DataType compute = plan.precision.compute;
     if (!device.peak.contains(compute) || !device.matrix_product.contains(compute)) {
         diagnostics.error({}, "plan.precision", device.name + " has no figure for " + std::string(core::name_of(compute)) + " matrix products",
@@ -80,7 +90,15 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
     ComputeCost cost;
     cost.device_ = &device;
     cost.plan_ = &plan;
-    const model::CostContext context = plan.cost_context();
+    cost.traits_ = framework_traits(plan.framework);
+    cost.constants_ = constants;
+    const FrameworkTraits& traits = cost.traits_;
+    cost.dispatch_ = traits.dispatch.value > 0 ? traits.dispatch : device.host_dispatch;
+    const model::CostContext plain = plan.cost_context();
+    model::CostContext context = plain;
+    context.fused_dropout_add = context.fused_dropout_add || traits.has_fused_dropout_add;
+    context.separate_bias = traits.has_separate_bias;
+    context.fused_norm_activation = traits.has_fused_norm_relu;
 
     std::map<std::string_view, const cluster::MeasuredOperator*> measured;
     for (const cluster::MeasuredOperator& entry : device.measured_operators) measured[entry.signature] = &entry;
@@ -88,7 +106,8 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
     // Gradients of several micro-batches are added up: the fresh gradient and the sum are read, the sum is written.
     // (Sharded gradients are reduced after every micro-batch instead, and only the shard's share is added.)
     const bool accumulates = plan.micro_batches > 1 && plan.sharding != schedule::Sharding::gradients && plan.sharding != schedule::Sharding::parameters;
-    const double accumulated_bytes = core::size_of(compute).value + 2 * core::size_of(plan.precision.gradients).value;
+    const double accumulated_bytes =
+        traits.accumulation_bytes > 0 ? traits.accumulation_bytes : core::size_of(compute).value + 2 * core::size_of(plan.precision.gradients).value;
 
     cost.sums_.assign(column_count, std::vector<ComputePrice>(graph.operators.size() + 1));
     std::size_t measured_count = 0, priced_count = 0;
@@ -98,7 +117,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
         const model::Operator& description = graph.op(op);
         const cluster::MeasuredOperator* entry = nullptr;
         if (!measured.empty()) {
-            const auto found = measured.find(model::signature(graph, op, context));
+            const auto found = measured.find(model::signature(graph, op, plain));
             if (found != measured.end()) entry = found->second;
         }
         ComputePrice of_phase[3];
@@ -109,8 +128,8 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
                 price.flops += kernel.flops;
                 has_flash = has_flash || kernel.kind == model::KernelKind::attention;
                 if (entry) continue;
-                price.device += kernel_time(kernel, phase, device, compute);
-                price.host += device.host_dispatch;
+                price.device += kernel_time(kernel, phase, device, compute, traits, constants);
+                price.host += cost.dispatch_;
             }
             if (!kernels.empty()) ++priced_count;
             if (entry) {
@@ -121,11 +140,13 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
             } else if (accumulates && phase == model::Phase::backward_weight) {
                 for (model::ParameterId parameter : description.parameters) {
                     const double elements = static_cast<double>(model::parameter_elements(graph, parameter, context));
-                    price.device += device.kernel_launch + streaming_time(core::Bytes(elements * accumulated_bytes), device);
-                    price.host += device.host_dispatch;
+                    price.device += device.kernel_launch + streaming_time(core::Bytes(elements * accumulated_bytes), device, constants);
+                    price.host += cost.dispatch_;
                 }
             }
         }
+        // The host reads the loss of every micro-batch: until then nothing else is queued.
+        if (description.kind == model::OperatorKind::cross_entropy) of_phase[0].blocked += traits.blocked_per_micro_batch;
         const auto append = [&](Column column, const ComputePrice& price) {
             std::vector<ComputePrice>& sums = cost.sums_[column];
             sums[o + 1] = sums[o];
@@ -160,7 +181,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
 ComputePrice ComputeCost::between(Column column, model::OperatorRange range) const {
     const ComputePrice& low = sum(column, range.begin);
     const ComputePrice& high = sum(column, range.end);
-    return {high.device - low.device, high.host - low.host, high.flops - low.flops};
+    return {high.device - low.device, high.host - low.host, high.blocked - low.blocked, high.flops - low.flops};
 }
 
 ComputePrice ComputeCost::price(model::OperatorRange range, schedule::ComputePhase phase) const {
@@ -187,19 +208,23 @@ ComputePrice ComputeCost::optimizer_step(std::int64_t elements, std::int64_t ten
     double bytes = core::size_of(precision.gradients).value + 2 * schedule::state_bytes_per_parameter(plan_->optimizer).value;
     bytes += precision.has_master_parameters ? 2 * 4.0 + parameter : 2 * parameter;
     if (plan_->optimizer.kind == schedule::OptimizerKind::lamb) bytes += 2 * 4.0;
+    bytes += traits_.step_bytes;
     ComputePrice price;
-    price.device = device_->kernel_launch + streaming_time(core::Bytes(bytes * static_cast<double>(elements)), *device_);
-    // A multi-tensor kernel takes up to 36 tensors with four lists (gradient, value, two moments): depth_to_max_tensors in NVIDIA apex,
-    // csrc/multi_tensor_apply.cuh.
+    price.device = device_->kernel_launch + streaming_time(core::Bytes(bytes * static_cast<double>(elements)), *device_, constants_);
+    const std::int64_t count = std::max<std::int64_t>(tensors, 1);
+    // A multi-tensor kernel takes up to 36 tensors with four lists (gradient, value, two moments): depth_to_max_tensors in NVIDIA apex, csrc/multi_tensor_apply.cuh.
     constexpr std::int64_t tensors_a_launch = 36;
-    price.host = device_->host_dispatch * static_cast<double>((std::max<std::int64_t>(tensors, 1) + tensors_a_launch - 1) / tensors_a_launch);
+    const std::int64_t launches = traits_.has_multi_tensor_update ? (count + tensors_a_launch - 1) / tensors_a_launch : count * traits_.update_kernels_per_tensor;
+    price.host = dispatch_ * static_cast<double>(launches);
+    price.blocked = traits_.blocked_per_tensor * static_cast<double>(count);
     return price;
 }
 
 ComputePrice ComputeCost::zero(core::Bytes bytes) const {
     ComputePrice price;
-    price.device = device_->kernel_launch + streaming_time(bytes, *device_);
-    price.host = device_->host_dispatch;
+    price.device = device_->kernel_launch + streaming_time(bytes, *device_, constants_);
+    price.host = dispatch_;
+    price.blocked = traits_.blocked_per_step;
     return price;
 }
 

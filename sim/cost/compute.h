@@ -13,27 +13,31 @@
 #include "model/model_graph.h"
 #include "schedule/plan.h"
 #include "schedule/program.h"
+#include "sim/cost/constants.h"
+#include "sim/cost/framework.h"
 
 namespace sim {
 
-// Work of one instruction: the device computes while the host dispatches kernels; the instruction takes the longer of the two.
+// Work of one instruction: the device computes while the host dispatches kernels; the instruction takes the longer of the two, and then the time in which the host
+// blocks with nothing queued.
 struct ComputePrice {
-    core::Seconds device, host;
+    core::Seconds device, host, blocked;
     core::Flops flops;
-    core::Seconds time() const { return device > host ? device : host; }
+    core::Seconds time() const { return (device > host ? device : host) + blocked; }
     ComputePrice& operator+=(const ComputePrice& other);
 };
 
 // One kernel alone on the device. Products and convolutions: launch + max(flops / (efficiency * peak), bytes / (efficiency * bandwidth)), or the measured
 // curve; attention: the published rate of the flash kernels of the architecture; everything else: launch + bytes / achieved bandwidth.
-core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device, core::DataType compute);
+core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device, core::DataType compute, const FrameworkTraits& traits = {},
+                          const CostConstants& constants = {});
 
 // Prices of every operator of a model under a plan, ready to be summed over ranges.
 class ComputeCost {
 public:
     // A compute precision the device has no figure for, or attention kernels it cannot run, are diagnostics; nothing is returned then.
     static std::optional<ComputeCost> make(const model::ModelGraph& graph, const cluster::DeviceSpec& device, const schedule::Plan& plan,
-                                           core::Diagnostics& diagnostics);
+                                           core::Diagnostics& diagnostics, const CostConstants& constants = {});
 
     ComputePrice price(model::OperatorRange range, schedule::ComputePhase phase) const;
     // The update of `elements` parameters: every state read and written once, no gradient clipping.
@@ -50,6 +54,9 @@ private:
 
     const cluster::DeviceSpec* device_ = nullptr;
     const schedule::Plan* plan_ = nullptr;
+    FrameworkTraits traits_;
+    CostConstants constants_;
+    core::Seconds dispatch_;
     std::vector<std::vector<ComputePrice>> sums_;  // [column][operators before]: prefix sums
     std::vector<std::string> assumptions_;
 };

@@ -1,0 +1,36 @@
+#include "sim/cost/constants.h"
+
+namespace sim {
+
+std::span<const NamedConstant> named_constants() {
+    using C = CostConstants;
+    static const NamedConstant list[] = {
+        {"full_tile_rate", &C::full_tile_rate, 1.0, 1.25, "rate of a product of whole tiles over the profile's plateau", "vidur A100 and H100 products, m >= 512"},
+        {"tile_fill_depth", &C::tile_fill_depth, 0, 512, "depth k at which filling and draining a tile costs as much as its work", "vidur A100 and H100 products"},
+        {"wave_softness", &C::wave_softness, 0, 1, "0: whole waves of tiles only; 1: no quantisation", "vidur A100 and H100 products"},
+        {"sustained_half_sm70", &C::sustained_half_sm70, 0.6, 1.1, "V100 half precision, sustained over short runs", "V100 groups"},
+        {"sustained_half_sm75", &C::sustained_half_sm75, 0.6, 1.1, "T4 half precision, sustained over short runs", "T4 groups"},
+        {"sustained_half_sm80", &C::sustained_half_sm80, 0.6, 1.1, "A100 half precision, sustained over short runs", "A100 groups"},
+        {"sustained_half_sm90", &C::sustained_half_sm90, 0.6, 1.1, "H100 half precision, sustained over short runs", "H100 groups"},
+        {"sustained_full_sm70", &C::sustained_full_sm70, 0.6, 1.2, "V100 fp32, newer libraries over CUDA 10.1", "V100 groups"},
+        {"sustained_full_sm75", &C::sustained_full_sm75, 0.6, 1.2, "T4 fp32, newer libraries over CUDA 10.1", "T4 groups"},
+        {"sustained_full_sm80", &C::sustained_full_sm80, 0.6, 1.2, "A100 tf32", "A100 groups"},
+        {"fp8_rate", &C::fp8_rate, 0.5, 1.1, "fp8 products over the profile's efficiency", "fsdp_mpt_h100 (3 rows)"},
+        {"memory_rate_sm70", &C::memory_rate_sm70, 0.6, 1.05, "kernels of models over the streaming benchmark, V100", "V100 groups"},
+        {"memory_rate_sm75", &C::memory_rate_sm75, 0.6, 1.05, "kernels of models over the streaming benchmark, T4", "T4 groups"},
+        {"memory_rate_sm80", &C::memory_rate_sm80, 0.6, 1.05, "kernels of models over the streaming benchmark, A100", "A100 groups"},
+        {"memory_rate_sm90", &C::memory_rate_sm90, 0.6, 1.05, "kernels of models over the streaming benchmark, H100", "H100 groups"},
+        {"first_flash_rate", &C::first_flash_rate, 0.3, 0.8, "FlashAttention 1 over 2", "arXiv 2307.08691 says about half; MPT groups"},
+        {"rate_infiniband", &C::rate_infiniband, 0.3, 1, "achieved share of the profile's rate, InfiniBand", "multi-node groups"},
+        {"rate_roce", &C::rate_roce, 0.3, 1, "achieved share of the profile's rate, RoCE", "multi-node groups"},
+        {"rate_omnipath", &C::rate_omnipath, 0.3, 1, "achieved share of the profile's rate, Omni-Path", "multi-node groups"},
+        {"rate_tcp", &C::rate_tcp, 0.1, 1, "achieved share of the profile's rate, TCP", "multi-node groups"},
+        {"rate_efa", &C::rate_efa, 0.3, 1, "achieved share of the profile's rate, EFA", "not fitted: no rows"},
+        {"decay_per_doubling", &C::decay_per_doubling, 0, 0.3, "network rate lost for each doubling of the nodes", "multi-node groups"},
+        {"overlap_loss", &C::overlap_loss, 0, 0.6, "compute lost to a collective beside it", "FSDP groups"},
+        {"jitter_per_doubling", &C::jitter_per_doubling, 0, 0.05, "step time for each doubling of data-parallel ranks", "V100 and T4 groups"},
+    };
+    return list;
+}
+
+}  // namespace sim

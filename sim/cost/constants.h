@@ -1,0 +1,46 @@
+// The constants of the cost model that no datasheet or microbenchmark states: each with its meaning, where it comes from, and the range in which it is physical.
+// docs/accuracy.md lists them; bench/calibration refits them with groups of measurements left out.
+#pragma once
+
+#include <span>
+
+namespace sim {
+
+struct CostConstants {
+    // Matrix products on sm80 and later, by tiles (sim/cost/product.h).
+    double full_tile_rate = 1.10;
+    double tile_fill_depth = 128;
+    double wave_softness = 0.5;
+
+    // Rate under sustained load over the rate of the short runs the curves were measured in (power and clocks), by architecture; carried to architectures without
+    // measurements of training from the nearest older one.
+    double sustained_half_sm70 = 0.92, sustained_half_sm75 = 0.84, sustained_half_sm80 = 0.95, sustained_half_sm90 = 0.83;
+    // fp32 and tf32: libraries of 2020 and later are faster than those of the tables (CUDA 10.1).
+    double sustained_full_sm70 = 1.08, sustained_full_sm75 = 1.08, sustained_full_sm80 = 1.08;
+    double fp8_rate = 0.88;
+
+    // Kernels of real models against the streaming benchmark of the device profile.
+    double memory_rate_sm70 = 0.88, memory_rate_sm75 = 0.85, memory_rate_sm80 = 1.0, memory_rate_sm90 = 0.98;
+
+    // FlashAttention of 2022 (version 1 and its Triton sibling) against version 2.
+    double first_flash_rate = 0.54;
+
+    // Networks: achieved share of the profile's rate by transport, and its decay with the number of nodes.
+    double rate_infiniband = 0.95, rate_roce = 0.73, rate_omnipath = 0.55, rate_tcp = 1.0, rate_efa = 1.0;
+    double decay_per_doubling = 0.085;
+    // Compute beside a collective gives it multiprocessors and memory bandwidth: share of the overlapped time lost.
+    double overlap_loss = 0.28;
+    // Extra step time of synchronous data parallelism for each doubling of the ranks: the slowest of n.
+    double jitter_per_doubling = 0.0105;
+};
+
+struct NamedConstant {
+    const char* name;
+    double CostConstants::* value;
+    double least, greatest;  // physical range
+    const char* meaning;
+    const char* source;
+};
+std::span<const NamedConstant> named_constants();
+
+}  // namespace sim

@@ -1,0 +1,165 @@
+#include "sim/cost/framework.h"
+
+#include <cctype>
+
+namespace sim {
+
+namespace {
+
+bool has(const std::string& name, std::string_view part) { return name.find(part) != std::string::npos; }
+
+// Host work without a published figure: sources say launch-bound from a few microseconds a kernel (C++ engines) to tens (Python with hooks).
+FrameworkTraits eager_pytorch() {
+    FrameworkTraits traits;
+    traits.name = "PyTorch (eager)";
+    traits.converts_layout = true;
+    return traits;
+}
+
+// Megatron-LM (arXiv 2104.04473, section 4.2): fused scale, mask and softmax; bias with GeLU; bias, dropout and residual.
+FrameworkTraits megatron() {
+    FrameworkTraits traits = eager_pytorch();
+    traits.name = "Megatron-LM";
+    traits.has_fused_dropout_add = true;
+    traits.attention = model::AttentionImplementation::fused_softmax;
+    traits.vocabulary_multiple = 128;
+    traits.overlaps_reduction = false;  // local DDP reduces after the backward pass
+    traits.blocks_on_transfers = true;
+    traits.dispatch = core::microseconds(15);
+    traits.blocked_per_micro_batch = core::milliseconds(1);
+    traits.blocked_per_step = core::milliseconds(10);
+    return traits;
+}
+
+// Compilers of whole graphs (XLA): chains of elementwise operations become one kernel; the host only starts the program.
+FrameworkTraits graph_compiler() {
+    FrameworkTraits traits;
+    traits.name = "XLA";
+    traits.has_fused_dropout_add = true;
+    traits.has_fused_norm_relu = true;
+    traits.attention = model::AttentionImplementation::fused_softmax;
+    traits.dispatch = core::microseconds(3);
+    traits.overlaps_reduction = false;
+    return traits;
+}
+
+// Engines that execute a static graph kernel by kernel from C++.
+FrameworkTraits graph_engine() {
+    FrameworkTraits traits;
+    traits.name = "graph engine";
+    traits.dispatch = core::microseconds(4);
+    traits.has_wide_elementwise = true;
+    return traits;
+}
+
+}  // namespace
+
+FrameworkTraits framework_traits(std::string_view given) {
+    std::string name;
+    for (char c : given) name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (name.empty()) return {};
+    if (has(name, "alpa") || has(name, "jax")) {
+        FrameworkTraits traits = graph_compiler();
+        traits.applies_dropout = false;
+        return traits;
+    }
+    if (has(name, "megatron-deepspeed") || has(name, "vtrain")) {
+        FrameworkTraits traits = megatron();
+        traits.name = "Megatron-DeepSpeed";
+        traits.sends_whole_gradients = true;
+        traits.accumulation_bytes = 6;
+        if (has(name, "vtrain")) {
+            traits.dispatch = core::microseconds(42);
+            traits.blocked_per_micro_batch = core::milliseconds(4);
+        } else {
+            traits.dispatch = core::microseconds(25);
+        }
+        return traits;
+    }
+    if (has(name, "zero-bubble")) {
+        FrameworkTraits traits = megatron();
+        traits.accumulation_bytes = 10;
+        return traits;
+    }
+    if (has(name, "nemo")) {
+        FrameworkTraits traits = megatron();
+        traits.name = "NeMo";
+        traits.accumulation_bytes = 10;
+        return traits;
+    }
+    if (has(name, "megatron")) {
+        FrameworkTraits traits = megatron();
+        if (has(name, "torch ddp")) traits.overlaps_reduction = true;
+        return traits;
+    }
+    if (has(name, "llm.c")) {
+        FrameworkTraits traits;
+        traits.name = "llm.c";
+        traits.dispatch = core::microseconds(4);
+        traits.has_fused_loss = true;
+        traits.has_fused_dropout_add = true;
+        traits.applies_dropout = false;
+        return traits;
+    }
+    if (has(name, "internlm")) {
+        FrameworkTraits traits = eager_pytorch();
+        traits.name = "InternLM";
+        traits.flash_generation = 1;
+        traits.applies_dropout = false;
+        return traits;
+    }
+    if (has(name, "foundry") || has(name, "composer")) {
+        FrameworkTraits traits = eager_pytorch();
+        traits.name = "llm-foundry";
+        traits.flash_generation = 1;
+        traits.applies_dropout = false;
+        return traits;
+    }
+    if (has(name, "xla")) {
+        FrameworkTraits traits = graph_compiler();
+        traits.overlaps_reduction = true;
+        traits.has_wide_elementwise = true;
+        return traits;
+    }
+    if (has(name, "mxnet")) {
+        FrameworkTraits traits = graph_engine();
+        traits.name = "MXNet";
+        traits.has_fused_norm_relu = has(name, "ngc");
+        return traits;
+    }
+    if (has(name, "tensorflow") || has(name, "oneflow") || has(name, "paddle")) return graph_engine();
+    if (has(name, "adaptdl")) {
+        FrameworkTraits traits = eager_pytorch();
+        traits.name = "PyTorch (AdaptDL)";
+        traits.blocked_per_tensor = core::microseconds(78);
+        traits.step_bytes = 44;
+        traits.has_multi_tensor_update = false;
+        return traits;
+    }
+    if (has(name, "ngc")) {
+        FrameworkTraits traits = eager_pytorch();
+        traits.name = "PyTorch (NGC)";
+        traits.converts_layout = false;
+        traits.has_separate_bias = has(name, "20.0");
+        return traits;
+    }
+    if (has(name, "fms") || has(name, "titan") || has(name, "compile")) {
+        FrameworkTraits traits = eager_pytorch();
+        traits.name = "PyTorch (compiled)";
+        traits.has_fused_dropout_add = true;
+        traits.applies_dropout = false;
+        return traits;
+    }
+    FrameworkTraits traits = eager_pytorch();
+    if (has(name, "2020") || has(name, "baseline of the deepspeed")) traits.has_separate_bias = true;
+    return traits;
+}
+
+void adopt(const FrameworkTraits& traits, schedule::Plan& plan) {
+    plan.overlaps_gradient_reduction = traits.overlaps_reduction;
+    plan.gradient_bucket = traits.bucket;
+    plan.fused_cross_entropy = traits.has_fused_loss;
+    if (traits.reduction) plan.precision.gradients = *traits.reduction;
+}
+
+}  // namespace sim

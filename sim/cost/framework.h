@@ -1,0 +1,58 @@
+// What is known of training frameworks: which kernels they fuse, what their host code costs, which types they reduce gradients in. A name is matched by known
+// parts ("Megatron", "XLA", ...); what is not known of a framework is that of a plain eager PyTorch of its kind.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/data_type.h"
+#include "core/units.h"
+#include "model/cost.h"
+#include "schedule/plan.h"
+
+namespace sim {
+
+struct FrameworkTraits {
+    std::string name;  // of the entry, for reports: "Megatron-LM", "PyTorch (eager)"
+
+    // Host. Dispatch of one kernel: zero = the device profile's. The rest stops the device: nothing is queued while the host works.
+    core::Seconds dispatch;
+    core::Seconds blocked_per_micro_batch;  // reading the loss, Python between passes
+    core::Seconds blocked_per_step;         // loss scale, norm of the gradients, logging
+    core::Seconds blocked_per_tensor;       // per parameter tensor and step: hooks and reads of an optimizer that loops over tensors
+
+    // Kernels.
+    bool has_separate_bias = false;     // biases are added by kernels of their own
+    bool has_fused_dropout_add = false; // bias, dropout and residual in one kernel
+    bool has_fused_norm_relu = false;   // batch norm with the activation and addition after it
+    bool has_fused_loss = false;        // one pass over the logits
+    bool has_composed_rms_norm = false; // RMS norm written as a chain of fp32 operations
+    bool has_wide_elementwise = false;  // mixed precision by graph rewriting: norms, activations, dropout and softmax in fp32 with casts around them
+    bool converts_layout = false;       // NCHW tensors converted for tensor-core convolutions and back
+    int flash_generation = 2;
+    model::AttentionImplementation attention = model::AttentionImplementation::unfused;  // where a plan does not say
+    double memory_passes = 1.0;         // passes over tensors beyond those counted
+    bool applies_dropout = true;        // the usual 0.1 of language models
+
+    // Gradients.
+    std::optional<core::DataType> reduction;        // type gradients are reduced in; nothing = that of the parameters
+    double accumulation_bytes = 0;                  // per parameter and micro-batch; zero = counted from the types
+    double step_bytes = 0;                          // per parameter and step beside the update: unscale, norm, clip, copies
+    bool overlaps_reduction = true;
+    core::Bytes bucket = core::mebibytes(25);
+    bool has_multi_tensor_update = true;            // else every tensor has update kernels of its own
+    int update_kernels_per_tensor = 10;
+
+    // Transfers between pipeline stages.
+    bool blocks_on_transfers = false;               // compute waits while a message is sent
+    bool sends_whole_gradients = false;             // every tensor-parallel rank sends the whole gradient of the activations
+    int vocabulary_multiple = 1;                    // the vocabulary is padded to a multiple of this times the tensor-parallel degree
+};
+
+FrameworkTraits framework_traits(std::string_view name);
+
+// What a plan leaves to the framework: type of gradient reduction, overlap, bucket size, form of the loss. For plans that only name their framework.
+void adopt(const FrameworkTraits& traits, schedule::Plan& plan);
+
+}  // namespace sim
