@@ -13,6 +13,7 @@ struct Sizes {
     double query = 0, key_value = 0;  // bytes of q, and of k and v together
     double output = 0, statistics = 0;
     double bias = 0;  // bytes of the expanded relative bias [heads, queries, keys]
+    std::int64_t width = 0;  // of the input: what relative positions are projected from
 };
 
 Sizes sizes_of(const ModelGraph& graph, const Operator& op, const CostContext& context) {
@@ -23,7 +24,9 @@ Sizes sizes_of(const ModelGraph& graph, const Operator& op, const CostContext& c
     const RankMatrix output = rank_matrix(graph, op.output, context), memory = rank_matrix(graph, op.inputs.back(), context);
     s.output = output.elements() * s.element;
     s.query = s.output;
-    s.key_value = 2.0 * static_cast<double>(memory.rows) * static_cast<double>(s.shape.kv_heads * s.shape.head_dimension) * s.element;
+    const std::int64_t key_rows = memory.rows + (op.attributes.has_relative_positions ? output.rows : 0);
+    if (op.attributes.has_relative_positions) s.width = graph.parameter(op.parameters[0]).shape[1];
+    s.key_value = 2.0 * static_cast<double>(key_rows) * static_cast<double>(s.shape.kv_heads * s.shape.head_dimension) * s.element;
     s.statistics = 4.0 * static_cast<double>(output.rows) * static_cast<double>(s.shape.heads);
     if (op.attributes.has_relative_bias)
         s.bias = static_cast<double>(s.shape.heads) * static_cast<double>(s.shape.queries) * static_cast<double>(s.shape.keys) * s.element;
@@ -75,6 +78,14 @@ void append_forward(std::vector<Kernel>& list, const Operator& op, const Sizes& 
     if (context.attention == AttentionImplementation::unfused) list.push_back(memory_kernel("split_heads", s.query + s.key_value, s.query + s.key_value));
     const double scores = s.scores * s.element;
     list.push_back(product_kernel("attention_scores", s.shape.batch, s.shape.queries, s.shape.keys, s.shape.head_dimension, s.element));
+    if (a.has_relative_positions) {
+        const AttentionShape& h = s.shape;
+        list.push_back(product_kernel("position_projection", 1, h.keys, h.heads * h.head_dimension, s.width, s.element));
+        list.push_back(memory_kernel("query_biases", 2 * s.query, 2 * s.query));
+        list.push_back(product_kernel("position_scores", h.batch, h.queries, h.keys, h.head_dimension, s.element));
+        list.push_back(memory_kernel("relative_shift", scores, scores));
+        list.push_back(memory_kernel("score_sum", 2 * scores, scores));
+    }
     if (context.attention == AttentionImplementation::unfused) {
         list.push_back(memory_kernel("scale", scores, scores));
         if (a.has_relative_bias || a.has_alibi) list.push_back(memory_kernel("score_bias", scores + s.bias, scores));
@@ -105,6 +116,12 @@ void append_backward(std::vector<Kernel>& list, const Operator& op, const Sizes&
             list.push_back(memory_kernel("mask_backward", scores, scores));
             list.push_back(memory_kernel("scale_backward", scores, scores));
         }
+        if (a.has_relative_positions) {
+            list.push_back(memory_kernel("relative_shift_backward", scores, 2 * scores));
+            list.push_back(product_kernel("position_query_gradient", h.batch, h.queries, h.head_dimension, h.keys, s.element));
+            list.push_back(product_kernel("position_key_gradient", h.batch, h.keys, h.head_dimension, h.queries, s.element));
+            list.push_back(memory_kernel("query_biases_backward", 2 * s.query, s.query));
+        }
         list.push_back(product_kernel("attention_query_gradient", h.batch, h.queries, h.head_dimension, h.keys, s.element));
         list.push_back(product_kernel("attention_key_gradient", h.batch, h.keys, h.head_dimension, h.queries, s.element));
         if (context.attention == AttentionImplementation::unfused)
@@ -119,6 +136,8 @@ void append_attention_kernels(std::vector<Kernel>& list, const ModelGraph& graph
     const Sizes s = sizes_of(graph, op, context);
     if (phase == Phase::forward) append_forward(list, op, s, context);
     else if (phase == Phase::backward_input) append_backward(list, op, s, context);
+    else if (op.attributes.has_relative_positions)
+        list.push_back(product_kernel("position_projection_gradient", 1, s.shape.heads * s.shape.head_dimension, s.width, s.shape.keys, s.element));
     else if (op.attributes.has_relative_bias) list.push_back(memory_kernel("relative_bias_gradient", s.scores * s.element, s.bias));
 }
 

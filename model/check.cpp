@@ -61,12 +61,14 @@ void check_shapes(const ModelGraph& graph, const Operator& op) {
             expect(y == x(0) && w(0) == Shape({y[0]}) && w(1) == w(0), op, "scale and shift are per channel");
             break;
         case OperatorKind::attention: {
-            expect(op.inputs.size() == (a.is_cross_attention ? 2u : 1u) && op.parameters.size() == (a.has_relative_bias ? 1u : 0u), op,
-                   "wrong number of inputs or parameters");
+            expect(op.inputs.size() == (a.is_cross_attention || a.has_relative_positions ? 2u : 1u) &&
+                       op.parameters.size() == (a.has_relative_bias || a.has_relative_positions ? 1u : 0u),
+                   op, "wrong number of inputs or parameters");
             expect(a.heads > 0 && a.kv_heads > 0 && a.heads % a.kv_heads == 0 && a.head_dimension > 0, op, "kv_heads divide heads");
             const std::int64_t key_value = 2 * a.kv_heads * a.head_dimension, query = a.heads * a.head_dimension;
             expect(y == Shape({x(0)[0], query}), op, "output is [tokens, heads d]");
             expect(a.is_cross_attention ? x(0)[1] == query && x(1)[1] == key_value : x(0)[1] == query + key_value, op, "queries, keys and values are packed");
+            expect(!a.has_relative_positions || (x(1)[1] == x(0)[1] && w(0)[0] == query), op, "memory is packed as the segment");
             expect(a.local_window == 0 || x(0)[0] % a.local_window == 0, op, "local windows tile the tokens");
             break;
         }

@@ -18,6 +18,7 @@ public:
     }
 
     std::vector<Kernel> write() {
+        if (op.attributes.is_frozen && !forward()) return {};
         switch (op.kind) {
             case OperatorKind::input:
             case OperatorKind::flatten:
@@ -35,7 +36,10 @@ public:
             case OperatorKind::rms_norm: norm("rms_norm", 4); break;
             case OperatorKind::batch_norm:
                 // Statistics over the batch first, then the result: two passes over the input each way.
-                if (forward()) memory("batch_norm", 2 * x + parameter_bytes(0) + parameter_bytes(1), y);
+                if (op.attributes.has_fixed_statistics) {
+                    if (forward()) memory("scale_channels", x, y);
+                    else if (backward_input()) memory("scale_channels_backward", y, x);
+                } else if (forward()) memory("batch_norm", 2 * x + parameter_bytes(0) + parameter_bytes(1), y);
                 else if (backward_input()) memory("batch_norm_backward", 2 * (x + y) + parameter_bytes(0), x);
                 break;
             case OperatorKind::attention: append_attention_kernels(list, graph, op, phase, context); break;

@@ -43,6 +43,8 @@ struct ModelGraph {
     std::int64_t encoder_tokens_per_sample = 0;  // T5
     std::int64_t vocabulary = 0;
     std::int64_t image_size = 0;           // vision
+    // Kernels launched beside the operators without work worth counting (data-dependent matching, sampling, suppression of detectors), forward and backward.
+    std::int64_t launches_per_sample = 0, launches_per_step = 0;
     std::vector<std::string> assumptions;  // what the source did not say
 
     const Tensor& tensor(TensorId id) const { return tensors[static_cast<std::size_t>(id.index)]; }

@@ -102,6 +102,9 @@ struct Attributes {
     double rotary_fraction = 1.0, rotary_base = 10000.0;
     bool has_alibi = false;
     bool has_relative_bias = false;  // T5
+    // Transformer-XL: keys and values are those of the second input, packed q, k, v of the memory, followed by those of the first; scores get a term with projected
+    // relative positions; parameter [heads d, hidden], which projects them.
+    bool has_relative_positions = false;
     bool is_cross_attention = false;
     std::int64_t window = 0;                                   // sliding window, 0 = none
     std::int64_t local_window = 0;                             // attention only inside blocks of this many tokens (Swin: 49), 0 = none
@@ -122,6 +125,8 @@ struct Attributes {
     // mixture of experts
     std::int64_t experts = 0, experts_per_token = 0, expert_hidden = 0;
     bool experts_are_gated = false;
+    bool is_frozen = false;             // not trained: no backward pass through it
+    bool has_fixed_statistics = false;  // batch_norm: one scale and shift per channel, no statistics of the batch
 };
 
 struct Operator {

@@ -52,6 +52,7 @@ AttentionShape attention_shape(const ModelGraph& graph, const Operator& op, cons
     shape.head_dimension = a.head_dimension;
     shape.queries = graph.tensor(op.inputs[0]).shape[0];
     shape.keys = graph.tensor(op.inputs.back()).shape[0];
+    if (a.has_relative_positions) shape.keys += shape.queries;
     shape.is_causal = a.is_causal;
     std::int64_t windows = 1;
     if (a.local_window > 0) {
@@ -83,7 +84,8 @@ MixtureShape mixture_shape(const ModelGraph& graph, const Operator& op, const Co
 
 bool has_gradient(const ModelGraph& graph, TensorId id) {
     const Tensor& tensor = graph.tensor(id);
-    return tensor.is_activation && graph.op(tensor.producer).kind != OperatorKind::input;
+    const Operator& producer = graph.op(tensor.producer);
+    return tensor.is_activation && producer.kind != OperatorKind::input && !producer.attributes.is_frozen;
 }
 
 }  // namespace model

@@ -215,7 +215,7 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     }
     plan.partition = *partition;
 
-    std::optional<CostModels> costs = options.memory_only ? std::nullopt : make_cost_models(graph, cluster, plan, diagnostics);
+    std::optional<CostModels> costs = options.memory_only ? std::nullopt : make_cost_models(graph, cluster, plan, diagnostics, options.constants);
     if (!costs && !options.memory_only) return std::nullopt;
     const Task task{graph, cluster, plan, options, costs ? &*costs : nullptr};
 

@@ -14,6 +14,7 @@
 #include "schedule/plan.h"
 #include "schedule/program.h"
 #include "schedule/timeline.h"
+#include "sim/cost/constants.h"
 
 namespace sim {
 
@@ -51,6 +52,7 @@ struct EvaluateOptions {
     int most_micro_batches = 0;
     // Only memory (no pricing, no timeline): for the planner's first filter.
     bool memory_only = false;
+    CostConstants constants = {};
     // Prove every lowered Program before it is simulated. A planner that has proven a schedule once may leave it out.
     bool verifies = true;
 };

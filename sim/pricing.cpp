@@ -39,8 +39,8 @@ const std::vector<std::int32_t>& tied_ranks(const schedule::RankProgram& list, c
 }  // namespace
 
 std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan,
-                                           core::Diagnostics& diagnostics) {
-    std::optional<ComputeCost> compute = ComputeCost::make(graph, cluster.instance.device, plan, diagnostics);
+                                           core::Diagnostics& diagnostics, const CostConstants& constants) {
+    std::optional<ComputeCost> compute = ComputeCost::make(graph, cluster.instance.device, plan, diagnostics, constants);
     if (!compute) return std::nullopt;
     return CostModels{std::move(*compute), CommunicationCost(plan, cluster)};
 }
@@ -71,7 +71,7 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                     break;
             }
             durations.push_back(time + work.time());
-            host.push_back(work.host > work.device ? work.host - work.device : core::Seconds(0));
+            host.push_back(work.time() - work.device);
         }
     }
     return priced;

@@ -17,7 +17,7 @@ namespace sim {
 
 struct PricedProgram {
     Durations durations;
-    // Part of each duration in which the device waits for the host to dispatch kernels: the amount by which dispatch exceeds device time.
+    // Part of each duration in which the device waits for the host to dispatch kernels: the amount by which dispatch exceeds device time, and blocking host work.
     std::vector<std::vector<core::Seconds>> host;
     std::vector<core::Flops> recompute_flops;  // per class, one rank, one step
 };
@@ -28,7 +28,7 @@ struct CostModels {
     CommunicationCost communication;
 };
 std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan,
-                                           core::Diagnostics& diagnostics);
+                                           core::Diagnostics& diagnostics, const CostConstants& constants = {});
 
 PricedProgram price(const schedule::Program& program, CostModels& costs);
 

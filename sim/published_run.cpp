@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "sim/cost/framework.h"
+
 namespace sim {
 
 const std::vector<std::string>& run_columns() {
@@ -103,24 +105,35 @@ private:
     core::Diagnostics& diagnostics_;
 };
 
-void set_transformer(core::Value& model, RowReader& row, const char* family) {
+// Language models are trained with 10 % dropout unless their code base does without.
+void set_dropout(core::Value& model, const FrameworkTraits& traits) {
+    if (!traits.applies_dropout) return;
+    model["dropout"] = 0.1;
+    model["attention_dropout"] = 0.1;
+}
+
+std::int64_t padded(std::int64_t vocabulary, std::int64_t multiple) { return (vocabulary + multiple - 1) / multiple * multiple; }
+
+void set_transformer(core::Value& model, RowReader& row, const char* family, const FrameworkTraits& traits) {
     model["family"] = family;
     model["layers"] = row.integer("layers", 1, 1);
     model["hidden"] = row.integer("hidden", 1, 1);
     model["heads"] = row.integer("heads", 1, 1);
     if (!row.is_blank("ffn")) model["ffn"] = row.integer("ffn", 1);
-    model["vocabulary"] = row.integer("vocab", 1, 1);
+    model["vocabulary"] = padded(row.integer("vocab", 1, 1), traits.vocabulary_multiple * row.integer("tensor_parallel", 1, 1));
     model["sequence_length"] = row.integer("seq_len", 1, 1);
 }
 
-void set_decoder(core::Value& model, RowReader& row, const char* family) {
-    set_transformer(model, row, family);
+void set_decoder(core::Value& model, RowReader& row, const char* family, const FrameworkTraits& traits) {
+    set_transformer(model, row, family, traits);
     if (!row.is_blank("kv_heads")) model["kv_heads"] = row.integer("kv_heads", 1);
     if (!row.is_blank("tied_embeddings")) model["tied_embeddings"] = row.text("tied_embeddings") == "yes";
+    // GPT-2 and GPT-3 code trains with dropout; BLOOM (hidden_dropout 0 in its configuration), Llama and their kin do not.
+    if (family == std::string_view("gpt")) set_dropout(model, traits);
 }
 
-void set_bert(core::Value& model, RowReader& row, const char* task, bool only_masked) {
-    set_transformer(model, row, "bert");
+void set_bert(core::Value& model, RowReader& row, const char* task, bool only_masked, const FrameworkTraits& traits) {
+    set_transformer(model, row, "bert", traits);
     model["task"] = task;
     const std::int64_t tokens = row.integer("seq_len", 1, 1);
     // 20 of 128 and 80 of 512 tokens are masked in NVIDIA's and Google's pre-training data: 15.6 %.
@@ -128,29 +141,49 @@ void set_bert(core::Value& model, RowReader& row, const char* task, bool only_ma
 }
 
 // The [model] table of a word of the vocabulary; empty when the simulator does not know the architecture.
-core::Value model_table(RowReader& row) {
+core::Value model_table(RowReader& row, const FrameworkTraits& traits) {
     core::Value model;
     const std::string word = row.text("model");
     model["name"] = word;
-    if (word == "gpt" || word == "mpt") set_decoder(model, row, "gpt");
-    else if (word == "bloom") set_decoder(model, row, "bloom");
-    else if (word == "llama") set_decoder(model, row, "llama");
+    if (word == "gpt" || word == "mpt") set_decoder(model, row, "gpt", traits);
+    else if (word == "bloom") set_decoder(model, row, "bloom", traits);
+    else if (word == "llama") set_decoder(model, row, "llama", traits);
     else if (word == "internlm") {
-        set_decoder(model, row, "llama");
+        set_decoder(model, row, "llama", traits);
         model["qkv_bias"] = true;
         model["attention_output_bias"] = true;
     } else if (word.starts_with("moe_gpt_e")) {
-        set_decoder(model, row, "gpt");
+        set_decoder(model, row, "gpt", traits);
         model["experts"] = static_cast<std::int64_t>(core::parse_integer(word.substr(9)).value_or(1));
         model["experts_per_token"] = 2;
         model["expert_interval"] = 2;
-    } else if (word == "bert_base" || word == "bert_large" || word == "bert_megatron") set_bert(model, row, "pretraining", false);
-    else if (word == "bert_base_masked" || word == "bert_large_masked") set_bert(model, row, "pretraining", true);
-    else if (word == "bert_base_qa" || word == "bert_large_qa") set_bert(model, row, "question_answering", false);
+    } else if (word == "bert_base" || word == "bert_large" || word == "bert_megatron") set_bert(model, row, "pretraining", false, traits);
+    else if (word == "bert_base_masked" || word == "bert_large_masked") set_bert(model, row, "pretraining", true, traits);
+    else if (word == "bert_base_qa" || word == "bert_large_qa") set_bert(model, row, "question_answering", false, traits);
     else if (word == "resnet50") {
         model["family"] = "resnet";
         model["depth"] = 50;
         model["image_size"] = row.integer("image_size", 1, 224);
+    } else if (word == "resnet18_cifar") {
+        model["family"] = "resnet";
+        model["depth"] = 18;
+        model["classes"] = 10;
+        model["small_stem"] = true;
+        model["image_size"] = row.integer("image_size", 1, 32);
+    } else if (word == "wide_resnet50") {
+        model["family"] = "resnet";
+        model["depth"] = 50;
+        model["base_channels"] = row.integer("hidden", 1, 64);
+        model["width_factor"] = row.integer("ffn", 1, 2);
+        model["image_size"] = row.integer("image_size", 1, 224);
+    } else if (word == "ssd300_r50") {
+        model["family"] = "ssd";
+    } else if (word == "mask_rcnn_r50_fpn") {
+        model["family"] = "mask_rcnn";
+        model["image_size"] = row.integer("image_size", 1, 800);
+    } else if (word == "transformer_xl" || word == "transformer_xl_div4") {
+        set_transformer(model, row, "transformer_xl", traits);
+        model["width_divisor"] = word == "transformer_xl" ? 1 : 4;
     } else {
         return {};
     }
@@ -205,6 +238,8 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
     run.group = row.text("group");
 
     schedule::Plan& plan = run.plan;
+    plan.framework = row.text("framework");
+    FrameworkTraits traits = framework_traits(plan.framework);
     plan.layout.tensor = static_cast<int>(row.integer("tensor_parallel", 1, 1));
     plan.layout.pipeline = static_cast<int>(row.integer("pipeline_parallel", 1, 1));
     plan.layout.data = static_cast<int>(row.integer("data_parallel", 1, 1));
@@ -235,12 +270,13 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
     const bool is_full = compute == core::DataType::fp32 || compute == core::DataType::tf32;
     plan.precision.parameters = plan.precision.gradients = is_full ? core::DataType::fp32 : compute == core::DataType::fp8 ? core::DataType::bf16 : compute;
     plan.precision.has_master_parameters = !is_full;
+    adopt(traits, plan);
     using model::AttentionImplementation;
-    plan.attention = row.choice<AttentionImplementation, 4>("attention", {{{"", AttentionImplementation::fused_softmax},
+    plan.attention = row.choice<AttentionImplementation, 4>("attention", {{{"", traits.attention},
                                                                            {"unfused", AttentionImplementation::unfused},
                                                                            {"fused_softmax", AttentionImplementation::fused_softmax},
                                                                            {"flash", AttentionImplementation::flash}}});
-    if (row.is_blank("attention") && !row.is_blank("heads")) run.assumptions.push_back("attention is not stated: scores materialised, softmax fused");
+    if (row.is_blank("attention") && !row.is_blank("heads")) run.assumptions.push_back("attention is not stated: as usual for " + traits.name);
 
     const std::int64_t nodes = row.integer("nodes", 1, 1), gpus = row.integer("gpus_per_node", 1, 1);
     if (static_cast<double>(nodes * gpus) != static_cast<double>(plan.layout.tensor) * plan.layout.pipeline * plan.layout.data)
@@ -259,7 +295,7 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
     run.measured = core::seconds(seconds.value_or(1));
     if (const std::optional<double> peak = row.real("measured_peak_gib")) run.measured_peak = core::gibibytes(*peak);
 
-    run.model = model_table(row);
+    run.model = model_table(row, traits);
     const core::CsvRow* cluster_row = find_cluster(clusters, row.text("cluster"));
     if (cluster_row == nullptr) {
         row.error("cluster", "cluster \"" + row.text("cluster") + "\" is not in " + clusters.file, "add a row for it");

@@ -30,7 +30,7 @@ void refuse(ScoredRow& row, PredictionStatus status, std::string reason) {
 }
 
 // Everything that can go wrong with one row is a status of the row: the other rows are predicted all the same.
-void predict(const PublishedRun& run, ScoredRow& row) {
+void predict(const PublishedRun& run, const CostConstants& constants, ScoredRow& row) {
     core::Diagnostics diagnostics;
     const std::optional<model::ModelGraph> graph = model::load_model(run.model, {}, diagnostics);
     if (!graph) return refuse(row, PredictionStatus::unsupported, first_error(diagnostics));
@@ -40,6 +40,7 @@ void predict(const PublishedRun& run, ScoredRow& row) {
     schedule::check_plan(run.plan, *graph, cluster->device_count(), nullptr, plan_diagnostics);
     if (plan_diagnostics.has_errors()) return refuse(row, PredictionStatus::unsupported, first_error(plan_diagnostics));
     EvaluateOptions options;
+    options.constants = constants;
     options.most_micro_batches = 4 * run.plan.layout.pipeline * run.plan.virtual_stages;
     const std::optional<Evaluation> evaluation = evaluate(*graph, *cluster, run.plan, plan_diagnostics, options);
     if (!evaluation) return refuse(row, PredictionStatus::unsupported, first_error(plan_diagnostics));
@@ -108,7 +109,7 @@ std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTa
         for (std::size_t i; (i = next.fetch_add(1)) < inputs.size();) {
             if (inputs[i]) {
                 try {
-                    predict(*inputs[i], validation.rows[i]);
+                    predict(*inputs[i], options.constants, validation.rows[i]);
                 } catch (const core::InternalError& failure) {
                     refuse(validation.rows[i], PredictionStatus::error, failure.what());
                 }

@@ -9,6 +9,7 @@
 #include "core/csv.h"
 #include "core/diagnostics.h"
 #include "core/value.h"
+#include "sim/cost/constants.h"
 #include "sim/score.h"
 
 namespace sim {
@@ -22,6 +23,7 @@ struct Validation {
 };
 
 struct ValidateOptions {
+    CostConstants constants = {};
     int threads = 0;                                         // 0 = one per core
     std::function<void(std::size_t, std::size_t)> progress;  // (done, all), called from one thread at a time
 };

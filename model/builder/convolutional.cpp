@@ -54,8 +54,12 @@ ModelGraph build_resnet(const ResnetDescription& d) {
     builder.begin_unit("stem");
     builder.open("stem");
     TensorId x = builder.input("images", {d.channels, d.image_size, d.image_size}, core::DataType::fp32);
-    x = relu(builder, "relu", conv_norm(builder, "conv", x, 64, 7, 2));
-    x = builder.pool(OperatorKind::max_pool, "pool", x, 3, 2, 1);
+    if (d.has_small_stem) {
+        x = relu(builder, "relu", conv_norm(builder, "conv", x, d.base_channels, 3, 1));
+    } else {
+        x = relu(builder, "relu", conv_norm(builder, "conv", x, d.base_channels, 7, 2));
+        x = builder.pool(OperatorKind::max_pool, "pool", x, 3, 2, 1);
+    }
     builder.close();
 
     const std::vector<std::int64_t> blocks = blocks_per_stage(d.depth);
@@ -65,7 +69,7 @@ ModelGraph build_resnet(const ResnetDescription& d) {
         for (std::int64_t block = 0; block < blocks[stage]; ++block) {
             builder.begin_unit("stages." + std::to_string(stage) + "." + std::to_string(block));
             builder.open(std::to_string(block));
-            x = residual_block(builder, x, std::int64_t(64) << stage, stage > 0 && block == 0 ? 2 : 1, d);
+            x = residual_block(builder, x, d.base_channels << stage, stage > 0 && block == 0 ? 2 : 1, d);
             builder.close();
         }
         builder.close();

@@ -62,6 +62,7 @@ public:
 
     const std::vector<std::int64_t>& shape(TensorId tensor) const { return graph_.tensor(tensor).shape; }
     ModelGraph& graph() { return graph_; }
+    Operator& last_operator() { return graph_.operators.back(); }
     // Closes what is open and checks the graph.
     ModelGraph finish();
 

@@ -6,6 +6,8 @@
 #include <fmt/core.h>
 
 #include "core/reader.h"
+#include "model/builder/detection.h"
+#include "model/builder/transformer_xl.h"
 #include "model/builder/bert.h"
 #include "model/builder/convolutional.h"
 #include "model/builder/decoder.h"
@@ -334,6 +336,8 @@ std::optional<ModelGraph> resnet(TableReader& reader, const std::string& name) {
     d.image_size = reader.required_integer("image_size", {32, image_range.greatest});
     d.channels = reader.integer("channels", 3, {1, 1 << 10});
     d.classes = reader.integer("classes", 1000, class_range);
+    d.base_channels = reader.integer("base_channels", 64, {1, 1 << 12});
+    d.has_small_stem = reader.boolean("small_stem", false);
     reader.finish();
     if (diagnostics.error_count() != errors) return std::nullopt;
     if (std::find(std::begin(resnet_depths), std::end(resnet_depths), d.depth) == std::end(resnet_depths))
@@ -343,6 +347,46 @@ std::optional<ModelGraph> resnet(TableReader& reader, const std::string& name) {
                      "choose depth 50, 101 or 152");
     if (diagnostics.error_count() != errors) return std::nullopt;
     return build_resnet(d);
+}
+
+std::optional<ModelGraph> ssd(TableReader& reader, const std::string& name) {
+    SsdDescription d;
+    d.name = name;
+    d.classes = reader.integer("classes", d.classes, class_range);
+    reader.finish();
+    return reader.diagnostics().has_errors() ? std::nullopt : std::optional(build_ssd(d));
+}
+
+std::optional<ModelGraph> mask_rcnn(TableReader& reader, const std::string& name) {
+    MaskRcnnDescription d;
+    d.name = name;
+    d.image_size = reader.integer("image_size", d.image_size, {256, 4096});
+    d.classes = reader.integer("classes", d.classes, class_range);
+    d.regions = reader.integer("regions", d.regions, {64, 1 << 12});
+    reader.finish();
+    return reader.diagnostics().has_errors() ? std::nullopt : std::optional(build_mask_rcnn(d));
+}
+
+std::optional<ModelGraph> transformer_xl(TableReader& reader, const std::string& name) {
+    TransformerXlDescription d;
+    d.name = name;
+    core::Diagnostics& diagnostics = reader.diagnostics();
+    const std::size_t errors = diagnostics.error_count();
+    d.hidden = reader.required_integer("hidden", hidden_range);
+    d.layers = reader.required_integer("layers", layer_range);
+    d.heads = reader.required_integer("heads", head_range);
+    d.ffn = reader.integer("ffn", 4 * d.hidden, width_range);
+    d.vocabulary = reader.required_integer("vocabulary", vocabulary_range);
+    d.sequence_length = reader.required_integer("sequence_length", token_range);
+    d.memory_length = reader.integer("memory_length", d.sequence_length, token_range);
+    d.width_divisor = reader.integer("width_divisor", 1, {1, 64});
+    d.dropout = reader.real("dropout", d.dropout, probability_range);
+    d.attention_dropout = reader.real("attention_dropout", 0, probability_range);
+    reader.finish();
+    if (diagnostics.error_count() != errors) return std::nullopt;
+    must_divide(reader, "heads", d.heads, "hidden", d.hidden);
+    if (diagnostics.error_count() != errors) return std::nullopt;
+    return build_transformer_xl(d);
 }
 
 std::optional<ModelGraph> convnet(TableReader& reader, const std::string& name) {
@@ -375,7 +419,7 @@ bool is_provenance(std::string_view key) { return std::find(provenance_keys.begi
 std::vector<std::string> family_names() {
     std::vector<std::string> names;
     for (const Preset& preset : presets) names.push_back(preset.family);
-    for (const char* name : {"bert", "t5", "vit", "swin", "resnet", "convnet"}) names.push_back(name);
+    for (const char* name : {"bert", "t5", "vit", "swin", "resnet", "convnet", "ssd", "mask_rcnn", "transformer_xl"}) names.push_back(name);
     return names;
 }
 
@@ -396,6 +440,9 @@ std::optional<ModelGraph> build_from_description(const core::Value& table, const
     else if (family == "swin") graph = swin(reader, own_name);
     else if (family == "resnet") graph = resnet(reader, own_name);
     else if (family == "convnet") graph = convnet(reader, own_name);
+    else if (family == "ssd") graph = ssd(reader, own_name);
+    else if (family == "mask_rcnn") graph = mask_rcnn(reader, own_name);
+    else if (family == "transformer_xl") graph = transformer_xl(reader, own_name);
     else
         for (const Preset& preset : presets)
             if (family == preset.family) graph = decoder(reader, preset, own_name, assumptions);

@@ -145,6 +145,9 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
                 }
             }
         }
+        // Launches without work keep the host busy while nothing is queued: they depend on results of the device (matching, suppression).
+        if (o + 1 == graph.operators.size())
+            of_phase[0].blocked += cost.dispatch_ * static_cast<double>(graph.launches_per_step + graph.launches_per_sample * context.micro_batch);
         // The host reads the loss of every micro-batch: until then nothing else is queued.
         if (description.kind == model::OperatorKind::cross_entropy) of_phase[0].blocked += traits.blocked_per_micro_batch;
         const auto append = [&](Column column, const ComputePrice& price) {
