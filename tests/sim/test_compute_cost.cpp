@@ -46,10 +46,34 @@ double time_of(const model::Kernel& kernel, const cluster::DeviceSpec& device) {
 
 TEST_CASE("a product takes launch and the longer of arithmetic and memory") {
     const cluster::DeviceSpec device = round_device();
-    // 4096^3: 137.4 GFLOP at 50 TFLOP/s = 2.749 ms; 100.7 MB at 800 GB/s = 0.126 ms.
-    REQUIRE(time_of(product(4096, 4096, 4096), device) == Approx(4e-6 + 2.0 * 4096 * 4096 * 4096 / 50e12));
+    // 4096^3: 137.4 GFLOP at 50 TFLOP/s = 2.749 ms, a little more under sustained load; 100.7 MB at 800 GB/s = 0.126 ms.
+    const double sustained = sim::CostConstants().sustained_half_sm80;
+    REQUIRE(time_of(product(4096, 4096, 4096), device) == Approx(4e-6 + 2.0 * 4096 * 4096 * 4096 / (50e12 * sustained)));
     // One row: 33.6 MB at 800 GB/s bind, not 33.6 MFLOP.
     REQUIRE(time_of(product(1, 4096, 4096), device) == Approx(4e-6 + 2.0 * (4096 + 4096 * 4096.0 + 4096) / 800e9));
+}
+
+TEST_CASE("tiles: a product that fills whole waves runs at the full-tile rate, one tile more costs part of a wave, and heads off the tensor cores run at fp32") {
+    cluster::DeviceSpec device = round_device();
+    device.multiprocessors = 128;
+    sim::CostConstants constants;
+    constants.tile_fill_depth = 0;
+    constants.sustained_half_sm80 = 1;
+    const auto time = [&](const model::Kernel& kernel) {
+        return sim::kernel_time(kernel, model::Phase::forward, device, DataType::bf16, {}, constants).value - device.kernel_launch.value;
+    };
+    // 4096 x 4096 = 16 x 32 tiles of 256 x 128 = 512 = 4 waves of 128.
+    const double full = 2.0 * 4096 * 4096 * 4096 / (50e12 * constants.full_tile_rate);
+    REQUIRE(time(product(4096, 4096, 4096)) == Approx(full));
+    constants.wave_softness = 0;
+    // One row more makes a fifth wave of the largest tile; no tile shape does better than 513/512 of the time, none worse than 5/4.
+    const double more = time(product(4097, 4096, 4096));
+    REQUIRE(more > full);
+    REQUIRE(more <= full * 1.25 * (1 + 1e-12));
+    model::Kernel scores = product(2048, 2048, 150);
+    scores.batch = 16;
+    scores.flops = scores.flops * 16.0;
+    REQUIRE(time(scores) == Approx(16 * 2.0 * 2048 * 2048 * 150 / (10e12 * 0.5)));
 }
 
 TEST_CASE("a memory-bound kernel takes launch and its bytes at streaming bandwidth") {
