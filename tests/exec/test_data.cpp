@@ -1,0 +1,99 @@
+#include <unistd.h>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/exec/tiny.h"
+
+namespace {
+
+struct Folder {
+    std::filesystem::path path = std::filesystem::temp_directory_path() / ("exec_data_" + std::to_string(::getpid()));
+    Folder() { std::filesystem::create_directories(path); }
+    ~Folder() { std::filesystem::remove_all(path); }
+    std::string write(const std::string& name, const std::string& content) const {
+        std::ofstream(path / name, std::ios::binary) << content;
+        return (path / name).string();
+    }
+};
+
+std::string number(unsigned value) {
+    return {static_cast<char>(value >> 24), static_cast<char>(value >> 16), static_cast<char>(value >> 8), static_cast<char>(value)};
+}
+const std::string images_header = std::string("\0\0\x08\x03", 4) + number(3) + number(8) + number(8);
+const std::string labels_header = std::string("\0\0\x08\x01", 4) + number(3);
+
+model::ModelGraph convnet() {
+    return tiny::model_of("family = 'convnet'\nimage_size = 8\nchannels = 1\nconvolutions = [3]\nkernel = 3\ndense = [12]\nclasses = 5");
+}
+
+}  // namespace
+
+TEST_CASE("a text is read as windows of bytes, labels being the next ones") {
+    const Folder folder;
+    const model::ModelGraph graph =
+        tiny::model_of("family = 'gpt'\nhidden = 8\nlayers = 1\nheads = 2\nvocabulary = 256\nmax_positions = 4\nsequence_length = 4");
+    core::Diagnostics diagnostics;
+    const auto data = exec::load_data(folder.write("text.txt", "abcdefghij"), "", 1, graph, diagnostics);
+    REQUIRE(data);
+    const exec::InputReader reader(graph, data);
+    std::vector<std::int64_t> ids(4), labels(4);
+    for (const model::Operator& op : graph.operators)
+        if (op.kind == model::OperatorKind::input) reader.read(op.output, 1, op.name == "embedding.ids" ? std::span(ids) : std::span(labels));
+    // Windows of 5 bytes begin 4 apart: sample 1 is "efghi".
+    CHECK(ids == std::vector<std::int64_t>{'e', 'f', 'g', 'h'});
+    CHECK(labels == std::vector<std::int64_t>{'f', 'g', 'h', 'i'});
+    CHECK_FALSE(exec::load_data(folder.write("short.txt", "abcd"), "", 1, graph, diagnostics));
+    CHECK_FALSE(exec::load_data((folder.path / "absent.txt").string(), "", 1, graph, diagnostics));
+    CHECK(diagnostics.error_count() == 2);
+}
+
+TEST_CASE("IDX images are read with their labels, and every kind of damage is named") {
+    const Folder folder;
+    const model::ModelGraph graph = convnet();
+    const std::string pixels(3 * 64, '\xFF'), labels = {'\1', '\4', '\0'};
+    const auto load = [&](const std::string& images, const std::string& with_labels) {
+        core::Diagnostics diagnostics;
+        const std::string path = folder.write("train-images-idx3-ubyte", images);
+        folder.write("train-labels-idx1-ubyte", with_labels);
+        const auto data = exec::load_data(path, "", 1, graph, diagnostics);
+        CHECK(static_cast<bool>(data) != diagnostics.has_errors());
+        return data ? std::string() : diagnostics.entries()[0].message;
+    };
+    CHECK(load(images_header + pixels, labels_header + labels).empty());
+    CHECK(load(images_header + pixels.substr(1), labels_header + labels).find("holds 191 bytes after its header, which states 192") != std::string::npos);
+    CHECK(load("\x1f\x8b", labels_header + labels).find("cut off") != std::string::npos);
+    CHECK(load("\x1f\x8b" + pixels, labels_header + labels).find("no IDX file") != std::string::npos);
+    CHECK(load(labels_header + labels + pixels, labels_header + labels).find("dimensions instead of 3") != std::string::npos);
+    CHECK(load(images_header + pixels, labels_header + std::string("\1\5\0", 3)).find("label 5 of a model with 5 classes") != std::string::npos);
+    CHECK(load(images_header + pixels, std::string("\0\0\x08\x01", 4) + number(2) + "\1\1").find("3 images but 2 labels") != std::string::npos);
+    CHECK(
+        load(std::string("\0\0\x08\x03", 4) + number(0xFFFFFFFF) + number(0xFFFFFFFF) + number(8) + pixels, labels_header + labels).find("states more than") !=
+        std::string::npos);
+}
+
+TEST_CASE("samples do not depend on the plan") {
+    // Two replicas of 3 micro-batches of 2 see in step 5 what one replica of 6 micro-batches of 2 sees.
+    std::vector<std::int64_t> split, whole;
+    for (int rank = 0; rank < 2; ++rank)
+        for (int k = 0; k < 3; ++k)
+            for (int i = 0; i < 2; ++i) split.push_back(exec::global_sample(5, rank, 2, 3, 2, k, i));
+    for (int k = 0; k < 6; ++k)
+        for (int i = 0; i < 2; ++i) whole.push_back(exec::global_sample(5, 0, 1, 6, 2, k, i));
+    CHECK(split == whole);
+}
+
+TEST_CASE("what the CPU backend does not execute is refused by name") {
+    core::Diagnostics diagnostics;
+    schedule::Plan plan = tiny::plan();
+    plan.precision = {};
+    plan.optimizer.kind = schedule::OptimizerKind::lamb;
+    const model::ModelGraph mixture = tiny::model_of(
+        "family = 'mixtral'\nhidden = 16\nffn = 24\nlayers = 1\nheads = 4\nkv_heads = 2\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\nexperts = "
+        "4\nexperts_per_token = 2");
+    exec::check_runnable(plan, mixture, diagnostics);
+    const std::string text = core::format(diagnostics);
+    CHECK(text.find("computes in fp32, the plan in bf16") != std::string::npos);
+    CHECK(text.find("no LAMB") != std::string::npos);
+    CHECK(text.find("mixture_of_experts") != std::string::npos);
+}
