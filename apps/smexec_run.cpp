@@ -187,6 +187,11 @@ int run_smexec(const std::vector<std::string>& arguments, std::ostream& out, std
     if (request->checks) checked = check(*scenario, data, options, result.losses);
     if (!request->trace.empty()) core::write_file_atomically(request->trace, sim::chrome_trace(*predicted->program, result.timelines.back(), result.memory));
 
+    constexpr double notable_loss = 0.05;
+    if (plan.layout.ranks() <= here.device_count() && result.lost_share > notable_loss)
+        remarks.push_back(
+            fmt::format("other processes had the ranks' cores for {:.0f}% of their computing time: the measured step says little about the prediction",
+                        100 * result.lost_share));
     const bool is_far = request->tolerance && std::abs(error) > *request->tolerance;
     const bool is_wrong = checked && !(checked->largest_difference <= largest_loss_difference);
     if (as_json) {
@@ -213,6 +218,7 @@ int run_smexec(const std::vector<std::string>& arguments, std::ostream& out, std
         value["samples_per_s"] = samples / times.median.value;
         value["tokens_per_s"] = tokens / times.median.value;
         value["mfu"] = mfu;
+        value["lost_to_others_pct"] = 100 * result.lost_share;
         value["comparison"] = exec::to_value(comparison);
         value["remarks"] = core::Value(remarks);
         out << core::to_json(value) << '\n';

@@ -172,7 +172,12 @@ PlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph& gr
             updates.push_back(time);
         }
     profile.update_bandwidth = core::BytesPerSecond(elements * bytes_an_element / std::max(1e-9, median(updates)));
-    const Exchange exchange = measure_exchange(static_cast<std::size_t>(std::clamp(largest, 65536.0, 4194304.0)));
+    // Messages as large as the plan's: partial sums of a micro-batch with tensor parallelism, else buckets.
+    double message = largest;
+    if (plan.layout.tensor > 1)
+        for (const model::Operator& op : graph.operators)
+            if (op.kind == model::OperatorKind::parallel_exit) message = model::tensor_bytes(graph, op.output, context).value / 4;
+    const Exchange exchange = measure_exchange(static_cast<std::size_t>(std::clamp(message, 4096.0, 4194304.0)));
     profile.link_bandwidth = exchange.bandwidth;
     profile.link_latency = exchange.latency;
     profile.product_rate = product_rate(single.layout.ranks(), 512, 9);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <ctime>
 
 #include <fmt/core.h>
 
@@ -22,6 +23,13 @@ namespace {
 
 bool trains(const schedule::RankProgram& list) {
     return std::any_of(list.instructions.begin(), list.instructions.end(), [](const Instruction& i) { return i.kind == InstructionKind::zero_gradients; });
+}
+
+// Time this thread had a core.
+double thread_seconds() {
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 // A gathered copy lives until the last computation that reads it before it is gathered anew.
@@ -102,8 +110,14 @@ void RankExecutor::step(std::int64_t step, std::vector<InstructionTime>& times) 
     loss_.reset();
     for (std::uint32_t i = 0; i < list_.instructions.size(); ++i) {
         communicator_.set_activity(&activities_[i]);
+        const bool computes = list_.instructions[i].kind == InstructionKind::compute;
+        const double before = computes ? thread_seconds() : 0;
         const Clock::time_point start = Clock::now();
         perform(list_.instructions[i]);
+        if (computes) {
+            computing_ += core::Seconds(std::chrono::duration<double>(Clock::now() - start).count());
+            on_core_ += core::Seconds(thread_seconds() - before);
+        }
         for (const std::int32_t bucket : releases_[i]) buckets_[static_cast<std::size_t>(bucket)].release_parameters();
         times.push_back({i, start, Clock::now()});
     }

@@ -37,6 +37,9 @@ public:
     MemoryAccount& memory() { return *account_; }
     std::vector<BucketState>& buckets() { return buckets_; }
     std::vector<OperatorSample>& operator_samples() { return operator_samples_; }
+    // Time in instructions that compute, by the clock and on a core.
+    core::Seconds computing() const { return computing_; }
+    core::Seconds on_core() const { return on_core_; }
     int tensor_rank() const { return place_.tensor; }
 
 private:
@@ -100,6 +103,7 @@ private:
     std::optional<double> loss_;
     void record(std::int32_t op, model::Phase phase, Clock::time_point& since);
     std::vector<OperatorSample> operator_samples_;
+    core::Seconds computing_, on_core_;
 };
 
 }  // namespace exec

@@ -42,6 +42,7 @@ struct RunResult {
     std::vector<schedule::Timeline> timelines;  // by step
     schedule::MemoryTimeline memory;            // samples are of the last step; peaks of the whole run
     std::string instruction_set;
+    double lost_share = 0;  // of the ranks' computing time, when other threads had their cores: ranks beyond the cores, or other processes
     std::vector<OperatorSample> operator_samples;  // of all ranks, when asked for
     // keeps_state: by parameter, unsplit.
     std::vector<std::vector<float>> gradients, parameters;
