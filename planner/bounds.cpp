@@ -16,8 +16,11 @@ using schedule::GroupKind;
 namespace {
 
 // What decides operator shapes and prices on one rank.
-using ShapeKey = std::tuple<int, int, int, bool>;  // tensor, micro_batch, recompute, sequence_parallel
-ShapeKey shape_of(const schedule::Plan& plan) { return {plan.layout.tensor, plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel}; }
+using ShapeKey = std::tuple<int, int, int, bool, bool>;  // tensor, micro_batch, recompute, sequence_parallel, adds to gradients of earlier micro-batches
+ShapeKey shape_of(const schedule::Plan& plan) {
+    const bool accumulates = plan.micro_batches > 1 && !plan.shards(schedule::Sharding::gradients);
+    return {plan.layout.tensor, plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, accumulates};
+}
 
 using LayoutKey = std::tuple<int, int, int>;
 LayoutKey layout_of(const schedule::Plan& plan) { return {plan.layout.tensor, plan.layout.pipeline, plan.layout.data}; }
@@ -77,8 +80,8 @@ const schedule::ActivationFootprint& Bounds::footprint(const schedule::Plan& pla
 }
 
 const schedule::Schedule* Bounds::order(const schedule::Plan& plan) {
-    // In flight counts settle after a few rounds of the pipeline, and a step with more micro-batches holds no less at its peak than one with fewer: enough of them, with
-    // the same remainder (schedules may ask for multiples), bound the rest from below.
+    // In flight counts settle after a few rounds of the pipeline, and a step with more micro-batches holds no less at its peak than one with fewer: enough of
+    // them, with the same remainder (schedules may ask for multiples), bound the rest from below.
     const int p = plan.layout.pipeline, most = 6 * p;
     const int micro_batches = plan.micro_batches <= most ? plan.micro_batches : most - p + plan.micro_batches % p;
     auto [place, is_new] = caches_->orders.try_emplace({plan.schedule, p, plan.virtual_stages, micro_batches});
@@ -104,7 +107,8 @@ std::optional<MemoryBound> Bounds::memory(const schedule::Plan& plan) {
                 key.push_back(mine.back().begin);
                 key.push_back(mine.back().end);
             }
-        auto [place, is_new] = caches_->states.try_emplace({plan.layout.tensor, plan.layout.data, static_cast<int>(plan.sharding), plan.effective_shard_degree(), key, 0});
+        auto [place, is_new] =
+            caches_->states.try_emplace({plan.layout.tensor, plan.layout.data, static_cast<int>(plan.sharding), plan.effective_shard_degree(), key, 0});
         if (is_new) place->second = schedule::state_footprint(graph_, mine, plan);
         MemoryBound bound;
         bound.pipeline_rank = rank;
@@ -115,7 +119,8 @@ std::optional<MemoryBound> Bounds::memory(const schedule::Plan& plan) {
             core::Bytes held, peak;
             std::vector<const schedule::ActivationFootprint*> by_stage(ranges->size(), nullptr);
             for (int s = 0; s < schedule_order->stages; ++s)
-                if (schedule::rank_of_stage(*schedule_order, s) == rank) by_stage[static_cast<std::size_t>(s)] = &footprint(plan, (*ranges)[static_cast<std::size_t>(s)]);
+                if (schedule::rank_of_stage(*schedule_order, s) == rank)
+                    by_stage[static_cast<std::size_t>(s)] = &footprint(plan, (*ranges)[static_cast<std::size_t>(s)]);
             for (const schedule::Action& action : schedule_order->actions[static_cast<std::size_t>(rank)]) {
                 const schedule::ActivationFootprint& f = *by_stage[static_cast<std::size_t>(action.stage)];
                 switch (action.kind) {
@@ -238,15 +243,35 @@ core::Seconds Bounds::time(const schedule::Plan& plan) {
                         largest_unit = std::max(largest_unit, static_cast<double>(model::parameter_count(graph_, unit.operators)) / plan.layout.tensor);
             }
             if (schedule_order->stages > p) elements -= std::min(elements, largest_unit);  // a tied parameter on one rank is reduced once
+            // Copies of a tied parameter on several ranks are summed over these first, so its gradient is reduced once a step whatever the sharding.
+            double tied = 0;
+            for (const model::TiedParameter& parameter : model::tied_parameters(graph_)) {
+                bool is_here = false, is_elsewhere = false;
+                for (std::int32_t unit : parameter.units) {
+                    const model::OperatorRange& operators = graph_.units[static_cast<std::size_t>(unit)].operators;
+                    for (int s = 0; s < schedule_order->stages; ++s) {
+                        const model::OperatorRange& range = (*ranges)[static_cast<std::size_t>(s)];
+                        if (operators.begin < range.begin || operators.end > range.end) continue;
+                        (schedule::rank_of_stage(*schedule_order, s) == rank ? is_here : is_elsewhere) = true;
+                    }
+                }
+                if (is_here && is_elsewhere)
+                    tied += static_cast<double>(model::element_count(graph_.parameter(parameter.parameter).shape)) / plan.layout.tensor;
+            }
+            const double own = std::max(0.0, elements - tied);
             auto price = [&](CollectiveKind kind, GroupKind group, core::Bytes bytes) { return communication.collective(kind, group, bytes, rank); };
             // Over the shards where there are any: the part of a hybrid reduction over replicas comes on top.
-            GroupKind group = plan.shards(schedule::Sharding::optimizer) && plan.effective_shard_degree() < plan.layout.data ? GroupKind::shard : GroupKind::data;
+            GroupKind group =
+                plan.shards(schedule::Sharding::optimizer) && plan.effective_shard_degree() < plan.layout.data ? GroupKind::shard : GroupKind::data;
             core::Seconds stream;
             double times = plan.shards(schedule::Sharding::gradients) ? plan.micro_batches : 1;
-            if (plan.shards(schedule::Sharding::optimizer)) stream += price(CollectiveKind::reduce_scatter, group, element * elements) * times;
-            else stream += price(CollectiveKind::all_reduce, GroupKind::data, element * elements);
+            if (plan.shards(schedule::Sharding::optimizer)) {
+                stream += price(CollectiveKind::reduce_scatter, group, element * own) * times;
+                if (tied > 0) stream += price(CollectiveKind::reduce_scatter, group, element * tied);
+            } else stream += price(CollectiveKind::all_reduce, GroupKind::data, element * elements);
             if (plan.shards(schedule::Sharding::parameters))
-                stream += price(CollectiveKind::all_gather, group, stored * std::max(0.0, 2 * elements - 2 * largest_unit)) * static_cast<double>(plan.micro_batches);
+                stream +=
+                    price(CollectiveKind::all_gather, group, stored * std::max(0.0, 2 * elements - 2 * largest_unit)) * static_cast<double>(plan.micro_batches);
             else if (plan.shards(schedule::Sharding::optimizer)) stream += price(CollectiveKind::all_gather, group, stored * elements);
             bound = std::max(bound, stream);
         }

@@ -1,0 +1,178 @@
+#include <catch2/catch.hpp>
+
+#include <set>
+
+#include "cluster/load.h"
+#include "model/load.h"
+#include "planner/bounds.h"
+#include "planner/search.h"
+#include "planner/search_space.h"
+#include "schedule/partition.h"
+
+namespace {
+
+model::ModelGraph load_graph(const char* name, std::int64_t tokens = 0) {
+    core::Value table;
+    table["name"] = name;
+    if (tokens > 0) table["sequence_length"] = tokens;
+    core::Diagnostics diagnostics;
+    auto graph = model::load_model(table, {}, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(graph);
+    return *graph;
+}
+
+cluster::Cluster load_machines(const char* instance, int nodes) {
+    core::Value table;
+    table["instance"] = instance;
+    table["nodes"] = nodes;
+    core::Diagnostics diagnostics;
+    auto cluster = cluster::load_cluster(table, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(cluster);
+    return *cluster;
+}
+
+planner::Candidate place(const char* instance, int nodes) {
+    planner::Candidate candidate;
+    candidate.cluster = load_machines(instance, nodes);
+    candidate.base = planner::default_plan(candidate.cluster.instance.device);
+    return candidate;
+}
+
+std::size_t sum_of(const planner::SearchAccount& account) {
+    std::size_t sum = account.evaluated + account.pruned + account.unvisited;
+    for (const auto& [reason, count] : account.rejected) sum += count;
+    return sum;
+}
+
+}  // namespace
+
+TEST_CASE("layouts are the factorisations into tensor, pipeline and data degrees that the model and the batch allow") {
+    // bert-base has 12 heads. 4 devices, global batch 2: data degrees 1 and 2 only, tensor 1, 2, 4 (all divide 12), pipeline the rest:
+    // (t, p, d) = (1,4,1) (1,2,2) (2,2,1) (2,1,2) (4,1,1).
+    const auto graph = load_graph("bert-base");
+    const auto layouts = planner::legal_layouts(graph, 4, 2);
+    std::set<std::tuple<int, int, int>> found;
+    for (const auto& layout : layouts) found.insert({layout.tensor, layout.pipeline, layout.data});
+    CHECK(found == std::set<std::tuple<int, int, int>>{{1, 4, 1}, {1, 2, 2}, {2, 2, 1}, {2, 1, 2}, {4, 1, 1}});
+    CHECK(layouts.size() == found.size());
+}
+
+TEST_CASE("every plan of a space uses all devices, makes the global batch and is named once") {
+    const auto graph = load_graph("gpt2", 128);
+    const auto candidate = place("p3.16xlarge", 1);
+    const auto plans = planner::legal_plans(graph, candidate.cluster, {.global_batch = 16, .base = candidate.base, .most_virtual_stages = 3});
+    REQUIRE(plans.size() > 100);
+    for (const auto& plan : plans) {
+        CHECK(plan.layout.ranks() == 8);
+        CHECK(plan.global_batch() == 16);
+    }
+    for (std::size_t i = 0; i < plans.size(); ++i)
+        for (std::size_t j = i + 1; j < plans.size(); ++j)
+            if (plans[i] == plans[j]) FAIL("plans " << i << " and " << j << " are equal");
+}
+
+TEST_CASE("no plan needs less memory or less time than its bounds say") {
+    for (const auto& [name, tokens, instance, nodes, batch] : {std::tuple{"gpt2", 256, "p3.16xlarge", 1, 16}, std::tuple{"gpt2", 512, "p4d.24xlarge", 2, 32},
+                                                               std::tuple{"bert-base", 128, "g4dn.12xlarge", 1, 16}}) {
+        const auto graph = load_graph(name, tokens);
+        const auto candidate = place(instance, nodes);
+        planner::Bounds bounds(graph, candidate.cluster);
+        int seen = 0;
+        const auto plans = planner::legal_plans(graph, candidate.cluster, {.global_batch = batch, .base = candidate.base, .most_virtual_stages = 2});
+        for (std::size_t i = 0; i < plans.size(); i += 7) {
+            schedule::Plan plan = plans[i];
+            const auto memory = bounds.memory(plan);
+            const auto partition = schedule::complete_partition(plan, graph);
+            REQUIRE(memory.has_value() == partition.has_value());
+            if (!partition) continue;
+            const core::Seconds time = bounds.time(plan);
+            plan.partition = *partition;
+            core::Diagnostics diagnostics;
+            const auto evaluation = sim::evaluate(graph, candidate.cluster, plan, diagnostics);
+            REQUIRE(evaluation);
+            INFO(name << " on " << instance << ": plan " << i << " tensor " << plan.layout.tensor << " pipeline " << plan.layout.pipeline << " data "
+                      << plan.layout.data << " " << plan.schedule << " sharding " << schedule::name_of(plan.sharding) << " recompute "
+                      << schedule::name_of(plan.recompute));
+            CHECK(memory->peak.value <= evaluation->peak_memory.value * (1 + 1e-9));
+            CHECK(time.value <= evaluation->step_time.value * (1 + 1e-9));
+            ++seen;
+        }
+        CHECK(seen > 50);
+    }
+}
+
+TEST_CASE("pruning by bounds finds the very plan that simulating everything finds") {
+    const auto graph = load_graph("gpt2", 128);
+    const std::vector<planner::Candidate> places = {place("p3.8xlarge", 1)};
+    for (const auto objective : {planner::Objective::speed, planner::Objective::memory, planner::Objective::cost}) {
+        planner::SearchRequest request;
+        request.objective = objective;
+        request.global_batch = 8;
+        request.keep = 1;
+        request.most_virtual_stages = 2;
+        core::Diagnostics diagnostics;
+        const auto pruned = planner::search_plans(graph, places, request, diagnostics);
+        request.uses_bounds = false;
+        const auto whole = planner::search_plans(graph, places, request, diagnostics);
+        REQUIRE(pruned.plans.size() == 1);
+        REQUIRE(whole.plans.size() == 1);
+        CHECK(pruned.plans[0].value == Approx(whole.plans[0].value).epsilon(1e-12));
+        CHECK(pruned.account.is_proven_optimal);
+        CHECK(pruned.account.space == whole.account.space);
+        CHECK(whole.account.pruned == 0);
+    }
+}
+
+TEST_CASE("every candidate ends in exactly one place of the account") {
+    for (const auto& [name, instance, batch] :
+         {std::tuple{"gpt2-xl", "p3.16xlarge", 32}, std::tuple{"gpt2", "p3.8xlarge", 8}, std::tuple{"gpt3-175b", "g4dn.12xlarge", 8}}) {
+        const auto graph = load_graph(name, 256);
+        planner::SearchRequest request;
+        request.global_batch = batch;
+        request.most_virtual_stages = 2;
+        core::Diagnostics diagnostics;
+        const auto result = planner::search_plans(graph, {place(instance, 1)}, request, diagnostics);
+        CHECK(sum_of(result.account) == result.account.space);
+    }
+}
+
+TEST_CASE("the answer does not depend on the number of threads") {
+    const auto graph = load_graph("gpt2", 256);
+    const std::vector<planner::Candidate> places = {place("p3.16xlarge", 1)};
+    std::optional<planner::SearchResult> first;
+    for (const int threads : {1, 2, 5}) {
+        planner::SearchRequest request;
+        request.global_batch = 32;
+        request.threads = threads;
+        request.most_virtual_stages = 2;
+        core::Diagnostics diagnostics;
+        auto result = planner::search_plans(graph, places, request, diagnostics);
+        if (!first) {
+            first = std::move(result);
+            continue;
+        }
+        REQUIRE(result.plans.size() == first->plans.size());
+        for (std::size_t i = 0; i < result.plans.size(); ++i) {
+            CHECK(result.plans[i].plan == first->plans[i].plan);
+            CHECK(result.plans[i].evaluation.step_time == first->plans[i].evaluation.step_time);
+        }
+        CHECK(result.account.evaluated == first->account.evaluated);
+        CHECK(result.account.rejected == first->account.rejected);
+    }
+}
+
+TEST_CASE("a model that cannot fit leaves the shortfall of the plan that came nearest") {
+    const auto graph = load_graph("gpt3-175b");
+    planner::SearchRequest request;
+    request.global_batch = 8;
+    core::Diagnostics diagnostics;
+    const auto result = planner::search_plans(graph, {place("g4dn.xlarge", 1)}, request, diagnostics);
+    CHECK(result.plans.empty());
+    REQUIRE(result.shortfall.is_known);
+    // 174.6 billion parameters in fp16 with fp32 master and two Adam moments: 2 + 2 + 4 + 8 = 16 bytes each.
+    CHECK(result.shortfall.state.value == Approx(16.0 * static_cast<double>(model::parameter_count(graph))).epsilon(1e-3));
+    CHECK(result.shortfall.needed > result.shortfall.available);
+    CHECK_FALSE(planner::find_fitting_plan(graph, place("g4dn.xlarge", 1), 8));
+}
