@@ -10,6 +10,7 @@
 #include <fmt/core.h>
 
 #include "exec/collective.h"
+#include "exec/cpu/cores.h"
 #include "exec/cpu/kernels.h"
 #include "exec/cpu/thread_communicator.h"
 #include "exec/rank_executor.h"
@@ -28,12 +29,14 @@ double seconds_of(const std::function<void()>& work) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-double median(std::vector<double> values) {
+double quantile(std::vector<double> values, double share) {
     std::sort(values.begin(), values.end());
-    return values.empty() ? 0 : values[values.size() / 2];
+    return values.empty() ? 0 : values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1))];
 }
 
-int cores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
+
+int cores() { return cpu::available_cores(); }
 
 // Every worker repeats its work while all others do theirs; the median of all.
 double median_with_all_busy(int workers, int repetitions, const std::function<std::function<void()>(int worker)>& make_work) {
@@ -42,6 +45,7 @@ double median_with_all_busy(int workers, int repetitions, const std::function<st
     std::vector<std::thread> threads;
     for (int w = 0; w < workers; ++w)
         threads.emplace_back([&, w] {
+            cpu::stay_on_core(w, workers);
             const std::function<void()> work = make_work(w);
             work();
             for (int i = 0; i < repetitions; ++i) {
@@ -80,6 +84,7 @@ Exchange measure_exchange(std::size_t large_floats) {
         cpu::ThreadNetwork network(2, core::seconds(60), true);
         std::vector<double> times;
         const auto rank_work = [&](int rank) {
+            cpu::stay_on_core(rank, 2);
             const std::unique_ptr<Communicator> communicator = network.communicator(rank);
             std::vector<float> data(floats, 1.0f);
             for (int i = 0; i < repetitions + 2; ++i) {
@@ -90,10 +95,11 @@ Exchange measure_exchange(std::size_t large_floats) {
                 if (rank == 0 && i >= 2) times.push_back(taken);
             }
         };
-        std::thread other(rank_work, 1);
-        rank_work(0);
+        std::thread one(rank_work, 0), other(rank_work, 1);
+        one.join();
         other.join();
-        return median(times);
+        // A disturbed exchange waits for two threads: the lower quartile is what exchange takes, the rest is waiting.
+        return quantile(times, 0.25);
     };
     const double small = time_of(2, 200), large = time_of(large_floats, 15);
     const double bytes = static_cast<double>(large_floats) * 4;

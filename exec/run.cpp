@@ -8,11 +8,7 @@
 
 #include <fmt/core.h>
 
-#if defined(__linux__)
-#include <pthread.h>
-#include <sched.h>
-#endif
-
+#include "exec/cpu/cores.h"
 #include "exec/cpu/kernels.h"
 #include "exec/cpu/thread_communicator.h"
 #include "exec/parameters.h"
@@ -23,27 +19,6 @@ namespace exec {
 namespace {
 
 using schedule::InstructionKind;
-
-// A rank has a core to itself when there are enough: two ranks that exchange messages are otherwise drawn to one core.
-void stay_on_core(int rank, int ranks) {
-#if defined(__linux__)
-    cpu_set_t allowed;
-    CPU_ZERO(&allowed);
-    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < ranks) return;
-    int position = 0;
-    for (int core = 0; core < CPU_SETSIZE; ++core) {
-        if (!CPU_ISSET(core, &allowed) || position++ != rank) continue;
-        cpu_set_t mine;
-        CPU_ZERO(&mine);
-        CPU_SET(core, &mine);
-        pthread_setaffinity_np(pthread_self(), sizeof mine, &mine);  // a wish, not a need
-        return;
-    }
-#else
-    static_cast<void>(rank);
-    static_cast<void>(ranks);
-#endif
-}
 
 // All ranks pass together: messages of one float to and from rank 0.
 void barrier(Communicator& communicator, std::uint64_t number) {
@@ -158,7 +133,7 @@ RunResult run(const schedule::Program& program, const model::ModelGraph& graph, 
     result.instruction_set = std::string(cpu::kernels().instruction_set);
     std::optional<StateCollector> collector;
     if (options.keeps_state) collector.emplace(graph, result);
-    cpu::ThreadNetwork network(ranks, options.time_limit, ranks <= static_cast<int>(std::thread::hardware_concurrency()));
+    cpu::ThreadNetwork network(ranks, options.time_limit, ranks <= cpu::available_cores());
     std::vector<RankRecord> records(static_cast<std::size_t>(ranks));
 
     const auto work = [&](int rank) {
@@ -167,7 +142,7 @@ RunResult run(const schedule::Program& program, const model::ModelGraph& graph, 
         const std::unique_ptr<Communicator> communicator = network.communicator(rank);
         const std::string* activity = nullptr;
         try {
-            stay_on_core(rank, ranks);
+            cpu::stay_on_core(rank, ranks);
             RankExecutor executor(program, graph, inputs, options, *communicator, stage_plans, own_activities);
             for (int step = 0; step < options.steps; ++step) {
                 barrier(*communicator, static_cast<std::uint64_t>(step));
