@@ -141,9 +141,25 @@ PlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph& gr
     const RunResult result = run(program, graph, data, options);
 
     std::map<std::pair<std::int32_t, int>, std::vector<double>> by_operator;
-    for (const OperatorSample& sample : result.operator_samples)
-        if (sample.step > 0) by_operator[{sample.op, static_cast<int>(sample.phase)}].push_back(sample.time.value);
-    // Operators of one signature are one entry: the mean of their medians.
+    std::map<std::int32_t, std::map<std::int32_t, double>> by_step;  // [step][rank]: all operators
+    for (const OperatorSample& sample : result.operator_samples) {
+        if (sample.step == 0) continue;
+        by_operator[{sample.op, static_cast<int>(sample.phase)}].push_back(sample.time.value);
+        by_step[sample.step][sample.rank] += sample.time.value;
+    }
+    // Medians of short operators leave out what interrupts a rank (the system, other processes); a step is as slow as its slowest rank, interruptions included.
+    // So the medians tell how a step divides among operators, and the median step how long all of them take.
+    double sum_of_medians = 0;
+    for (auto& [key, times] : by_operator) sum_of_medians += single.micro_batches * median(times);
+    std::vector<double> slowest;
+    for (const auto& [step, ranks] : by_step) {
+        double most = 0;
+        for (const auto& [rank, time] : ranks) most = std::max(most, time);
+        slowest.push_back(most);
+    }
+    const double interruptions = sum_of_medians > 0 ? std::max(1.0, median(slowest) / sum_of_medians) : 1.0;
+
+    // Operators of one signature are one entry: the mean of theirs.
     struct Sum {
         double time[3] = {0, 0, 0};
         int count = 0;
@@ -154,7 +170,7 @@ PlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph& gr
         Sum& sum = by_signature[model::signature(graph, model::OperatorId(op), context)];
         ++sum.count;
         for (int phase = 0; phase < 3; ++phase)
-            if (const auto found = by_operator.find({op, phase}); found != by_operator.end()) sum.time[phase] += median(found->second);
+            if (const auto found = by_operator.find({op, phase}); found != by_operator.end()) sum.time[phase] += interruptions * median(found->second);
     }
     PlanProfile profile;
     for (const auto& [signature, sum] : by_signature)

@@ -282,7 +282,7 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
 void RankExecutor::record(std::int32_t op, model::Phase phase, Clock::time_point& since) {
     if (!options_.times_operators) return;
     const Clock::time_point now = Clock::now();
-    operator_samples_.push_back({op, static_cast<std::int32_t>(step_), phase, core::Seconds(std::chrono::duration<double>(now - since).count())});
+    operator_samples_.push_back({op, static_cast<std::int32_t>(step_), communicator_.rank(), phase, core::Seconds(std::chrono::duration<double>(now - since).count())});
     since = now;
 }
 

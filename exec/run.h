@@ -31,7 +31,7 @@ struct RunOptions {
 
 // One operator in one phase, once: with what the executor does around the kernel (room for results, zeros for new gradients).
 struct OperatorSample {
-    std::int32_t op = 0, step = 0;
+    std::int32_t op = 0, step = 0, rank = 0;
     model::Phase phase = model::Phase::forward;
     core::Seconds time;
 };
