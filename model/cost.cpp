@@ -277,7 +277,9 @@ private:
         if (op.kind == OperatorKind::loss_statistics || op.kind == OperatorKind::cross_entropy) return;
         for (TensorId input : op.inputs) {
             if (!has_gradient(graph, input) || graph.tensor(input).consumers.back() == graph.tensor(op.output).producer) continue;
-            memory("gradient_sum", 2 * bytes(input), bytes(input));
+            // Beside fused norms the input gradient of the convolution adds to what is there (cuDNN's beta = 1).
+            if (context.fused_norm_activation && op.kind == OperatorKind::conv2d) memory("gradient_sum", bytes(input), 0);
+            else memory("gradient_sum", 2 * bytes(input), bytes(input));
         }
     }
 

@@ -62,7 +62,41 @@ struct Task {
     const schedule::Plan& plan;
     const EvaluateOptions& options;
     CostModels* costs;  // null: memory only
+    bool blocks_on_transfers = false;
 };
+
+// Compute that runs beside collectives of the data stream loses `loss` of the time they share: their kernels take multiprocessors and memory bandwidth. False when
+// nothing overlaps.
+bool slow_overlapped_compute(const schedule::Program& program, const Simulation& simulation, double loss, Durations& durations) {
+    bool any = false;
+    std::vector<bool> seen(program.classes.size(), false);
+    for (std::size_t p = 0; p < simulation.timeline.spans.size(); ++p) {
+        const auto c = static_cast<std::size_t>(simulation.timeline.class_of[p]);
+        if (seen[c]) continue;
+        seen[c] = true;
+        const std::vector<schedule::Instruction>& list = program.classes[c].instructions;
+        std::vector<std::pair<double, double>> busy;  // of the data stream, in order of time
+        for (const schedule::Span& span : simulation.timeline.spans[p]) {
+            const schedule::Instruction& instruction = list[span.instruction];
+            if (instruction.kind == schedule::InstructionKind::collective && instruction.stream == schedule::Stream::data && span.end > span.start)
+                busy.emplace_back(simulation.active_from[p][span.instruction].value, span.end.value);
+        }
+        if (busy.empty()) continue;
+        std::sort(busy.begin(), busy.end());
+        std::size_t first = 0;
+        for (const schedule::Span& span : simulation.timeline.spans[p]) {
+            if (list[span.instruction].kind != schedule::InstructionKind::compute) continue;
+            while (first < busy.size() && busy[first].second <= span.start.value) ++first;
+            double shared = 0;
+            for (std::size_t b = first; b < busy.size() && busy[b].first < span.end.value; ++b)
+                shared += std::max(0.0, std::min(busy[b].second, span.end.value) - std::max(busy[b].first, span.start.value));
+            if (shared <= 0) continue;
+            durations.of[c][span.instruction] += core::Seconds(loss * shared);
+            any = true;
+        }
+    }
+    return any;
+}
 
 std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& diagnostics) {
     const std::optional<schedule::Schedule> order = schedule::make_schedule(task.plan, diagnostics, micro_batches);
@@ -80,6 +114,7 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     SimulateOptions simulate_options;
     simulate_options.has_concurrent_streams = task.cluster.instance.device.has_concurrent_streams;
     simulate_options.keeps_memory_samples = task.options.keeps_timeline;
+    simulate_options.blocks_on_transfers = task.blocks_on_transfers;
     if (task.costs) {
         priced = price(program, *task.costs);
     } else {
@@ -91,6 +126,9 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     const bool shares_cores = !simulate_options.has_concurrent_streams && task.costs && program.plan.layout.ranks() > task.cluster.device_count();
     Simulation simulation = shares_cores ? simulate_shared_cores(program, priced.durations, task.cluster.device_count(), simulate_options)
                                          : simulate(program, priced.durations, simulate_options);
+    if (task.costs && simulate_options.has_concurrent_streams && task.options.constants.overlap_loss > 0 &&
+        slow_overlapped_compute(program, simulation, task.options.constants.overlap_loss, priced.durations))
+        simulation = simulate(program, priced.durations, simulate_options);
 
     Run result;
     result.ranks = program.class_of_rank.size();
@@ -182,7 +220,7 @@ void add_assumptions(Evaluation& evaluation, const Task& task, const Run& result
             lines.push_back(
                 "collectives and transfers of all ranks at one pipeline coordinate share links with each other, not with those of other pipeline coordinates");
         const cluster::DeviceSpec& device = task.cluster.instance.device;
-        if (device.has_concurrent_streams && result.ranks > 1) lines.push_back("communication does not slow the compute it overlaps");
+        if (device.has_concurrent_streams && result.ranks > 1) lines.push_back(fmt::format("compute loses {:.0f} % of the time it shares with collectives of the data-parallel group", 100 * task.options.constants.overlap_loss));
         const int idle = task.cluster.device_count() - plan.layout.ranks();
         if (idle > 0) lines.push_back(fmt::format("{} of {} devices are idle but paid for", idle, task.cluster.device_count()));
         if (idle < 0)
@@ -217,7 +255,7 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
 
     std::optional<CostModels> costs = options.memory_only ? std::nullopt : make_cost_models(graph, cluster, plan, diagnostics, options.constants);
     if (!costs && !options.memory_only) return std::nullopt;
-    const Task task{graph, cluster, plan, options, costs ? &*costs : nullptr};
+    const Task task{graph, cluster, plan, options, costs ? &*costs : nullptr, costs && framework_traits(plan.framework, options.constants).blocks_on_transfers};
 
     std::optional<Run> result;
     std::string extrapolation;

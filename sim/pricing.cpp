@@ -42,7 +42,7 @@ std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const
                                            core::Diagnostics& diagnostics, const CostConstants& constants) {
     std::optional<ComputeCost> compute = ComputeCost::make(graph, cluster.instance.device, plan, diagnostics, constants);
     if (!compute) return std::nullopt;
-    return CostModels{std::move(*compute), CommunicationCost(plan, cluster)};
+    return CostModels{std::move(*compute), CommunicationCost(plan, cluster, constants)};
 }
 
 PricedProgram price(const schedule::Program& program, CostModels& costs) {
@@ -63,7 +63,7 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                     break;
                 case InstructionKind::optimizer_step: work = optimizer_price(program, list, instruction, costs.compute); break;
                 case InstructionKind::zero_gradients: work = costs.compute.zero(gradient_bytes(list)); break;
-                case InstructionKind::send: time = costs.communication.transfer(list.pipeline, instruction.peer, instruction.bytes); break;
+                case InstructionKind::send: time = costs.communication.transfer(list.pipeline, instruction.peer, instruction.bytes, instruction.payload); break;
                 case InstructionKind::receive: break;  // ends when the sender's transfer has arrived
                 case InstructionKind::collective:
                     time = costs.communication.collective(instruction.collective, instruction.group, instruction.bytes, list.pipeline,

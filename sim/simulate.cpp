@@ -78,6 +78,11 @@ private:
         return program_.classes[static_cast<std::size_t>(cast_.performers[performer].class_index)];
     }
 
+    std::size_t stream_of(const Instruction& instruction) const {
+        if (!options_.has_concurrent_streams) return 0;
+        return static_cast<std::size_t>(options_.blocks_on_transfers && instruction.kind == InstructionKind::send ? schedule::Stream::compute : instruction.stream);
+    }
+
     // Performs instructions until the list ends or one waits for another performer.
     void perform(std::int32_t performer) {
         State& state = states_[static_cast<std::size_t>(performer)];
@@ -86,7 +91,7 @@ private:
         const std::vector<core::Seconds>& duration = durations_.of[static_cast<std::size_t>(self.class_index)];
         for (; state.next < list.instructions.size(); ++state.next) {
             const Instruction& instruction = list.instructions[state.next];
-            double& stream_end = state.stream_end[options_.has_concurrent_streams ? static_cast<std::size_t>(instruction.stream) : 0];
+            double& stream_end = state.stream_end[stream_of(instruction)];
             double start = stream_end;
             for (std::uint32_t before : list.after(instruction)) start = std::max(start, state.spans[before].end.value);
             double active_from = start;

@@ -26,6 +26,7 @@ struct SimulateOptions {
     bool keeps_spans = true;             // else Timeline::spans is empty (makespan and peaks only)
     bool keeps_memory_samples = true;    // else only peaks
     bool tracks_memory = true;
+    bool blocks_on_transfers = false;    // a send occupies the compute stream until it ends
 };
 
 struct Simulation {

@@ -34,8 +34,10 @@ int members_in_a_node(const cluster::Cluster& cluster, const std::vector<std::in
 
 }  // namespace
 
-CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster)
-    : plan_(plan), cluster_(cluster), collective_network_(cluster, nccl_nvlink_efficiency(cluster.instance.device)), transfer_network_(cluster) {}
+CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster, const CostConstants& constants)
+    : plan_(plan), traits_(framework_traits(plan.framework, constants)), cluster_(cluster),
+      collective_network_(cluster, nccl_nvlink_efficiency(cluster.instance.device), network_terms(cluster, constants, traits_)),
+      transfer_network_(cluster, std::nullopt, network_terms(cluster, constants, traits_)) {}
 
 std::vector<int> CommunicationCost::members(const Meeting& meeting, schedule::RankCoordinates at) const {
     if (meeting.tied_ranks.empty()) return process_group(plan_.layout, meeting.group, rank_of(plan_.layout, at), plan_.effective_shard_degree());
@@ -160,7 +162,7 @@ std::string CommunicationCost::algorithm(CollectiveKind kind, schedule::GroupKin
     return choice({kind, group, pipeline, {}}, bytes).name;
 }
 
-core::Seconds CommunicationCost::transfer(int from, int to, core::Bytes bytes) {
+core::Seconds CommunicationCost::transfer(int from, int to, core::Bytes bytes, schedule::PayloadKind payload) {
     const auto [entry, is_new] = transfers_.try_emplace(std::pair(from, to));
     if (is_new) {
         const schedule::ParallelLayout& layout = plan_.layout;
@@ -170,7 +172,8 @@ core::Seconds CommunicationCost::transfer(int from, int to, core::Bytes bytes) {
                 flows.push_back({device_of(rank_of(layout, {data, tensor, from})), device_of(rank_of(layout, {data, tensor, to})), 1.0});
         entry->second = transfer_network_.price(flows);
     }
-    return entry->second.of(bytes);
+    const bool is_scattered = payload == schedule::PayloadKind::activation ? traits_.scatters_activations : traits_.scatters_gradients;
+    return entry->second.of(is_scattered ? bytes / static_cast<double>(plan_.layout.tensor) : bytes);
 }
 
 }  // namespace sim

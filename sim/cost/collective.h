@@ -21,14 +21,14 @@ namespace sim {
 // network cards). Other pipeline coordinates are not counted against them. Not thread-safe: one object an evaluation.
 class CommunicationCost {
 public:
-    CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster);
+    CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster, const CostConstants& constants = {});
 
     // `bytes` as in schedule::Instruction: all_reduce and reduce_scatter the full vector, all_gather the full result, all_to_all what one member sends.
     // `tied_ranks` (schedule::ParameterBucket) are the pipeline coordinates that meet in a reduction over tied stages.
     core::Seconds collective(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline,
                              const std::vector<std::int32_t>& tied_ranks = {});
     // From every rank at pipeline coordinate `from` to its counterpart at `to`.
-    core::Seconds transfer(int from, int to, core::Bytes bytes);
+    core::Seconds transfer(int from, int to, core::Bytes bytes, schedule::PayloadKind payload = schedule::PayloadKind::activation);
 
     // Members of the group of that kind at that pipeline coordinate (1: no communication).
     int group_size(schedule::GroupKind group, int pipeline) const;
@@ -57,6 +57,7 @@ private:
     const Candidate& choice(const Meeting& meeting, core::Bytes bytes);
 
     const schedule::Plan& plan_;
+    FrameworkTraits traits_;
     const cluster::Cluster& cluster_;
     Network collective_network_, transfer_network_;
     std::map<Meeting, std::vector<Candidate>> candidates_;

@@ -41,7 +41,7 @@ double memory_passes(const model::Kernel& kernel, core::DataType compute, const 
     const bool is_half = core::size_of(compute).value < 4;
     const auto is = [&](std::string_view part) { return what.find(part) != std::string_view::npos; };
     // fp32 elementwise kernels with casts around them: 4 + 4 bytes and a cast of 2 + 4 on one side, against 2 + 2: (8 + 1.4) / 4.
-    if (traits.has_wide_elementwise && is_half && (is("softmax") || is("norm") || is("gelu") || is("dropout") || is("scale") || is("mask"))) passes *= 2.35;
+    if (is_half && !is("batch_norm") && (is("softmax") || is("norm") || is("gelu") || is("dropout") || is("scale") || is("mask"))) passes *= traits.wide_elementwise;
     // x.float(), pow, mean, rsqrt, multiply, cast, multiply by the scale: 34 bytes an element instead of 4 (PyTorch without a fused kernel).
     if (traits.has_composed_rms_norm && is("rms_norm")) passes *= 8.5;
     return passes;
@@ -90,7 +90,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
     ComputeCost cost;
     cost.device_ = &device;
     cost.plan_ = &plan;
-    cost.traits_ = framework_traits(plan.framework);
+    cost.traits_ = framework_traits(plan.framework, constants);
     cost.constants_ = constants;
     const FrameworkTraits& traits = cost.traits_;
     cost.dispatch_ = traits.dispatch.value > 0 ? traits.dispatch : device.host_dispatch;
@@ -108,6 +108,8 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
     const bool accumulates = plan.micro_batches > 1 && plan.sharding != schedule::Sharding::gradients && plan.sharding != schedule::Sharding::parameters;
     const double accumulated_bytes =
         traits.accumulation_bytes > 0 ? traits.accumulation_bytes : core::size_of(compute).value + 2 * core::size_of(plan.precision.gradients).value;
+
+    const double handled_bytes = accumulates ? accumulated_bytes : plan.shards(schedule::Sharding::gradients) ? traits.sharded_gradient_bytes : 0;
 
     cost.sums_.assign(column_count, std::vector<ComputePrice>(graph.operators.size() + 1));
     std::size_t measured_count = 0, priced_count = 0;
@@ -137,10 +139,10 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
                                : phase == model::Phase::backward_input ? entry->backward_input
                                                                        : entry->backward_weight;
                 if (!kernels.empty()) ++measured_count;
-            } else if (accumulates && phase == model::Phase::backward_weight) {
+            } else if (handled_bytes > 0 && phase == model::Phase::backward_weight) {
                 for (model::ParameterId parameter : description.parameters) {
                     const double elements = static_cast<double>(model::parameter_elements(graph, parameter, context));
-                    price.device += device.kernel_launch + streaming_time(core::Bytes(elements * accumulated_bytes), device, constants);
+                    price.device += device.kernel_launch + streaming_time(core::Bytes(elements * handled_bytes), device, constants);
                     price.host += cost.dispatch_;
                 }
             }

@@ -30,8 +30,20 @@ struct CostConstants {
     double decay_per_doubling = 0.085;
     // Compute beside a collective gives it multiprocessors and memory bandwidth: share of the overlapped time lost.
     double overlap_loss = 0.28;
-    // Extra step time of synchronous data parallelism for each doubling of the ranks: the slowest of n.
-    double jitter_per_doubling = 0.0105;
+
+    // Passes over tensors of real code over those counted from its operators, by kind of framework.
+    double passes_eager_2020 = 1.3, passes_eager = 1.1, passes_megatron = 1.0, passes_xla = 0.9, passes_graph = 1.2;
+    // fp32 elementwise kernels with casts over half-precision ones: 4 + 4 bytes and casts against 2 + 2.
+    double wide_elementwise = 2.35;
+
+    // Host, microseconds a kernel.
+    double dispatch_eager_us = 9, dispatch_megatron_us = 15, dispatch_megatron_deepspeed_us = 25, dispatch_vtrain_us = 42, dispatch_graph_us = 4;
+    // Milliseconds in which the device waits for the host.
+    double micro_batch_megatron_ms = 1, micro_batch_vtrain_ms = 4, step_megatron_ms = 10, step_eager_ms = 2;
+    // AdaptDL: blocking reads for each parameter tensor and step.
+    double tensor_adaptdl_us = 78;
+    // One TCP flow of a container network, GB/s, and the time a ring step takes over it.
+    double container_flow_gbs = 0.76, container_step_us = 1280;
 };
 
 struct NamedConstant {

@@ -10,6 +10,7 @@
 #include "core/units.h"
 #include "model/cost.h"
 #include "schedule/plan.h"
+#include "sim/cost/constants.h"
 
 namespace sim {
 
@@ -28,7 +29,7 @@ struct FrameworkTraits {
     bool has_fused_norm_relu = false;   // batch norm with the activation and addition after it
     bool has_fused_loss = false;        // one pass over the logits
     bool has_composed_rms_norm = false; // RMS norm written as a chain of fp32 operations
-    bool has_wide_elementwise = false;  // mixed precision by graph rewriting: norms, activations, dropout and softmax in fp32 with casts around them
+    double wide_elementwise = 1;        // mixed precision by graph rewriting: norms, activations, dropout and softmax in fp32 with casts around them
     bool converts_layout = false;       // NCHW tensors converted for tensor-core convolutions and back
     int flash_generation = 2;
     model::AttentionImplementation attention = model::AttentionImplementation::unfused;  // where a plan does not say
@@ -37,6 +38,7 @@ struct FrameworkTraits {
 
     // Gradients.
     std::optional<core::DataType> reduction;        // type gradients are reduced in; nothing = that of the parameters
+    double sharded_gradient_bytes = 0;              // per unsharded parameter and micro-batch when gradients are sharded: views, cast, division (FSDP)
     double accumulation_bytes = 0;                  // per parameter and micro-batch; zero = counted from the types
     double step_bytes = 0;                          // per parameter and step beside the update: unscale, norm, clip, copies
     bool overlaps_reduction = true;
@@ -46,11 +48,15 @@ struct FrameworkTraits {
 
     // Transfers between pipeline stages.
     bool blocks_on_transfers = false;               // compute waits while a message is sent
-    bool sends_whole_gradients = false;             // every tensor-parallel rank sends the whole gradient of the activations
+    bool scatters_activations = false;              // each tensor-parallel rank sends its share only (arXiv 2104.04473, section 4.1) ...
+    bool scatters_gradients = false;                // ... also on the way back
+    int tcp_flows = 0;                              // open between two nodes; 0 = as many as fill the network
+    core::BytesPerSecond tcp_flow_rate;             // of one; zero = the instance's limit
+    core::Seconds tcp_step;                         // a ring step; zero = the network's latency
     int vocabulary_multiple = 1;                    // the vocabulary is padded to a multiple of this times the tensor-parallel degree
 };
 
-FrameworkTraits framework_traits(std::string_view name);
+FrameworkTraits framework_traits(std::string_view name, const CostConstants& constants = {});
 
 // What a plan leaves to the framework: type of gradient reduction, overlap, bucket size, form of the loss. For plans that only name their framework.
 void adopt(const FrameworkTraits& traits, schedule::Plan& plan);

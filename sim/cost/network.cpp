@@ -1,18 +1,43 @@
 #include "sim/cost/network.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace sim {
 
 LinearCost operator*(const LinearCost& cost, double times) { return {cost.latency * times, cost.seconds_per_byte * times}; }
 
-Network::Network(const cluster::Cluster& cluster, std::optional<double> nvlink_efficiency) : cluster_(cluster) {
+NetworkTerms network_terms(const cluster::Cluster& cluster, const CostConstants& constants, const FrameworkTraits& traits) {
+    const std::string& name = cluster.instance.network_name;
+    const double base = name == "infiniband" ? constants.rate_infiniband
+                        : name == "roce"     ? constants.rate_roce
+                        : name == "omnipath" ? constants.rate_omnipath
+                        : name == "tcp"      ? constants.rate_tcp
+                        : name == "efa"      ? constants.rate_efa
+                                             : 1.0;
+    // More nodes lose more to each other's congestion.
+    const double doublings = std::log2(std::max(2, cluster.nodes)) - 1;
+    NetworkTerms terms;
+    terms.share = base / (1 + constants.decay_per_doubling * doublings);
+    terms.flows = name == "tcp" ? traits.tcp_flows : 0;
+    terms.flow_rate = traits.tcp_flow_rate.value > 0 ? traits.tcp_flow_rate : cluster.instance.per_flow_limit;
+    if (terms.flows > 0) terms.step = traits.tcp_step;
+    return terms;
+}
+
+Network::Network(const cluster::Cluster& cluster, std::optional<double> nvlink_efficiency, const NetworkTerms& terms) : cluster_(cluster), step_(terms.step) {
     const std::size_t links = cluster.instance.links.size();
     // Links of every node in both directions, then the memories of the devices, last device first.
     first_memory_ = links * 2 * static_cast<std::size_t>(std::max(1, cluster.nodes));
     load_.assign(first_memory_ + static_cast<std::size_t>(cluster.device_count()), 0.0);
-    for (const cluster::Link& link : cluster.instance.links)
-        bandwidth_.push_back(link.kind == cluster::LinkKind::nvlink && nvlink_efficiency ? link.bandwidth.value * *nvlink_efficiency : link.effective().value);
+    for (const cluster::Link& link : cluster.instance.links) {
+        double rate = link.kind == cluster::LinkKind::nvlink && nvlink_efficiency ? link.bandwidth.value * *nvlink_efficiency : link.effective().value;
+        if (link.kind == cluster::LinkKind::network) {
+            rate *= terms.share;
+            if (terms.flows > 0 && terms.flow_rate.value > 0) rate = std::min(rate, terms.flows * terms.flow_rate.value);
+        }
+        bandwidth_.push_back(rate);
+    }
 }
 
 std::size_t Network::slot(const cluster::DirectedLink& link) const {
@@ -33,7 +58,7 @@ LinearCost Network::price(std::span<const Flow> flows) {
             continue;
         }
         const cluster::Route path = cluster::route(cluster_, cluster::DeviceId(flow.from), cluster::DeviceId(flow.to));
-        cost.latency = std::max(cost.latency, path.latency);
+        cost.latency = std::max(cost.latency, latency(flow, path));
         for (const cluster::DirectedLink& link : path.links) {
             const std::size_t at = slot(link);
             if (load_[at] == 0) touched_.push_back(at);
@@ -50,9 +75,14 @@ LinearCost Network::price(std::span<const Flow> flows) {
     return cost;
 }
 
+core::Seconds Network::latency(const Flow& flow, const cluster::Route& path) const {
+    const bool crosses = cluster_.node_of(cluster::DeviceId(flow.from)) != cluster_.node_of(cluster::DeviceId(flow.to));
+    return crosses && step_.value > 0 ? step_ : path.latency;
+}
+
 core::Seconds Network::mean_latency(std::span<const Flow> flows) const {
     core::Seconds sum;
-    for (const Flow& flow : flows) sum += cluster::route(cluster_, cluster::DeviceId(flow.from), cluster::DeviceId(flow.to)).latency;
+    for (const Flow& flow : flows) sum += latency(flow, cluster::route(cluster_, cluster::DeviceId(flow.from), cluster::DeviceId(flow.to)));
     return flows.empty() ? sum : sum / static_cast<double>(flows.size());
 }
 

@@ -8,6 +8,8 @@
 
 #include "cluster/topology.h"
 #include "core/units.h"
+#include "sim/cost/constants.h"
+#include "sim/cost/framework.h"
 
 namespace sim {
 
@@ -30,10 +32,20 @@ struct LinearCost {
 };
 LinearCost operator*(const LinearCost& cost, double times);
 
+// What a job gets of the network between nodes.
+struct NetworkTerms {
+    double share = 1;                 // of the stated rate
+    int flows = 0;                    // TCP flows open between two nodes; 0 = as many as fill the network
+    core::BytesPerSecond flow_rate;   // of one
+    core::Seconds step;               // a message between nodes; zero = the instance's latency
+};
+// The share by transport and number of nodes.
+NetworkTerms network_terms(const cluster::Cluster& cluster, const CostConstants& constants, const FrameworkTraits& traits);
+
 class Network {
 public:
     // `nvlink_efficiency`: achieved share of NVLink bandwidth where it differs from that of copies (the profile's figure), as for collective kernels.
-    explicit Network(const cluster::Cluster& cluster, std::optional<double> nvlink_efficiency = std::nullopt);
+    explicit Network(const cluster::Cluster& cluster, std::optional<double> nvlink_efficiency = std::nullopt, const NetworkTerms& terms = {});
 
     // All flows start together and share every link on their routes; the last one is done when the most loaded link is: max over links of bytes / bandwidth.
     // Exact for max-min sharing when all bottlenecks carry flows of one size, as in rounds of collectives.
@@ -45,8 +57,10 @@ public:
 
 private:
     std::size_t slot(const cluster::DirectedLink& link) const;
+    core::Seconds latency(const Flow& flow, const cluster::Route& path) const;
 
     const cluster::Cluster& cluster_;
+    core::Seconds step_;
     std::size_t first_memory_ = 0;      // slots below are links, the rest memories of devices
     std::vector<double> load_;          // per slot: share of the payload that crosses it
     std::vector<std::size_t> touched_;  // slots in use
