@@ -79,7 +79,8 @@ struct InstanceType {
 struct Cluster {
     InstanceType instance;
     int nodes = 1;
-    std::vector<std::string> assumptions;  // what-if overrides in words: "network_bandwidth = 100 GB/s instead of 50 GB/s"
+    std::vector<std::string> assumptions = {};  // what-if overrides in words: "network_bandwidth = 100 GB/s instead of 50 GB/s"
+    int ranks_per_node = 0;  // 0 = one for every device; fewer leave the last devices of each node idle
 
     int device_count() const { return nodes * instance.devices; }
     int node_of(DeviceId device) const { return device.index / instance.devices; }

@@ -46,7 +46,8 @@ model::CostContext Plan::cost_context() const {
     context.micro_batch = micro_batch;
     context.tensor_parallel = layout.tensor;
     context.sequence_parallel = sequence_parallel && layout.tensor > 1;
-    context.compute = precision.compute;
+    // fp8 is a format of products: activations between them are bf16 (arXiv 2209.05433, section 3).
+    context.compute = precision.compute == core::DataType::fp8 ? core::DataType::bf16 : precision.compute;
     context.attention = attention;
     context.fused_cross_entropy = fused_cross_entropy;
     return context;

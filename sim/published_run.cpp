@@ -61,6 +61,8 @@ public:
     RowReader(const core::CsvTable& table, const core::CsvRow& row, core::Diagnostics& diagnostics) : table_(table), row_(row), diagnostics_(diagnostics) {}
 
     std::string text(const char* column) const { return std::string(table_.cell(row_, column)); }
+    // Of a column a file may leave out.
+    std::string optional_text(const char* column) const { return has_column(column) ? text(column) : std::string(); }
     bool is_blank(const char* column) const { return table_.cell(row_, column).empty(); }
 
     std::int64_t integer(const char* column, std::int64_t least, std::int64_t fallback_when_blank = 0) {
@@ -100,6 +102,8 @@ public:
     }
 
 private:
+    bool has_column(const char* column) const { return std::find(table_.header.begin(), table_.header.end(), column) != table_.header.end(); }
+
     const core::CsvTable& table_;
     const core::CsvRow& row_;
     core::Diagnostics& diagnostics_;
@@ -190,6 +194,16 @@ core::Value model_table(RowReader& row, const FrameworkTraits& traits) {
     return model;
 }
 
+// What the sources state in words about how gradients are reduced.
+void read_notes(RowReader& row, schedule::Plan& plan) {
+    const std::string notes = row.optional_text("notes");
+    const auto says = [&](const char* part) { return notes.find(part) != std::string::npos; };
+    if (says("fp32 gradient reduction")) plan.precision.gradients = core::DataType::fp32;
+    if (says("bf16 gradient reduction")) plan.precision.gradients = core::DataType::bf16;
+    if (says("reduction after backward") || says("all-reduce after backward") || says("no overlap of gradient sync")) plan.overlaps_gradient_reduction = false;
+    if (says("bucketed overlap")) plan.overlaps_gradient_reduction = true;
+}
+
 const core::CsvRow* find_cluster(const core::CsvTable& clusters, const std::string& id) {
     for (const core::CsvRow& row : clusters.rows)
         if (clusters.cell(row, "id") == id) return &row;
@@ -271,6 +285,7 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
     plan.precision.parameters = plan.precision.gradients = is_full ? core::DataType::fp32 : compute == core::DataType::fp8 ? core::DataType::bf16 : compute;
     plan.precision.has_master_parameters = !is_full;
     adopt(traits, plan);
+    read_notes(row, plan);
     using model::AttentionImplementation;
     plan.attention = row.choice<AttentionImplementation, 4>("attention", {{{"", traits.attention},
                                                                            {"unfused", AttentionImplementation::unfused},
@@ -290,6 +305,7 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
                               plan.micro_batches, plan.layout.data),
                   "correct one of the four");
 
+    run.ranks_per_node = static_cast<int>(gpus);
     const std::optional<double> seconds = row.real("measured_step_s");
     if (!seconds || *seconds <= 0) row.error("measured_step_s", "measured_step_s is missing or zero", "give seconds of one optimizer step");
     run.measured = core::seconds(seconds.value_or(1));
@@ -302,6 +318,7 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
     } else {
         RowReader cluster(clusters, *cluster_row, diagnostics);
         run.cluster = cluster_table(cluster, nodes, false);
+        run.transport = cluster.text("transport");
     }
     if (diagnostics.error_count() > errors_before) return std::nullopt;
     if (run.model.is_null()) {

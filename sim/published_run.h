@@ -16,6 +16,8 @@ struct PublishedRun {
     std::string id, group;
     core::Value model;    // a [model] table
     core::Value cluster;  // a [cluster] table
+    std::string transport;  // of the network as the source used it: EFA cards also carry TCP
+    int ranks_per_node = 0;
     schedule::Plan plan;
     std::int64_t global_batch = 0;
     core::Seconds measured;

@@ -34,8 +34,14 @@ void predict(const PublishedRun& run, const CostConstants& constants, ScoredRow&
     core::Diagnostics diagnostics;
     const std::optional<model::ModelGraph> graph = model::load_model(run.model, {}, diagnostics);
     if (!graph) return refuse(row, PredictionStatus::unsupported, first_error(diagnostics));
-    const std::optional<cluster::Cluster> cluster = cluster::load_cluster(run.cluster, diagnostics);
+    std::optional<cluster::Cluster> cluster = cluster::load_cluster(run.cluster, diagnostics);
     if (!cluster) return refuse(row, PredictionStatus::unsupported, first_error(diagnostics));
+    cluster->ranks_per_node = run.ranks_per_node;
+    if (run.transport == "tcp" && cluster->instance.network_name == "efa") {
+        cluster->instance.network_name = run.transport;
+        cluster->instance.network_latency = core::microseconds(100);  // half of a two-step ring over TCP on g4dn, about 200 us
+        cluster::prepare_routes(cluster->instance);
+    }
     core::Diagnostics plan_diagnostics;
     schedule::check_plan(run.plan, *graph, cluster->device_count(), nullptr, plan_diagnostics);
     if (plan_diagnostics.has_errors()) return refuse(row, PredictionStatus::unsupported, first_error(plan_diagnostics));

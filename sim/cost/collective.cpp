@@ -64,7 +64,11 @@ std::vector<std::vector<std::int32_t>> CommunicationCost::groups(const Meeting& 
 }
 
 // Ranks beyond the devices start again at the first (CPU ranks sharing cores).
-std::int32_t CommunicationCost::device_of(int rank) const { return rank % cluster_.device_count(); }
+std::int32_t CommunicationCost::device_of(int rank) const {
+    const int used = cluster_.ranks_per_node, devices = cluster_.instance.devices;
+    if (used > 0 && used < devices) rank = rank / used * devices + rank % used;
+    return rank % cluster_.device_count();
+}
 
 int CommunicationCost::group_size(schedule::GroupKind group, int pipeline) const {
     return static_cast<int>(members({CollectiveKind::all_reduce, group, pipeline, {}}, {0, 0, pipeline}).size());

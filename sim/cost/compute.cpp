@@ -42,6 +42,7 @@ double memory_passes(const model::Kernel& kernel, core::DataType compute, const 
     const auto is = [&](std::string_view part) { return what.find(part) != std::string_view::npos; };
     // fp32 elementwise kernels with casts around them: 4 + 4 bytes and a cast of 2 + 4 on one side, against 2 + 2: (8 + 1.4) / 4.
     if (is_half && !is("batch_norm") && (is("softmax") || is("norm") || is("gelu") || is("dropout") || is("scale") || is("mask"))) passes *= traits.wide_elementwise;
+    if (is("layer_norm") || is("norm_backward") || is("gelu") || is("dropout")) passes *= is("batch_norm") ? 1 : traits.composed_elementwise;
     // x.float(), pow, mean, rsqrt, multiply, cast, multiply by the scale: 34 bytes an element instead of 4 (PyTorch without a fused kernel).
     if (traits.has_composed_rms_norm && is("rms_norm")) passes *= 8.5;
     return passes;
@@ -66,14 +67,19 @@ ComputePrice& ComputePrice::operator+=(const ComputePrice& other) {
 core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device, core::DataType compute, const FrameworkTraits& traits,
                           const CostConstants& constants) {
     switch (kernel.kind) {
-        case model::KernelKind::matrix_product: return product_time(kernel, device, compute, constants);
+        case model::KernelKind::matrix_product: {
+            if (compute != core::DataType::fp8) return product_time(kernel, device, compute, constants);
+            // Only linear layers run in fp8; operands are cast before: read in 2 bytes, written in 1.
+            if (!std::string_view(kernel.what).starts_with("linear")) return product_time(kernel, device, core::DataType::bf16, constants);
+            return product_time(kernel, device, compute, constants) + streaming_time(kernel.read * 1.5, device, constants);
+        }
         case model::KernelKind::convolution: {
             core::Seconds time = convolution_time(kernel, phase, device, compute, constants);
             // Input, and output on the way back, once read and once written.
             if (traits.converts_layout && core::size_of(compute).value < 4) time += streaming_time((kernel.read + kernel.written) * 2.0, device, constants);
             return time;
         }
-        case model::KernelKind::attention: return attention_time(kernel, phase, device, compute, constants, traits.flash_generation);
+        case model::KernelKind::attention: return attention_time(kernel, phase, device, compute == core::DataType::fp8 ? core::DataType::bf16 : compute, constants, traits.flash_generation);
         case model::KernelKind::memory: return device.kernel_launch + streaming_time((kernel.read + kernel.written) * memory_passes(kernel, compute, traits), device, constants);
     }
     return {};
@@ -92,6 +98,9 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
     cost.plan_ = &plan;
     cost.traits_ = framework_traits(plan.framework, constants);
     cost.constants_ = constants;
+    // Convolutional networks run on whole-tensor kernels of the vendor's library: what was counted is what there is.
+    for (const model::Operator& op : graph.operators)
+        if (op.kind == model::OperatorKind::conv2d) cost.traits_.memory_passes = 1;
     const FrameworkTraits& traits = cost.traits_;
     cost.dispatch_ = traits.dispatch.value > 0 ? traits.dispatch : device.host_dispatch;
     const model::CostContext plain = plan.cost_context();
@@ -109,7 +118,10 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
     const double accumulated_bytes =
         traits.accumulation_bytes > 0 ? traits.accumulation_bytes : core::size_of(compute).value + 2 * core::size_of(plan.precision.gradients).value;
 
-    const double handled_bytes = accumulates ? accumulated_bytes : plan.shards(schedule::Sharding::gradients) ? traits.sharded_gradient_bytes : 0;
+    // Casting fp32 parameters at each use and their gradients back: 4 + 2 bytes each way.
+    const bool is_half = compute == core::DataType::fp16 || compute == core::DataType::bf16;
+    const double cast_bytes = is_half && plan.precision.parameters == core::DataType::fp32 ? 12 : 0;
+    const double handled_bytes = cast_bytes + (accumulates ? accumulated_bytes : plan.shards(schedule::Sharding::gradients) ? traits.sharded_gradient_bytes : 0);
 
     cost.sums_.assign(column_count, std::vector<ComputePrice>(graph.operators.size() + 1));
     std::size_t measured_count = 0, priced_count = 0;

@@ -18,6 +18,7 @@ FrameworkTraits eager_pytorch(const CostConstants& c) {
     traits.memory_passes = c.passes_eager;
     // FSDP's flat parameters: gradients are concatenated into one vector (4 bytes), cast (6), divided (8): 18 bytes a parameter in fp32 reduction.
     traits.sharded_gradient_bytes = 18;
+    traits.keeps_full_parameters = true;
     return traits;
 }
 
@@ -26,6 +27,7 @@ FrameworkTraits megatron(const CostConstants& c) {
     FrameworkTraits traits = eager_pytorch(c);
     traits.name = "Megatron-LM";
     traits.has_fused_dropout_add = true;
+    traits.keeps_full_parameters = false;
     traits.attention = model::AttentionImplementation::fused_softmax;
     traits.vocabulary_multiple = 128;
     traits.overlaps_reduction = false;  // local DDP reduces after the backward pass
@@ -47,7 +49,7 @@ FrameworkTraits graph_compiler(const CostConstants& c) {
     traits.attention = model::AttentionImplementation::fused_softmax;
     traits.memory_passes = c.passes_xla;
     traits.dispatch = core::microseconds(3);
-    traits.overlaps_reduction = false;
+    traits.overlaps_reduction = traits.overlaps_parameter_gathering = false;
     return traits;
 }
 
@@ -56,6 +58,7 @@ FrameworkTraits graph_engine(const CostConstants& c) {
     FrameworkTraits traits;
     traits.name = "graph engine";
     traits.dispatch = core::microseconds(c.dispatch_graph_us);
+    traits.keeps_full_parameters = true;
     traits.wide_elementwise = c.wide_elementwise;
     traits.memory_passes = c.passes_graph;
     return traits;
@@ -113,6 +116,7 @@ FrameworkTraits framework_traits(std::string_view given, const CostConstants& c)
     if (has(name, "internlm")) {
         FrameworkTraits traits = eager_pytorch(c);
         traits.name = "InternLM";
+        traits.keeps_full_parameters = false;
         traits.flash_generation = 1;
         traits.applies_dropout = false;
         return traits;
@@ -120,6 +124,7 @@ FrameworkTraits framework_traits(std::string_view given, const CostConstants& c)
     if (has(name, "foundry") || has(name, "composer")) {
         FrameworkTraits traits = eager_pytorch(c);
         traits.name = "llm-foundry";
+        traits.keeps_full_parameters = false;
         traits.flash_generation = 1;
         traits.applies_dropout = false;
         return traits;
@@ -136,7 +141,14 @@ FrameworkTraits framework_traits(std::string_view given, const CostConstants& c)
         traits.has_fused_norm_relu = has(name, "ngc");
         return traits;
     }
-    if (has(name, "tensorflow") || has(name, "oneflow") || has(name, "paddle")) return graph_engine(c);
+    if (has(name, "tensorflow") || has(name, "oneflow") || has(name, "paddle")) {
+        FrameworkTraits traits = graph_engine(c);
+        traits.has_fused_norm_relu = has(name, "oneflow");
+        // TensorFlow 1 writes GeLU, layer norm and dropout as chains of kernels: 11 passes for 2, 8 for 2, 10 for 2.5. NVIDIA's BERT scripts compile with XLA.
+        if (has(name, "tensorflow 1.x")) traits.composed_elementwise = 4.5;
+        if (has(name, "horovod")) traits.accumulation_bytes = 56;  // unscale, all-finite test, clip and assign_add of fp32 gradients: 14 passes
+        return traits;
+    }
     if (has(name, "adaptdl")) {
         FrameworkTraits traits = eager_pytorch(c);
         traits.name = "PyTorch (AdaptDL)";
@@ -146,6 +158,8 @@ FrameworkTraits framework_traits(std::string_view given, const CostConstants& c)
         traits.tcp_flow_rate = core::gigabytes_per_second(c.container_flow_gbs);
         traits.tcp_step = core::microseconds(c.container_step_us);
         traits.step_bytes = 44;
+        traits.has_separate_bias = true;
+        traits.memory_passes = c.passes_eager_2020;
         traits.has_multi_tensor_update = false;
         return traits;
     }
@@ -156,6 +170,7 @@ FrameworkTraits framework_traits(std::string_view given, const CostConstants& c)
         if (has(name, "20.0") || has(name, "19.")) {
             traits.has_separate_bias = true;
             traits.memory_passes = c.passes_eager_2020;
+            traits.keeps_full_parameters = false;  // apex O2: half-precision model, fp32 master weights in the optimizer
         }
         return traits;
     }
@@ -170,12 +185,18 @@ FrameworkTraits framework_traits(std::string_view given, const CostConstants& c)
     if (has(name, "2020") || has(name, "baseline of the deepspeed")) {
         traits.has_separate_bias = true;
         traits.memory_passes = c.passes_eager_2020;
+        traits.keeps_full_parameters = false;
     }
     return traits;
 }
 
 void adopt(const FrameworkTraits& traits, schedule::Plan& plan) {
     plan.overlaps_gradient_reduction = traits.overlaps_reduction;
+    plan.overlaps_parameter_gathering = traits.overlaps_parameter_gathering;
+    const bool is_half = plan.precision.compute == core::DataType::fp16 || plan.precision.compute == core::DataType::bf16;
+    // FSDP and ZeRO gather parameters in the compute type.
+    if (is_half && traits.keeps_full_parameters && plan.sharding == schedule::Sharding::none)
+        plan.precision = {.compute = plan.precision.compute, .parameters = core::DataType::fp32, .gradients = core::DataType::fp32, .has_master_parameters = false};
     plan.gradient_bucket = traits.bucket;
     plan.fused_cross_entropy = traits.has_fused_loss;
     if (traits.reduction) plan.precision.gradients = *traits.reduction;

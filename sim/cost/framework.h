@@ -33,6 +33,7 @@ struct FrameworkTraits {
     bool converts_layout = false;       // NCHW tensors converted for tensor-core convolutions and back
     int flash_generation = 2;
     model::AttentionImplementation attention = model::AttentionImplementation::unfused;  // where a plan does not say
+    double composed_elementwise = 1.0;  // passes of norms, activations and dropout written as chains of simple operations
     double memory_passes = 1.0;         // passes over tensors beyond those counted
     bool applies_dropout = true;        // the usual 0.1 of language models
 
@@ -41,6 +42,8 @@ struct FrameworkTraits {
     double sharded_gradient_bytes = 0;              // per unsharded parameter and micro-batch when gradients are sharded: views, cast, division (FSDP)
     double accumulation_bytes = 0;                  // per parameter and micro-batch; zero = counted from the types
     double step_bytes = 0;                          // per parameter and step beside the update: unscale, norm, clip, copies
+    bool keeps_full_parameters = false;             // mixed precision by casting fp32 parameters at every use (autocast, apex O1, graph rewriting): fp32 gradients
+    bool overlaps_parameter_gathering = true;
     bool overlaps_reduction = true;
     core::Bytes bucket = core::mebibytes(25);
     bool has_multi_tensor_update = true;            // else every tensor has update kernels of its own
