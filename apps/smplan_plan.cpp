@@ -169,18 +169,22 @@ core::Bytes whole_state(const model::ModelGraph& graph, schedule::Plan plan) {
     return state.parameters + state.gradients + state.optimizer;
 }
 
-std::string shortfall_text(const model::ModelGraph& graph, const std::vector<planner::Candidate>& places, const planner::SearchResult& result, int global_batch) {
+std::string shortfall_text(const model::ModelGraph& graph, const std::vector<planner::Candidate>& places, const planner::SearchResult& result,
+                           int global_batch) {
     const planner::Candidate& place = places[result.shortfall.is_known ? result.shortfall.candidate : places.size() - 1];
     const cluster::Cluster& cluster = place.cluster;
     core::Bytes state = whole_state(graph, place.base);
     core::Bytes all = cluster.instance.device.memory * static_cast<double>(cluster.device_count());
-    std::string text = fmt::format("{} needs {} for parameters, gradients and optimizer state; {} x {} has {} devices of {}, {} in all", graph.name, core::format(state), cluster.nodes,
-                                   cluster.instance.name, cluster.device_count(), core::format(cluster.instance.device.memory), core::format(all));
+    std::string text =
+        fmt::format("{} needs {} for parameters, gradients and optimizer state; {} x {} has {} devices of {}, {} in all", graph.name, core::format(state),
+                    cluster.nodes, cluster.instance.name, cluster.device_count(), core::format(cluster.instance.device.memory), core::format(all));
     if (result.shortfall.is_known)
-        text += fmt::format("; the nearest plan ({}) needs {} on pipeline rank {}, {} more than there is", planner::describe(result.shortfall.plan), core::format(result.shortfall.needed),
-                            result.shortfall.pipeline_rank, core::format(result.shortfall.needed - result.shortfall.available));
+        text += fmt::format("; the nearest plan ({}) needs {} on pipeline rank {}, {} more than there is", planner::describe(result.shortfall.plan),
+                            core::format(result.shortfall.needed), result.shortfall.pipeline_rank,
+                            core::format(result.shortfall.needed - result.shortfall.available));
     else if (result.account.space == 0)
-        text += fmt::format("; no degrees of parallelism divide {} devices, the model's {} layers and the global batch of {}", cluster.device_count(), graph.units.size(), global_batch);
+        text += fmt::format("; no degrees of parallelism divide {} devices, the model's {} layers and the global batch of {}", cluster.device_count(),
+                            graph.units.size(), global_batch);
     return text;
 }
 
@@ -220,12 +224,23 @@ std::string today() {
     return fmt::format("{:04}-{:02}-{:02}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday);
 }
 
+// How a plan file names the instance: a shipped profile by its name, any other by its path from the plan's folder, so that the plan finds it again.
+std::string instance_reference(const cluster::InstanceType& instance, const std::string& plan_path) {
+    if (instance.files.empty()) return instance.name;
+    const std::filesystem::path profile(instance.files.front());
+    std::error_code failure;
+    if (std::filesystem::equivalent(profile, cluster::profile_path(instance.name), failure)) return instance.name;
+    const std::filesystem::path folder = std::filesystem::absolute(plan_path, failure).parent_path();
+    const std::filesystem::path relative = std::filesystem::relative(profile, folder, failure);
+    return failure || relative.empty() ? profile.string() : relative.string();
+}
+
 std::string plan_text(const Request& request, const model::ModelGraph& graph, const planner::RankedPlan& best, const planner::Candidate& place) {
     schedule::PlanFile file;
     file.path = *request.out_path;
     file.model = model_table(request, graph);
     file.cluster = core::Value::table();
-    file.cluster["instance"] = place.cluster.instance.name;
+    file.cluster["instance"] = instance_reference(place.cluster.instance, *request.out_path);
     file.cluster["nodes"] = place.cluster.nodes;
     file.plan = best.plan;
     file.prediction = core::Value::table();
@@ -242,24 +257,29 @@ std::string plan_text(const Request& request, const model::ModelGraph& graph, co
     return schedule::write_plan_file(file);
 }
 
-void print(const Request& request, const model::ModelGraph& graph, const planner::SearchResult& result, const std::vector<planner::Candidate>& places, std::ostream& out) {
+void print(const Request& request, const model::ModelGraph& graph, const planner::SearchResult& result, const std::vector<planner::Candidate>& places,
+           std::ostream& out) {
     const bool has_tokens = request.search.tokens > 0;
-    out << fmt::format("{}, {}global batch {}\n", graph.name, graph.tokens_per_sample > 0 ? fmt::format("{} tokens a sample, ", graph.tokens_per_sample) : "", request.search.global_batch);
+    out << fmt::format("{}, {}global batch {}\n", graph.name, graph.tokens_per_sample > 0 ? fmt::format("{} tokens a sample, ", graph.tokens_per_sample) : "",
+                       request.search.global_batch);
     for (const std::string& line : request.assumptions) out << "  assumed: " << line << '\n';
-    out << fmt::format("\n  {:>2}  {:<22} {:>3} {:>3} {:>4} {:<20} {:<16} {:>9} {:<9} {:>10} {:>6} {:>10} {:>9}{}  {}\n", "#", "target", "TP", "PP", "DP", "schedule", "sharding",
-                       "batch", "recompute", "step", "MFU", "peak", "USD/h", has_tokens ? "   hours       USD" : "", "bound by");
+    out << fmt::format("\n  {:>2}  {:<22} {:>3} {:>3} {:>4} {:<20} {:<16} {:>9} {:<9} {:>10} {:>6} {:>10} {:>9}{}  {}\n", "#", "target", "TP", "PP", "DP",
+                       "schedule", "sharding", "batch", "recompute", "step", "MFU", "peak", "USD/h", has_tokens ? "   hours       USD" : "", "bound by");
     for (std::size_t i = 0; i < result.plans.size(); ++i) {
         const planner::RankedPlan& ranked = result.plans[i];
         const cluster::Cluster& cluster = places[ranked.candidate].cluster;
         const schedule::Plan& plan = ranked.plan;
-        std::string schedule = plan.layout.pipeline == 1 ? "-" : plan.virtual_stages > 1 ? fmt::format("{} x{}", plan.schedule, plan.virtual_stages) : plan.schedule;
+        std::string schedule = plan.layout.pipeline == 1 ? "-"
+                               : plan.virtual_stages > 1 ? fmt::format("{} x{}", plan.schedule, plan.virtual_stages)
+                                                         : plan.schedule;
         std::string sharding(schedule::name_of(plan.sharding));
         if (plan.sharding != schedule::Sharding::none) sharding += fmt::format("/{}", plan.effective_shard_degree());
         std::string total = has_tokens ? fmt::format(" {:>7.0f} {:>9.0f}", ranked.training_time.value / 3600, ranked.training_cost.value) : "";
         out << fmt::format("  {:>2}  {:<22} {:>3} {:>3} {:>4} {:<20} {:<16} {:>9} {:<9} {:>10} {:>5.1f}% {:>10} {:>9.2f}{}  {}\n", i + 1,
-                           fmt::format("{} x {}", cluster.nodes, cluster.instance.name), plan.layout.tensor, plan.layout.pipeline, plan.layout.data, schedule, sharding,
-                           fmt::format("{} x {}", plan.micro_batch, plan.micro_batches), schedule::name_of(plan.recompute), core::format(ranked.evaluation.step_time), 100 * ranked.evaluation.mfu,
-                           core::format(ranked.evaluation.peak_memory), core::to_dollars_per_hour(ranked.evaluation.rate), total, ranked.bound_by);
+                           fmt::format("{} x {}", cluster.nodes, cluster.instance.name), plan.layout.tensor, plan.layout.pipeline, plan.layout.data, schedule,
+                           sharding, fmt::format("{} x {}", plan.micro_batch, plan.micro_batches), schedule::name_of(plan.recompute),
+                           core::format(ranked.evaluation.step_time), 100 * ranked.evaluation.mfu, core::format(ranked.evaluation.peak_memory),
+                           core::to_dollars_per_hour(ranked.evaluation.rate), total, ranked.bound_by);
     }
     if (!result.plans.empty()) out << "\n  why: " << result.plans.front().why << '\n';
     const planner::SearchAccount& account = result.account;
@@ -276,11 +296,13 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
 std::optional<Request> read_request(Options& options, core::Diagnostics& diagnostics) {
     Request request;
     for (const std::string& stray : options.positional())
-        options.error("", fmt::format("unexpected argument {}", core::in_quotes(stray)), "subcommands are partition, export and import; everything else is an option");
+        options.error("", fmt::format("unexpected argument {}", core::in_quotes(stray)),
+                      "subcommands are partition, export and import; everything else is an option");
     std::vector<std::string> targets = options.list("--target");
     if (targets.empty()) options.error("--target", "--target is missing", "for example --target p4d.24xlarge");
     for (const std::string& name : targets)
-        if (std::optional<cluster::InstanceType> instance = cluster::load_instance(name, diagnostics, {}, "--target")) request.targets.push_back(std::move(*instance));
+        if (std::optional<cluster::InstanceType> instance = cluster::load_instance(name, diagnostics, {}, "--target"))
+            request.targets.push_back(std::move(*instance));
     request.nodes = options.integer("--nodes", 1, most_nodes_tried);
     request.most_nodes = options.integer("--max-nodes", 1, most_nodes_tried);
     if (options.has("--nodes") && options.has("--max-nodes")) options.error("--max-nodes", "--nodes and --max-nodes cannot be given together");
@@ -288,18 +310,23 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
     else request.assumptions.push_back(fmt::format("model {} (no --model given)", default_model));
     request.sequence_length = options.integer("--seq-len", 1, 1 << 24);
     if (std::optional<std::string> objective = options.choice("--objective", {"speed", "memory", "cost", "time-to-train"}))
-        request.search.objective = *objective == "memory" ? planner::Objective::memory : *objective == "cost" ? planner::Objective::cost
-                                   : *objective == "time-to-train" ? planner::Objective::time_to_train : planner::Objective::speed;
+        request.search.objective = *objective == "memory"          ? planner::Objective::memory
+                                   : *objective == "cost"          ? planner::Objective::cost
+                                   : *objective == "time-to-train" ? planner::Objective::time_to_train
+                                                                   : planner::Objective::speed;
     request.search.tokens = options.real("--tokens", 1, 1e18).value_or(0);
     if (std::optional<double> hours = options.real("--deadline", 0, 1e9)) request.search.deadline = core::hours(*hours);
     if (std::optional<double> budget = options.real("--budget", 0, 1e15)) request.search.budget = core::Dollars(*budget);
     for (const char* name : {"--deadline", "--budget"})
-        if (options.has(name) && !options.has("--tokens")) options.error(name, fmt::format("{} is for a whole training, and --tokens does not say how long it is", name), "add --tokens, for example --tokens 2e12");
+        if (options.has(name) && !options.has("--tokens"))
+            options.error(name, fmt::format("{} is for a whole training, and --tokens does not say how long it is", name),
+                          "add --tokens, for example --tokens 2e12");
     if (request.search.objective == planner::Objective::time_to_train && !options.has("--tokens"))
         options.error("--objective", "time-to-train needs the length of the training", "add --tokens, for example --tokens 2e12");
     if (request.search.objective == planner::Objective::cost || options.has("--budget"))
         for (const cluster::InstanceType& instance : request.targets)
-            if (!cluster::find_price(instance, "on-demand")) options.error("--target", fmt::format("the profile of {} has no on-demand price", instance.name), "choose another objective or target");
+            if (!cluster::find_price(instance, "on-demand"))
+                options.error("--target", fmt::format("the profile of {} has no on-demand price", instance.name), "choose another objective or target");
     request.search.keep = static_cast<std::size_t>(options.integer("--top", 1, 1000).value_or(5));
     request.search.threads = static_cast<int>(options.integer("--threads", 1, 1024).value_or(std::max(1u, std::thread::hardware_concurrency())));
     request.search.time_limit = core::Seconds(options.real("--time-limit", 0, 1e7).value_or(15));
@@ -314,8 +341,8 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
     const bool as_json = wants_json(arguments);
     core::Diagnostics diagnostics;
     Options options(arguments,
-                    {.with_value = {"--target", "--nodes", "--max-nodes", "--model", "--seq-len", "--global-batch", "--objective", "--tokens", "--deadline", "--budget", "--top", "--threads",
-                                    "--time-limit", "--out"},
+                    {.with_value = {"--target", "--nodes", "--max-nodes", "--model", "--seq-len", "--global-batch", "--objective", "--tokens", "--deadline",
+                                    "--budget", "--top", "--threads", "--time-limit", "--out"},
                      .flags = {"--json", "--help"}},
                     diagnostics);
     if (options.has("--help")) {
@@ -334,7 +361,9 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
     if (batch) request->search.global_batch = static_cast<int>(*batch);
     else {
         request->search.global_batch = tokens > 0 ? static_cast<int>(std::max<std::int64_t>(1, (std::int64_t{1} << 22) / tokens)) : 256;
-        request->assumptions.push_back(fmt::format("global batch {}{} (no --global-batch given)", request->search.global_batch, tokens > 0 ? fmt::format(", {:.1f} million tokens", 1e-6 * static_cast<double>(request->search.global_batch * tokens)) : ""));
+        request->assumptions.push_back(
+            fmt::format("global batch {}{} (no --global-batch given)", request->search.global_batch,
+                        tokens > 0 ? fmt::format(", {:.1f} million tokens", 1e-6 * static_cast<double>(request->search.global_batch * tokens)) : ""));
     }
     if (!request->sequence_length && tokens > 0) request->assumptions.push_back(fmt::format("{} tokens a sample (no --seq-len given)", tokens));
     if (request->search.tokens > 0 && tokens == 0) {
@@ -347,7 +376,9 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         schedule::Plan base = base_plan(*graph, instance.device, diagnostics);
         if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
         std::vector<int> counts = node_counts(*request, *graph, instance, base);
-        if (!request->nodes && !request->most_nodes) request->assumptions.push_back(fmt::format("{} node{} of {}: the least that holds it (no --nodes given)", counts.front(), counts.front() == 1 ? "" : "s", instance.name));
+        if (!request->nodes && !request->most_nodes)
+            request->assumptions.push_back(
+                fmt::format("{} node{} of {}: the least that holds it (no --nodes given)", counts.front(), counts.front() == 1 ? "" : "s", instance.name));
         for (int nodes : counts) places.push_back({cluster_of(instance, nodes), base});
     }
     for (const planner::Candidate& place : places)
@@ -355,7 +386,8 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
             options.error("--nodes", fmt::format("{} has no network: it cannot be more than one node", place.cluster.instance.name), "use --nodes 1");
             return show(diagnostics, as_json, out, err);
         }
-    request->assumptions.push_back(fmt::format("{} compute, {} with fp32 optimizer state", core::name_of(places.front().base.precision.compute), schedule::name_of(places.front().base.optimizer.kind)));
+    request->assumptions.push_back(fmt::format("{} compute, {} with fp32 optimizer state", core::name_of(places.front().base.precision.compute),
+                                               schedule::name_of(places.front().base.optimizer.kind)));
 
     planner::SearchResult result = planner::search_plans(*graph, places, request->search, diagnostics);
     if (result.plans.empty()) {
@@ -372,18 +404,21 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         } else {
             reason.append(diagnostics);
             if (!diagnostics.has_errors())
-                reason.error({}, "--target", "no plan fits: " + shortfall_text(*graph, places, result, request->search.global_batch), remedy(*graph, places.back(), request->search.global_batch));
+                reason.error({}, "--target", "no plan fits: " + shortfall_text(*graph, places, result, request->search.global_batch),
+                             remedy(*graph, places.back(), request->search.global_batch));
         }
         show(reason, as_json, out, err);
         return no_plan;
     }
-    if (request->out_path) core::write_file_atomically(*request->out_path, plan_text(*request, *graph, result.plans.front(), places[result.plans.front().candidate]));
+    if (request->out_path)
+        core::write_file_atomically(*request->out_path, plan_text(*request, *graph, result.plans.front(), places[result.plans.front().candidate]));
     if (as_json) {
         core::Value document = core::Value::table();
         document["model"] = graph->name;
         document["global_batch"] = request->search.global_batch;
         core::Value plans = core::Value::array();
-        for (std::size_t i = 0; i < result.plans.size(); ++i) plans.append(row_of(result.plans[i], i + 1, places[result.plans[i].candidate], request->search.tokens > 0));
+        for (std::size_t i = 0; i < result.plans.size(); ++i)
+            plans.append(row_of(result.plans[i], i + 1, places[result.plans[i].candidate], request->search.tokens > 0));
         document["plans"] = std::move(plans);
         document["search"] = account_of(result.account, request->search.objective);
         document["assumptions"] = request->assumptions;

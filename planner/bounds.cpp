@@ -1,6 +1,7 @@
 #include "planner/bounds.h"
 
 #include <algorithm>
+#include <mutex>
 
 #include "schedule/lower.h"
 #include "schedule/partition.h"
@@ -32,13 +33,13 @@ struct Bounds::StageCost {
 };
 
 struct Bounds::Caches {
+    std::vector<model::TiedParameter> tied;
     struct Communication {
         schedule::Plan plan;  // the cost object refers to it
         std::unique_ptr<sim::CommunicationCost> cost;
     };
     std::map<std::pair<ShapeKey, int>, std::optional<std::vector<model::OperatorRange>>> stages;
     std::map<std::tuple<ShapeKey, int, int>, schedule::ActivationFootprint> footprints;
-    std::map<std::tuple<std::string, int, int, int>, std::optional<schedule::Schedule>> orders;
     std::map<ShapeKey, std::pair<std::unique_ptr<schedule::Plan>, std::optional<sim::ComputeCost>>> compute;
     std::map<std::tuple<LayoutKey, int>, Communication> communication;  // by layout and shard degree
     std::map<std::tuple<ShapeKey, LayoutKey, int, int, int>, StageCost> stage_costs;
@@ -54,7 +55,10 @@ struct Bounds::Caches {
     }
 };
 
-Bounds::Bounds(const model::ModelGraph& graph, const cluster::Cluster& cluster) : graph_(graph), cluster_(cluster), caches_(std::make_unique<Caches>()) {}
+Bounds::Bounds(const model::ModelGraph& graph, const cluster::Cluster& cluster, OrderCollection& orders)
+    : graph_(graph), cluster_(cluster), orders_(orders), caches_(std::make_unique<Caches>()) {
+    caches_->tied = model::tied_parameters(graph);
+}
 Bounds::~Bounds() = default;
 
 const std::vector<model::OperatorRange>* Bounds::stages(const schedule::Plan& plan) {
@@ -79,23 +83,60 @@ const schedule::ActivationFootprint& Bounds::footprint(const schedule::Plan& pla
     return place->second;
 }
 
-const schedule::Schedule* Bounds::order(const schedule::Plan& plan) {
-    // In flight counts settle after a few rounds of the pipeline, and a step with more micro-batches holds no less at its peak than one with fewer: enough of
+struct OrderCollection::Content {
+    struct Entry {
+        std::once_flag is_made;
+        std::optional<schedule::Schedule> order;
+    };
+    struct WholeEntry {
+        std::once_flag is_made;
+        std::optional<sim::ReplayOrder> order;
+    };
+    using Key = std::tuple<std::string, int, int, int>;
+    std::mutex guard;  // of the maps; entries are made outside it, each once
+    std::map<Key, Entry> entries;
+    std::map<Key, WholeEntry> whole_entries;
+};
+
+OrderCollection::OrderCollection() : content_(std::make_unique<Content>()) {}
+OrderCollection::~OrderCollection() = default;
+
+const schedule::Schedule* OrderCollection::order(const schedule::Plan& plan) {
+    // In-flight counts settle after a few rounds of the pipeline, and a step with more micro-batches holds no less at its peak than one with fewer: enough of
     // them, with the same remainder (schedules may ask for multiples), bound the rest from below.
-    const int p = plan.layout.pipeline, most = 6 * p;
+    const int p = plan.layout.pipeline, most = 3 * p;
     const int micro_batches = plan.micro_batches <= most ? plan.micro_batches : most - p + plan.micro_batches % p;
-    auto [place, is_new] = caches_->orders.try_emplace({plan.schedule, p, plan.virtual_stages, micro_batches});
-    if (is_new) {
-        core::Diagnostics diagnostics;
-        place->second = schedule::make_schedule(plan, diagnostics, micro_batches);
-        if (!place->second) place->second = schedule::make_schedule(plan, diagnostics);
+    Content::Entry* entry = nullptr;
+    {
+        const std::lock_guard lock(content_->guard);
+        entry = &content_->entries[{plan.schedule, p, plan.virtual_stages, micro_batches}];
     }
-    return place->second ? &*place->second : nullptr;
+    std::call_once(entry->is_made, [&] {
+        core::Diagnostics diagnostics;
+        entry->order = schedule::make_schedule(plan, diagnostics, micro_batches);
+        if (!entry->order) entry->order = schedule::make_schedule(plan, diagnostics);
+    });
+    return entry->order ? &*entry->order : nullptr;
+}
+
+const sim::ReplayOrder* OrderCollection::whole_order(const schedule::Plan& plan) {
+    constexpr double most_actions = 1e5;  // about a millisecond of replay; deeper pipelines also take long to generate
+    if (2.0 * plan.stages() * plan.micro_batches > most_actions) return nullptr;
+    Content::WholeEntry* entry = nullptr;
+    {
+        const std::lock_guard lock(content_->guard);
+        entry = &content_->whole_entries[{plan.schedule, plan.layout.pipeline, plan.virtual_stages, plan.micro_batches}];
+    }
+    std::call_once(entry->is_made, [&] {
+        core::Diagnostics diagnostics;
+        if (const std::optional<schedule::Schedule> order = schedule::make_schedule(plan, diagnostics)) entry->order.emplace(*order);
+    });
+    return entry->order ? &*entry->order : nullptr;
 }
 
 std::optional<MemoryBound> Bounds::memory(const schedule::Plan& plan) {
     const std::vector<model::OperatorRange>* ranges = stages(plan);
-    const schedule::Schedule* schedule_order = ranges ? order(plan) : nullptr;
+    const schedule::Schedule* schedule_order = ranges ? orders_.order(plan) : nullptr;
     if (!schedule_order) return std::nullopt;
     MemoryBound worst;
     for (int rank = 0; rank < plan.layout.pipeline; ++rank) {
@@ -113,9 +154,15 @@ std::optional<MemoryBound> Bounds::memory(const schedule::Plan& plan) {
         MemoryBound bound;
         bound.pipeline_rank = rank;
         bound.state = place->second.parameters + place->second.gradients + place->second.optimizer;
-        bound.peak = bound.state + cluster_.instance.device.context_memory;
+        const cluster::DeviceSpec& device = cluster_.instance.device;
+        // What sim::overhead adds: context, buffers of the communicators that every rank of such a plan uses, fragmentation of what is allocated.
+        const int communicators = (plan.layout.tensor > 1) + (plan.layout.pipeline > 1) + (plan.layout.data > 1);
+        const core::Bytes fixed =
+            device.context_memory +
+            (communicators > 0 ? device.first_communicator_memory + device.further_communicator_memory * (communicators - 1) : core::Bytes(0));
+        bound.peak = fixed + bound.state * (1 + device.fragmentation);
         // Too large already: the activations would only add to it.
-        if (bound.peak <= cluster_.instance.device.memory) {
+        if (bound.peak <= device.memory) {
             core::Bytes held, peak;
             std::vector<const schedule::ActivationFootprint*> by_stage(ranges->size(), nullptr);
             for (int s = 0; s < schedule_order->stages; ++s)
@@ -140,7 +187,7 @@ std::optional<MemoryBound> Bounds::memory(const schedule::Plan& plan) {
                     default: break;  // communication and shard cells hold nothing here
                 }
             }
-            bound.peak += peak;
+            bound.peak += peak * (1 + device.fragmentation);
         }
         if (bound.peak > worst.peak) worst = bound;
     }
@@ -206,7 +253,7 @@ core::Seconds Bounds::time(const schedule::Plan& plan) {
     const std::vector<model::OperatorRange>* ranges = stages(plan);
     if (!ranges) return core::Seconds(0);
     const int p = plan.layout.pipeline;
-    const schedule::Schedule* schedule_order = order(plan);
+    const schedule::Schedule* schedule_order = orders_.order(plan);
     if (!schedule_order) return core::Seconds(0);
     bool splits = false;
     for (const schedule::Action& action : schedule_order->actions[0]) splits = splits || action.kind == schedule::ActionKind::backward_input;
@@ -245,7 +292,7 @@ core::Seconds Bounds::time(const schedule::Plan& plan) {
             if (schedule_order->stages > p) elements -= std::min(elements, largest_unit);  // a tied parameter on one rank is reduced once
             // Copies of a tied parameter on several ranks are summed over these first, so its gradient is reduced once a step whatever the sharding.
             double tied = 0;
-            for (const model::TiedParameter& parameter : model::tied_parameters(graph_)) {
+            for (const model::TiedParameter& parameter : caches_->tied) {
                 bool is_here = false, is_elsewhere = false;
                 for (std::int32_t unit : parameter.units) {
                     const model::OperatorRange& operators = graph_.units[static_cast<std::size_t>(unit)].operators;
@@ -277,6 +324,27 @@ core::Seconds Bounds::time(const schedule::Plan& plan) {
         }
     }
     return bound * 0.999;  // covers what the prices round
+}
+
+core::Seconds Bounds::time_of_order(const schedule::Plan& plan) {
+    const core::Seconds bound = time(plan);
+    if (bound.value <= 0 || plan.layout.pipeline == 1) return bound;
+    const std::vector<model::OperatorRange>* ranges = stages(plan);
+    const schedule::Schedule* order = orders_.order(plan);
+    const sim::ReplayOrder* whole = order ? orders_.whole_order(plan) : nullptr;
+    if (!ranges || !whole) return bound;
+    sim::ScheduleCosts costs;
+    costs.stages.clear();
+    for (std::size_t s = 0; s < ranges->size(); ++s) {
+        const StageCost& cost = stage_cost(plan, (*ranges)[s], schedule::rank_of_stage(*order, static_cast<int>(s)));
+        sim::StageCost times;
+        times.forward = cost.forward;
+        times.backward_input = cost.backward_input;
+        times.backward_weight = cost.backward - cost.backward_input;
+        costs.stages.push_back(times);
+    }
+    std::vector<double> ends;
+    return std::max(bound, whole->replay(costs, ends).makespan * 0.999);
 }
 
 }  // namespace planner

@@ -14,28 +14,46 @@
 #include "schedule/memory.h"
 #include "schedule/plan.h"
 #include "schedule/schedule.h"
+#include "sim/schedule_timing.h"
 
 namespace planner {
 
 struct MemoryBound {
-    core::Bytes state;       // parameters, gradients and optimizer state of the rank below
-    core::Bytes peak;        // with context and activations; at least this much is needed on that rank
-    int pipeline_rank = 0;   // the rank that needs most
+    core::Bytes state;      // parameters, gradients and optimizer state of the rank below
+    core::Bytes peak;       // with context and activations; at least this much is needed on that rank
+    int pipeline_rank = 0;  // the rank that needs most
+};
+
+// Compute orders by name and shape: the same for every layout, and dear for deep pipelines, so one collection serves all threads of a search.
+class OrderCollection {
+public:
+    OrderCollection();
+    ~OrderCollection();
+    // An order of so many micro-batches that more hold no less. Null when the schedule cannot be made for the plan. It lives as long as the collection.
+    const schedule::Schedule* order(const schedule::Plan& plan);
+    // The order of all micro-batches, compiled for replay. Null when it cannot be made, or is so long that making it costs more than it tells.
+    const sim::ReplayOrder* whole_order(const schedule::Plan& plan);
+
+private:
+    struct Content;
+    std::unique_ptr<Content> content_;
 };
 
 // Not thread-safe: one object a thread. Remembers what plans of one model and cluster share.
 class Bounds {
 public:
-    Bounds(const model::ModelGraph& graph, const cluster::Cluster& cluster);
+    Bounds(const model::ModelGraph& graph, const cluster::Cluster& cluster, OrderCollection& orders);
     ~Bounds();
 
     // Least memory of the tightest rank: exact state, the schedule's micro-batches in flight times what each keeps, and the peak of one operator.
     // Nothing when the model has fewer units than stages.
     std::optional<MemoryBound> memory(const schedule::Plan& plan);
-    // Least step time: every rank waits for the first micro-batch to reach it, computes all of its own with the tensor-parallel collectives in between, and the last
-    // micro-batch still has to go back to the first stage; no less than its data-parallel communication takes alone. Zero when the device's times are measured
-    // per operator or its prices are missing.
+    // Least step time: every rank waits for the first micro-batch to reach it, computes all of its own with the tensor-parallel collectives in between, and the
+    // last micro-batch still has to go back to the first stage; no less than its data-parallel communication takes alone. Zero when the device's times are
+    // measured per operator or its prices are missing.
     core::Seconds time(const schedule::Plan& plan);
+    // The same, at least the time of the plan's own compute order with free communication: tighter, and dearer by a replay of the order.
+    core::Seconds time_of_order(const schedule::Plan& plan);
 
 private:
     struct StageCost;
@@ -43,11 +61,11 @@ private:
 
     const std::vector<model::OperatorRange>* stages(const schedule::Plan& plan);
     const schedule::ActivationFootprint& footprint(const schedule::Plan& plan, model::OperatorRange range);
-    const schedule::Schedule* order(const schedule::Plan& plan);
     const StageCost& stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank);
 
     const model::ModelGraph& graph_;
     const cluster::Cluster& cluster_;
+    OrderCollection& orders_;
     std::unique_ptr<Caches> caches_;
 };
 

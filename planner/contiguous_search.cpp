@@ -1,7 +1,7 @@
 // Exact contiguous placement: a shortest path, by largest edge, in the lattice of downsets of the precedence order.
 //
-// A state is (downset, accelerators used, CPUs used) with the smallest possible largest load so far. A stage grows from a downset item by item; every superset is
-// visited once (children include one available item and exclude those before it). For a threshold T only stages below T are grown:
+// A state is (downset, accelerators used, CPUs used) with the smallest possible largest load so far. A stage grows from a downset item by item; every superset
+// is visited once (children include one available item and exclude those before it). For a threshold T only stages below T are grown:
 //   * work + transfers that can never again become internal (an end lies in the downset or was excluded) is monotone: at T the branch ends;
 //   * what is left behind must fit the remaining devices: excluding an item excludes all its descendants, whose work must not exceed
 //     (accelerators left) * T + (what the CPUs left can take below T). Far from the next boundary this forces inclusion, so growth is a straight line there.
@@ -26,7 +26,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 using Clock = std::chrono::steady_clock;
 
 struct State {
-    double value = infinity;    // largest load on the way here
+    double value = infinity;  // largest load on the way here
     std::int32_t parent_layer = -1, parent = -1;
     bool by_cpu = false;
 };
@@ -136,8 +136,8 @@ private:
     std::int32_t from_index_ = 0;
     std::vector<std::uint64_t> set_;
     std::uint64_t hash_ = 0;
-    std::vector<int> waiting_;                       // predecessors not yet inside
-    std::vector<std::int32_t> held_, outside_;       // destinations in the stage; destinations that never will be
+    std::vector<int> waiting_;                  // predecessors not yet inside
+    std::vector<std::int32_t> held_, outside_;  // destinations in the stage; destinations that never will be
     std::vector<char> source_inside_, source_outside_;
     std::vector<int> available_;
     bool is_out_of_time_ = false;
@@ -517,14 +517,16 @@ PlacementResult place_contiguous(const PlacementProblem& given, const PlacementO
     if (result.is_feasible) result.stages = unreduced(problem, reduced, result.stages);
     const bool is_exact = reduced.moved_memory.value == 0 || std::isinf(problem.memory_limit.value);
     if (!is_exact) {
-        // Merged items moved memory between stages: the merged optimum is feasible only if the stages still fit with it, and a bound only if memory were free for them.
+        // Merged items moved memory between stages: the merged optimum is feasible only if the stages still fit with it, and a bound only if memory were free
+        // for them.
         if (result.is_feasible && !respects_memory(problem, result.stages)) result = {};
         PlacementProblem relaxed = reduced.problem;
         for (std::size_t i = 0; i < relaxed.items.size(); ++i) {
             relaxed.items[i].memory = core::Bytes(0);
             for (int member : reduced.members[i]) {
                 const PlacementItem& item = problem.items[static_cast<std::size_t>(member)];
-                if (item.accelerator_time.value > 0 || item.cpu_time.value > 0 || !item.runs_on_accelerator || reduced.members[i].size() == 1) relaxed.items[i].memory += item.memory;
+                if (item.accelerator_time.value > 0 || item.cpu_time.value > 0 || !item.runs_on_accelerator || reduced.members[i].size() == 1)
+                    relaxed.items[i].memory += item.memory;
             }
         }
         bool is_proven = false;
@@ -541,7 +543,8 @@ PlacementResult place_contiguous(const PlacementProblem& given, const PlacementO
         }
     }
     if (result.is_feasible) {
-        result.stages.erase(std::remove_if(result.stages.begin(), result.stages.end(), [](const PlacedStage& s) { return s.items.empty(); }), result.stages.end());
+        result.stages.erase(std::remove_if(result.stages.begin(), result.stages.end(), [](const PlacedStage& s) { return s.items.empty(); }),
+                            result.stages.end());
         result.objective = largest_load(given, result.stages);
         if (result.is_proven_optimal) result.lower_bound = result.objective;
     } else if (result.is_proven_infeasible) {

@@ -11,7 +11,7 @@ namespace {
 
 struct Part {
     const char* name;
-    core::Seconds sim::Breakdown::* member;
+    core::Seconds sim::Breakdown::*member;
 };
 
 constexpr Part parts[] = {
@@ -64,11 +64,14 @@ std::string compare(const RankedPlan& plan, const RankedPlan* other, bool is_win
     // What makes the difference: the part that moved most.
     const Part* moved = &parts[0];
     for (const Part& part : parts)
-        if (std::abs((theirs.breakdown.*part.member - mine.breakdown.*part.member).value) > std::abs((theirs.breakdown.*(moved->member) - mine.breakdown.*(moved->member)).value)) moved = &part;
+        if (std::abs((theirs.breakdown.*part.member - mine.breakdown.*part.member).value) >
+            std::abs((theirs.breakdown.*(moved->member) - mine.breakdown.*(moved->member)).value))
+            moved = &part;
     std::string name = describe(other->plan);
     if (places.size() > 1) name += fmt::format(" on {} x {}", places[other->candidate].cluster.nodes, places[other->candidate].cluster.instance.name);
-    text += fmt::format("; {} ({}) takes {} against {}, chiefly {}: {} against {}", is_winner ? "the runner-up" : "the best", name, core::format(theirs.step_time), core::format(mine.step_time),
-                        moved->name, core::format(theirs.breakdown.*(moved->member)), core::format(mine.breakdown.*(moved->member)));
+    text +=
+        fmt::format("; {} ({}) takes {} against {}, chiefly {}: {} against {}", is_winner ? "the runner-up" : "the best", name, core::format(theirs.step_time),
+                    core::format(mine.step_time), moved->name, core::format(theirs.breakdown.*(moved->member)), core::format(mine.breakdown.*(moved->member)));
     return text;
 }
 

@@ -1,7 +1,8 @@
 // Placement without contiguity: seeded simulated annealing over single-item moves, from the best contiguous placement.
 //
-// The energy is the sum of (load / reference)^8: smooth where the largest load alone is flat, and dominated by the largest loads. A move changes the loads of at most
-// three devices (both ends and the holder of a source), so it costs a few incidences. Memory above the limit is a penalty; only placements without any are kept.
+// The energy is the sum of (load / reference)^8: smooth where the largest load alone is flat, and dominated by the largest loads. A move changes the loads of
+// at most three devices (both ends and the holder of a source), so it costs a few incidences. Memory above the limit is a penalty; only placements without any
+// are kept.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

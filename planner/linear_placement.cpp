@@ -110,7 +110,8 @@ double place_on_order(const PlacementProblem& problem, const std::vector<int>& o
     for (std::size_t end = n; end > 0;) {
         const Choice& choice = best[layer(a, c)][end];
         std::size_t begin = static_cast<std::size_t>(choice.from);
-        stages.push_back(stage_of(problem, std::vector<int>(order.begin() + static_cast<std::ptrdiff_t>(begin), order.begin() + static_cast<std::ptrdiff_t>(end)), choice.by_cpu));
+        stages.push_back(stage_of(
+            problem, std::vector<int>(order.begin() + static_cast<std::ptrdiff_t>(begin), order.begin() + static_cast<std::ptrdiff_t>(end)), choice.by_cpu));
         (choice.by_cpu ? c : a) -= 1;
         end = begin;
     }

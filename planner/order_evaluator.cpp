@@ -45,8 +45,8 @@ bool OrderEvaluator::is_allowed(const std::vector<std::uint8_t>& word, int rank)
     return true;
 }
 
-// Longest paths. source < 0: from time 0 (first actions not before their release); else from the start of that rank's first action alone, what it does not reach
-// at minus infinity.
+// Longest paths. source < 0: from time 0 (first actions not before their release); else from the start of that rank's first action alone, what it does not
+// reach at minus infinity.
 bool OrderEvaluator::relax(const Order& order, int source) {
     const int p = problem_.ranks, m = problem_.micro_batches, length = 3 * m;
     const double transfer = problem_.transfer.value;
@@ -88,8 +88,8 @@ bool OrderEvaluator::relax(const Order& order, int source) {
     return true;
 }
 
-// Ranks may start late, so the smallest L with a timetable in which every rank's last end is within L of its first start is the greatest mean of a cycle of longest
-// paths "first start on i to last end on j" (each closed by going back L): Karp's theorem on the p x p matrix of those paths.
+// Ranks may start late, so the smallest L with a timetable in which every rank's last end is within L of its first start is the greatest mean of a cycle of
+// longest paths "first start on i to last end on j" (each closed by going back L): Karp's theorem on the p x p matrix of those paths.
 double OrderEvaluator::span(const Order& order) {
     const auto p = static_cast<std::size_t>(problem_.ranks);
     for (std::size_t source = 0; source < p; ++source) {

@@ -41,8 +41,8 @@ core::Seconds largest_load(const PlacementProblem& problem, const std::vector<Pl
 }
 
 core::Seconds placement_lower_bound(const PlacementProblem& problem) {
-    // Fractional relaxation without transfers: a load T is possible only if the work that must stay on accelerators fits in accelerators * T. CPUs are filled with
-    // what saves most accelerator time per CPU time, pieces allowed.
+    // Fractional relaxation without transfers: a load T is possible only if the work that must stay on accelerators fits in accelerators * T. CPUs are filled
+    // with what saves most accelerator time per CPU time, pieces allowed.
     double total = 0, must_be_on_cpu = 0, largest = 0;
     std::vector<std::pair<double, double>> movable;  // (cpu time, accelerator time)
     for (const PlacementItem& item : problem.items) {
@@ -88,7 +88,8 @@ std::string placement_obstacle(const PlacementProblem& problem) {
         if (!item.runs_on_accelerator && problem.cpus == 0) return fmt::format("node {} runs only on a CPU and no CPU is allowed", node);
         if (problem.cpus > 0) continue;
         if (item.memory > problem.memory_limit)
-            return fmt::format("node {} (with what must stay beside it) needs {:.0f} bytes, a device has {:.0f}", node, item.memory.value, problem.memory_limit.value);
+            return fmt::format("node {} (with what must stay beside it) needs {:.0f} bytes, a device has {:.0f}", node, item.memory.value,
+                               problem.memory_limit.value);
         total += item.memory;
     }
     if (problem.accelerators == 0 && problem.cpus == 0) return "no device is allowed";

@@ -50,7 +50,8 @@ ReducedPlacement reduce(const PlacementProblem& problem) {
             if (has_work[i] || home[i] != static_cast<int>(i)) continue;
             int v = static_cast<int>(i), target = -1;
             if (after[i].size() == 1 && within(receives_from[i], *after[i].begin()) && within(sends_to[i], *after[i].begin())) target = *after[i].begin();
-            else if (before[i].size() == 1 && within(sends_to[i], *before[i].begin()) && within(receives_from[i], *before[i].begin())) target = *before[i].begin();
+            else if (before[i].size() == 1 && within(sends_to[i], *before[i].begin()) && within(receives_from[i], *before[i].begin()))
+                target = *before[i].begin();
             else if (before[i].empty() && !after[i].empty() && sends_to[i].empty() && receives_from[i].empty()) {
                 // Successors in topological order: the smallest number has none of the others before it, but need not be before them. Only the constraint
                 // goes; the item is put back into the first stage, which is a downset with it.

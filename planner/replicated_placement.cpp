@@ -1,9 +1,9 @@
-// A threshold T on the stage time turns the problem into fewest devices: for every set of last nodes and every sum s of data-parallel degrees so far, the fewest
-// devices with all stages at most T. Samples in flight on a stage are ceil(s / d), so s is all that a stage needs to know of what follows it. Bisection over T, each
-// success replaced by its true largest time, ends when nothing below the best is possible.
+// A threshold T on the stage time turns the problem into fewest devices: for every set of last nodes and every sum s of data-parallel degrees so far, the
+// fewest devices with all stages at most T. Samples in flight on a stage are ceil(s / d), so s is all that a stage needs to know of what follows it. Bisection
+// over T, each success replaced by its true largest time, ends when nothing below the best is possible.
 //
-// Within a stage the choice of configurations under the memory limit is a knapsack: fastest everywhere when that fits; else the linear relaxation bounds it from below,
-// its rounding from above, and only a threshold between the two needs the exact frontier.
+// Within a stage the choice of configurations under the memory limit is a knapsack: fastest everywhere when that fits; else the linear relaxation bounds it
+// from below, its rounding from above, and only a threshold between the two needs the exact frontier.
 #include "planner/replicated_placement.h"
 
 #include <algorithm>
@@ -157,7 +157,8 @@ struct Knapsack {
             std::vector<Point> next;
             for (std::size_t p = 0; p < levels.back().size(); ++p)
                 for (std::size_t c = 0; c < nodes[n].size(); ++c) {
-                    Point point{levels.back()[p].time + nodes[n][c].time, levels.back()[p].memory + nodes[n][c].memory, static_cast<std::int32_t>(p), static_cast<std::int32_t>(c)};
+                    Point point{levels.back()[p].time + nodes[n][c].time, levels.back()[p].memory + nodes[n][c].memory, static_cast<std::int32_t>(p),
+                                static_cast<std::int32_t>(c)};
                     if (point.memory + least_memory[n + 1] <= limit && point.time + least_time[n + 1] <= best * (1 + 1e-12)) next.push_back(point);
                 }
             std::sort(next.begin(), next.end(), [](const Point& a, const Point& b) { return std::pair(a.time, a.memory) < std::pair(b.time, b.memory); });
@@ -200,8 +201,8 @@ private:
     struct Entry {  // one (stage, tensor, data)
         std::int32_t pair;
         std::int16_t tensor, data;
-        double least_time;                // fastest configurations, memory ignored
-        std::int32_t most_fast, most_any; // samples in flight with which they, or the smallest ones, fit
+        double least_time;                 // fastest configurations, memory ignored
+        std::int32_t most_fast, most_any;  // samples in flight with which they, or the smallest ones, fit
     };
     struct Bounds {
         double lower, upper;
@@ -230,8 +231,9 @@ private:
 };
 
 ReplicatedSearch::ReplicatedSearch(const ReplicatedProblem& problem, const ReplicatedOptions& options) : problem_(problem), neighbours_(problem) {
-    deadline_ = options.time_limit.value < 1e8 ? Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.time_limit.value))
-                                               : Clock::time_point::max();
+    deadline_ = options.time_limit.value < 1e8
+                    ? Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.time_limit.value))
+                    : Clock::time_point::max();
     const std::size_t n = problem.nodes.size();
     most_replicas_ = std::min(problem.micro_batches, problem.devices);
     // Sets of last nodes, breadth first by size.
@@ -334,7 +336,9 @@ ReplicatedSearch::ReplicatedSearch(const ReplicatedProblem& problem, const Repli
                     return memory <= problem.memory_limit.value;
                 };
                 if (fixed + per_sample <= problem.memory_limit.value)
-                    entry.most_fast = per_sample > 0 ? static_cast<std::int32_t>(std::min<double>(most, std::floor((problem.memory_limit.value - fixed) / per_sample))) : most;
+                    entry.most_fast = per_sample > 0
+                                          ? static_cast<std::int32_t>(std::min<double>(most, std::floor((problem.memory_limit.value - fixed) / per_sample)))
+                                          : most;
                 int low = entry.most_fast, high = most;
                 while (low < high) {  // memory rises with samples in flight
                     int middle = (low + high + 1) / 2;
@@ -463,7 +467,8 @@ std::optional<std::vector<ReplicatedStage>> ReplicatedSearch::decide(double thre
 
 }  // namespace
 
-ReplicatedStage evaluate_stage(const ReplicatedProblem& problem, std::vector<int> nodes, int data, int tensor, std::vector<int> configurations, int later_replicas) {
+ReplicatedStage evaluate_stage(const ReplicatedProblem& problem, std::vector<int> nodes, int data, int tensor, std::vector<int> configurations,
+                               int later_replicas) {
     Neighbours neighbours(problem);
     std::vector<char> inside(problem.nodes.size(), 0);
     for (int v : nodes) inside[static_cast<std::size_t>(v)] = 1;
@@ -512,8 +517,9 @@ ReplicatedResult place_replicated(const ReplicatedProblem& problem, const Replic
                 most_demanding = node.id;
             }
         }
-        result.reason = fmt::format("no split into stages fits {} devices of {:.0f} bytes; node {} alone needs {:.0f} bytes on each of its devices at the least", problem.devices,
-                                    problem.memory_limit.value, most_demanding, largest);
+        result.reason =
+            fmt::format("no split into stages fits {} devices of {:.0f} bytes; node {} alone needs {:.0f} bytes on each of its devices at the least",
+                        problem.devices, problem.memory_limit.value, most_demanding, largest);
         return result;
     }
     // Bisection. `low` is refuted (or the relaxation's bound), `result.objective` achieved.

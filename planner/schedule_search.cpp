@@ -23,11 +23,12 @@ schedule::PipelineShape shape_of(const OrderProblem& problem) {
     shape.micro_batches = problem.micro_batches;
     shape.transfer = problem.transfer.value;
     for (const sim::StageCost& cost : problem.stages)
-        shape.stage_costs.push_back({cost.forward.value, cost.backward_input.value, cost.backward_weight.value, cost.memory_forward.value, cost.memory_backward_input.value,
-                                     cost.memory_backward_weight.value});
+        shape.stage_costs.push_back({cost.forward.value, cost.backward_input.value, cost.backward_weight.value, cost.memory_forward.value,
+                                     cost.memory_backward_input.value, cost.memory_backward_weight.value});
     double most = 0;
     for (const sim::StageCost& cost : problem.stages)
-        most = std::max(most, std::max(0.0, cost.memory_forward.value) + std::max(0.0, cost.memory_backward_input.value) + std::max(0.0, cost.memory_backward_weight.value));
+        most = std::max(most, std::max(0.0, cost.memory_forward.value) + std::max(0.0, cost.memory_backward_input.value) +
+                                  std::max(0.0, cost.memory_backward_weight.value));
     shape.memory_limit = problem.memory_limit.value > 0 ? problem.memory_limit.value : std::max(1.0, most * problem.micro_batches);
     return shape;
 }
@@ -79,7 +80,8 @@ public:
             if (!move(current)) continue;
             ++evaluations_;
             const double moved_objective = evaluator_.evaluate(current), moved_energy = energy_of(moved_objective);
-            const bool is_accepted = moved_energy <= energy || (std::isfinite(moved_energy) && random_.uniform() < std::exp((energy - moved_energy) / temperature));
+            const bool is_accepted =
+                moved_energy <= energy || (std::isfinite(moved_energy) && random_.uniform() < std::exp((energy - moved_energy) / temperature));
             if (!is_accepted) {
                 undo(current);
                 continue;
@@ -139,7 +141,8 @@ private:
         if (random_.below(4) == 0) {
             const int neighbour = rank + (random_.below(2) == 0 ? -1 : 1);
             if (neighbour >= 0 && neighbour < problem_.ranks) {
-                const int near = std::clamp(from + static_cast<int>(random_.below(5)) - 2, 0, length - 1), target = std::clamp(near + (to - from), 0, length - 1);
+                const int near = std::clamp(from + static_cast<int>(random_.below(5)) - 2, 0, length - 1),
+                          target = std::clamp(near + (to - from), 0, length - 1);
                 if (near != target) apply(order, {neighbour, near, target});
             }
         }
@@ -178,7 +181,8 @@ core::Seconds order_lower_bound(const OrderProblem& problem) {
         if (r > 0) tail += stage(0).backward_weight.value;
         // Nothing but forwards fits before the first gradient, and only as many as memory holds.
         double room = m;
-        if (problem.memory_limit.value > 0 && own.memory_forward.value > 0) room = std::min<double>(m, std::floor(problem.memory_limit.value / own.memory_forward.value * (1 + 1e-9)));
+        if (problem.memory_limit.value > 0 && own.memory_forward.value > 0)
+            room = std::min<double>(m, std::floor(problem.memory_limit.value / own.memory_forward.value * (1 + 1e-9)));
         const double wait = std::max(0.0, round_trip - (room - 1) * own.forward.value);
         const double work = m * (own.forward + own.backward_input + own.backward_weight).value;
         if (problem.objective == OrderObjective::span) {

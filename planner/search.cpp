@@ -8,7 +8,9 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <thread>
+#include <tuple>
 
 #include <fmt/core.h>
 
@@ -47,15 +49,18 @@ void in_parallel(std::size_t count, int threads, const Work& work) {
 struct Entry {
     std::size_t place = 0;
     schedule::Plan plan;
-    double bound = 0;              // of the objective
+    double bound = 0;  // of the objective
     core::Seconds time_bound;
     MemoryBound memory;
-    std::string rejection;         // empty: still in the race
+    std::string rejection;   // empty: still in the race
+    std::size_t layout = 0;  // index into Search::bounds_
+    bool is_tight = false;   // the bound is of its very compute order
 };
 
 class Search {
 public:
-    Search(const model::ModelGraph& graph, const std::vector<Candidate>& places, const SearchRequest& request) : graph_(graph), places_(places), request_(request) {}
+    Search(const model::ModelGraph& graph, const std::vector<Candidate>& places, const SearchRequest& request)
+        : graph_(graph), places_(places), request_(request) {}
 
     SearchResult run(core::Diagnostics& diagnostics);
 
@@ -81,12 +86,20 @@ private:
         return {};
     }
     void bound_all();
+    void tighten(Entry& entry);
     void evaluate(std::size_t index, RankedPlan& ranked, std::string& rejection, core::Diagnostics& diagnostics, bool is_whole) const;
 
     const model::ModelGraph& graph_;
     const std::vector<Candidate>& places_;
     const SearchRequest& request_;
+    struct GuardedBounds {
+        GuardedBounds(const model::ModelGraph& graph, const cluster::Cluster& cluster, OrderCollection& orders) : bounds(graph, cluster, orders) {}
+        std::mutex guard;
+        Bounds bounds;
+    };
     std::vector<Entry> entries_;
+    std::vector<std::unique_ptr<GuardedBounds>> bounds_;  // one a layout
+    OrderCollection orders_;
     Clock::time_point begin_ = Clock::now();
 };
 
@@ -101,10 +114,13 @@ void Search::bound_all() {
         if (is_new) tasks.push_back({i, i});
         tasks.back().end = i + 1;
     }
+    bounds_.resize(tasks.size());
     in_parallel(tasks.size(), request_.threads, [&](std::size_t t) {
-        std::unique_ptr<Bounds> bounds = std::make_unique<Bounds>(graph_, places_[entries_[tasks[t].begin].place].cluster);
+        bounds_[t] = std::make_unique<GuardedBounds>(graph_, places_[entries_[tasks[t].begin].place].cluster, orders_);
+        Bounds* bounds = &bounds_[t]->bounds;
         for (std::size_t i = tasks[t].begin; i < tasks[t].end; ++i) {
             Entry& entry = entries_[i];
+            entry.layout = t;
             const cluster::DeviceSpec& device = places_[entry.place].cluster.instance.device;
             std::optional<MemoryBound> memory = bounds->memory(entry.plan);
             if (!memory) {
@@ -122,6 +138,15 @@ void Search::bound_all() {
     });
 }
 
+void Search::tighten(Entry& entry) {
+    {
+        const std::lock_guard lock(bounds_[entry.layout]->guard);
+        entry.time_bound = bounds_[entry.layout]->bounds.time_of_order(entry.plan);
+    }
+    entry.bound = std::max(entry.bound, value_of(entry.place, entry.time_bound, entry.memory.peak));
+    entry.is_tight = true;
+}
+
 // `is_whole`: all micro-batches simulated, as smsim does; else a few and a straight line where the schedule has settled.
 void Search::evaluate(std::size_t index, RankedPlan& ranked, std::string& rejection, core::Diagnostics& diagnostics, bool is_whole) const {
     const Entry& entry = entries_[index];
@@ -130,7 +155,10 @@ void Search::evaluate(std::size_t index, RankedPlan& ranked, std::string& reject
     ranked.plan = entry.plan;
     if (std::optional<schedule::Partition> partition = schedule::complete_partition(entry.plan, graph_)) ranked.plan.partition = *partition;
     sim::EvaluateOptions options;
-    if (!is_whole) options.most_micro_batches = std::max(8, 5 * entry.plan.layout.pipeline);
+    if (!is_whole) {
+        options.most_micro_batches = std::max(8, 5 * entry.plan.layout.pipeline);
+        options.verifies = false;  // the ranked few are verified when they are simulated in full
+    }
     std::optional<sim::Evaluation> evaluation = sim::evaluate(graph_, place.cluster, ranked.plan, diagnostics, options);
     if (!evaluation) {
         rejection = "the device has no figure for it";
@@ -151,60 +179,80 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     SearchResult result;
     SearchAccount& account = result.account;
     for (std::size_t p = 0; p < places_.size(); ++p)
-        for (schedule::Plan& plan : legal_plans(graph_, places_[p].cluster, {.global_batch = request_.global_batch, .base = places_[p].base, .most_virtual_stages = request_.most_virtual_stages}))
+        for (schedule::Plan& plan :
+             legal_plans(graph_, places_[p].cluster,
+                         {.global_batch = request_.global_batch, .base = places_[p].base, .most_virtual_stages = request_.most_virtual_stages}))
             entries_.push_back({p, std::move(plan), 0, {}, {}, {}});
     account.space = entries_.size();
     bound_all();
 
-    std::vector<std::size_t> order;
+    // Best first: by bound, then time bound, then place in the space.
+    using Key = std::tuple<double, double, std::size_t>;
+    const auto key_of = [&](std::size_t i) { return Key(entries_[i].bound, entries_[i].time_bound.value, i); };
+    std::set<Key> queue;
     for (std::size_t i = 0; i < entries_.size(); ++i) {
         const Entry& entry = entries_[i];
         if (entry.rejection.empty()) {
-            order.push_back(i);
+            queue.insert(key_of(i));
             continue;
         }
         ++account.rejected[entry.rejection];
         const core::Bytes available = places_[entry.place].cluster.instance.device.memory;
-        if (entry.memory.peak > available && (!result.shortfall.is_known || entry.memory.peak - available < result.shortfall.needed - result.shortfall.available))
+        if (entry.memory.peak > available &&
+            (!result.shortfall.is_known || entry.memory.peak - available < result.shortfall.needed - result.shortfall.available))
             result.shortfall = {true, entry.place, entry.plan, entry.memory.peak, available, entry.memory.state, entry.memory.pipeline_rank};
     }
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-        return std::pair(entries_[a].bound, entries_[a].time_bound) < std::pair(entries_[b].bound, entries_[b].time_bound);
-    });
 
     // Waves of a fixed size: what a wave may skip depends on the waves before it only, so the answer does not depend on the threads.
-    constexpr std::size_t wave = 16;
+    constexpr std::size_t wave = 16, tightened_at_once = 128;
     std::vector<RankedPlan> best;
     auto is_better = [](const RankedPlan& a, const RankedPlan& b) {
         return std::pair(a.value, a.evaluation.step_time) < std::pair(b.value, b.evaluation.step_time);
     };
-    std::size_t at = 0;
     double first_unvisited = std::numeric_limits<double>::infinity();
     auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - begin_).count(); };
-    while (at < order.size()) {
-        double to_beat = request_.uses_bounds && best.size() >= request_.keep ? best.back().value : std::numeric_limits<double>::infinity();
-        if (entries_[order[at]].bound >= to_beat) {
-            account.pruned = order.size() - at;
+    while (!queue.empty()) {
+        const double to_beat = request_.uses_bounds && best.size() >= request_.keep ? best.back().value : std::numeric_limits<double>::infinity();
+        if (std::get<0>(*queue.begin()) >= to_beat) {
+            account.pruned = queue.size();
             break;
         }
-        if (elapsed() > request_.time_limit.value) {
-            for (std::size_t i = at; i < order.size(); ++i) (entries_[order[i]].bound >= to_beat ? account.pruned : account.unvisited) += 1;
-            first_unvisited = entries_[order[at]].bound;
+        // A first plan is worth more than punctuality: twice the time for it.
+        if (elapsed() > request_.time_limit.value * (best.empty() ? 2 : 1)) {
+            for (const Key& key : queue) (std::get<0>(key) >= to_beat ? account.pruned : account.unvisited) += 1;
+            first_unvisited = std::get<0>(*queue.begin());
             break;
         }
-        std::size_t end = std::min(order.size(), at + wave);
-        while (entries_[order[end - 1]].bound >= to_beat) --end;
-        std::vector<RankedPlan> ranked(end - at);
-        std::vector<std::string> rejections(end - at);
-        std::vector<core::Diagnostics> problems(end - at);
-        in_parallel(end - at, request_.threads, [&](std::size_t i) { evaluate(order[at + i], ranked[i], rejections[i], problems[i], false); });
+        std::vector<std::size_t> taken, loose;
+        bool is_wave_tight = true;
+        for (auto key = queue.begin(); key != queue.end() && std::get<0>(*key) < to_beat && loose.size() < tightened_at_once; ++key) {
+            const std::size_t i = std::get<2>(*key);
+            if (!entries_[i].is_tight) loose.push_back(i);
+            if (taken.size() < wave) {
+                taken.push_back(i);
+                is_wave_tight = is_wave_tight && entries_[i].is_tight;
+            } else if (is_wave_tight) {
+                break;
+            }
+        }
+        if (request_.uses_bounds && !is_wave_tight) {
+            for (const std::size_t i : loose) queue.erase(key_of(i));
+            in_parallel(loose.size(), request_.threads, [&](std::size_t i) { tighten(entries_[loose[i]]); });
+            for (const std::size_t i : loose) queue.insert(key_of(i));
+            continue;
+        }
+        for (const std::size_t i : taken) queue.erase(key_of(i));
+        std::vector<RankedPlan> ranked(taken.size());
+        std::vector<std::string> rejections(taken.size());
+        std::vector<core::Diagnostics> problems(taken.size());
+        in_parallel(taken.size(), request_.threads, [&](std::size_t i) { evaluate(taken[i], ranked[i], rejections[i], problems[i], false); });
         for (std::size_t i = 0; i < ranked.size(); ++i) {
             if (!rejections[i].empty()) {
                 if (++account.rejected[rejections[i]] == 1 && problems[i].has_errors()) diagnostics.append(problems[i]);
                 const sim::Evaluation& e = ranked[i].evaluation;
                 if (rejections[i] == "simulated peak exceeds memory" &&
                     (!result.shortfall.is_known || e.peak_memory - e.available_memory < result.shortfall.needed - result.shortfall.available))
-                    result.shortfall = {true, ranked[i].candidate, ranked[i].plan, e.peak_memory, e.available_memory, entries_[order[at + i]].memory.state, 0};
+                    result.shortfall = {true, ranked[i].candidate, ranked[i].plan, e.peak_memory, e.available_memory, entries_[taken[i]].memory.state, 0};
                 continue;
             }
             ++account.evaluated;
@@ -212,7 +260,6 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
         }
         std::stable_sort(best.begin(), best.end(), is_better);
         if (best.size() > request_.keep) best.resize(request_.keep);
-        at = end;
     }
 
     // The ranked few once more in full: what is printed is what smsim says.
@@ -251,7 +298,8 @@ SearchResult search_plans(const model::ModelGraph& graph, const std::vector<Cand
 
 std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, const Candidate& place, int global_batch) {
     std::vector<schedule::Plan> plans = legal_plans(graph, place.cluster, {.global_batch = global_batch, .base = place.base, .most_virtual_stages = 1});
-    Bounds bounds(graph, place.cluster);
+    OrderCollection orders;
+    Bounds bounds(graph, place.cluster, orders);
     std::vector<std::pair<double, std::size_t>> order;
     for (std::size_t i = 0; i < plans.size(); ++i) {
         // The least memory of a family: smallest micro-batch, everything recomputed.
@@ -263,7 +311,8 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
     for (std::size_t i = 0; i < std::min<std::size_t>(order.size(), 8); ++i) {
         core::Diagnostics diagnostics;
         const schedule::Plan& plan = plans[order[i].second];
-        std::optional<sim::Evaluation> evaluation = sim::evaluate(graph, place.cluster, plan, diagnostics, {.keeps_timeline = false, .most_micro_batches = 0, .memory_only = true});
+        std::optional<sim::Evaluation> evaluation =
+            sim::evaluate(graph, place.cluster, plan, diagnostics, {.keeps_timeline = false, .most_micro_batches = 0, .memory_only = true});
         if (evaluation && evaluation->fits) return plan;
     }
     return std::nullopt;

@@ -56,7 +56,8 @@ std::vector<ShardingChoice> sharding_choices(int data, int tensor, int devices_p
     using schedule::Sharding;
     std::vector<ShardingChoice> choices{{Sharding::none, 0}};
     if (data == 1) return choices;
-    // Replicas of one node: tensor groups are numbered first, so they are neighbours. Hybrid sharding keeps the gathering inside the node (MiCS, arXiv 2205.00119).
+    // Replicas of one node: tensor groups are numbered first, so they are neighbours. Hybrid sharding keeps the gathering inside the node (MiCS, arXiv
+    // 2205.00119).
     int in_node = tensor < devices_per_node ? std::min(data, devices_per_node / tensor) : 1;
     for (Sharding sharding : {Sharding::optimizer, Sharding::gradients, Sharding::parameters}) {
         choices.push_back({sharding, 0});
@@ -83,8 +84,9 @@ std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& gra
 
 std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cluster::Cluster& cluster, const SpaceRequest& request) {
     std::vector<schedule::Plan> plans;
-    bool has_recomputable_attention = request.base.attention != model::AttentionImplementation::flash &&
-                                      std::any_of(graph.operators.begin(), graph.operators.end(), [](const model::Operator& op) { return op.in_attention_core; });
+    bool has_recomputable_attention =
+        request.base.attention != model::AttentionImplementation::flash &&
+        std::any_of(graph.operators.begin(), graph.operators.end(), [](const model::Operator& op) { return op.in_attention_core; });
     for (const schedule::ParallelLayout& layout : legal_layouts(graph, cluster.device_count(), request.global_batch)) {
         const int per_replica = request.global_batch / layout.data;
         for (int micro_batch : divisors(per_replica)) {
@@ -116,8 +118,11 @@ schedule::Plan default_plan(const cluster::DeviceSpec& device) {
     auto low = [&](core::DataType type) { plan.precision = {.compute = type, .parameters = type, .gradients = type, .has_master_parameters = true}; };
     if (device.peak.count(core::DataType::bf16)) low(core::DataType::bf16);
     else if (device.peak.count(core::DataType::fp16)) low(core::DataType::fp16);
-    else plan.precision = {.compute = core::DataType::fp32, .parameters = core::DataType::fp32, .gradients = core::DataType::fp32, .has_master_parameters = false};
-    plan.attention = sim::flash_attention_source(device) == sim::FlashAttentionSource::products ? model::AttentionImplementation::fused_softmax : model::AttentionImplementation::flash;
+    else
+        plan.precision = {
+            .compute = core::DataType::fp32, .parameters = core::DataType::fp32, .gradients = core::DataType::fp32, .has_master_parameters = false};
+    plan.attention = sim::flash_attention_source(device) == sim::FlashAttentionSource::products ? model::AttentionImplementation::fused_softmax
+                                                                                                : model::AttentionImplementation::flash;
     return plan;
 }
 

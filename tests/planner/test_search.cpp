@@ -78,7 +78,8 @@ TEST_CASE("no plan needs less memory or less time than its bounds say") {
                                                                std::tuple{"bert-base", 128, "g4dn.12xlarge", 1, 16}}) {
         const auto graph = load_graph(name, tokens);
         const auto candidate = place(instance, nodes);
-        planner::Bounds bounds(graph, candidate.cluster);
+        planner::OrderCollection orders;
+        planner::Bounds bounds(graph, candidate.cluster, orders);
         int seen = 0;
         const auto plans = planner::legal_plans(graph, candidate.cluster, {.global_batch = batch, .base = candidate.base, .most_virtual_stages = 2});
         for (std::size_t i = 0; i < plans.size(); i += 7) {
