@@ -57,7 +57,7 @@ private:
             const model::Tensor& tensor = graph_.tensors[i];
             const model::Operator& producer = graph_.op(tensor.producer);
             const bool is_crossing = producer.kind == OperatorKind::parallel_enter || producer.kind == OperatorKind::parallel_exit;
-            const bool is_view = producer.kind == OperatorKind::flatten || (is_crossing && !context_.sequence_parallel);
+            const bool is_view = model::is_view(producer.kind) || (is_crossing && !context_.sequence_parallel);
             const auto self = static_cast<std::int32_t>(i);
             result_.storage[i] = is_view ? storage(producer.inputs[0]) : self;
             // Beyond an enter each tensor-parallel rank has a part of the gradient; on this side, where other operators contribute, the whole of it.

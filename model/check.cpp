@@ -136,6 +136,39 @@ void check_shapes(const ModelGraph& graph, const Operator& op) {
             arity(3, 0);
             expect(y == Shape({1}) && x(1) == Shape({x(0)[0], 3}) && x(2) == Shape({x(0)[0]}), op, "mean of rows");
             break;
+        case OperatorKind::matrix_product:
+            expect(op.inputs.size() + op.parameters.size() == 2 && !op.inputs.empty(), op, "two operands");
+            expect(a.product.batch > 0 && a.product.batch * a.product.m * a.product.n == element_count(y), op, "output is batch x m x n");
+            break;
+        case OperatorKind::softmax:
+            arity(1, 0);
+            expect(y == x(0), op, "shape is kept");
+            break;
+        case OperatorKind::normalization:
+            expect(op.inputs.size() == 1 && op.parameters.size() <= 2, op, "wrong number of inputs or parameters");
+            expect(y == x(0), op, "shape is kept");
+            break;
+        case OperatorKind::reshape:
+        case OperatorKind::permute:
+            arity(1, 0);
+            expect(element_count(y) == element_count(x(0)), op, "elements are kept");
+            break;
+        case OperatorKind::reduce:
+        case OperatorKind::pooling: expect(op.inputs.size() == 1 && op.parameters.empty(), op, "wrong number of inputs or parameters"); break;
+        case OperatorKind::slice:
+            arity(1, 0);
+            expect(element_count(y) <= element_count(x(0)), op, "a part of the input");
+            break;
+        case OperatorKind::convolution:
+            arity(1, a.has_bias ? 2 : 1);
+            expect(w(0).size() >= 3 && a.groups > 0 && w(0)[a.is_transposed ? 1 : 0] * (a.is_transposed ? a.groups : 1) == y[0] &&
+                       w(0)[a.is_transposed ? 0 : 1] * (a.is_transposed ? 1 : a.groups) == x(0)[0],
+                   op, "weight is [outputs, inputs / groups, kernel]");
+            break;
+        case OperatorKind::elementwise:
+        case OperatorKind::concat:
+        case OperatorKind::gather:
+        case OperatorKind::unknown: expect(op.inputs.size() + op.parameters.size() > 0, op, "something to read"); break;
     }
     for (std::int64_t extent : y) expect(extent > 0, op, "extents are positive");
 }

@@ -19,9 +19,12 @@ public:
 
     std::vector<Kernel> write() {
         if (op.attributes.is_frozen && !forward()) return {};
+        // Masks and indices computed on the way have no gradient.
+        if (!forward() && !graph.tensor(op.output).is_activation && op.kind != OperatorKind::cross_entropy) return {};
         switch (op.kind) {
             case OperatorKind::input:
             case OperatorKind::flatten:
+            case OperatorKind::reshape:
             case OperatorKind::parallel_enter:
             case OperatorKind::parallel_exit: break;
             case OperatorKind::embedding: embedding(); break;
@@ -79,6 +82,37 @@ public:
                 if (forward()) statistics();
                 break;
             case OperatorKind::cross_entropy: cross_entropy(); break;
+            case OperatorKind::matrix_product: general_product(); break;
+            case OperatorKind::elementwise:
+            case OperatorKind::unknown: general_elementwise(); break;
+            case OperatorKind::softmax: elementwise("softmax", "softmax_backward"); break;
+            case OperatorKind::normalization:
+                if (forward()) memory("normalization", 2 * x + all_parameter_bytes(), y);
+                else if (backward_input()) memory("normalization_backward", 2 * (x + y) + all_parameter_bytes(), x);
+                else if (!op.parameters.empty()) memory("normalization_parameter_gradient", x + y, all_parameter_bytes());
+                break;
+            case OperatorKind::reduce:
+            case OperatorKind::pooling:
+                if (forward()) memory(name(), x, y + (op.attributes.is_maximum ? index_bytes() : 0));
+                else if (backward_input() && has_gradient(graph, op.inputs[0])) memory("reduce_backward", y + (op.attributes.is_maximum ? index_bytes() : 0), x);
+                break;
+            case OperatorKind::permute: moved("permute", "permute_backward"); break;
+            case OperatorKind::concat:
+                if (forward()) memory("concat", y, y);
+                else if (backward_input()) memory("concat_backward", gradient_bytes(), gradient_bytes());
+                else if (!op.parameters.empty()) memory("parameter_gradient", all_parameter_bytes(), all_parameter_bytes());
+                break;
+            case OperatorKind::slice:
+                // Backward fills zeros over the whole input and copies the part.
+                if (forward()) memory("slice", y, y);
+                else if (backward_input() && has_gradient(graph, op.inputs[0])) memory("slice_backward", y, x + y);
+                break;
+            case OperatorKind::gather:
+                if (forward()) memory("gather", y + (op.inputs.empty() ? 0 : bytes(op.inputs.back())), y);
+                else if (backward_input() && gradient_bytes() > 0) memory("gather_backward", 2 * y, gradient_bytes() + y);
+                else if (!forward() && !backward_input() && !op.parameters.empty()) memory("gather_gradient", 2 * y, all_parameter_bytes() + y);
+                break;
+            case OperatorKind::convolution: general_convolution(); break;
         }
         if (backward_input()) sum_gradients();
         return std::move(list);
@@ -236,6 +270,83 @@ private:
             list.push_back(product_kernel("expert_second_weight_gradient", s.experts, s.hidden, s.width, s.rows_per_expert, size));
             list.push_back(product_kernel("expert_first_weight_gradient", s.experts, s.first_width, s.hidden, s.rows_per_expert, size));
             list.push_back(product_kernel("router_weight_gradient", 1, experts, s.hidden, s.tokens, size));
+        }
+    }
+
+    const char* name() const { return name_of(op.kind).data(); }  // a literal: it ends with a zero
+    double all_parameter_bytes() const {
+        double sum = 0;
+        for (std::size_t i = 0; i < op.parameters.size(); ++i) sum += parameter_bytes(i);
+        return sum;
+    }
+    double input_bytes() const {
+        double sum = 0;
+        for (TensorId input : op.inputs) sum += bytes(input);
+        return sum;
+    }
+    // Of the inputs into which a gradient flows.
+    double gradient_bytes() const {
+        double sum = 0;
+        for (TensorId input : op.inputs)
+            if (has_gradient(graph, input)) sum += bytes(input);
+        return sum;
+    }
+
+    void general_product() {
+        const Attributes::Product& p = op.attributes.product;
+        const std::int64_t batch = p.batch * context.micro_batch;
+        const bool has_second_input = op.inputs.size() == 2;
+        if (forward()) list.push_back(product_kernel("matrix_product", batch, p.m, p.n, p.k, size));
+        if (backward_input()) {
+            if (has_gradient(graph, op.inputs[0])) list.push_back(product_kernel("matrix_product_first_gradient", batch, p.m, p.k, p.n, size));
+            if (has_second_input && has_gradient(graph, op.inputs[1])) list.push_back(product_kernel("matrix_product_second_gradient", batch, p.k, p.n, p.m, size));
+        }
+        if (phase == Phase::backward_weight && !has_second_input) list.push_back(product_kernel("matrix_product_weight_gradient", batch, p.k, p.n, p.m, size));
+    }
+
+    // Backward reads the gradient and what was saved, and writes a gradient for each input that has one; parameters' gradients are sums over the output.
+    void general_elementwise() {
+        const bool is_unknown = op.kind == OperatorKind::unknown;
+        const double saved = (is_unknown || op.attributes.saves_inputs ? input_bytes() : 0) + (op.attributes.saves_output ? y : 0);
+        if (forward()) memory(name(), input_bytes() + all_parameter_bytes(), y);
+        else if (backward_input() && gradient_bytes() > 0) memory(is_unknown ? "unknown_backward" : "elementwise_backward", y + saved, gradient_bytes());
+        else if (phase == Phase::backward_weight && !op.parameters.empty()) memory("parameter_gradient", y + saved, all_parameter_bytes());
+    }
+
+    // Groups are a batch of independent convolutions; each pixel of the output (transposed: of the input) meets the whole kernel.
+    void general_convolution() {
+        const std::vector<std::int64_t>& weight = graph.parameter(op.parameters[0]).shape;
+        const Attributes& a = op.attributes;
+        const std::int64_t channels_in = graph.tensor(op.inputs[0]).shape[0] / a.groups, channels_out = graph.tensor(op.output).shape[0] / a.groups;
+        const std::int64_t area = element_count(weight) / (weight[0] * weight[1]);
+        const double bytes_of_weight = parameter_bytes(0);
+        const std::int64_t pixels_in = context.micro_batch * (element_count(graph.tensor(op.inputs[0]).shape) / (channels_in * a.groups)),
+                           pixels_out = context.micro_batch * (element_count(graph.tensor(op.output).shape) / (channels_out * a.groups));
+        Kernel kernel;
+        kernel.kind = KernelKind::convolution;
+        kernel.batch = a.groups;
+        kernel.kernel_y = a.kernel_y;
+        kernel.kernel_x = a.kernel_x;
+        kernel.stride = a.stride;
+        kernel.flops = core::Flops(2.0 * static_cast<double>(a.groups) * static_cast<double>(a.is_transposed ? pixels_in : pixels_out) *
+                                   static_cast<double>(channels_in) * static_cast<double>(channels_out) * static_cast<double>(area));
+        auto add = [&](const char* what, std::int64_t m, std::int64_t n, std::int64_t k, double read, double written) {
+            kernel.m = m;
+            kernel.n = n;
+            kernel.k = k;
+            kernel.read = core::Bytes(read);
+            kernel.written = core::Bytes(written);
+            kernel.what = what;
+            list.push_back(kernel);
+        };
+        if (forward()) {
+            add("convolution", pixels_out, channels_out, channels_in * area, x + bytes_of_weight, y);
+            if (a.has_bias) memory("convolution_bias", y + parameter_bytes(1), y);
+        } else if (backward_input()) {
+            if (has_gradient(graph, op.inputs[0])) add("convolution_input_gradient", pixels_in, channels_in, channels_out * area, y + bytes_of_weight, x);
+        } else {
+            add("convolution_weight_gradient", channels_out, channels_in * area, pixels_out, x + y, bytes_of_weight);
+            if (a.has_bias) memory("bias_gradient", y, parameter_bytes(1));
         }
     }
 

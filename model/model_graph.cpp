@@ -65,6 +65,16 @@ void add(Fingerprint& print, const Attributes& a) {
                            std::int64_t(a.is_shifted)})
         print.add(n);
     for (double n : {a.rotary_fraction, a.rotary_base, a.epsilon, a.probability, a.softmax_scale, a.input_scale}) print.add(n);
+    // Of imported graphs alone: graphs without them keep the hash they had before these attributes were known.
+    const Attributes none;
+    if (a.product != none.product || a.groups != 1 || a.is_transposed || a.is_maximum || a.saves_inputs || a.saves_output)
+        for (std::int64_t n : {a.product.batch,
+                               a.product.m,
+                               a.product.n,
+                               a.product.k,
+                               a.groups,
+                               std::int64_t(a.is_transposed) + 2 * std::int64_t(a.is_maximum) + 4 * std::int64_t(a.saves_inputs) + 8 * std::int64_t(a.saves_output)})
+            print.add(n);
 }
 
 }  // namespace
@@ -118,7 +128,7 @@ std::vector<TensorId> tensors_crossing(const ModelGraph& graph, std::int32_t bou
 TensorId storage_of(const ModelGraph& graph, TensorId tensor) {
     while (true) {
         const Operator& producer = graph.op(graph.tensor(tensor).producer);
-        if (producer.kind != OperatorKind::parallel_enter && producer.kind != OperatorKind::flatten) return tensor;
+        if (producer.kind != OperatorKind::parallel_enter && !is_view(producer.kind)) return tensor;
         tensor = producer.inputs[0];
     }
 }

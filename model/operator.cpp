@@ -35,9 +35,24 @@ std::string_view name_of(OperatorKind kind) {
         case OperatorKind::parallel_exit: return "parallel_exit";
         case OperatorKind::loss_statistics: return "loss_statistics";
         case OperatorKind::cross_entropy: return "cross_entropy";
+        case OperatorKind::matrix_product: return "matrix_product";
+        case OperatorKind::elementwise: return "elementwise";
+        case OperatorKind::softmax: return "softmax";
+        case OperatorKind::normalization: return "normalization";
+        case OperatorKind::reduce: return "reduce";
+        case OperatorKind::concat: return "concat";
+        case OperatorKind::reshape: return "reshape";
+        case OperatorKind::permute: return "permute";
+        case OperatorKind::slice: return "slice";
+        case OperatorKind::gather: return "gather";
+        case OperatorKind::pooling: return "pooling";
+        case OperatorKind::convolution: return "convolution";
+        case OperatorKind::unknown: return "unknown";
     }
     return "";
 }
+
+bool is_view(OperatorKind kind) { return kind == OperatorKind::flatten || kind == OperatorKind::reshape; }
 
 std::int64_t element_count(const std::vector<std::int64_t>& shape) {
     std::int64_t count = 1;

@@ -54,8 +54,25 @@ enum class OperatorKind {
     loss_statistics,     // logits [s, v], labels [s] -> per token {maximum, sum of exponentials, logit of the label}: [s, 3], fp32; over a split vocabulary
                          // each rank has its own ("partial": to be combined over the group, not summed)
     cross_entropy,       // logits, combined statistics, labels -> mean loss [1]
+
+    // Operators of imported graphs beyond the kinds above: shapes of any rank, arithmetic told by Attributes; priced, but without kernels in a backend.
+    matrix_product,  // [.., m, k] x [.., k, n] -> [.., m, n], sizes in Attributes::product; the second operand may be a parameter
+    elementwise,     // any number of inputs and parameters, broadcast to the output
+    softmax,         // over one axis
+    normalization,   // over any axes, two passes (instance and group norm); parameters scale, shift if any
+    reduce,          // sum, mean, maximum, ... over some axes
+    concat,          // all inputs one after the other along an axis
+    reshape,         // the same elements under another shape: a view
+    permute,         // dimensions in another order: a copy
+    slice,           // a part of the input, copied
+    gather,          // rows of the first input, or of the parameter, chosen by the last input or by constants
+    pooling,         // windows of any extent, stride and padding
+    convolution,     // what conv2d is not: groups, dilation, unequal strides or padding, 1 or 3 dimensions, transposed
+    unknown,         // not understood: priced by the bytes of its inputs and its output
 };
 std::string_view name_of(OperatorKind kind);
+// The output is the input's buffer under another shape: no kernel, no memory.
+bool is_view(OperatorKind kind);
 
 enum class TensorSplit {
     whole,    // outside parallel regions: every tensor-parallel rank holds it (or its share of the tokens, with sequence parallelism)
@@ -127,6 +144,18 @@ struct Attributes {
     bool experts_are_gated = false;
     bool is_frozen = false;             // not trained: no backward pass through it
     bool has_fixed_statistics = false;  // batch_norm: one scale and shift per channel, no statistics of the batch
+    // matrix_product: `batch` products per sample of m x k by k x n
+    struct Product {
+        std::int64_t batch = 0, m = 0, n = 0, k = 0;
+        bool operator==(const Product&) const = default;
+    } product;
+    // convolution
+    std::int64_t groups = 1;
+    bool is_transposed = false;
+    // pooling and reduce: backward needs the index of each maximum
+    bool is_maximum = false;
+    // elementwise: what backward reads again
+    bool saves_inputs = false, saves_output = false;
 };
 
 struct Operator {

@@ -9,6 +9,7 @@ namespace model {
 SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, const CostContext& context) {
     const Operator& op = graph.op(id);
     SavedForBackward saved;
+    if (!graph.tensor(op.output).is_activation && op.kind != OperatorKind::cross_entropy) return saved;  // no backward
     const double size = core::size_of(context.compute).value;
     auto keep = [&](TensorId tensor) {
         const TensorId storage = storage_of(graph, tensor);
@@ -28,7 +29,34 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
         case OperatorKind::select_first_token:
         case OperatorKind::parallel_enter:
         case OperatorKind::parallel_exit:
-        case OperatorKind::loss_statistics: break;
+        case OperatorKind::loss_statistics:
+        case OperatorKind::concat:
+        case OperatorKind::reshape:
+        case OperatorKind::permute:
+        case OperatorKind::slice: break;
+        case OperatorKind::matrix_product:
+        case OperatorKind::convolution:
+        case OperatorKind::unknown:
+            // Of an unknown operator the inputs, as of a general product.
+            for (TensorId input : op.inputs) keep(input);
+            break;
+        case OperatorKind::elementwise:
+            if (op.attributes.saves_inputs)
+                for (TensorId input : op.inputs) keep(input);
+            if (op.attributes.saves_output) keep(op.output);
+            break;
+        case OperatorKind::softmax: keep(op.output); break;
+        case OperatorKind::normalization:
+            keep(op.inputs[0]);
+            saved.extra = core::Bytes(8.0 * y.elements() / static_cast<double>(graph.tensor(op.output).shape.back()));  // as a layer norm: per row
+            break;
+        case OperatorKind::reduce:
+        case OperatorKind::pooling:
+            if (op.attributes.is_maximum) saved.extra = core::Bytes(8.0 * y.elements());  // 64-bit index of each maximum
+            break;
+        case OperatorKind::gather:
+            if (!op.inputs.empty() && !graph.tensor(op.inputs.back()).is_activation) keep(op.inputs.back());
+            break;
         case OperatorKind::embedding: keep(op.inputs[0]); break;
         case OperatorKind::select_positions: keep(op.inputs[1]); break;
         case OperatorKind::linear:

@@ -62,6 +62,14 @@ std::string signature(const ModelGraph& graph, OperatorId id, const CostContext&
         case OperatorKind::gated_gelu: text += a.is_tanh_approximation ? " tanh" : ""; break;
         case OperatorKind::loss_statistics:
         case OperatorKind::cross_entropy: text += context.fused_cross_entropy ? " fused" : ""; break;
+        case OperatorKind::matrix_product:
+            text += fmt::format(" batch={} m={} n={} k={}", a.product.batch, a.product.m, a.product.n, a.product.k);
+            break;
+        case OperatorKind::convolution:
+            text += fmt::format(" kernel={}x{} stride={} groups={}{}", a.kernel_y, a.kernel_x, a.stride, a.groups, a.is_transposed ? " transposed" : "");
+            break;
+        case OperatorKind::reduce:
+        case OperatorKind::pooling: text += a.is_maximum ? " maximum" : ""; break;
         default: break;
     }
     // Sums of gradients are part of an operator's backward where its input has other readers.

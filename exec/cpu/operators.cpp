@@ -87,6 +87,19 @@ std::string Operators::obstacle(const model::ModelGraph&, const model::Operator&
     switch (op.kind) {
         case OperatorKind::prepend_token:
         case OperatorKind::merge_patches:
+        case OperatorKind::matrix_product:
+        case OperatorKind::elementwise:
+        case OperatorKind::softmax:
+        case OperatorKind::normalization:
+        case OperatorKind::reduce:
+        case OperatorKind::concat:
+        case OperatorKind::reshape:
+        case OperatorKind::permute:
+        case OperatorKind::slice:
+        case OperatorKind::gather:
+        case OperatorKind::pooling:
+        case OperatorKind::convolution:
+        case OperatorKind::unknown:
         case OperatorKind::mixture_of_experts: return fmt::format("operators of kind {}", model::name_of(op.kind));
         case OperatorKind::attention:
             if (op.attributes.has_relative_bias) return "attention with a relative position bias";
@@ -336,6 +349,19 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
         case OperatorKind::cross_entropy: cross_entropy(o, x); break;
         case OperatorKind::prepend_token:
         case OperatorKind::merge_patches:
+        case OperatorKind::matrix_product:
+        case OperatorKind::elementwise:
+        case OperatorKind::softmax:
+        case OperatorKind::normalization:
+        case OperatorKind::reduce:
+        case OperatorKind::concat:
+        case OperatorKind::reshape:
+        case OperatorKind::permute:
+        case OperatorKind::slice:
+        case OperatorKind::gather:
+        case OperatorKind::pooling:
+        case OperatorKind::convolution:
+        case OperatorKind::unknown:
         case OperatorKind::mixture_of_experts: core::require(false, "operators without a kernel are refused before anything runs"); break;
     }
 }

@@ -308,6 +308,14 @@ TensorId GraphBuilder::exit(const std::string& name, TensorId x) {
     return append(OperatorKind::parallel_exit, name, {x}, {}, activation(shape(x)));
 }
 
+TensorId GraphBuilder::general(OperatorKind kind, const std::string& name, std::vector<TensorId> inputs, std::vector<ParameterId> parameters,
+                               std::vector<std::int64_t> shape, const Attributes& attributes, bool has_gradient, core::DataType type) {
+    Tensor output = activation(std::move(shape));
+    output.is_activation = has_gradient;
+    output.type = type;
+    return append(kind, name, std::move(inputs), std::move(parameters), std::move(output), attributes);
+}
+
 TensorId GraphBuilder::loss(TensorId logits, TensorId labels) {
     Tensor statistics = activation({shape(logits)[0], 3}, graph_.tensor(logits).split == TensorSplit::split ? TensorSplit::partial : TensorSplit::whole);
     statistics.is_activation = false;

@@ -57,12 +57,16 @@ public:
     void end_region();
     TensorId enter(const std::string& name, TensorId x);
     TensorId exit(const std::string& name, TensorId x);
+    // Any kind, for readers of foreign graphs, which bring their own shapes. Without `has_gradient` (masks, indices) the result is data of this type.
+    TensorId general(OperatorKind kind, const std::string& name, std::vector<TensorId> inputs, std::vector<ParameterId> parameters,
+                     std::vector<std::int64_t> shape, const Attributes& attributes, bool has_gradient, core::DataType type);
     // Statistics and mean cross-entropy of logits [rows, classes] against labels [rows].
     TensorId loss(TensorId logits, TensorId labels);
 
     const std::vector<std::int64_t>& shape(TensorId tensor) const { return graph_.tensor(tensor).shape; }
     ModelGraph& graph() { return graph_; }
     Operator& last_operator() { return graph_.operators.back(); }
+    const ModelGraph& graph() const { return graph_; }
     // Closes what is open and checks the graph.
     ModelGraph finish();
 

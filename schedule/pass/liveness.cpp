@@ -36,7 +36,7 @@ StageLiveness::StageLiveness(const model::ModelGraph& graph, model::OperatorRang
 
 // Views, and the conjugate operators of tensor parallelism where they keep the size.
 bool StageLiveness::is_shared(const model::Operator& op) const {
-    if (op.kind == OperatorKind::flatten) return true;
+    if (model::is_view(op.kind)) return true;
     return (op.kind == OperatorKind::parallel_enter || op.kind == OperatorKind::parallel_exit) && !context_.sequence_parallel;
 }
 
