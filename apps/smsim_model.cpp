@@ -17,7 +17,7 @@ namespace apps {
 namespace {
 
 const char* const help =
-    "Usage: smsim model MODEL [--seq-len S] [--image-size X] [--operators] [--json]\n"
+    "Usage: smsim model MODEL [--seq-len S] [--image-size X] [--operators] [--allow-unknown] [--json]\n"
     "       smsim model --list\n"
     "\n"
     "Parameters, FLOPs and a table per layer of one model. MODEL is a catalogue name, a Hugging Face config.json,\n"
@@ -26,6 +26,7 @@ const char* const help =
     "  --seq-len S      tokens per sample (default: what the model was published with)\n"
     "  --image-size X   pixels of a square image (vision models)\n"
     "  --operators      one line per operator instead of one per layer\n"
+    "  --allow-unknown  price operators of an ONNX graph that have no counterpart by their bytes\n"
     "  --list           the catalogue\n"
     "  --json           one JSON document on stdout\n"
     "\n"
@@ -127,6 +128,8 @@ int run_model_command(const std::vector<std::string>& arguments, std::ostream& o
         if (argument == "--json") continue;
         if (argument == "--operators") {
             per_operator = true;
+        } else if (argument == "--allow-unknown") {
+            options.allow_unknown = true;
         } else if (argument == "--list") {
             if (as_json) out << core::to_json(core::Value(model::catalogue_names())) << '\n';
             else

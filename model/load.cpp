@@ -11,6 +11,7 @@
 #include "model/reader/catalogue.h"
 #include "model/reader/description.h"
 #include "model/reader/huggingface.h"
+#include "model/reader/onnx.h"
 
 namespace model {
 
@@ -102,21 +103,29 @@ bool looks_like_file(const std::string& reference) {
 std::optional<Source> from_reference(const std::string& reference, const LoadOptions& options, core::Diagnostics& diagnostics,
                                      const core::SourceLocation& referrer, const std::string& key) {
     if (!looks_like_file(reference)) return from_catalogue(reference, diagnostics, referrer, key);
-    if (reference.ends_with(".onnx")) {
-        diagnostics.error(referrer, key, fmt::format("{} = \"{}\": ONNX graphs are not read as models", key, reference),
-                          "give a catalogue name, a Hugging Face config.json or a .toml description");
-        return std::nullopt;
-    }
     std::string path = resolved(reference, options);
     std::error_code failure;
     if (fs::is_directory(path, failure)) path = (fs::path(path) / "config.json").string();  // a checkpoint's folder
     return from_file(path, diagnostics, referrer, key);
 }
 
+// [model] with config (or name) = "graph.onnx".
+std::optional<ModelGraph> from_onnx_table(core::TableReader& reader, const char* key, LoadOptions options, core::Diagnostics& diagnostics) {
+    const std::size_t errors = diagnostics.error_count();
+    const std::string path = reader.required_string(key);
+    if (const auto length = reader.optional_integer("sequence_length", token_range); length && !options.sequence_length) options.sequence_length = length;
+    if (const auto size = reader.optional_integer("image_size", image_range); size && !options.image_size) options.image_size = size;
+    options.allow_unknown = reader.boolean("allow_unknown", options.allow_unknown);
+    reader.finish();
+    if (diagnostics.error_count() != errors) return std::nullopt;
+    return read_onnx(resolved(path, options), options, diagnostics, reader.location_of(key), std::string("model.") + key);
+}
+
 }  // namespace
 
 std::optional<ModelGraph> load_model(const std::string& reference, const LoadOptions& options, core::Diagnostics& diagnostics,
                                      const core::SourceLocation& referrer, const std::string& key) {
+    if (reference.ends_with(".onnx")) return read_onnx(resolved(reference, options), options, diagnostics, referrer, key);
     std::optional<Source> source = from_reference(reference, options, diagnostics, referrer, key);
     if (!source) return std::nullopt;
     return build(std::move(*source), options, key == "MODEL" ? "" : key, diagnostics, referrer);
@@ -126,6 +135,10 @@ std::optional<ModelGraph> load_model(const core::Value& table, const LoadOptions
     const std::size_t errors = diagnostics.error_count();
     core::TableReader reader(table, "model", diagnostics);
     if (diagnostics.error_count() != errors) return std::nullopt;
+
+    for (const char* place : {"config", "name"})
+        if (const core::Value* reference = table.find(place); reference && !reader.has("family") && reference->is_string() && reference->string().ends_with(".onnx"))
+            return from_onnx_table(reader, place, options, diagnostics);
 
     std::optional<Source> source;
     if (reader.has("config")) {

@@ -1,4 +1,4 @@
-// Where models come from: a catalogue name, a Hugging Face config.json, a .toml description.
+// Where models come from: a catalogue name, a Hugging Face config.json, an .onnx graph, a .toml description.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@ namespace model {
 struct LoadOptions {
     std::optional<std::int64_t> sequence_length = {};  // overrides the model's own default
     std::optional<std::int64_t> image_size = {};
+    bool allow_unknown = false;  // ONNX: operators without a counterpart are priced by their bytes
     std::string directory = {};  // relative file references are relative to this ("" = current directory)
 };
 

@@ -1,0 +1,452 @@
+// ONNX graphs as models. Graphs of these tests are written through libonnx's protobuf API and read back through load_model.
+#include "tests/model/model_from_text.h"
+
+#ifdef HAS_ONNX
+
+#include <unistd.h>
+#include <filesystem>
+#include <fstream>
+
+#include <onnx/onnx_pb.h>
+
+#include "model/cost.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// A temporary .onnx file, gone with the test.
+class File {
+public:
+    explicit File(const std::string& bytes) {
+        static int count = 0;
+        path_ = (fs::temp_directory_path() / ("test_onnx_" + std::to_string(::getpid()) + "_" + std::to_string(count++) + ".onnx")).string();
+        std::ofstream(path_, std::ios::binary) << bytes;
+    }
+    ~File() { fs::remove(path_); }
+    const std::string& path() const { return path_; }
+
+private:
+    std::string path_;
+};
+
+struct Loaded {
+    std::optional<model::ModelGraph> graph;
+    std::string errors;
+};
+
+Loaded load(const std::string& bytes, const model::LoadOptions& options = {}) {
+    const File file(bytes);
+    core::Diagnostics diagnostics;
+    Loaded result;
+    result.graph = model::load_model(file.path(), options, diagnostics);
+    result.errors = core::format(diagnostics);
+    REQUIRE(result.graph.has_value() != diagnostics.has_errors());
+    return result;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// A light model of the shared collection, or nothing where it is absent.
+std::optional<model::ModelGraph> shared_graph(const std::string& name) {
+    const std::string path = std::string(SHARED_DIR) + "/reference/partitioning/graphs/onnx/" + name;
+    if (!fs::exists(path)) {
+        WARN("skipped: " << path << " is not there");
+        return std::nullopt;
+    }
+    core::Diagnostics diagnostics;
+    auto graph = model::load_model(path, {}, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(graph);
+    return graph;
+}
+
+// Writes graphs node by node; names of tensors are the handles.
+class Writer {
+public:
+    explicit Writer(std::int64_t opset = 13) {
+        model.set_ir_version(8);
+        model.add_opset_import()->set_version(opset);
+        model.mutable_graph()->set_name("test");
+    }
+    // Extents below zero are symbolic: -1 "batch", -2 "sequence".
+    std::string input(const std::string& name, const std::vector<std::int64_t>& shape, int type = onnx::TensorProto::FLOAT) {
+        declare(*model.mutable_graph()->add_input(), name, shape, type);
+        return name;
+    }
+    void output(const std::string& name) { declare(*model.mutable_graph()->add_output(), name, {}, onnx::TensorProto::FLOAT); }
+    // A weight whose payload lies in a file that does not exist.
+    std::string weight(const std::string& name, const std::vector<std::int64_t>& shape) {
+        onnx::TensorProto* tensor = model.mutable_graph()->add_initializer();
+        tensor->set_name(name);
+        tensor->set_data_type(onnx::TensorProto::FLOAT);
+        for (std::int64_t extent : shape) tensor->add_dims(extent);
+        tensor->set_data_location(onnx::TensorProto::EXTERNAL);
+        auto* entry = tensor->add_external_data();
+        entry->set_key("location");
+        entry->set_value("absent.bin");
+        return name;
+    }
+    std::string scalar(const std::string& name, float value) {
+        onnx::TensorProto* tensor = model.mutable_graph()->add_initializer();
+        tensor->set_name(name);
+        tensor->set_data_type(onnx::TensorProto::FLOAT);
+        tensor->add_float_data(value);
+        return name;
+    }
+    std::string integers(const std::string& name, const std::vector<std::int64_t>& values) {
+        onnx::TensorProto* tensor = model.mutable_graph()->add_initializer();
+        tensor->set_name(name);
+        tensor->set_data_type(onnx::TensorProto::INT64);
+        tensor->add_dims(static_cast<std::int64_t>(values.size()));
+        for (std::int64_t value : values) tensor->add_int64_data(value);
+        return name;
+    }
+    onnx::NodeProto& node(const std::string& type, const std::vector<std::string>& inputs, const std::string& output) {
+        onnx::NodeProto* added = model.mutable_graph()->add_node();
+        added->set_op_type(type);
+        added->set_name(output + "_node");
+        for (const std::string& name : inputs) added->add_input(name);
+        added->add_output(output);
+        return *added;
+    }
+    std::string make(const std::string& type, const std::vector<std::string>& inputs, const std::string& output) {
+        node(type, inputs, output);
+        return output;
+    }
+    static void set(onnx::NodeProto& node, const std::string& key, const std::vector<std::int64_t>& values) {
+        onnx::AttributeProto* attribute = node.add_attribute();
+        attribute->set_name(key);
+        attribute->set_type(onnx::AttributeProto::INTS);
+        for (std::int64_t value : values) attribute->add_ints(value);
+    }
+    static void set(onnx::NodeProto& node, const std::string& key, std::int64_t value) {
+        onnx::AttributeProto* attribute = node.add_attribute();
+        attribute->set_name(key);
+        attribute->set_type(onnx::AttributeProto::INT);
+        attribute->set_i(value);
+    }
+    std::string bytes() const { return model.SerializeAsString(); }
+
+    onnx::ModelProto model;
+
+private:
+    static void declare(onnx::ValueInfoProto& info, const std::string& name, const std::vector<std::int64_t>& shape, int type) {
+        info.set_name(name);
+        info.mutable_type()->mutable_tensor_type()->set_elem_type(type);
+        if (shape.empty()) return;
+        for (std::int64_t extent : shape) {
+            auto* dimension = info.mutable_type()->mutable_tensor_type()->mutable_shape()->add_dim();
+            if (extent >= 0) dimension->set_dim_value(extent);
+            else dimension->set_dim_param(extent == -1 ? "batch" : "sequence");
+        }
+    }
+};
+
+// A pre-norm GPT as torch.onnx writes it at opset 13: layer norms and GELU taken apart, heads by Reshape and Transpose, shapes computed from Shape.
+std::string gpt(std::int64_t layers, std::int64_t hidden, std::int64_t heads, std::int64_t vocabulary, std::int64_t positions) {
+    Writer w;
+    const std::string ids = w.input("input_ids", {-1, -2}, onnx::TensorProto::INT64);
+    w.weight("wte", {vocabulary, hidden});
+    w.weight("wpe", {positions, hidden});
+    w.scalar("half", 0.5F);
+    w.scalar("one", 1.0F);
+    w.scalar("two", 2.0F);
+    w.scalar("root2", 1.41421356F);
+    w.scalar("epsilon", 1e-5F);
+    w.scalar("root_d", 8.0F);
+    w.integers("i0", {0});
+    w.integers("i1", {1});
+    w.integers("heads_shape", {0, 0, heads, hidden / heads});
+    w.integers("merged_shape", {0, 0, hidden});
+    w.make("Shape", {ids}, "ids_shape");
+    w.make("Gather", {"ids_shape", "i1"}, "length");
+    w.make("Slice", {"wpe", "i0", "length", "i0"}, "positions_used");
+    w.make("Gather", {"wte", ids}, "embedded");
+    std::string x = w.make("Add", {"embedded", "positions_used"}, "x0");
+    const auto norm = [&](const std::string& name, const std::string& in) {
+        Writer::set(w.node("ReduceMean", {in}, name + ".mean"), "axes", std::vector<std::int64_t>{-1});
+        w.make("Sub", {in, name + ".mean"}, name + ".difference");
+        w.make("Pow", {name + ".difference", "two"}, name + ".square");
+        Writer::set(w.node("ReduceMean", {name + ".square"}, name + ".variance"), "axes", std::vector<std::int64_t>{-1});
+        w.make("Add", {name + ".variance", "epsilon"}, name + ".sum");
+        w.make("Sqrt", {name + ".sum"}, name + ".root");
+        w.make("Div", {name + ".difference", name + ".root"}, name + ".unit");
+        w.make("Mul", {name + ".unit", w.weight(name + ".scale", {hidden})}, name + ".scaled");
+        return w.make("Add", {name + ".scaled", w.weight(name + ".shift", {hidden})}, name);
+    };
+    const auto linear = [&](const std::string& name, const std::string& in, std::int64_t from, std::int64_t to) {
+        w.make("MatMul", {in, w.weight(name + ".weight", {from, to})}, name + ".product");
+        return w.make("Add", {w.weight(name + ".bias", {to}), name + ".product"}, name);
+    };
+    for (std::int64_t layer = 0; layer < layers; ++layer) {
+        const std::string p = "h" + std::to_string(layer) + ".";
+        const std::string qkv = linear(p + "qkv", norm(p + "norm1", x), hidden, 3 * hidden);
+        onnx::NodeProto& split = w.node("Split", {qkv}, p + "q");
+        split.add_output(p + "k");
+        split.add_output(p + "v");
+        Writer::set(split, "axis", 2);
+        for (const char* part : {"q", "k", "v"}) {
+            w.make("Reshape", {p + part, "heads_shape"}, p + part + ".heads");
+            Writer::set(w.node("Transpose", {p + part + ".heads"}, p + part + ".moved"), "perm",
+                        std::vector<std::int64_t>{0, 2, part[0] == 'k' ? 3 : 1, part[0] == 'k' ? 1 : 3});
+        }
+        w.make("MatMul", {p + "q.moved", p + "k.moved"}, p + "scores");
+        w.make("Div", {p + "scores", "root_d"}, p + "scaled");
+        Writer::set(w.node("Softmax", {p + "scaled"}, p + "probabilities"), "axis", -1);
+        w.make("MatMul", {p + "probabilities", p + "v.moved"}, p + "context");
+        Writer::set(w.node("Transpose", {p + "context"}, p + "context.moved"), "perm", std::vector<std::int64_t>{0, 2, 1, 3});
+        w.make("Reshape", {p + "context.moved", "merged_shape"}, p + "merged");
+        const std::string attended = w.make("Add", {linear(p + "output", p + "merged", hidden, hidden), x}, p + "attended");
+        const std::string up = linear(p + "up", norm(p + "norm2", attended), hidden, 4 * hidden);
+        w.make("Div", {up, "root2"}, p + "e1");
+        w.make("Erf", {p + "e1"}, p + "e2");
+        w.make("Add", {p + "e2", "one"}, p + "e3");
+        w.make("Mul", {up, p + "e3"}, p + "e4");
+        w.make("Mul", {p + "e4", "half"}, p + "gelu");
+        x = w.make("Add", {linear(p + "down", p + "gelu", 4 * hidden, hidden), attended}, p + "out");
+    }
+    Writer::set(w.node("Transpose", {"wte"}, "wte_transposed"), "perm", std::vector<std::int64_t>{1, 0});
+    w.make("MatMul", {norm("final", x), "wte_transposed"}, "logits");
+    w.output("logits");
+    return w.bytes();
+}
+
+// One convolution with this kernel and stride, to be broken in different ways.
+Writer small_network() {
+    Writer w;
+    w.input("images", {-1, 3, 8, 8});
+    onnx::NodeProto& conv = w.node("Conv", {"images", w.weight("filter", {4, 3, 3, 3})}, "maps");
+    Writer::set(conv, "kernel_shape", std::vector<std::int64_t>{3, 3});
+    w.make("Relu", {"maps"}, "active");
+    w.make("GlobalAveragePool", {"active"}, "pooled");
+    w.make("Flatten", {"pooled"}, "features");
+    w.make("Gemm", {"features", w.weight("head", {4, 10}), w.weight("head_bias", {10})}, "scores");
+    w.output("scores");
+    return w;
+}
+
+}  // namespace
+
+TEST_CASE("ONNX graphs of published networks have the published numbers of parameters") {
+    struct Row {
+        const char* file;
+        std::int64_t parameters;
+    };
+    // torchvision's pages: ResNet-18 11,689,512; ResNet-50 25,557,032; VGG-19 143,667,240; DenseNet-121 7,978,856; SqueezeNet 1.1 1,235,496. Caffe's models:
+    // AlexNet with two groups 60,965,224; GoogLeNet without its auxiliary heads 6,998,552.
+    for (const Row& row : {Row{"nnlqp/resnet18-v1-7-no-weight.onnx", 11689512}, Row{"light/light_resnet50.onnx", 25557032},
+                           Row{"light/light_vgg19.onnx", 143667240}, Row{"light/light_densenet121.onnx", 7978856}, Row{"light/light_squeezenet.onnx", 1235496},
+                           Row{"light/light_bvlc_alexnet.onnx", 60965224}, Row{"light/light_inception_v1.onnx", 6998552}}) {
+        INFO(row.file);
+        if (const auto graph = shared_graph(row.file)) CHECK(model::parameter_count(*graph) == row.parameters);
+    }
+}
+
+TEST_CASE("ONNX graphs of published networks have the published multiply-adds") {
+    struct Row {
+        const char* file;
+        double giga;
+    };
+    // torchvision's pages, GFLOPS (multiply-adds): ResNet-50 4.09, VGG-19 19.63, DenseNet-121 2.83.
+    for (const Row& row : {Row{"light/light_resnet50.onnx", 4.09}, Row{"light/light_vgg19.onnx", 19.63}, Row{"light/light_densenet121.onnx", 2.83}}) {
+        INFO(row.file);
+        if (const auto graph = shared_graph(row.file)) CHECK(model::forward_flops_per_sample(*graph).value / 2e9 == Approx(row.giga).epsilon(0.01));
+    }
+}
+
+TEST_CASE("Every light ONNX model is read, cut into units, and crossed by one activation at each cut") {
+    for (const char* name : {"bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19", "zfnet512"}) {
+        INFO(name);
+        const auto graph = shared_graph(std::string("light/light_") + name + ".onnx");
+        if (!graph) continue;
+        CHECK(graph->units.size() >= 8);
+        CHECK(graph->image_size >= 224);
+        for (const model::Unit& unit : graph->units)
+            if (unit.operators.begin > 0) CHECK(model::tensors_crossing(*graph, unit.operators.begin).size() == 1);
+    }
+}
+
+TEST_CASE("ResNet-50 from ONNX costs what our own ResNet-50 costs") {
+    const auto graph = shared_graph("light/light_resnet50.onnx");
+    if (!graph) return;
+    core::Diagnostics diagnostics;
+    const auto own = model::load_model("resnet50", {}, diagnostics);
+    REQUIRE(own);
+    CHECK(model::parameter_count(*graph) == model::parameter_count(*own));
+    CHECK(model::forward_flops_per_sample(*graph).value == Approx(model::forward_flops_per_sample(*own).value).epsilon(1e-9));
+}
+
+TEST_CASE("A GPT exported node by node equals the built one in parameters and FLOPs") {
+    model::LoadOptions options;
+    options.sequence_length = 24;
+    const Loaded loaded = load(gpt(3, 64, 4, 100, 32), options);
+    INFO(loaded.errors);
+    REQUIRE(loaded.graph);
+    const model::ModelGraph& graph = *loaded.graph;
+    const model::ModelGraph own =
+        graph_of("family = \"gpt\"\nlayers = 3\nhidden = 64\nheads = 4\nvocabulary = 100\nsequence_length = 24\nmax_positions = 32\ndropout = 0.0\n");
+    CHECK(model::parameter_count(graph) == model::parameter_count(own));
+    CHECK(model::forward_flops_per_sample(graph).value == Approx(model::forward_flops_per_sample(own).value).epsilon(1e-12));
+    CHECK(graph.tokens_per_sample == 24);
+    CHECK(graph.vocabulary == 100);
+    // Backward of a product is two products: three times forward in all, less the products into nothing (none here).
+    const model::OperatorRange all{0, static_cast<std::int32_t>(graph.operators.size())};
+    const double forward = model::phase_cost(graph, all, model::Phase::forward, {}).flops.value;
+    const double backward = model::phase_cost(graph, all, model::Phase::backward_input, {}).flops.value +
+                            model::phase_cost(graph, all, model::Phase::backward_weight, {}).flops.value;
+    CHECK(backward == Approx(2 * forward).epsilon(1e-12));
+    // The token table is read by the embedding and, transposed, by the head.
+    const auto tied = model::tied_parameters(graph);
+    REQUIRE(tied.size() == 1);
+    CHECK(graph.parameter(tied[0].parameter).name == "wte");
+    std::map<model::OperatorKind, int> kinds;
+    for (const model::Operator& op : graph.operators) ++kinds[op.kind];
+    CHECK(kinds[model::OperatorKind::layer_norm] == 7);
+    CHECK(kinds[model::OperatorKind::gelu] == 3);
+    CHECK(kinds[model::OperatorKind::linear] == 13);
+    CHECK(kinds[model::OperatorKind::matrix_product] == 6);
+    // Cut after each residual addition and nowhere inside a layer's branches.
+    for (const model::Unit& unit : graph.units)
+        if (unit.operators.begin > 0) CHECK(model::tensors_crossing(graph, unit.operators.begin).size() == 1);
+    CHECK(graph.units.size() >= 4);
+}
+
+TEST_CASE("A fixed batch is divided out") {
+    Writer w = small_network();
+    const Loaded one = load(w.bytes());
+    INFO(one.errors);
+    REQUIRE(one.graph);
+    w.model.mutable_graph()->mutable_input(0)->mutable_type()->mutable_tensor_type()->mutable_shape()->mutable_dim(0)->set_dim_value(6);
+    const Loaded six = load(w.bytes());
+    INFO(six.errors);
+    REQUIRE(six.graph);
+    CHECK(model::forward_flops_per_sample(*six.graph).value == model::forward_flops_per_sample(*one.graph).value);
+    // 2 x 6 x 6 outputs x 4 filters x 27 + 2 x 4 x 10
+    CHECK(model::forward_flops_per_sample(*one.graph).value == 2.0 * 36 * 4 * 27 + 80);
+    CHECK(model::parameter_count(*one.graph) == 4 * 27 + 40 + 10);
+}
+
+TEST_CASE("Grouped convolutions count one group's inputs per output") {
+    Writer w;
+    w.input("images", {-1, 8, 10, 10});
+    Writer::set(w.node("Conv", {"images", w.weight("filter", {8, 1, 3, 3})}, "maps"), "group", 8);
+    w.output("maps");
+    const Loaded loaded = load(w.bytes());
+    INFO(loaded.errors);
+    REQUIRE(loaded.graph);
+    CHECK(model::forward_flops_per_sample(*loaded.graph).value == 2.0 * 64 * 8 * 9);
+}
+
+TEST_CASE("What is wrong with an ONNX file is told with the node") {
+    const std::string good = small_network().bytes();
+    SECTION("a truncated file") {
+        for (std::size_t size : {std::size_t(1), good.size() / 2, good.size() - 1}) {
+            const Loaded loaded = load(good.substr(0, size));
+            CHECK_FALSE(loaded.graph);
+            CHECK_FALSE(loaded.errors.empty());
+        }
+        CHECK(contains(load(good.substr(0, good.size() - 1)).errors, "truncated"));
+    }
+    SECTION("noise") { CHECK(contains(load(std::string(1000, '\x7f')).errors, "not a sound ONNX file")); }
+    SECTION("nothing") { CHECK(contains(load("").errors, "empty")); }
+    SECTION("an operator set of the future") {
+        Writer w = small_network();
+        w.model.mutable_opset_import(0)->set_version(99);
+        CHECK(contains(load(w.bytes()).errors, "operator set 99"));
+    }
+    SECTION("a cycle") {
+        Writer w = small_network();
+        w.model.mutable_graph()->mutable_node(0)->set_input(0, "active");
+        const std::string errors = load(w.bytes()).errors;
+        CHECK(contains(errors, "cyclic"));
+        CHECK(contains(errors, "maps_node"));
+        CHECK(contains(errors, "active_node"));
+    }
+    SECTION("an unknown operator, and how it is priced when allowed") {
+        Writer w = small_network();
+        w.model.mutable_graph()->mutable_node(1)->set_op_type("Frobnicate");
+        const std::string errors = load(w.bytes()).errors;
+        CHECK(contains(errors, "'Frobnicate'"));
+        CHECK(contains(errors, "active_node"));
+        model::LoadOptions options;
+        options.allow_unknown = true;
+        const Loaded loaded = load(w.bytes(), options);
+        INFO(loaded.errors);
+        REQUIRE(loaded.graph);
+        for (std::size_t i = 0; i < loaded.graph->operators.size(); ++i) {
+            if (loaded.graph->operators[i].kind != model::OperatorKind::unknown) continue;
+            const auto kernels = model::kernels(*loaded.graph, model::OperatorId(static_cast<std::int32_t>(i)), model::Phase::forward, {});
+            REQUIRE(kernels.size() == 1);
+            CHECK(kernels[0].read.value == 4 * 36 * 2);  // 4 maps of 6 x 6 in bf16
+            CHECK(kernels[0].written.value == 4 * 36 * 2);
+        }
+    }
+    SECTION("an extent that nobody told") {
+        const std::string errors = load(gpt(1, 64, 4, 100, 32)).errors;
+        CHECK(contains(errors, "'sequence'"));
+        CHECK(contains(errors, "'input_ids'"));
+        CHECK(contains(errors, "--seq-len"));
+    }
+    SECTION("shapes that do not fit") {
+        Writer w = small_network();
+        w.model.mutable_graph()->mutable_initializer(1)->set_dims(0, 5);
+        CHECK(contains(load(w.bytes()).errors, "scores_node"));
+    }
+    SECTION("a stride of zero") {
+        Writer w = small_network();
+        Writer::set(*w.model.mutable_graph()->mutable_node(0), "strides", std::vector<std::int64_t>{0, 0});
+        CHECK(contains(load(w.bytes()).errors, "strides"));
+    }
+}
+
+TEST_CASE("Weights larger than a constant are skipped, whatever they hold") {
+    Writer w = small_network();
+    onnx::TensorProto* head = w.model.mutable_graph()->mutable_initializer(1);
+    head->clear_data_location();
+    head->clear_external_data();
+    head->set_raw_data(std::string(1 << 20, 'x'));  // even if it is no sound payload of 4 x 10 floats
+    const Loaded loaded = load(w.bytes());
+    INFO(loaded.errors);
+    REQUIRE(loaded.graph);
+    CHECK(model::parameter_count(*loaded.graph) == 4 * 27 + 40 + 10);
+}
+
+TEST_CASE("A [model] table may name an ONNX file") {
+    const File file(gpt(1, 64, 4, 100, 32));
+    CHECK(graph_of("config = \"" + file.path() + "\"\nsequence_length = 16\nallow_unknown = true\n").tokens_per_sample == 16);
+    CHECK(contains(errors_of("config = \"" + file.path() + "\"\nsequence_length = 16\nlayers = 3\n"), "layers"));
+}
+
+TEST_CASE("Mutated ONNX files are refused or read, never fatal") {
+    const std::string network = small_network().bytes(), transformer = gpt(1, 64, 4, 100, 32);
+    std::uint64_t state = 7;
+    const auto random = [&](std::size_t below) {
+        state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+        return static_cast<std::size_t>((state >> 33) % below);
+    };
+    model::LoadOptions options;
+    int read = 0;
+    for (int i = 0; i < 400; ++i) {
+        std::string bytes = i % 2 == 0 ? network : transformer;
+        options.sequence_length = i % 2 == 0 ? std::nullopt : std::optional<std::int64_t>(8);
+        options.allow_unknown = i % 4 < 2;
+        for (std::size_t k = 0; k <= random(4); ++k) bytes[random(bytes.size())] = static_cast<char>(random(256));
+        const Loaded loaded = load(bytes, options);
+        if (!loaded.graph) continue;
+        ++read;
+        model::check(*loaded.graph);
+        CHECK(model::forward_flops_per_sample(*loaded.graph).value >= 0);
+    }
+    CHECK(read > 0);
+}
+
+#else
+
+TEST_CASE("Without libonnx an ONNX file is refused with what to install") {
+    core::Diagnostics diagnostics;
+    CHECK_FALSE(model::load_model("network.onnx", {}, diagnostics));
+    CHECK(core::format(diagnostics).find("libonnx-dev") != std::string::npos);
+}
+
+#endif
