@@ -76,6 +76,12 @@ TEST_CASE("every malformed scenario ends with exit 2, the place, the key and a h
     for (const fs::path& file : files) expect_wrong_input("smsim " + file.filename().string(), file);
 }
 
+TEST_CASE("every malformed plan is refused by the executor before anything is allocated") {
+    const std::vector<fs::path> files = files_of(bad_input, "plan_", ".toml");
+    REQUIRE(files.size() >= 10);
+    for (const fs::path& file : files) expect_wrong_input("smexec " + file.filename().string(), file);
+}
+
 TEST_CASE("every malformed Hugging Face config ends with exit 2, the place, the key and a hint") {
     const std::vector<fs::path> files = files_of(bad_input, "config_", ".json");
     REQUIRE(files.size() >= 10);
@@ -102,7 +108,7 @@ TEST_CASE("ten megabytes of noise, deep nesting and a directory in place of a fi
         return key;
     }() << " = 1\n";
     for (const std::string command : {"smsim noise.toml", "smsim model noise.json", "smsim deep.toml", "smsim model deep.json", "smsim dotted.toml",
-                                      "smsim folder.toml", "smsim model noise.toml", "smsim hardware ./noise.toml", "smsim missing.toml"}) {
+                                      "smsim folder.toml", "smsim model noise.toml", "smsim hardware ./noise.toml", "smsim missing.toml", "smexec noise.toml", "smexec deep.toml", "smexec missing.toml"}) {
         INFO(command);
         const Outcome outcome = run(command, directory);
         CHECK(outcome.exit_code == 2);

@@ -1,0 +1,1 @@
+smexec scenarios/llama2_7b_p4d.toml

@@ -1,0 +1,1 @@
+smexec nofile.toml

@@ -1,0 +1,1 @@
+smexec --steps 3

@@ -1,0 +1,1 @@
+smplan --target p4d.24xlarge --model nope
