@@ -11,6 +11,7 @@
 // Eigen 3.4 under g++ 12 warns inside its own AVX code and the compiler's intrinsics (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wunused-variable"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #define Eigen Eigen_for_generic
 #define EIGEN_DONT_PARALLELIZE
 #include <Eigen/Core>
