@@ -53,6 +53,7 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
         core::Flops& recompute_flops = priced.recompute_flops.emplace_back();
         durations.reserve(list.instructions.size());
         host.reserve(list.instructions.size());
+        bool has_returned = false;
         for (const Instruction& instruction : list.instructions) {
             core::Seconds time;
             ComputePrice work;
@@ -68,6 +69,10 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                 case InstructionKind::collective:
                     time = costs.communication.collective(instruction.collective, instruction.group, instruction.bytes, list.pipeline,
                                                           tied_ranks(list, instruction));
+                    if (instruction.payload == schedule::PayloadKind::parameter && program.plan.sharding == schedule::Sharding::optimizer && !has_returned) {
+                        time += costs.communication.broadcasts_of_owners(list.pipeline);
+                        has_returned = true;
+                    }
                     break;
             }
             durations.push_back(time + work.time());
@@ -87,6 +92,10 @@ core::Bytes overhead(const schedule::Program& program, int class_index, const cl
     if (has_transfers) communicators.insert(schedule::GroupKind::pipeline);
     core::Bytes bytes = device.context_memory + allocated * device.fragmentation;
     if (!communicators.empty()) bytes += device.first_communicator_memory + device.further_communicator_memory * static_cast<double>(communicators.size() - 1);
+    const FrameworkTraits traits = framework_traits(program.plan.framework);
+    double elements = 0;
+    for (const schedule::ParameterBucket& bucket : program.classes[static_cast<std::size_t>(class_index)].buckets) elements += static_cast<double>(bucket.padded_elements);
+    bytes += core::Bytes(elements * (traits.flattened_bytes + traits.shard_gradient_bytes / program.plan.effective_shard_degree())) + traits.process_memory;
     return bytes;
 }
 

@@ -305,6 +305,7 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
                               plan.micro_batches, plan.layout.data),
                   "correct one of the four");
 
+    run.peak_is_of_process = row.optional_text("notes").find("nvidia-smi") != std::string::npos;
     run.ranks_per_node = static_cast<int>(gpus);
     const std::optional<double> seconds = row.real("measured_step_s");
     if (!seconds || *seconds <= 0) row.error("measured_step_s", "measured_step_s is missing or zero", "give seconds of one optimizer step");

@@ -17,6 +17,7 @@ struct PublishedRun {
     core::Value model;    // a [model] table
     core::Value cluster;  // a [cluster] table
     std::string transport;  // of the network as the source used it: EFA cards also carry TCP
+    bool peak_is_of_process = false;  // read from nvidia-smi: context and communicators included; else the allocator's own count
     int ranks_per_node = 0;
     schedule::Plan plan;
     std::int64_t global_batch = 0;

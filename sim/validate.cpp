@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -51,7 +52,10 @@ void predict(const PublishedRun& run, const CostConstants& constants, ScoredRow&
     const std::optional<Evaluation> evaluation = evaluate(*graph, *cluster, run.plan, plan_diagnostics, options);
     if (!evaluation) return refuse(row, PredictionStatus::unsupported, first_error(plan_diagnostics));
     row.predicted = evaluation->step_time;
-    row.predicted_peak = evaluation->peak_memory;
+    core::Bytes peak;
+    for (const ClassMemory& memory : evaluation->memory) peak = std::max(peak, run.peak_is_of_process ? memory.peak : memory.peak - memory.overhead);
+    // What does not fit is trimmed by the allocator before it fails: no process reads more than the device has.
+    row.predicted_peak = std::min(peak, evaluation->available_memory);
 }
 
 // Rows of a sweep with equal plans are repeats of one measurement.

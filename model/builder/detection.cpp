@@ -168,7 +168,7 @@ ModelGraph build_mask_rcnn(const MaskRcnnDescription& d) {
     builder.close();
     builder.graph().image_size = d.image_size;
     // Launches of matching, sampling, decoding and suppression in maskrcnn-benchmark: hundreds of small kernels a level and image, more a batch.
-    builder.graph().launches_per_sample = 4000;
+    builder.graph().launches_per_sample = 4800;
     builder.graph().launches_per_step = 14000;
     return builder.finish();
 }

@@ -162,6 +162,11 @@ core::Seconds CommunicationCost::collective(CollectiveKind kind, schedule::Group
     return entry->second;
 }
 
+core::Seconds CommunicationCost::broadcasts_of_owners(int pipeline) const {
+    const double owners = group_size(schedule::GroupKind::shard, pipeline);
+    return traits_.broadcast_step * (owners * owners);
+}
+
 std::string CommunicationCost::algorithm(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline) {
     return choice({kind, group, pipeline, {}}, bytes).name;
 }

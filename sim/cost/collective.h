@@ -27,6 +27,8 @@ public:
     // `tied_ranks` (schedule::ParameterBucket) are the pipeline coordinates that meet in a reduction over tied stages.
     core::Seconds collective(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline,
                              const std::vector<std::int32_t>& tied_ranks = {});
+    // Added once a step where updated parameters come back by a broadcast from every owner of a shard.
+    core::Seconds broadcasts_of_owners(int pipeline) const;
     // From every rank at pipeline coordinate `from` to its counterpart at `to`.
     core::Seconds transfer(int from, int to, core::Bytes bytes, schedule::PayloadKind payload = schedule::PayloadKind::activation);
 

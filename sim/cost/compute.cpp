@@ -19,7 +19,9 @@ core::Seconds convolution_time(const model::Kernel& kernel, model::Phase phase, 
     const cluster::MatrixProductCurve& curve = device.matrix_product.at(compute);
     // Machines with measured products (CPUs) run convolutions as products.
     if (!curve.points.empty() || !device.architecture.starts_with("sm")) return product_time(kernel, device, compute, constants);
-    const double efficiency = convolution_efficiency(kernel, phase, device, compute) * sustained_rate(device, compute, constants);
+    const bool is_half = core::size_of(compute).value < 4;
+    const double efficiency =
+        convolution_efficiency(kernel, phase, device, compute) * sustained_rate(device, compute, constants) * (is_half ? constants.convolution_half : 1);
     const core::Seconds streaming = (kernel.read + kernel.written) / (device.memory_bandwidth * convolution_memory_efficiency(device, compute));
     return curve.launch + std::max(kernel.flops / (device.peak.at(compute) * efficiency), streaming);
 }
@@ -101,6 +103,12 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
     // Convolutional networks run on whole-tensor kernels of the vendor's library: what was counted is what there is.
     for (const model::Operator& op : graph.operators)
         if (op.kind == model::OperatorKind::conv2d) cost.traits_.memory_passes = 1;
+    // NVIDIA's Transformer-XL brings its own LAMB, a scripted loop over the tensors.
+    if (graph.family == "transformer_xl" && plan.optimizer.kind == schedule::OptimizerKind::lamb) {
+        cost.traits_.has_multi_tensor_update = false;
+        cost.traits_.update_kernels_per_tensor = 13;
+        cost.traits_.step_bytes += 60;
+    }
     const FrameworkTraits& traits = cost.traits_;
     cost.dispatch_ = traits.dispatch.value > 0 ? traits.dispatch : device.host_dispatch;
     const model::CostContext plain = plan.cost_context();
@@ -159,9 +167,13 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
                 }
             }
         }
-        // Launches without work keep the host busy while nothing is queued: they depend on results of the device (matching, suppression).
-        if (o + 1 == graph.operators.size())
-            of_phase[0].blocked += cost.dispatch_ * static_cast<double>(graph.launches_per_step + graph.launches_per_sample * context.micro_batch);
+        // Launches without work occupy the host only: a third of them in the forward pass. Hosts of A100 systems are faster than those of V100 systems.
+        if (o + 1 == graph.operators.size()) {
+            const double host_time = device.architecture.starts_with("sm8") || device.architecture.starts_with("sm9") ? constants.newer_host_time : 1;
+            const core::Seconds launches = cost.dispatch_ * (host_time * static_cast<double>(graph.launches_per_step + graph.launches_per_sample * context.micro_batch));
+            of_phase[0].host += launches / 3.0;
+            of_phase[1].host += launches * (2.0 / 3);
+        }
         // The host reads the loss of every micro-batch: until then nothing else is queued.
         if (description.kind == model::OperatorKind::cross_entropy) of_phase[0].blocked += traits.blocked_per_micro_batch;
         const auto append = [&](Column column, const ComputePrice& price) {

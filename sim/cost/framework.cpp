@@ -78,6 +78,10 @@ FrameworkTraits framework_traits(std::string_view given, const CostConstants& c)
     if (has(name, "megatron-deepspeed") || has(name, "vtrain")) {
         FrameworkTraits traits = megatron(c);
         traits.name = "Megatron-DeepSpeed";
+        traits.flattened_bytes = 2;
+        traits.shard_gradient_bytes = 4;
+        // CUDA 10 and 11.0 to 11.6 load every kernel when they start (no lazy loading): 1 GiB and more above the context of today.
+        traits.process_memory = core::gibibytes(c.eager_loading_gib);
         traits.scatters_gradients = false;  // DeepSpeed's pipe module partitions activations only
         traits.accumulation_bytes = 6;
         if (has(name, "vtrain")) {
@@ -116,6 +120,7 @@ FrameworkTraits framework_traits(std::string_view given, const CostConstants& c)
     if (has(name, "internlm")) {
         FrameworkTraits traits = eager_pytorch(c);
         traits.name = "InternLM";
+        traits.broadcast_step = core::microseconds(c.broadcast_hop_us);
         traits.keeps_full_parameters = false;
         traits.flash_generation = 1;
         traits.applies_dropout = false;
