@@ -80,7 +80,7 @@ TEST_CASE("a memory-bound kernel takes launch and its bytes at streaming bandwid
     model::Kernel kernel;
     kernel.read = core::Bytes(3e6);
     kernel.written = core::Bytes(1e6);
-    REQUIRE(time_of(kernel, round_device()) == Approx(2e-6 + 4e6 / 500e9));
+    REQUIRE(time_of(kernel, round_device()) == Approx(2e-6 + 4e6 / (500e9 * sim::CostConstants().memory_rate_sm80)));
 }
 
 TEST_CASE("measured rates of products are met at their points and interpolated between") {
@@ -179,5 +179,5 @@ TEST_CASE("the optimizer moves every byte of state once each way") {
     const std::optional<sim::ComputeCost> cost = sim::ComputeCost::make(*graph, device, plan, diagnostics);
     REQUIRE(cost.has_value());
     // Read: gradient 2, moments 8, master 4. Written: moments 8, master 4, copy 2. 28 bytes a parameter at 500 GB/s.
-    REQUIRE(cost->optimizer_step(1'000'000, 1).device.value == Approx(2e-6 + 28e6 / 500e9));
+    REQUIRE(cost->optimizer_step(1'000'000, 1).device.value == Approx(2e-6 + 28e6 / (500e9 * sim::CostConstants().memory_rate_sm80)));
 }

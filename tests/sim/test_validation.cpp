@@ -1,0 +1,61 @@
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <string>
+
+#include "core/csv.h"
+#include "sim/cost/constants.h"
+#include "sim/cost/framework.h"
+#include "sim/published_run.h"
+#include "sim/validate.h"
+
+TEST_CASE("published measurements are predicted, every row, within a few per cent") {
+    const std::string folder = std::string(SHARED_DIR) + "/measurements/";
+    if (!std::filesystem::exists(folder + "calibration.csv")) {
+        WARN("skipped: " << folder << " is not there");
+        return;
+    }
+    core::Diagnostics diagnostics;
+    const auto runs = core::load_csv(folder + "calibration.csv", sim::run_columns(), diagnostics);
+    const auto clusters = core::load_csv(folder + "clusters.csv", sim::cluster_columns(), diagnostics);
+    const auto sweeps = core::load_csv(folder + "sweeps.csv", {"sweep_id", "ids"}, diagnostics);
+    REQUIRE((runs && clusters && sweeps));
+    const auto validation = sim::validate(*runs, *clusters, &*sweeps, diagnostics);
+    REQUIRE(validation.has_value());
+    REQUIRE(validation->rows.size() == runs->rows.size());
+    for (const sim::ScoredRow& row : validation->rows) {
+        INFO(row.id << ": " << row.reason);
+        CHECK(row.status == sim::PredictionStatus::ok);
+        CHECK(row.predicted.value > 0);
+    }
+    // docs/accuracy.md has the figures of the day; these leave room for changes that trade groups against each other.
+    CHECK(validation->macro_mape < 0.085);
+    REQUIRE(validation->memory_mape.has_value());
+    CHECK(*validation->memory_mape < 0.13);
+    for (const sim::GroupScore& group : validation->groups) {
+        INFO(group.group);
+        CHECK(group.mape < 0.22);
+    }
+}
+
+TEST_CASE("constants of the cost model lie in their physical ranges and say where they come from") {
+    const sim::CostConstants constants;
+    for (const sim::NamedConstant& constant : sim::named_constants()) {
+        INFO(constant.name);
+        CHECK(constants.*constant.value >= constant.least);
+        CHECK(constants.*constant.value <= constant.greatest);
+        CHECK(std::string(constant.meaning).size() > 5);
+        CHECK(std::string(constant.source).size() > 3);
+    }
+    CHECK(sizeof(sim::CostConstants) == sim::named_constants().size() * sizeof(double));  // none is left out of the list
+}
+
+TEST_CASE("frameworks are told apart by their names, and an unknown one is an eager PyTorch") {
+    CHECK(sim::framework_traits("Megatron-LM v3").name == "Megatron-LM");
+    CHECK(sim::framework_traits("Megatron-DeepSpeed 2023").name == "Megatron-DeepSpeed");
+    CHECK(sim::framework_traits("torchtitan").name == "PyTorch (compiled)");
+    CHECK(sim::framework_traits("JAX").name == "XLA");
+    CHECK(sim::framework_traits("somebody's trainer").name == "PyTorch (eager)");
+    // Nothing said: what the device profile has, nothing added.
+    CHECK(sim::framework_traits("").dispatch.value == 0);
+    CHECK(sim::framework_traits("").memory_passes == 1);
+}
