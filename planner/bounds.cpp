@@ -33,7 +33,11 @@ struct Bounds::StageCost {
 };
 
 struct Bounds::Caches {
+    struct ParameterCounts {
+        double all = 0, largest_unit = 0;  // of a stage
+    };
     std::vector<model::TiedParameter> tied;
+    std::map<std::pair<std::int32_t, std::int32_t>, ParameterCounts> parameter_counts;
     struct Communication {
         schedule::Plan plan;  // the cost object refers to it
         std::unique_ptr<sim::CommunicationCost> cost;
@@ -284,10 +288,16 @@ core::Seconds Bounds::time(const schedule::Plan& plan) {
             for (int s = 0; s < schedule_order->stages; ++s) {
                 if (schedule::rank_of_stage(*schedule_order, s) != rank) continue;
                 model::OperatorRange range = (*ranges)[static_cast<std::size_t>(s)];
-                elements += static_cast<double>(model::parameter_count(graph_, range)) / plan.layout.tensor;
-                for (const model::Unit& unit : graph_.units)
-                    if (unit.operators.begin >= range.begin && unit.operators.end <= range.end)
-                        largest_unit = std::max(largest_unit, static_cast<double>(model::parameter_count(graph_, unit.operators)) / plan.layout.tensor);
+                auto [counted, is_new] = caches_->parameter_counts.try_emplace({range.begin, range.end});
+                Caches::ParameterCounts& counts = counted->second;
+                if (is_new) {
+                    counts.all = static_cast<double>(model::parameter_count(graph_, range));
+                    for (const model::Unit& unit : graph_.units)
+                        if (unit.operators.begin >= range.begin && unit.operators.end <= range.end)
+                            counts.largest_unit = std::max(counts.largest_unit, static_cast<double>(model::parameter_count(graph_, unit.operators)));
+                }
+                elements += counts.all / plan.layout.tensor;
+                largest_unit = std::max(largest_unit, counts.largest_unit / plan.layout.tensor);
             }
             if (schedule_order->stages > p) elements -= std::min(elements, largest_unit);  // a tied parameter on one rank is reduced once
             // Copies of a tied parameter on several ranks are summed over these first, so its gradient is reduced once a step whatever the sharding.
