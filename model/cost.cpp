@@ -239,6 +239,15 @@ private:
         }
     }
 
+    // One product a group: [slots, tokens of the group] by [tokens, hidden]; each expert has slots for its even share of the copies.
+    bool dense_dispatch(const char* what, const MixtureShape& s, int times) {
+        const std::int64_t group = context.dense_dispatch_group;
+        if (group == 0 || s.tokens == 0) return false;
+        const std::int64_t groups = (s.tokens + group - 1) / group, slots = group * op.attributes.experts_per_token;
+        for (int i = 0; i < times; ++i) list.push_back(product_kernel(what, groups, slots, s.hidden, group, size));
+        return true;
+    }
+
     // Router, dispatch, two grouped products, combine (Mixtral, arXiv 2401.04088, section 2.1), experts loaded evenly.
     void mixture() {
         const MixtureShape s = mixture_shape(graph, op, context);
@@ -252,12 +261,13 @@ private:
             list.push_back(product_kernel("router", 1, s.tokens, experts, s.hidden, size));
             memory("router_softmax", router, router / size * 4);
             memory("router_choice", router / size * 4, choices);
-            memory("dispatch", copies + choices, copies);
+            if (!dense_dispatch("dispatch", s, 1)) memory("dispatch", copies + choices, copies);
             list.push_back(product_kernel("expert_first", s.experts, s.rows_per_expert, s.first_width, s.hidden, size));
             memory("expert_activation", first, inner);
             list.push_back(product_kernel("expert_second", s.experts, s.rows_per_expert, s.hidden, s.width, size));
-            memory("combine", copies + choices, y);
+            if (!dense_dispatch("combine", s, 1)) memory("combine", copies + choices, y);
         } else if (backward_input()) {
+            dense_dispatch("dispatch_backward", s, 3);
             memory("combine_backward", y + copies + choices, copies + choices);
             list.push_back(product_kernel("expert_second_input_gradient", s.experts, s.rows_per_expert, s.width, s.hidden, size));
             memory("expert_activation_backward", first + inner, first);

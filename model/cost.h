@@ -29,6 +29,8 @@ struct CostContext {
     bool separate_bias = false;
     // Batch norm takes the relu, and the addition before it, into its own kernels (NHWC kernels of cuDNN 7.4 and later, as MXNet uses them).
     bool fused_norm_activation = false;
+    // Mixtures route by products with one-hot masks over groups of this many tokens (GShard, arXiv 2006.16668), not by gathering rows; 0 = gathering.
+    std::int64_t dense_dispatch_group = 0;
 };
 
 enum class KernelKind { matrix_product, convolution, attention, memory };

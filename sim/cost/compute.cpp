@@ -114,6 +114,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
     const model::CostContext plain = plan.cost_context();
     model::CostContext context = plain;
     context.fused_dropout_add = context.fused_dropout_add || traits.has_fused_dropout_add;
+    context.dense_dispatch_group = traits.dense_dispatch_group;
     context.separate_bias = traits.has_separate_bias;
     context.fused_norm_activation = traits.has_fused_norm_relu;
 

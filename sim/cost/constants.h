@@ -14,7 +14,7 @@ struct CostConstants {
 
     // Rate under sustained load over the rate of the short runs the curves were measured in (power and clocks), by architecture; carried to architectures without
     // measurements of training from the nearest older one.
-    double sustained_half_sm70 = 0.86, sustained_half_sm75 = 0.75, sustained_half_sm80 = 0.95, sustained_half_sm90 = 0.83;
+    double sustained_half_sm70 = 0.86, sustained_half_sm75 = 0.70, sustained_half_sm80 = 0.95, sustained_half_sm90 = 0.83;
     // fp32 and tf32: libraries of 2020 and later are faster than those of the tables (CUDA 10.1).
     double sustained_full_sm70 = 1.08, sustained_full_sm75 = 0.92, sustained_full_sm80 = 1.08;
     double fp8_rate = 0.88;
@@ -22,7 +22,7 @@ struct CostConstants {
     double convolution_half = 1.15;
 
     // Kernels of real models against the streaming benchmark of the device profile.
-    double memory_rate_sm70 = 0.80, memory_rate_sm75 = 0.85, memory_rate_sm80 = 0.92, memory_rate_sm90 = 0.98;
+    double memory_rate_sm70 = 0.80, memory_rate_sm75 = 0.85, memory_rate_sm80 = 0.88, memory_rate_sm90 = 0.98;
 
     // FlashAttention of 2022 (version 1 and its Triton sibling) against version 2.
     double first_flash_rate = 0.54;
@@ -34,7 +34,7 @@ struct CostConstants {
     double overlap_loss = 0.28;
 
     // Passes over tensors of real code over those counted from its operators, by kind of framework.
-    double passes_eager_2020 = 1.6, passes_eager = 1.2, passes_megatron = 1.05, passes_xla = 1.1, passes_graph = 1.75;
+    double passes_eager_2020 = 1.6, passes_eager = 1.0, passes_megatron = 1.05, passes_xla = 1.1, passes_graph = 1.75;
     // fp32 elementwise kernels with casts over half-precision ones: 4 + 4 bytes and casts against 2 + 2.
     double wide_elementwise = 1.25;
 

@@ -73,6 +73,7 @@ FrameworkTraits framework_traits(std::string_view given, const CostConstants& c)
     if (has(name, "alpa") || has(name, "jax")) {
         FrameworkTraits traits = graph_compiler(c);
         traits.applies_dropout = false;
+        traits.dense_dispatch_group = 1024;
         return traits;
     }
     if (has(name, "megatron-deepspeed") || has(name, "vtrain")) {
@@ -138,6 +139,7 @@ FrameworkTraits framework_traits(std::string_view given, const CostConstants& c)
         FrameworkTraits traits = graph_compiler(c);
         traits.overlaps_reduction = true;
         traits.wide_elementwise = c.wide_elementwise;
+        traits.memory_passes = c.passes_graph;
         return traits;
     }
     if (has(name, "mxnet")) {
@@ -162,7 +164,7 @@ FrameworkTraits framework_traits(std::string_view given, const CostConstants& c)
         traits.tcp_flows = 1;
         traits.tcp_flow_rate = core::gigabytes_per_second(c.container_flow_gbs);
         traits.tcp_step = core::microseconds(c.container_step_us);
-        traits.step_bytes = 44;
+        traits.step_bytes = 176;  // 11 passes of 16 bytes: statistics of the gradients (clone, square, sums) beside the update
         traits.has_separate_bias = true;
         traits.memory_passes = c.passes_eager_2020;
         traits.has_multi_tensor_update = false;

@@ -31,6 +31,7 @@ struct FrameworkTraits {
     bool has_composed_rms_norm = false; // RMS norm written as a chain of fp32 operations
     double wide_elementwise = 1;        // mixed precision by graph rewriting: norms, activations, dropout and softmax in fp32 with casts around them
     bool converts_layout = false;       // NCHW tensors converted for tensor-core convolutions and back
+    int dense_dispatch_group = 0;       // mixtures route by one-hot products over groups of tokens
     int flash_generation = 2;
     model::AttentionImplementation attention = model::AttentionImplementation::unfused;  // where a plan does not say
     double composed_elementwise = 1.0;  // passes of norms, activations and dropout written as chains of simple operations
