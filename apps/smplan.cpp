@@ -1,5 +1,6 @@
 // smplan: the best plan of the whole space, why it is best, and what binds; and partitions of any graph with a proof.
 #include "apps/command.h"
+#include "apps/smplan_export.h"
 #include "apps/smplan_partition.h"
 #include "apps/smplan_plan.h"
 
@@ -10,7 +11,9 @@ const char* const help =
     "\n"
     "Usage: smplan --target INSTANCE[,INSTANCE...] [--model MODEL] [--global-batch B] [--nodes N | --max-nodes N] [...]\n"
     "       smplan partition --graph FILE --devices K [...]   partition a graph and prove the optimum\n"
-    "       smplan --version | --help; `smplan plan --help` and `smplan partition --help` list all options\n"
+    "       smplan export plan.toml --to TARGET             write a plan for SageMaker, Megatron-LM, DeepSpeed, torchtitan, NeMo, Slurm...\n"
+    "       smplan import FILE --from TARGET                read one back\n"
+    "       smplan --version | --help; `smplan COMMAND --help` (plan, partition, export, import) lists all options\n"
     "\n"
     "Searches degrees of data, tensor and pipeline parallelism, schedules, sharding, recomputation and micro-batches; prints the best\n"
     "plans with time, memory and cost, why they are best, what binds them, and what was rejected for which reason.\n"
@@ -24,6 +27,12 @@ const char* const help =
 
 int main(int argc, char** argv) {
     const apps::Tool tool{
-        "smplan", help, {{"partition", "", apps::run_partition_command}, {"plan", "", apps::run_plan_command}}, {"", "", apps::run_plan_command}};
+        "smplan",
+        help,
+        {{"partition", "", apps::run_partition_command},
+         {"plan", "", apps::run_plan_command},
+         {"export", "", apps::run_export_command},
+         {"import", "", apps::run_import_command}},
+        {"", "", apps::run_plan_command}};
     return apps::run_tool(tool, argc, argv);
 }

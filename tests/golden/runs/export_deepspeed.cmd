@@ -1,0 +1,1 @@
+smplan export scenarios/cpu_gpt_sharded2.toml --to deepspeed
