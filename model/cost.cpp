@@ -151,6 +151,17 @@ private:
     double index_bytes() const { return y / size * 8; }  // PyTorch keeps 64-bit indices of the maxima
     void memory(const char* what, double read, double written) { list.push_back(memory_kernel(what, read, written)); }
 
+    // `kernel` holds what all phases of a convolution share.
+    void convolve(Kernel kernel, const char* what, std::int64_t m, std::int64_t n, std::int64_t k, double read, double written) {
+        kernel.m = m;
+        kernel.n = n;
+        kernel.k = k;
+        kernel.read = core::Bytes(read);
+        kernel.written = core::Bytes(written);
+        kernel.what = what;
+        list.push_back(kernel);
+    }
+
     void moved(const char* what, const char* backward) {
         if (forward()) memory(what, x, y);
         else if (backward_input()) memory(backward, y, x);
@@ -219,22 +230,13 @@ private:
         kernel.stride = a.stride;
         kernel.flops = core::Flops(2.0 * static_cast<double>(outputs) * static_cast<double>(out[0]) * static_cast<double>(in[0] * area));
         const double weight = parameter_bytes(0);
-        auto add = [&](const char* what, std::int64_t m, std::int64_t n, std::int64_t k, double read, double written) {
-            kernel.m = m;
-            kernel.n = n;
-            kernel.k = k;
-            kernel.read = core::Bytes(read);
-            kernel.written = core::Bytes(written);
-            kernel.what = what;
-            list.push_back(kernel);
-        };
         if (forward()) {
-            add("convolution", outputs, out[0], in[0] * area, x + weight, y);
+            convolve(kernel, "convolution", outputs, out[0], in[0] * area, x + weight, y);
             if (a.has_bias) memory("convolution_bias", y + parameter_bytes(1), y);
         } else if (backward_input()) {
-            if (has_gradient(graph, op.inputs[0])) add("convolution_input_gradient", context.micro_batch * in[1] * in[2], in[0], out[0] * area, y + weight, x);
+            if (has_gradient(graph, op.inputs[0])) convolve(kernel, "convolution_input_gradient", context.micro_batch * in[1] * in[2], in[0], out[0] * area, y + weight, x);
         } else {
-            add("convolution_weight_gradient", out[0], in[0] * area, outputs, x + y, weight);
+            convolve(kernel, "convolution_weight_gradient", out[0], in[0] * area, outputs, x + y, weight);
             if (a.has_bias) memory("bias_gradient", y, parameter_bytes(1));
         }
     }
@@ -340,22 +342,13 @@ private:
         kernel.stride = a.stride;
         kernel.flops = core::Flops(2.0 * static_cast<double>(a.groups) * static_cast<double>(a.is_transposed ? pixels_in : pixels_out) *
                                    static_cast<double>(channels_in) * static_cast<double>(channels_out) * static_cast<double>(area));
-        auto add = [&](const char* what, std::int64_t m, std::int64_t n, std::int64_t k, double read, double written) {
-            kernel.m = m;
-            kernel.n = n;
-            kernel.k = k;
-            kernel.read = core::Bytes(read);
-            kernel.written = core::Bytes(written);
-            kernel.what = what;
-            list.push_back(kernel);
-        };
         if (forward()) {
-            add("convolution", pixels_out, channels_out, channels_in * area, x + bytes_of_weight, y);
+            convolve(kernel, "convolution", pixels_out, channels_out, channels_in * area, x + bytes_of_weight, y);
             if (a.has_bias) memory("convolution_bias", y + parameter_bytes(1), y);
         } else if (backward_input()) {
-            if (has_gradient(graph, op.inputs[0])) add("convolution_input_gradient", pixels_in, channels_in, channels_out * area, y + bytes_of_weight, x);
+            if (has_gradient(graph, op.inputs[0])) convolve(kernel, "convolution_input_gradient", pixels_in, channels_in, channels_out * area, y + bytes_of_weight, x);
         } else {
-            add("convolution_weight_gradient", channels_out, channels_in * area, pixels_out, x + y, bytes_of_weight);
+            convolve(kernel, "convolution_weight_gradient", channels_out, channels_in * area, pixels_out, x + y, bytes_of_weight);
             if (a.has_bias) memory("bias_gradient", y, parameter_bytes(1));
         }
     }
