@@ -8,8 +8,8 @@
 #include <queue>
 
 #include "core/diagnostics.h"
-#include "sim/memory_sweep.h"
 #include "sim/performers.h"
+#include "sim/simulation_record.h"
 
 namespace sim {
 
@@ -217,15 +217,7 @@ private:
             State& state = states_[p];
             core::require(state.next == state.spans.size(), "verify passed a program that waits for ever");
             const core::Seconds end = state.spans.empty() ? core::Seconds(0) : state.spans.back().end;
-            simulation.end.push_back(end);
-            simulation.timeline.makespan = std::max(simulation.timeline.makespan, end);
-            simulation.timeline.class_of.push_back(cast_.performers[p].class_index);
-            simulation.timeline.rank.push_back(cast_.performers[p].rank);
-            simulation.instructions += state.spans.size();
-            if (options_.tracks_memory) sweep_memory(list_of(p), state.spans, options_.keeps_memory_samples, simulation.memory);
-            if (!options_.keeps_spans) continue;
-            simulation.timeline.spans.push_back(std::move(state.spans));
-            simulation.active_from.push_back(std::move(state.active_from));
+            record(cast_.performers[p], list_of(p), end, state.spans, state.active_from, options_, simulation);
         }
         return simulation;
     }

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "core/diagnostics.h"
-#include "sim/memory_sweep.h"
 #include "sim/performers.h"
+#include "sim/simulation_record.h"
 
 namespace sim {
 
@@ -170,15 +170,7 @@ private:
                                           schedule::describe(program_, cast_.performers[p].class_index, static_cast<std::uint32_t>(state.next)));
             double last = 0;
             for (double end : state.stream_end) last = std::max(last, end);
-            simulation.end.push_back(core::Seconds(last));
-            simulation.timeline.makespan = std::max(simulation.timeline.makespan, core::Seconds(last));
-            simulation.timeline.class_of.push_back(cast_.performers[p].class_index);
-            simulation.timeline.rank.push_back(cast_.performers[p].rank);
-            simulation.instructions += list.instructions.size();
-            if (options_.tracks_memory) sweep_memory(list, state.spans, options_.keeps_memory_samples, simulation.memory);
-            if (!options_.keeps_spans) continue;
-            simulation.timeline.spans.push_back(std::move(state.spans));
-            simulation.active_from.push_back(std::move(state.active_from));
+            record(cast_.performers[p], list, core::Seconds(last), state.spans, state.active_from, options_, simulation);
         }
         return simulation;
     }
