@@ -84,7 +84,9 @@ Operators::Operators(const model::ModelGraph& graph, const model::CostContext& c
 }
 
 std::string Operators::obstacle(const model::ModelGraph&, const model::Operator& op) {
+    if (op.attributes.is_frozen) return "frozen operators";
     switch (op.kind) {
+        case OperatorKind::batch_norm: return op.attributes.has_fixed_statistics ? "batch norm with fixed statistics" : std::string();
         case OperatorKind::prepend_token:
         case OperatorKind::merge_patches:
         case OperatorKind::matrix_product:
@@ -103,6 +105,7 @@ std::string Operators::obstacle(const model::ModelGraph&, const model::Operator&
         case OperatorKind::mixture_of_experts: return fmt::format("operators of kind {}", model::name_of(op.kind));
         case OperatorKind::attention:
             if (op.attributes.has_relative_bias) return "attention with a relative position bias";
+            if (op.attributes.has_relative_positions) return "attention to relative positions and a memory";
             if (op.attributes.is_cross_attention) return "cross-attention";
             if (op.attributes.local_window > 0) return "attention inside local windows";
             return {};

@@ -179,6 +179,44 @@ TEST_CASE("norms are their formulas and their gradients are its slopes") {
     }
 }
 
+TEST_CASE("batch norm is its formula over samples and pixels and its gradients are its slopes") {
+    exec::cpu::ImageShape shape;
+    shape.samples = 3;
+    shape.channels = 4;
+    shape.rows = 2;
+    shape.columns = 5;
+    const std::size_t samples = 3, channels = 4, pixels = 10, count = samples * channels * pixels;
+    const Doubles x = random_values(count, 31), scale = random_values(channels, 32), shift = random_values(channels, 33), dy = random_values(count, 34);
+    const auto norm = [&](const Doubles& in, const Doubles& by, const Doubles& plus) {
+        Doubles y(count);
+        for (std::size_t c = 0; c < channels; ++c) {
+            const auto each = [&](const auto& visit) {
+                for (std::size_t s = 0; s < samples; ++s)
+                    for (std::size_t p = 0; p < pixels; ++p) visit((s * channels + c) * pixels + p);
+            };
+            double mean = 0, square = 0;
+            each([&](std::size_t i) { mean += in[i] / static_cast<double>(samples * pixels); });
+            each([&](std::size_t i) { square += std::pow(in[i] - mean, 2) / static_cast<double>(samples * pixels); });
+            each([&](std::size_t i) { y[i] = (in[i] - mean) / std::sqrt(square + 1e-5) * by[c] + plus[c]; });
+        }
+        return y;
+    };
+    for (const std::string& set : sets) {
+        const Kernels* k = exec::cpu::find_kernels(set);
+        if (!k) continue;
+        INFO(set);
+        const Floats fx = floats(x), fs = floats(scale), fb = floats(shift), fd = floats(dy);
+        Floats y(count), statistics(2 * channels), dx = ones(count), dscale = ones(channels), dshift = ones(channels);
+        k->batch_norm(shape, 1e-5f, fx.data(), fs.data(), fb.data(), y.data(), statistics.data());
+        check_near(y, norm(x, scale, shift));
+        k->batch_norm_backward(shape, fx.data(), statistics.data(), fs.data(), fd.data(), dx.data());
+        check_near(less_one(dx), slope([&](const Doubles& in) { return norm(in, scale, shift); }, x, dy));
+        k->batch_norm_weights(shape, fx.data(), statistics.data(), fd.data(), dscale.data(), dshift.data());
+        check_near(less_one(dscale), slope([&](const Doubles& by) { return norm(x, by, shift); }, scale, dy));
+        check_near(less_one(dshift), slope([&](const Doubles& plus) { return norm(x, scale, plus); }, shift, dy));
+    }
+}
+
 TEST_CASE("attention is its formula and its gradient is the slope, with probabilities saved or computed again") {
     for (const bool is_causal : {false, true})
         for (const std::int64_t tokens : {5, 70})  // one block of queries, and two

@@ -1,5 +1,6 @@
 #include <catch2/catch.hpp>
 
+#include "model/builder/convolutional.h"
 #include "schedule/pipeline/registry.h"
 #include "tests/exec/tiny.h"
 
@@ -95,6 +96,32 @@ TEST_CASE("BERT, convolutional networks and the other decoders train as the refe
         plan.layout.data = GENERATE(1, 2);
         tiny::check_equal(tiny::compare(plan, graph));
     }
+    SECTION("residual network with batch norm") {
+        model::ResnetDescription description;
+        description.name = "tiny residual network";
+        description.depth = 18;
+        description.image_size = 32;
+        description.base_channels = 4;
+        description.classes = 5;
+        description.has_small_stem = GENERATE(true, false);
+        plan.layout.pipeline = 2;
+        plan.layout.data = GENERATE(1, 2);
+        plan.micro_batch = 4;  // the last stage normalises over 4 pixels of 4 samples: fewer values magnify rounding
+        INFO((description.has_small_stem ? "small stem" : "stem of 7 x 7 with pooling"));
+        tiny::check_equal(tiny::compare(plan, model::build_resnet(description), 1), 1e-3);
+    }
+    SECTION("residual network of bottlenecks") {
+        model::ResnetDescription description;
+        description.name = "tiny residual network";
+        description.depth = 50;
+        description.image_size = 32;
+        description.base_channels = 4;
+        description.classes = 5;
+        description.has_small_stem = true;
+        plan.micro_batch = 4;
+        // Gradients through fifty batch norms grow exponentially with depth (Yang et al., arXiv 1902.08129), and rounding with them: only the loss is compared.
+        CHECK(tiny::compare(plan, model::build_resnet(description), 1).losses < 1e-4);
+    }
     SECTION("parallel residual, rotary on a part of the head") {
         plan.layout.tensor = GENERATE(1, 2);
         tiny::check_equal(tiny::compare(
@@ -142,4 +169,23 @@ TEST_CASE("tensor parallelism trains as the reference does") {
     INFO("sequence parallel " << plan.sequence_parallel << ", recompute " << schedule::name_of(plan.recompute));
     SECTION("GPT") { tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.1\nattention_dropout = 0.1"))); }
     SECTION("Llama") { tiny::check_equal(tiny::compare(plan, tiny::llama(2))); }
+}
+
+TEST_CASE("what the CPU backend cannot run is refused by name before anything runs") {
+    const auto refusals = [](const model::ModelGraph& graph, const schedule::Plan& plan) {
+        core::Diagnostics diagnostics;
+        exec::check_runnable(plan, graph, diagnostics);
+        return core::format(diagnostics);
+    };
+    const schedule::Plan plan = tiny::plan();
+    const auto of_family = [&](const std::string& toml) { return refusals(tiny::model_of(toml), plan); };
+    CHECK(refusals(tiny::gpt(), plan).empty());
+    const std::string detector = of_family("family = 'mask_rcnn'\nimage_size = 256\nregions = 64");
+    CHECK_THAT(detector, Catch::Contains("no kernel for frozen operators"));
+    CHECK_THAT(detector, Catch::Contains("no kernel for batch norm with fixed statistics"));
+    CHECK_THAT(of_family("family = 'transformer_xl'\nhidden = 16\nffn = 32\nlayers = 1\nheads = 2\nvocabulary = 30\nsequence_length = 8\nmemory_length = 8"),
+               Catch::Contains("no kernel for attention to relative positions and a memory"));
+    schedule::Plan lamb = plan;
+    lamb.optimizer.kind = schedule::OptimizerKind::lamb;
+    CHECK_THAT(refusals(tiny::gpt(), lamb), Catch::Contains("no LAMB"));
 }

@@ -107,10 +107,10 @@ inline Comparison compare(const schedule::Plan& plan, const model::ModelGraph& g
     return result;
 }
 
-inline void check_equal(const Comparison& comparison) {
+inline void check_equal(const Comparison& comparison, double tolerance = 1e-5) {
     INFO("worst gradient: " << comparison.worst);
-    CHECK(comparison.losses < 1e-5);
-    CHECK(comparison.gradients < 1e-5);
+    CHECK(comparison.losses < tolerance);
+    CHECK(comparison.gradients < tolerance);
     CHECK(comparison.copies == 0);
 }
 
