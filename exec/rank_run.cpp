@@ -1,0 +1,119 @@
+#include "exec/rank_run.h"
+
+#include <algorithm>
+
+#include <fmt/core.h>
+
+#include "exec/cpu/cores.h"
+#include "exec/cpu/kernels.h"
+
+namespace exec {
+
+using schedule::InstructionKind;
+
+RunPreparation prepare_run(const schedule::Program& program, const model::ModelGraph& graph) {
+    RunPreparation result;
+    std::vector<char> splits(program.stages.size(), 0), trains(program.stages.size(), 0);
+    result.activities.resize(program.classes.size());
+    for (std::size_t c = 0; c < program.classes.size(); ++c)
+        for (std::uint32_t i = 0; i < program.classes[c].instructions.size(); ++i) {
+            const schedule::Instruction& instruction = program.classes[c].instructions[i];
+            result.activities[c].push_back(schedule::describe(program, static_cast<int>(c), i));
+            if (instruction.kind != InstructionKind::compute || instruction.phase == schedule::ComputePhase::forward) continue;
+            trains[static_cast<std::size_t>(instruction.stage)] = 1;
+            if (instruction.phase == schedule::ComputePhase::backward_input) splits[static_cast<std::size_t>(instruction.stage)] = 1;
+        }
+    for (std::size_t s = 0; s < program.stages.size(); ++s)
+        result.stage_plans.push_back(make_stage_plan(graph, program, static_cast<std::int32_t>(s), !trains[s], splits[s]));
+    return result;
+}
+
+void barrier(Communicator& communicator, std::uint64_t number) {
+    constexpr Tag tag = Tag(1) << 62;
+    float token = 0;
+    const auto message = [&](int peer) { communicator.finish(communicator.start_send(peer, tag + number, {&token, 1}, nullptr)); };
+    const auto await = [&](int peer) {
+        float got = 0;
+        communicator.receive(peer, tag + number, {&got, 1}, Arrival::overwrites);
+    };
+    if (communicator.rank() == 0) {
+        for (int peer = 1; peer < communicator.size(); ++peer) await(peer);
+        for (int peer = 1; peer < communicator.size(); ++peer) message(peer);
+    } else {
+        message(0);
+        await(0);
+    }
+}
+
+RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& graph, const InputReader& inputs, const RunOptions& options,
+                    Communicator& communicator, const RunPreparation& preparation, int core, int cores,
+                    const std::function<void(RankExecutor&)>& before_end) {
+    RankRecord record;
+    const auto rank_class = static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(communicator.rank())]);
+    const std::vector<std::string>& activities = preparation.activities[rank_class];
+    cpu::stay_on_core(core, cores);
+    RankExecutor executor(program, graph, inputs, options, communicator, preparation.stage_plans, activities);
+    for (int step = 0; step < options.steps; ++step) {
+        barrier(communicator, static_cast<std::uint64_t>(step));
+        record.begins.push_back(Clock::now());
+        if (step + 1 == options.steps) executor.memory().start_samples(record.begins.back());
+        record.steps.emplace_back().reserve(activities.size());
+        executor.step(step, record.steps.back());
+        if (executor.loss()) record.losses.push_back(*executor.loss());
+    }
+    barrier(communicator, static_cast<std::uint64_t>(options.steps));
+    record.samples = executor.memory().stop_samples();
+    record.computing = executor.computing().value;
+    record.on_core = executor.on_core().value;
+    record.operator_samples = std::move(executor.operator_samples());
+    record.peak = executor.memory().peak();
+    record.at_peak = executor.memory().at_peak();
+    if (before_end) before_end(executor);
+    return record;
+}
+
+namespace {
+
+schedule::Timeline timeline_of(const schedule::Program& program, const std::vector<RankRecord>& records, std::size_t step) {
+    schedule::Timeline timeline;
+    Clock::time_point origin = records[0].begins[step];
+    for (const RankRecord& record : records) origin = std::min(origin, record.begins[step]);
+    const auto since = [&](Clock::time_point t) { return core::Seconds(std::chrono::duration<double>(t - origin).count()); };
+    for (std::size_t rank = 0; rank < records.size(); ++rank) {
+        timeline.class_of.push_back(program.class_of_rank[rank]);
+        timeline.rank.push_back(static_cast<std::int32_t>(rank));
+        std::vector<schedule::Span>& spans = timeline.spans.emplace_back();
+        for (const InstructionTime& time : records[rank].steps[step]) spans.push_back({time.instruction, since(time.start), since(time.end)});
+        if (!spans.empty()) timeline.makespan = std::max(timeline.makespan, spans.back().end);
+    }
+    return timeline;
+}
+
+}  // namespace
+
+RunResult assemble(const schedule::Program& program, std::vector<RankRecord> records) {
+    RunResult result;
+    result.instruction_set = std::string(cpu::kernels().instruction_set);
+    for (std::size_t step = 0; step < records[0].steps.size(); ++step) {
+        result.timelines.push_back(timeline_of(program, records, step));
+        result.step_times.push_back(result.timelines.back().makespan);
+    }
+    // Without a loss collective there is one data-parallel replica; its tensor-parallel ranks know the same loss.
+    for (const RankRecord& record : records)
+        if (result.losses.empty()) result.losses = record.losses;
+    double computing = 0, on_core = 0;
+    for (const RankRecord& record : records) {
+        computing += record.computing;
+        on_core += record.on_core;
+    }
+    if (computing > 0) result.lost_share = std::max(0.0, 1 - on_core / computing);
+    for (RankRecord& record : records) {
+        result.operator_samples.insert(result.operator_samples.end(), record.operator_samples.begin(), record.operator_samples.end());
+        result.memory.samples.push_back(std::move(record.samples));
+        result.memory.peak.push_back(record.peak);
+        result.memory.at_peak.push_back(record.at_peak);
+    }
+    return result;
+}
+
+}  // namespace exec
