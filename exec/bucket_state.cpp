@@ -1,10 +1,8 @@
 #include "exec/bucket_state.h"
 
-#include <cmath>
-#include <cstring>
+#include <algorithm>
 
 #include "core/diagnostics.h"
-#include "exec/cpu/kernels.h"
 #include "exec/parameters.h"
 
 namespace exec {
@@ -13,63 +11,77 @@ using schedule::MemoryKind;
 using schedule::Sharding;
 
 BucketState::BucketState(const model::ModelGraph& graph, const schedule::Plan& plan, const schedule::ParameterBucket& bucket, int tensor_rank, int piece,
-                         std::uint64_t seed, bool trains, std::shared_ptr<MemoryAccount> account)
-    : graph_(graph), plan_(plan), bucket_(bucket), account_(std::move(account)), piece_(piece), padded_(static_cast<std::size_t>(bucket.padded_elements)) {
+                         std::uint64_t seed, bool trains, std::shared_ptr<MemoryAccount> account, Backend& backend)
+    : graph_(graph),
+      plan_(plan),
+      bucket_(bucket),
+      account_(std::move(account)),
+      backend_(backend),
+      piece_(piece),
+      padded_(static_cast<std::size_t>(bucket.padded_elements)) {
+    const schedule::Precision& precision = plan.precision;
     piece_size_ = shards(Sharding::optimizer) ? padded_ / static_cast<std::size_t>(plan.effective_shard_degree()) : padded_;
 
-    BufferPointer whole = array(MemoryKind::parameters, padded_);
-    whole->fill_zero();
+    std::vector<float> initial(padded_, 0.0f);
     for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
         const model::Parameter& parameter = graph.parameter(bucket.parameters[i]);
         for (const ElementRun& run : element_runs(parameter, plan.layout.tensor, tensor_rank))
-            initialize(parameter, seed, run.global, run.count, whole->data() + bucket.offsets[i] + run.local);
+            initialize(parameter, seed, run.global, run.count, initial.data() + bucket.offsets[i] + run.local);
     }
+    const std::span<const float> own(initial.data() + (shards(Sharding::optimizer) ? piece_begin() : 0), piece_size_);
     if (shards(Sharding::parameters)) {
-        piece_parameters_ = array(MemoryKind::parameters, piece_size_);
-        std::memcpy(piece_parameters_->data(), whole->data() + piece_begin(), piece_size_ * sizeof(float));
+        piece_parameters_ = array(MemoryKind::parameters, precision.parameters, piece_size_);
+        backend.upload(precision.parameters, own, piece_parameters_->data());
     } else {
-        whole_parameters_ = std::move(whole);
+        whole_parameters_ = array(MemoryKind::parameters, precision.parameters, padded_);
+        backend.upload(precision.parameters, initial, whole_parameters_->data());
     }
     if (!trains) return;
-    if (shards(Sharding::gradients)) piece_gradient_ = array(MemoryKind::gradients, piece_size_);
-    else whole_gradient_ = array(MemoryKind::gradients, padded_);
+    if (shards(Sharding::gradients)) piece_gradient_ = array(MemoryKind::gradients, precision.gradients, piece_size_);
+    else whole_gradient_ = array(MemoryKind::gradients, precision.gradients, padded_);
+    if (precision.has_master_parameters) {
+        master_ = array(MemoryKind::optimizer, core::DataType::fp32, piece_size_);
+        backend.upload(core::DataType::fp32, own, master_->data());
+    }
     const auto states = static_cast<int>(schedule::state_bytes_per_parameter(plan.optimizer).value / 4);
-    if (states > 0) first_state_ = array(MemoryKind::optimizer, piece_size_);
-    if (states > 1) second_state_ = array(MemoryKind::optimizer, piece_size_);
-    if (first_state_) first_state_->fill_zero();
-    if (second_state_) second_state_->fill_zero();
+    if (states > 0) first_state_ = array(MemoryKind::optimizer, core::DataType::fp32, piece_size_);
+    if (states > 1) second_state_ = array(MemoryKind::optimizer, core::DataType::fp32, piece_size_);
+    for (const BufferPointer& state : {first_state_, second_state_})
+        if (state) backend.fill_zero(state->data(), state->bytes());
 }
 
-BufferPointer BucketState::array(MemoryKind kind, std::size_t elements) const { return make_buffer(account_, kind, elements * sizeof(float)); }
+BufferPointer BucketState::array(MemoryKind kind, core::DataType type, std::size_t elements) const {
+    return make_buffer(account_, kind, elements * static_cast<std::size_t>(core::size_of(type).value));
+}
 
-float* BucketState::parameters() {
+FlatArray BucketState::whole_parameters() {
     core::require(whole_parameters_ != nullptr, "parameters are gathered before they are read");
-    return whole_parameters_->data();
+    return {plan_.precision.parameters, whole_parameters_->data(), padded_};
 }
 
 float* BucketState::owned_parameters() {
     if (shards(Sharding::parameters)) return piece_parameters_->data();
-    return whole_parameters_->data() + (shards(Sharding::optimizer) ? piece_begin() : 0);
+    return shards(Sharding::optimizer) ? piece_of(plan_.precision.parameters, whole_parameters_->data()) : whole_parameters_->data();
 }
 
-float* BucketState::gradient() {
+FlatArray BucketState::whole_gradient() {
     if (!whole_gradient_) {
-        whole_gradient_ = array(MemoryKind::gradients, padded_);
-        whole_gradient_->fill_zero();
+        whole_gradient_ = array(MemoryKind::gradients, plan_.precision.gradients, padded_);
+        backend_.fill_zero(whole_gradient_->data(), whole_gradient_->bytes());
     }
-    return whole_gradient_->data();
+    return {plan_.precision.gradients, whole_gradient_->data(), padded_};
 }
 
-std::span<float> BucketState::piece_gradient() {
-    if (shards(Sharding::gradients)) return piece_gradient_->span();
-    if (shards(Sharding::optimizer)) return {gradient() + piece_begin(), piece_size_};
+FlatArray BucketState::piece_gradient() {
+    if (shards(Sharding::gradients)) return {plan_.precision.gradients, piece_gradient_->data(), piece_size_};
+    if (shards(Sharding::optimizer)) return {plan_.precision.gradients, piece_of(plan_.precision.gradients, whole_gradient().data), piece_size_};
     return whole_gradient();
 }
 
 void BucketState::begin_gather() {
     if (!shards(Sharding::parameters)) return;  // the pieces are where they belong
-    if (!whole_parameters_) whole_parameters_ = array(MemoryKind::parameters, padded_);
-    std::memcpy(whole_parameters_->data() + piece_begin(), piece_parameters_->data(), piece_size_ * sizeof(float));
+    if (!whole_parameters_) whole_parameters_ = array(MemoryKind::parameters, plan_.precision.parameters, padded_);
+    backend_.copy(piece_of(plan_.precision.parameters, whole_parameters_->data()), piece_parameters_->data(), piece_parameters_->bytes());
 }
 
 void BucketState::release_parameters() {
@@ -78,35 +90,60 @@ void BucketState::release_parameters() {
 
 void BucketState::finish_reduce_scatter() {
     if (!shards(Sharding::gradients)) return;
-    cpu::kernels().accumulate(static_cast<std::int64_t>(piece_size_), gradient() + piece_begin(), piece_gradient_->data());
+    backend_.accumulate(plan_.precision.gradients, static_cast<std::int64_t>(piece_size_), piece_of(plan_.precision.gradients, whole_gradient().data),
+                        piece_gradient_->data());
     whole_gradient_.reset();
 }
 
 void BucketState::zero_gradients() {
-    if (piece_gradient_) piece_gradient_->fill_zero();
-    if (whole_gradient_) whole_gradient_->fill_zero();
+    for (const BufferPointer& gradient : {piece_gradient_, whole_gradient_})
+        if (gradient) backend_.fill_zero(gradient->data(), gradient->bytes());
 }
 
-void BucketState::update(const schedule::Optimizer& optimizer, std::int64_t step) {
-    const cpu::Kernels& k = cpu::kernels();
-    const auto rate = static_cast<float>(optimizer.learning_rate);
-    for_each_owned([&](model::ParameterId id, std::int64_t, float* values, const float* gradients, std::int64_t count, std::size_t at) {
-        const float decay = graph_.parameter(id).decays ? static_cast<float>(optimizer.weight_decay) : 0.0f;
-        if (optimizer.kind == schedule::OptimizerKind::sgd) {
-            k.sgd(count, rate, static_cast<float>(optimizer.momentum), decay, gradients, values, first_state_ ? first_state_->data() + at : nullptr);
-            return;
-        }
-        cpu::AdamStep adam{};
-        adam.learning_rate = rate;
-        adam.beta1 = static_cast<float>(optimizer.beta1);
-        adam.beta2 = static_cast<float>(optimizer.beta2);
-        adam.epsilon = static_cast<float>(optimizer.epsilon);
-        adam.weight_decay = decay;
-        adam.correction1 = static_cast<float>(1.0 - std::pow(optimizer.beta1, static_cast<double>(step + 1)));
-        adam.correction2 = static_cast<float>(1.0 - std::pow(optimizer.beta2, static_cast<double>(step + 1)));
-        adam.is_decoupled = optimizer.kind == schedule::OptimizerKind::adamw;
-        k.adam(count, adam, gradients, values, first_state_->data() + at, second_state_->data() + at);
+template <class Visit>
+void BucketState::for_each_owned(const Visit& visit) const {
+    const bool is_divided = shards(Sharding::optimizer);
+    const std::size_t begin = is_divided ? piece_begin() : 0, end = is_divided ? begin + piece_size_ : padded_;
+    for (std::size_t i = 0; i < bucket_.parameters.size(); ++i) {
+        const auto first = static_cast<std::size_t>(bucket_.offsets[i]);
+        const auto last = static_cast<std::size_t>(i + 1 < bucket_.offsets.size() ? bucket_.offsets[i + 1] : bucket_.elements);
+        const std::size_t low = std::max(first, begin), high = std::min(last, end);
+        if (low < high)
+            visit(bucket_.parameters[i], static_cast<std::int64_t>(low - first), static_cast<std::int64_t>(low - begin), static_cast<std::int64_t>(high - low));
+    }
+}
+
+void BucketState::list_updates(const schedule::Optimizer& optimizer, std::vector<UpdateRange>& ranges) {
+    float *parameters = owned_parameters(), *gradients = piece_gradient().data;
+    const auto state_at = [](const BufferPointer& state, std::int64_t at) { return state ? state->data() + at : nullptr; };
+    for_each_owned([&](model::ParameterId id, std::int64_t, std::int64_t at, std::int64_t count) {
+        UpdateRange range;
+        range.parameter = element_at(plan_.precision.parameters, parameters, at);
+        range.gradient = element_at(plan_.precision.gradients, gradients, at);
+        range.master = state_at(master_, at);
+        range.first = state_at(first_state_, at);
+        range.second = state_at(second_state_, at);
+        range.count = count;
+        range.weight_decay = graph_.parameter(id).decays ? optimizer.weight_decay : 0.0;
+        ranges.push_back(range);
     });
+}
+
+std::vector<BucketState::Owned> BucketState::owned() {
+    std::vector<Owned> result;
+    float *parameters = owned_parameters(), *gradients = piece_gradient().data;
+    for_each_owned([&](model::ParameterId id, std::int64_t first, std::int64_t at, std::int64_t count) {
+        Owned& own = result.emplace_back();
+        own.parameter = id;
+        own.first = first;
+        own.values.resize(static_cast<std::size_t>(count));
+        own.gradients.resize(static_cast<std::size_t>(count));
+        // The master copy is the parameter; the other one is its rounding.
+        if (master_) backend_.download(core::DataType::fp32, master_->data() + at, own.values);
+        else backend_.download(plan_.precision.parameters, element_at(plan_.precision.parameters, parameters, at), own.values);
+        backend_.download(plan_.precision.gradients, element_at(plan_.precision.gradients, gradients, at), own.gradients);
+    });
+    return result;
 }
 
 }  // namespace exec

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 
 #include <fmt/core.h>
 
@@ -10,21 +9,26 @@
 
 namespace exec {
 
-MemoryAccount::~MemoryAccount() {
+HostBlocks::~HostBlocks() {
     for (const auto& [size, blocks] : unused_)
         for (void* block : blocks) std::free(block);
 }
 
+void* HostBlocks::take(std::size_t bytes) {
+    if (const auto unused = unused_.find(block_size(bytes)); unused != unused_.end() && !unused->second.empty()) {
+        void* block = unused->second.back();
+        unused->second.pop_back();
+        return block;
+    }
+    return std::aligned_alloc(64, block_size(bytes));
+}
+
+void HostBlocks::give_back(std::size_t bytes, void* block) { unused_[block_size(bytes)].push_back(block); }
+
 void* MemoryAccount::take(schedule::MemoryKind kind, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
-    void* block = nullptr;
-    if (const auto unused = unused_.find(block_size(bytes)); unused != unused_.end() && !unused->second.empty()) {
-        block = unused->second.back();
-        unused->second.pop_back();
-    } else {
-        block = std::aligned_alloc(64, block_size(bytes));
-        if (!block) return nullptr;
-    }
+    void* block = blocks_->take(bytes);
+    if (!block) return nullptr;
     held_[static_cast<std::size_t>(kind)] += static_cast<std::int64_t>(bytes);
     total_ += static_cast<std::int64_t>(bytes);
     if (total_ > peak_) {
@@ -37,7 +41,7 @@ void* MemoryAccount::take(schedule::MemoryKind kind, std::size_t bytes) {
 
 void MemoryAccount::give_back(schedule::MemoryKind kind, std::size_t bytes, void* block) {
     const std::lock_guard lock(mutex_);
-    unused_[block_size(bytes)].push_back(block);
+    blocks_->give_back(bytes, block);
     held_[static_cast<std::size_t>(kind)] -= static_cast<std::int64_t>(bytes);
     total_ -= static_cast<std::int64_t>(bytes);
     if (keeps_samples_) sample();
@@ -91,8 +95,6 @@ Buffer::Buffer(std::shared_ptr<MemoryAccount> account, schedule::MemoryKind kind
 }
 
 Buffer::~Buffer() { account_->give_back(kind_, bytes_, data_); }
-
-void Buffer::fill_zero() { std::memset(data_, 0, bytes_); }
 
 BufferPointer make_buffer(const std::shared_ptr<MemoryAccount>& account, schedule::MemoryKind kind, std::size_t bytes) {
     return std::make_shared<Buffer>(account, kind, bytes);

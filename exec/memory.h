@@ -18,12 +18,32 @@
 
 namespace exec {
 
-// Counts of one rank, and the blocks it gave back: they are used again for arrays of the same size (every step asks for the same sizes), since a fresh block
-// costs page faults. Arrays may be given back by another rank's thread (a message is, by its receiver), hence the lock.
+// Where arrays lie. Called by one thread at a time.
+class BlockSource {
+public:
+    virtual ~BlockSource() = default;
+    // Null when there is no more.
+    virtual void* take(std::size_t bytes) = 0;
+    virtual void give_back(std::size_t bytes, void* block) = 0;
+};
+
+// Host memory, 64-byte aligned. Blocks given back are used again for arrays of the same size (every step asks for the same sizes), since a fresh block costs
+// page faults.
+class HostBlocks : public BlockSource {
+public:
+    ~HostBlocks() override;
+    void* take(std::size_t bytes) override;
+    void give_back(std::size_t bytes, void* block) override;
+
+private:
+    static std::size_t block_size(std::size_t bytes) { return bytes == 0 ? 64 : (bytes + 63) / 64 * 64; }
+    std::map<std::size_t, std::vector<void*>> unused_;  // by size
+};
+
+// Counts of one rank. Arrays may be given back by another rank's thread (a message is, by its receiver), hence the lock.
 class MemoryAccount {
 public:
-    explicit MemoryAccount(std::string owner) : owner_(std::move(owner)) {}
-    ~MemoryAccount();
+    MemoryAccount(std::string owner, std::shared_ptr<BlockSource> blocks) : owner_(std::move(owner)), blocks_(std::move(blocks)) {}
     MemoryAccount(const MemoryAccount&) = delete;
     MemoryAccount& operator=(const MemoryAccount&) = delete;
 
@@ -42,10 +62,9 @@ public:
 
 private:
     void sample();
-    static std::size_t block_size(std::size_t bytes) { return bytes == 0 ? 64 : (bytes + 63) / 64 * 64; }
 
     const std::string owner_;
-    std::map<std::size_t, std::vector<void*>> unused_;  // by size
+    const std::shared_ptr<BlockSource> blocks_;
     mutable std::mutex mutex_;
     std::array<std::int64_t, schedule::memory_kind_count> held_{}, at_peak_{};
     std::int64_t total_ = 0, peak_ = 0;
@@ -54,7 +73,7 @@ private:
     std::vector<schedule::MemorySample> samples_;
 };
 
-// One counted array, 64-byte aligned. Too little memory is a core::MachineError that says how much was wanted by whom.
+// One counted array, in the backend's memory. Too little memory is a core::MachineError that says how much was wanted by whom.
 class Buffer {
 public:
     Buffer(std::shared_ptr<MemoryAccount> account, schedule::MemoryKind kind, std::size_t bytes);
@@ -69,7 +88,6 @@ public:
     std::int64_t* integers() { return static_cast<std::int64_t*>(data_); }
     std::uint8_t* octets() { return static_cast<std::uint8_t*>(data_); }
     std::span<float> span() { return {data(), floats()}; }
-    void fill_zero();
 
 private:
     std::shared_ptr<MemoryAccount> account_;

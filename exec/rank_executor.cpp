@@ -1,8 +1,6 @@
 #include "exec/rank_executor.h"
 
 #include <algorithm>
-#include <cstring>
-#include <ctime>
 
 #include <fmt/core.h>
 
@@ -23,13 +21,6 @@ namespace {
 
 bool trains(const schedule::RankProgram& list) {
     return std::any_of(list.instructions.begin(), list.instructions.end(), [](const Instruction& i) { return i.kind == InstructionKind::zero_gradients; });
-}
-
-// Time this thread had a core.
-double thread_seconds() {
-    timespec now{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 // A gathered copy lives until the last computation that reads it before it is gathered anew.
@@ -60,29 +51,28 @@ std::vector<std::vector<std::int32_t>> releases_of(const schedule::RankProgram& 
 }  // namespace
 
 RankExecutor::RankExecutor(const schedule::Program& program, const model::ModelGraph& graph, const InputReader& inputs, const RunOptions& options,
-                           Communicator& communicator, const std::vector<StagePlan>& stage_plans, const std::vector<std::string>& activities)
+                           int rank, Backend& backend, const std::vector<StagePlan>& stage_plans)
     : program_(program),
       graph_(graph),
       context_(program.plan.cost_context()),
       inputs_(inputs),
       options_(options),
-      communicator_(communicator),
+      rank_(rank),
+      backend_(backend),
       stage_plans_(stage_plans),
-      activities_(activities),
-      list_(program.classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(communicator.rank())])]),
-      place_(schedule::coordinates_of(program.plan.layout, communicator.rank())),
-      operators_(graph, context_, place_.tensor, options.seed),
-      account_(std::make_shared<MemoryAccount>(fmt::format("rank {}", communicator.rank()))),
+      list_(program.classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)])]),
+      place_(schedule::coordinates_of(program.plan.layout, rank)),
+      account_(std::make_shared<MemoryAccount>(fmt::format("rank {}", rank), backend.blocks())),
       parameter_places_(graph.parameters.size()),
       micro_batches_(program.stages.size()) {
     const std::vector<int> shard_group =
-        schedule::process_group(program.plan.layout, schedule::GroupKind::shard, communicator.rank(), program.plan.effective_shard_degree());
-    const auto piece = static_cast<int>(std::find(shard_group.begin(), shard_group.end(), communicator.rank()) - shard_group.begin());
+        schedule::process_group(program.plan.layout, schedule::GroupKind::shard, rank, program.plan.effective_shard_degree());
+    const auto piece = static_cast<int>(std::find(shard_group.begin(), shard_group.end(), rank) - shard_group.begin());
     std::vector<std::int32_t> bucket_of(graph.parameters.size(), -1);
     buckets_.reserve(list_.buckets.size());
     for (std::size_t b = 0; b < list_.buckets.size(); ++b) {
         const schedule::ParameterBucket& bucket = list_.buckets[b];
-        buckets_.emplace_back(graph, program.plan, bucket, place_.tensor, piece, options.seed, trains(list_), account_);
+        buckets_.emplace_back(graph, program.plan, bucket, place_.tensor, piece, options.seed, trains(list_), account_, backend);
         for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
             const auto parameter = static_cast<std::size_t>(bucket.parameters[i].index);
             parameter_places_[parameter] = {static_cast<std::int32_t>(b), bucket.offsets[i]};
@@ -104,26 +94,23 @@ int RankExecutor::peer_rank(std::int32_t pipeline) const { return schedule::rank
 
 std::size_t RankExecutor::bytes(TensorId id) const { return static_cast<std::size_t>(model::tensor_bytes(graph_, id, context_).value + 0.5); }
 
+core::DataType RankExecutor::type_of(TensorId id) const { return graph_.tensor(id).is_activation ? context_.compute : graph_.tensor(id).type; }
+
 void RankExecutor::step(std::int64_t step, std::vector<InstructionTime>& times) {
     step_ = step;
-    step_loss_ = 0;
-    loss_.reset();
-    for (std::uint32_t i = 0; i < list_.instructions.size(); ++i) {
-        communicator_.set_activity(&activities_[i]);
-        const bool computes = list_.instructions[i].kind == InstructionKind::compute;
-        const double before = computes ? thread_seconds() : 0;
-        const Clock::time_point start = Clock::now();
-        perform(list_.instructions[i]);
-        if (computes) {
-            computing_ += core::Seconds(std::chrono::duration<double>(Clock::now() - start).count());
-            on_core_ += core::Seconds(thread_seconds() - before);
+    if (!backend_.begin_step(step)) {
+        for (std::uint32_t i = 0; i < list_.instructions.size(); ++i) {
+            backend_.begin(i);
+            perform(list_.instructions[i]);
+            for (const std::int32_t bucket : releases_[i]) buckets_[static_cast<std::size_t>(bucket)].release_parameters();
+            backend_.end(i);
         }
-        for (const std::int32_t bucket : releases_[i]) buckets_[static_cast<std::size_t>(bucket)].release_parameters();
-        times.push_back({i, start, Clock::now()});
+        for (auto& stage : micro_batches_)
+            for (MicroBatch& state : stage) state = MicroBatch{};
     }
-    if (is_here(static_cast<std::int32_t>(program_.stages.size()) - 1)) loss_ = step_loss_;
-    for (auto& stage : micro_batches_)
-        for (MicroBatch& state : stage) state = MicroBatch{};
+    backend_.end_step(times);
+    loss_.reset();
+    if (is_here(static_cast<std::int32_t>(program_.stages.size()) - 1)) loss_ = backend_.loss();
 }
 
 void RankExecutor::perform(const Instruction& instruction) {
@@ -132,10 +119,13 @@ void RankExecutor::perform(const Instruction& instruction) {
         case InstructionKind::send: send(instruction); break;
         case InstructionKind::receive: receive(instruction); break;
         case InstructionKind::collective: collective(instruction); break;
-        case InstructionKind::optimizer_step:
+        case InstructionKind::optimizer_step: {
+            std::vector<UpdateRange> ranges;
             for (std::size_t b = 0; b < buckets_.size(); ++b)
-                if (instruction.bucket < 0 || instruction.bucket == static_cast<std::int32_t>(b)) buckets_[b].update(program_.plan.optimizer, step_);
+                if (instruction.bucket < 0 || instruction.bucket == static_cast<std::int32_t>(b)) buckets_[b].list_updates(program_.plan.optimizer, ranges);
+            backend_.update(program_.plan.optimizer, step_, ranges);
             break;
+        }
         case InstructionKind::zero_gradients:
             for (BucketState& bucket : buckets_) bucket.zero_gradients();
             break;
@@ -150,6 +140,7 @@ RankExecutor::MicroBatch& RankExecutor::micro_batch(std::int32_t stage, std::int
     state.extras.resize(static_cast<std::size_t>(plan_of(stage).operators.size()));
     state.kept_gradients.resize(state.extras.size());
     state.place.step = step_;
+    state.place.micro_batch = index;
     const schedule::Plan& plan = program_.plan;
     for (int i = 0; i < plan.micro_batch; ++i)
         state.place.samples.push_back(global_sample(step_, place_.data, plan.layout.data, program_.micro_batches, plan.micro_batch, index, i));
@@ -205,7 +196,7 @@ BufferPointer& RankExecutor::gradient(MicroBatch& state, const StagePlan& plan, 
     if (!buffer) {
         buffer = make_buffer(account_, plan.is_received[storage] ? MemoryKind::communication : MemoryKind::workspace,
                              bytes(TensorId(static_cast<std::int32_t>(storage))));
-        buffer->fill_zero();
+        backend_.fill_zero(buffer->data(), buffer->bytes());
     }
     return buffer;
 }
@@ -213,17 +204,24 @@ BufferPointer& RankExecutor::gradient(MicroBatch& state, const StagePlan& plan, 
 void RankExecutor::read_input(MicroBatch& state, const StagePlan& plan, TensorId id) {
     const auto storage = static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(id.index)]);
     if (state.tensors[storage]) return;
-    Buffer& buffer = *tensor(state, plan, id);
     const auto count = static_cast<std::size_t>(model::element_count(graph_.tensor(id).shape));
-    for (std::size_t i = 0; i < state.place.samples.size(); ++i) {
-        if (graph_.tensor(id).type == core::DataType::int64) inputs_.read(id, state.place.samples[i], std::span(buffer.integers() + i * count, count));
-        else inputs_.read(id, state.place.samples[i], std::span(buffer.data() + i * count, count));
-    }
+    const std::int32_t index = state.place.micro_batch;
+    // May be called for later steps too: nothing of this step is captured.
+    const auto write = [this, id, count, index](std::int64_t step, void* host) {
+        const schedule::Plan& settings = program_.plan;
+        for (int i = 0; i < settings.micro_batch; ++i) {
+            const std::int64_t sample = global_sample(step, place_.data, settings.layout.data, program_.micro_batches, settings.micro_batch, index, i);
+            const std::size_t at = static_cast<std::size_t>(i) * count;
+            if (graph_.tensor(id).type == core::DataType::int64) inputs_.read(id, sample, std::span(static_cast<std::int64_t*>(host) + at, count));
+            else inputs_.read(id, sample, std::span(static_cast<float*>(host) + at, count));
+        }
+    };
+    backend_.read_data(*tensor(state, plan, id), write);
 }
 
-cpu::Operands RankExecutor::operands(MicroBatch& state, const StagePlan& plan, std::int32_t index) {
+Operands RankExecutor::operands(MicroBatch& state, const StagePlan& plan, std::int32_t index) {
     const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
-    cpu::Operands result;
+    Operands result;
     for (const TensorId id : op.inputs) {
         // Stages read their own data: an input that an earlier stage declares is read here too.
         if (graph_.op(graph_.tensor(id).producer).kind == OperatorKind::input) read_input(state, plan, id);
@@ -251,7 +249,7 @@ void RankExecutor::compute(const Instruction& instruction) {
 void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
     const StagePlan& plan = plan_of(instruction.stage);
     const bool is_again = instruction.phase == ComputePhase::recompute;
-    Clock::time_point since = options_.times_operators ? Clock::now() : Clock::time_point();
+    backend_.begin_operators();
     for (std::int32_t i = instruction.operators.begin; i < instruction.operators.end; ++i) {
         const model::Operator& op = graph_.operators[static_cast<std::size_t>(i)];
         const StagePlan::OperatorPlan& own = plan.plan_of(i);
@@ -265,25 +263,17 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
         if (own.extra_bytes > 0 && !extra)
             extra = make_buffer(account_, own.drops_extra_after_forward && !is_again ? MemoryKind::workspace : MemoryKind::activations, own.extra_bytes);
         tensor(state, plan, op.output);
-        cpu::Operands x = operands(state, plan, i);
+        Operands x = operands(state, plan, i);
         for (const model::ParameterId id : op.parameters) {
             const ParameterPlace& at = parameter_places_[static_cast<std::size_t>(id.index)];
-            x.parameters.push_back(buckets_[static_cast<std::size_t>(at.bucket)].parameters() + at.offset);
+            x.parameters.push_back(buckets_[static_cast<std::size_t>(at.bucket)].parameter(at.offset));
         }
-        operators_.forward(model::OperatorId(i), x, state.place);
+        backend_.operators().forward(model::OperatorId(i), x, state.place);
         const model::Tensor& output = graph_.tensor(op.output);
-        if (!is_again && output.consumers.empty() && !output.is_activation) step_loss_ += static_cast<double>(x.output[0]) * static_cast<double>(loss_weight_);
+        if (!is_again && output.consumers.empty() && !output.is_activation) backend_.add_loss(x.output, loss_weight_);
         finish_forward(state, plan, i, is_again);
-        record(i, model::Phase::forward, since);
+        backend_.end_operator(i, model::Phase::forward);
     }
-}
-
-// From the end of the operator before it, so that nothing between operators is lost.
-void RankExecutor::record(std::int32_t op, model::Phase phase, Clock::time_point& since) {
-    if (!options_.times_operators) return;
-    const Clock::time_point now = Clock::now();
-    operator_samples_.push_back({op, static_cast<std::int32_t>(step_), communicator_.rank(), phase, core::Seconds(std::chrono::duration<double>(now - since).count())});
-    since = now;
 }
 
 void RankExecutor::finish_forward(MicroBatch& state, const StagePlan& plan, std::int32_t op, bool is_again) {
@@ -306,14 +296,14 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
                             ? state.kept_gradients[relative]
                             : state.gradients[static_cast<std::size_t>(plan.gradient_storage[static_cast<std::size_t>(op.output.index)])];
     const bool is_loss = op.kind == OperatorKind::cross_entropy;
-    Clock::time_point since = options_.times_operators ? Clock::now() : Clock::time_point();
+    backend_.begin_operators();
     if (op.kind != OperatorKind::input && (dy || (is_loss && phase != ComputePhase::backward_weight))) {
-        cpu::Operands x = operands(state, plan, index);
+        Operands x = operands(state, plan, index);
         const float* gradient_of_output = is_loss ? &loss_weight_ : dy->data();
         if (phase != ComputePhase::backward_weight) {
             for (const model::ParameterId id : op.parameters) {
                 const ParameterPlace& at = parameter_places_[static_cast<std::size_t>(id.index)];
-                x.parameters.push_back(buckets_[static_cast<std::size_t>(at.bucket)].parameters() + at.offset);
+                x.parameters.push_back(buckets_[static_cast<std::size_t>(at.bucket)].parameter(at.offset));
             }
             std::vector<float*> dx;
             const std::int32_t output_gradient = plan.gradient_storage[static_cast<std::size_t>(op.output.index)];
@@ -323,17 +313,17 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
                 const bool is_wanted = plan.has_gradient[t] && plan.gradient_storage[t] != output_gradient;
                 dx.push_back(is_wanted ? gradient(state, plan, id)->data() : nullptr);
             }
-            operators_.backward_input(model::OperatorId(index), x, gradient_of_output, dx, state.place);
-            record(index, model::Phase::backward_input, since);
+            backend_.operators().backward_input(model::OperatorId(index), x, gradient_of_output, dx, state.place);
+            backend_.end_operator(index, model::Phase::backward_input);
         }
         if (phase != ComputePhase::backward_input && !op.parameters.empty()) {
             std::vector<float*> dparameters;
             for (const model::ParameterId id : op.parameters) {
                 const ParameterPlace& at = parameter_places_[static_cast<std::size_t>(id.index)];
-                dparameters.push_back(buckets_[static_cast<std::size_t>(at.bucket)].gradient() + at.offset);
+                dparameters.push_back(buckets_[static_cast<std::size_t>(at.bucket)].gradient(at.offset));
             }
-            operators_.backward_weight(model::OperatorId(index), x, gradient_of_output, dparameters);
-            record(index, model::Phase::backward_weight, since);
+            backend_.operators().backward_weight(model::OperatorId(index), x, gradient_of_output, dparameters);
+            backend_.end_operator(index, model::Phase::backward_weight);
         }
         if (phase == ComputePhase::backward_input && !op.parameters.empty()) state.kept_gradients[relative] = dy;
     }

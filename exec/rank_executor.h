@@ -1,15 +1,12 @@
 // One rank at work: its instructions in list order, on its tensors and buckets, with what it measures.
 #pragma once
 
-#include <chrono>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "exec/backend.h"
 #include "exec/bucket_state.h"
-#include "exec/communicator.h"
-#include "exec/cpu/operators.h"
 #include "exec/data.h"
 #include "exec/memory.h"
 #include "exec/run.h"
@@ -17,18 +14,11 @@
 
 namespace exec {
 
-using Clock = std::chrono::steady_clock;
-
-struct InstructionTime {
-    std::uint32_t instruction = 0;
-    Clock::time_point start, end;
-};
-
 class RankExecutor {
 public:
-    // `stage_plans` by virtual stage, `activities` by instruction; both outlive the executor.
-    RankExecutor(const schedule::Program& program, const model::ModelGraph& graph, const InputReader& inputs, const RunOptions& options,
-                 Communicator& communicator, const std::vector<StagePlan>& stage_plans, const std::vector<std::string>& activities);
+    // `stage_plans` by virtual stage; everything given outlives the executor.
+    RankExecutor(const schedule::Program& program, const model::ModelGraph& graph, const InputReader& inputs, const RunOptions& options, int rank,
+                 Backend& backend, const std::vector<StagePlan>& stage_plans);
 
     // One step; its instruction times are appended to `times`.
     void step(std::int64_t step, std::vector<InstructionTime>& times);
@@ -36,10 +26,6 @@ public:
     std::optional<double> loss() const { return loss_; }
     MemoryAccount& memory() { return *account_; }
     std::vector<BucketState>& buckets() { return buckets_; }
-    std::vector<OperatorSample>& operator_samples() { return operator_samples_; }
-    // Time in instructions that compute, by the clock and on a core.
-    core::Seconds computing() const { return computing_; }
-    core::Seconds on_core() const { return on_core_; }
     int tensor_rank() const { return place_.tensor; }
 
 private:
@@ -47,7 +33,7 @@ private:
     struct MicroBatch {
         std::vector<BufferPointer> tensors, gradients, extras, kept_gradients;
         bool has_forward_input = false, has_backward_input = false;
-        cpu::MicroBatchPlace place;
+        MicroBatchPlace place;
     };
 
     void perform(const schedule::Instruction& instruction);
@@ -62,7 +48,8 @@ private:
     void collective(const schedule::Instruction& instruction);
     void activation_collective(const schedule::Instruction& instruction);
     void bucket_collective(const schedule::Instruction& instruction);
-    void reduce(const schedule::Instruction& instruction, std::span<float> data, Tag key);
+    void reduce(const schedule::Instruction& instruction, core::DataType type, float* data, std::size_t count, Tag key);
+    void reduce(const schedule::Instruction& instruction, const FlatArray& array, Tag key) { reduce(instruction, array.type, array.data, array.count, key); }
 
     MicroBatch& micro_batch(std::int32_t stage, std::int32_t micro_batch);
     void take_over_activations(std::int32_t stage, std::int32_t micro_batch);
@@ -70,10 +57,11 @@ private:
     const StagePlan& plan_of(std::int32_t stage) const { return stage_plans_[static_cast<std::size_t>(stage)]; }
     bool is_here(std::int32_t stage) const;
     std::size_t bytes(model::TensorId tensor) const;
+    core::DataType type_of(model::TensorId tensor) const;
     BufferPointer& tensor(MicroBatch& state, const StagePlan& plan, model::TensorId id);    // made when absent
     BufferPointer& gradient(MicroBatch& state, const StagePlan& plan, model::TensorId id);  // made of zeros when absent
     void read_input(MicroBatch& state, const StagePlan& plan, model::TensorId id);
-    cpu::Operands operands(MicroBatch& state, const StagePlan& plan, std::int32_t op);
+    Operands operands(MicroBatch& state, const StagePlan& plan, std::int32_t op);
     int peer_rank(std::int32_t pipeline) const;
 
     const schedule::Program& program_;
@@ -81,12 +69,11 @@ private:
     const model::CostContext context_;
     const InputReader& inputs_;
     const RunOptions& options_;
-    Communicator& communicator_;
+    const int rank_;
+    Backend& backend_;
     const std::vector<StagePlan>& stage_plans_;
-    const std::vector<std::string>& activities_;
     const schedule::RankProgram& list_;
     const schedule::RankCoordinates place_;
-    const cpu::Operators operators_;
     std::shared_ptr<MemoryAccount> account_;
 
     std::vector<BucketState> buckets_;
@@ -98,12 +85,8 @@ private:
     std::vector<std::vector<std::int32_t>> releases_;     // by instruction: buckets whose gathered parameters go after it
     std::vector<std::vector<MicroBatch>> micro_batches_;  // [stage][micro-batch]
     std::int64_t step_ = 0;
-    double step_loss_ = 0;
     float loss_weight_ = 1;
     std::optional<double> loss_;
-    void record(std::int32_t op, model::Phase phase, Clock::time_point& since);
-    std::vector<OperatorSample> operator_samples_;
-    core::Seconds computing_, on_core_;
 };
 
 }  // namespace exec

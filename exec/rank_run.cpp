@@ -4,6 +4,7 @@
 
 #include <fmt/core.h>
 
+#include "exec/cpu/backend.h"
 #include "exec/cpu/cores.h"
 #include "exec/cpu/kernels.h"
 
@@ -52,7 +53,8 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
     const auto rank_class = static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(communicator.rank())]);
     const std::vector<std::string>& activities = preparation.activities[rank_class];
     cpu::stay_on_core(core, cores);
-    RankExecutor executor(program, graph, inputs, options, communicator, preparation.stage_plans, activities);
+    cpu::CpuBackend backend(program, graph, options, communicator, activities);
+    RankExecutor executor(program, graph, inputs, options, communicator.rank(), backend, preparation.stage_plans);
     for (int step = 0; step < options.steps; ++step) {
         barrier(communicator, static_cast<std::uint64_t>(step));
         record.begins.push_back(Clock::now());
@@ -63,9 +65,9 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
     }
     barrier(communicator, static_cast<std::uint64_t>(options.steps));
     record.samples = executor.memory().stop_samples();
-    record.computing = executor.computing().value;
-    record.on_core = executor.on_core().value;
-    record.operator_samples = std::move(executor.operator_samples());
+    record.computing = backend.computing().value;
+    record.on_core = backend.on_core().value;
+    record.operator_samples = std::move(backend.operator_samples());
     record.peak = executor.memory().peak();
     record.at_peak = executor.memory().at_peak();
     if (before_end) before_end(executor);

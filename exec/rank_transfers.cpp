@@ -1,11 +1,6 @@
 // What a rank exchanges with others: boundary tensors, partial sums of tensor parallelism, buckets.
-#include <algorithm>
-#include <cstring>
-
 #include "exec/collective.h"
-#include "exec/cpu/kernels.h"
 #include "exec/rank_executor.h"
-#include "schedule/collective/rounds.h"
 
 namespace exec {
 
@@ -40,8 +35,7 @@ void RankExecutor::send(const Instruction& instruction) {
         const auto storage = static_cast<std::size_t>(is_forward ? plan.storage[t] : plan.gradient_storage[t]);
         const BufferPointer buffer = is_forward ? state.tensors[storage] : gradient(state, plan, id);
         core::require(buffer != nullptr, "a tensor is there when it is sent");
-        // The message keeps the array until the receiver has read it.
-        communicator_.start_send(peer_rank(instruction.peer), tag++, buffer->span(), buffer);
+        backend_.send(peer_rank(instruction.peer), tag++, buffer);
         if (!is_forward) state.gradients[storage].reset();
         else if (!plan.is_saved[storage]) state.tensors[storage].reset();
     }
@@ -55,25 +49,16 @@ void RankExecutor::receive(const Instruction& instruction) {
     Tag tag = tag_of(false, 0, instruction.payload, static_cast<std::uint64_t>(boundary), static_cast<std::uint64_t>(instruction.micro_batch));
     for (const TensorId id : program_.tensor_lists[static_cast<std::size_t>(instruction.tensors)]) {
         BufferPointer buffer = make_buffer(account_, MemoryKind::activations, bytes(id));
-        communicator_.receive(peer_rank(instruction.peer), tag++, buffer->span(), Arrival::overwrites);
+        backend_.receive(peer_rank(instruction.peer), tag++, *buffer);
         const auto t = static_cast<std::size_t>(id.index);
         if (is_forward) state.tensors[static_cast<std::size_t>(plan.storage[t])] = std::move(buffer);
         else state.gradients[static_cast<std::size_t>(plan.gradient_storage[t])] = std::move(buffer);
     }
 }
 
-void RankExecutor::reduce(const Instruction& instruction, std::span<float> data, Tag tag) {
-    const std::vector<int> members = schedule::members_of(program_, communicator_.rank(), instruction);
-    if (members.size() < 2) return;
-    const auto size = static_cast<int>(members.size());
-    const int per_node = options_.ranks_per_node > 0 ? options_.ranks_per_node : program_.plan.layout.ranks();
-    const schedule::CollectiveAlgorithm& algorithm =
-        schedule::select_collective(program_.plan.collective, instruction.collective, size, per_node, instruction.bytes);
-    const schedule::Rounds rounds = algorithm.rounds(instruction.collective, size, per_node);
-    if (instruction.collective == CollectiveKind::reduce_scatter || instruction.collective == CollectiveKind::all_gather)
-        for (int r = 0; r < size; ++r)
-            core::require(rounds.owned_piece[static_cast<std::size_t>(r)] == r, "member i of a group owns piece i of what is scattered or gathered");
-    exec::perform(communicator_, rounds, members, data, tag);
+void RankExecutor::reduce(const Instruction& instruction, core::DataType type, float* data, std::size_t count, Tag tag) {
+    const std::vector<int> members = schedule::members_of(program_, rank_, instruction);
+    if (members.size() > 1) backend_.collective(instruction, members, type, data, count, tag);
 }
 
 void RankExecutor::collective(const Instruction& instruction) {
@@ -83,9 +68,9 @@ void RankExecutor::collective(const Instruction& instruction) {
         case PayloadKind::parameter:
         case PayloadKind::parameter_gradient: bucket_collective(instruction); break;
         case PayloadKind::loss: {
-            auto value = static_cast<float>(step_loss_);
-            reduce(instruction, {&value, 1}, tag_of(true, static_cast<std::uint64_t>(instruction.group), instruction.payload, 0, 0));
-            step_loss_ = static_cast<double>(value);
+            const std::vector<int> members = schedule::members_of(program_, rank_, instruction);
+            if (members.size() > 1)
+                backend_.reduce_loss(instruction, members, tag_of(true, static_cast<std::uint64_t>(instruction.group), instruction.payload, 0, 0));
             break;
         }
         case PayloadKind::none: core::require(false, "a collective carries something"); break;
@@ -100,10 +85,13 @@ void RankExecutor::activation_collective(const Instruction& instruction) {
     const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
     const Tag tag = tag_of(true, static_cast<std::uint64_t>(instruction.group), instruction.payload, static_cast<std::uint64_t>(index),
                            static_cast<std::uint64_t>(instruction.micro_batch));
-    const auto own_piece = [&](std::span<float> whole) {
-        const PieceRange range = piece_range(whole.size(), context_.tensor_parallel, place_.tensor, 1);
-        return whole.subspan(range.begin, range.end - range.begin);
+    // This rank's piece of an array that the group shares, in bytes.
+    const auto own_piece = [&](const Buffer& whole) { return piece_range(whole.bytes(), context_.tensor_parallel, place_.tensor, 1); };
+    const auto place_of_piece = [&](Buffer& whole) { return reinterpret_cast<char*>(whole.data()) + own_piece(whole).begin; };
+    const auto reduce_tensor = [&](Buffer& buffer, core::DataType type) {
+        reduce(instruction, type, buffer.data(), buffer.bytes() / static_cast<std::size_t>(core::size_of(type).value), tag);
     };
+    const core::DataType type = type_of(op.output);
     if (instruction.payload == PayloadKind::activation) {
         take_over_activations(instruction.stage, instruction.micro_batch);
         const auto input = static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.inputs[0].index)]);
@@ -111,22 +99,22 @@ void RankExecutor::activation_collective(const Instruction& instruction) {
         if (op.kind == OperatorKind::loss_statistics) {
             const BufferPointer part = state.tensors[output];
             const BufferPointer all = make_buffer(account_, MemoryKind::activations, part->bytes() * static_cast<std::size_t>(context_.tensor_parallel));
-            std::memcpy(own_piece(all->span()).data(), part->data(), part->bytes());
-            reduce(instruction, all->span(), tag);
+            backend_.copy(place_of_piece(*all), part->data(), part->bytes());
+            reduce_tensor(*all, type);
             state.tensors[output] = all;
             return;
         }
         if (instruction.collective == CollectiveKind::all_reduce) {
-            reduce(instruction, state.tensors[input]->span(), tag);  // in place: the output is a view
+            reduce_tensor(*state.tensors[input], type);  // in place: the output is a view
         } else if (instruction.collective == CollectiveKind::all_gather) {
             Buffer& whole = *tensor(state, plan, op.output);
-            std::memcpy(own_piece(whole.span()).data(), state.tensors[input]->data(), state.tensors[input]->bytes());
-            reduce(instruction, whole.span(), tag);
+            backend_.copy(place_of_piece(whole), state.tensors[input]->data(), state.tensors[input]->bytes());
+            reduce_tensor(whole, type);
         } else {
             const BufferPointer whole = state.tensors[input];
-            reduce(instruction, whole->span(), tag);
+            reduce_tensor(*whole, type);
             Buffer& share = *tensor(state, plan, op.output);
-            std::memcpy(share.data(), own_piece(whole->span()).data(), share.bytes());
+            backend_.copy(share.data(), place_of_piece(*whole), share.bytes());
         }
         const bool is_gathered_for_weights = instruction.phase == ComputePhase::recompute && !plan.plan_of(index).is_recomputed;
         if (!is_gathered_for_weights) finish_forward(state, plan, index, instruction.phase == ComputePhase::recompute);
@@ -139,13 +127,15 @@ void RankExecutor::activation_collective(const Instruction& instruction) {
     core::require(dy != nullptr, "a gradient is there before its collective");
     if (instruction.collective == CollectiveKind::all_gather) {
         const BufferPointer whole = gradient(state, plan, op.inputs[0]);
-        std::memcpy(own_piece(whole->span()).data(), dy->data(), dy->bytes());
-        reduce(instruction, whole->span(), tag);
+        backend_.copy(place_of_piece(*whole), dy->data(), dy->bytes());
+        reduce_tensor(*whole, type);
     } else {
-        reduce(instruction, dy->span(), tag);
+        reduce_tensor(*dy, type);
         if (input != output) {
-            const std::span<float> sum = instruction.collective == CollectiveKind::reduce_scatter ? own_piece(dy->span()) : dy->span();
-            cpu::kernels().accumulate(static_cast<std::int64_t>(sum.size()), sum.data(), gradient(state, plan, op.inputs[0])->data());
+            const bool is_scattered = instruction.collective == CollectiveKind::reduce_scatter;
+            const PieceRange range = is_scattered ? own_piece(*dy) : PieceRange{0, dy->bytes()};
+            backend_.accumulate(type, static_cast<std::int64_t>((range.end - range.begin) / static_cast<std::size_t>(core::size_of(type).value)),
+                                reinterpret_cast<const char*>(dy->data()) + range.begin, gradient(state, plan, op.inputs[0])->data());
         }
     }
     finish_backward(state, plan, index, instruction.phase);

@@ -98,7 +98,7 @@ ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Pl
                 context.mask_keys.resize(graph.operators.size());
                 for (std::int32_t op = 0; op < operators; ++op)
                     for (const std::int64_t sample : samples)
-                        context.mask_keys[static_cast<std::size_t>(op)].push_back(cpu::mask_key(options.seed, step, op, sample));
+                        context.mask_keys[static_cast<std::size_t>(op)].push_back(mask_key(options.seed, step, op, sample));
                 read_data(context, inputs, samples);
                 for (std::int32_t op = 0; op < operators; ++op) reference::forward(context, model::OperatorId(op));
                 for (const model::Tensor& tensor : graph.tensors)

@@ -34,13 +34,14 @@ public:
 
     void add(BucketState& bucket, int tensor_degree, int tensor_rank) {
         const std::lock_guard lock(mutex_);
-        bucket.for_each_owned([&](model::ParameterId id, std::int64_t first, const float* values, const float* gradients, std::int64_t count, std::size_t) {
-            const auto p = static_cast<std::size_t>(id.index);
-            for (const ElementRun& run : element_runs(graph_.parameter(id), tensor_degree, tensor_rank)) {
-                const std::int64_t begin = std::max(run.local, first), end = std::min(run.local + run.count, first + count);
+        for (const BucketState::Owned& own : bucket.owned()) {
+            const auto p = static_cast<std::size_t>(own.parameter.index);
+            for (const ElementRun& run : element_runs(graph_.parameter(own.parameter), tensor_degree, tensor_rank)) {
+                const std::int64_t begin = std::max(run.local, own.first);
+                const std::int64_t end = std::min(run.local + run.count, own.first + static_cast<std::int64_t>(own.values.size()));
                 for (std::int64_t i = begin; i < end; ++i) {
-                    const auto at = static_cast<std::size_t>(run.global + i - run.local);
-                    const float value = values[i - first], gradient = gradients[i - first];
+                    const auto at = static_cast<std::size_t>(run.global + i - run.local), from = static_cast<std::size_t>(i - own.first);
+                    const float value = own.values[from], gradient = own.gradients[from];
                     if (is_filled_[p][at]) {
                         const double scale = std::max(1e-6, std::abs(static_cast<double>(result_.parameters[p][at])));
                         result_.largest_copy_difference = std::max(
@@ -51,7 +52,7 @@ public:
                     is_filled_[p][at] = 1;
                 }
             }
-        });
+        }
     }
 
 private:

@@ -144,12 +144,6 @@ Operators::Classes Operators::classes_of(model::TensorId logits) const {
     return {sizes.rows, sizes.columns, first, std::clamp<std::int64_t>(whole - first, 0, sizes.columns)};
 }
 
-std::uint64_t mask_key(std::uint64_t seed, std::int64_t step, std::int64_t op, std::int64_t sample) {
-    std::uint64_t key = core::mix64(seed + 1);
-    for (const std::int64_t part : {step, op, sample}) key = core::mix64(key + static_cast<std::uint64_t>(part));
-    return key;
-}
-
 std::uint64_t Operators::random_key(model::OperatorId id, const MicroBatchPlace& place, std::int64_t sample) const {
     return mask_key(seed_, place.step, id.index, place.samples[static_cast<std::size_t>(sample)]);
 }

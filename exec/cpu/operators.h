@@ -7,38 +7,21 @@
 #include <string>
 #include <vector>
 
+#include "exec/backend.h"
 #include "model/cost.h"
 #include "model/model_graph.h"
 
 namespace exec::cpu {
 
-// Arrays of an operator on this rank, row-major, tensors as model::tensor_bytes counts them. Ids are 64-bit integers behind the same pointers.
-struct Operands {
-    std::vector<float*> inputs;  // null where nothing needs the values (backward)
-    float* output = nullptr;
-    std::vector<const float*> parameters;
-    void* extra = nullptr;  // of model::saved_for_backward(...).extra bytes
-};
-
-// The place of a micro-batch in training: what random masks depend on.
-struct MicroBatchPlace {
-    std::int64_t step = 0;
-    std::vector<std::int64_t> samples;  // global numbers
-};
-
-// What a random mask of an operator starts from: the same whatever the plan.
-std::uint64_t mask_key(std::uint64_t seed, std::int64_t step, std::int64_t op, std::int64_t sample);
-
-class Operators {
+class Operators : public OperatorKernels {
 public:
     Operators(const model::ModelGraph& graph, const model::CostContext& context, int tensor_rank, std::uint64_t seed);
 
-    // `statistics_blocks`: of how many ranks cross_entropy's statistics hold the parts.
-    void forward(model::OperatorId op, const Operands& operands, const MicroBatchPlace& place) const;
-    // Adds to the gradients of the inputs; null where none is wanted. cross_entropy takes dy = one number, the weight of its micro-batch.
-    void backward_input(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dx, const MicroBatchPlace& place) const;
-    // Adds to the gradients of the parameters.
-    void backward_weight(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dparameters) const;
+    void forward(model::OperatorId op, const Operands& operands, const MicroBatchPlace& place) const override;
+    // cross_entropy takes dy = one number in host memory, the weight of its micro-batch.
+    void backward_input(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dx,
+                        const MicroBatchPlace& place) const override;
+    void backward_weight(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dparameters) const override;
 
     // Why this operator cannot run here ("relative position bias"), or empty.
     static std::string obstacle(const model::ModelGraph& graph, const model::Operator& op);

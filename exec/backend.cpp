@@ -1,0 +1,17 @@
+#include "exec/backend.h"
+
+#include "core/random.h"
+
+namespace exec {
+
+std::uint64_t mask_key(std::uint64_t seed, std::int64_t step, std::int64_t op, std::int64_t sample) {
+    std::uint64_t key = core::mix64(seed + 1);
+    for (const std::int64_t part : {step, op, sample}) key = core::mix64(key + static_cast<std::uint64_t>(part));
+    return key;
+}
+
+float* element_at(core::DataType type, float* array, std::int64_t element) {
+    return reinterpret_cast<float*>(reinterpret_cast<char*>(array) + element * static_cast<std::int64_t>(core::size_of(type).value));
+}
+
+}  // namespace exec

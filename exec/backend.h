@@ -1,0 +1,123 @@
+// What a rank's interpreter needs of the hardware it drives: memory, arithmetic, order, clocks and exchange. exec/cpu performs every call before it returns;
+// exec/cuda puts it on the stream of the instruction at work and returns at once.
+//
+// Addresses are in the backend's own memory and may mean nothing to the host. They are passed as float* whatever the elements are: fp32 on the CPU, the plan's
+// precision on a GPU, 64-bit integers for ids.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/data_type.h"
+#include "exec/communicator.h"
+#include "exec/memory.h"
+#include "exec/run.h"
+#include "model/model_graph.h"
+#include "schedule/program.h"
+
+namespace exec {
+
+using Clock = std::chrono::steady_clock;
+
+// Arrays of an operator on this rank, row-major, tensors as model::tensor_bytes counts them.
+struct Operands {
+    std::vector<float*> inputs;  // null where nothing needs the values (backward)
+    float* output = nullptr;
+    std::vector<const float*> parameters;
+    void* extra = nullptr;  // of model::saved_for_backward(...).extra bytes
+};
+
+// The place of a micro-batch in training: what random masks depend on.
+struct MicroBatchPlace {
+    std::int64_t step = 0;
+    std::int32_t micro_batch = 0;
+    std::vector<std::int64_t> samples;  // global numbers
+};
+
+// What a random mask of an operator starts from: the same whatever the plan and the backend.
+std::uint64_t mask_key(std::uint64_t seed, std::int64_t step, std::int64_t op, std::int64_t sample);
+
+// Arithmetic of one operator of the graph on one rank.
+class OperatorKernels {
+public:
+    virtual ~OperatorKernels() = default;
+    virtual void forward(model::OperatorId op, const Operands& operands, const MicroBatchPlace& place) const = 0;
+    // Adds to the gradients of the inputs; null where none is wanted. cross_entropy takes dy = one number in host memory, the weight of its micro-batch.
+    virtual void backward_input(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dx,
+                                const MicroBatchPlace& place) const = 0;
+    // Adds to the gradients of the parameters.
+    virtual void backward_weight(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dparameters) const = 0;
+};
+
+// The address of an element of an array in the backend's memory.
+float* element_at(core::DataType type, float* array, std::int64_t element);
+
+// What a rank updates of one parameter. Counts are of elements; null where the plan keeps no such array.
+struct UpdateRange {
+    float* parameter = nullptr;        // in the parameters' precision
+    const float* gradient = nullptr;   // in the gradients' precision
+    float *master = nullptr, *first = nullptr, *second = nullptr;  // fp32
+    std::int64_t count = 0;
+    double weight_decay = 0;
+};
+
+struct InstructionTime {
+    std::uint32_t instruction = 0;
+    Clock::time_point start, end;
+};
+
+class Backend {
+public:
+    virtual ~Backend() = default;
+
+    virtual std::shared_ptr<BlockSource> blocks() = 0;
+    virtual const OperatorKernels& operators() const = 0;
+
+    // Between begin_step and end_step, in list order: every call belongs to the instruction begun last. A backend that can perform the whole step by itself, as
+    // it was performed before, does so in begin_step and says true: then nothing else is called but end_step.
+    virtual bool begin_step(std::int64_t step) = 0;
+    virtual void begin(std::uint32_t instruction) = 0;
+    virtual void end(std::uint32_t instruction) = 0;
+    // Waits for the step; appends the times of its instructions, in list order.
+    virtual void end_step(std::vector<InstructionTime>& times) = 0;
+
+    // RunOptions::times_operators: from the end of the operator before it (or begin_operators), so that nothing between operators is lost.
+    virtual void begin_operators() = 0;
+    virtual void end_operator(std::int32_t op, model::Phase phase) = 0;
+    virtual std::vector<OperatorSample>& operator_samples() = 0;
+
+    // Arrays. `write` fills host memory of the buffer's size for a step; it may be called again for later steps.
+    virtual void fill_zero(void* data, std::size_t bytes) = 0;
+    virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
+    virtual void accumulate(core::DataType type, std::int64_t count, const void* x, void* y) = 0;  // y += x
+    virtual void read_data(Buffer& into, std::function<void(std::int64_t step, void* host)> write) = 0;
+    // For set-up and results, outside steps: fp32 on the host's side, `type` on the backend's.
+    virtual void upload(core::DataType type, std::span<const float> values, void* to) = 0;
+    virtual void download(core::DataType type, const void* from, std::span<float> values) = 0;
+
+    virtual void update(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges) = 0;
+
+    // Of the step's loss: the value at `loss` counts with `weight`. Read after end_step.
+    virtual void add_loss(const float* loss, float weight) = 0;
+    virtual double loss() = 0;
+
+    // Exchange. A send keeps `data` until it is taken. Equal tags on both sides; a collective is in place, `members` in group order, this member's piece of what
+    // is gathered or scattered at its place.
+    virtual void send(int peer, Tag tag, const BufferPointer& data) = 0;
+    virtual void receive(int peer, Tag tag, Buffer& into) = 0;
+    virtual void collective(const schedule::Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count,
+                            Tag tag) = 0;
+    virtual void reduce_loss(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag) = 0;
+
+    // Time in instructions that compute, by the clock and on a core or device.
+    virtual core::Seconds computing() const = 0;
+    virtual core::Seconds on_core() const = 0;
+};
+
+}  // namespace exec

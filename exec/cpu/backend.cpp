@@ -1,0 +1,131 @@
+#include "exec/cpu/backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <ctime>
+
+#include "core/diagnostics.h"
+#include "exec/collective.h"
+#include "exec/cpu/kernels.h"
+#include "schedule/collective/rounds.h"
+
+namespace exec::cpu {
+
+using schedule::CollectiveKind;
+using schedule::Instruction;
+using schedule::InstructionKind;
+
+namespace {
+
+// Time this thread had a core.
+double thread_seconds() {
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+core::Seconds between(Clock::time_point start, Clock::time_point end) { return core::Seconds(std::chrono::duration<double>(end - start).count()); }
+
+}  // namespace
+
+CpuBackend::CpuBackend(const schedule::Program& program, const model::ModelGraph& graph, const RunOptions& options, Communicator& communicator,
+                       const std::vector<std::string>& activities)
+    : program_(program),
+      list_(program.classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(communicator.rank())])]),
+      options_(options),
+      communicator_(communicator),
+      activities_(activities),
+      operators_(graph, program.plan.cost_context(), schedule::coordinates_of(program.plan.layout, communicator.rank()).tensor, options.seed),
+      blocks_(std::make_shared<HostBlocks>()) {}
+
+bool CpuBackend::begin_step(std::int64_t step) {
+    step_ = step;
+    loss_ = 0;
+    times_.clear();
+    return false;
+}
+
+void CpuBackend::begin(std::uint32_t instruction) {
+    communicator_.set_activity(&activities_[instruction]);
+    if (list_.instructions[instruction].kind == InstructionKind::compute) core_time_ = thread_seconds();
+    times_.push_back({instruction, Clock::now(), {}});
+}
+
+void CpuBackend::end(std::uint32_t instruction) {
+    InstructionTime& time = times_.back();
+    time.end = Clock::now();
+    if (list_.instructions[instruction].kind != InstructionKind::compute) return;
+    computing_ += between(time.start, time.end);
+    on_core_ += core::Seconds(thread_seconds() - core_time_);
+}
+
+void CpuBackend::end_step(std::vector<InstructionTime>& times) { times.insert(times.end(), times_.begin(), times_.end()); }
+
+void CpuBackend::begin_operators() {
+    if (options_.times_operators) operator_begin_ = Clock::now();
+}
+
+void CpuBackend::end_operator(std::int32_t op, model::Phase phase) {
+    if (!options_.times_operators) return;
+    const Clock::time_point now = Clock::now();
+    operator_samples_.push_back({op, static_cast<std::int32_t>(step_), communicator_.rank(), phase, between(operator_begin_, now)});
+    operator_begin_ = now;
+}
+
+void CpuBackend::fill_zero(void* data, std::size_t bytes) { std::memset(data, 0, bytes); }
+
+void CpuBackend::copy(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+
+void CpuBackend::accumulate(core::DataType, std::int64_t count, const void* x, void* y) {
+    kernels().accumulate(count, static_cast<const float*>(x), static_cast<float*>(y));
+}
+
+void CpuBackend::read_data(Buffer& into, std::function<void(std::int64_t step, void* host)> write) { write(step_, into.data()); }
+
+void CpuBackend::upload(core::DataType, std::span<const float> values, void* to) { std::memcpy(to, values.data(), values.size_bytes()); }
+
+void CpuBackend::download(core::DataType, const void* from, std::span<float> values) { std::memcpy(values.data(), from, values.size_bytes()); }
+
+void CpuBackend::update(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges) {
+    const Kernels& k = kernels();
+    AdamStep adam{};
+    adam.learning_rate = static_cast<float>(optimizer.learning_rate);
+    adam.beta1 = static_cast<float>(optimizer.beta1);
+    adam.beta2 = static_cast<float>(optimizer.beta2);
+    adam.epsilon = static_cast<float>(optimizer.epsilon);
+    adam.correction1 = static_cast<float>(1.0 - std::pow(optimizer.beta1, static_cast<double>(step + 1)));
+    adam.correction2 = static_cast<float>(1.0 - std::pow(optimizer.beta2, static_cast<double>(step + 1)));
+    adam.is_decoupled = optimizer.kind == schedule::OptimizerKind::adamw;
+    for (const UpdateRange& range : ranges) {
+        adam.weight_decay = static_cast<float>(range.weight_decay);
+        if (optimizer.kind == schedule::OptimizerKind::sgd)
+            k.sgd(range.count, adam.learning_rate, static_cast<float>(optimizer.momentum), adam.weight_decay, range.gradient, range.parameter, range.first);
+        else k.adam(range.count, adam, range.gradient, range.parameter, range.first, range.second);
+    }
+}
+
+// The message keeps the array until the receiver has read it.
+void CpuBackend::send(int peer, Tag tag, const BufferPointer& data) { communicator_.start_send(peer, tag, data->span(), data); }
+
+void CpuBackend::receive(int peer, Tag tag, Buffer& into) { communicator_.receive(peer, tag, into.span(), Arrival::overwrites); }
+
+void CpuBackend::collective(const Instruction& instruction, const std::vector<int>& members, core::DataType, float* data, std::size_t count, Tag tag) {
+    const auto size = static_cast<int>(members.size());
+    const int per_node = options_.ranks_per_node > 0 ? options_.ranks_per_node : program_.plan.layout.ranks();
+    const schedule::CollectiveAlgorithm& algorithm =
+        schedule::select_collective(program_.plan.collective, instruction.collective, size, per_node, instruction.bytes);
+    const schedule::Rounds rounds = algorithm.rounds(instruction.collective, size, per_node);
+    if (instruction.collective == CollectiveKind::reduce_scatter || instruction.collective == CollectiveKind::all_gather)
+        for (int r = 0; r < size; ++r)
+            core::require(rounds.owned_piece[static_cast<std::size_t>(r)] == r, "member i of a group owns piece i of what is scattered or gathered");
+    exec::perform(communicator_, rounds, members, {data, count}, tag);
+}
+
+void CpuBackend::reduce_loss(const Instruction& instruction, const std::vector<int>& members, Tag tag) {
+    auto value = static_cast<float>(loss_);
+    collective(instruction, members, core::DataType::fp32, &value, 1, tag);
+    loss_ = static_cast<double>(value);
+}
+
+}  // namespace exec::cpu

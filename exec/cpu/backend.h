@@ -1,0 +1,69 @@
+// The backend of one rank on a processor: every call is done when it returns, in this thread, on host memory, in fp32.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "exec/backend.h"
+#include "exec/cpu/operators.h"
+
+namespace exec::cpu {
+
+class CpuBackend : public Backend {
+public:
+    // `activities` by instruction of this rank's list; everything given outlives the backend.
+    CpuBackend(const schedule::Program& program, const model::ModelGraph& graph, const RunOptions& options, Communicator& communicator,
+               const std::vector<std::string>& activities);
+
+    std::shared_ptr<BlockSource> blocks() override { return blocks_; }
+    const OperatorKernels& operators() const override { return operators_; }
+
+    bool begin_step(std::int64_t step) override;
+    void begin(std::uint32_t instruction) override;
+    void end(std::uint32_t instruction) override;
+    void end_step(std::vector<InstructionTime>& times) override;
+
+    void begin_operators() override;
+    void end_operator(std::int32_t op, model::Phase phase) override;
+    std::vector<OperatorSample>& operator_samples() override { return operator_samples_; }
+
+    void fill_zero(void* data, std::size_t bytes) override;
+    void copy(void* to, const void* from, std::size_t bytes) override;
+    void accumulate(core::DataType type, std::int64_t count, const void* x, void* y) override;
+    void read_data(Buffer& into, std::function<void(std::int64_t step, void* host)> write) override;
+    void upload(core::DataType type, std::span<const float> values, void* to) override;
+    void download(core::DataType type, const void* from, std::span<float> values) override;
+
+    void update(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges) override;
+
+    void add_loss(const float* loss, float weight) override { loss_ += static_cast<double>(*loss) * static_cast<double>(weight); }
+    double loss() override { return loss_; }
+
+    void send(int peer, Tag tag, const BufferPointer& data) override;
+    void receive(int peer, Tag tag, Buffer& into) override;
+    void collective(const schedule::Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count,
+                    Tag tag) override;
+    void reduce_loss(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag) override;
+
+    core::Seconds computing() const override { return computing_; }
+    core::Seconds on_core() const override { return on_core_; }
+
+private:
+    const schedule::Program& program_;
+    const schedule::RankProgram& list_;
+    const RunOptions& options_;
+    Communicator& communicator_;
+    const std::vector<std::string>& activities_;
+    const Operators operators_;
+    const std::shared_ptr<BlockSource> blocks_;
+    std::int64_t step_ = 0;
+    double loss_ = 0;
+    std::vector<InstructionTime> times_;
+    Clock::time_point operator_begin_;
+    double core_time_ = 0;  // of this thread when the instruction began
+    std::vector<OperatorSample> operator_samples_;
+    core::Seconds computing_, on_core_;
+};
+
+}  // namespace exec::cpu
