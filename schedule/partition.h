@@ -30,4 +30,8 @@ std::optional<PartitionSolution> partition_contiguous(const PartitionProblem& pr
 // The plan's own partition, or when it is empty the exact one that balances FLOPs of forward and backward over the virtual stages.
 std::optional<Partition> complete_partition(const Plan& plan, const model::ModelGraph& graph);
 
+// As frameworks place stages that count layers, not FLOPs: equal numbers of layers, the embedding with the first stage and the head with the last; where layers + 2
+// divide evenly, the first and last stage hold one layer less (embedding and head count as one each). Nothing when neither divides.
+std::optional<Partition> partition_by_layers(const model::ModelGraph& graph, int stages);
+
 }  // namespace schedule

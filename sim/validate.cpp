@@ -11,7 +11,9 @@
 
 #include "cluster/load.h"
 #include "model/load.h"
+#include "schedule/partition.h"
 #include "schedule/plan_file.h"
+#include "sim/cost/framework.h"
 #include "sim/evaluate.h"
 #include "sim/published_run.h"
 
@@ -49,7 +51,10 @@ void predict(const PublishedRun& run, const CostConstants& constants, ScoredRow&
     EvaluateOptions options;
     options.constants = constants;
     options.most_micro_batches = 4 * run.plan.layout.pipeline * run.plan.virtual_stages;
-    const std::optional<Evaluation> evaluation = evaluate(*graph, *cluster, run.plan, plan_diagnostics, options);
+    schedule::Plan plan = run.plan;
+    if (framework_traits(plan.framework, constants).splits_by_layers)
+        if (std::optional<schedule::Partition> partition = schedule::partition_by_layers(*graph, plan.stages())) plan.partition = std::move(*partition);
+    const std::optional<Evaluation> evaluation = evaluate(*graph, *cluster, plan, plan_diagnostics, options);
     if (!evaluation) return refuse(row, PredictionStatus::unsupported, first_error(plan_diagnostics));
     row.predicted = evaluation->step_time;
     core::Bytes peak;

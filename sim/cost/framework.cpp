@@ -50,6 +50,7 @@ FrameworkTraits graph_compiler(const CostConstants& c) {
     traits.memory_passes = c.passes_xla;
     traits.dispatch = core::microseconds(3);
     traits.overlaps_reduction = traits.overlaps_parameter_gathering = false;
+    traits.splits_by_layers = false;
     return traits;
 }
 

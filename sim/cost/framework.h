@@ -51,6 +51,7 @@ struct FrameworkTraits {
     int update_kernels_per_tensor = 10;
 
     // Transfers between pipeline stages.
+    bool splits_by_layers = true;                   // stages hold equal numbers of layers; false: balanced by cost
     bool blocks_on_transfers = false;               // compute waits while a message is sent
     bool scatters_activations = false;              // each tensor-parallel rank sends its share only (arXiv 2104.04473, section 4.1) ...
     bool scatters_gradients = false;                // ... also on the way back

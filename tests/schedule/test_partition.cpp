@@ -102,3 +102,22 @@ TEST_CASE("an automatic partition gives the stage with the head fewer layers") {
     plan.partition.first_units = {0, 5};
     CHECK(complete_partition(plan, *graph)->first_units == std::vector<std::int32_t>{0, 5});
 }
+
+TEST_CASE("counted by layers, stages hold equal numbers or the first and the last one less") {
+    core::Diagnostics diagnostics;
+    const std::optional<model::ModelGraph> graph = model::load_model(std::string("gpt2-large"), {}, diagnostics);  // embedding, 36 layers, head
+    REQUIRE(graph);
+    using Units = std::vector<std::int32_t>;
+    CHECK(partition_by_layers(*graph, 4)->first_units == Units{0, 10, 19, 28});
+    CHECK(partition_by_layers(*graph, 1)->first_units == Units{0});
+    CHECK_FALSE(partition_by_layers(*graph, 5));
+    // 38 = 36 + 2: the embedding and the head are a stage's share each.
+    const std::optional<Partition> thirty_eight = partition_by_layers(*graph, 38);
+    REQUIRE(thirty_eight);
+    for (std::int32_t s = 0; s < 38; ++s) CHECK(thirty_eight->first_units[static_cast<std::size_t>(s)] == s);
+    // 19 stages of two: embedding and one layer, ..., one layer and head.
+    const std::optional<Partition> nineteen = partition_by_layers(*graph, 19);
+    REQUIRE(nineteen);
+    CHECK(nineteen->first_units[1] == 2);
+    CHECK(nineteen->first_units[18] == 36);
+}
