@@ -14,6 +14,7 @@ namespace schedule {
 struct RelativeStageCost {
     double forward = 1, backward_input = 1, backward_weight = 1;
     double memory_forward = 1, memory_backward_input = 0, memory_backward_weight = -1;
+    bool operator==(const RelativeStageCost&) const = default;
 };
 
 // What a generator may ask: the shape, and for run-time policies (SMP interleaved) and time-aware ones the relative costs.
@@ -22,7 +23,7 @@ struct PipelineShape {
     int chunks = 1;              // virtual stages per rank
     int micro_batches = 1;
     int active_micro_batches = 0;  // SMP interleaved; 0 = ranks + 2 (SMP's default)
-    int group_size = 0;            // interleaved 1F1B: micro-batches per group, 0 = ranks; Chimera: pairs of pipelines, 0 = 1
+    int group_size = 0;            // micro-batches per group: interleaved-1f1b, forward-only and grouped-interleaved 0 = ranks; pipedream-2bw 0 = ranks
     bool is_strict = true;         // SMP optimize = "memory": strict; "speed": less strict
     double forward = 1, backward_input = 1, backward_weight = 1, transfer = 0;  // relative times, equal stages
     int segments = 0;              // Seq1F1B: pieces of the sequence, 0 = 2

@@ -1,13 +1,9 @@
-// V-Min, V-Half and 1F1B-V (Qi et al., arXiv 2405.15362): two chunks a rank placed as a V, so that the lifespans of the two balance and memory is equal on all ranks.
-// A building block says when the passes of one micro-batch start on each rank; repeated every 6 units (two chunks of F, I, W) no two passes of a rank collide.
-// The block fixes the order of forwards and gradients; weights fill what is idle. The paper squeezes and reorders the start and the end of the repetition by
-// rules of its own; here the same is had by playing: each block as it stands, with gradients let through early, and a plain memory-limited greedy order
-// are timed with unit times, and the shortest within the schedule's memory is kept.
-#include <fmt/core.h>
-
+// V-Min and V-Half (Qi et al., arXiv 2405.15362): two chunks a rank placed as a V, so that the lifespans of the two balance and memory is equal on all ranks.
+// A building block says in which slot each pass of one micro-batch runs on each rank; repeated every 6 slots (two chunks of F, I, W) no two passes of a rank
+// collide. The repetition leaves slots free while it starts and ends: passes move forward into them as far as their inputs and the block's own memory allow,
+// once with weights in fixed slots and once without; in the end weights take what is free.
 #include <algorithm>
 #include <array>
-#include <deque>
 #include <limits>
 
 #include "schedule/pipeline/generators.h"
@@ -17,282 +13,175 @@ namespace schedule {
 
 namespace {
 
-constexpr int period = 6;  // units of one micro-batch on one rank
+constexpr int period = 6;
 
-// Start of each pass of micro-batch 0 by rank: forward and gradient of the first chunk (stage r) and of the second (stage 2p-1-r).
-struct Block {
-    std::vector<int> first_forward, second_forward, second_gradient, first_gradient;
+// Passes of a micro-batch in their order; "down" goes from rank 0 to p-1, "up" back. Weights are one kind while passes move and one per chunk in the end.
+enum Pass { forward_down, forward_up, gradient_down, gradient_up, weight, weight_up };
+
+// Slots of one rank: [pass][micro-batch].
+using Slots = std::vector<std::vector<int>>;
+
+struct Start {
+    int slot = 0, rank = 0, pass = 0, micro_batch = 0;
+    auto operator<=>(const Start&) const = default;
 };
 
-// Distances between neighbouring ranks in each of the four passes, and of the three turns. The paper's tables 8 and 9 give them for V-Min and V-Half.
-struct BlockOffsets {
-    int first_forward, second_forward, second_gradient, first_gradient, forward_turn, loss_turn, gradient_turn;
-};
-
-Block block_of(int ranks, const BlockOffsets& offsets) {
-    Block block;
-    const int last = ranks - 1;
-    for (int r = 0; r < ranks; ++r) block.first_forward.push_back(offsets.first_forward * r);
-    for (int r = 0; r < ranks; ++r) block.second_forward.push_back(block.first_forward.back() + offsets.forward_turn + offsets.second_forward * (last - r));
-    for (int r = 0; r < ranks; ++r) block.second_gradient.push_back(block.second_forward.front() + offsets.loss_turn + offsets.second_gradient * r);
-    for (int r = 0; r < ranks; ++r) block.first_gradient.push_back(block.second_gradient.back() + offsets.gradient_turn + offsets.first_gradient * (last - r));
-    return block;
+std::vector<Start> starts_of(const std::vector<Slots>& ranks) {
+    std::vector<Start> starts;
+    for (std::size_t r = 0; r < ranks.size(); ++r)
+        for (std::size_t pass = 0; pass < ranks[r].size(); ++pass)
+            for (std::size_t k = 0; k < ranks[r][pass].size(); ++k)
+                starts.push_back({ranks[r][pass][k], static_cast<int>(r), static_cast<int>(pass), static_cast<int>(k)});
+    std::sort(starts.begin(), starts.end());
+    return starts;
 }
 
-bool collides(const Block& block, int gradient_length) {
-    for (std::size_t r = 0; r < block.first_forward.size(); ++r) {
-        std::array<bool, period> taken{};
-        auto take = [&](int start, int length) {
-            bool is_free = true;
-            for (int k = start; k < start + length; ++k) {
-                bool& slot = taken[static_cast<std::size_t>(k % period)];
-                is_free = is_free && !slot;
-                slot = true;
-            }
-            return is_free;
-        };
-        const bool fits = take(block.first_forward[r], 1) && take(block.second_forward[r], 1) && take(block.second_gradient[r], gradient_length) &&
-                          take(block.first_gradient[r], gradient_length);
-        if (!fits) return true;
-    }
-    return false;
+int last_slot(const Slots& rank) {
+    int last = 0;
+    for (const std::vector<int>& pass : rank) last = std::max(last, pass.empty() ? 0 : pass.back());
+    return last;
 }
 
-// Plays one unit-time order; all policies share what may run when and how memory counts.
-class UnitPlayer {
-public:
-    UnitPlayer(const PipelineShape& shape, bool splits, int memory_limit)
-        : p_(shape.ranks), m_(shape.micro_batches), splits_(splits), limit_(memory_limit), forward_end_(passes(), never), gradient_end_(passes(), never),
-          lists_(static_cast<std::size_t>(p_)), states_(static_cast<std::size_t>(p_)) {}
+// What stands in each slot; -1 = nothing.
+std::vector<std::int8_t> passes_by_slot(const Slots& rank) {
+    std::vector<std::int8_t> by_slot(static_cast<std::size_t>(last_slot(rank)) + 1, -1);
+    for (std::size_t pass = 0; pass < rank.size(); ++pass)
+        for (const int slot : rank[pass]) by_slot[static_cast<std::size_t>(slot)] = static_cast<std::int8_t>(pass);
+    return by_slot;
+}
 
-    // Forwards and gradients as the repeated block orders them; `lets_gradients_through`: one that is ready goes before a head that waits.
-    bool follow(const Block& block, bool lets_gradients_through) {
-        std::vector<std::vector<Action>> order(static_cast<std::size_t>(p_));
-        for (int r = 0; r < p_; ++r) {
-            const auto i = static_cast<std::size_t>(r);
-            std::vector<std::pair<int, Action>> starts;
-            for (int k = 0; k < m_; ++k) {
-                starts.push_back({block.first_forward[i] + period * k, forward_of(r, k)});
-                starts.push_back({block.second_forward[i] + period * k, forward_of(second(r), k)});
-                starts.push_back({block.second_gradient[i] + period * k, gradient_of(second(r), k)});
-                starts.push_back({block.first_gradient[i] + period * k, gradient_of(r, k)});
-            }
-            std::stable_sort(starts.begin(), starts.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-            for (const auto& start : starts) order[i].push_back(start.second);
-        }
-        return run([&](int r) -> std::optional<Action> {
-            std::vector<Action>& list = order[static_cast<std::size_t>(r)];
-            constexpr std::size_t look_ahead = 14;
-            // Done actions are left in place and skipped by the state's counters, the head moves over them.
-            std::size_t& head = at(r).head;
-            while (head < list.size() && is_done(list[head])) ++head;
-            for (std::size_t i = head; i < std::min(list.size(), head + (lets_gradients_through ? look_ahead : 1)); ++i)
-                if ((i == head || list[i].kind != ActionKind::forward) && !is_done(list[i]) && is_ready(r, list[i])) return list[i];
-            return std::nullopt;
-        });
-    }
-
-    // At most `ahead[r]` micro-batches of the first chunk in flight; `priority` orders what is ready.
-    bool greedy(const std::vector<int>& ahead, int priority) {
-        enum Pass { first_forward, second_forward, second_gradient, first_gradient };
-        static constexpr std::array<std::array<Pass, 4>, 3> orders = {{{first_gradient, second_gradient, second_forward, first_forward},
-                                                                       {second_forward, second_gradient, first_gradient, first_forward},
-                                                                       {second_gradient, second_forward, first_gradient, first_forward}}};
-        return run([&](int r) -> std::optional<Action> {
-            const State& s = at(r);
-            for (const Pass pass : orders[static_cast<std::size_t>(priority)]) {
-                const Action action = pass == first_forward     ? forward_of(r, s.forwards[0])
-                                      : pass == second_forward  ? forward_of(second(r), s.forwards[1])
-                                      : pass == second_gradient ? gradient_of(second(r), s.gradients[1])
-                                                                : gradient_of(r, s.gradients[0]);
-                if (pass == first_forward && s.forwards[0] - s.gradients[0] >= ahead[static_cast<std::size_t>(r)]) continue;
-                if (action.micro_batch < m_ && is_ready(r, action)) return action;
-            }
-            return std::nullopt;
-        });
-    }
-
-    int makespan() const { return makespan_; }
-    int peak() const { return peak_; }
-    std::vector<std::vector<Action>> take() { return std::move(lists_); }
-
-private:
-    static constexpr int never = std::numeric_limits<int>::max();
-    struct State {
-        int busy_until = 0, in_flight = 0;
-        std::array<int, 2> forwards{}, gradients{};  // of the first and second chunk
-        std::deque<Action> weights;
-        std::size_t head = 0;
+// Weights into the free slots, as early as their gradients allow; those of the gradient on the way down first when the chunks are told apart.
+void put_weights(Slots& rank, bool tells_chunks_apart) {
+    const std::vector<std::int8_t> by_slot = passes_by_slot(rank);
+    rank.resize(tells_chunks_apart ? 6 : 5);
+    std::array<int, 2> waiting{};
+    auto put = [&](std::size_t kind, int slot) {
+        rank[weight + kind].push_back(slot);
+        --waiting[kind];
     };
-
-    std::size_t passes() const { return static_cast<std::size_t>(2 * p_) * static_cast<std::size_t>(m_); }
-    std::size_t index(int stage, int micro_batch) const { return static_cast<std::size_t>(stage) * static_cast<std::size_t>(m_) + static_cast<std::size_t>(micro_batch); }
-    int second(int rank) const { return 2 * p_ - 1 - rank; }
-    State& at(int rank) { return states_[static_cast<std::size_t>(rank)]; }
-    Action gradient_of(int stage, int micro_batch) const { return splits_ ? backward_input_of(stage, micro_batch) : backward_of(stage, micro_batch); }
-
-    bool is_done(const Action& action) const { return (action.kind == ActionKind::forward ? forward_end_ : gradient_end_)[index(action.stage, action.micro_batch)] != never; }
-    bool is_ready(int rank, const Action& action) {
-        const int k = action.micro_batch, s = action.stage;
-        if (action.kind == ActionKind::forward) return at(rank).in_flight < limit_ && (s == 0 || forward_end_[index(s - 1, k)] <= now_);
-        return forward_end_[index(s, k)] <= now_ && (s == 2 * p_ - 1 || gradient_end_[index(s + 1, k)] <= now_);
+    for (std::size_t slot = 0; slot < by_slot.size(); ++slot) {
+        if (by_slot[slot] >= gradient_down) ++waiting[tells_chunks_apart && by_slot[slot] == gradient_up ? 1 : 0];
+        else if (by_slot[slot] < 0 && waiting[0] > 0) put(0, static_cast<int>(slot));
+        else if (by_slot[slot] < 0 && waiting[1] > 0) put(1, static_cast<int>(slot));
     }
-
-    void perform(int rank, const Action& action) {
-        State& s = at(rank);
-        const std::size_t chunk = action.stage == rank ? 0 : 1;
-        int length = 1;
-        if (action.kind == ActionKind::forward) {
-            ++s.forwards[chunk];
-            peak_ = std::max(peak_, ++s.in_flight);
-            forward_end_[index(action.stage, action.micro_batch)] = now_ + 1;
-        } else if (action.kind == ActionKind::backward_weight) {
-            --s.in_flight;
-        } else {
-            ++s.gradients[chunk];
-            length = splits_ ? 1 : 2;
-            gradient_end_[index(action.stage, action.micro_batch)] = now_ + length;
-            if (splits_) s.weights.push_back(backward_weight_of(action.stage, action.micro_batch));
-            else --s.in_flight;
-        }
-        s.busy_until = now_ + length;
-        makespan_ = std::max(makespan_, s.busy_until);
-        lists_[static_cast<std::size_t>(rank)].push_back(action);
-    }
-
-    template <class Choose>
-    bool run(Choose choose) {
-        const int total = p_ * m_ * (splits_ ? 6 : 4);
-        int done = 0;
-        for (now_ = 0; done < total; ++now_) {
-            bool is_alive = false;
-            for (int r = 0; r < p_; ++r) {
-                if (at(r).busy_until > now_) {
-                    is_alive = true;
-                    continue;
-                }
-                std::optional<Action> action = choose(r);
-                if (!action && !at(r).weights.empty()) {
-                    action = at(r).weights.front();
-                    at(r).weights.pop_front();
-                }
-                if (!action) continue;
-                perform(r, *action);
-                ++done;
-                is_alive = true;
-            }
-            if (!is_alive) return false;
-        }
-        return true;
-    }
-
-    int p_, m_;
-    bool splits_;
-    int limit_;
-    std::vector<int> forward_end_, gradient_end_;
-    std::vector<std::vector<Action>> lists_;
-    std::vector<State> states_;
-    int now_ = 0, makespan_ = 0, peak_ = 0;
-};
-
-class BestOf {
-public:
-    BestOf(const PipelineShape& shape, bool splits, int memory_limit) : shape_(shape), splits_(splits), limit_(memory_limit) {}
-
-    template <class Play>
-    void consider(Play play) {
-        UnitPlayer player(shape_, splits_, limit_);
-        if (!play(player) || player.peak() > limit_ || player.makespan() >= makespan_) return;
-        makespan_ = player.makespan();
-        best_ = player.take();
-    }
-    void consider_block(const Block& block) {
-        if (collides(block, splits_ ? 1 : 2)) return;
-        consider([&](UnitPlayer& player) { return player.follow(block, false); });
-        consider([&](UnitPlayer& player) { return player.follow(block, true); });
-    }
-    void consider_greedy() {
-        for (int most = 1; most <= limit_; ++most)
-            for (const int fall : {0, most / 3})
-                for (int priority = 0; priority < 3; ++priority) {
-                    std::vector<int> ahead;
-                    for (int r = 0; r < shape_.ranks; ++r) ahead.push_back(std::max(1, most - fall * r / std::max(1, shape_.ranks - 1)));
-                    consider([&](UnitPlayer& player) { return player.greedy(ahead, priority); });
-                }
-    }
-    Schedule take(const char* name) {
-        Schedule schedule = empty_schedule(name, shape_, StagePlacement::v_shape);
-        core::require(!best_.empty(), "some order of a V fits its memory");
-        schedule.actions = std::move(best_);
-        return schedule;
-    }
-
-private:
-    const PipelineShape& shape_;
-    bool splits_;
-    int limit_, makespan_ = std::numeric_limits<int>::max();
-    std::vector<std::vector<Action>> best_;
-};
-
-Schedule generate_split(const char* name, const PipelineShape& shape, int memory_limit) {
-    BestOf best(shape, true, memory_limit);
-    const int p = shape.ranks;
-    // Table 8 (V-Min), table 9 (V-Half), and collision-free blocks of few ranks that a search over all small offsets prefers.
-    for (const BlockOffsets& offsets : std::vector<BlockOffsets>{{1, 1, 1, 1, 1, p % 3 == 0 ? 3 : 1, 1},
-                                                                 {2, 1, 2, 1, 2, p % 2 == 0 ? 4 : 1, 1},
-                                                                 {1, 1, 1, 1, 3, 3, 1},
-                                                                 {2, 2, 1, 1, 3, 4, 1},
-                                                                 {2, 2, 2, 2, 3, 1, 1},
-                                                                 {1, 2, 1, 2, 1, 4, 2}})
-        best.consider_block(block_of(p, offsets));
-    best.consider_greedy();
-    return best.take(name);
+    auto slot = static_cast<int>(by_slot.size());
+    for (const std::size_t kind : {0u, 1u})
+        while (waiting[kind] > 0) put(kind, slot++);
 }
 
-int least_memory(int ranks) { return 2 * ((ranks + 4) / 3); }
-int half_memory(int ranks) { return ranks % 2 == 0 ? ranks + 2 : std::max(ranks + 1, least_memory(ranks)); }
-int fused_memory(int ranks) { return 2 * (2 * ranks / 3 + 1); }
-
-int next_at(int time, int slot) { return time + ((slot - time) % period + period) % period; }
-
-// Fused backwards take two units: with the forwards one unit apart each rank's two backwards fill the rest of its period in one of two ways. The choices that
-// end a micro-batch soonest are played.
-Schedule generate_fused(const PipelineShape& shape) {
-    const int p = shape.ranks;
-    BestOf best(shape, false, fused_memory(p));
-    Block block;
-    for (int r = 0; r < p; ++r) {
-        block.first_forward.push_back(r);
-        block.second_forward.push_back(2 * p - 1 - r);
-    }
-    std::vector<std::array<std::pair<int, int>, 2>> slots;  // by rank: the two ways to place (second, first) gradient within the period
-    for (int r = 0; r < p; ++r) {
-        std::vector<int> pairs;
-        const int a = block.first_forward[static_cast<std::size_t>(r)] % period, b = block.second_forward[static_cast<std::size_t>(r)] % period;
-        for (int s = (a + 1) % period; pairs.size() < 2; s = (s + 2) % period) {
-            if (s == b) s = (s + 1) % period;
-            pairs.push_back(s);
+// Most chunks in flight; without weights of its own the rank is taken to fill free slots with them.
+int peak_of(const Slots& rank) {
+    const bool has_weights = rank.size() > weight;
+    int held = 0, peak = 0, waiting = 0;
+    for (const std::int8_t pass : passes_by_slot(rank)) {
+        if (pass == forward_down || pass == forward_up) peak = std::max(peak, ++held);
+        else if (pass == weight) --held;
+        else if (pass >= 0) ++waiting;
+        else if (!has_weights && waiting > 0) {
+            --waiting;
+            --held;
         }
-        slots.push_back({std::pair{pairs[0], pairs[1]}, std::pair{pairs[1], pairs[0]}});
     }
-    const int free_choices = std::min(p, 8);  // beyond, the choice repeats with the ranks' period
-    std::vector<std::pair<int, Block>> blocks;
-    for (int bits = 0; bits < 1 << free_choices; ++bits) {
-        Block candidate = block;
-        candidate.second_gradient.resize(static_cast<std::size_t>(p));
-        candidate.first_gradient.resize(static_cast<std::size_t>(p));
-        auto way = [&](int r) { return slots[static_cast<std::size_t>(r)][static_cast<std::size_t>(bits >> (p <= 8 ? r : r % period) & 1)]; };
-        int time = 2 * p;
-        for (int r = 0; r < p; ++r, time += 2) time = candidate.second_gradient[static_cast<std::size_t>(r)] = next_at(time, way(r).first);
-        for (int r = p - 1; r >= 0; --r, time += 2) time = candidate.first_gradient[static_cast<std::size_t>(r)] = next_at(time, way(r).second);
-        blocks.push_back({time, std::move(candidate)});
+    return peak;
+}
+
+// The slot after the last of what a pass needs: the pass of its neighbour, the one before it on its rank, its own kind of the micro-batch before.
+int earliest_slot(const std::vector<Slots>& ranks, const Start& start) {
+    const Slots& own = ranks[static_cast<std::size_t>(start.rank)];
+    const auto pass = static_cast<std::size_t>(start.pass), k = static_cast<std::size_t>(start.micro_batch);
+    int last = -1;
+    if (start.pass == weight) {
+        std::vector<int> gradients = own[gradient_down];
+        gradients.insert(gradients.end(), own[gradient_up].begin(), own[gradient_up].end());
+        std::nth_element(gradients.begin(), gradients.begin() + start.micro_batch, gradients.end());
+        last = gradients[k];
+    } else {
+        const bool is_down = start.pass == forward_down || start.pass == gradient_down;
+        const int neighbour = is_down ? start.rank - 1 : start.rank + 1;
+        if (neighbour >= 0 && neighbour < static_cast<int>(ranks.size())) last = ranks[static_cast<std::size_t>(neighbour)][pass][k];
+        if (start.pass > 0) last = std::max(last, own[pass - 1][k]);
     }
-    std::stable_sort(blocks.begin(), blocks.end(), [](const auto& x, const auto& y) { return x.first < y.first; });
-    constexpr std::size_t most_played = 24;
-    for (std::size_t i = 0; i < std::min(most_played, blocks.size()); ++i) best.consider_block(blocks[i].second);
-    for (const BlockOffsets& offsets : std::vector<BlockOffsets>{{1, 3, 3, 2, 3, 1, 3}, {3, 3, 3, 3, 1, 1, 2}}) best.consider_block(block_of(p, offsets));
-    best.consider_greedy();
-    return best.take("1f1b-v");
+    if (k > 0) last = std::max(last, own[pass][k - 1]);
+    return last + 1;
+}
+
+// All passes in the order of their slots, each as soon as it can: every pass and weight takes one slot.
+void squeeze(std::vector<Slots>& ranks) {
+    std::vector<int> free_from(ranks.size(), 0);
+    for (const Start& start : starts_of(ranks)) {
+        int& free = free_from[static_cast<std::size_t>(start.rank)];
+        // A weight stays behind its gradient, which its rank's own order sees to.
+        const int ready = start.pass == weight ? 0 : earliest_slot(ranks, start);
+        ranks[static_cast<std::size_t>(start.rank)][static_cast<std::size_t>(start.pass)][static_cast<std::size_t>(start.micro_batch)] = std::max(free, ready);
+        free = std::max(free, ready) + 1;
+    }
+}
+
+// Moves passes forward into free slots, outside the steady phase: that lasts from the first end of a micro-batch to the last start of one. With weights in slots
+// of their own the start is compacted too.
+void compact(std::vector<Slots>& ranks, bool has_weights) {
+    if (has_weights)
+        for (Slots& rank : ranks) put_weights(rank, false);
+    int most = 0;
+    for (const Slots& rank : ranks) most = std::max(most, peak_of(rank));
+    std::vector<std::vector<bool>> taken;
+    for (const Slots& rank : ranks) taken.emplace_back(static_cast<std::size_t>(last_slot(rank)) + 1, false);
+    const auto last_micro_batch = static_cast<int>(ranks.front()[forward_down].size()) - 1;
+    enum { starting, steady, ending } phase = starting;
+    for (const Start& start : starts_of(ranks)) {
+        const auto r = static_cast<std::size_t>(start.rank);
+        int& slot = ranks[r][static_cast<std::size_t>(start.pass)][static_cast<std::size_t>(start.micro_batch)];
+        if (phase == starting && start.pass == gradient_up && start.rank == 0) phase = steady;
+        const bool stays = phase == steady || (phase == starting && !has_weights);
+        if (phase == steady && start.pass == forward_down && start.micro_batch == last_micro_batch) phase = ending;
+        if (!stays)
+            for (int earlier = earliest_slot(ranks, start); earlier < start.slot; ++earlier) {
+                if (taken[r][static_cast<std::size_t>(earlier)]) continue;
+                slot = earlier;
+                if (peak_of(ranks[r]) <= most) break;
+                slot = start.slot;
+            }
+        taken[r][static_cast<std::size_t>(slot)] = true;
+    }
+    if (!has_weights)
+        for (Slots& rank : ranks) put_weights(rank, false);
+    squeeze(ranks);
+    for (Slots& rank : ranks) rank.resize(weight);
+}
+
+// Distances in slots between neighbouring ranks on the way down and up, and of the turns at the loss and, for gradients, at the last rank (tables 8 and 9).
+struct BlockOffsets {
+    int down, up, loss_turn, gradient_turn;
+};
+
+// The block of micro-batch 0, repeated for all.
+std::vector<Slots> repeated(const PipelineShape& shape, const BlockOffsets& offsets) {
+    std::vector<Slots> ranks;
+    const int last = shape.ranks - 1;
+    const int forward_end = last * offsets.down + 1 + last * offsets.up;  // slot of rank 0's second forward
+    const int gradient_turn = forward_end + offsets.loss_turn + last * offsets.down + offsets.gradient_turn;
+    for (int r = 0; r <= last; ++r) {
+        Slots& rank = ranks.emplace_back();
+        for (const int first : {r * offsets.down, forward_end - r * offsets.up, forward_end + offsets.loss_turn + r * offsets.down, gradient_turn + (last - r) * offsets.up}) {
+            std::vector<int>& pass = rank.emplace_back();
+            for (int k = 0; k < shape.micro_batches; ++k) pass.push_back(first + period * k);
+        }
+    }
+    return ranks;
+}
+
+Schedule generate(const char* name, const PipelineShape& shape, std::vector<Slots> ranks) {
+    compact(ranks, true);
+    compact(ranks, false);
+    for (Slots& rank : ranks) put_weights(rank, true);
+    Schedule schedule = empty_schedule(name, shape, StagePlacement::v_shape);
+    for (const Start& start : starts_of(ranks)) {
+        // Forwards go down on stage r and up on 2p-1-r, gradients the other way round.
+        const bool is_first_chunk = start.pass == forward_down || start.pass == gradient_up || start.pass == weight_up;
+        const ActionKind kind = start.pass <= forward_up ? ActionKind::forward : start.pass <= gradient_up ? ActionKind::backward_input : ActionKind::backward_weight;
+        schedule.actions[static_cast<std::size_t>(start.rank)].push_back({kind, is_first_chunk ? start.rank : 2 * shape.ranks - 1 - start.rank, start.micro_batch});
+    }
+    return schedule;
 }
 
 PipelineSchedule v_shape(const char* name, const char* summary) {
@@ -301,6 +190,7 @@ PipelineSchedule v_shape(const char* name, const char* summary) {
     schedule.summary = summary;
     schedule.source = "arXiv 2405.15362, tables 8 and 9; sail-sg/zero-bubble-pipeline-parallelism";
     schedule.constraint = "two chunks per rank";
+    schedule.splits_backward = true;
     schedule.least_chunks = schedule.greatest_chunks = 2;
     return schedule;
 }
@@ -312,8 +202,8 @@ PipelineSchedule v_min_schedule() {
     schedule.aliases = {"vmin"};
     schedule.bubble = "about 2/3 of 1F1B's; grows with m when F, I and W differ";
     schedule.in_flight = "at most 2 floor((p+4)/3) chunks";
-    schedule.splits_backward = true;
-    schedule.generate = [](const PipelineShape& shape) { return generate_split("v-min", shape, least_memory(shape.ranks)); };
+    // Where a rank's passes would collide the turn at the loss is longer.
+    schedule.generate = [](const PipelineShape& shape) { return generate("v-min", shape, repeated(shape, {1, 1, shape.ranks % 3 == 0 ? 3 : 1, 1})); };
     return schedule;
 }
 
@@ -322,17 +212,7 @@ PipelineSchedule v_half_schedule() {
     schedule.aliases = {"vhalf"};
     schedule.bubble = "about half of 1F1B's";
     schedule.in_flight = "at most p+2 chunks";
-    schedule.splits_backward = true;
-    schedule.generate = [](const PipelineShape& shape) { return generate_split("v-half", shape, half_memory(shape.ranks)); };
-    return schedule;
-}
-
-PipelineSchedule one_forward_one_backward_v_schedule() {
-    PipelineSchedule schedule = v_shape("1f1b-v", "V placement with whole backwards and two thirds of 1F1B's memory");
-    schedule.aliases = {"v1f1b"};
-    schedule.bubble = "measured surplus in chunk units: p = 2: 4, 3: 8, 4: 18, 8: 43, 16: 90 (authors' order 4, 8, 15, 33, 75)";
-    schedule.in_flight = "at most 2 (floor(2p/3) + 1) chunks";
-    schedule.generate = generate_fused;
+    schedule.generate = [](const PipelineShape& shape) { return generate("v-half", shape, repeated(shape, {2, 1, shape.ranks % 2 == 0 ? 4 : 1, 2})); };
     return schedule;
 }
 

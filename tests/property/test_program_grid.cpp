@@ -43,9 +43,11 @@ TEST_CASE("every Program of the grid is verified, simulated and executed, and tr
                 }
                 // Both clocks performed the same lists, and memory came out as predicted.
                 REQUIRE(predicted.timeline.spans.size() == measured.timelines[0].spans.size());
+                // Which message waits in a buffer when another buffer is largest is up to the clock: one of 8 tokens x 16 values more or less in each direction.
+                constexpr double messages = 2 * 8 * 16 * 4;
                 for (std::size_t rank = 0; rank < measured.timelines[0].spans.size(); ++rank) {
                     CHECK(predicted.timeline.spans[rank].size() == measured.timelines[0].spans[rank].size());
-                    CHECK(measured.memory.peak[rank].value == Approx(predicted.memory.peak[rank].value).epsilon(0.10));
+                    CHECK(measured.memory.peak[rank].value == Approx(predicted.memory.peak[rank].value).epsilon(0.10).margin(messages));
                 }
                 ++programs;
             }

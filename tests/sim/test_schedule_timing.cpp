@@ -262,8 +262,8 @@ sim::ScheduleCosts costs_of(const schedule::PipelineShape& shape) {
 
 }  // namespace
 
-// Table 5 from the times of table 9: rate = (span - m(F+I+W)) / span, four decimals. Where our order is shorter than the authors' the rate is lower.
-TEST_CASE("Bubble rates of the zero-bubble paper's table 5 are reproduced or undercut") {
+// Table 5 from the times of table 9: rate = (span - m(F+I+W)) / span, four decimals.
+TEST_CASE("All 60 bubble rates of the zero-bubble paper's table 5 that are not interleaved are reproduced to four decimals") {
     const std::string root = std::string(SHARED_DIR) + "/reference/schedules/published/";
     if (!std::ifstream(root + "zb_table5_reproduction.csv")) {
         WARN("skipped: no " << root);
@@ -272,11 +272,11 @@ TEST_CASE("Bubble rates of the zero-bubble paper's table 5 are reproduced or und
     core::Diagnostics diagnostics;
     const auto rates = core::load_csv(root + "zb_table5_reproduction.csv", {"model", "p", "m"}, diagnostics);
     const auto times = core::load_csv(root + "zb_table9_profiled_times_ms.csv", {"model", "p", "m", "T_F", "T_B", "T_W", "T_comm"}, diagnostics);
-    const auto models = core::load_csv(root + "zb_table3_models.csv", {"model", "heads", "hidden", "seq"}, diagnostics);
+    const auto models = core::load_csv(root + "zb_table3_models.csv", {"model", "layers", "heads", "hidden", "seq"}, diagnostics);
     INFO(core::format(diagnostics));
     REQUIRE((rates && times && models));
     auto number = [](const core::CsvTable& table, const core::CsvRow& row, const char* column) { return *core::parse_real(table.cell(row, column)); };
-    int equal = 0, lower = 0, higher = 0;
+    int equal = 0, interleaved = 0;
     for (std::size_t i = 0; i < rates->rows.size(); ++i) {
         const core::CsvRow &rate = rates->rows[i], &time = times->rows[i];
         REQUIRE(rates->cell(rate, "model") == times->cell(time, "model"));
@@ -295,19 +295,33 @@ TEST_CASE("Bubble rates of the zero-bubble paper's table 5 are reproduced or und
                 const double difference = (span - work) / span - number(*rates, rate, column);
                 INFO(rates->cell(rate, "model") << " m " << shape.micro_batches << " " << name << " off by " << difference);
                 // The published figure is rounded to four decimals.
-                if (std::abs(difference) <= 0.51e-4) ++equal;
-                else if (difference < 0) ++lower;
-                else ++higher;
-                if (name != "zb-2p") CHECK(std::abs(difference) <= 0.51e-4);
-                // Our automatic order for 32 ranks leaves up to 0.28 % more bubble than the authors'.
-                else CHECK(difference <= (shape.ranks == 32 ? 0.0029 : 0.51e-4));
+                CHECK(std::abs(difference) <= 0.51e-4);
+                equal += std::abs(difference) <= 0.51e-4;
                 if (name == "zb-1p") CHECK(*std::max_element(timing.peak_memory.begin(), timing.peak_memory.end()) <= core::Bytes(shape.ranks * cost.memory_forward * 1.000001));
                 if (name == "zb-2p") CHECK(*std::max_element(timing.peak_memory.begin(), timing.peak_memory.end()) <= core::Bytes(2 * shape.ranks * cost.memory_forward * 1.000001));
             }
+            // Interleaved 1F1B with one layer a chunk (two layers fewer than ranks times chunks: the embeddings take their places). The published span is shorter
+            // by one transfer per rank (schedules.md 3.1: fitted, cause unknown), so the rates agree within p transfers.
+            schedule::PipelineShape chunked = shape_of(shape.ranks, shape.micro_batches, 0, 0);
+            chunked.chunks = static_cast<int>(number(*models, model, "layers") + 2) / shape.ranks;
+            const schedule::RelativeStageCost whole = shape.cost(0);
+            sim::ScheduleCosts chunk;
+            chunk.stages[0].forward = core::Seconds(whole.forward / chunked.chunks);
+            chunk.stages[0].backward_input = core::Seconds(whole.backward_input / chunked.chunks);
+            chunk.stages[0].backward_weight = core::Seconds(whole.backward_weight / chunked.chunks);
+            chunk.transfer = core::Seconds(shape.transfer);
+            const double span = time_schedule(generate("interleaved-1f1b", chunked), chunk).greatest_span().value;
+            const double work = shape.micro_batches * (whole.forward + whole.backward_input + whole.backward_weight);
+            const double published_span = work / (1 - number(*rates, rate, "1F1B-I_pub")), rounding = 0.51e-4 * published_span / (1 - number(*rates, rate, "1F1B-I_pub"));
+            INFO(rates->cell(rate, "model") << " interleaved m " << shape.micro_batches << ": " << span << " against " << published_span);
+            CHECK(span - published_span == Approx(shape.ranks * shape.transfer).margin(rounding));
+            // The figure that the reference's own evaluation gives.
+            CHECK((span - work) / span == Approx(number(*rates, rate, "1F1B-I_ours")).margin(0.51e-4));
+            interleaved += std::abs(span - published_span) <= shape.ranks * shape.transfer + rounding;
         }
     }
-    CHECK(equal + lower + higher == 60);
-    WARN(equal << " of 60 bubble rates equal the published ones, " << lower << " are lower, " << higher << " higher");
+    CHECK(equal == 60);
+    CHECK(interleaved == 12);
 }
 
 TEST_CASE("ZB-H1 and ZB-H2 have the spans of the paper's table 2") {
@@ -321,7 +335,7 @@ TEST_CASE("ZB-H1 and ZB-H2 have the spans of the paper's table 2") {
         }
 }
 
-TEST_CASE("V-Min, V-Half and 1F1B-V keep to their memory and are no longer than the authors' orders but for known shapes") {
+TEST_CASE("V-Min, V-Half and 1F1B-V keep to their memory and are as long as the authors' orders") {
     const std::string path = std::string(SHARED_DIR) + "/reference/schedules/sail_gen/INDEX.csv";
     if (!std::ifstream(path)) {
         WARN("skipped: no " << path);
@@ -331,7 +345,7 @@ TEST_CASE("V-Min, V-Half and 1F1B-V keep to their memory and are no longer than 
     const char* const peaks_column = "peak_inflight_per_rank(F:+1,W/BW:-1)";
     const auto table = core::load_csv(path, {"file", "p", "m", "f", "makespan", peaks_column}, diagnostics);
     REQUIRE(table);
-    int as_good = 0, longer = 0;
+    int as_good = 0;
     for (const core::CsvRow& row : table->rows) {
         const std::string file(table->cell(row, "file"));
         const std::string name = file.starts_with("vmin") ? "v-min" : file.starts_with("vhalf") ? "v-half" : file.starts_with("v1f1b") ? "1f1b-v" : "";
@@ -345,11 +359,8 @@ TEST_CASE("V-Min, V-Half and 1F1B-V keep to their memory and are no longer than 
         for (int peak = 0; peaks >> peak;) their_peak = std::max(their_peak, peak);
         INFO(file << ": " << timing.makespan.value << " against " << theirs);
         CHECK(*std::max_element(timing.peak_in_flight.begin(), timing.peak_in_flight.end()) <= their_peak);
-        // Their reordering of start and end is better for V-Half on 8 ranks (by 2 units) and 1F1B-V on 4, 8 and 16 (by 3, 10 and 15).
-        const double allowance = name == "v-half" && shape.ranks == 8 ? 2 : name != "1f1b-v" ? 0 : shape.ranks == 4 ? 3 : shape.ranks == 8 ? 10 : shape.ranks == 16 ? 15 : 0;
-        CHECK(timing.makespan.value <= theirs + allowance);
-        if (timing.makespan.value <= theirs) ++as_good;
-        else ++longer;
+        CHECK(timing.makespan.value == theirs);
+        ++as_good;
     }
-    WARN(as_good << " V-shaped orders as short as the authors' or shorter, " << longer << " longer");
+    CHECK(as_good == 52);
 }

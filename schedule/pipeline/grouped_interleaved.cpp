@@ -1,0 +1,62 @@
+// Grouped interleaving with split backward (PipeOffload, Wan et al., arXiv 2503.01328): groups of g <= p micro-batches pass through the chunks, so a rank holds about
+// v g chunks where Megatron-LM's interleaving with g >= p holds at least v p. Forward, gradient and weight of a micro-batch take three slots; the block of a group
+// repeats every 3 g v slots, its gradients beginning as soon as the first micro-batch has come back from the last rank.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "schedule/pipeline/generators.h"
+#include "schedule/pipeline/order.h"
+
+namespace schedule {
+
+namespace {
+
+int group_of(const PipelineShape& shape) { return shape.group_size > 0 ? shape.group_size : shape.ranks; }
+
+std::optional<std::string> violation(const PipelineShape& shape) {
+    const int group = group_of(shape), least = (shape.ranks + 1) / 2;
+    if (group >= least && group <= shape.ranks) return std::nullopt;
+    return fmt::format("group size {} is outside {} .. {} (half of {} ranks up to all)", group, least, shape.ranks, shape.ranks);
+}
+
+Schedule generate(const PipelineShape& shape) {
+    Schedule schedule = empty_schedule("grouped-interleaved", shape);
+    const int group = group_of(shape), period = 3 * group * shape.chunks;
+    for (int rank = 0; rank < shape.ranks; ++rank) {
+        std::vector<std::pair<int, Action>> slots;
+        // A hop takes one slot forward and two back (gradient, then weight).
+        const int to_last = shape.ranks - 1 - rank, first_gradient = 3 * group * (shape.chunks - 1) + rank + 3 * to_last + 1;
+        for (int k = 0; k < shape.micro_batches; ++k)
+            for (int chunk = 0; chunk < shape.chunks; ++chunk) {
+                const int start = k / group * period + 3 * (k % group) + 3 * group * chunk;
+                slots.push_back({start + rank, forward_of(chunk * shape.ranks + rank, k)});
+                const int stage = (shape.chunks - 1 - chunk) * shape.ranks + rank;
+                slots.push_back({start + first_gradient, backward_input_of(stage, k)});
+                slots.push_back({start + first_gradient + 1, backward_weight_of(stage, k)});
+            }
+        std::sort(slots.begin(), slots.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+        for (const auto& [slot, action] : slots) schedule.actions[static_cast<std::size_t>(rank)].push_back(action);
+    }
+    return schedule;
+}
+
+}  // namespace
+
+PipelineSchedule grouped_interleaved_schedule() {
+    PipelineSchedule schedule;
+    schedule.name = "grouped-interleaved";
+    schedule.aliases = {"pipeoffload"};
+    schedule.summary = "interleaving in groups of g <= p micro-batches with split backward: less memory for more bubble";
+    schedule.source = "arXiv 2503.01328 (PipeOffload); sail-sg/zero-bubble-pipeline-parallelism";
+    schedule.bubble = "by g: p = 4, v = 2, m = 8: 8 chunk units with g = 2, 6 with g = 4";
+    schedule.in_flight = "about v g + p - r - g/2 chunks; p = 4, v = 2: 6 5 4 3 with g = 2, 8 7 6 5 with g = 4";
+    schedule.constraint = "g (group size, default p) between ceil(p/2) and p";
+    schedule.splits_backward = true;
+    schedule.violation = violation;
+    schedule.generate = generate;
+    return schedule;
+}
+
+}  // namespace schedule
