@@ -1,0 +1,120 @@
+#include "apps/partition_answer.h"
+
+#include <fmt/core.h>
+
+namespace apps {
+
+namespace {
+
+std::string summary(double objective, double lower_bound, const std::string& unit, bool is_proven, bool is_contiguous) {
+    std::string text = fmt::format("largest load {:.6f} {}", objective, unit);
+    if (is_proven) return text + (is_contiguous ? ", proven optimal among contiguous placements\n" : ", proven optimal\n");
+    return text + fmt::format(", lower bound {:.6f} {} (gap {:.2f} %)\n", lower_bound, unit, objective > 0 ? 100 * (objective - lower_bound) / objective : 0);
+}
+
+std::string list_nodes(const core::Value& nodes) {
+    std::string text;
+    for (std::size_t i = 0; i < nodes.size() && i < 12; ++i) text += fmt::format("{}{}", i ? " " : "", nodes.items()[i].integer());
+    if (nodes.size() > 12) text += fmt::format(" ... ({} nodes)", nodes.size());
+    return text;
+}
+
+}  // namespace
+
+PartitionAnswer answer_of(const planner::PlacementProblem& problem, const planner::PlacementResult& result, bool is_contiguous) {
+    PartitionAnswer answer;
+    answer.is_feasible = result.is_feasible;
+    answer.reason = result.reason;
+    if (!result.is_feasible) return answer;
+    // Times of this format are milliseconds.
+    core::Value& document = answer.document;
+    document["objective"] = result.objective.value * 1e3;
+    document["unit"] = "ms";
+    document["proven_optimal"] = result.is_proven_optimal;
+    document["lower_bound"] = result.lower_bound.value * 1e3;
+    core::Value stages = core::Value::array();
+    answer.text = summary(result.objective.value * 1e3, result.lower_bound.value * 1e3, "ms", result.is_proven_optimal, is_contiguous);
+    for (const planner::PlacedStage& stage : result.stages) {
+        core::Value entry, nodes = core::Value::array();
+        for (int item : stage.items)
+            for (std::int64_t node : problem.items[static_cast<std::size_t>(item)].nodes) nodes.append(node);
+        answer.text += fmt::format("  {:<11} {:>12.6f} ms  {:>10}  {}\n", stage.is_cpu ? "CPU" : "accelerator", stage.load.value * 1e3, core::format(stage.memory), list_nodes(nodes));
+        entry["nodes"] = std::move(nodes);
+        entry["device"] = stage.is_cpu ? "cpu" : "accelerator";
+        entry["load"] = stage.load.value * 1e3;
+        entry["memory"] = stage.memory.value;
+        stages.append(std::move(entry));
+    }
+    document["stages"] = std::move(stages);
+    return answer;
+}
+
+PartitionAnswer answer_of(const planner::ReplicatedProblem& problem, const planner::ReplicatedResult& result) {
+    PartitionAnswer answer;
+    answer.is_feasible = result.is_feasible;
+    answer.reason = result.reason;
+    if (!result.is_feasible) return answer;
+    core::Value& document = answer.document;
+    document["objective"] = result.objective.value;
+    document["unit"] = "s per sample";
+    document["proven_optimal"] = result.is_proven_optimal;
+    document["lower_bound"] = result.lower_bound.value;
+    core::Value stages = core::Value::array();
+    answer.text = summary(result.objective.value, result.lower_bound.value, "s per sample", result.is_proven_optimal, true);
+    for (const planner::ReplicatedStage& stage : result.stages) {
+        core::Value entry, nodes = core::Value::array(), configurations = core::Value::array();
+        for (std::size_t i = 0; i < stage.nodes.size(); ++i) {
+            const planner::ConfigurableNode& node = problem.nodes[static_cast<std::size_t>(stage.nodes[i])];
+            nodes.append(node.id);
+            configurations.append(node.configurations.at(stage.tensor)[static_cast<std::size_t>(stage.configurations[i])].name);
+        }
+        answer.text += fmt::format("  data {:>3} x tensor {:>2} {:>14.9f} s  {:>10}  {}\n", stage.data, stage.tensor, stage.time.value, core::format(stage.memory), list_nodes(nodes));
+        entry["nodes"] = std::move(nodes);
+        entry["load"] = stage.time.value;
+        entry["memory"] = stage.memory.value;
+        entry["data_parallel"] = stage.data;
+        entry["tensor_parallel"] = stage.tensor;
+        entry["configurations"] = std::move(configurations);
+        stages.append(std::move(entry));
+    }
+    document["stages"] = std::move(stages);
+    return answer;
+}
+
+PartitionAnswer answer_of(const planner::HierarchicalProblem& problem, const planner::HierarchicalResult& result) {
+    PartitionAnswer answer;
+    answer.is_feasible = result.is_feasible;
+    answer.reason = result.reason;
+    if (!result.is_feasible) return answer;
+    core::Value& document = answer.document;
+    document["objective"] = result.objective.value;
+    document["unit"] = "s";
+    document["proven_optimal"] = result.is_proven_optimal;
+    document["lower_bound"] = result.lower_bound.value;
+    document["data_parallel"] = result.data_parallel.value;
+    document["cuts"] = static_cast<std::int64_t>(result.states);
+    answer.text = summary(result.objective.value, result.lower_bound.value, "s", result.is_proven_optimal, true) +
+                  fmt::format("everything replicated: {:.6f} s; {} cuts of the data flow\n", result.data_parallel.value, result.states);
+    core::Value stages = core::Value::array();
+    for (const planner::HierarchicalStage& stage : result.stages) {
+        core::Value entry, nodes = core::Value::array(), replicas = core::Value::array();
+        std::string degrees;
+        for (int v : stage.nodes) nodes.append(problem.nodes[static_cast<std::size_t>(v)].id);
+        for (int r : stage.replicas) {
+            replicas.append(static_cast<std::int64_t>(r));
+            degrees += fmt::format("{}{}", degrees.empty() ? "" : " x ", r);
+        }
+        const std::string &first = problem.nodes[static_cast<std::size_t>(stage.nodes.front())].id, &last = problem.nodes[static_cast<std::size_t>(stage.nodes.back())].id;
+        answer.text += fmt::format("  replicas {:<8} {:>12.6f} s  {:>10}  {} ... {} ({} nodes)\n", degrees, stage.load.value, core::format(stage.memory), first, last,
+                                   stage.nodes.size());
+        entry["nodes"] = std::move(nodes);
+        entry["load"] = stage.load.value;
+        entry["memory"] = stage.memory.value;
+        entry["replicas"] = std::move(replicas);
+        stages.append(std::move(entry));
+    }
+    document["stages"] = std::move(stages);
+    return answer;
+}
+
+}  // namespace apps

@@ -1,0 +1,24 @@
+// What `smplan partition` answers: one document and one text for every kind of problem.
+#pragma once
+
+#include <string>
+
+#include "core/value.h"
+#include "planner/hierarchical_placement.h"
+#include "planner/placement.h"
+#include "planner/replicated_placement.h"
+
+namespace apps {
+
+struct PartitionAnswer {
+    core::Value document;  // the contract's keys
+    bool is_feasible = false;
+    std::string reason;
+    std::string text;
+};
+
+PartitionAnswer answer_of(const planner::PlacementProblem& problem, const planner::PlacementResult& result, bool is_contiguous);
+PartitionAnswer answer_of(const planner::ReplicatedProblem& problem, const planner::ReplicatedResult& result);
+PartitionAnswer answer_of(const planner::HierarchicalProblem& problem, const planner::HierarchicalResult& result);
+
+}  // namespace apps
