@@ -114,6 +114,11 @@ void BucketState::for_each_owned(const Visit& visit) const {
 }
 
 void BucketState::list_updates(const schedule::Optimizer& optimizer, std::vector<UpdateRange>& ranges) {
+    if (whole_parameters_ && whole_parameters_.use_count() > 1) {
+        const BufferPointer before = std::move(whole_parameters_);
+        whole_parameters_ = array(MemoryKind::parameters, plan_.precision.parameters, padded_);
+        backend_.copy(whole_parameters_->data(), before->data(), before->bytes());
+    }
     float *parameters = owned_parameters(), *gradients = piece_gradient().data;
     const auto state_at = [](const BufferPointer& state, std::int64_t at) { return state ? state->data() + at : nullptr; };
     for_each_owned([&](model::ParameterId id, std::int64_t, std::int64_t at, std::int64_t count) {

@@ -28,6 +28,8 @@ public:
     FlatArray whole_parameters();
     FlatArray whole_gradient();
     FlatArray piece_gradient();  // this rank's piece, after the reduction
+    // The parameters as they are now: an update leaves an array that is held elsewhere as it is and goes on in a copy (weight stashing, arXiv 1806.03377).
+    BufferPointer version() const { return whole_parameters_; }
     float* parameter(std::int64_t offset) { return element_at(plan_.precision.parameters, whole_parameters().data, offset); }
     float* gradient(std::int64_t offset) { return element_at(plan_.precision.gradients, whole_gradient().data, offset); }
     void begin_gather();  // makes room, with this rank's piece in place

@@ -50,8 +50,8 @@ std::vector<std::vector<std::int32_t>> releases_of(const schedule::RankProgram& 
 
 }  // namespace
 
-RankExecutor::RankExecutor(const schedule::Program& program, const model::ModelGraph& graph, const InputReader& inputs, const RunOptions& options,
-                           int rank, Backend& backend, const std::vector<StagePlan>& stage_plans)
+RankExecutor::RankExecutor(const schedule::Program& program, const model::ModelGraph& graph, const InputReader& inputs, const RunOptions& options, int rank,
+                           Backend& backend, const std::vector<StagePlan>& stage_plans)
     : program_(program),
       graph_(graph),
       context_(program.plan.cost_context()),
@@ -65,8 +65,7 @@ RankExecutor::RankExecutor(const schedule::Program& program, const model::ModelG
       account_(std::make_shared<MemoryAccount>(fmt::format("rank {}", rank), backend.blocks())),
       parameter_places_(graph.parameters.size()),
       micro_batches_(program.stages.size()) {
-    const std::vector<int> shard_group =
-        schedule::process_group(program.plan.layout, schedule::GroupKind::shard, rank, program.plan.effective_shard_degree());
+    const std::vector<int> shard_group = schedule::process_group(program.plan.layout, schedule::GroupKind::shard, rank, program.plan.effective_shard_degree());
     const auto piece = static_cast<int>(std::find(shard_group.begin(), shard_group.end(), rank) - shard_group.begin());
     std::vector<std::int32_t> bucket_of(graph.parameters.size(), -1);
     buckets_.reserve(list_.buckets.size());
@@ -110,7 +109,8 @@ void RankExecutor::step(std::int64_t step, std::vector<InstructionTime>& times) 
     }
     backend_.end_step(times);
     loss_.reset();
-    if (is_here(static_cast<std::int32_t>(program_.stages.size()) - 1)) loss_ = backend_.loss();
+    for (std::int32_t stage = 0; stage < static_cast<std::int32_t>(program_.stages.size()); ++stage)
+        if (program_.is_last_stage(stage) && is_here(stage)) loss_ = backend_.loss();
 }
 
 void RankExecutor::perform(const Instruction& instruction) {
@@ -123,7 +123,7 @@ void RankExecutor::perform(const Instruction& instruction) {
             std::vector<UpdateRange> ranges;
             for (std::size_t b = 0; b < buckets_.size(); ++b)
                 if (instruction.bucket < 0 || instruction.bucket == static_cast<std::int32_t>(b)) buckets_[b].list_updates(program_.plan.optimizer, ranges);
-            backend_.update(program_.plan.optimizer, step_, ranges);
+            backend_.update(program_.plan.optimizer, step_ * program_.updates() + std::max(0, instruction.micro_batch), ranges);
             break;
         }
         case InstructionKind::zero_gradients:
@@ -141,6 +141,9 @@ RankExecutor::MicroBatch& RankExecutor::micro_batch(std::int32_t stage, std::int
     state.kept_gradients.resize(state.extras.size());
     state.place.step = step_;
     state.place.micro_batch = index;
+    state.loss_weight = 1.0f / static_cast<float>(program_.micro_batches_of_update(index) * program_.plan.layout.data);
+    if (program_.micro_batches_per_update > 0)
+        for (const BucketState& bucket : buckets_) state.weights.push_back(bucket.version());
     const schedule::Plan& plan = program_.plan;
     for (int i = 0; i < plan.micro_batch; ++i)
         state.place.samples.push_back(global_sample(step_, place_.data, plan.layout.data, program_.micro_batches, plan.micro_batch, index, i));
@@ -235,6 +238,13 @@ Operands RankExecutor::operands(MicroBatch& state, const StagePlan& plan, std::i
     return result;
 }
 
+const float* RankExecutor::parameter(const MicroBatch& state, model::ParameterId id) {
+    const ParameterPlace& at = parameter_places_[static_cast<std::size_t>(id.index)];
+    const auto bucket = static_cast<std::size_t>(at.bucket);
+    if (state.weights.empty()) return buckets_[bucket].parameter(at.offset);
+    return element_at(program_.plan.precision.parameters, state.weights[bucket]->data(), at.offset);
+}
+
 void RankExecutor::compute(const Instruction& instruction) {
     MicroBatch& state = micro_batch(instruction.stage, instruction.micro_batch);
     if (instruction.phase == ComputePhase::forward || instruction.phase == ComputePhase::recompute) {
@@ -264,10 +274,7 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
             extra = make_buffer(account_, own.drops_extra_after_forward && !is_again ? MemoryKind::workspace : MemoryKind::activations, own.extra_bytes);
         tensor(state, plan, op.output);
         Operands x = operands(state, plan, i);
-        for (const model::ParameterId id : op.parameters) {
-            const ParameterPlace& at = parameter_places_[static_cast<std::size_t>(id.index)];
-            x.parameters.push_back(buckets_[static_cast<std::size_t>(at.bucket)].parameter(at.offset));
-        }
+        for (const model::ParameterId id : op.parameters) x.parameters.push_back(parameter(state, id));
         backend_.operators().forward(model::OperatorId(i), x, state.place);
         const model::Tensor& output = graph_.tensor(op.output);
         if (!is_again && output.consumers.empty() && !output.is_activation) backend_.add_loss(x.output, loss_weight_);
@@ -286,6 +293,7 @@ void RankExecutor::finish_forward(MicroBatch& state, const StagePlan& plan, std:
 void RankExecutor::backward(MicroBatch& state, const Instruction& instruction) {
     for (std::int32_t i = instruction.operators.end - 1; i >= instruction.operators.begin; --i)
         backward_operator(state, instruction.stage, i, instruction.phase);
+    if (instruction.operators.begin == plan_of(instruction.stage).operators.begin) state.weights.clear();
 }
 
 void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std::int32_t index, ComputePhase phase) {
@@ -299,12 +307,9 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
     backend_.begin_operators();
     if (op.kind != OperatorKind::input && (dy || (is_loss && phase != ComputePhase::backward_weight))) {
         Operands x = operands(state, plan, index);
-        const float* gradient_of_output = is_loss ? &loss_weight_ : dy->data();
+        const float* gradient_of_output = is_loss ? &state.loss_weight : dy->data();
         if (phase != ComputePhase::backward_weight) {
-            for (const model::ParameterId id : op.parameters) {
-                const ParameterPlace& at = parameter_places_[static_cast<std::size_t>(id.index)];
-                x.parameters.push_back(buckets_[static_cast<std::size_t>(at.bucket)].parameter(at.offset));
-            }
+            for (const model::ParameterId id : op.parameters) x.parameters.push_back(parameter(state, id));
             std::vector<float*> dx;
             const std::int32_t output_gradient = plan.gradient_storage[static_cast<std::size_t>(op.output.index)];
             for (const TensorId id : op.inputs) {

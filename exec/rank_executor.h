@@ -33,6 +33,8 @@ private:
     struct MicroBatch {
         std::vector<BufferPointer> tensors, gradients, extras, kept_gradients;
         bool has_forward_input = false, has_backward_input = false;
+        std::vector<BufferPointer> weights;  // by bucket: the version that the micro-batch began with, in an asynchronous schedule
+        float loss_weight = 1;               // of the gradient that starts its backward
         MicroBatchPlace place;
     };
 
@@ -43,6 +45,7 @@ private:
     void backward_operator(MicroBatch& state, std::int32_t stage, std::int32_t op, schedule::ComputePhase phase);
     void finish_forward(MicroBatch& state, const StagePlan& plan, std::int32_t op, bool is_again);
     void finish_backward(MicroBatch& state, const StagePlan& plan, std::int32_t op, schedule::ComputePhase phase);
+    const float* parameter(const MicroBatch& state, model::ParameterId id);
     void send(const schedule::Instruction& instruction);
     void receive(const schedule::Instruction& instruction);
     void collective(const schedule::Instruction& instruction);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "exec/cpu/operators.h"
+#include "exec/backend.h"
 #include "exec/parameters.h"
 #include "exec/reference_operators.h"
 
@@ -40,25 +40,23 @@ public:
         }
     }
 
-    void update(int step, std::vector<std::vector<double>>& parameters, const std::vector<std::vector<double>>& gradients) {
-        for (std::size_t p = 0; p < parameters.size(); ++p) {
-            const double decay = graph_.parameters[p].decays ? o_.weight_decay : 0.0;
-            for (std::size_t i = 0; i < parameters[p].size(); ++i) {
-                double& w = parameters[p][i];
-                double g = gradients[p][i];
-                if (o_.kind == schedule::OptimizerKind::sgd) {
-                    g += decay * w;
-                    first_[p][i] = o_.momentum * first_[p][i] + g;
-                    w -= o_.learning_rate * first_[p][i];
-                    continue;
-                }
-                if (o_.kind == schedule::OptimizerKind::adamw) w -= o_.learning_rate * decay * w;
-                else g += decay * w;
-                first_[p][i] = o_.beta1 * first_[p][i] + (1 - o_.beta1) * g;
-                second_[p][i] = o_.beta2 * second_[p][i] + (1 - o_.beta2) * g * g;
-                const double mean = first_[p][i] / (1 - std::pow(o_.beta1, step + 1)), square = second_[p][i] / (1 - std::pow(o_.beta2, step + 1));
-                w -= o_.learning_rate * mean / (std::sqrt(square) + o_.epsilon);
+    void update(int step, std::size_t p, std::vector<double>& parameter, const std::vector<double>& gradient) {
+        const double decay = graph_.parameters[p].decays ? o_.weight_decay : 0.0;
+        for (std::size_t i = 0; i < parameter.size(); ++i) {
+            double& w = parameter[i];
+            double g = gradient[i];
+            if (o_.kind == schedule::OptimizerKind::sgd) {
+                g += decay * w;
+                first_[p][i] = o_.momentum * first_[p][i] + g;
+                w -= o_.learning_rate * first_[p][i];
+                continue;
             }
+            if (o_.kind == schedule::OptimizerKind::adamw) w -= o_.learning_rate * decay * w;
+            else g += decay * w;
+            first_[p][i] = o_.beta1 * first_[p][i] + (1 - o_.beta1) * g;
+            second_[p][i] = o_.beta2 * second_[p][i] + (1 - o_.beta2) * g * g;
+            const double mean = first_[p][i] / (1 - std::pow(o_.beta1, step + 1)), square = second_[p][i] / (1 - std::pow(o_.beta2, step + 1));
+            w -= o_.learning_rate * mean / (std::sqrt(square) + o_.epsilon);
         }
     }
 
@@ -68,46 +66,102 @@ private:
     std::vector<std::vector<double>> first_, second_;
 };
 
+ReferenceResult start_of(const model::ModelGraph& graph, std::uint64_t seed) {
+    ReferenceResult result;
+    for (const model::Parameter& parameter : graph.parameters) {
+        std::vector<float> start(static_cast<std::size_t>(model::element_count(parameter.shape)));
+        initialize(parameter, seed, 0, static_cast<std::int64_t>(start.size()), start.data());
+        result.parameters.emplace_back(start.begin(), start.end());
+        result.gradients.emplace_back(start.size(), 0.0);
+    }
+    return result;
+}
+
+// Forward and backward of one micro-batch: adds to the gradients, returns the loss times its weight.
+double run_micro_batch(const model::ModelGraph& graph, const schedule::Plan& plan, const InputReader& inputs, std::uint64_t seed, int step, int replica, int k,
+                       double weight, std::vector<std::vector<double>>& parameters, std::vector<std::vector<double>>& gradients) {
+    const auto operators = static_cast<std::int32_t>(graph.operators.size());
+    reference::Context context{graph, plan.micro_batch, {}, {}, {}, &parameters, &gradients, {}, weight};
+    context.values.resize(graph.tensors.size());
+    context.gradients.resize(graph.tensors.size());
+    context.ids.resize(graph.tensors.size());
+    std::vector<std::int64_t> samples;
+    for (int i = 0; i < plan.micro_batch; ++i)
+        samples.push_back(global_sample(step, replica, plan.layout.data, plan.micro_batches, plan.micro_batch, k, i));
+    context.mask_keys.resize(graph.operators.size());
+    for (std::int32_t op = 0; op < operators; ++op)
+        for (const std::int64_t sample : samples) context.mask_keys[static_cast<std::size_t>(op)].push_back(mask_key(seed, step, op, sample));
+    read_data(context, inputs, samples);
+    for (std::int32_t op = 0; op < operators; ++op) reference::forward(context, model::OperatorId(op));
+    double loss = 0;
+    for (const model::Tensor& tensor : graph.tensors)
+        if (tensor.consumers.empty() && !tensor.is_activation && graph.op(tensor.producer).kind != OperatorKind::input)
+            loss += context.values[static_cast<std::size_t>(&tensor - graph.tensors.data())][0];
+    for (std::int32_t op = operators; op-- > 0;) reference::backward(context, model::OperatorId(op));
+    return loss;
+}
+
+void clear(std::vector<std::vector<double>>& gradients) {
+    for (auto& gradient : gradients) std::fill(gradient.begin(), gradient.end(), 0.0);
+}
+
 }  // namespace
 
 ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Plan& plan, std::shared_ptr<const DataSource> data,
                               const ReferenceOptions& options) {
     const InputReader inputs(graph, std::move(data));
-    ReferenceResult result;
-    for (const model::Parameter& parameter : graph.parameters) {
-        std::vector<float> start(static_cast<std::size_t>(model::element_count(parameter.shape)));
-        initialize(parameter, options.seed, 0, static_cast<std::int64_t>(start.size()), start.data());
-        result.parameters.emplace_back(start.begin(), start.end());
-        result.gradients.emplace_back(start.size(), 0.0);
-    }
+    ReferenceResult result = start_of(graph, options.seed);
     ReferenceOptimizer optimizer(graph, plan.optimizer);
-    const auto operators = static_cast<std::int32_t>(graph.operators.size());
+    const double weight = 1.0 / (plan.micro_batches * plan.layout.data);
     for (int step = 0; step < options.steps; ++step) {
-        for (auto& gradient : result.gradients) std::fill(gradient.begin(), gradient.end(), 0.0);
+        clear(result.gradients);
         double loss = 0;
         for (int replica = 0; replica < plan.layout.data; ++replica)
-            for (int k = 0; k < plan.micro_batches; ++k) {
-                reference::Context context{
-                    graph, plan.micro_batch, {}, {}, {}, &result.parameters, &result.gradients, {}, 1.0 / (plan.micro_batches * plan.layout.data)};
-                context.values.resize(graph.tensors.size());
-                context.gradients.resize(graph.tensors.size());
-                context.ids.resize(graph.tensors.size());
-                std::vector<std::int64_t> samples;
-                for (int i = 0; i < plan.micro_batch; ++i)
-                    samples.push_back(global_sample(step, replica, plan.layout.data, plan.micro_batches, plan.micro_batch, k, i));
-                context.mask_keys.resize(graph.operators.size());
-                for (std::int32_t op = 0; op < operators; ++op)
-                    for (const std::int64_t sample : samples)
-                        context.mask_keys[static_cast<std::size_t>(op)].push_back(mask_key(options.seed, step, op, sample));
-                read_data(context, inputs, samples);
-                for (std::int32_t op = 0; op < operators; ++op) reference::forward(context, model::OperatorId(op));
-                for (const model::Tensor& tensor : graph.tensors)
-                    if (tensor.consumers.empty() && !tensor.is_activation && graph.op(tensor.producer).kind != OperatorKind::input)
-                        loss += context.values[static_cast<std::size_t>(&tensor - graph.tensors.data())][0] * context.loss_weight;
-                for (std::int32_t op = operators; op-- > 0;) reference::backward(context, model::OperatorId(op));
-            }
+            for (int k = 0; k < plan.micro_batches; ++k)
+                loss += weight * run_micro_batch(graph, plan, inputs, options.seed, step, replica, k, weight, result.parameters, result.gradients);
         result.losses.push_back(loss);
-        optimizer.update(step, result.parameters, result.gradients);
+        for (std::size_t p = 0; p < result.parameters.size(); ++p) optimizer.update(step, p, result.parameters[p], result.gradients[p]);
+    }
+    return result;
+}
+
+ReferenceResult run_asynchronous_reference(const model::ModelGraph& graph, const schedule::Plan& plan, int micro_batches_per_update,
+                                           std::shared_ptr<const DataSource> data, const ReferenceOptions& options) {
+    const InputReader inputs(graph, std::move(data));
+    ReferenceResult result = start_of(graph, options.seed);
+    ReferenceOptimizer optimizer(graph, plan.optimizer);
+    const int stages = plan.layout.pipeline, m = plan.micro_batches, per_update = micro_batches_per_update;
+    std::vector<int> stage_of(graph.parameters.size(), 0);
+    for (const model::Operator& op : graph.operators)
+        for (const model::ParameterId id : op.parameters)
+            for (int s = 0; s < stages; ++s)
+                if (op.unit >= plan.partition.first_units[static_cast<std::size_t>(s)]) stage_of[static_cast<std::size_t>(id.index)] = s;
+    // versions[p][u]: parameter p after u updates of this step.
+    for (int step = 0; step < options.steps; ++step) {
+        std::vector<std::vector<std::vector<double>>> versions;
+        for (const std::vector<double>& parameter : result.parameters) versions.push_back({parameter});
+        clear(result.gradients);
+        double loss = 0;
+        for (int k = 0; k < m; ++k) {
+            std::vector<std::vector<double>> begun_with;
+            for (std::size_t p = 0; p < versions.size(); ++p) {
+                const int finished = std::max(0, k - (stages - 1 - stage_of[p]));
+                begun_with.push_back(versions[p][static_cast<std::size_t>(finished / per_update)]);
+            }
+            const int group = k / per_update, size = std::min(per_update, m - group * per_update);
+            for (int replica = 0; replica < plan.layout.data; ++replica)
+                loss += run_micro_batch(graph, plan, inputs, options.seed, step, replica, k, 1.0 / (size * plan.layout.data), begun_with, result.gradients) /
+                        (m * plan.layout.data);
+            if (k + 1 != group * per_update + size) continue;
+            const int updates = (m + per_update - 1) / per_update;
+            for (std::size_t p = 0; p < versions.size(); ++p) {
+                versions[p].push_back(versions[p].back());
+                optimizer.update(step * updates + group, p, versions[p].back(), result.gradients[p]);
+            }
+            if (k + 1 < m) clear(result.gradients);
+        }
+        for (std::size_t p = 0; p < versions.size(); ++p) result.parameters[p] = versions[p].back();
+        result.losses.push_back(loss);
     }
     return result;
 }

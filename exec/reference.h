@@ -27,6 +27,12 @@ struct ReferenceResult {
 ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Plan& plan, std::shared_ptr<const DataSource> data,
                               const ReferenceOptions& options);
 
+// The same without flush: stage s of p updates its own parameters after the backward of every `micro_batches_per_update` micro-batches, and micro-batch k runs on
+// the parameters with which the pipeline lets it begin there, that is, after the updates of micro-batches 0 ... k - (p - 1 - s) - 1 (PipeDream, arXiv 1806.03377,
+// section 3.3: weight stashing; one micro-batch per update. 2BW, arXiv 2006.09503: as many as stages or more). The plan gives the partition.
+ReferenceResult run_asynchronous_reference(const model::ModelGraph& graph, const schedule::Plan& plan, int micro_batches_per_update,
+                                           std::shared_ptr<const DataSource> data, const ReferenceOptions& options);
+
 // Largest of |a - b| / max(|b|), over all elements.
 double relative_difference(const std::vector<float>& a, const std::vector<double>& b);
 

@@ -22,13 +22,17 @@ const PipelineSchedule* usable_schedule(const Plan& plan, core::Diagnostics& dia
                           near.empty() ? "use " + core::list_in_words(names) : fmt::format("did you mean {}?", core::in_quotes(near)));
         return nullptr;
     }
-    if (found->is_asynchronous || found->is_bidirectional || found->has_segments) {
+    if (found->has_segments) {
         diagnostics.error(location, "plan.schedule",
-                          fmt::format("schedule = {} {}", core::in_quotes(found->name),
-                                      found->is_asynchronous    ? "keeps several weight versions, which a plan cannot train with"
-                                      : found->is_bidirectional ? "needs several replicas of every stage on one rank, which a plan cannot place"
-                                                                : "works on pieces of the sequence, which a plan cannot run"),
-                          "`smsim schedule` times it; plans use synchronous schedules with one copy of the model");
+                          fmt::format("schedule = {} works on pieces of the sequence, which a plan cannot run", core::in_quotes(found->name)),
+                          "`smsim schedule` times it; plans use schedules of whole sequences");
+        return nullptr;
+    }
+    if (found->is_asynchronous && plan.shards(Sharding::optimizer)) {
+        diagnostics.error(
+            location, "plan.schedule",
+            fmt::format("schedule = {} keeps several versions of the parameters, sharding = \"{}\" one", core::in_quotes(found->name), name_of(plan.sharding)),
+            "set sharding = \"none\", or choose a synchronous schedule");
         return nullptr;
     }
     shape.ranks = plan.layout.pipeline;
@@ -61,12 +65,45 @@ bool check_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_
 
 namespace {
 
-Program skeleton(const Plan& plan, const Schedule& order) {
-    core::require(order.directions == 1 && order.segments == 1 && order.weight_versions == 0,
-                  "a lowered schedule is synchronous, whole-sequence and has one copy of the model");
+// Copies of the model one after the other: stage s of direction d becomes stage d * stages + s, its micro-batches follow those of the directions before.
+Schedule in_one_direction(const Schedule& order) {
+    if (order.directions == 1) return order;
+    Schedule result = order;
+    result.placement = StagePlacement::custom;
+    result.directions = 1;
+    result.stages = order.stages * order.directions;
+    result.micro_batches = order.micro_batches * order.directions;
+    result.stage_ranks.clear();
+    for (int direction = 0; direction < order.directions; ++direction)
+        for (int stage = 0; stage < order.stages; ++stage) result.stage_ranks.push_back(rank_of_stage(order, stage, direction));
+    for (std::vector<Action>& actions : result.actions)
+        for (Action& action : actions) {
+            action.stage += action.direction * order.stages;
+            if (action.micro_batch >= 0) action.micro_batch += action.direction * order.micro_batches;
+            action.direction = 0;
+        }
+    return result;
+}
+
+// Of an asynchronous schedule: backward passes before the first update.
+int micro_batches_per_update(const Schedule& order) {
+    if (order.weight_versions == 0) return 0;
+    int backwards = 0;
+    for (const Action& action : order.actions.front()) {
+        if (action.kind == ActionKind::optimizer_step) break;
+        if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_weight) ++backwards;
+    }
+    return backwards;
+}
+
+// `order` in one direction, `directions` of them before.
+Program skeleton(const Plan& plan, const Schedule& order, int directions) {
+    core::require(order.directions == 1 && order.segments == 1, "a lowered schedule works on whole sequences");
     Program program;
     program.plan = plan;
     program.micro_batches = order.micro_batches;
+    program.directions = directions;
+    program.micro_batches_per_update = micro_batches_per_update(order);
     program.stages.resize(static_cast<std::size_t>(order.stages));
     for (int s = 0; s < order.stages; ++s) program.stages[static_cast<std::size_t>(s)].rank = rank_of_stage(order, s);
     program.class_of_rank.resize(static_cast<std::size_t>(plan.layout.ranks()));
@@ -76,23 +113,25 @@ Program skeleton(const Plan& plan, const Schedule& order) {
 
 }  // namespace
 
-Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& order, const LowerOptions& options) {
-    core::require(order.ranks == plan.layout.pipeline && order.stages == plan.stages(), "the schedule has the plan's pipeline shape");
-    core::require(static_cast<int>(plan.partition.first_units.size()) == order.stages, "the plan's partition is complete");
+Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& given, const LowerOptions& options) {
+    core::require(given.ranks == plan.layout.pipeline && given.stages == plan.stages(), "the schedule has the plan's pipeline shape");
+    core::require(static_cast<int>(plan.partition.first_units.size()) == given.stages, "the plan's partition is complete");
+    const Schedule order = in_one_direction(given);
     core::require(options.micro_batches == 0 || options.micro_batches == order.micro_batches, "the schedule has the micro-batches that are lowered");
-    Program program = skeleton(plan, order);
+    Program program = skeleton(plan, order, given.directions);
     program.model_hash = model::hash_of(graph);
 
     // Stages and boundaries: consecutive, covering all units; one tensor list per boundary that something crosses.
     const std::vector<std::int32_t>& first = plan.partition.first_units;
     const auto units = static_cast<std::int32_t>(graph.units.size());
     core::require(first.front() == 0, "the first stage begins with the first unit");
-    for (std::size_t s = 0; s < first.size(); ++s) {
-        const std::int32_t end = s + 1 < first.size() ? first[s + 1] : units;
-        core::require(first[s] < end && end <= units, "every stage has a unit");
-        program.stages[s].operators = {graph.units[static_cast<std::size_t>(first[s])].operators.begin,
+    for (std::size_t s = 0; s < program.stages.size(); ++s) {
+        const std::size_t of_copy = s % first.size();
+        const std::int32_t begin = first[of_copy], end = of_copy + 1 < first.size() ? first[of_copy + 1] : units;
+        core::require(begin < end && end <= units, "every stage has a unit");
+        program.stages[s].operators = {graph.units[static_cast<std::size_t>(begin)].operators.begin,
                                        graph.units[static_cast<std::size_t>(end - 1)].operators.end};
-        if (s == 0) continue;
+        if (of_copy == 0) continue;
         std::vector<model::TensorId> tensors = model::tensors_crossing(graph, program.stages[s].operators.begin);
         if (tensors.empty()) continue;
         program.stages[s - 1].sends = program.stages[s].receives = static_cast<std::int32_t>(program.tensor_lists.size());
@@ -105,13 +144,15 @@ Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& 
     return program;
 }
 
-Program lower_compute_only(const Schedule& order) {
+Program lower_compute_only(const Schedule& given) {
+    const Schedule order = in_one_direction(given);
     Plan plan;
     plan.layout.pipeline = order.ranks;
-    plan.virtual_stages = order.stages / order.ranks;
+    plan.virtual_stages = given.stages / given.ranks;
     plan.schedule = order.name;
     plan.micro_batches = order.micro_batches;
-    Program program = skeleton(plan, order);
+    Program program = skeleton(plan, order, given.directions);
+    program.micro_batches_per_update = 0;  // without operators there is nothing to update
     const std::vector<ActivationFootprint> footprints(program.stages.size());
     for (int rank = 0; rank < order.ranks; ++rank) program.classes.push_back(RankLowering(program, nullptr, order, {}, footprints, rank).lower());
     return program;

@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include "schedule/lower.h"
+#include "schedule/pipeline/registry.h"
 #include "schedule/plan_file.h"
 
 namespace schedule {
@@ -155,7 +156,18 @@ private:
             if (first.back() >= units)
                 error("partition", fmt::format("partition names unit {}, but the units of {} are 0 to {}", first.back(), graph_.name, units - 1));
         }
-        check_schedule(plan_, diagnostics_, 0, place("schedule"));
+        if (check_schedule(plan_, diagnostics_, 0, place("schedule"))) check_asynchronous();
+    }
+
+    // Stages of an asynchronous schedule update at different times: what would make them wait for each other is refused.
+    void check_asynchronous() {
+        if (!find_pipeline_schedule(plan_.schedule)->is_asynchronous) return;
+        if (plan_.layout.pipeline == 1) return;
+        for (const model::TiedParameter& tied : model::tied_parameters(graph_))
+            error("schedule",
+                  fmt::format("schedule = \"{}\" updates stages at different times, but {} of {} is shared by several units", plan_.schedule,
+                              graph_.parameter(tied.parameter).name, graph_.name),
+                  "choose a synchronous schedule, or a model whose output layer has weights of its own");
     }
 
     void check_sharding() {

@@ -81,7 +81,8 @@ std::string_view name_of(PayloadKind kind) {
 
 std::vector<int> members_of(const Program& program, int rank, const Instruction& instruction) {
     const ParallelLayout& layout = program.plan.layout;
-    if (instruction.group != GroupKind::tied_stages) return process_group(layout, instruction.group, rank, program.plan.effective_shard_degree());
+    if (instruction.group != GroupKind::tied_stages || instruction.bucket < 0)
+        return process_group(layout, instruction.group, rank, program.plan.effective_shard_degree());
     const auto class_index = static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)]);
     const ParameterBucket& bucket = program.classes[class_index].buckets[static_cast<std::size_t>(instruction.bucket)];
     RankCoordinates coordinates = coordinates_of(layout, rank);
@@ -130,7 +131,10 @@ std::string describe(const Program& program, int class_index, std::uint32_t inde
             if (i.stage >= 0) text += fmt::format(" stage {}", i.stage);
             text += operators_text(i) + fmt::format(" {:.0f} B", i.bytes.value);
             break;
-        case InstructionKind::optimizer_step: text += i.bucket >= 0 ? fmt::format(" bucket {}", i.bucket) : std::string(" all buckets"); break;
+        case InstructionKind::optimizer_step:
+            if (i.micro_batch >= 0) text += fmt::format(" {}", i.micro_batch);
+            text += i.bucket >= 0 ? fmt::format(" bucket {}", i.bucket) : std::string(" all buckets");
+            break;
         case InstructionKind::zero_gradients: break;
     }
     return text;
@@ -174,6 +178,8 @@ void add_instruction(Hash& hash, const RankProgram& list, const Instruction& i) 
 std::string hash_of(const Program& program) {
     Hash hash;
     const Plan& plan = program.plan;
+    hash.add(program.directions);
+    hash.add(program.micro_batches_per_update);
     for (const char letter : plan.layout.order) hash.add(static_cast<int>(letter));
     for (const int number : {plan.layout.data, plan.layout.tensor, plan.layout.pipeline, plan.virtual_stages, plan.micro_batch, plan.micro_batches,
                              program.micro_batches, static_cast<int>(plan.sharding), plan.effective_shard_degree(), static_cast<int>(plan.sequence_parallel),

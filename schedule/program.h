@@ -1,8 +1,8 @@
 // What each rank does, complete and immutable, without times: the one thing both interpreters read.
 //
-// One instruction list per class of ranks (ranks that do the same work: one class per pipeline coordinate, or finer) and a map rank -> class. Instructions sit on
-// named streams; an instruction starts when the one before it on its stream and all in its `after` list have ended. The list order of a class is itself a valid
-// serial order: a backend with one stream performs it top to bottom with buffered sends and never deadlocks (verify.h proves it).
+// One instruction list per class of ranks (ranks that do the same work: one class per pipeline coordinate, or finer) and a map rank -> class. Instructions sit
+// on named streams; an instruction starts when the one before it on its stream and all in its `after` list have ended. The list order of a class is itself a
+// valid serial order: a backend with one stream performs it top to bottom with buffered sends and never deadlocks (verify.h proves it).
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,8 @@ enum class InstructionKind : std::uint8_t {
     send,            // to pipeline rank `peer` (same data and tensor coordinate)
     receive,         // from pipeline rank `peer`
     collective,      // over `group`
-    optimizer_step,  // update of the parameters of `bucket` (-1 = all of this rank's), on this rank's shard of them
+    optimizer_step,  // update of the parameters of `bucket` (-1 = all of this rank's), on this rank's shard of them; asynchronous: the `micro_batch`-th of the
+                     // step
     zero_gradients,  // start of a step
 };
 
@@ -77,16 +78,16 @@ struct Instruction {
     CollectiveKind collective = CollectiveKind::all_reduce;
     GroupKind group = GroupKind::world;
     PayloadKind payload = PayloadKind::none;
-    std::int32_t stage = -1;        // virtual stage
+    std::int32_t stage = -1;  // virtual stage
     std::int32_t micro_batch = -1;
-    model::OperatorRange operators; // compute
-    std::int32_t bucket = -1;       // index into RankProgram::buckets
-    bool on_shard = false;          // parameter_gradient: of this rank's piece of the bucket (after its reduce_scatter), not of the full vector
-    std::int32_t peer = -1;         // pipeline coordinate
-    std::int32_t tensors = -1;      // index into Program::tensor_lists
+    model::OperatorRange operators;  // compute
+    std::int32_t bucket = -1;        // index into RankProgram::buckets
+    bool on_shard = false;           // parameter_gradient: of this rank's piece of the bucket (after its reduce_scatter), not of the full vector
+    std::int32_t peer = -1;          // pipeline coordinate
+    std::int32_t tensors = -1;       // index into Program::tensor_lists
     // send: message; all_reduce, reduce_scatter: the full vector each member holds; all_gather: the full result; all_to_all: what each member sends in all
     core::Bytes bytes;
-    std::uint32_t after_begin = 0, after_count = 0;        // into RankProgram::after_pool: indices of instructions of the same list, all smaller than this one's
+    std::uint32_t after_begin = 0, after_count = 0;  // into RankProgram::after_pool: indices of instructions of the same list, all smaller than this one's
     std::uint32_t allocate_begin = 0, allocate_count = 0;  // into RankProgram::buffer_pool: buffers taken at the start
     std::uint32_t free_begin = 0, free_count = 0;          // ... given back at the end
 };
@@ -104,21 +105,40 @@ struct RankProgram {
     std::span<const std::uint32_t> frees(const Instruction& i) const { return {buffer_pool.data() + i.free_begin, i.free_count}; }
 };
 
+// Bidirectional schedules run several copies of the model: stage s of direction d is virtual stage d * S + s (S stages a direction).
 struct StageInfo {
-    int rank = 0;                    // pipeline coordinate it lives on
+    int rank = 0;  // pipeline coordinate it lives on
     model::OperatorRange operators;
-    std::int32_t receives = -1;      // tensor list from the stage before (-1: none); relays tensors that only later stages consume
-    std::int32_t sends = -1;         // tensor list to the stage after
+    std::int32_t receives = -1;  // tensor list from the stage before (-1: none); relays tensors that only later stages consume
+    std::int32_t sends = -1;     // tensor list to the stage after
 };
 
 struct Program {
     Plan plan;
-    std::string model_hash;              // of the graph it was lowered from; empty without operators
-    int micro_batches = 1;               // lowered (a planner may lower fewer than the plan's and extrapolate)
-    std::vector<StageInfo> stages;       // by virtual stage
+    std::string model_hash;  // of the graph it was lowered from; empty without operators
+    int micro_batches = 1;   // lowered (a planner may lower fewer than the plan's and extrapolate)
+    int directions = 1;      // copies of the model; the d-th takes micro-batches d m / directions ... (d + 1) m / directions - 1
+    // Asynchronous schedules: a stage updates its parameters after the backward of every so many micro-batches, and a micro-batch runs backward on the
+    // parameters that its forward began with. 0 = one update at the end of the step.
+    int micro_batches_per_update = 0;
+    std::vector<StageInfo> stages;  // by virtual stage
     std::vector<RankProgram> classes;
     std::vector<std::int32_t> class_of_rank;  // size = layout.ranks()
     std::vector<std::vector<model::TensorId>> tensor_lists;
+
+    std::int32_t stages_per_direction() const { return static_cast<std::int32_t>(stages.size()) / directions; }
+    bool is_first_stage(std::int32_t stage) const { return stage % stages_per_direction() == 0; }
+    bool is_last_stage(std::int32_t stage) const { return (stage + 1) % stages_per_direction() == 0; }
+    // Micro-batches that pass through a stage.
+    std::int32_t micro_batches_of_stage() const { return micro_batches / directions; }
+    std::int32_t first_micro_batch(std::int32_t stage) const { return stage / stages_per_direction() * micro_batches_of_stage(); }
+    int updates() const { return micro_batches_per_update == 0 ? 1 : (micro_batches + micro_batches_per_update - 1) / micro_batches_per_update; }
+    // Micro-batches whose mean one update takes.
+    int micro_batches_of_update(std::int32_t micro_batch) const {
+        if (micro_batches_per_update == 0) return micro_batches;
+        const int first = micro_batch / micro_batches_per_update * micro_batches_per_update;
+        return micro_batches - first < micro_batches_per_update ? micro_batches - first : micro_batches_per_update;
+    }
 };
 
 // Global ranks that take part in a collective instruction of `rank`'s class, in group order (the position is the group rank).

@@ -51,6 +51,13 @@ private:
     void need(std::size_t c, std::int32_t before, std::size_t after, const char* what);
     void step_forward(std::size_t c, std::size_t i);
     void step_backward(std::size_t c, std::size_t i);
+    std::vector<std::int32_t> tied_ranks(std::size_t c, const Instruction& i) const;
+    // Does the micro-batch pass through the stage? In a bidirectional schedule each goes one way.
+    bool passes(std::int32_t stage, std::int32_t micro_batch) const {
+        const std::int32_t within = micro_batch - program_.first_micro_batch(stage);
+        return within >= 0 && within < program_.micro_batches_of_stage();
+    }
+    void check_updates_between(std::size_t c);    // "update" of an asynchronous schedule
     bool has_transfer(std::int32_t stage) const;  // from the stage before
     bool is_boundary_here(std::int32_t stage) const;
     bool has_operators() const { return !program_.model_hash.empty(); }

@@ -66,7 +66,11 @@ bool ProgramChecker::check_structure() {
     const auto within = [](std::int64_t value, std::size_t size) { return value >= 0 && value < static_cast<std::int64_t>(size); };
     if (program_.micro_batches < 1 || program_.stages.empty() || program_.classes.empty())
         report("structure", 0, "a Program has micro-batches, stages and classes");
+    else if (program_.directions < 1 || program_.micro_batches % program_.directions != 0 ||
+             static_cast<int>(program_.stages.size()) % program_.directions != 0)
+        report("structure", 0, fmt::format("{} directions do not divide its stages and micro-batches", program_.directions));
     if (static_cast<int>(program_.class_of_rank.size()) != program_.plan.layout.ranks()) report("structure", 0, "every rank of the layout has a class");
+    if (!violations_.empty()) return false;
     for (std::size_t rank = 0; rank < program_.class_of_rank.size() && violations_.empty(); ++rank) {
         const std::int32_t c = program_.class_of_rank[rank];
         if (!within(c, program_.classes.size())) report("structure", 0, fmt::format("rank {} has class {}, which does not exist", rank, c));
@@ -94,7 +98,7 @@ bool ProgramChecker::check_structure() {
             const bool is_on_activations =
                 i.kind == InstructionKind::collective && (i.payload == PayloadKind::activation || i.payload == PayloadKind::activation_gradient);
             if (i.kind == InstructionKind::compute || i.kind == InstructionKind::send || i.kind == InstructionKind::receive || is_on_activations) {
-                if (!has_stage || !has_micro_batch) report("structure", c, n, "no such stage or micro-batch");
+                if (!has_stage || !has_micro_batch || !passes(i.stage, i.micro_batch)) report("structure", c, n, "no such stage or micro-batch");
                 else if (program_.stages[static_cast<std::size_t>(i.stage)].rank != l.pipeline)
                     report("placement", c, n,
                            fmt::format("stage {} lives on pipeline rank {}", i.stage, program_.stages[static_cast<std::size_t>(i.stage)].rank));
@@ -110,11 +114,12 @@ bool ProgramChecker::check_structure() {
 }
 
 bool ProgramChecker::is_boundary_here(std::int32_t stage) const {
-    return program_.stages[static_cast<std::size_t>(stage)].rank == program_.stages[static_cast<std::size_t>(stage - 1)].rank;
+    return !program_.is_first_stage(stage) &&
+           program_.stages[static_cast<std::size_t>(stage)].rank == program_.stages[static_cast<std::size_t>(stage - 1)].rank;
 }
 
 bool ProgramChecker::has_transfer(std::int32_t stage) const {
-    return stage > 0 && !is_boundary_here(stage) && (!has_operators() || program_.stages[static_cast<std::size_t>(stage)].receives >= 0);
+    return !program_.is_first_stage(stage) && !is_boundary_here(stage) && (!has_operators() || program_.stages[static_cast<std::size_t>(stage)].receives >= 0);
 }
 
 // A boundary is named by the stage behind it.
@@ -145,7 +150,8 @@ void ProgramChecker::check_transfers() {
         const auto micro_batches = static_cast<std::size_t>(program_.micro_batches);
         const bool is_gradient = key / micro_batches >= stages + 1;
         const auto boundary = static_cast<std::int32_t>(key / micro_batches - (is_gradient ? stages + 1 : 0));
-        const bool is_needed = boundary > 0 && boundary < static_cast<std::int32_t>(stages) && has_transfer(boundary) && (trains_ || !is_gradient);
+        const bool is_needed = boundary > 0 && boundary < static_cast<std::int32_t>(stages) && has_transfer(boundary) && (trains_ || !is_gradient) &&
+                               passes(boundary, static_cast<std::int32_t>(key % micro_batches));
         const Place send = sends_[key], receive = receives_[key];
         if (!is_needed) {
             for (const Place& place : {send, receive})
@@ -207,6 +213,12 @@ bool joins_classes(const Instruction& i) {
 
 }  // namespace
 
+// Pipeline coordinates that a collective over tied stages joins: the holders of its bucket, or both ends of the pipeline for the loss.
+std::vector<std::int32_t> ProgramChecker::tied_ranks(std::size_t c, const Instruction& i) const {
+    if (i.bucket >= 0) return list(c).buckets[static_cast<std::size_t>(i.bucket)].tied_ranks;
+    return {0, program_.plan.layout.pipeline - 1};
+}
+
 // Ranks of one class perform one list, so only collectives that join classes can disagree.
 void ProgramChecker::check_collectives() {
     using Sequence = std::vector<std::pair<Place, std::vector<std::int32_t>>>;  // with the classes it joins
@@ -216,7 +228,7 @@ void ProgramChecker::check_collectives() {
             const Instruction& i = list(c).instructions[n];
             if (!joins_classes(i)) continue;
             std::vector<std::int32_t> ranks;
-            if (i.group == GroupKind::tied_stages) ranks = list(c).buckets[static_cast<std::size_t>(i.bucket)].tied_ranks;
+            if (i.group == GroupKind::tied_stages) ranks = tied_ranks(c, i);
             else
                 for (const RankProgram& other : program_.classes) ranks.push_back(other.pipeline);
             if (!std::binary_search(ranks.begin(), ranks.end(), list(c).pipeline)) report("collectives", c, n, "is not among its own members");
@@ -264,15 +276,18 @@ void ProgramChecker::check_progress() {
         for (std::size_t other = 0; other < classes; ++other) {
             if (other == c) continue;
             if (i.group == GroupKind::tied_stages) {
-                const auto& ranks = list(c).buckets[static_cast<std::size_t>(i.bucket)].tied_ranks;
+                const std::vector<std::int32_t> ranks = tied_ranks(c, i);
                 if (!std::binary_search(ranks.begin(), ranks.end(), list(other).pipeline)) continue;
             }
             if (next[other] >= list(other).instructions.size() || !joins_classes(list(other).instructions[next[other]])) return false;
             const Instruction& theirs = list(other).instructions[next[other]];
             if (theirs.group != i.group) return false;
-            if (i.group == GroupKind::tied_stages &&
-                list(other).buckets[static_cast<std::size_t>(theirs.bucket)].parameters != list(c).buckets[static_cast<std::size_t>(i.bucket)].parameters)
+            if (i.group == GroupKind::tied_stages && (theirs.bucket < 0 || i.bucket < 0)) {
+                if (theirs.bucket != i.bucket) return false;
+            } else if (i.group == GroupKind::tied_stages && list(other).buckets[static_cast<std::size_t>(theirs.bucket)].parameters !=
+                                                                list(c).buckets[static_cast<std::size_t>(i.bucket)].parameters) {
                 return false;
+            }
         }
         return true;
     };
@@ -285,8 +300,7 @@ void ProgramChecker::check_progress() {
                 moved = true;
                 if (i.kind == InstructionKind::send) is_sent[transfer_key(i)] = 1;
                 if (joins_classes(i)) {
-                    const std::vector<std::int32_t> tied =
-                        i.group == GroupKind::tied_stages ? list(c).buckets[static_cast<std::size_t>(i.bucket)].tied_ranks : std::vector<std::int32_t>{};
+                    const std::vector<std::int32_t> tied = i.group == GroupKind::tied_stages ? tied_ranks(c, i) : std::vector<std::int32_t>{};
                     for (std::size_t other = 0; other < classes; ++other)
                         if (other != c && (tied.empty() || std::binary_search(tied.begin(), tied.end(), list(other).pipeline))) ++next[other];
                 }

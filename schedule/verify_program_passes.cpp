@@ -43,7 +43,7 @@ void ProgramChecker::step_forward(std::size_t c, std::size_t n) {
     Progress& p = progress(i.stage, i.micro_batch);
     if (p.forward_steps++ == 0) {
         if (has_transfer(i.stage)) need(c, p.receive, n, "the receive of its input");
-        else if (i.stage > 0 && is_boundary_here(i.stage)) need(c, progress(i.stage - 1, i.micro_batch).last_forward, n, "the forward of the stage before");
+        else if (is_boundary_here(i.stage)) need(c, progress(i.stage - 1, i.micro_batch).last_forward, n, "the forward of the stage before");
     } else {
         need(c, p.last_forward, n, "the step before");
     }
@@ -76,7 +76,7 @@ void ProgramChecker::step_backward(std::size_t c, std::size_t n) {
         else {
             need(c, p.last_forward, n, "its forward");
             const std::int32_t after = i.stage + 1;
-            if (after < static_cast<std::int32_t>(program_.stages.size())) {
+            if (!program_.is_last_stage(i.stage)) {
                 if (has_transfer(after)) need(c, p.receive_gradient, n, "the receive of its gradient");
                 else if (is_boundary_here(after)) need(c, progress(after, i.micro_batch).last_backward, n, "the backward of the stage after");
             }
@@ -125,6 +125,7 @@ void ProgramChecker::check_passes(std::size_t c) {
 void ProgramChecker::check_complete() {
     for (std::size_t s = 0; s < program_.stages.size(); ++s)
         for (std::int32_t k = 0; k < program_.micro_batches; ++k) {
+            if (!passes(static_cast<std::int32_t>(s), k)) continue;
             const Progress& p = progress(static_cast<std::int32_t>(s), k);
             const model::OperatorRange all = program_.stages[s].operators;
             const auto c = static_cast<std::size_t>(program_.stages[s].rank);

@@ -7,7 +7,59 @@
 
 namespace schedule {
 
+// Asynchronous: after the backward of every so many micro-batches each bucket is reduced and updated once, and gradients are zeroed before the next backward.
+void ProgramChecker::check_updates_between(std::size_t c) {
+    const RankProgram& l = list(c);
+    const std::size_t buckets = l.buckets.size();
+    std::vector<std::int32_t> steps(buckets, 0), reductions(buckets, 0), latest_step(buckets, -1), latest_reduction(buckets, -1);
+    std::int32_t zero = -1, latest_backward = -1, finished = 0;
+    const auto of_update = [&](std::int32_t update) { return std::min(program_.micro_batches, (update + 1) * program_.micro_batches_per_update); };
+    bool has_steps = false;
+    for (std::size_t n = 0; n < l.instructions.size(); ++n) {
+        const Instruction& i = l.instructions[n];
+        const auto at = static_cast<std::int32_t>(n);
+        if (i.kind == InstructionKind::zero_gradients) {
+            for (std::size_t b = 0; b < buckets; ++b)
+                if (latest_step[b] >= 0 && !is_ordered(c, latest_step[b], n))
+                    report("update", c, n, fmt::format("does not wait for the update of bucket {}", b));
+            zero = at;
+        }
+        if (i.kind == InstructionKind::compute && i.phase >= ComputePhase::backward) {
+            if (zero < 0 || !is_ordered(c, zero, n)) report("update", c, n, "does not wait for gradients to be zeroed");
+            for (std::size_t b = 0; b < buckets; ++b)
+                if (latest_step[b] > zero) report("update", c, n, fmt::format("adds to the gradient of bucket {}, which has been used already", b));
+            latest_backward = at;
+            if (i.phase != ComputePhase::backward_input && i.operators.begin == program_.stages[static_cast<std::size_t>(i.stage)].operators.begin) ++finished;
+        }
+        if (i.kind == InstructionKind::collective && i.payload == PayloadKind::parameter_gradient && i.bucket >= 0) {
+            ++reductions[static_cast<std::size_t>(i.bucket)];
+            latest_reduction[static_cast<std::size_t>(i.bucket)] = at;
+        }
+        if (i.kind != InstructionKind::optimizer_step) continue;
+        has_steps = true;
+        for (std::size_t b = 0; b < buckets; ++b) {
+            if (i.bucket >= 0 && static_cast<std::size_t>(i.bucket) != b) continue;
+            const std::int32_t update = steps[b]++;
+            const auto expect = [&](bool holds, const std::string& what) {
+                if (!holds) report("update", c, n, what);
+            };
+            expect(i.micro_batch == update, fmt::format("is update {} of bucket {}", update, b));
+            expect(finished == of_update(update), fmt::format("comes after the backward of {} micro-batches, not {}", finished, of_update(update)));
+            expect(latest_backward >= 0 && is_ordered(c, latest_backward, n), "does not wait for the backward before it");
+            const int wanted = (update + 1) * ((program_.plan.layout.data > 1 ? 1 : 0) + (l.buckets[b].is_partial_over_tensor ? 1 : 0) +
+                                               (l.buckets[b].tied_ranks.empty() ? 0 : 1));
+            expect(reductions[b] == wanted, fmt::format("bucket {} has been reduced {} times, not {}", b, reductions[b], wanted));
+            expect(latest_reduction[b] < 0 || is_ordered(c, latest_reduction[b], n), fmt::format("does not wait for instruction {}", latest_reduction[b]));
+            latest_step[b] = at;
+        }
+    }
+    if (!has_steps) return;
+    for (std::size_t b = 0; b < buckets; ++b)
+        if (steps[b] != program_.updates()) report("update", c, fmt::format("bucket {} is updated {} times, not {}", b, steps[b], program_.updates()));
+}
+
 void ProgramChecker::check_update(std::size_t c) {
+    if (program_.micro_batches_per_update > 0) return check_updates_between(c);
     const RankProgram& l = list(c);
     const Plan& plan = program_.plan;
     struct Seen {
@@ -68,7 +120,8 @@ void ProgramChecker::check_update(std::size_t c) {
     }
     if (!has_steps) return;
     const bool is_reduced = plan.layout.data > 1, is_sharded = plan.shards(Sharding::optimizer);
-    const int passes = plan.shards(Sharding::gradients) ? program_.micro_batches : 1;
+    const std::int32_t micro_batches = program_.micro_batches_of_stage();
+    const int passes = plan.shards(Sharding::gradients) ? micro_batches : 1;
     for (std::size_t b = 0; b < seen.size(); ++b) {
         const Seen& s = seen[b];
         const auto expect = [&](int found, int wanted, const char* what) {
@@ -79,13 +132,15 @@ void ProgramChecker::check_update(std::size_t c) {
             continue;
         }
         expect(s.data, is_reduced && !is_sharded, "all-reduces over data");
-        expect(s.scatter, is_reduced && is_sharded ? passes : 0, "reduce-scatters");
+        // In a bidirectional schedule a parameter that both ends of the model use has micro-batches of both directions on one rank.
+        const bool goes_both_ways = plan.shards(Sharding::gradients) && program_.directions > 1 && s.scatter == program_.directions * passes;
+        if (!goes_both_ways) expect(s.scatter, is_reduced && is_sharded ? passes : 0, "reduce-scatters");
         expect(s.replica, is_sharded && plan.effective_shard_degree() < plan.layout.data, "all-reduces over replicas");
         expect(s.tensor, l.buckets[b].is_partial_over_tensor, "all-reduces over tensor ranks");
         expect(s.tied, !l.buckets[b].tied_ranks.empty(), "all-reduces over tied stages");
         if (plan.shards(Sharding::parameters)) {
-            if (s.gathered_before < 2 * program_.micro_batches)
-                report("update", c, fmt::format("bucket {} is gathered {} times for {} micro-batches", b, s.gathered_before, program_.micro_batches));
+            if (s.gathered_before < 2 * micro_batches)
+                report("update", c, fmt::format("bucket {} is gathered {} times for {} micro-batches", b, s.gathered_before, micro_batches));
         } else {
             expect(s.gathered_after, is_sharded, "gathers after the update");
         }
@@ -94,10 +149,9 @@ void ProgramChecker::check_update(std::size_t c) {
                 report("update", c, static_cast<std::size_t>(s.step), fmt::format("does not wait for instruction {}", reduction));
         // A gradient is reduced after the passes that make it: of the last one at least the part that reaches the bucket.
         const std::vector<std::int32_t>& begun = passes_begun[static_cast<std::size_t>(l.buckets[b].stage)];
-        for (std::size_t r = 0; r < s.reductions.size(); ++r) {
+        for (std::size_t r = 0; r < s.reductions.size() && !goes_both_ways; ++r) {
             const auto at = static_cast<std::size_t>(s.reductions[r]);
-            const auto needed =
-                std::min(static_cast<std::size_t>(program_.micro_batches), passes > 1 ? r + 1 : static_cast<std::size_t>(program_.micro_batches));
+            const auto needed = std::min(static_cast<std::size_t>(micro_batches), passes > 1 ? r + 1 : static_cast<std::size_t>(micro_batches));
             if (needed > begun.size() || begun[needed - 1] > s.reductions[r] || !is_ordered(c, begun[needed - 1], at))
                 report("update", c, at, fmt::format("does not wait for the backward of {} micro-batch{}", needed, needed == 1 ? "" : "es"));
         }

@@ -95,12 +95,26 @@ private:
 
 }  // namespace
 
-RankBuckets buckets_of_rank(const model::ModelGraph& graph, const Plan& plan, const std::vector<StageInfo>& stages, int rank) {
+RankBuckets buckets_of_rank(const model::ModelGraph& graph, const Plan& plan, const std::vector<StageInfo>& stages, int rank, int directions) {
     const std::vector<ParameterUse> uses = uses_of(graph, plan, stages, rank);
     RankBuckets result;
     Filler whole(graph, plan, result), partial(graph, plan, result), alone(graph, plan, result);
-    const auto is_alone = [](const ParameterUse& use) { return use.ranks.size() > 1 || use.stages.size() > 1 || use.stages[0].units.size() > 1; };
-    for (std::size_t s = 0; s < stages.size(); ++s) {
+    // Bidirectional schedules: what only the copies of one stage use stays together. Their ranks name the buckets in one order, that of the stages.
+    const std::int32_t stages_of_copy = static_cast<std::int32_t>(stages.size()) / directions;
+    const auto is_of_copies = [&](const ParameterUse& use) {
+        if (directions == 1 || use.stages.size() != 1 || use.stages[0].units.size() != 1) return false;
+        std::vector<std::int32_t> ranks;
+        for (int d = 0; d < directions; ++d) ranks.push_back(stages[static_cast<std::size_t>(use.stages[0].stage % stages_of_copy + d * stages_of_copy)].rank);
+        std::sort(ranks.begin(), ranks.end());
+        return ranks == use.ranks;
+    };
+    const auto is_alone = [&](const ParameterUse& use) {
+        return (use.ranks.size() > 1 && !is_of_copies(use)) || use.stages.size() > 1 || use.stages[0].units.size() > 1;
+    };
+    std::vector<std::size_t> order(stages.size());
+    for (std::size_t i = 0; i < order.size(); ++i)
+        order[i] = i / static_cast<std::size_t>(directions) + i % static_cast<std::size_t>(directions) * static_cast<std::size_t>(stages_of_copy);
+    for (const std::size_t s : order) {
         if (stages[s].rank != rank) continue;
         for (std::int32_t i = stages[s].operators.end - 1; i >= stages[s].operators.begin; --i) {
             const model::Operator& op = graph.operators[static_cast<std::size_t>(i)];

@@ -32,22 +32,47 @@ RankProgram RankLowering::lower() {
         const Action& action = actions[i];
         switch (action.kind) {
             case ActionKind::forward: lower_forward(local(action.stage), action.micro_batch); break;
-            case ActionKind::backward: lower_backward(local(action.stage), action.micro_batch, i == local(action.stage).last_gradient_action); break;
+            case ActionKind::backward: lower_backward(local(action.stage), action.micro_batch, completes_gradients_[i] != 0); break;
             case ActionKind::backward_input: lower_input(local(action.stage), action.micro_batch); break;
-            case ActionKind::backward_weight: lower_weight(local(action.stage), action.micro_batch, i == local(action.stage).last_gradient_action); break;
+            case ActionKind::backward_weight: lower_weight(local(action.stage), action.micro_batch, completes_gradients_[i] != 0); break;
+            case ActionKind::optimizer_step:
+                if (updates && is_asynchronous()) update_between(action.micro_batch);
+                break;
             default: break;  // recomputation follows from the plan; transfers, sharding and the update are lowered here
         }
     }
-    if (updates) finish_reductions();
-    if (graph_) finish_step();
+    if (updates && !is_asynchronous()) finish_reductions();
+    if (graph_) reduce_loss();
+    if (updates && !is_asynchronous()) update();
     return std::move(result_);
 }
 
+void RankLowering::find_last_backwards() {
+    const std::vector<Action>& actions = order_.actions[static_cast<std::size_t>(rank_)];
+    completes_gradients_.assign(actions.size(), 0);
+    std::vector<std::int64_t> latest(program_.stages.size(), -1);
+    const auto mark = [&] {
+        for (std::int64_t& position : latest) {
+            if (position >= 0) completes_gradients_[static_cast<std::size_t>(position)] = 1;
+            position = -1;
+        }
+    };
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+        if (actions[i].kind == ActionKind::backward || actions[i].kind == ActionKind::backward_weight)
+            latest[static_cast<std::size_t>(actions[i].stage)] = static_cast<std::int64_t>(i);
+        if (actions[i].kind == ActionKind::optimizer_step && is_asynchronous()) mark();
+    }
+    mark();
+}
+
 void RankLowering::prepare() {
-    if (graph_) buckets_ = buckets_of_rank(*graph_, plan_, program_.stages, rank_);
+    if (graph_) buckets_ = buckets_of_rank(*graph_, plan_, program_.stages, rank_, program_.directions);
     result_.buckets = buckets_.buckets;
     full_gradient_.assign(buckets_.buckets.size(), no_buffer);
     local_of_.assign(program_.stages.size(), -1);
+    find_last_backwards();
+    version_of_.assign(static_cast<std::size_t>(order_.micro_batches), 0);
+    replaced_parameters_.resize(version_of_.size());
     const auto micro_batches = static_cast<std::size_t>(order_.micro_batches);
     const std::vector<Action>& actions = order_.actions[static_cast<std::size_t>(rank_)];
     for (std::size_t s = 0; s < program_.stages.size(); ++s) {
@@ -57,10 +82,10 @@ void RankLowering::prepare() {
         LocalStage stage;
         stage.index = static_cast<std::int32_t>(s);
         stage.footprint = footprints_[s];
-        stage.has_before = s > 0 && (!graph_ || info.receives >= 0);
-        stage.has_after = s + 1 < program_.stages.size() && (!graph_ || info.sends >= 0);
-        stage.is_before_here = s > 0 && program_.stages[s - 1].rank == rank_;
-        stage.is_after_here = s + 1 < program_.stages.size() && program_.stages[s + 1].rank == rank_;
+        stage.has_before = !program_.is_first_stage(stage.index) && (!graph_ || info.receives >= 0);
+        stage.has_after = !program_.is_last_stage(stage.index) && (!graph_ || info.sends >= 0);
+        stage.is_before_here = !program_.is_first_stage(stage.index) && program_.stages[s - 1].rank == rank_;
+        stage.is_after_here = !program_.is_last_stage(stage.index) && program_.stages[s + 1].rank == rank_;
         const auto message = [&](std::int32_t tensors) {
             core::Bytes bytes;
             if (tensors >= 0)
@@ -70,11 +95,8 @@ void RankLowering::prepare() {
         };
         stage.message_before = message(info.receives);
         stage.message_after = message(info.sends);
-        for (std::size_t i = 0; i < actions.size(); ++i) {
-            if (actions[i].stage != stage.index) continue;
-            if (actions[i].kind == ActionKind::backward || actions[i].kind == ActionKind::backward_weight) stage.last_gradient_action = i;
-            if (actions[i].kind == ActionKind::backward_input) stage.splits_backward = true;
-        }
+        stage.splits_backward = std::any_of(actions.begin(), actions.end(),
+                                            [&](const Action& action) { return action.stage == stage.index && action.kind == ActionKind::backward_input; });
         for (auto* buffers : {&stage.received, &stage.received_saved, &stage.saved, &stage.saved_for_weight, &stage.kept_for_weight, &stage.received_gradient})
             buffers->assign(micro_batches, no_buffer);
         stages_.push_back(std::move(stage));
@@ -108,8 +130,12 @@ void RankLowering::prepare_recipes(LocalStage& stage) {
         last.resize(operators);
         begins.resize(operators);
         for (std::size_t b = 0; b < buckets_.buckets.size(); ++b) {
-            const BucketUse& use = buckets_.uses[b].front();
-            if (use.stage != stage.index) continue;
+            // Of stages in one direction the lowest runs backward last; stages of two directions see other micro-batches each.
+            const std::vector<BucketUse>& uses = buckets_.uses[b];
+            const auto own = program_.directions == 1 ? uses.begin()
+                                                      : std::find_if(uses.begin(), uses.end(), [&](const BucketUse& use) { return use.stage == stage.index; });
+            if (own == uses.end() || own->stage != stage.index) continue;
+            const BucketUse& use = *own;
             const auto lowest = static_cast<std::size_t>(use.lowest_operator - info.operators.begin);
             const auto highest = static_cast<std::size_t>(use.highest_operator - info.operators.begin);
             if (reduces_every_micro_batch()) {
@@ -201,6 +227,8 @@ void RankLowering::lower_forward(LocalStage& stage, std::int32_t micro_batch) {
     const ActivationFootprint& f = stage.footprint;
     arrive(stage, micro_batch, PayloadKind::activation);
     const std::uint32_t sent = depart(stage, micro_batch, PayloadKind::activation);
+    version_of_[k] = updates_done_;
+    ++forwards_done_;
     // With a split backward, what weights do not need is given back before the rest. What arrived counts to the part that can hold it.
     const core::Bytes for_weight = stage.splits_backward ? f.saved_for_weight : core::Bytes(0);
     const core::Bytes for_input = f.saved - for_weight;
@@ -211,7 +239,7 @@ void RankLowering::lower_forward(LocalStage& stage, std::int32_t micro_batch) {
     run(stage.forward, stage, micro_batch, {stage.saved[k], stage.saved_for_weight[k], transient}, {transient, stage.received[k]});
     stage.received[k] = no_buffer;
     if (!arrived_for_input) std::swap(stage.received_saved[k], stage.received[k]);  // it stays until backward_weight
-    if (graph_ && stage.index + 1 == static_cast<std::int32_t>(program_.stages.size())) loss_ready_ = last_step_;
+    if (graph_ && program_.is_last_stage(stage.index)) loss_ready_ = last_step_;
     send(stage, micro_batch, PayloadKind::activation, sent);
 }
 
@@ -220,6 +248,8 @@ void RankLowering::lower_backward(LocalStage& stage, std::int32_t micro_batch, b
     arrive(stage, micro_batch, PayloadKind::activation_gradient);
     const std::uint32_t sent = depart(stage, micro_batch, PayloadKind::activation_gradient);
     const std::uint32_t transient = list_.buffer(MemoryKind::workspace, stage.footprint.backward_transient);
+    gives_back_too_ = std::move(replaced_parameters_[k]);
+    ++backwards_done_;
     run(is_last ? stage.last_backward : stage.backward, stage, micro_batch, {transient},
         {transient, stage.saved[k], stage.saved_for_weight[k], stage.received_saved[k], stage.received[k], stage.received_gradient[k]});
     send(stage, micro_batch, PayloadKind::activation_gradient, sent);
@@ -283,8 +313,11 @@ void RankLowering::run(const Recipe& recipe, const LocalStage& stage, std::int32
             if (i == last) {
                 for (const std::uint32_t buffer : gathered_) list_.give_back(buffer);
                 gathered_.clear();
-                if (g + 1 == recipe.size())
+                if (g + 1 == recipe.size()) {
                     for (const std::uint32_t buffer : gives_back) list_.give_back(buffer);
+                    for (const std::uint32_t buffer : gives_back_too_) list_.give_back(buffer);
+                    gives_back_too_.clear();
+                }
             }
             run_step(group.steps[i], stage, micro_batch);
         }

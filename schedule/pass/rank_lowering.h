@@ -29,7 +29,6 @@ private:
         bool is_before_here = false, is_after_here = false;
         core::Bytes message_before, message_after;
         Recipe forward, backward, last_backward, input, weight, last_weight;
-        std::size_t last_gradient_action = 0;  // position in the rank's actions that completes its gradients
         // Buffers by micro-batch.
         std::vector<std::uint32_t> received, received_saved, saved, saved_for_weight, kept_for_weight, received_gradient;
     };
@@ -59,9 +58,14 @@ private:
     bool reduce(std::int32_t bucket, std::uint32_t after);
     std::uint32_t bucket_collective(std::int32_t bucket, CollectiveKind kind, GroupKind group, PayloadKind payload, bool on_shard, std::uint32_t after);
     void finish_reductions();
-    void finish_step();
+    void reduce_loss();
+    void update();
+    // Asynchronous: the update after a group of micro-batches, and the parameters that it replaces while micro-batches in flight need them.
+    void update_between(std::int32_t index);
     void add_persistent();
 
+    bool is_asynchronous() const { return program_.micro_batches_per_update > 0; }
+    void find_last_backwards();
     bool is_reduced_at_the_end(std::size_t bucket) const;
     bool has_gradient_of_the_pass(std::size_t bucket) const { return reduces_every_micro_batch() && buckets_.uses[bucket].size() == 1; }
     bool reduces_every_micro_batch() const { return plan_.shards(Sharding::gradients); }
@@ -79,6 +83,7 @@ private:
     RankBuckets buckets_;
     std::vector<LocalStage> stages_;
     std::vector<std::int32_t> local_of_;        // by virtual stage, -1 = elsewhere
+    std::vector<char> completes_gradients_;     // by action: the last backward of its stage before an update
     std::vector<std::uint32_t> full_gradient_;  // by bucket: buffer of the pass
 
     std::vector<std::uint32_t> takes_;                    // buffers that the next receive or first step takes
@@ -90,6 +95,12 @@ private:
     std::vector<std::uint32_t> gathers_, next_gathers_;                              // instructions
     std::uint32_t last_on_data_ = no_instruction, last_on_tensor_ = no_instruction;  // of the reductions
     std::uint32_t loss_ready_ = no_instruction;
+
+    // Asynchronous: the update whose parameters each micro-batch began with, and what its backward gives back of replaced ones.
+    std::int32_t updates_done_ = 0, forwards_done_ = 0, backwards_done_ = 0;
+    std::vector<std::int32_t> version_of_;
+    std::vector<std::vector<std::uint32_t>> replaced_parameters_;
+    std::vector<std::uint32_t> gives_back_too_;
 };
 
 }  // namespace schedule

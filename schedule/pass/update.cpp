@@ -71,20 +71,47 @@ void RankLowering::finish_reductions() {
         }
 }
 
-void RankLowering::finish_step() {
-    const bool holds_loss = program_.stages.back().rank == rank_;
-    if (holds_loss && plan_.layout.data > 1) {
+// Over the ends of both directions' pipelines, where there are two, and over the replicas.
+void RankLowering::reduce_loss() {
+    if (loss_ready_ == no_instruction) return;
+    std::uint32_t after = loss_ready_;
+    for (const GroupKind group : {GroupKind::tied_stages, GroupKind::data}) {
+        if (group == GroupKind::tied_stages ? program_.directions == 1 || plan_.layout.pipeline == 1 : plan_.layout.data == 1) continue;
         Instruction loss;
         loss.kind = InstructionKind::collective;
         loss.stream = Stream::data;
         loss.collective = CollectiveKind::all_reduce;
-        loss.group = GroupKind::data;
+        loss.group = group;
         loss.payload = PayloadKind::loss;
         loss.bytes = core::Bytes(4);
-        list_.wait_for(loss_ready_);
-        list_.append(loss);
+        list_.wait_for(after);
+        after = list_.append(loss);
     }
-    if (!trains_ || !options_.has_optimizer) return;
+}
+
+void RankLowering::update_between(std::int32_t index) {
+    finish_reductions();
+    // The newest micro-batch in flight began with the parameters that this update replaces: they stay until its backward, the last to read them.
+    const std::int32_t newest = forwards_done_ - 1;
+    std::vector<std::uint32_t> replaced;
+    if (forwards_done_ > backwards_done_ && version_of_[static_cast<std::size_t>(newest)] == updates_done_)
+        for (const ParameterBucket& bucket : result_.buckets)
+            replaced.push_back(list_.buffer(MemoryKind::parameters, static_cast<double>(bucket.padded_elements) * core::size_of(plan_.precision.parameters)));
+    for (const std::uint32_t buffer : replaced) takes_.push_back(buffer);
+    if (!replaced.empty()) replaced_parameters_[static_cast<std::size_t>(newest)] = std::move(replaced);
+    take_all();
+    const std::uint32_t first = list_.size();
+    update();
+    for (std::uint32_t i = first; i < list_.size(); ++i)
+        if (list_[i].kind == InstructionKind::optimizer_step) result_.instructions[i].micro_batch = index;
+    ++updates_done_;
+    if (updates_done_ == program_.updates()) return;
+    Instruction zero;
+    zero.kind = InstructionKind::zero_gradients;
+    last_step_ = list_.append(zero);
+}
+
+void RankLowering::update() {
     for (std::size_t b = 0; b < result_.buckets.size(); ++b) {
         Instruction step;
         step.kind = InstructionKind::optimizer_step;

@@ -33,9 +33,9 @@ inline model::ModelGraph gpt(int layers = 4, const std::string& more = "") {
     return model_of("family = 'gpt'\nhidden = 16\nlayers = " + std::to_string(layers) +
                     "\nheads = 4\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\n" + more);
 }
-inline model::ModelGraph llama(int layers = 4) {
+inline model::ModelGraph llama(int layers = 4, const std::string& more = "") {
     return model_of("family = 'llama'\nhidden = 16\nffn = 24\nlayers = " + std::to_string(layers) +
-                    "\nheads = 4\nkv_heads = 2\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\n");
+                    "\nheads = 4\nkv_heads = 2\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\n" + more);
 }
 
 inline schedule::Plan plan() {
@@ -91,7 +91,10 @@ inline Comparison compare(const schedule::Plan& plan, const model::ModelGraph& g
     options.time_limit = core::seconds(20);
     Comparison result;
     result.run = exec::run(program, graph, data, options);
-    const exec::ReferenceResult reference = exec::run_reference(graph, plan, data, {steps, options.seed});
+    const exec::ReferenceResult reference =
+        program.micro_batches_per_update > 0
+            ? exec::run_asynchronous_reference(graph, program.plan, program.micro_batches_per_update, data, {steps, options.seed})
+            : exec::run_reference(graph, plan, data, {steps, options.seed});
     REQUIRE(result.run.losses.size() == reference.losses.size());
     for (std::size_t i = 0; i < reference.losses.size(); ++i)
         result.losses = std::max(result.losses, std::abs(result.run.losses[i] - reference.losses[i]) / std::abs(reference.losses[i]));

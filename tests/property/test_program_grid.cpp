@@ -1,59 +1,76 @@
 // One Program, three readers: the verifier, the virtual clock and the real one.
 #include <catch2/catch.hpp>
 
+#include <map>
+
 #include "schedule/pipeline/registry.h"
 #include "sim/simulate.h"
 #include "tests/exec/tiny.h"
 
 TEST_CASE("every Program of the grid is verified, simulated and executed, and trains as the reference does") {
-    const model::ModelGraph graph = tiny::gpt(6);
-    const auto data = tiny::data_of(graph);
-    int programs = 0;
-    for (const int micro_batches : {1, 2, 3, 4, 6, 8}) {
+    // Sixteen stages of one layer and more, small enough that a thousand runs take seconds. Tied embeddings are summed over the pipeline; asynchronous
+    // schedules update stages at different times and take a model without them.
+    const std::string small = "family = 'gpt'\nhidden = 8\nlayers = 15\nheads = 2\nvocabulary = 11\nmax_positions = 4\nsequence_length = 4\n";
+    const model::ModelGraph tied = tiny::model_of(small), untied = tiny::model_of(small + "tied_embeddings = false");
+    const auto data = tiny::data_of(tied);
+    std::map<std::string, int> programs;  // by schedule
+    for (const int micro_batches : {1, 2, 3, 4, 6, 8, 16}) {
         schedule::Plan base = tiny::plan();
         base.micro_batch = 1;
         base.micro_batches = micro_batches;
-        const exec::ReferenceResult reference = exec::run_reference(graph, base, data, {1, exec::RunOptions{}.seed});
+        base.optimizer.learning_rate = 0.01;
+        const exec::ReferenceResult synchronous = exec::run_reference(tied, base, data, {1, exec::RunOptions{}.seed});
         for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules()) {
-            if (candidate.is_forward_only || candidate.is_asynchronous || candidate.is_bidirectional || candidate.has_segments) continue;
-            for (const int stages : {1, 2, 3, 4}) {
-                schedule::Plan plan = base;
-                plan.schedule = candidate.name;
-                plan.layout.pipeline = stages;
-                plan.virtual_stages = candidate.least_chunks;
-                core::Diagnostics diagnostics;
-                if (plan.stages() > static_cast<int>(graph.units.size()) || !schedule::make_schedule(plan, diagnostics)) continue;
-                INFO(candidate.name << ", " << stages << " ranks, " << micro_batches << " micro-batches");
-                const schedule::Program program = tiny::program_of(plan, graph);
+            if (candidate.is_forward_only || candidate.has_segments) continue;
+            const model::ModelGraph& graph = candidate.is_asynchronous ? untied : tied;
+            for (int stages = 1; stages <= 8; ++stages)
+                for (const int chunks : {1, 2, 3}) {
+                    schedule::Plan plan = base;
+                    plan.schedule = candidate.name;
+                    plan.layout.pipeline = stages;
+                    plan.virtual_stages = chunks;
+                    core::Diagnostics diagnostics;
+                    if (plan.stages() > static_cast<int>(graph.units.size()) || !schedule::make_schedule(plan, diagnostics)) continue;
+                    INFO(candidate.name << ", " << stages << " ranks, " << chunks << " chunks, " << micro_batches << " micro-batches");
+                    const schedule::Program program = tiny::program_of(plan, graph);
 
-                sim::Durations durations;
-                for (const schedule::RankProgram& list : program.classes) durations.of.emplace_back(list.instructions.size(), core::microseconds(1));
-                const sim::Simulation predicted = sim::simulate(program, durations, {.has_concurrent_streams = false, .is_folded = false});
-                exec::RunOptions options;
-                options.keeps_state = true;
-                options.time_limit = core::seconds(20);
-                const exec::RunResult measured = exec::run(program, graph, data, options);
+                    sim::Durations durations;
+                    for (const schedule::RankProgram& list : program.classes) durations.of.emplace_back(list.instructions.size(), core::microseconds(1));
+                    const sim::Simulation predicted = sim::simulate(program, durations, {.has_concurrent_streams = false, .is_folded = false});
+                    exec::RunOptions options;
+                    options.keeps_state = true;
+                    options.time_limit = core::seconds(20);
+                    const exec::RunResult measured = exec::run(program, graph, data, options);
+                    const exec::ReferenceResult reference =
+                        candidate.is_asynchronous
+                            ? exec::run_asynchronous_reference(graph, program.plan, program.micro_batches_per_update, data, {1, options.seed})
+                            : synchronous;
 
-                CHECK(std::abs(measured.losses[0] - reference.losses[0]) <= 1e-5 * reference.losses[0]);
-                for (std::size_t p = 0; p < graph.parameters.size(); ++p) {
-                    INFO(graph.parameters[p].name);
-                    double largest = 0;
-                    for (const double g : reference.gradients[p]) largest = std::max(largest, std::abs(g));
-                    if (largest > 1e-7) CHECK(exec::relative_difference(measured.gradients[p], reference.gradients[p]) < 1e-5);
+                    REQUIRE(measured.losses.size() == 1);
+                    CHECK(std::abs(measured.losses[0] - reference.losses[0]) <= 1e-5 * reference.losses[0]);
+                    for (std::size_t p = 0; p < graph.parameters.size(); ++p) {
+                        double largest = 0;
+                        for (const double g : reference.gradients[p]) largest = std::max(largest, std::abs(g));
+                        if (largest > 1e-7 && exec::relative_difference(measured.gradients[p], reference.gradients[p]) >= 1e-5)
+                            FAIL_CHECK("gradient of " << graph.parameters[p].name);
+                    }
+                    // Both clocks performed the same lists, and memory came out as predicted.
+                    REQUIRE(predicted.timeline.spans.size() == measured.timelines[0].spans.size());
+                    // Which message waits in a buffer when another buffer is largest is up to the clock: one of 4 tokens x 8 values more or less in each direction.
+                    constexpr double messages = 2 * 4 * 8 * 4;
+                    for (std::size_t rank = 0; rank < measured.timelines[0].spans.size(); ++rank) {
+                        CHECK(predicted.timeline.spans[rank].size() == measured.timelines[0].spans[rank].size());
+                        CHECK(measured.memory.peak[rank].value == Approx(predicted.memory.peak[rank].value).epsilon(0.10).margin(messages));
+                    }
+                    ++programs[candidate.name];
                 }
-                // Both clocks performed the same lists, and memory came out as predicted.
-                REQUIRE(predicted.timeline.spans.size() == measured.timelines[0].spans.size());
-                // Which message waits in a buffer when another buffer is largest is up to the clock: one of 8 tokens x 16 values more or less in each direction.
-                constexpr double messages = 2 * 8 * 16 * 4;
-                for (std::size_t rank = 0; rank < measured.timelines[0].spans.size(); ++rank) {
-                    CHECK(predicted.timeline.spans[rank].size() == measured.timelines[0].spans[rank].size());
-                    CHECK(measured.memory.peak[rank].value == Approx(predicted.memory.peak[rank].value).epsilon(0.10).margin(messages));
-                }
-                ++programs;
-            }
         }
     }
-    CHECK(programs > 60);
+    int all = 0;
+    for (const auto& [name, count] : programs) all += count;
+    WARN(all << " Programs of " << programs.size() << " schedules verified, simulated and executed");
+    for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules())
+        if (!candidate.is_forward_only && !candidate.has_segments) CHECK(programs[candidate.name] >= 3);
 }
 
 TEST_CASE("what a run allocates is within a tenth of what was predicted, for every kind of plan") {
