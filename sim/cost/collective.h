@@ -10,9 +10,12 @@
 
 #include "cluster/topology.h"
 #include "core/units.h"
+#include "schedule/collective/rounds.h"
 #include "schedule/layout.h"
 #include "schedule/plan.h"
 #include "schedule/program.h"
+#include "sim/cost/candidate.h"
+#include "sim/cost/nccl.h"
 #include "sim/cost/network.h"
 
 namespace sim {
@@ -32,16 +35,25 @@ public:
     // From every rank at pipeline coordinate `from` to its counterpart at `to`.
     core::Seconds transfer(int from, int to, core::Bytes bytes, schedule::PayloadKind payload = schedule::PayloadKind::activation);
 
+    // Which of all ways is taken, for reports and for the clock: what it keeps busy and for how long. Lives as long as this object.
+    const Candidate& choice(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline,
+                            const std::vector<std::int32_t>& tied_ranks = {});
+    // Of a transfer: the links it keeps busy for each byte, and its time.
+    struct Transfer {
+        LinearCost cost;
+        std::vector<LinkShare> links;
+    };
+    const Transfer& transfer_between(int from, int to);
+    // Of `bytes` handed to transfer(), those each rank sends itself.
+    core::Bytes sent(core::Bytes bytes, schedule::PayloadKind payload) const;
+    std::size_t link_count() const { return transfer_network_.link_count(); }
+
     // Members of the group of that kind at that pipeline coordinate (1: no communication).
     int group_size(schedule::GroupKind group, int pipeline) const;
     // The name of the algorithm with the least time ("ring", ...), for reports.
     std::string algorithm(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline);
 
 private:
-    struct Candidate {
-        std::string name;
-        LinearCost cost;
-    };
     // Who takes part: every group of that kind with a member at the pipeline coordinate.
     struct Meeting {
         schedule::CollectiveKind kind;
@@ -53,10 +65,10 @@ private:
 
     std::int32_t device_of(int rank) const;
     std::vector<int> members(const Meeting& meeting, schedule::RankCoordinates at) const;
-    std::vector<std::vector<std::int32_t>> groups(const Meeting& meeting) const;
+    Groups groups(const Meeting& meeting) const;
     const std::vector<Candidate>& candidates(const Meeting& meeting);
-    LinearCost ring(schedule::CollectiveKind kind, const std::vector<std::vector<std::int32_t>>& groups);
-    const Candidate& choice(const Meeting& meeting, core::Bytes bytes);
+    void add_rounds(const schedule::CollectiveAlgorithm& algorithm, const Meeting& meeting, const Groups& groups, std::vector<Candidate>& result);
+    const Candidate& choose(const Meeting& meeting, core::Bytes bytes);
 
     const schedule::Plan& plan_;
     FrameworkTraits traits_;
@@ -64,7 +76,7 @@ private:
     Network collective_network_, transfer_network_;
     std::map<Meeting, std::vector<Candidate>> candidates_;
     std::map<std::pair<Meeting, double>, core::Seconds> prices_;  // by bytes
-    std::map<std::pair<int, int>, LinearCost> transfers_;
+    std::map<std::pair<int, int>, Transfer> transfers_;
 };
 
 }  // namespace sim

@@ -46,8 +46,12 @@ std::size_t Network::slot(const cluster::DirectedLink& link) const {
     return (static_cast<std::size_t>(link.node) * links + static_cast<std::size_t>(link.link)) * 2 + (is_forward ? 0 : 1);
 }
 
-LinearCost Network::price(std::span<const Flow> flows) {
-    LinearCost cost;
+double Network::bandwidth_of(std::size_t slot) const {
+    const cluster::DeviceSpec& device = cluster_.instance.device;
+    return slot < first_memory_ ? bandwidth_[slot / 2 % bandwidth_.size()] : device.memory_bandwidth.value * device.memory_efficiency;
+}
+
+void Network::load(std::span<const Flow> flows, core::Seconds& slowest) {
     for (const Flow& flow : flows) {
         if (flow.share <= 0) continue;
         if (flow.from == flow.to) {
@@ -58,21 +62,38 @@ LinearCost Network::price(std::span<const Flow> flows) {
             continue;
         }
         const cluster::Route path = cluster::route(cluster_, cluster::DeviceId(flow.from), cluster::DeviceId(flow.to));
-        cost.latency = std::max(cost.latency, latency(flow, path));
+        slowest = std::max(slowest, latency(flow, path));
         for (const cluster::DirectedLink& link : path.links) {
             const std::size_t at = slot(link);
             if (load_[at] == 0) touched_.push_back(at);
             load_[at] += flow.share;
         }
     }
+}
+
+LinearCost Network::price(std::span<const Flow> flows) {
+    LinearCost cost;
+    load(flows, cost.latency);
     for (std::size_t at : touched_) {
-        const cluster::DeviceSpec& device = cluster_.instance.device;
-        const double bandwidth = at < first_memory_ ? bandwidth_[at / 2 % bandwidth_.size()] : device.memory_bandwidth.value * device.memory_efficiency;
-        cost.seconds_per_byte = std::max(cost.seconds_per_byte, load_[at] / bandwidth);
+        cost.seconds_per_byte = std::max(cost.seconds_per_byte, load_[at] / bandwidth_of(at));
         load_[at] = 0;
     }
     touched_.clear();
     return cost;
+}
+
+std::vector<LinkShare> Network::links(std::span<const Flow> flows) {
+    core::Seconds unused;
+    load(flows, unused);
+    std::sort(touched_.begin(), touched_.end());
+    std::vector<LinkShare> result;
+    result.reserve(touched_.size());
+    for (std::size_t at : touched_) {
+        result.push_back({static_cast<std::int32_t>(at), load_[at] / bandwidth_of(at)});
+        load_[at] = 0;
+    }
+    touched_.clear();
+    return result;
 }
 
 core::Seconds Network::latency(const Flow& flow, const cluster::Route& path) const {

@@ -32,6 +32,12 @@ struct LinearCost {
 };
 LinearCost operator*(const LinearCost& cost, double times);
 
+// A directed link (or the memory of a device) that a communication uses, and the seconds it is busy for each byte of the payload.
+struct LinkShare {
+    std::int32_t link = 0;
+    double busy = 0;
+};
+
 // What a job gets of the network between nodes.
 struct NetworkTerms {
     double share = 1;                 // of the stated rate
@@ -50,12 +56,20 @@ public:
     // All flows start together and share every link on their routes; the last one is done when the most loaded link is: max over links of bytes / bandwidth.
     // Exact for max-min sharing when all bottlenecks carry flows of one size, as in rounds of collectives.
     LinearCost price(std::span<const Flow> flows);
+    // What the flows keep busy, by link; the most loaded is what price() says.
+    std::vector<LinkShare> links(std::span<const Flow> flows);
+    // Links and memories, numbered alike in every Network of one cluster.
+    std::size_t link_count() const { return load_.size(); }
     // The mean of the flows' own latencies: what a message pays per hop on its way around a ring.
     core::Seconds mean_latency(std::span<const Flow> flows) const;
 
     const cluster::Cluster& cluster() const { return cluster_; }
+    // Of one message between nodes.
+    core::Seconds step() const { return step_.value > 0 ? step_ : cluster_.instance.network_latency; }
 
 private:
+    void load(std::span<const Flow> flows, core::Seconds& latency);
+    double bandwidth_of(std::size_t slot) const;
     std::size_t slot(const cluster::DirectedLink& link) const;
     core::Seconds latency(const Flow& flow, const cluster::Route& path) const;
 

@@ -107,8 +107,7 @@ std::vector<Members> disjoint_cycles(const cluster::InstanceType& instance, cons
 
 }  // namespace
 
-std::vector<Ring> rings(const cluster::Cluster& cluster, const std::vector<std::int32_t>& group) {
-    // Members by node, nodes in order of appearance.
+std::vector<std::vector<std::int32_t>> orders_in_nodes(const cluster::Cluster& cluster, const std::vector<std::int32_t>& group) {
     std::vector<std::int32_t> nodes;
     std::map<std::int32_t, Members> local;
     for (std::int32_t device : group) {
@@ -116,43 +115,44 @@ std::vector<Ring> rings(const cluster::Cluster& cluster, const std::vector<std::
         if (!local.contains(node)) nodes.push_back(node);
         local[node].push_back(cluster.local_index(cluster::DeviceId(device)));
     }
-    const std::int32_t per_node = cluster.instance.devices;
+    std::vector<std::vector<std::int32_t>> result;
+    std::map<Members, Members> known;  // nodes are alike
+    for (std::int32_t node : nodes) {
+        const Members& members = local[node];
+        const auto [entry, is_new] = known.try_emplace(members, members);
+        if (is_new)
+            if (const std::vector<Members> cycles = disjoint_cycles(cluster.instance, members); !cycles.empty())
+                for (std::size_t i = 0; i < members.size(); ++i) entry->second[i] = members[static_cast<std::size_t>(cycles[0][i])];
+        std::vector<std::int32_t>& order = result.emplace_back();
+        for (std::int32_t member : entry->second) order.push_back(node * cluster.instance.devices + member);
+    }
+    return result;
+}
 
+std::vector<Ring> rings(const cluster::Cluster& cluster, const std::vector<std::int32_t>& group) {
+    const std::vector<std::vector<std::int32_t>> nodes = orders_in_nodes(cluster, group);
     if (nodes.size() == 1) {
-        const Members& members = local[nodes[0]];
+        Members members;
+        for (std::int32_t device : group) members.push_back(cluster.local_index(cluster::DeviceId(device)));
         const std::vector<Members> cycles = disjoint_cycles(cluster.instance, members);
         if (cycles.empty()) return {Ring{group, 1.0}};
         std::vector<Ring> result;
         for (const Members& cycle : cycles) {
             Ring ring{{}, 0.5 / static_cast<double>(cycles.size())};
-            for (std::int32_t position : cycle) ring.devices.push_back(nodes[0] * per_node + members[static_cast<std::size_t>(position)]);
+            for (std::int32_t position : cycle) ring.devices.push_back(group[static_cast<std::size_t>(position)]);
             result.push_back(ring);
             std::reverse(ring.devices.begin(), ring.devices.end());
             result.push_back(std::move(ring));
         }
         return result;
     }
-
     std::size_t least = group.size();
-    std::map<std::int32_t, Members> path;  // order inside the node
-    for (std::int32_t node : nodes) {
-        const Members& members = local[node];
-        least = std::min(least, members.size());
-        Members& order = path[node];
-        const std::vector<Members> cycles = disjoint_cycles(cluster.instance, members);
-        if (cycles.empty()) {
-            order = members;
-        } else {
-            for (std::int32_t position : cycles[0]) order.push_back(members[static_cast<std::size_t>(position)]);
-        }
-    }
+    for (const std::vector<std::int32_t>& order : nodes) least = std::min(least, order.size());
     std::vector<Ring> result;
     for (std::size_t j = 0; j < least; ++j) {
         Ring ring{{}, 1.0 / static_cast<double>(least)};
-        for (std::int32_t node : nodes) {
-            const Members& order = path[node];
-            for (std::size_t i = 0; i < order.size(); ++i) ring.devices.push_back(node * per_node + order[(i + j) % order.size()]);
-        }
+        for (const std::vector<std::int32_t>& order : nodes)
+            for (std::size_t i = 0; i < order.size(); ++i) ring.devices.push_back(order[(i + j) % order.size()]);
         result.push_back(std::move(ring));
     }
     return result;

@@ -18,4 +18,7 @@ struct Ring {
 // device and all network cards carry their part. Shares add up to 1.
 std::vector<Ring> rings(const cluster::Cluster& cluster, const std::vector<std::int32_t>& group);
 
+// The group's devices by node, nodes in order of appearance, in the order in which a ring or chain visits them.
+std::vector<std::vector<std::int32_t>> orders_in_nodes(const cluster::Cluster& cluster, const std::vector<std::int32_t>& group);
+
 }  // namespace sim
