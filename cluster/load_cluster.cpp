@@ -55,6 +55,16 @@ public:
 
     void apply() {
         bool changes_network = false;
+        // Another use of the same cards: EFA's also carry TCP. Keys given beside it win.
+        if (auto transport = reader_.optional_choice("transport", transport_names()); transport && *transport != instance_.network_name) {
+            const TransportFigures figures = transport_figures(*transport);
+            tell("transport", *transport, instance_.network_name.empty() ? "none" : instance_.network_name);
+            instance_.network_name = *transport;
+            instance_.network_latency = figures.latency;
+            instance_.network_efficiency = std::min(instance_.network_efficiency, figures.efficiency);
+            instance_.has_gpudirect = figures.has_gpudirect && instance_.device.has_gpudirect;
+            changes_network = true;
+        }
         if (auto bandwidth = reader_.optional_bytes_per_second("network_bandwidth"); bandwidth && is_positive("network_bandwidth", bandwidth->value)) {
             tell("network_bandwidth", core::format(*bandwidth), core::format(instance_.network_baseline));
             instance_.network_bandwidth = instance_.network_baseline = *bandwidth;
@@ -162,7 +172,7 @@ std::optional<Cluster> load_cluster(const core::Value& table, core::Diagnostics&
         if (instance) cluster.instance = std::move(*instance);
         if (instance) Overrides(reader, cluster).apply();
         else
-            for (const char* key : {"network_bandwidth", "network_latency", "network_efficiency", "gpudirect", "memory", "price"}) reader.ignore(key);
+            for (const char* key : {"transport", "network_bandwidth", "network_latency", "network_efficiency", "gpudirect", "memory", "price"}) reader.ignore(key);
     }
     reader.finish();
     if (diagnostics.error_count() != before) return std::nullopt;

@@ -219,6 +219,12 @@ std::vector<std::string> transport_names() {
     return names;
 }
 
+TransportFigures transport_figures(const std::string& name) {
+    for (const Transport& transport : transports)
+        if (transport.name == name) return {transport.efficiency, transport.latency, transport.has_gpudirect};
+    throw core::InternalError("broken promise: transport " + name + " is one of the list");
+}
+
 std::vector<std::string> device_names() {
     std::vector<std::string> names;
     for (const std::string& file : profile_files())

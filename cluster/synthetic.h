@@ -33,6 +33,13 @@ struct NodeShape {
 
 std::vector<std::string> intra_names();
 std::vector<std::string> transport_names();
+// What is assumed of a kind of network where nothing was measured.
+struct TransportFigures {
+    double efficiency = 1;
+    core::Seconds latency;
+    bool has_gpudirect = false;
+};
+TransportFigures transport_figures(const std::string& name);  // one of transport_names()
 // The device file by name or alias ("A100-SXM4-80GB", "A100-80"); unknown: did-you-mean.
 std::optional<DeviceSpec> load_device(const std::string& name, core::Diagnostics& diagnostics, const core::SourceLocation& referrer = {},
                                       const std::string& key = "cluster.device");

@@ -19,9 +19,11 @@ NetworkTerms network_terms(const cluster::Cluster& cluster, const CostConstants&
     const double doublings = std::log2(std::max(2, cluster.nodes)) - 1;
     NetworkTerms terms;
     terms.share = base / (1 + constants.decay_per_doubling * doublings);
-    terms.flows = name == "tcp" ? traits.tcp_flows : 0;
+    // NCCL opens 16 sockets on AWS's cards and one on others of each channel, of which there are two (net_socket.cc, autoNt and autoNs by vendor).
+    const int nccl_flows = cluster.instance.provider == "aws" ? 16 : 2;
+    terms.flows = name != "tcp" ? 0 : traits.tcp_flows > 0 ? traits.tcp_flows : cluster.instance.per_flow_limit.value > 0 ? nccl_flows : 0;
     terms.flow_rate = traits.tcp_flow_rate.value > 0 ? traits.tcp_flow_rate : cluster.instance.per_flow_limit;
-    if (terms.flows > 0) terms.step = traits.tcp_step;
+    if (traits.tcp_flows > 0) terms.step = traits.tcp_step;
     return terms;
 }
 
