@@ -37,6 +37,8 @@ public:
     virtual void receive(int peer, Tag tag, std::span<float> into, Arrival arrival) = 0;
     // What this rank is at, for that message.
     virtual void set_activity(const std::string* activity) = 0;
+    // This rank has failed for that reason (or was stopped): the others are told, and the arrays of its open sends and receives are not touched any more.
+    virtual void give_up(const std::string& reason) { static_cast<void>(reason); }
 };
 
 }  // namespace exec

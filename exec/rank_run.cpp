@@ -7,6 +7,7 @@
 #include "exec/cpu/backend.h"
 #include "exec/cpu/cores.h"
 #include "exec/cpu/kernels.h"
+#include "exec/exchange.h"
 
 namespace exec {
 
@@ -29,23 +30,6 @@ RunPreparation prepare_run(const schedule::Program& program, const model::ModelG
     return result;
 }
 
-void barrier(Communicator& communicator, std::uint64_t number) {
-    constexpr Tag tag = Tag(1) << 62;
-    float token = 0;
-    const auto message = [&](int peer) { communicator.finish(communicator.start_send(peer, tag + number, {&token, 1}, nullptr)); };
-    const auto await = [&](int peer) {
-        float got = 0;
-        communicator.receive(peer, tag + number, {&got, 1}, Arrival::overwrites);
-    };
-    if (communicator.rank() == 0) {
-        for (int peer = 1; peer < communicator.size(); ++peer) await(peer);
-        for (int peer = 1; peer < communicator.size(); ++peer) message(peer);
-    } else {
-        message(0);
-        await(0);
-    }
-}
-
 RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& graph, const InputReader& inputs, const RunOptions& options,
                     Communicator& communicator, const RunPreparation& preparation, int core, int cores,
                     const std::function<void(RankExecutor&)>& before_end) {
@@ -55,15 +39,21 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
     cpu::stay_on_core(core, cores);
     cpu::CpuBackend backend(program, graph, options, communicator, activities);
     RankExecutor executor(program, graph, inputs, options, communicator.rank(), backend, preparation.stage_plans);
-    for (int step = 0; step < options.steps; ++step) {
-        barrier(communicator, static_cast<std::uint64_t>(step));
-        record.begins.push_back(Clock::now());
-        if (step + 1 == options.steps) executor.memory().start_samples(record.begins.back());
-        record.steps.emplace_back().reserve(activities.size());
-        executor.step(step, record.steps.back());
-        if (executor.loss()) record.losses.push_back(*executor.loss());
+    try {
+        for (int step = 0; step < options.steps; ++step) {
+            barrier(communicator, static_cast<std::uint64_t>(step));
+            record.begins.push_back(Clock::now());
+            if (step + 1 == options.steps) executor.memory().start_samples(record.begins.back());
+            record.steps.emplace_back().reserve(activities.size());
+            executor.step(step, record.steps.back());
+            if (executor.loss()) record.losses.push_back(*executor.loss());
+        }
+        barrier(communicator, static_cast<std::uint64_t>(options.steps));
+    } catch (const std::exception& failure) {
+        // While the arrays that others may be reading are still there.
+        communicator.give_up(fmt::format("rank {}: {}", communicator.rank(), failure.what()));
+        throw;
     }
-    barrier(communicator, static_cast<std::uint64_t>(options.steps));
     record.samples = executor.memory().stop_samples();
     record.computing = backend.computing().value;
     record.on_core = backend.on_core().value;

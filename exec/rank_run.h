@@ -35,9 +35,6 @@ struct RankRecord {
     double computing = 0, on_core = 0;  // seconds
 };
 
-// All ranks pass together: messages of one float to and from rank 0. `number` tells one barrier from the next.
-void barrier(Communicator& communicator, std::uint64_t number);
-
 // Builds this rank's executor and performs all steps. `core` of `cores` is where the thread would like to stay. `before_end` sees the executor after the last
 // step, when no rank computes any more.
 RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& graph, const InputReader& inputs, const RunOptions& options,

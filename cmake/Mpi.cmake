@@ -1,0 +1,16 @@
+# Finds MPI without requiring it. Sets HAS_MPI; then the target MPI::MPI_CXX exists.
+set(SMSIM_MPI AUTO CACHE STRING "ranks as processes of mpirun: AUTO (when MPI is found), ON or OFF")
+set_property(CACHE SMSIM_MPI PROPERTY STRINGS AUTO ON OFF)
+set(HAS_MPI OFF)
+if(SMSIM_MPI STREQUAL "OFF")
+  return()
+endif()
+set(MPI_CXX_SKIP_MPICXX ON)  # the C interface is all that is used
+if(SMSIM_MPI STREQUAL "ON")
+  find_package(MPI REQUIRED COMPONENTS CXX)
+else()
+  find_package(MPI QUIET COMPONENTS CXX)
+endif()
+if(MPI_CXX_FOUND)
+  set(HAS_MPI ON)
+endif()

@@ -1,0 +1,180 @@
+#include "exec/process/world.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <type_traits>
+
+#include <fmt/core.h>
+
+#include "exec/cpu/cores.h"
+#include "exec/exchange.h"
+#include "exec/mpi/mpi_wire.h"
+#include "exec/process/socket_wire.h"
+#include "exec/rank_run.h"
+
+namespace exec::process {
+
+namespace {
+
+enum : Tag { tag_record = 1, tag_clock = 2 };
+
+// Records travel between processes of one build on machines of one kind: the program hash was compared before.
+class Packer {
+public:
+    template <class T>
+    void add(const T& value) {
+        static_assert(std::is_trivially_copyable_v<T>);
+        text_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    }
+    template <class T>
+    void add(const std::vector<T>& values) {
+        static_assert(std::is_trivially_copyable_v<T>);
+        add(values.size());
+        if (!values.empty()) text_.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+    }
+    std::string take() { return std::move(text_); }
+
+private:
+    std::string text_;
+};
+
+class Unpacker {
+public:
+    explicit Unpacker(const std::string& text) : text_(text) {}
+    template <class T>
+    void get(T& value) {
+        core::require(at_ + sizeof value <= text_.size(), "a rank's record is complete");
+        std::memcpy(&value, text_.data() + at_, sizeof value);
+        at_ += sizeof value;
+    }
+    template <class T>
+    void get(std::vector<T>& values) {
+        std::size_t count = 0;
+        get(count);
+        core::require(count <= (text_.size() - at_) / sizeof(T), "a rank's record is complete");
+        values.resize(count);
+        if (count > 0) std::memcpy(values.data(), text_.data() + at_, count * sizeof(T));
+        at_ += count * sizeof(T);
+    }
+
+private:
+    const std::string& text_;
+    std::size_t at_ = 0;
+};
+
+std::string pack(const RankRecord& record) {
+    Packer packer;
+    packer.add(record.begins);
+    packer.add(record.steps.size());
+    for (const auto& step : record.steps) packer.add(step);
+    packer.add(record.losses);
+    packer.add(record.samples);
+    packer.add(record.peak);
+    packer.add(record.at_peak);
+    packer.add(record.operator_samples);
+    packer.add(record.computing);
+    packer.add(record.on_core);
+    return packer.take();
+}
+
+RankRecord unpack(const std::string& text) {
+    RankRecord record;
+    Unpacker unpacker(text);
+    unpacker.get(record.begins);
+    std::size_t steps = 0;
+    unpacker.get(steps);
+    for (std::size_t i = 0; i < steps; ++i) unpacker.get(record.steps.emplace_back());
+    unpacker.get(record.losses);
+    unpacker.get(record.samples);
+    unpacker.get(record.peak);
+    unpacker.get(record.at_peak);
+    unpacker.get(record.operator_samples);
+    unpacker.get(record.computing);
+    unpacker.get(record.on_core);
+    return record;
+}
+
+void shift(RankRecord& record, Clock::duration by) {
+    for (Clock::time_point& begin : record.begins) begin += by;
+    for (auto& step : record.steps)
+        for (InstructionTime& time : step) {
+            time.start += by;
+            time.end += by;
+        }
+}
+
+// What to add to a peer's clock to read rank 0's: the middle of the shortest of some exchanges (Cristian, "Probabilistic clock synchronization", 1989).
+std::vector<Clock::duration> clock_differences(World& world) {
+    constexpr int exchanges = 16;
+    ProcessCommunicator& communicator = world.communicator();
+    std::vector<Clock::duration> result(static_cast<std::size_t>(world.size()), Clock::duration::zero());
+    for (int peer = 1; peer < world.size(); ++peer) {
+        const auto p = static_cast<std::size_t>(peer);
+        // On one host all processes read the same clock.
+        if (world.hosts()[p] == world.hosts()[0] || (world.rank() != 0 && world.rank() != peer)) continue;
+        Clock::duration shortest = Clock::duration::max();
+        for (int i = 0; i < exchanges; ++i) {
+            if (world.rank() == peer) {
+                receive_text(communicator, 0, tag_clock);
+                const Clock::time_point now = Clock::now();
+                send_text(communicator, 0, tag_clock, std::string(reinterpret_cast<const char*>(&now), sizeof now));
+                continue;
+            }
+            const Clock::time_point before = Clock::now();
+            send_text(communicator, peer, tag_clock, "?");
+            const std::string answer = receive_text(communicator, peer, tag_clock);
+            const Clock::time_point after = Clock::now();
+            Clock::time_point there;
+            std::memcpy(&there, answer.data(), sizeof there);
+            if (after - before >= shortest) continue;
+            shortest = after - before;
+            result[p] = before + shortest / 2 - there;
+        }
+    }
+    return result;
+}
+
+}  // namespace
+
+World::World(const Launch& launch, core::Seconds time_limit) : transport_(launch.is_mpi ? "MPI" : "TCP") {
+    std::unique_ptr<Wire> wire = launch.is_mpi ? mpi::start(hosts_) : connect_all(launch, time_limit, hosts_);
+    const std::set<std::string> different(hosts_.begin(), hosts_.end());
+    std::vector<std::string> names;
+    for (std::size_t r = 0; r < hosts_.size(); ++r) names.push_back(different.size() > 1 ? fmt::format("rank {} on {}", r, hosts_[r]) : fmt::format("rank {}", r));
+    const std::string& here = hosts_[static_cast<std::size_t>(wire->rank())];
+    const bool spins = std::count(hosts_.begin(), hosts_.end(), here) <= cpu::available_cores();
+    communicator_ = std::make_unique<ProcessCommunicator>(std::move(wire), std::move(names), time_limit, spins);
+}
+
+World::~World() = default;
+
+int World::host_count() const { return static_cast<int>(std::set<std::string>(hosts_.begin(), hosts_.end()).size()); }
+
+int World::ranks_here() const { return static_cast<int>(std::count(hosts_.begin(), hosts_.end(), hosts_[static_cast<std::size_t>(rank())])); }
+
+int World::rank_on_host() const { return static_cast<int>(std::count(hosts_.begin(), hosts_.begin() + rank(), hosts_[static_cast<std::size_t>(rank())])); }
+
+void World::leave() { communicator_->leave(core::seconds(5)); }
+
+std::optional<RunResult> run(const schedule::Program& program, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data, const RunOptions& options,
+                             World& world) {
+    core::require(!options.keeps_state, "the state of ranks in processes is read from a checkpoint");
+    core::require(world.size() == program.plan.layout.ranks(), "there is a process for every rank");
+    ProcessCommunicator& communicator = world.communicator();
+    communicator.set_time_limit(options.time_limit);
+    const InputReader inputs(graph, std::move(data));
+    const RunPreparation preparation = prepare_run(program, graph);
+    const std::vector<Clock::duration> differences = clock_differences(world);
+    RankRecord own = run_rank(program, graph, inputs, options, communicator, preparation, world.rank_on_host(), world.ranks_here());
+    const std::vector<std::string> texts = gather_texts(communicator, tag_record, pack(own));
+    if (world.rank() != 0) return std::nullopt;
+    std::vector<RankRecord> records;
+    for (std::size_t r = 0; r < texts.size(); ++r) {
+        records.push_back(unpack(texts[r]));
+        shift(records.back(), differences[r]);
+    }
+    return assemble(program, std::move(records));
+}
+
+}  // namespace exec::process
