@@ -2,9 +2,10 @@
 
 #include <array>
 #include <cstdlib>
+#include <memory>
 #include <string>
-#include <vector>
 
+#include "core/diagnostics.h"
 #include "core/random.h"
 
 namespace exec::cpu {
@@ -64,23 +65,34 @@ const Kernels& kernels() {
 
 namespace {
 
-// One array a slot, grown when more is asked for.
+// One array a slot, larger when more is asked for. Always at a multiple of 64 bytes: the order in which a vectorised sum adds depends on where its array begins,
+// and with it the last bits of the sum.
 struct Scratch {
-    std::array<std::vector<float>, 8> slots;
+    struct Slot {
+        std::unique_ptr<float[], decltype(&std::free)> data{nullptr, &std::free};
+        std::int64_t floats = 0;
+    };
+    std::array<Slot, 8> slots;
 };
 thread_local Scratch thread_scratch;
 
 }  // namespace
 
 float* scratch(int slot, std::int64_t floats) {
-    std::vector<float>& array = thread_scratch.slots[static_cast<std::size_t>(slot)];
-    if (static_cast<std::int64_t>(array.size()) < floats) array.resize(static_cast<std::size_t>(floats));
-    return array.data();
+    Scratch::Slot& array = thread_scratch.slots[static_cast<std::size_t>(slot)];
+    if (array.floats < floats) {
+        constexpr std::int64_t floats_a_line = 16;
+        floats = (floats + floats_a_line - 1) / floats_a_line * floats_a_line;
+        array.data.reset(static_cast<float*>(std::aligned_alloc(64, static_cast<std::size_t>(floats) * sizeof(float))));
+        if (!array.data) throw core::MachineError("no memory for the scratch arrays of kernels");
+        array.floats = floats;
+    }
+    return array.data.get();
 }
 
 std::int64_t scratch_bytes() {
     std::int64_t total = 0;
-    for (const auto& array : thread_scratch.slots) total += static_cast<std::int64_t>(array.capacity() * sizeof(float));
+    for (const Scratch::Slot& array : thread_scratch.slots) total += array.floats * static_cast<std::int64_t>(sizeof(float));
     return total;
 }
 

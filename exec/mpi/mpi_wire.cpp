@@ -136,6 +136,8 @@ public:
     void abandon(Receiver&) override { is_over_ = true; }
 
     void close() override {
+        if (is_over_) return;
+        is_over_ = true;
         for (OpenReceive& open : receives_) {
             MPI_Cancel(&open.request);
             MPI_Wait(&open.request, MPI_STATUS_IGNORE);

@@ -1,5 +1,7 @@
 #include "exec/process/world.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -143,7 +145,9 @@ World::World(const Launch& launch, core::Seconds time_limit) : transport_(launch
     std::vector<std::string> names;
     for (std::size_t r = 0; r < hosts_.size(); ++r) names.push_back(different.size() > 1 ? fmt::format("rank {} on {}", r, hosts_[r]) : fmt::format("rank {}", r));
     const std::string& here = hosts_[static_cast<std::size_t>(wire->rank())];
-    const bool spins = std::count(hosts_.begin(), hosts_.end(), here) <= cpu::available_cores();
+    // A launcher that binds every rank to one core has seen to it that there is one for each, if the machine has them.
+    const int cores = cpu::available_cores() == 1 ? static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)) : cpu::available_cores();
+    const bool spins = std::count(hosts_.begin(), hosts_.end(), here) <= cores;
     communicator_ = std::make_unique<ProcessCommunicator>(std::move(wire), std::move(names), time_limit, spins);
 }
 

@@ -1,0 +1,119 @@
+#include "apps/smexec_job.h"
+
+#include <filesystem>
+
+#include <fmt/core.h>
+
+#include "apps/command.h"
+#include "cluster/load.h"
+#include "exec/exchange.h"
+#include "exec/profile.h"
+#include "exec/run.h"
+#include "schedule/lower.h"
+#include "schedule/partition.h"
+#include "schedule/verify.h"
+
+namespace apps {
+
+namespace {
+
+enum : exec::Tag { tag_agreement = 16, tag_verdict = 17 };
+
+std::string data_path(const ExecutionRequest& request, const schedule::PlanFile& file) {
+    if (request.data) return *request.data;
+    if (file.training.data.empty()) return {};
+    const std::filesystem::path path(file.training.data);
+    return path.is_absolute() ? path.string() : (std::filesystem::path(file.path).parent_path() / path).string();
+}
+
+// What must be equal on all ranks, one thing a line: "what<TAB>value".
+std::string identity_of(const ExecutionJob& job) {
+    return fmt::format("version\t{}\nprogram\t{}\nmodel\t{}\nseed\t{}\nsteps\t{}\ndata\t{}\n", version, schedule::hash_of(job.program), job.program.model_hash,
+                       job.scenario.file.training.seed, job.steps, job.data->describe());
+}
+
+// The first line that differs, in words; empty when none does.
+std::string difference(const std::string& own, const std::string& other) {
+    std::size_t a = 0, b = 0;
+    while (a < own.size() && b < other.size()) {
+        const std::size_t a_end = own.find('\n', a), b_end = other.find('\n', b);
+        const std::string own_line = own.substr(a, a_end - a), other_line = other.substr(b, b_end - b);
+        if (own_line != other_line) {
+            const std::size_t tab = own_line.find('\t');
+            return fmt::format("{} {} instead of {}", own_line.substr(0, tab), other_line.substr(other_line.find('\t') + 1), own_line.substr(tab + 1));
+        }
+        a = a_end + 1;
+        b = b_end + 1;
+    }
+    return own == other ? "" : "another version of this program";
+}
+
+}  // namespace
+
+std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int processes, core::Diagnostics& diagnostics) {
+    const std::optional<core::Value> document = sim::load_scenario_document(request.plan, diagnostics);
+    if (!document) return std::nullopt;
+    std::optional<sim::Scenario> scenario = sim::read_scenario(*document, request.plan, diagnostics);
+    if (!scenario) return std::nullopt;
+    ExecutionJob job;
+    job.scenario = std::move(*scenario);
+    schedule::Plan& plan = job.scenario.file.plan;
+    const model::ModelGraph& graph = job.scenario.graph;
+    const schedule::Training& training = job.scenario.file.training;
+    exec::check_runnable(plan, graph, diagnostics);
+    job.data = exec::load_data(data_path(request, job.scenario.file), request.data ? "" : training.data_format, training.seed, graph, diagnostics,
+                               {request.plan, 0, 0});
+    job.steps = static_cast<int>(request.steps.value_or(training.steps));
+    job.here = job.scenario.cluster;
+    if (job.here.instance.device.architecture != "cpu") {
+        job.remarks.push_back(fmt::format("the plan is for {}; it is predicted for and run on local-cpu", job.here.instance.name));
+        if (std::optional<cluster::InstanceType> local = cluster::load_instance("local-cpu", diagnostics)) {
+            job.here.instance = std::move(*local);
+            job.here.nodes = 1;
+        }
+    }
+    if (processes > 0 && processes != plan.layout.ranks())
+        diagnostics.error({request.plan, 0, 0}, "plan", fmt::format("the plan has {} ranks, but {} processes were started", plan.layout.ranks(), processes),
+                          fmt::format("start {} processes, for example mpirun -n {}", plan.layout.ranks(), plan.layout.ranks()));
+    if (diagnostics.has_errors()) return std::nullopt;
+    if (plan.partition.first_units.empty())
+        if (std::optional<schedule::Partition> partition = schedule::complete_partition(plan, graph)) plan.partition = std::move(*partition);
+    const std::optional<schedule::Schedule> order = schedule::make_schedule(plan, diagnostics);
+    if (!order) return std::nullopt;
+    job.program = schedule::lower(plan, graph, *order, {.micro_batches = 0, .has_optimizer = !order->is_forward_only});
+    const std::vector<schedule::Violation> violations = schedule::verify(job.program);
+    core::require(violations.empty(), "lowering makes programs that verify");
+    return job;
+}
+
+bool agree(exec::process::World& world, const std::optional<ExecutionJob>& job, core::Diagnostics& diagnostics) {
+    exec::process::ProcessCommunicator& communicator = world.communicator();
+    const std::string own = job ? "+" + identity_of(*job) : "-" + core::format(diagnostics);
+    const std::vector<std::string> all = exec::gather_texts(communicator, tag_agreement, own);
+    if (world.rank() == 0 && job)
+        for (std::size_t r = 1; r < all.size(); ++r) {
+            const std::string who = fmt::format("rank {} on {}", r, world.hosts()[r]);
+            if (all[r].starts_with('-')) {
+                diagnostics.error({}, "--ranks-from", fmt::format("{} cannot start:\n{}", who, all[r].substr(1)), "the plan and its files must be the same on every host");
+                break;
+            }
+            const std::string differs = difference(own.substr(1), all[r].substr(1));
+            if (differs.empty()) continue;
+            diagnostics.error({}, "--ranks-from", fmt::format("{} would run another training than rank 0: {}", who, differs),
+                              "start every rank with the same program, plan, options and data");
+            break;
+        }
+    return exec::broadcast_text(communicator, tag_verdict, diagnostics.has_errors() ? "no" : "yes") == "yes";
+}
+
+std::optional<sim::Evaluation> predict(ExecutionJob& job, core::Diagnostics& diagnostics) {
+    exec::apply(exec::profile_plan(job.plan(), job.scenario.graph, job.data), job.here.instance);
+    sim::EvaluateOptions options;
+    options.keeps_timeline = true;
+    std::optional<sim::Evaluation> predicted = sim::evaluate(job.scenario.graph, job.here, job.plan(), diagnostics, options);
+    if (predicted && !predicted->program) predicted.reset();
+    core::require(!predicted || schedule::hash_of(*predicted->program) == schedule::hash_of(job.program), "what is predicted is what runs");
+    return predicted;
+}
+
+}  // namespace apps

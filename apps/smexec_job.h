@@ -1,0 +1,38 @@
+// A plan made ready to run here: read, checked, lowered, agreed on by all ranks, predicted.
+#pragma once
+
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/smexec_request.h"
+#include "exec/data.h"
+#include "exec/process/world.h"
+#include "sim/evaluate.h"
+#include "sim/scenario.h"
+
+namespace apps {
+
+struct ExecutionJob {
+    sim::Scenario scenario;  // the partition is complete
+    std::shared_ptr<const exec::DataSource> data;
+    cluster::Cluster here;   // the machine that runs, whatever the plan was made for
+    std::vector<std::string> remarks;
+    schedule::Program program;
+    int steps = 0;           // of the whole training
+
+    const schedule::Plan& plan() const { return scenario.file.plan; }
+};
+
+// Reads and checks everything a rank needs. `processes`: how many the launcher started; 0 = ranks are threads.
+std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int processes, core::Diagnostics& diagnostics);
+
+// Every rank calls, whether its job could be read or not. True when all ranks are about to run the same Program; otherwise rank 0's diagnostics say who differs.
+bool agree(exec::process::World& world, const std::optional<ExecutionJob>& job, core::Diagnostics& diagnostics);
+
+// From operator times measured here in a few seconds. Nothing after a diagnostic.
+std::optional<sim::Evaluation> predict(ExecutionJob& job, core::Diagnostics& diagnostics);
+
+}  // namespace apps

@@ -1,0 +1,46 @@
+#include "apps/smexec_request.h"
+
+#include <algorithm>
+
+#include <fmt/core.h>
+
+#include "apps/options.h"
+
+namespace apps {
+
+ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
+    Options options(arguments,
+                    {{"--backend", "--ranks-from", "--steps", "--data", "--tolerance", "--trace", "--checkpoint", "--every", "--from-step", "--time-limit"},
+                     {"--check", "--json", "--verbose", "--help", "--compare", "--no-compare", "--resume"}},
+                    diagnostics);
+    ExecutionRequest request;
+    request.as_json = options.has("--json");
+    request.checks = options.has("--check");
+    request.is_verbose = options.has("--verbose");
+    request.compares = !options.has("--no-compare");
+    request.resumes = options.has("--resume");
+    request.data = options.text("--data");
+    request.trace = options.text("--trace").value_or("");
+    request.checkpoint = options.text("--checkpoint").value_or("");
+    request.steps = options.integer("--steps", 1, 1000000);
+    request.every = options.integer("--every", 1, 1000000);
+    request.from_step = options.integer("--from-step", 0, 1000000000);
+    request.tolerance = options.real("--tolerance", 0, 1e6);
+    request.time_limit = core::Seconds(options.real("--time-limit", 0.1, 1e6).value_or(120));
+    request.ranks_from = options.choice("--ranks-from", {"threads", "mpi", "env"}).value_or("");
+    const std::string backend = options.choice("--backend", {"cpu", "cuda"}).value_or("cpu");
+    if (backend != "cpu") options.error("--backend", fmt::format("--backend {} is not available in this build", core::in_quotes(backend)), "use cpu");
+    if (options.has("--compare") && options.has("--no-compare")) options.error("--compare", "--compare and --no-compare contradict each other", "choose one");
+    if (!request.compares && request.tolerance) options.error("--tolerance", "--tolerance needs a prediction", "leave out --no-compare");
+    if (request.checkpoint.empty())
+        for (const char* option : {"--every", "--resume", "--from-step"})
+            if (options.has(option)) options.error(option, fmt::format("{} needs to know where checkpoints are", option), "add --checkpoint DIR");
+    if (request.from_step && !request.resumes) options.error("--from-step", "--from-step says where to resume", "add --resume");
+    if (options.positional().size() != 1)
+        diagnostics.error({}, "", options.positional().empty() ? "no plan is given" : "more than one plan is given",
+                          "smexec PLAN.toml; smexec --help shows an example");
+    else request.plan = options.positional()[0];
+    return request;
+}
+
+}  // namespace apps

@@ -1,0 +1,27 @@
+// What `smexec PLAN.toml` is asked to do, from its command line.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/diagnostics.h"
+#include "core/units.h"
+
+namespace apps {
+
+struct ExecutionRequest {
+    std::string plan, trace, ranks_from;
+    std::string checkpoint;  // folder; empty = none
+    std::optional<std::string> data;
+    std::optional<std::int64_t> steps, every, from_step;
+    std::optional<double> tolerance;
+    core::Seconds time_limit{120};
+    bool checks = false, as_json = false, is_verbose = false, compares = true, resumes = false;
+};
+
+// Mistakes are diagnosed, all of them; then the request is not to be used.
+ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics);
+
+}  // namespace apps
