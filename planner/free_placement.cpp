@@ -23,7 +23,14 @@ double eighth_power(double x) {
 
 class Annealing {
 public:
-    Annealing(const PlacementProblem& problem, double reference) : problem_(problem), devices_(problem.accelerators + problem.cpus), reference_(reference) {
+    Annealing(const PlacementProblem& problem, double reference) : problem_(problem), reference_(reference) {
+        const std::vector<DeviceClass> classes = device_classes(problem);
+        for (std::size_t c = 0; c < classes.size(); ++c)
+            for (int d = 0; d < classes[c].count; ++d) {
+                device_.push_back(classes[c]);
+                class_of_.push_back(static_cast<int>(c));
+            }
+        devices_ = static_cast<int>(device_.size());
         incidences_.resize(problem.items.size());
         for (std::size_t e = 0; e < problem.transfers.size(); ++e) {
             incidences_[static_cast<std::size_t>(problem.transfers[e].source)].push_back({e, true});
@@ -31,7 +38,7 @@ public:
         }
     }
 
-    // Devices 0 ... accelerators - 1 are accelerators, then CPUs.
+    // Devices are numbered class by class.
     void set(const std::vector<int>& device_of) {
         device_of_ = device_of;
         load_.assign(static_cast<std::size_t>(devices_), 0);
@@ -39,15 +46,16 @@ public:
         held_.assign(problem_.transfers.size() * static_cast<std::size_t>(devices_), 0);
         for (std::size_t i = 0; i < problem_.items.size(); ++i) {
             load_[static_cast<std::size_t>(device_of_[i])] += work(i, device_of_[i]);
-            memory_[static_cast<std::size_t>(device_of_[i])] += problem_.items[i].memory.value;
+            memory_[static_cast<std::size_t>(device_of_[i])] += kept(i);
         }
         for (std::size_t e = 0; e < problem_.transfers.size(); ++e) {
             for (int d : problem_.transfers[e].destinations) ++held(e, device_of_[static_cast<std::size_t>(d)]);
-            for (int device = 0; device < problem_.accelerators; ++device) load_[static_cast<std::size_t>(device)] += paid(e, device);
+            for (int device = 0; device < devices_; ++device) load_[static_cast<std::size_t>(device)] += paid(e, device);
         }
     }
 
-    bool may_hold(std::size_t item, int device) const { return device >= problem_.accelerators || problem_.items[item].runs_on_accelerator; }
+    bool may_hold_all(int device) const { return is_cpu(device); }
+    bool may_hold(std::size_t item, int device) const { return is_cpu(device) || problem_.items[item].runs_on_accelerator; }
 
     void move(std::size_t item, int to) {
         int from = device_of_[item];
@@ -65,8 +73,8 @@ public:
         }
         load_[static_cast<std::size_t>(from)] -= work(item, from);
         load_[static_cast<std::size_t>(to)] += work(item, to);
-        memory_[static_cast<std::size_t>(from)] -= problem_.items[item].memory.value;
-        memory_[static_cast<std::size_t>(to)] += problem_.items[item].memory.value;
+        memory_[static_cast<std::size_t>(from)] -= kept(item);
+        memory_[static_cast<std::size_t>(to)] += kept(item);
         device_of_[item] = to;
     }
 
@@ -74,34 +82,36 @@ public:
         double sum = 0;
         for (int d = 0; d < devices_; ++d) {
             sum += eighth_power(load_[static_cast<std::size_t>(d)] / reference_);
-            if (d < problem_.accelerators) {
-                double over = memory_[static_cast<std::size_t>(d)] - problem_.memory_limit.value;
-                if (over > 0) sum += 10 * (1 + over / problem_.memory_limit.value);
-            }
+            const double limit = device_[static_cast<std::size_t>(d)].memory_limit.value, over = memory_[static_cast<std::size_t>(d)] - limit;
+            if (over > 0) sum += 10 * (1 + over / std::max(limit, 1.0));
         }
         return sum;
     }
     double largest() const { return *std::max_element(load_.begin(), load_.end()); }
     bool respects_memory() const {
-        for (int d = 0; d < problem_.accelerators; ++d)
-            if (memory_[static_cast<std::size_t>(d)] > problem_.memory_limit.value) return false;
+        for (int d = 0; d < devices_; ++d)
+            if (memory_[static_cast<std::size_t>(d)] > device_[static_cast<std::size_t>(d)].memory_limit.value) return false;
         return true;
     }
     int device_of(std::size_t item) const { return device_of_[item]; }
     const std::vector<int>& devices_of() const { return device_of_; }
     int devices() const { return devices_; }
+    int class_of(int device) const { return class_of_[static_cast<std::size_t>(device)]; }
 
 private:
+    bool is_cpu(int device) const { return device_[static_cast<std::size_t>(device)].is_cpu; }
+    // A device may be visited by a micro-batch many times: all of a step's micro-batches may be in flight on it.
+    double kept(std::size_t item) const { return (problem_.items[item].memory + problem_.items[item].activations * problem_.micro_batches).value; }
     double work(std::size_t item, int device) const {
-        return device < problem_.accelerators ? problem_.items[item].accelerator_time.value : problem_.items[item].cpu_time.value;
+        return is_cpu(device) ? problem_.items[item].cpu_time.value : problem_.items[item].accelerator_time.value * device_[static_cast<std::size_t>(device)].slowness;
     }
     int& held(std::size_t e, int device) { return held_[e * static_cast<std::size_t>(devices_) + static_cast<std::size_t>(device)]; }
     int held(std::size_t e, int device) const { return held_[e * static_cast<std::size_t>(devices_) + static_cast<std::size_t>(device)]; }
     double paid(std::size_t e, int device) const {
-        if (device >= problem_.accelerators) return 0;
+        if (is_cpu(device)) return 0;
         const Transfer& transfer = problem_.transfers[e];
         bool is_holder = device_of_[static_cast<std::size_t>(transfer.source)] == device;
-        return (is_holder ? held(e, device) < std::ssize(transfer.destinations) : held(e, device) > 0) ? transfer.time.value : 0;
+        return (is_holder ? held(e, device) < std::ssize(transfer.destinations) : held(e, device) > 0) ? transfer.time.value * device_[static_cast<std::size_t>(device)].transfer_slowness : 0;
     }
     void change(std::size_t e, int from, int to, int holder, int sign) {
         load_[static_cast<std::size_t>(from)] += sign * paid(e, from);
@@ -110,20 +120,22 @@ private:
     }
 
     const PlacementProblem& problem_;
-    int devices_;
+    std::vector<DeviceClass> device_;  // of each device
+    std::vector<int> class_of_;
+    int devices_ = 0;
     double reference_;
     std::vector<std::vector<std::pair<std::size_t, bool>>> incidences_;
     std::vector<int> device_of_, held_;
     std::vector<double> load_, memory_;
 };
 
-std::vector<PlacedStage> stages_of(const PlacementProblem& problem, const std::vector<int>& device_of) {
+std::vector<PlacedStage> stages_of(const PlacementProblem& problem, const Annealing& state, const std::vector<int>& device_of) {
     std::vector<PlacedStage> stages;
-    for (int d = 0; d < problem.accelerators + problem.cpus; ++d) {
+    for (int d = 0; d < state.devices(); ++d) {
         std::vector<int> items;
         for (std::size_t i = 0; i < device_of.size(); ++i)
             if (device_of[i] == d) items.push_back(static_cast<int>(i));
-        if (!items.empty()) stages.push_back(stage_of(problem, std::move(items), d >= problem.accelerators));
+        if (!items.empty()) stages.push_back(stage_of(problem, std::move(items), state.class_of(d), problem.micro_batches));
     }
     return stages;
 }
@@ -134,26 +146,34 @@ PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementO
     const Clock::time_point begin = Clock::now();
     auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
     PlacementOptions for_contiguous;
+    for_contiguous.progress = options.progress;
     for_contiguous.time_limit = core::Seconds(std::min(30.0, 0.3 * options.time_limit.value));
     PlacementResult result = place_contiguous(problem, for_contiguous);
     if (!placement_obstacle(problem).empty() || problem.items.empty()) return result;
     result.lower_bound = placement_lower_bound(problem);
     result.is_proven_infeasible = false;
     const std::size_t n = problem.items.size();
-    std::vector<int> start(n, problem.cpus > 0 ? problem.accelerators : 0);
+    Annealing state(problem, std::max(result.lower_bound.value, 1e-300));
+    std::vector<int> start(n, 0);
     double best = std::numeric_limits<double>::infinity();
     if (result.is_feasible) {
-        int accelerator = 0, cpu = problem.accelerators;
-        for (const PlacedStage& stage : result.stages) {
-            int device = stage.is_cpu ? cpu++ : accelerator++;
-            for (int i : stage.items) start[static_cast<std::size_t>(i)] = device;
-        }
+        std::vector<char> is_taken(static_cast<std::size_t>(state.devices()), 0);
+        for (const PlacedStage& stage : result.stages)
+            for (int d = 0; d < state.devices(); ++d) {
+                if (is_taken[static_cast<std::size_t>(d)] || state.class_of(d) != stage.device_class) continue;
+                is_taken[static_cast<std::size_t>(d)] = 1;
+                for (int i : stage.items) start[static_cast<std::size_t>(i)] = d;
+                break;
+            }
         best = result.objective.value;
+    } else {
+        // A CPU holds whatever there is.
+        for (int d = 0; d < state.devices(); ++d)
+            if (state.may_hold_all(d)) start.assign(n, d);
     }
-    Annealing state(problem, std::max(result.lower_bound.value, 1e-300));
     core::Random random(0x5eed);
     std::vector<int> best_devices = start;
-    bool has_improved = false;
+    bool has_improved = false, has_moved = false;
     // One round: hot enough to move whole layers, cooled to single moves. Rounds alternate between the start and the best so far.
     const std::int64_t moves = std::min<std::int64_t>(20'000'000, 12'000 * static_cast<std::int64_t>(n) + 200'000);
     const int rounds = 12;
@@ -168,6 +188,8 @@ PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementO
             if (m % 1000 == 0) {
                 temperature *= cooling;
                 if (m % 10000 == 0 && elapsed() > options.time_limit.value) break;
+                if (has_moved && options.progress) options.progress({best, result.lower_bound.value, elapsed()});
+                has_moved = false;
             }
             std::size_t item = static_cast<std::size_t>(random.below(n));
             int to = static_cast<int>(random.below(static_cast<std::uint64_t>(state.devices())));
@@ -179,6 +201,7 @@ PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementO
                 energy = next;
                 if (state.largest() < best * (1 - 1e-12) && state.respects_memory()) {
                     best = state.largest();
+                    has_moved = true;
                     best_devices = state.devices_of();
                     has_improved = true;
                 }
@@ -188,7 +211,7 @@ PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementO
         }
     }
     if (has_improved) {
-        result.stages = stages_of(problem, best_devices);
+        result.stages = stages_of(problem, state, best_devices);
         result.is_feasible = true;
         result.reason.clear();
     }

@@ -1,6 +1,7 @@
 #include "planner/linear_placement.h"
 
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <numeric>
 #include <queue>
@@ -43,16 +44,49 @@ std::vector<int> topological_order(const PlacementProblem& problem, bool is_dept
 struct Choice {
     double value = infinity;
     int from = -1;
-    bool by_cpu = false;
+    int device_class = 0;
 };
 
-// Smallest largest load with the items in this order: best[c][a][i] for the first i items.
-double place_on_order(const PlacementProblem& problem, const std::vector<int>& order, std::vector<PlacedStage>& stages) {
+// How many devices of each class are used, as one number.
+class Layers {
+public:
+    explicit Layers(const std::vector<DeviceClass>& classes) {
+        for (const DeviceClass& c : classes) {
+            stride_.push_back(size_);
+            size_ *= static_cast<std::size_t>(c.count) + 1;
+        }
+        for (std::size_t l = 0; l < size_; ++l) {
+            used_.emplace_back();
+            total_.push_back(0);
+            for (std::size_t c = 0; c < classes.size(); ++c) {
+                used_.back().push_back(static_cast<int>(l / stride_[c] % (static_cast<std::size_t>(classes[c].count) + 1)));
+                total_.back() += used_.back().back();
+            }
+        }
+    }
+    std::size_t size() const { return size_; }
+    std::size_t stride(std::size_t c) const { return stride_[c]; }
+    int used(std::size_t layer, std::size_t c) const { return used_[layer][c]; }
+    int total(std::size_t layer) const { return total_[layer]; }
+
+private:
+    std::size_t size_ = 1;
+    std::vector<std::size_t> stride_;
+    std::vector<std::vector<int>> used_;
+    std::vector<int> total_;
+};
+
+// Smallest largest load with the items in this order: best[layer][i] for the first i items.
+double place_on_order(const PlacementProblem& problem, const std::vector<DeviceClass>& classes, const Layers& layers, const std::vector<int>& order,
+                      std::vector<PlacedStage>& stages) {
     const std::size_t n = order.size();
-    const int accelerators = problem.accelerators, cpus = problem.cpus;
-    const std::size_t layers = static_cast<std::size_t>((accelerators + 1) * (cpus + 1));
-    auto layer = [&](int a, int c) { return static_cast<std::size_t>(c * (accelerators + 1) + a); };
-    std::vector<std::vector<Choice>> best(layers, std::vector<Choice>(n + 1));
+    bool has_cpu = false;
+    double most_memory = 0;
+    for (const DeviceClass& c : classes) {
+        has_cpu = has_cpu || (c.is_cpu && c.count > 0);
+        if (!c.is_cpu && c.count > 0) most_memory = std::max(most_memory, c.memory_limit.value);
+    }
+    std::vector<std::vector<Choice>> best(layers.size(), std::vector<Choice>(n + 1));
     best[0][0].value = 0;
     std::vector<std::vector<std::pair<std::size_t, bool>>> incidences(n);
     for (std::size_t e = 0; e < problem.transfers.size(); ++e) {
@@ -62,20 +96,22 @@ double place_on_order(const PlacementProblem& problem, const std::vector<int>& o
     std::vector<std::size_t> held(problem.transfers.size());
     std::vector<char> has_source(problem.transfers.size());
     for (std::size_t begin = 0; begin < n; ++begin) {
-        double least = infinity;  // smallest value of any layer here: nothing better can come out
-        for (std::size_t l = 0; l < layers; ++l) least = std::min(least, best[l][begin].value);
-        if (least == infinity) continue;
+        std::vector<std::size_t> reached;
+        for (std::size_t l = 0; l < layers.size(); ++l)
+            if (best[l][begin].value < infinity) reached.push_back(l);
+        if (reached.empty()) continue;
         std::fill(held.begin(), held.end(), 0);
         std::fill(has_source.begin(), has_source.end(), 0);
-        double work = 0, paid = 0, cpu = 0, memory = 0;
+        double work = 0, paid = 0, cpu = 0, memory = 0, activations = 0;
         bool is_allowed = true;
         for (std::size_t end = begin; end < n; ++end) {
             std::size_t item = static_cast<std::size_t>(order[end]);
             work += problem.items[item].accelerator_time.value;
             cpu += problem.items[item].cpu_time.value;
             memory += problem.items[item].memory.value;
-            is_allowed = is_allowed && problem.items[item].runs_on_accelerator && memory <= problem.memory_limit.value;
-            if (!is_allowed && cpus == 0) break;
+            activations += problem.items[item].activations.value;
+            is_allowed = is_allowed && problem.items[item].runs_on_accelerator && memory + activations <= most_memory;
+            if (!is_allowed && !has_cpu) break;
             auto pays = [&](std::size_t e) { return has_source[e] ? held[e] < problem.transfers[e].destinations.size() : held[e] > 0; };
             for (auto [e, is_source] : incidences[item]) {
                 if (pays(e)) paid -= problem.transfers[e].time.value;
@@ -83,36 +119,33 @@ double place_on_order(const PlacementProblem& problem, const std::vector<int>& o
                 else ++held[e];
                 if (pays(e)) paid += problem.transfers[e].time.value;
             }
-            for (int c = 0; c <= cpus; ++c)
-                for (int a = 0; a <= accelerators; ++a) {
-                    double value = best[layer(a, c)][begin].value;
-                    if (value == infinity) continue;
-                    auto offer = [&](Choice& to, double load, bool by_cpu) {
-                        double candidate = std::max(value, load);
-                        if (candidate < to.value) to = {candidate, static_cast<int>(begin), by_cpu};
-                    };
-                    if (a < accelerators && is_allowed) offer(best[layer(a + 1, c)][end + 1], work + paid, false);
-                    if (c < cpus) offer(best[layer(a, c + 1)][end + 1], cpu, true);
+            for (std::size_t l : reached) {
+                const double value = best[l][begin].value;
+                const int in_flight = std::min(problem.micro_batches, layers.total(l) + 1);
+                for (std::size_t c = 0; c < classes.size(); ++c) {
+                    if (layers.used(l, c) >= classes[c].count) continue;
+                    if (!classes[c].is_cpu && (!is_allowed || memory + activations * in_flight > classes[c].memory_limit.value)) continue;
+                    const double load = classes[c].is_cpu ? cpu : work * classes[c].slowness + paid * classes[c].transfer_slowness;
+                    Choice& to = best[l + layers.stride(c)][end + 1];
+                    const double candidate = std::max(value, load);
+                    if (candidate < to.value) to = {candidate, static_cast<int>(begin), static_cast<int>(c)};
                 }
+            }
         }
     }
-    int a = 0, c = 0;
-    double value = infinity;
-    for (int cc = 0; cc <= cpus; ++cc)
-        for (int aa = 0; aa <= accelerators; ++aa)
-            if (best[layer(aa, cc)][n].value < value) {
-                value = best[layer(aa, cc)][n].value;
-                a = aa;
-                c = cc;
-            }
+    std::size_t layer = 0;
+    for (std::size_t l = 0; l < layers.size(); ++l)
+        if (best[l][n].value < best[layer][n].value) layer = l;
+    const double value = best[layer][n].value;
     stages.clear();
     if (value == infinity) return value;
     for (std::size_t end = n; end > 0;) {
-        const Choice& choice = best[layer(a, c)][end];
+        const Choice& choice = best[layer][end];
         std::size_t begin = static_cast<std::size_t>(choice.from);
-        stages.push_back(stage_of(
-            problem, std::vector<int>(order.begin() + static_cast<std::ptrdiff_t>(begin), order.begin() + static_cast<std::ptrdiff_t>(end)), choice.by_cpu));
-        (choice.by_cpu ? c : a) -= 1;
+        const int in_flight = std::min(problem.micro_batches, layers.total(layer));
+        stages.push_back(stage_of(problem, std::vector<int>(order.begin() + static_cast<std::ptrdiff_t>(begin), order.begin() + static_cast<std::ptrdiff_t>(end)),
+                                  choice.device_class, in_flight));
+        layer -= layers.stride(static_cast<std::size_t>(choice.device_class));
         end = begin;
     }
     std::reverse(stages.begin(), stages.end());
@@ -131,10 +164,12 @@ std::vector<PlacedStage> place_on_orders(const PlacementProblem& problem) {
                 std::vector<int> order = topological_order(problem, is_depth_first, from_sinks, largest_first);
                 if (std::find(orders.begin(), orders.end(), order) == orders.end()) orders.push_back(std::move(order));
             }
+    const std::vector<DeviceClass> classes = device_classes(problem);
+    const Layers layers(classes);
     std::vector<PlacedStage> best, stages;
     double best_value = infinity;
     for (const std::vector<int>& order : orders) {
-        double value = place_on_order(problem, order, stages);
+        double value = place_on_order(problem, classes, layers, order, stages);
         if (value < best_value) {
             best_value = value;
             best = stages;

@@ -9,24 +9,49 @@
 
 namespace planner {
 
-PlacedStage stage_of(const PlacementProblem& problem, std::vector<int> items, bool is_cpu) {
-    PlacedStage stage{.is_cpu = is_cpu, .items = std::move(items), .load = {}, .memory = {}};
+std::vector<DeviceClass> device_classes(const PlacementProblem& problem) {
+    std::vector<DeviceClass> classes = problem.devices;
+    if (classes.empty()) {
+        classes.push_back({.name = "accelerator", .count = problem.accelerators, .memory_limit = problem.memory_limit});
+        classes.push_back({.name = "cpu", .count = problem.cpus, .is_cpu = true});
+    }
+    core::require(classes.size() <= most_device_classes, "a problem has few classes of devices");
+    for (DeviceClass& c : classes) c.count = std::min(c.count, static_cast<int>(problem.items.size()));
+    return classes;
+}
+
+PlacedStage stage_of(const PlacementProblem& problem, std::vector<int> items, int device_class, int in_flight) {
+    const DeviceClass device = device_classes(problem)[static_cast<std::size_t>(device_class)];
+    PlacedStage stage{.device_class = device_class, .is_cpu = device.is_cpu, .items = std::move(items), .load = {}, .memory = {}};
     std::sort(stage.items.begin(), stage.items.end());
     std::vector<char> inside(problem.items.size(), 0);
+    core::Seconds moved;
     for (int i : stage.items) {
         const PlacementItem& item = problem.items[static_cast<std::size_t>(i)];
         inside[static_cast<std::size_t>(i)] = 1;
-        stage.memory += item.memory;
-        stage.load += is_cpu ? item.cpu_time : item.accelerator_time;
+        stage.memory += item.memory + item.activations * in_flight;
+        stage.load += device.is_cpu ? item.cpu_time : item.accelerator_time;
     }
-    if (is_cpu) return stage;
+    if (device.is_cpu) return stage;
     for (const Transfer& transfer : problem.transfers) {
         auto held = std::count_if(transfer.destinations.begin(), transfer.destinations.end(), [&](int d) { return inside[static_cast<std::size_t>(d)]; });
         bool sends = inside[static_cast<std::size_t>(transfer.source)] && held < std::ssize(transfer.destinations);
         bool receives = !inside[static_cast<std::size_t>(transfer.source)] && held > 0;
-        if (sends || receives) stage.load += transfer.time;
+        if (sends || receives) moved += transfer.time;
     }
+    stage.load = stage.load * device.slowness + moved * device.transfer_slowness;
     return stage;
+}
+
+void settle_memory(const PlacementProblem& problem, std::vector<PlacedStage>& stages) {
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+        const int in_flight = std::min(problem.micro_batches, static_cast<int>(stages.size() - s));
+        stages[s].memory = {};
+        for (int i : stages[s].items) {
+            const PlacementItem& item = problem.items[static_cast<std::size_t>(i)];
+            stages[s].memory += item.memory + item.activations * in_flight;
+        }
+    }
 }
 
 core::Seconds largest_load(const PlacementProblem& problem, const std::vector<PlacedStage>& stages) {
@@ -34,68 +59,36 @@ core::Seconds largest_load(const PlacementProblem& problem, const std::vector<Pl
     core::Seconds largest;
     for (const PlacedStage& stage : stages) {
         for (int i : stage.items) ++placed[static_cast<std::size_t>(i)];
-        largest = std::max(largest, stage_of(problem, stage.items, stage.is_cpu).load);
+        largest = std::max(largest, stage_of(problem, stage.items, stage.device_class).load);
     }
     core::require(std::all_of(placed.begin(), placed.end(), [](int n) { return n == 1; }), "a placement holds every item exactly once");
     return largest;
 }
 
-core::Seconds placement_lower_bound(const PlacementProblem& problem) {
-    // Fractional relaxation without transfers: a load T is possible only if the work that must stay on accelerators fits in accelerators * T. CPUs are filled
-    // with what saves most accelerator time per CPU time, pieces allowed.
-    double total = 0, must_be_on_cpu = 0, largest = 0;
-    std::vector<std::pair<double, double>> movable;  // (cpu time, accelerator time)
-    for (const PlacementItem& item : problem.items) {
-        double cpu = problem.cpus > 0 ? item.cpu_time.value : std::numeric_limits<double>::infinity();
-        if (item.runs_on_accelerator) {
-            total += item.accelerator_time.value;
-            largest = std::max(largest, problem.accelerators > 0 ? std::min(cpu, item.accelerator_time.value) : cpu);
-            if (item.accelerator_time.value > 0) movable.emplace_back(cpu, item.accelerator_time.value);
-        } else {
-            must_be_on_cpu += cpu;
-            largest = std::max(largest, cpu);
-        }
-    }
-    std::sort(movable.begin(), movable.end(), [](auto a, auto b) { return a.second * b.first > b.second * a.first; });
-    auto is_possible = [&](double load) {
-        double room = problem.cpus * load - must_be_on_cpu, left = total;
-        if (room < -1e-12 * load) return false;
-        if (problem.cpus > 0)
-            for (auto [cpu, accelerator] : movable) {
-                if (cpu > room) {
-                    left -= room > 0 ? accelerator * room / cpu : 0;
-                    break;
-                }
-                room -= cpu;
-                left -= accelerator;
-            }
-        return left <= problem.accelerators * load * (1 + 1e-12);
-    };
-    double low = largest, high = std::max(largest, total + must_be_on_cpu);
-    if (is_possible(low)) return core::Seconds(low);
-    while (!is_possible(high) && high < 1e300) high = high > 0 ? 2 * high : 1;
-    for (int i = 0; i < 100 && high - low > 1e-13 * high; ++i) {
-        double middle = 0.5 * (low + high);
-        (is_possible(middle) ? high : low) = middle;
-    }
-    return core::Seconds(low);
-}
-
 std::string placement_obstacle(const PlacementProblem& problem) {
-    core::Bytes total;
+    const std::vector<DeviceClass> classes = device_classes(problem);
+    int devices = 0, cpus = 0;
+    core::Bytes room, largest_device, total;
+    for (const DeviceClass& c : classes) {
+        devices += c.count;
+        cpus += c.is_cpu ? c.count : 0;
+        if (c.is_cpu || c.count == 0) continue;
+        room += c.memory_limit * static_cast<double>(c.count);
+        largest_device = std::max(largest_device, c.memory_limit);
+    }
+    if (devices == 0 && !problem.items.empty()) return "no device is allowed";
     for (const PlacementItem& item : problem.items) {
         std::int64_t node = item.nodes.empty() ? -1 : item.nodes.front();
-        if (!item.runs_on_accelerator && problem.cpus == 0) return fmt::format("node {} runs only on a CPU and no CPU is allowed", node);
-        if (problem.cpus > 0) continue;
-        if (item.memory > problem.memory_limit)
-            return fmt::format("node {} (with what must stay beside it) needs {:.0f} bytes, a device has {:.0f}", node, item.memory.value,
-                               problem.memory_limit.value);
-        total += item.memory;
+        if (!item.runs_on_accelerator && cpus == 0) return fmt::format("node {} runs only on a CPU and no CPU is allowed", node);
+        if (cpus > 0) continue;
+        const core::Bytes needed = item.memory + item.activations;
+        if (needed > largest_device)
+            return fmt::format("node {} (with what must stay beside it) needs {:.0f} bytes, a device has {:.0f}", node, needed.value, largest_device.value);
+        total += needed;
     }
-    if (problem.accelerators == 0 && problem.cpus == 0) return "no device is allowed";
-    if (problem.cpus == 0 && total > problem.memory_limit * static_cast<double>(problem.accelerators))
-        return fmt::format("all nodes together need {:.0f} bytes, {} devices of {:.0f} have {:.0f}: at least {:.0f} devices", total.value, problem.accelerators,
-                           problem.memory_limit.value, problem.memory_limit.value * problem.accelerators, std::ceil(total / problem.memory_limit));
+    if (cpus == 0 && total > room)
+        return fmt::format("all nodes together need {:.0f} bytes, {} devices of {:.0f} have {:.0f}: at least {:.0f} devices", total.value, devices, largest_device.value,
+                           room.value, std::ceil(total / largest_device));
     return {};
 }
 

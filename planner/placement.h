@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <utility>
@@ -15,7 +16,8 @@ namespace planner {
 struct PlacementItem {
     std::vector<std::int64_t> nodes;  // ids of the file
     core::Seconds accelerator_time, cpu_time;
-    core::Bytes memory;
+    core::Bytes memory;       // held once whatever is in flight: weights, gradients, optimizer state
+    core::Bytes activations;  // kept for backward, of every micro-batch in flight
     bool runs_on_accelerator = true;
 };
 
@@ -27,6 +29,16 @@ struct Transfer {
     core::Seconds time;
 };
 
+// Devices that are alike.
+struct DeviceClass {
+    std::string name = "accelerator";
+    int count = 1;
+    bool is_cpu = false;  // pays cpu_time, no transfer, and has no memory limit
+    double slowness = 1, transfer_slowness = 1;  // factors on an item's accelerator time and on transfers
+    core::Bytes memory_limit{std::numeric_limits<double>::infinity()};
+};
+inline constexpr std::size_t most_device_classes = 4;
+
 struct PlacementProblem {
     std::vector<PlacementItem> items;                // in a topological order of `precedence`
     std::vector<std::pair<int, int>> precedence;     // (before, after), before < after
@@ -34,9 +46,15 @@ struct PlacementProblem {
     int accelerators = 1;
     int cpus = 0;                                    // a CPU pays cpu_time, no transfer, and has no memory limit
     core::Bytes memory_limit{std::numeric_limits<double>::infinity()};
+    std::vector<DeviceClass> devices;  // devices that differ; empty: the three fields above
+    // Of a step. Stage s of p keeps the activations of min(micro_batches, p - s) at once (1F1B); 1: memory does not depend on the place in the pipeline.
+    int micro_batches = 1;
 };
+// The devices of a problem, by class: `devices`, or accelerators (class 0) and CPUs (class 1). Counts never exceed the number of items: more stages there are none.
+std::vector<DeviceClass> device_classes(const PlacementProblem& problem);
 
 struct PlacedStage {
+    int device_class = 0;
     bool is_cpu = false;
     std::vector<int> items;  // ascending
     core::Seconds load;
@@ -54,16 +72,25 @@ struct PlacementResult {
     std::int64_t expanded = 0;           // sets of items looked at
 };
 
-struct PlacementOptions {
-    core::Seconds time_limit{std::numeric_limits<double>::infinity()};
+struct PlacementProgress {
+    double objective, lower_bound;  // seconds; the objective is infinite before there is a placement
+    double seconds;                 // since the search began
 };
 
-// Load and memory of one device that holds `items`.
-PlacedStage stage_of(const PlacementProblem& problem, std::vector<int> items, bool is_cpu);
+struct PlacementOptions {
+    core::Seconds time_limit{std::numeric_limits<double>::infinity()};
+    int threads = 0;                                         // 0: all cores; the answer does not depend on it
+    std::function<void(const PlacementProgress&)> progress = {};  // called when a bound moves, from the calling thread
+};
+
+// Load and memory of one device of a class that holds `items`, with activations of `in_flight` micro-batches.
+PlacedStage stage_of(const PlacementProblem& problem, std::vector<int> items, int device_class, int in_flight = 1);
+// Sets what the place in the pipeline decides: micro-batches in flight and so memory.
+void settle_memory(const PlacementProblem& problem, std::vector<PlacedStage>& stages);
 // The largest load of a complete placement by the definition above: the checker that every search result passes, and expert splits are judged by.
 core::Seconds largest_load(const PlacementProblem& problem, const std::vector<PlacedStage>& stages);
 
-// A bound no placement can beat, contiguous or not: total work over all devices, and the largest single item.
+// A bound no placement can beat, contiguous or not: total work over all devices, and for every heavy item the lightest set of items around it (a minimum cut).
 core::Seconds placement_lower_bound(const PlacementProblem& problem);
 // Empty, or why no placement can respect the limits, with numbers (one item too large, everything together too large, no CPU for what only runs there).
 std::string placement_obstacle(const PlacementProblem& problem);

@@ -59,12 +59,12 @@ ReducedPlacement reduce(const PlacementProblem& problem) {
                 after[i].clear();
                 home[i] = -1;
                 has_changed = true;
-                reduced.moved_memory += problem.items[i].memory;
+                reduced.moved_memory += problem.items[i].memory + problem.items[i].activations;
                 continue;
             }
             if (target < 0) continue;
             merge(v, target);
-            reduced.moved_memory += problem.items[i].memory;
+            reduced.moved_memory += problem.items[i].memory + problem.items[i].activations;
             has_changed = true;
         }
     }
@@ -91,6 +91,8 @@ ReducedPlacement reduce(const PlacementProblem& problem) {
     reduced.problem.accelerators = problem.accelerators;
     reduced.problem.cpus = problem.cpus;
     reduced.problem.memory_limit = problem.memory_limit;
+    reduced.problem.devices = problem.devices;
+    reduced.problem.micro_batches = problem.micro_batches;
     reduced.problem.items.resize(kept.size());
     reduced.members.resize(kept.size());
     for (std::size_t i = 0; i < n; ++i) {
@@ -102,6 +104,7 @@ ReducedPlacement reduce(const PlacementProblem& problem) {
         item.accelerator_time += original.accelerator_time;
         item.cpu_time += original.cpu_time;
         item.memory += original.memory;
+        item.activations += original.activations;
         item.runs_on_accelerator = item.runs_on_accelerator && original.runs_on_accelerator;
         reduced.members[static_cast<std::size_t>(f)].push_back(static_cast<int>(i));
     }
