@@ -1,5 +1,6 @@
 #include "sim/pricing.h"
 
+#include <algorithm>
 #include <set>
 
 namespace sim {
@@ -40,7 +41,8 @@ const std::vector<std::int32_t>& tied_ranks(const schedule::RankProgram& list, c
 
 std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan,
                                            core::Diagnostics& diagnostics, const CostConstants& constants) {
-    std::optional<ComputeCost> compute = ComputeCost::make(graph, cluster.instance.device, plan, diagnostics, constants);
+    const int ranks_a_node = std::min(cluster.ranks_per_node > 0 ? cluster.ranks_per_node : cluster.instance.devices, plan.layout.ranks());
+    std::optional<ComputeCost> compute = ComputeCost::make(graph, cluster.instance.device, plan, diagnostics, constants, ranks_a_node);
     if (!compute) return std::nullopt;
     return CostModels{std::move(*compute), CommunicationCost(plan, cluster, constants)};
 }
@@ -69,6 +71,11 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                 case InstructionKind::collective:
                     time = costs.communication.collective(instruction.collective, instruction.group, instruction.bytes, list.pipeline,
                                                           tied_ranks(list, instruction));
+                    if (instruction.payload == schedule::PayloadKind::parameter && program.plan.sharding == schedule::Sharding::parameters && instruction.bucket >= 0) {
+                        // Every tensor but the first pays the latency of a collective of its own.
+                        const double tensors = static_cast<double>(list.buckets[static_cast<std::size_t>(instruction.bucket)].parameters.size());
+                        time += costs.communication.gather_latency(instruction.group, list.pipeline) * std::max(0.0, tensors - 1);
+                    }
                     if (instruction.payload == schedule::PayloadKind::parameter && program.plan.sharding == schedule::Sharding::optimizer && !has_returned) {
                         time += costs.communication.broadcasts_of_owners(list.pipeline);
                         has_returned = true;

@@ -284,7 +284,7 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
     const bool is_full = compute == core::DataType::fp32 || compute == core::DataType::tf32;
     plan.precision.parameters = plan.precision.gradients = is_full ? core::DataType::fp32 : compute == core::DataType::fp8 ? core::DataType::bf16 : compute;
     plan.precision.has_master_parameters = !is_full;
-    adopt(traits, plan);
+    adopt(traits, plan, row.text("model").starts_with("moe"));
     read_notes(row, plan);
     using model::AttentionImplementation;
     plan.attention = row.choice<AttentionImplementation, 4>("attention", {{{"", traits.attention},

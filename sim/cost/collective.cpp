@@ -140,6 +140,11 @@ core::Seconds CommunicationCost::broadcasts_of_owners(int pipeline) const {
     return traits_.broadcast_step * (owners * owners);
 }
 
+core::Seconds CommunicationCost::gather_latency(schedule::GroupKind group, int pipeline) {
+    if (!traits_.gathers_by_tensor) return {};
+    return collective(CollectiveKind::all_gather, group, core::Bytes(0), pipeline);
+}
+
 std::string CommunicationCost::algorithm(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline) {
     const Candidate& taken = choose({kind, group, pipeline, {}}, bytes);
     return taken.protocol.empty() ? taken.algorithm : taken.algorithm + ' ' + taken.protocol;

@@ -32,6 +32,8 @@ public:
                              const std::vector<std::int32_t>& tied_ranks = {});
     // Added once a step where updated parameters come back by a broadcast from every owner of a shard.
     core::Seconds broadcasts_of_owners(int pipeline) const;
+    // What each further all-gather costs beside its bytes where sharded parameters are gathered tensor by tensor; zero where a unit comes at once.
+    core::Seconds gather_latency(schedule::GroupKind group, int pipeline);
     // From every rank at pipeline coordinate `from` to its counterpart at `to`.
     core::Seconds transfer(int from, int to, core::Bytes bytes, schedule::PayloadKind payload = schedule::PayloadKind::activation);
 

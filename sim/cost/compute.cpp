@@ -1,6 +1,8 @@
 #include "sim/cost/compute.h"
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <map>
 #include <string_view>
 
@@ -46,8 +48,22 @@ double memory_passes(const model::Kernel& kernel, core::DataType compute, const 
     if (is_half && !is("batch_norm") && (is("softmax") || is("norm") || is("gelu") || is("dropout") || is("scale") || is("mask"))) passes *= traits.wide_elementwise;
     if (is("layer_norm") || is("norm_backward") || is("gelu") || is("dropout")) passes *= is("batch_norm") ? 1 : traits.composed_elementwise;
     // x.float(), pow, mean, rsqrt, multiply, cast, multiply by the scale: 34 bytes an element instead of 4 (PyTorch without a fused kernel).
-    if (traits.has_composed_rms_norm && is("rms_norm")) passes *= 8.5;
+    // x.float(), cast, multiply as complex numbers, cast: 2 + 4, 4 + 8, 8 + 8, 8 + 2 bytes an element instead of 2 + 2 (Meta's llama, apply_rotary_emb).
+    if (traits.composes_llama_kernels && is("rotary")) passes *= 11;
+    if (traits.composes_llama_kernels && is("rms_norm")) passes *= 8.5;
+    // silu and the product as kernels of their own: 4 + 6 bytes an element instead of 6; backward 6 + 10 instead of 10.
+    if (traits.composes_llama_kernels && is("gated_silu")) passes *= 1.6;
     return passes;
+}
+
+// Expected maximum of n standard normal values at n = 2, 4, 8, ... (Harter, Biometrika 48, 1961), straight in log2(n) between; 0.19 a doubling beyond.
+double expected_maximum(int n) {
+    constexpr double at[] = {0, 0.564, 1.029, 1.424, 1.766, 2.070, 2.344, 2.594, 2.826, 3.042, 3.247, 3.440};
+    constexpr int last = static_cast<int>(std::size(at)) - 1;
+    const double doublings = std::log2(std::max(1, n));
+    if (doublings >= last) return at[last] + 0.19 * (doublings - last);
+    const int below = static_cast<int>(doublings);
+    return at[below] + (at[below + 1] - at[below]) * (doublings - below);
 }
 
 std::string formats_of(const std::map<core::DataType, cluster::MatrixProductCurve>& curves) {
@@ -88,7 +104,7 @@ core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const
 }
 
 std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, const cluster::DeviceSpec& device, const schedule::Plan& plan,
-                                             core::Diagnostics& diagnostics, const CostConstants& constants) {
+                                             core::Diagnostics& diagnostics, const CostConstants& constants, int ranks_a_node) {
     const core::DataType compute = plan.precision.compute;
     if (!device.peak.contains(compute) || !device.matrix_product.contains(compute)) {
         diagnostics.error({}, "plan.precision", device.name + " has no figure for " + std::string(core::name_of(compute)) + " matrix products",
@@ -110,6 +126,9 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
         cost.traits_.step_bytes += 60;
     }
     const FrameworkTraits& traits = cost.traits_;
+    // Synchronous ranks go at the pace of the slowest: what is priced is the slowest of them all. Machines that were measured themselves are what they are.
+    const bool is_accelerator = device.architecture.starts_with("sm");
+    const double slowest = is_accelerator ? 1 + constants.device_spread * expected_maximum(plan.layout.ranks()) : 1;
     cost.dispatch_ = traits.dispatch.value > 0 ? traits.dispatch : device.host_dispatch;
     const model::CostContext plain = plan.cost_context();
     model::CostContext context = plain;
@@ -175,8 +194,17 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
             of_phase[0].host += launches / 3.0;
             of_phase[1].host += launches * (2.0 / 3);
         }
+        // Images come from pageable memory in fp32, all ranks of a node through its host's copy.
+        if (description.kind == model::OperatorKind::input && traits.copies_inputs && is_accelerator) {
+            const core::Bytes images = model::tensor_bytes(graph, description.output, context) * (4.0 / core::size_of(compute).value);
+            if (graph.tokens_per_sample <= 1) of_phase[0].blocked += images * static_cast<double>(ranks_a_node) / core::gigabytes_per_second(constants.input_copy_gbs);
+        }
         // The host reads the loss of every micro-batch: until then nothing else is queued.
         if (description.kind == model::OperatorKind::cross_entropy) of_phase[0].blocked += traits.blocked_per_micro_batch;
+        for (ComputePrice& price : of_phase) {
+            price.device = price.device * slowest;
+            price.host = price.host * slowest;
+        }
         const auto append = [&](Column column, const ComputePrice& price) {
             std::vector<ComputePrice>& sums = cost.sums_[column];
             sums[o + 1] = sums[o];

@@ -35,9 +35,9 @@ core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const
 // Prices of every operator of a model under a plan, ready to be summed over ranges.
 class ComputeCost {
 public:
-    // A compute precision the device has no figure for, or attention kernels it cannot run, are diagnostics; nothing is returned then.
+    // `ranks_a_node` share its host. A compute precision the device has no figure for, or attention kernels it cannot run, are diagnostics; nothing is returned then.
     static std::optional<ComputeCost> make(const model::ModelGraph& graph, const cluster::DeviceSpec& device, const schedule::Plan& plan,
-                                           core::Diagnostics& diagnostics, const CostConstants& constants = {});
+                                           core::Diagnostics& diagnostics, const CostConstants& constants = {}, int ranks_a_node = 1);
 
     ComputePrice price(model::OperatorRange range, schedule::ComputePhase phase) const;
     // The update of `elements` parameters: every state read and written once, no gradient clipping.

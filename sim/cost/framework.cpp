@@ -1,12 +1,12 @@
 #include "sim/cost/framework.h"
 
+#include <algorithm>
 #include <cctype>
+#include <initializer_list>
 
 namespace sim {
 
 namespace {
-
-bool has(const std::string& name, std::string_view part) { return name.find(part) != std::string::npos; }
 
 // Host work without a published figure: sources say launch-bound from a few microseconds a kernel (C++ engines) to tens (Python with hooks).
 FrameworkTraits eager_pytorch(const CostConstants& c) {
@@ -32,6 +32,7 @@ FrameworkTraits megatron(const CostConstants& c) {
     traits.vocabulary_multiple = 128;
     traits.overlaps_reduction = false;  // local DDP reduces after the backward pass
     traits.blocks_on_transfers = true;
+    traits.gathers_by_tensor = true;  // a plan that shards parameters under Megatron-LM's kernels does so by DeepSpeed
     traits.scatters_activations = traits.scatters_gradients = true;
     traits.memory_passes = c.passes_megatron;
     traits.dispatch = core::microseconds(c.dispatch_megatron_us);
@@ -65,100 +66,77 @@ FrameworkTraits graph_engine(const CostConstants& c) {
     return traits;
 }
 
-}  // namespace
-
-FrameworkTraits framework_traits(std::string_view given, const CostConstants& c) {
-    std::string name;
-    for (char c : given) name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    if (name.empty()) return {};
-    if (has(name, "alpa") || has(name, "jax")) {
-        FrameworkTraits traits = graph_compiler(c);
-        traits.applies_dropout = false;
-        traits.dense_dispatch_group = 1024;
+// Whether a name holds one of some parts.
+template <class Says>
+FrameworkTraits graph_engine_of(const Says& says, const CostConstants& c) {
+    FrameworkTraits traits = graph_engine(c);
+    if (says({"mxnet"})) {
+        traits.name = "MXNet";
+        traits.has_fused_norm_relu = says({"ngc"});
         return traits;
     }
-    if (has(name, "megatron-deepspeed") || has(name, "vtrain")) {
-        FrameworkTraits traits = megatron(c);
+    traits.has_fused_norm_relu = says({"oneflow", "fused batch norm"});
+    if (says({"tensorflow"})) {
+        traits.name = "TensorFlow";
+        // NVIDIA's own BERT scripts and TensorFlow 2 compile clusters of operations with XLA; release 1 by itself writes GeLU, layer norm and dropout as chains of
+        // kernels: 11 passes for 2, 8 for 2, 10 for 2.5; under automatic mixed precision each in fp32 between casts (8 + 1.4 bytes for 4).
+        const bool is_compiled = says({"xla", "horovod", "tensorflow 2", "tensorflow2"});
+        if (!is_compiled) {
+            traits.composed_elementwise = 4.5;
+            traits.wide_elementwise = 2.35;
+        }
+        if (says({"horovod"})) traits.accumulation_bytes = 56;  // unscale, all-finite test, clip and assign_add of fp32 gradients: 14 passes
+    }
+    return traits;
+}
+
+FrameworkTraits hand_written(const CostConstants& c) {
+    FrameworkTraits traits;
+    traits.name = "C++ and CUDA";
+    traits.dispatch = core::microseconds(c.dispatch_graph_us);
+    traits.has_fused_loss = true;
+    traits.has_fused_dropout_add = true;
+    traits.applies_dropout = false;
+    return traits;
+}
+
+template <class Says>
+FrameworkTraits megatron_of(const Says& says, const CostConstants& c) {
+    FrameworkTraits traits = megatron(c);
+    if (says({"deepspeed", "vtrain"})) {
         traits.name = "Megatron-DeepSpeed";
         traits.flattened_bytes = 2;
         traits.shard_gradient_bytes = 4;
         // CUDA 10 and 11.0 to 11.6 load every kernel when they start (no lazy loading): 1 GiB and more above the context of today.
         traits.process_memory = core::gibibytes(c.eager_loading_gib);
-        traits.scatters_gradients = false;  // DeepSpeed's pipe module partitions activations only
         traits.accumulation_bytes = 6;
-        if (has(name, "vtrain")) {
-            traits.dispatch = core::microseconds(c.dispatch_vtrain_us);
-            traits.blocked_per_micro_batch = core::milliseconds(c.micro_batch_vtrain_ms);
-        } else {
-            traits.dispatch = core::microseconds(c.dispatch_megatron_deepspeed_us);
-        }
+        traits.dispatch = core::microseconds(says({"vtrain"}) ? c.dispatch_vtrain_us : c.dispatch_megatron_deepspeed_us);
+        if (says({"vtrain"})) traits.blocked_per_micro_batch = core::milliseconds(c.micro_batch_vtrain_ms);
         return traits;
     }
-    if (has(name, "zero-bubble")) {
-        FrameworkTraits traits = megatron(c);
-        traits.accumulation_bytes = 10;
-        return traits;
+    if (says({"nemo"})) traits.name = "NeMo";
+    // Both accumulate in fp32: read 2 + 4, write 4.
+    if (says({"nemo", "zero-bubble"})) traits.accumulation_bytes = 10;
+    if (says({"torch ddp"})) traits.overlaps_reduction = true;
+    return traits;
+}
+
+template <class Says>
+FrameworkTraits pytorch_of(const Says& says, const CostConstants& c) {
+    FrameworkTraits traits = eager_pytorch(c);
+    traits.composes_llama_kernels = true;
+    const bool is_old = says({"2019", "2020", "19.", "20.0", "adaptdl", "baseline of the deepspeed"});
+    if (is_old) {
+        traits.has_separate_bias = true;
+        traits.memory_passes = c.passes_eager_2020;
     }
-    if (has(name, "nemo")) {
-        FrameworkTraits traits = megatron(c);
-        traits.name = "NeMo";
-        traits.accumulation_bytes = 10;
-        return traits;
+    if (says({"ngc", "apex"})) {
+        traits.name = "PyTorch (NGC)";
+        traits.converts_layout = false;
     }
-    if (has(name, "megatron")) {
-        FrameworkTraits traits = megatron(c);
-        if (has(name, "torch ddp")) traits.overlaps_reduction = true;
-        return traits;
-    }
-    if (has(name, "llm.c")) {
-        FrameworkTraits traits;
-        traits.name = "llm.c";
-        traits.dispatch = core::microseconds(4);
-        traits.has_fused_loss = true;
-        traits.has_fused_dropout_add = true;
-        traits.applies_dropout = false;
-        return traits;
-    }
-    if (has(name, "internlm")) {
-        FrameworkTraits traits = eager_pytorch(c);
-        traits.name = "InternLM";
-        traits.broadcast_step = core::microseconds(c.broadcast_hop_us);
-        traits.keeps_full_parameters = false;
-        traits.flash_generation = 1;
-        traits.applies_dropout = false;
-        return traits;
-    }
-    if (has(name, "foundry") || has(name, "composer")) {
-        FrameworkTraits traits = eager_pytorch(c);
-        traits.name = "llm-foundry";
-        traits.keeps_full_parameters = false;
-        traits.flash_generation = 1;
-        traits.applies_dropout = false;
-        return traits;
-    }
-    if (has(name, "xla")) {
-        FrameworkTraits traits = graph_compiler(c);
-        traits.overlaps_reduction = true;
-        traits.wide_elementwise = c.wide_elementwise;
-        traits.memory_passes = c.passes_graph;
-        return traits;
-    }
-    if (has(name, "mxnet")) {
-        FrameworkTraits traits = graph_engine(c);
-        traits.name = "MXNet";
-        traits.has_fused_norm_relu = has(name, "ngc");
-        return traits;
-    }
-    if (has(name, "tensorflow") || has(name, "oneflow") || has(name, "paddle")) {
-        FrameworkTraits traits = graph_engine(c);
-        traits.has_fused_norm_relu = has(name, "oneflow");
-        // TensorFlow 1 writes GeLU, layer norm and dropout as chains of kernels: 11 passes for 2, 8 for 2, 10 for 2.5. NVIDIA's BERT scripts compile with XLA.
-        if (has(name, "tensorflow 1.x")) traits.composed_elementwise = 4.5;
-        if (has(name, "horovod")) traits.accumulation_bytes = 56;  // unscale, all-finite test, clip and assign_add of fp32 gradients: 14 passes
-        return traits;
-    }
-    if (has(name, "adaptdl")) {
-        FrameworkTraits traits = eager_pytorch(c);
+    // apex O2: half-precision model, fp32 master weights in the optimizer.
+    if (is_old && !says({"ddp", "adaptdl"})) traits.keeps_full_parameters = false;
+    if (says({"adaptdl"})) {
         traits.name = "PyTorch (AdaptDL)";
         traits.blocked_per_tensor = core::microseconds(c.tensor_adaptdl_us);
         // Pods of a container network: NCCL opens one flow between two nodes there.
@@ -166,44 +144,79 @@ FrameworkTraits framework_traits(std::string_view given, const CostConstants& c)
         traits.tcp_flow_rate = core::gigabytes_per_second(c.container_flow_gbs);
         traits.tcp_step = core::microseconds(c.container_step_us);
         traits.step_bytes = 176;  // 11 passes of 16 bytes: statistics of the gradients (clone, square, sums) beside the update
-        traits.has_separate_bias = true;
-        traits.memory_passes = c.passes_eager_2020;
         traits.has_multi_tensor_update = false;
-        return traits;
     }
-    if (has(name, "ngc")) {
-        FrameworkTraits traits = eager_pytorch(c);
-        traits.name = "PyTorch (NGC)";
-        traits.converts_layout = false;
-        if (has(name, "20.0") || has(name, "19.")) {
-            traits.has_separate_bias = true;
-            traits.memory_passes = c.passes_eager_2020;
-            traits.keeps_full_parameters = false;  // apex O2: half-precision model, fp32 master weights in the optimizer
-        }
-        return traits;
-    }
-    if (has(name, "fms") || has(name, "titan") || has(name, "compile")) {
-        FrameworkTraits traits = eager_pytorch(c);
+    traits.copies_inputs = !says({"ngc", "apex", "dali"});
+    if (says({"compile", "fms", "inductor"})) {
+        // Chains of elementwise operations become one kernel; layers are still started by the interpreter.
         traits.name = "PyTorch (compiled)";
+        traits.composes_llama_kernels = false;
         traits.has_fused_dropout_add = true;
         traits.applies_dropout = false;
-        return traits;
     }
-    FrameworkTraits traits = eager_pytorch(c);
-    if (has(name, "2020") || has(name, "baseline of the deepspeed")) {
-        traits.has_separate_bias = true;
-        traits.memory_passes = c.passes_eager_2020;
+    if (says({"fsdp", "titan"})) traits.applies_dropout = false;  // trainers of large models of 2023 and later go without
+    if (says({"deepspeed"}) && !says({"baseline"})) {
+        traits.name = "DeepSpeed";
+        traits.gathers_by_tensor = true;
         traits.keeps_full_parameters = false;
+        traits.flattened_bytes = 2;
+        traits.shard_gradient_bytes = 4;
+        // Its transformer kernels fuse what Megatron-LM's do (DeepSpeed, "fastest BERT training", 2020).
+        if (says({"kernel", "fused"})) {
+            traits.has_separate_bias = false;
+            traits.has_fused_dropout_add = true;
+            traits.memory_passes = c.passes_megatron;
+            traits.attention = model::AttentionImplementation::fused_softmax;
+        }
     }
+    if (says({"internlm", "zero-1"})) {
+        traits.keeps_full_parameters = false;
+        traits.composes_llama_kernels = false;  // fused norms and rotary kernels of apex and flash-attn
+        traits.applies_dropout = false;
+    }
+    if (says({"internlm"})) {
+        traits.name = "InternLM";
+        traits.broadcast_step = core::microseconds(c.broadcast_hop_us);
+    }
+    if (says({"foundry", "composer"})) {
+        traits.name = "llm-foundry";
+        traits.keeps_full_parameters = false;
+        traits.applies_dropout = false;
+    }
+    // FlashAttention 1 or its Triton sibling: code of the first half of 2023 and before.
+    if (says({"internlm", "foundry", "composer", "flashattention 1", "flash-attention 1"})) traits.flash_generation = 1;
     return traits;
 }
 
-void adopt(const FrameworkTraits& traits, schedule::Plan& plan) {
+}  // namespace
+
+FrameworkTraits framework_traits(std::string_view given, const CostConstants& c) {
+    std::string name;
+    for (char letter : given) name += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+    if (name.empty()) return {};
+    const auto says = [&](std::initializer_list<std::string_view> parts) {
+        return std::any_of(parts.begin(), parts.end(), [&](std::string_view part) { return name.find(part) != std::string::npos; });
+    };
+    if (says({"tensorflow", "oneflow", "paddle", "mxnet", "graph engine"})) return graph_engine_of(says, c);
+    if (says({"alpa", "jax", "xla"})) {
+        FrameworkTraits traits = graph_compiler(c);
+        traits.applies_dropout = false;
+        traits.dense_dispatch_group = 1024;
+        // Experts are created and updated in fp32 and cast where they are used: the published peaks hold 12 bytes a parameter, not 16.
+        traits.keeps_full_mixtures = true;
+        return traits;
+    }
+    if (says({"llm.c", "c++", "cuda"}) && !says({"pytorch", "torch"})) return hand_written(c);
+    if (says({"megatron", "nemo", "zero-bubble", "vtrain"})) return megatron_of(says, c);
+    return pytorch_of(says, c);
+}
+
+void adopt(const FrameworkTraits& traits, schedule::Plan& plan, bool has_experts) {
     plan.overlaps_gradient_reduction = traits.overlaps_reduction;
     plan.overlaps_parameter_gathering = traits.overlaps_parameter_gathering;
     const bool is_half = plan.precision.compute == core::DataType::fp16 || plan.precision.compute == core::DataType::bf16;
     // FSDP and ZeRO gather parameters in the compute type.
-    if (is_half && traits.keeps_full_parameters && plan.sharding == schedule::Sharding::none)
+    if (is_half && ((traits.keeps_full_parameters && plan.sharding == schedule::Sharding::none) || (traits.keeps_full_mixtures && has_experts)))
         plan.precision = {.compute = plan.precision.compute, .parameters = core::DataType::fp32, .gradients = core::DataType::fp32, .has_master_parameters = false};
     plan.gradient_bucket = traits.bucket;
     plan.fused_cross_entropy = traits.has_fused_loss;

@@ -28,7 +28,7 @@ struct FrameworkTraits {
     bool has_fused_dropout_add = false; // bias, dropout and residual in one kernel
     bool has_fused_norm_relu = false;   // batch norm with the activation and addition after it
     bool has_fused_loss = false;        // one pass over the logits
-    bool has_composed_rms_norm = false; // RMS norm written as a chain of fp32 operations
+    bool composes_llama_kernels = false; // RMS norm, rotary positions and gated activations written as chains of operations, the first two in fp32
     double wide_elementwise = 1;        // mixed precision by graph rewriting: norms, activations, dropout and softmax in fp32 with casts around them
     bool converts_layout = false;       // NCHW tensors converted for tensor-core convolutions and back
     int dense_dispatch_group = 0;       // mixtures route by one-hot products over groups of tokens
@@ -45,6 +45,8 @@ struct FrameworkTraits {
     double step_bytes = 0;                          // per parameter and step beside the update: unscale, norm, clip, copies
     bool keeps_full_parameters = false;             // mixed precision by casting fp32 parameters at every use (autocast, apex O1, graph rewriting): fp32 gradients
     bool overlaps_parameter_gathering = true;
+    bool gathers_by_tensor = false;                 // sharded parameters come tensor by tensor (DeepSpeed ZeRO-3), not a unit at once (FSDP)
+    bool keeps_full_mixtures = false;               // as keeps_full_parameters, but for models with experts, sharded or not
     bool overlaps_reduction = true;
     core::Bytes bucket = core::mebibytes(25);
     bool has_multi_tensor_update = true;            // else every tensor has update kernels of its own
@@ -56,6 +58,7 @@ struct FrameworkTraits {
     bool scatters_activations = false;              // each tensor-parallel rank sends its share only (arXiv 2104.04473, section 4.1) ...
     bool scatters_gradients = false;                // ... also on the way back
     int tcp_flows = 0;                              // open between two nodes; 0 = as many as fill the network
+    bool copies_inputs = false;                     // every step starts with a blocking copy of fp32 images from pageable host memory
     core::BytesPerSecond tcp_flow_rate;             // of one; zero = the instance's limit
     core::Seconds tcp_step;                         // a ring step; zero = the network's latency
     // Memory held beside what the plan implies, per parameter of the rank: flattened copies of half-precision gradients, and an fp32 copy of those of the shard.
@@ -68,6 +71,6 @@ struct FrameworkTraits {
 FrameworkTraits framework_traits(std::string_view name, const CostConstants& constants = {});
 
 // What a plan leaves to the framework: type of gradient reduction, overlap, bucket size, form of the loss. For plans that only name their framework.
-void adopt(const FrameworkTraits& traits, schedule::Plan& plan);
+void adopt(const FrameworkTraits& traits, schedule::Plan& plan, bool has_experts = false);
 
 }  // namespace sim

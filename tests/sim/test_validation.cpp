@@ -52,7 +52,8 @@ TEST_CASE("constants of the cost model lie in their physical ranges and say wher
 TEST_CASE("frameworks are told apart by their names, and an unknown one is an eager PyTorch") {
     CHECK(sim::framework_traits("Megatron-LM v3").name == "Megatron-LM");
     CHECK(sim::framework_traits("Megatron-DeepSpeed 2023").name == "Megatron-DeepSpeed");
-    CHECK(sim::framework_traits("torchtitan").name == "PyTorch (compiled)");
+    CHECK(sim::framework_traits("torchtitan, torch.compile").name == "PyTorch (compiled)");
+    CHECK(sim::framework_traits("torchtitan").name == "PyTorch (eager)");
     CHECK(sim::framework_traits("JAX").name == "XLA");
     CHECK(sim::framework_traits("somebody's trainer").name == "PyTorch (eager)");
     // Nothing said: what the device profile has, nothing added.
