@@ -1,5 +1,6 @@
 #include "exec/backend.h"
 
+#include "core/diagnostics.h"
 #include "core/random.h"
 
 namespace exec {
@@ -8,6 +9,12 @@ std::uint64_t mask_key(std::uint64_t seed, std::int64_t step, std::int64_t op, s
     std::uint64_t key = core::mix64(seed + 1);
     for (const std::int64_t part : {step, op, sample}) key = core::mix64(key + static_cast<std::uint64_t>(part));
     return key;
+}
+
+void Backend::add_squares(core::DataType, const float*, std::int64_t) { core::require(false, "a backend without clipping is not asked to clip"); }
+
+void Backend::reduce_squares(const schedule::Instruction&, const std::vector<int>&, Tag) {
+    core::require(false, "a backend without clipping is not asked to clip");
 }
 
 float* element_at(core::DataType type, float* array, std::int64_t element) {

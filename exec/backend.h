@@ -60,8 +60,9 @@ float* element_at(core::DataType type, float* array, std::int64_t element);
 
 // What a rank updates of one parameter. Counts are of elements; null where the plan keeps no such array.
 struct UpdateRange {
-    float* parameter = nullptr;        // in the parameters' precision
-    const float* gradient = nullptr;   // in the gradients' precision
+    model::ParameterId id;
+    float* parameter = nullptr;                                    // in the parameters' precision
+    float* gradient = nullptr;                                     // in the gradients' precision; clipping scales it
     float *master = nullptr, *first = nullptr, *second = nullptr;  // fp32
     std::int64_t count = 0;
     double weight_decay = 0;
@@ -101,14 +102,18 @@ public:
     virtual void upload(core::DataType type, std::span<const float> values, void* to) = 0;
     virtual void download(core::DataType type, const void* from, std::span<float> values) = 0;
 
+    // With optimizer.gradient_clipping the gradients are first multiplied, in place, by min(1, limit / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ does;
+    // the squared norm is the sum of what add_squares saw since the step began and reduce_squares added up.
     virtual void update(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges) = 0;
+    virtual void add_squares(core::DataType type, const float* gradient, std::int64_t count);
+    virtual void reduce_squares(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag);
 
     // Of the step's loss: the value at `loss` counts with `weight`. Read after end_step.
     virtual void add_loss(const float* loss, float weight) = 0;
     virtual double loss() = 0;
 
-    // Exchange. A send keeps `data` until it is taken. Equal tags on both sides; a collective is in place, `members` in group order, this member's piece of what
-    // is gathered or scattered at its place.
+    // Exchange. A send keeps `data` until it is taken. Equal tags on both sides; a collective is in place, `members` in group order, this member's piece of
+    // what is gathered or scattered at its place.
     virtual void send(int peer, Tag tag, const BufferPointer& data) = 0;
     virtual void receive(int peer, Tag tag, Buffer& into) = 0;
     virtual void collective(const schedule::Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count,

@@ -123,6 +123,7 @@ void BucketState::list_updates(const schedule::Optimizer& optimizer, std::vector
     const auto state_at = [](const BufferPointer& state, std::int64_t at) { return state ? state->data() + at : nullptr; };
     for_each_owned([&](model::ParameterId id, std::int64_t, std::int64_t at, std::int64_t count) {
         UpdateRange range;
+        range.id = id;
         range.parameter = element_at(plan_.precision.parameters, parameters, at);
         range.gradient = element_at(plan_.precision.gradients, gradients, at);
         range.master = state_at(master_, at);

@@ -126,6 +126,17 @@ void RankExecutor::perform(const Instruction& instruction) {
             backend_.update(program_.plan.optimizer, step_ * program_.updates() + std::max(0, instruction.micro_batch), ranges);
             break;
         }
+        case InstructionKind::gradient_norm: {
+            std::vector<UpdateRange> ranges;
+            for (std::size_t b = 0; b < buckets_.size(); ++b) {
+                const std::vector<std::int32_t>& tied = list_.buckets[b].tied_ranks;
+                if (tied.empty() || tied.front() == place_.pipeline) buckets_[b].list_updates(program_.plan.optimizer, ranges);
+            }
+            for (const UpdateRange& range : ranges)
+                if (place_.tensor == 0 || graph_.parameter(range.id).split_dimension >= 0)
+                    backend_.add_squares(program_.plan.precision.gradients, range.gradient, range.count);
+            break;
+        }
         case InstructionKind::zero_gradients:
             for (BucketState& bucket : buckets_) bucket.zero_gradients();
             break;

@@ -73,6 +73,12 @@ void RankExecutor::collective(const Instruction& instruction) {
                 backend_.reduce_loss(instruction, members, tag_of(true, static_cast<std::uint64_t>(instruction.group), instruction.payload, 0, 0));
             break;
         }
+        case PayloadKind::gradient_norm: {
+            const std::vector<int> members = schedule::members_of(program_, rank_, instruction);
+            if (members.size() > 1)
+                backend_.reduce_squares(instruction, members, tag_of(true, static_cast<std::uint64_t>(instruction.group), instruction.payload, 0, 0));
+            break;
+        }
         case PayloadKind::none: core::require(false, "a collective carries something"); break;
     }
 }

@@ -86,8 +86,7 @@ double run_micro_batch(const model::ModelGraph& graph, const schedule::Plan& pla
     context.gradients.resize(graph.tensors.size());
     context.ids.resize(graph.tensors.size());
     std::vector<std::int64_t> samples;
-    for (int i = 0; i < plan.micro_batch; ++i)
-        samples.push_back(global_sample(step, replica, plan.layout.data, plan.micro_batches, plan.micro_batch, k, i));
+    for (int i = 0; i < plan.micro_batch; ++i) samples.push_back(global_sample(step, replica, plan.layout.data, plan.micro_batches, plan.micro_batch, k, i));
     context.mask_keys.resize(graph.operators.size());
     for (std::int32_t op = 0; op < operators; ++op)
         for (const std::int64_t sample : samples) context.mask_keys[static_cast<std::size_t>(op)].push_back(mask_key(seed, step, op, sample));
@@ -99,6 +98,15 @@ double run_micro_batch(const model::ModelGraph& graph, const schedule::Plan& pla
             loss += context.values[static_cast<std::size_t>(&tensor - graph.tensors.data())][0];
     for (std::int32_t op = operators; op-- > 0;) reference::backward(context, model::OperatorId(op));
     return loss;
+}
+
+void clip(std::vector<std::vector<double>>& gradients, double limit) {
+    double squares = 0;
+    for (const auto& gradient : gradients)
+        for (const double g : gradient) squares += g * g;
+    const double factor = std::min(1.0, limit / (std::sqrt(squares) + 1e-6));
+    for (auto& gradient : gradients)
+        for (double& g : gradient) g *= factor;
 }
 
 void clear(std::vector<std::vector<double>>& gradients) {
@@ -120,6 +128,7 @@ ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Pl
             for (int k = 0; k < plan.micro_batches; ++k)
                 loss += weight * run_micro_batch(graph, plan, inputs, options.seed, step, replica, k, weight, result.parameters, result.gradients);
         result.losses.push_back(loss);
+        if (plan.optimizer.gradient_clipping > 0) clip(result.gradients, plan.optimizer.gradient_clipping);
         for (std::size_t p = 0; p < result.parameters.size(); ++p) optimizer.update(step, p, result.parameters[p], result.gradients[p]);
     }
     return result;

@@ -35,6 +35,13 @@ const PipelineSchedule* usable_schedule(const Plan& plan, core::Diagnostics& dia
             "set sharding = \"none\", or choose a synchronous schedule");
         return nullptr;
     }
+    if (found->is_asynchronous && plan.optimizer.gradient_clipping > 0) {
+        diagnostics.error(location, "plan.schedule",
+                          fmt::format("schedule = {} updates stages at different times, gradient_clipping = {} needs the gradients of all at once",
+                                      core::in_quotes(found->name), plan.optimizer.gradient_clipping),
+                          "set gradient_clipping = 0, or choose a synchronous schedule");
+        return nullptr;
+    }
     shape.ranks = plan.layout.pipeline;
     shape.chunks = plan.virtual_stages;
     shape.micro_batches = micro_batches > 0 ? micro_batches : plan.micro_batches;

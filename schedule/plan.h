@@ -33,6 +33,7 @@ struct Precision {
 struct Optimizer {
     OptimizerKind kind = OptimizerKind::adamw;
     double learning_rate = 1e-3, momentum = 0.0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.0;
+    double gradient_clipping = 0.0;  // largest norm of all gradients together (torch.nn.utils.clip_grad_norm_); 0 = none
     bool operator==(const Optimizer&) const = default;
 };
 // fp32 state per parameter: sgd 0 (4 with momentum), adam and adamw 8, lamb 8.
@@ -47,16 +48,16 @@ struct Partition {
 
 struct Plan {
     ParallelLayout layout;
-    int virtual_stages = 1;        // model chunks per pipeline rank
-    std::string schedule = "1f1b"; // name in the registry (schedule/pipeline/registry.h)
-    int active_micro_batches = 0;  // SMP interleaved: most micro-batches in execution; 0 = the schedule's default
-    bool strict_order = true;      // SMP interleaved: optimize = "memory" is strict, "speed" starts a micro-batch before the one before it has left the device
-    int group_size = 0;            // interleaved 1F1B: micro-batches per group; 0 = pipeline degree
+    int virtual_stages = 1;         // model chunks per pipeline rank
+    std::string schedule = "1f1b";  // name in the registry (schedule/pipeline/registry.h)
+    int active_micro_batches = 0;   // SMP interleaved: most micro-batches in execution; 0 = the schedule's default
+    bool strict_order = true;       // SMP interleaved: optimize = "memory" is strict, "speed" starts a micro-batch before the one before it has left the device
+    int group_size = 0;             // interleaved 1F1B: micro-batches per group; 0 = pipeline degree
     Partition partition;
-    int micro_batch = 1;           // samples
-    int micro_batches = 1;         // per data-parallel replica and step (with one pipeline stage: gradient accumulation)
+    int micro_batch = 1;    // samples
+    int micro_batches = 1;  // per data-parallel replica and step (with one pipeline stage: gradient accumulation)
     Sharding sharding = Sharding::none;
-    int shard_degree = 0;          // ranks over which state is divided; 0 = the data-parallel degree; less = hybrid (MiCS)
+    int shard_degree = 0;  // ranks over which state is divided; 0 = the data-parallel degree; less = hybrid (MiCS)
     bool sequence_parallel = false;
     Recompute recompute = Recompute::none;
     Precision precision;
@@ -65,9 +66,9 @@ struct Plan {
     Optimizer optimizer;
     core::Bytes gradient_bucket = core::mebibytes(25);  // PyTorch DDP's bucket_cap_mb default
     bool overlaps_gradient_reduction = true;
-    bool overlaps_parameter_gathering = true;           // prefetch of sharded parameters
-    std::string collective = "auto";                    // ring, tree, hierarchical or auto
-    std::string framework;                              // whose kernels and host code are priced (sim/cost/framework.h); empty = plain eager PyTorch
+    bool overlaps_parameter_gathering = true;  // prefetch of sharded parameters
+    std::string collective = "auto";           // ring, tree, hierarchical or auto
+    std::string framework;                     // whose kernels and host code are priced (sim/cost/framework.h); empty = plain eager PyTorch
     bool operator==(const Plan&) const = default;
 
     int stages() const { return layout.pipeline * virtual_stages; }

@@ -132,6 +132,7 @@ void read_optimizer(core::TableReader& reader, Optimizer& optimizer) {
     optimizer.beta2 = reader.real("beta2", optimizer.beta2, fraction);
     optimizer.epsilon = reader.real("epsilon", optimizer.epsilon, {.least = 0});
     optimizer.weight_decay = reader.real("weight_decay", optimizer.weight_decay, {.least = 0});
+    optimizer.gradient_clipping = reader.real("gradient_clipping", optimizer.gradient_clipping, {.least = 0});
     if (reader.has("momentum") && optimizer.kind != OptimizerKind::sgd && optimizer.momentum != 0)
         reader.error("momentum", fmt::format("momentum is of sgd; optimizer = {} has beta1 and beta2", name_of(optimizer.kind)),
                      "use optimizer = \"sgd\" or remove momentum");
@@ -153,6 +154,7 @@ core::Value training_value(const Training& training, const Optimizer& optimizer)
     table["beta2"] = optimizer.beta2;
     table["epsilon"] = optimizer.epsilon;
     table["weight_decay"] = optimizer.weight_decay;
+    if (optimizer.gradient_clipping > 0) table["gradient_clipping"] = optimizer.gradient_clipping;
     table["seed"] = static_cast<std::int64_t>(training.seed);
     table["steps"] = training.steps;
     if (!training.data.empty()) table["data"] = training.data;

@@ -52,6 +52,7 @@ std::string_view name_of(InstructionKind kind) {
         case InstructionKind::collective: return "collective";
         case InstructionKind::optimizer_step: return "optimizer_step";
         case InstructionKind::zero_gradients: return "zero_gradients";
+        case InstructionKind::gradient_norm: return "gradient_norm";
     }
     return "";
 }
@@ -75,6 +76,7 @@ std::string_view name_of(PayloadKind kind) {
         case PayloadKind::parameter_gradient: return "parameter_gradient";
         case PayloadKind::parameter: return "parameter";
         case PayloadKind::loss: return "loss";
+        case PayloadKind::gradient_norm: return "gradient_norm";
     }
     return "";
 }
@@ -135,7 +137,8 @@ std::string describe(const Program& program, int class_index, std::uint32_t inde
             if (i.micro_batch >= 0) text += fmt::format(" {}", i.micro_batch);
             text += i.bucket >= 0 ? fmt::format(" bucket {}", i.bucket) : std::string(" all buckets");
             break;
-        case InstructionKind::zero_gradients: break;
+        case InstructionKind::zero_gradients:
+        case InstructionKind::gradient_norm: break;
     }
     return text;
 }
@@ -188,7 +191,7 @@ std::string hash_of(const Program& program) {
                              static_cast<int>(plan.attention), static_cast<int>(plan.fused_cross_entropy), static_cast<int>(plan.optimizer.kind)})
         hash.add(number);
     for (const double number : {plan.optimizer.learning_rate, plan.optimizer.momentum, plan.optimizer.beta1, plan.optimizer.beta2, plan.optimizer.epsilon,
-                                plan.optimizer.weight_decay})
+                                plan.optimizer.weight_decay, plan.optimizer.gradient_clipping})
         hash.add(std::bit_cast<std::uint64_t>(number));
     for (const std::string& text : {plan.collective, program.model_hash})
         for (const char letter : text) hash.add(static_cast<int>(letter));

@@ -29,6 +29,8 @@ enum class InstructionKind : std::uint8_t {
     optimizer_step,  // update of the parameters of `bucket` (-1 = all of this rank's), on this rank's shard of them; asynchronous: the `micro_batch`-th of the
                      // step
     zero_gradients,  // start of a step
+    gradient_norm,   // sum of squares of the gradients that this rank counts: of replicated parameters tensor rank 0 does, of tied ones their first pipeline
+                    // rank; collectives with payload gradient_norm add it up, the updates scale gradients by what follows
 };
 
 enum class ComputePhase : std::uint8_t { forward, recompute, backward, backward_input, backward_weight };
@@ -44,6 +46,7 @@ enum class PayloadKind : std::uint8_t {
     parameter_gradient,   // flat gradient of parameter bucket `bucket`
     parameter,            // flat values of parameter bucket `bucket`
     loss,                 // one fp32 scalar
+    gradient_norm,        // one fp32 scalar
 };
 
 enum class MemoryKind : std::uint8_t { parameters, gradients, optimizer, activations, workspace, communication, overhead };

@@ -57,6 +57,7 @@ private:
         const std::int32_t within = micro_batch - program_.first_micro_batch(stage);
         return within >= 0 && within < program_.micro_batches_of_stage();
     }
+    void check_clipping(std::size_t c);           // "update" with gradient clipping
     void check_updates_between(std::size_t c);    // "update" of an asynchronous schedule
     bool has_transfer(std::int32_t stage) const;  // from the stage before
     bool is_boundary_here(std::int32_t stage) const;

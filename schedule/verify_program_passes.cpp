@@ -117,7 +117,8 @@ void ProgramChecker::check_passes(std::size_t c) {
                 break;
             }
             case InstructionKind::optimizer_step:
-            case InstructionKind::zero_gradients: break;
+            case InstructionKind::zero_gradients:
+            case InstructionKind::gradient_norm: break;
         }
     }
 }

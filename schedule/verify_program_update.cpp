@@ -58,6 +58,51 @@ void ProgramChecker::check_updates_between(std::size_t c) {
         if (steps[b] != program_.updates()) report("update", c, fmt::format("bucket {} is updated {} times, not {}", b, steps[b], program_.updates()));
 }
 
+// Clipping: the norm is taken after every reduction, added up over each group that divides gradients, and known before the first update.
+void ProgramChecker::check_clipping(std::size_t c) {
+    const RankProgram& l = list(c);
+    const Plan& plan = program_.plan;
+    std::int32_t norm = -1, first_step = -1;
+    std::vector<std::int32_t> sums, reductions;
+    std::vector<GroupKind> groups;
+    for (std::size_t n = 0; n < l.instructions.size(); ++n) {
+        const Instruction& i = l.instructions[n];
+        const auto at = static_cast<std::int32_t>(n);
+        if (i.kind == InstructionKind::gradient_norm) {
+            if (norm >= 0) report("update", c, n, "takes the gradients' norm a second time");
+            norm = at;
+        }
+        if (i.kind == InstructionKind::optimizer_step && first_step < 0) first_step = at;
+        if (i.kind != InstructionKind::collective) continue;
+        if (i.payload == PayloadKind::parameter_gradient) reductions.push_back(at);
+        if (i.payload != PayloadKind::gradient_norm) continue;
+        sums.push_back(at);
+        groups.push_back(i.group);
+    }
+    std::vector<GroupKind> wanted;
+    if (plan.optimizer.gradient_clipping > 0) {
+        if (plan.shards(Sharding::optimizer)) wanted.push_back(GroupKind::shard);
+        if (plan.layout.tensor > 1) wanted.push_back(GroupKind::tensor);
+        if (plan.layout.pipeline > 1) wanted.push_back(GroupKind::pipeline);
+    }
+    if ((norm >= 0) != (plan.optimizer.gradient_clipping > 0))
+        report("update", c, norm >= 0 ? "takes a norm that the plan does not ask for" : "gradients are not clipped");
+    if (groups != wanted)
+        report("update", c, fmt::format("adds the gradients' norm up over {} groups, not the {} that divide gradients", groups.size(), wanted.size()));
+    if (norm < 0) return;
+    for (const std::int32_t reduction : reductions)
+        if (!is_ordered(c, reduction, static_cast<std::size_t>(norm)))
+            report("update", c, static_cast<std::size_t>(norm), fmt::format("does not wait for instruction {}", reduction));
+    std::int32_t before = norm;
+    for (const std::int32_t sum : sums) {
+        if (!is_ordered(c, before, static_cast<std::size_t>(sum)))
+            report("update", c, static_cast<std::size_t>(sum), fmt::format("does not wait for instruction {}", before));
+        before = sum;
+    }
+    if (!is_ordered(c, before, static_cast<std::size_t>(first_step)))
+        report("update", c, static_cast<std::size_t>(first_step), fmt::format("does not wait for instruction {}", before));
+}
+
 void ProgramChecker::check_update(std::size_t c) {
     if (program_.micro_batches_per_update > 0) return check_updates_between(c);
     const RankProgram& l = list(c);
@@ -119,6 +164,7 @@ void ProgramChecker::check_update(std::size_t c) {
         else if (i.group == GroupKind::tied_stages) ++s.tied;
     }
     if (!has_steps) return;
+    check_clipping(c);
     const bool is_reduced = plan.layout.data > 1, is_sharded = plan.shards(Sharding::optimizer);
     const std::int32_t micro_batches = program_.micro_batches_of_stage();
     const int passes = plan.shards(Sharding::gradients) ? micro_batches : 1;

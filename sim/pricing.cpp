@@ -65,7 +65,8 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                     if (instruction.phase == schedule::ComputePhase::recompute) recompute_flops += work.flops;
                     break;
                 case InstructionKind::optimizer_step: work = optimizer_price(program, list, instruction, costs.compute); break;
-                case InstructionKind::zero_gradients: work = costs.compute.zero(gradient_bytes(list)); break;
+                case InstructionKind::zero_gradients:
+                case InstructionKind::gradient_norm: work = costs.compute.zero(gradient_bytes(list)); break;  // one pass over the gradients
                 case InstructionKind::send: time = costs.communication.transfer(list.pipeline, instruction.peer, instruction.bytes, instruction.payload); break;
                 case InstructionKind::receive: break;  // ends when the sender's transfer has arrived
                 case InstructionKind::collective:
@@ -101,7 +102,8 @@ core::Bytes overhead(const schedule::Program& program, int class_index, const cl
     if (!communicators.empty()) bytes += device.first_communicator_memory + device.further_communicator_memory * static_cast<double>(communicators.size() - 1);
     const FrameworkTraits traits = framework_traits(program.plan.framework);
     double elements = 0;
-    for (const schedule::ParameterBucket& bucket : program.classes[static_cast<std::size_t>(class_index)].buckets) elements += static_cast<double>(bucket.padded_elements);
+    for (const schedule::ParameterBucket& bucket : program.classes[static_cast<std::size_t>(class_index)].buckets)
+        elements += static_cast<double>(bucket.padded_elements);
     bytes += core::Bytes(elements * (traits.flattened_bytes + traits.shard_gradient_bytes / program.plan.effective_shard_degree())) + traits.process_memory;
     return bytes;
 }

@@ -80,7 +80,8 @@ private:
 
     std::size_t stream_of(const Instruction& instruction) const {
         if (!options_.has_concurrent_streams) return 0;
-        return static_cast<std::size_t>(options_.blocks_on_transfers && instruction.kind == InstructionKind::send ? schedule::Stream::compute : instruction.stream);
+        return static_cast<std::size_t>(options_.blocks_on_transfers && instruction.kind == InstructionKind::send ? schedule::Stream::compute
+                                                                                                                  : instruction.stream);
     }
 
     // Performs instructions until the list ends or one waits for another performer.
@@ -123,7 +124,8 @@ private:
                 }
                 case InstructionKind::compute:
                 case InstructionKind::optimizer_step:
-                case InstructionKind::zero_gradients: break;
+                case InstructionKind::zero_gradients:
+                case InstructionKind::gradient_norm: break;
             }
             stream_end = end;
             state.spans[state.next] = {static_cast<std::uint32_t>(state.next), core::Seconds(start), core::Seconds(end)};

@@ -35,6 +35,7 @@ const char* payload_word(schedule::PayloadKind payload) {
         case schedule::PayloadKind::parameter_gradient: return "gradient";
         case schedule::PayloadKind::parameter: return "parameters";
         case schedule::PayloadKind::loss: return "loss";
+        case schedule::PayloadKind::gradient_norm: return "gradient norm";
     }
     return "";
 }
@@ -54,6 +55,7 @@ std::string label(const schedule::Program& program, const Instruction& instructi
             break;
         case InstructionKind::optimizer_step: text = "optimizer step"; break;
         case InstructionKind::zero_gradients: text = "zero gradients"; break;
+        case InstructionKind::gradient_norm: text = "gradient norm"; break;
     }
     if (!full) return text;
     if (instruction.stage >= 0 && program.stages.size() > 1) text += fmt::format(" stage {}", instruction.stage);

@@ -95,7 +95,8 @@ int colour(const Instruction& instruction) {
         case InstructionKind::receive: return 7;
         case InstructionKind::collective: return instruction.group == schedule::GroupKind::tensor ? 5 : 9;
         case InstructionKind::optimizer_step:
-        case InstructionKind::zero_gradients: return 8;
+        case InstructionKind::zero_gradients:
+        case InstructionKind::gradient_norm: return 8;
     }
     return 0;
 }

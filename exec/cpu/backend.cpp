@@ -41,7 +41,7 @@ CpuBackend::CpuBackend(const schedule::Program& program, const model::ModelGraph
 
 bool CpuBackend::begin_step(std::int64_t step) {
     step_ = step;
-    loss_ = 0;
+    loss_ = squares_ = 0;
     times_.clear();
     return false;
 }
@@ -97,7 +97,10 @@ void CpuBackend::update(const schedule::Optimizer& optimizer, std::int64_t step,
     adam.correction1 = static_cast<float>(1.0 - std::pow(optimizer.beta1, static_cast<double>(step + 1)));
     adam.correction2 = static_cast<float>(1.0 - std::pow(optimizer.beta2, static_cast<double>(step + 1)));
     adam.is_decoupled = optimizer.kind == schedule::OptimizerKind::adamw;
+    // float(limit / (norm + 1e-6)): every rank has the same sum and so the same factor.
+    const double factor = optimizer.gradient_clipping > 0 ? optimizer.gradient_clipping / (std::sqrt(squares_) + 1e-6) : 1.0;
     for (const UpdateRange& range : ranges) {
+        if (factor < 1) k.scale(range.count, static_cast<float>(factor), range.gradient, range.gradient);
         adam.weight_decay = static_cast<float>(range.weight_decay);
         if (optimizer.kind == schedule::OptimizerKind::sgd)
             k.sgd(range.count, adam.learning_rate, static_cast<float>(optimizer.momentum), adam.weight_decay, range.gradient, range.parameter, range.first);
@@ -120,6 +123,16 @@ void CpuBackend::collective(const Instruction& instruction, const std::vector<in
         for (int r = 0; r < size; ++r)
             core::require(rounds.owned_piece[static_cast<std::size_t>(r)] == r, "member i of a group owns piece i of what is scattered or gathered");
     exec::perform(communicator_, rounds, members, {data, count}, tag);
+}
+
+void CpuBackend::add_squares(core::DataType, const float* gradient, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) squares_ += static_cast<double>(gradient[i]) * static_cast<double>(gradient[i]);
+}
+
+void CpuBackend::reduce_squares(const Instruction& instruction, const std::vector<int>& members, Tag tag) {
+    auto value = static_cast<float>(squares_);
+    collective(instruction, members, core::DataType::fp32, &value, 1, tag);
+    squares_ = static_cast<double>(value);
 }
 
 void CpuBackend::reduce_loss(const Instruction& instruction, const std::vector<int>& members, Tag tag) {

@@ -37,6 +37,9 @@ public:
 
     void update(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges) override;
 
+    void add_squares(core::DataType type, const float* gradient, std::int64_t count) override;
+    void reduce_squares(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag) override;
+
     void add_loss(const float* loss, float weight) override { loss_ += static_cast<double>(*loss) * static_cast<double>(weight); }
     double loss() override { return loss_; }
 
@@ -58,7 +61,7 @@ private:
     const Operators operators_;
     const std::shared_ptr<BlockSource> blocks_;
     std::int64_t step_ = 0;
-    double loss_ = 0;
+    double loss_ = 0, squares_ = 0;
     std::vector<InstructionTime> times_;
     Clock::time_point operator_begin_;
     double core_time_ = 0;  // of this thread when the instruction began

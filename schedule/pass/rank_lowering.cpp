@@ -43,6 +43,7 @@ RankProgram RankLowering::lower() {
     }
     if (updates && !is_asynchronous()) finish_reductions();
     if (graph_) reduce_loss();
+    if (updates && plan_.optimizer.gradient_clipping > 0) take_gradient_norm();
     if (updates && !is_asynchronous()) update();
     return std::move(result_);
 }

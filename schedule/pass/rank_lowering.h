@@ -59,6 +59,7 @@ private:
     std::uint32_t bucket_collective(std::int32_t bucket, CollectiveKind kind, GroupKind group, PayloadKind payload, bool on_shard, std::uint32_t after);
     void finish_reductions();
     void reduce_loss();
+    void take_gradient_norm();
     void update();
     // Asynchronous: the update after a group of micro-batches, and the parameters that it replaces while micro-batches in flight need them.
     void update_between(std::int32_t index);

@@ -89,6 +89,29 @@ void RankLowering::reduce_loss() {
     }
 }
 
+// Sums of squares of what each rank counts, added up over every group that divides gradients.
+void RankLowering::take_gradient_norm() {
+    Instruction norm;
+    norm.kind = InstructionKind::gradient_norm;
+    for (const std::uint32_t index : {last_step_, last_on_data_, last_on_tensor_}) list_.wait_for(index);
+    for (const std::uint32_t index : pending_) list_.wait_for(index);
+    last_step_ = list_.append(norm);
+    const auto add_up = [&](GroupKind group) {
+        Instruction sum;
+        sum.kind = InstructionKind::collective;
+        sum.stream = group == GroupKind::tensor ? Stream::tensor : Stream::data;
+        sum.collective = CollectiveKind::all_reduce;
+        sum.group = group;
+        sum.payload = PayloadKind::gradient_norm;
+        sum.bytes = core::Bytes(4);
+        list_.wait_for(last_step_);
+        last_step_ = list_.append(sum);
+    };
+    if (plan_.shards(Sharding::optimizer)) add_up(GroupKind::shard);
+    if (plan_.layout.tensor > 1) add_up(GroupKind::tensor);
+    if (plan_.layout.pipeline > 1) add_up(GroupKind::pipeline);
+}
+
 void RankLowering::update_between(std::int32_t index) {
     finish_reductions();
     // The newest micro-batch in flight began with the parameters that this update replaces: they stay until its backward, the last to read them.

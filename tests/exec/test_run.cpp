@@ -185,6 +185,31 @@ TEST_CASE("BERT, convolutional networks and the other decoders train as the refe
     }
 }
 
+TEST_CASE("gradients are clipped by the norm of all of them, however they are divided") {
+    schedule::Plan plan = tiny::plan();
+    plan.optimizer.gradient_clipping = GENERATE(0.05, 100.0);  // below and above every norm that occurs
+    const model::ModelGraph graph = tiny::gpt(4, "dropout = 0.1");
+    SECTION("one rank") {}
+    SECTION("pipeline 2 x tensor 2, tied embedding") {
+        plan.layout.pipeline = plan.layout.tensor = 2;
+        plan.sequence_parallel = GENERATE(false, true);
+    }
+    SECTION("pipeline 2 x data 2, sharded") {
+        plan.layout.pipeline = plan.layout.data = 2;
+        plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::gradients, schedule::Sharding::parameters);
+    }
+    SECTION("hybrid sharding") {
+        plan.layout.data = 4;
+        plan.shard_degree = 2;
+        plan.sharding = schedule::Sharding::gradients;
+    }
+    SECTION("both directions") {
+        plan.layout.pipeline = 2;
+        plan.schedule = "chimera";
+    }
+    tiny::check_equal(tiny::compare(plan, graph));
+}
+
 TEST_CASE("losses stay with the reference over 20 steps of AdamW") {
     schedule::Plan plan = tiny::plan();
     plan.optimizer.kind = schedule::OptimizerKind::adamw;
