@@ -353,14 +353,15 @@ void add_search(const planner::FoundSchedule& found, const Request& request, cor
     document["start"] = found.start;
     document["start_objective"] = found.start_objective.value;
     document["evaluations"] = found.evaluations;
+    document["nodes"] = found.nodes;
     core::Value releases = core::Value::array();
     for (const core::Seconds release : found.releases) releases.append(release.value);
     document["first_start_not_before"] = std::move(releases);
 }
 
 void print_search(const planner::FoundSchedule& found, const Request& request, std::ostream& out) {
-    out << fmt::format("\n  {} {:.6g}, lower bound {:.6g}, gap {:.2f} %{}; began with {} at {:.6g}, {} orders evaluated\n", request.objective, found.objective.value,
-                       found.lower_bound.value, gap_pct(found), found.is_proven_optimal ? " (optimal)" : "", found.start, found.start_objective.value, found.evaluations);
+    out << fmt::format("\n  {} {:.6g}, lower bound {:.6g}, gap {:.2f} %{}; began with {} at {:.6g}, {} orders timed, {} nodes\n", request.objective, found.objective.value,
+                       found.lower_bound.value, gap_pct(found), found.is_proven_optimal ? " (optimal)" : "", found.start, found.start_objective.value, found.evaluations, found.nodes);
     const bool is_late = std::any_of(found.releases.begin(), found.releases.end(), [](core::Seconds release) { return release.value > 0; });
     if (!is_late) return;
     out << "  ranks start no earlier than";
@@ -368,25 +369,24 @@ void print_search(const planner::FoundSchedule& found, const Request& request, s
     out << ", so that none is occupied for longer\n";
 }
 
-// One virtual stage per rank: that is what the search's words describe.
 std::optional<planner::FoundSchedule> search(Request& request, core::Diagnostics& diagnostics, bool& has_no_order) {
     schedule::PipelineShape& shape = request.shape;
-    if (shape.chunks > 1) diagnostics.error({}, "--chunks", fmt::format("--chunks = {} cannot be searched", shape.chunks), "auto searches orders of one virtual stage per rank");
-    shape.chunks = 1;
-    if (!check_size(request, diagnostics) || diagnostics.has_errors()) return std::nullopt;
-    if (!shape.stage_costs.empty() && static_cast<int>(shape.stage_costs.size()) != shape.ranks) {
-        diagnostics.error({request.stage_times, 0, 0}, "--stage-times", fmt::format("{} rows for {} stages", shape.stage_costs.size(), shape.ranks), "one row per virtual stage");
+    shape.chunks = std::max(1, shape.chunks);
+    if (!check_size(request, diagnostics)) return std::nullopt;
+    if (!shape.stage_costs.empty() && static_cast<int>(shape.stage_costs.size()) != shape.stages()) {
+        diagnostics.error({request.stage_times, 0, 0}, "--stage-times", fmt::format("{} rows for {} stages", shape.stage_costs.size(), shape.stages()), "one row per virtual stage");
         return std::nullopt;
     }
     planner::OrderProblem problem;
     problem.ranks = shape.ranks;
+    problem.chunks = shape.chunks;
     problem.micro_batches = shape.micro_batches;
-    problem.stages = costs_of(request, shape.ranks).stages;
-    problem.stages.resize(static_cast<std::size_t>(shape.ranks), problem.stages.front());
+    problem.stages = costs_of(request, shape.stages()).stages;
+    problem.stages.resize(static_cast<std::size_t>(shape.stages()), problem.stages.front());
     problem.transfer = core::Seconds(shape.transfer);
     problem.memory_limit = core::Bytes(shape.memory_limit);
     problem.objective = request.objective == "span" ? planner::OrderObjective::span : planner::OrderObjective::makespan;
-    std::optional<planner::FoundSchedule> found = search_schedule(problem, request.budget);
+    std::optional<planner::FoundSchedule> found = search_placements(problem, request.budget);
     has_no_order = !found;
     return found;
 }

@@ -11,36 +11,50 @@ namespace {
 constexpr double infinite = std::numeric_limits<double>::infinity();
 }
 
-OrderEvaluator::OrderEvaluator(const OrderProblem& problem) : problem_(problem) {
+OrderEvaluator::OrderEvaluator(const OrderProblem& problem) : problem_(problem), letters_(3 * problem.chunks) {
     const auto p = static_cast<std::size_t>(problem.ranks), m = static_cast<std::size_t>(problem.micro_batches);
-    core::require(problem.stages.size() == p, "one virtual stage per rank");
-    for (const sim::StageCost& stage : problem.stages) {
-        for (const core::Seconds time : {stage.forward, stage.backward_input, stage.backward_weight}) durations_.push_back(time.value);
-        for (const core::Bytes change : {stage.memory_forward, stage.memory_backward_input, stage.memory_backward_weight}) {
-            memory_at_start_.push_back(std::max(0.0, change.value));
-            memory_at_end_.push_back(change.value);
+    const int stages = problem.ranks * problem.chunks;
+    core::require(problem.stages.size() == static_cast<std::size_t>(stages), "one cost per virtual stage");
+    for (int rank = 0; rank < problem.ranks; ++rank)
+        for (int chunk = 0; chunk < problem.chunks; ++chunk) {
+            const int s = problem.stage_of(rank, chunk);
+            const sim::StageCost& cost = problem.stages[static_cast<std::size_t>(s)];
+            auto fact = [&](core::Seconds duration, int needs_stage, int kind, core::Bytes change) {
+                LetterFacts facts{.duration = duration.value, .memory_at_start = std::max(0.0, change.value), .memory_at_end = change.value};
+                if (kind < 2) facts.makes = 2 * s + kind;
+                if (needs_stage >= 0 && needs_stage < stages) {
+                    facts.needs = 2 * needs_stage + kind;
+                    facts.delay = problem.rank_of(needs_stage) == rank ? 0 : problem.transfer.value;
+                }
+                facts_.push_back(facts);
+            };
+            fact(cost.forward, s - 1, 0, cost.memory_forward);
+            fact(cost.backward_input, s + 1, 1, cost.memory_backward_input);
+            fact(cost.backward_weight, -1, 2, cost.memory_backward_weight);
         }
-    }
-    ends_.resize(2 * p * m);
+    ends_.resize(2 * static_cast<std::size_t>(stages) * m);
+    made_.resize(2 * static_cast<std::size_t>(stages));
     rank_end_.resize(p);
     first_start_.resize(p);
     release_.assign(p, 0);
     head_.resize(p);
-    count_.resize(3 * p);
+    count_.resize(static_cast<std::size_t>(letters_) * p);
+    word_counts_.resize(static_cast<std::size_t>(letters_));
     reach_.resize(p * p);
     walk_.resize((p + 1) * p);
 }
 
-bool OrderEvaluator::is_allowed(const std::vector<std::uint8_t>& word, int rank) const {
-    int counts[3] = {0, 0, 0};
+bool OrderEvaluator::is_allowed(const Word& word, int rank) {
+    std::fill(word_counts_.begin(), word_counts_.end(), 0);
     double held = 0;
     const double limit = problem_.memory_limit.value > 0 ? problem_.memory_limit.value * (1 + 1e-9) : infinite;
-    const double* at_start = &memory_at_start_[static_cast<std::size_t>(rank) * 3];
-    const double* at_end = &memory_at_end_[static_cast<std::size_t>(rank) * 3];
+    const LetterFacts* facts = &facts_[static_cast<std::size_t>(rank * letters_)];
     for (const std::uint8_t letter : word) {
-        ++counts[letter];
-        if (counts[I] > counts[F] || counts[W] > counts[I] || held + at_start[letter] > limit) return false;
-        held += at_end[letter];
+        const std::int32_t count = ++word_counts_[letter];
+        // I follows F and W follows I of its own virtual stage.
+        if (letter % 3 != F && count > word_counts_[letter - 1u]) return false;
+        if (held + facts[letter].memory_at_start > limit) return false;
+        held += facts[letter].memory_at_end;
     }
     return true;
 }
@@ -48,36 +62,37 @@ bool OrderEvaluator::is_allowed(const std::vector<std::uint8_t>& word, int rank)
 // Longest paths. source < 0: from time 0 (first actions not before their release); else from the start of that rank's first action alone, what it does not
 // reach at minus infinity.
 bool OrderEvaluator::relax(const Order& order, int source) {
-    const int p = problem_.ranks, m = problem_.micro_batches, length = 3 * m;
-    const double transfer = problem_.transfer.value;
+    const int p = problem_.ranks, m = problem_.micro_batches, length = problem_.word_length();
     for (int r = 0; r < p; ++r) {
         rank_end_[static_cast<std::size_t>(r)] = source < 0 ? release_[static_cast<std::size_t>(r)] : r == source ? 0 : -infinite;
         head_[static_cast<std::size_t>(r)] = 0;
     }
     std::fill(count_.begin(), count_.end(), 0);
+    std::fill(made_.begin(), made_.end(), 0);
     int done = 0;
     const int total = p * length;
     while (done < total) {
         const int before = done;
         for (int r = 0; r < p; ++r) {
             const std::uint8_t* word = order[static_cast<std::size_t>(r)].data();
-            std::int32_t* counts = &count_[static_cast<std::size_t>(r) * 3];
-            const double* durations = &durations_[static_cast<std::size_t>(r) * 3];
+            std::int32_t* counts = &count_[static_cast<std::size_t>(r * letters_)];
+            const LetterFacts* facts = &facts_[static_cast<std::size_t>(r * letters_)];
             double time = rank_end_[static_cast<std::size_t>(r)];
             int head = head_[static_cast<std::size_t>(r)];
             for (; head < length; ++head) {
-                const int letter = word[head], k = counts[letter];
-                if (letter == F && r > 0) {
-                    if (count_[static_cast<std::size_t>(r - 1) * 3 + F] <= k) break;
-                    time = std::max(time, ends_[static_cast<std::size_t>((r - 1) * 2 + F) * m + k] + transfer);
-                } else if (letter == I && r + 1 < p) {
-                    if (count_[static_cast<std::size_t>(r + 1) * 3 + I] <= k) break;
-                    time = std::max(time, ends_[static_cast<std::size_t>((r + 1) * 2 + I) * m + k] + transfer);
+                const LetterFacts& fact = facts[word[head]];
+                const int k = counts[word[head]];
+                if (fact.needs >= 0) {
+                    if (made_[static_cast<std::size_t>(fact.needs)] <= k) break;
+                    time = std::max(time, ends_[static_cast<std::size_t>(fact.needs * m + k)] + fact.delay);
                 }
                 if (head == 0) first_start_[static_cast<std::size_t>(r)] = time;
-                time += durations[letter];
-                if (letter != W) ends_[static_cast<std::size_t>(r * 2 + letter) * m + k] = time;
-                ++counts[letter];
+                time += fact.duration;
+                if (fact.makes >= 0) {
+                    ends_[static_cast<std::size_t>(fact.makes * m + k)] = time;
+                    made_[static_cast<std::size_t>(fact.makes)] = k + 1;
+                }
+                ++counts[word[head]];
             }
             done += head - head_[static_cast<std::size_t>(r)];
             head_[static_cast<std::size_t>(r)] = head;
@@ -152,30 +167,33 @@ std::vector<core::Seconds> OrderEvaluator::releases(const Order& order, double o
 schedule::Schedule to_schedule(const OrderProblem& problem, const Order& order) {
     schedule::Schedule result;
     result.name = "auto";
-    result.ranks = result.stages = problem.ranks;
+    result.ranks = problem.ranks;
+    result.stages = problem.ranks * problem.chunks;
     result.micro_batches = problem.micro_batches;
+    result.placement = problem.placement;
     for (int rank = 0; rank < problem.ranks; ++rank) {
         std::vector<schedule::Action>& list = result.actions.emplace_back();
-        int counts[3] = {0, 0, 0};
+        std::vector<std::int32_t> counts(static_cast<std::size_t>(3 * problem.chunks), 0);
         constexpr schedule::ActionKind kinds[3] = {schedule::ActionKind::forward, schedule::ActionKind::backward_input, schedule::ActionKind::backward_weight};
-        for (const std::uint8_t letter : order[static_cast<std::size_t>(rank)]) list.push_back({kinds[letter], rank, counts[letter]++});
+        for (const std::uint8_t letter : order[static_cast<std::size_t>(rank)]) list.push_back({kinds[letter % 3], problem.stage_of(rank, letter / 3), counts[letter]++});
     }
     return result;
 }
 
-Order to_order(const schedule::Schedule& schedule) {
+Order to_order(const OrderProblem& problem, const schedule::Schedule& schedule) {
     Order order;
     for (const std::vector<schedule::Action>& list : schedule.actions) {
-        std::vector<std::uint8_t>& word = order.emplace_back();
+        const int rank = static_cast<int>(order.size());
+        Word& word = order.emplace_back();
         for (const schedule::Action& action : list) {
-            core::require(action.stage == static_cast<int>(order.size()) - 1, "one virtual stage per rank");
-            switch (action.kind) {
-                case schedule::ActionKind::forward: word.push_back(F); break;
-                case schedule::ActionKind::backward: word.insert(word.end(), {I, W}); break;
-                case schedule::ActionKind::backward_input: word.push_back(I); break;
-                case schedule::ActionKind::backward_weight: word.push_back(W); break;
-                default: break;
-            }
+            int chunk = 0;
+            while (chunk < problem.chunks && problem.stage_of(rank, chunk) != action.stage) ++chunk;
+            core::require(chunk < problem.chunks, "virtual stages lie as in the problem");
+            const auto first = static_cast<std::uint8_t>(3 * chunk);
+            auto put = [&](Letter letter) { word.push_back(static_cast<std::uint8_t>(first + letter)); };
+            if (action.kind == schedule::ActionKind::forward) put(F);
+            if (action.kind == schedule::ActionKind::backward || action.kind == schedule::ActionKind::backward_input) put(I);
+            if (action.kind == schedule::ActionKind::backward || action.kind == schedule::ActionKind::backward_weight) put(W);
         }
     }
     return order;

@@ -1,7 +1,7 @@
 // Exact length of a pipeline order, fast enough to be asked a million times a second for small ones.
 //
-// One virtual stage per rank, backward split, micro-batches in order within forwards, backward_inputs and weights of a stage (equal micro-batches can be exchanged
-// without loss, so some optimum has this form): an order is then one word over {F, I, W} per rank.
+// Backward is split, and micro-batches are in order within the forwards, backward_inputs and weights of a virtual stage (equal micro-batches can be exchanged
+// without loss, so some optimum has this form): an order is then one word per rank over the letters F, I and W of its virtual stages.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,22 @@ enum class OrderObjective {
 
 struct OrderProblem {
     int ranks = 1;
+    int chunks = 1;                      // virtual stages per rank
+    schedule::StagePlacement placement = schedule::StagePlacement::loop;  // or v_shape (two chunks)
     int micro_batches = 1;
-    std::vector<sim::StageCost> stages;  // one per rank
+    std::vector<sim::StageCost> stages;  // by virtual stage
     core::Seconds transfer;
-    core::Bytes memory_limit{0};         // 0 = none
+    core::Bytes memory_limit{0};         // of a rank; 0 = none
     OrderObjective objective = OrderObjective::makespan;
+
+    int word_length() const { return 3 * chunks * micro_batches; }
+    int stage_of(int rank, int chunk) const { return placement == schedule::StagePlacement::v_shape && chunk == 1 ? 2 * ranks - 1 - rank : chunk * ranks + rank; }
+    int rank_of(int stage) const { return schedule::rank_of_stage(placement, ranks, stage); }
 };
 
-enum Letter : std::uint8_t { F = 0, I = 1, W = 2 };
-using Order = std::vector<std::vector<std::uint8_t>>;  // [rank] word of Letters, 3 m long
+enum Letter : std::uint8_t { F = 0, I = 1, W = 2 };  // of a rank's first virtual stage; + 3 for each further one
+using Word = std::vector<std::uint8_t>;
+using Order = std::vector<Word>;  // [rank]
 
 class OrderEvaluator {
 public:
@@ -38,8 +45,8 @@ public:
     double evaluate(const Order& order);
     // Of the order evaluated last: mean over ranks of what `evaluate` takes the greatest of. Tells apart orders of equal length for a search.
     double mean() const { return mean_; }
-    // Positions [from, to) of the word keep F before I before W of each micro-batch and the memory limit.
-    bool is_allowed(const std::vector<std::uint8_t>& word, int rank) const;
+    // The word keeps F before I before W of each micro-batch and the memory limit.
+    bool is_allowed(const Word& word, int rank);
 
     // Earliest start of each rank's first action at which the objective is reached (span: later than its input may be there).
     std::vector<core::Seconds> releases(const Order& order, double objective);
@@ -50,18 +57,26 @@ private:
     bool relax(const Order& order, int source);
     double span(const Order& order);
 
+    // What a letter of a rank takes, waits for and makes. A pass is the F or I of one virtual stage: 2 stage + (0 or 1).
+    struct LetterFacts {
+        double duration = 0, delay = 0;
+        std::int32_t needs = -1, makes = -1;  // passes; -1 = none
+        double memory_at_start = 0, memory_at_end = 0;
+    };
+
     OrderProblem problem_;
-    std::vector<double> durations_;        // [rank * 3 + letter]
-    std::vector<double> memory_at_start_, memory_at_end_;
-    std::vector<double> ends_;             // [(rank * 2 + letter) * m + k]: ends of F and I
+    int letters_ = 3;                      // per rank
+    std::vector<LetterFacts> facts_;       // [rank * letters + letter]
+    std::vector<double> ends_;             // [pass * m + k]
+    std::vector<std::int32_t> made_;       // [pass]
     std::vector<double> rank_end_, first_start_, release_;
-    std::vector<std::int32_t> head_, count_;
+    std::vector<std::int32_t> head_, count_, word_counts_;
     double mean_ = 0;
     std::vector<double> reach_, walk_;     // p x p longest paths between ranks, Karp's table
 };
 
 schedule::Schedule to_schedule(const OrderProblem& problem, const Order& order);
-// Nothing but words: for lists of one stage per rank with split backward.
-Order to_order(const schedule::Schedule& schedule);
+// A full backward becomes I and W; virtual stages must lie as in the problem.
+Order to_order(const OrderProblem& problem, const schedule::Schedule& schedule);
 
 }  // namespace planner
