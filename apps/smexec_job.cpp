@@ -9,6 +9,7 @@
 #include "exec/exchange.h"
 #include "exec/profile.h"
 #include "exec/run.h"
+#include "exec/training_state.h"
 #include "schedule/lower.h"
 #include "schedule/partition.h"
 #include "schedule/verify.h"
@@ -28,8 +29,9 @@ std::string data_path(const ExecutionRequest& request, const schedule::PlanFile&
 
 // What must be equal on all ranks, one thing a line: "what<TAB>value".
 std::string identity_of(const ExecutionJob& job) {
-    return fmt::format("version\t{}\nprogram\t{}\nmodel\t{}\nseed\t{}\nsteps\t{}\ndata\t{}\n", version, schedule::hash_of(job.program), job.program.model_hash,
-                       job.scenario.file.training.seed, job.steps, job.data->describe());
+    // The order is that of what explains most: another model makes another program.
+    return fmt::format("version\t{}\nmodel\t{}\nprogram\t{}\nseed\t{}\nsteps\t{}\ndata\t{}\nfirst step\t{}\n", version, job.program.model_hash,
+                       schedule::hash_of(job.program), job.scenario.file.training.seed, job.steps, job.data->describe(), job.first_step);
 }
 
 // The first line that differs, in words; empty when none does.
@@ -46,6 +48,30 @@ std::string difference(const std::string& own, const std::string& other) {
         b = b_end + 1;
     }
     return own == other ? "" : "another version of this program";
+}
+
+// Where the checkpoint left off. Another plan of the same model may go on: samples continue where the last one stopped.
+void resume(const ExecutionRequest& request, ExecutionJob& job, core::Diagnostics& diagnostics) {
+    job.resumed = exec::Checkpoint::open(request.checkpoint, request.from_step, diagnostics);
+    if (!job.resumed) return;
+    const exec::CheckpointManifest& manifest = job.resumed->manifest();
+    if (manifest.model_hash != job.program.model_hash)
+        diagnostics.error({}, "--resume", fmt::format("the checkpoint of step {} is of {}, the plan of another model: {}", manifest.step, manifest.model, job.scenario.graph.name),
+                          "resume with the model that was trained");
+    if (manifest.seed != job.scenario.file.training.seed)
+        diagnostics.error({}, "--resume", fmt::format("the checkpoint was trained with seed {}, the plan says {}", manifest.seed, job.scenario.file.training.seed),
+                          "set training.seed to the checkpoint's");
+    if (manifest.data != job.data->describe())
+        diagnostics.error({}, "--resume", fmt::format("the checkpoint was trained on {}, now it is {}", manifest.data, job.data->describe()),
+                          "go on with the same data: samples are counted in it");
+    job.first_step = manifest.step;
+    job.sample_offset = manifest.next_sample - manifest.step * job.plan().global_batch();
+    if (manifest.step >= job.steps)
+        diagnostics.error({}, "--steps", fmt::format("the checkpoint has {} steps behind it, --steps asks for {}", manifest.step, job.steps),
+                          "--steps counts from the beginning of the training: raise it");
+    if (manifest.program_hash != schedule::hash_of(job.program))
+        job.remarks.push_back(fmt::format("the checkpoint was written by {}; it goes on as {}: losses equal up to rounding", manifest.plan,
+                                          exec::degrees_in_words(job.plan())));
 }
 
 }  // namespace
@@ -83,6 +109,8 @@ std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int proces
     job.program = schedule::lower(plan, graph, *order, {.micro_batches = 0, .has_optimizer = !order->is_forward_only});
     const std::vector<schedule::Violation> violations = schedule::verify(job.program);
     core::require(violations.empty(), "lowering makes programs that verify");
+    if (request.resumes) resume(request, job, diagnostics);
+    if (diagnostics.has_errors()) return std::nullopt;
     return job;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/smexec_request.h"
+#include "exec/checkpoint.h"
 #include "exec/data.h"
 #include "exec/process/world.h"
 #include "sim/evaluate.h"
@@ -22,6 +23,8 @@ struct ExecutionJob {
     std::vector<std::string> remarks;
     schedule::Program program;
     int steps = 0;           // of the whole training
+    std::shared_ptr<const exec::Checkpoint> resumed;  // null at the beginning
+    std::int64_t first_step = 0, sample_offset = 0;
 
     const schedule::Plan& plan() const { return scenario.file.plan; }
 };

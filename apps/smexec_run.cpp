@@ -33,6 +33,8 @@ const char* const help =
     "                       RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT or Slurm's variables. Default: what the environment shows\n"
     "  --steps N            training steps; the first two are left out of the times\n"
     "  --data FILE          text as bytes, or IDX images; without it the plan's data, or seeded synthetic samples\n"
+    "  --checkpoint DIR     write the state of training there after the last step, and after every N-th with --every N\n"
+    "  --resume             go on from the newest checkpoint in DIR (--from-step N: from that of step N); --steps counts from the beginning\n"
     "  --check              also train the slow single-rank reference and compare the losses (at most 1e-5 apart, relative)\n"
     "  --tolerance PCT      exit 3 when the measured step differs by more from the prediction\n"
     "  --no-compare         do not predict: starts at once\n"
@@ -52,7 +54,9 @@ enum : exec::Tag { tag_go = 20, tag_end = 21 };
 
 CheckedLosses check(const ExecutionJob& job, const exec::RunOptions& options, const std::vector<double>& losses) {
     CheckedLosses result;
-    result.reference = exec::run_reference(job.scenario.graph, job.plan(), job.data, {options.steps, options.seed}).losses;
+    // The reference begins at the beginning.
+    const std::vector<double> all = exec::run_reference(job.scenario.graph, job.plan(), job.data, {job.steps, options.seed}).losses;
+    result.reference.assign(all.begin() + job.first_step, all.end());
     for (std::size_t i = 0; i < losses.size(); ++i) {
         const double difference = std::abs(losses[i] - result.reference[i]) / std::max(1e-30, std::abs(result.reference[i]));
         result.largest_difference = std::isfinite(difference) ? std::max(result.largest_difference, difference) : std::numeric_limits<double>::infinity();
@@ -96,7 +100,11 @@ int execute(const ExecutionRequest& request, World* world, std::ostream& out, st
     if (obstacle != good) return agreed(world, obstacle);
 
     exec::RunOptions options;
-    options.steps = job->steps;
+    options.first_step = job->first_step;
+    options.sample_offset = job->sample_offset;
+    options.resumed = job->resumed;
+    options.steps = job->steps - static_cast<int>(job->first_step);
+    options.checkpoints = {request.checkpoint, static_cast<int>(request.every.value_or(0)), 2};
     options.warm_up_steps = std::min(2, options.steps - 1);
     options.seed = job->scenario.file.training.seed;
     options.time_limit = request.time_limit;
@@ -105,7 +113,7 @@ int execute(const ExecutionRequest& request, World* world, std::ostream& out, st
                                                         : exec::run(job->program, job->scenario.graph, job->data, options);
     if (!is_first) return agreed(world, good);
 
-    ExecutionReport report{request, *job, *result, exec::summarize(*result, options.warm_up_steps), std::move(predicted), {}, {}, "threads", "threads", 1, 0,
+    ExecutionReport report{request, *job, *result, exec::summarize(*result, options.warm_up_steps), std::move(predicted), {}, {}, "threads", "threads", 1, static_cast<int>(job->first_step),
                            options.warm_up_steps, job->remarks};
     if (world) {
         report.transport = world->transport();

@@ -28,21 +28,15 @@ BucketState::BucketState(const model::ModelGraph& graph, const schedule::Plan& p
         for (const ElementRun& run : element_runs(parameter, plan.layout.tensor, tensor_rank))
             initialize(parameter, seed, run.global, run.count, initial.data() + bucket.offsets[i] + run.local);
     }
-    const std::span<const float> own(initial.data() + (shards(Sharding::optimizer) ? piece_begin() : 0), piece_size_);
-    if (shards(Sharding::parameters)) {
-        piece_parameters_ = array(MemoryKind::parameters, precision.parameters, piece_size_);
-        backend.upload(precision.parameters, own, piece_parameters_->data());
-    } else {
-        whole_parameters_ = array(MemoryKind::parameters, precision.parameters, padded_);
-        backend.upload(precision.parameters, initial, whole_parameters_->data());
+    if (shards(Sharding::parameters)) piece_parameters_ = array(MemoryKind::parameters, precision.parameters, piece_size_);
+    else whole_parameters_ = array(MemoryKind::parameters, precision.parameters, padded_);
+    if (trains) {
+        if (shards(Sharding::gradients)) piece_gradient_ = array(MemoryKind::gradients, precision.gradients, piece_size_);
+        else whole_gradient_ = array(MemoryKind::gradients, precision.gradients, padded_);
+        if (precision.has_master_parameters) master_ = array(MemoryKind::optimizer, core::DataType::fp32, piece_size_);
     }
+    upload_parameters(initial);
     if (!trains) return;
-    if (shards(Sharding::gradients)) piece_gradient_ = array(MemoryKind::gradients, precision.gradients, piece_size_);
-    else whole_gradient_ = array(MemoryKind::gradients, precision.gradients, padded_);
-    if (precision.has_master_parameters) {
-        master_ = array(MemoryKind::optimizer, core::DataType::fp32, piece_size_);
-        backend.upload(core::DataType::fp32, own, master_->data());
-    }
     const auto states = static_cast<int>(schedule::state_bytes_per_parameter(plan.optimizer).value / 4);
     if (states > 0) first_state_ = array(MemoryKind::optimizer, core::DataType::fp32, piece_size_);
     if (states > 1) second_state_ = array(MemoryKind::optimizer, core::DataType::fp32, piece_size_);
@@ -59,7 +53,7 @@ FlatArray BucketState::whole_parameters() {
     return {plan_.precision.parameters, whole_parameters_->data(), padded_};
 }
 
-float* BucketState::owned_parameters() {
+float* BucketState::owned_parameters() const {
     if (shards(Sharding::parameters)) return piece_parameters_->data();
     return shards(Sharding::optimizer) ? piece_of(plan_.precision.parameters, whole_parameters_->data()) : whole_parameters_->data();
 }
@@ -133,6 +127,53 @@ void BucketState::list_updates(const schedule::Optimizer& optimizer, std::vector
         range.weight_decay = graph_.parameter(id).decays ? optimizer.weight_decay : 0.0;
         ranges.push_back(range);
     });
+}
+
+void BucketState::upload_parameters(std::span<const float> whole) {
+    const std::span<const float> own = whole.subspan(shards(Sharding::optimizer) ? piece_begin() : 0, piece_size_);
+    if (shards(Sharding::parameters)) backend_.upload(plan_.precision.parameters, own, piece_parameters_->data());
+    else backend_.upload(plan_.precision.parameters, whole, whole_parameters_->data());
+    if (master_) backend_.upload(core::DataType::fp32, own, master_->data());
+}
+
+std::vector<BucketState::Trained> BucketState::trained() const {
+    std::vector<Trained> result;
+    float* const parameters = owned_parameters();
+    for_each_owned([&](model::ParameterId id, std::int64_t first, std::int64_t at, std::int64_t count) {
+        Trained& own = result.emplace_back();
+        own.parameter = id;
+        own.first = first;
+        own.values.resize(static_cast<std::size_t>(count));
+        if (master_) backend_.download(core::DataType::fp32, master_->data() + at, own.values);
+        else backend_.download(plan_.precision.parameters, element_at(plan_.precision.parameters, parameters, at), own.values);
+        const auto copy_state = [&](const BufferPointer& state, std::vector<float>& into) {
+            if (!state) return;
+            into.resize(static_cast<std::size_t>(count));
+            backend_.download(core::DataType::fp32, state->data() + at, into);
+        };
+        copy_state(first_state_, own.first_moment);
+        copy_state(second_state_, own.second_moment);
+    });
+    return result;
+}
+
+void BucketState::restore(const Read& read) {
+    std::vector<float> whole(padded_, 0.0f);
+    for (std::size_t i = 0; i < bucket_.parameters.size(); ++i) {
+        const auto first = static_cast<std::size_t>(bucket_.offsets[i]);
+        const auto last = static_cast<std::size_t>(i + 1 < bucket_.offsets.size() ? bucket_.offsets[i + 1] : bucket_.elements);
+        read(bucket_.parameters[i], StateKind::value, 0, std::span(whole).subspan(first, last - first));
+    }
+    upload_parameters(whole);
+    std::vector<float> state(piece_size_, 0.0f);
+    for (const auto& [buffer, kind] : {std::pair(first_state_, StateKind::first_moment), std::pair(second_state_, StateKind::second_moment)}) {
+        if (!buffer) continue;
+        std::fill(state.begin(), state.end(), 0.0f);
+        for_each_owned([&](model::ParameterId id, std::int64_t first, std::int64_t at, std::int64_t count) {
+            read(id, kind, first, std::span(state).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)));
+        });
+        backend_.upload(core::DataType::fp32, state, buffer->data());
+    }
 }
 
 std::vector<BucketState::Owned> BucketState::owned() {

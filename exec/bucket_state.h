@@ -1,10 +1,12 @@
 // The parameters, gradients and optimizer state of one bucket on one rank: flat arrays, whole or this rank's piece, as the plan shards them.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "exec/backend.h"
+#include "exec/checkpoint.h"
 #include "exec/memory.h"
 #include "model/model_graph.h"
 #include "schedule/program.h"
@@ -48,13 +50,25 @@ public:
     };
     std::vector<Owned> owned();
 
+    // The same for what an update changes and the next one reads: the parameters themselves and the optimizer's arrays.
+    struct Trained {
+        model::ParameterId parameter;
+        std::int64_t first = 0;
+        std::vector<float> values, first_moment, second_moment;  // empty where the optimizer has none
+    };
+    std::vector<Trained> trained() const;
+    // `read` fills elements from `first` on of this rank's share of a parameter.
+    using Read = std::function<void(model::ParameterId parameter, StateKind kind, std::int64_t first, std::span<float> into)>;
+    void restore(const Read& read);
+
     const schedule::ParameterBucket& bucket() const { return bucket_; }
 
 private:
     bool shards(schedule::Sharding what) const { return plan_.shards(what); }
     BufferPointer array(schedule::MemoryKind kind, core::DataType type, std::size_t elements) const;
     std::size_t piece_begin() const { return static_cast<std::size_t>(piece_) * piece_size_; }
-    float* owned_parameters();
+    void upload_parameters(std::span<const float> whole);  // and the master copy
+    float* owned_parameters() const;
     float* piece_of(core::DataType type, float* whole) const { return element_at(type, whole, static_cast<std::int64_t>(piece_begin())); }
     // Parts of parameters among the elements that this rank updates: visit(parameter, first of its elements, place among the owned, count).
     template <class Visit>

@@ -157,7 +157,7 @@ RankExecutor::MicroBatch& RankExecutor::micro_batch(std::int32_t stage, std::int
         for (const BucketState& bucket : buckets_) state.weights.push_back(bucket.version());
     const schedule::Plan& plan = program_.plan;
     for (int i = 0; i < plan.micro_batch; ++i)
-        state.place.samples.push_back(global_sample(step_, place_.data, plan.layout.data, program_.micro_batches, plan.micro_batch, index, i));
+        state.place.samples.push_back(options_.sample_offset + global_sample(step_, place_.data, plan.layout.data, program_.micro_batches, plan.micro_batch, index, i));
     return state;
 }
 
@@ -224,7 +224,8 @@ void RankExecutor::read_input(MicroBatch& state, const StagePlan& plan, TensorId
     const auto write = [this, id, count, index](std::int64_t step, void* host) {
         const schedule::Plan& settings = program_.plan;
         for (int i = 0; i < settings.micro_batch; ++i) {
-            const std::int64_t sample = global_sample(step, place_.data, settings.layout.data, program_.micro_batches, settings.micro_batch, index, i);
+            const std::int64_t sample =
+                options_.sample_offset + global_sample(step, place_.data, settings.layout.data, program_.micro_batches, settings.micro_batch, index, i);
             const std::size_t at = static_cast<std::size_t>(i) * count;
             if (graph_.tensor(id).type == core::DataType::int64) inputs_.read(id, sample, std::span(static_cast<std::int64_t*>(host) + at, count));
             else inputs_.read(id, sample, std::span(static_cast<float*>(host) + at, count));

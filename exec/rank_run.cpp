@@ -8,6 +8,7 @@
 #include "exec/cpu/cores.h"
 #include "exec/cpu/kernels.h"
 #include "exec/exchange.h"
+#include "exec/training_state.h"
 
 namespace exec {
 
@@ -39,14 +40,24 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
     cpu::stay_on_core(core, cores);
     cpu::CpuBackend backend(program, graph, options, communicator, activities);
     RankExecutor executor(program, graph, inputs, options, communicator.rank(), backend, preparation.stage_plans);
+    const CheckpointOptions& checkpoints = options.checkpoints;
+    const bool writes_checkpoints = !checkpoints.directory.empty();
     try {
+        if (options.resumed) restore(*options.resumed, program, graph, communicator.rank(), executor.buckets());
+        if (writes_checkpoints && communicator.rank() == 0) tidy_checkpoints(checkpoints.directory);
         for (int step = 0; step < options.steps; ++step) {
             barrier(communicator, static_cast<std::uint64_t>(step));
             record.begins.push_back(Clock::now());
             if (step + 1 == options.steps) executor.memory().start_samples(record.begins.back());
             record.steps.emplace_back().reserve(activities.size());
-            executor.step(step, record.steps.back());
+            executor.step(options.first_step + step, record.steps.back());
             if (executor.loss()) record.losses.push_back(*executor.loss());
+            const std::int64_t completed = options.first_step + step + 1;
+            if (writes_checkpoints && (step + 1 == options.steps || (checkpoints.every > 0 && completed % checkpoints.every == 0))) {
+                static const std::string activity = "writing a checkpoint";
+                communicator.set_activity(&activity);
+                save_checkpoint(communicator, program, graph, options, inputs.source().describe(), completed, executor.buckets(), record.losses);
+            }
         }
         barrier(communicator, static_cast<std::uint64_t>(options.steps));
     } catch (const std::exception& failure) {

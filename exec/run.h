@@ -19,8 +19,20 @@
 
 namespace exec {
 
+class Checkpoint;
+
+struct CheckpointOptions {
+    std::string directory;  // empty = none are written
+    int every = 0;          // steps; also after the last one. 0 = only then
+    int keep = 2;           // the newest ones
+};
+
 struct RunOptions {
-    int steps = 1;
+    int steps = 1;          // to perform
+    std::int64_t first_step = 0;     // number of the first of them
+    std::int64_t sample_offset = 0;  // of the first sample of step 0: other than 0 after a resumption with another batch
+    CheckpointOptions checkpoints;
+    std::shared_ptr<const Checkpoint> resumed;  // where to begin; null = initial values
     int warm_up_steps = 0;  // performed and trained, but left out of the times (the first `warm_up_steps` of `steps`)
     std::uint64_t seed = 1234;
     core::Seconds time_limit{120};  // the longest a rank may wait for another before all are stopped

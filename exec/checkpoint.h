@@ -1,0 +1,78 @@
+// Checkpoints: what training needs to go on as if nothing had happened. One file a rank and a manifest; a checkpoint is there when its folder has its name.
+//
+//   DIR/step-00000040/rank-0000.state ... rank-0003.state, manifest.json
+//
+// A rank's file holds records (parameter, which array, first element, values) in the numbering of the whole, unsplit parameter: any plan of the same model can
+// be resumed from them. Files are written beside their place, synchronised and renamed; the folder is called step-N.partial until its manifest is in it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/diagnostics.h"
+
+namespace exec {
+
+enum class StateKind : std::uint32_t { value, first_moment, second_moment };
+
+struct CheckpointManifest {
+    struct File {
+        std::string name;
+        std::uint64_t bytes = 0, checksum = 0;
+    };
+    std::int64_t step = 0;         // completed
+    std::int64_t next_sample = 0;  // the first that no step has seen
+    std::uint64_t seed = 0;
+    std::string model, model_hash, program_hash, plan, data;  // plan: degrees in words; data: what samples come from
+    std::vector<double> losses;    // of all steps so far
+    std::vector<File> files;       // by rank
+};
+
+// One array, part by part.
+struct StateRecord {
+    std::string parameter;
+    StateKind kind = StateKind::value;
+    std::int64_t first = 0;  // element of the whole parameter
+    std::vector<float> values;
+};
+
+// A committed checkpoint, read and verified.
+class Checkpoint {
+public:
+    // A missing, truncated or altered file is a diagnostic that names it and the newest older checkpoint that is whole.
+    static std::shared_ptr<const Checkpoint> open(const std::string& directory, std::optional<std::int64_t> step, core::Diagnostics& diagnostics);
+
+    const CheckpointManifest& manifest() const { return manifest_; }
+    // Elements [first, first + into.size()); false when some are not there.
+    bool read(const std::string& parameter, StateKind kind, std::int64_t first, std::span<float> into) const;
+
+private:
+    struct Piece {
+        std::int64_t first = 0;
+        std::vector<float> values;
+    };
+    bool load(const std::string& folder, std::string& obstacle);
+
+    CheckpointManifest manifest_;
+    std::map<std::pair<std::string, StateKind>, std::vector<Piece>> pieces_;  // ascending
+};
+
+// Steps of the committed checkpoints in a folder, ascending.
+std::vector<std::int64_t> committed_steps(const std::string& directory);
+
+// The steps of writing one, in this order; each throws core::MachineError with path and the system's words.
+// Rank 0 first: what a killed run left half done goes, and a checkpoint that only lacked its name gets it.
+void tidy_checkpoints(const std::string& directory);
+CheckpointManifest::File write_rank_state(const std::string& directory, std::int64_t step, int rank, const std::vector<StateRecord>& records);
+// Rank 0, when all files are written: from then on the checkpoint counts. Older ones beyond the newest `keep` go.
+void commit_checkpoint(const std::string& directory, const CheckpointManifest& manifest, int keep);
+
+std::string checkpoint_folder(const std::string& directory, std::int64_t step);
+
+}  // namespace exec

@@ -1,0 +1,104 @@
+#include "exec/training_state.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+
+#include <fmt/core.h>
+
+#include "exec/exchange.h"
+#include "exec/parameters.h"
+
+namespace exec {
+
+namespace {
+
+enum : Tag { tag_files = 32, tag_committed = 33 };
+
+bool is_first_copy(const schedule::Program& program, const model::Parameter& parameter, const schedule::RankCoordinates& place) {
+    const schedule::Plan& plan = program.plan;
+    // Shard groups are consecutive members of a data group; without sharding every replica has all.
+    const int replica = plan.shards(schedule::Sharding::optimizer) ? place.data / plan.effective_shard_degree() : place.data;
+    return replica == 0 && (place.tensor == 0 || parameter.split_dimension >= 0);
+}
+
+}  // namespace
+
+std::vector<StateRecord> records_of(const schedule::Program& program, const model::ModelGraph& graph, int rank, const std::vector<BucketState>& buckets) {
+    std::vector<StateRecord> records;
+    const schedule::RankCoordinates place = schedule::coordinates_of(program.plan.layout, rank);
+    for (const BucketState& bucket : buckets)
+        for (const BucketState::Trained& own : bucket.trained()) {
+            const model::Parameter& parameter = graph.parameter(own.parameter);
+            if (!is_first_copy(program, parameter, place)) continue;
+            const std::int64_t last = own.first + static_cast<std::int64_t>(own.values.size());
+            for (const ElementRun& run : element_runs(parameter, program.plan.layout.tensor, place.tensor)) {
+                const std::int64_t begin = std::max(run.local, own.first), end = std::min(run.local + run.count, last);
+                if (begin >= end) continue;
+                const auto add = [&](StateKind kind, const std::vector<float>& values) {
+                    if (values.empty()) return;
+                    records.push_back({parameter.name, kind, run.global + begin - run.local,
+                                       {values.begin() + (begin - own.first), values.begin() + (end - own.first)}});
+                };
+                add(StateKind::value, own.values);
+                add(StateKind::first_moment, own.first_moment);
+                add(StateKind::second_moment, own.second_moment);
+            }
+        }
+    return records;
+}
+
+void restore(const Checkpoint& checkpoint, const schedule::Program& program, const model::ModelGraph& graph, int rank, std::vector<BucketState>& buckets) {
+    const int tensor_rank = schedule::coordinates_of(program.plan.layout, rank).tensor;
+    for (BucketState& bucket : buckets)
+        bucket.restore([&](model::ParameterId id, StateKind kind, std::int64_t first, std::span<float> into) {
+            const model::Parameter& parameter = graph.parameter(id);
+            const std::int64_t last = first + static_cast<std::int64_t>(into.size());
+            for (const ElementRun& run : element_runs(parameter, program.plan.layout.tensor, tensor_rank)) {
+                const std::int64_t begin = std::max(run.local, first), end = std::min(run.local + run.count, last);
+                if (begin >= end) continue;
+                const std::span<float> part = into.subspan(static_cast<std::size_t>(begin - first), static_cast<std::size_t>(end - begin));
+                if (!checkpoint.read(parameter.name, kind, run.global + begin - run.local, part))
+                    throw core::MachineError(fmt::format("the checkpoint of step {} has not all of {}", checkpoint.manifest().step, parameter.name));
+            }
+        });
+}
+
+void save_checkpoint(Communicator& communicator, const schedule::Program& program, const model::ModelGraph& graph, const RunOptions& options,
+                     const std::string& data, std::int64_t step, const std::vector<BucketState>& buckets, const std::vector<double>& losses) {
+    const std::string& directory = options.checkpoints.directory;
+    const CheckpointManifest::File own =
+        write_rank_state(directory, step, communicator.rank(), records_of(program, graph, communicator.rank(), buckets));
+    std::string text = fmt::format("{} {} {}", own.name, own.bytes, own.checksum);
+    for (const double loss : losses) text += fmt::format(" {:a}", loss);
+    const std::vector<std::string> all = gather_texts(communicator, tag_files, text);
+    if (communicator.rank() == 0) {
+        CheckpointManifest manifest;
+        manifest.step = step;
+        manifest.next_sample = options.sample_offset + step * program.plan.global_batch();
+        manifest.seed = options.seed;
+        manifest.model = graph.name;
+        manifest.model_hash = program.model_hash;
+        manifest.program_hash = schedule::hash_of(program);
+        manifest.plan = degrees_in_words(program.plan);
+        manifest.data = data;
+        if (options.resumed) manifest.losses = options.resumed->manifest().losses;
+        const std::size_t earlier = manifest.losses.size();
+        for (const std::string& one : all) {
+            std::istringstream words(one);
+            CheckpointManifest::File& file = manifest.files.emplace_back();
+            words >> file.name >> file.bytes >> file.checksum;
+            const bool is_known = manifest.losses.size() > earlier;
+            for (std::string loss; words >> loss;)
+                if (!is_known) manifest.losses.push_back(std::strtod(loss.c_str(), nullptr));
+        }
+        commit_checkpoint(directory, manifest, options.checkpoints.keep);
+    }
+    broadcast_text(communicator, tag_committed, "");
+}
+
+std::string degrees_in_words(const schedule::Plan& plan) {
+    return fmt::format("pipeline {} x data {} x tensor {}, sharding {}", plan.layout.pipeline, plan.layout.data, plan.layout.tensor, schedule::name_of(plan.sharding));
+}
+
+}  // namespace exec

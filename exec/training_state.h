@@ -1,0 +1,30 @@
+// Between a rank's buckets and the records of a checkpoint: a rank's share of a parameter here, the whole parameter there.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "exec/bucket_state.h"
+#include "exec/checkpoint.h"
+#include "exec/communicator.h"
+#include "exec/run.h"
+#include "model/model_graph.h"
+#include "schedule/program.h"
+
+namespace exec {
+
+// What rank `rank` writes. Of copies that are equal on several ranks only one is written: by the first data-parallel replica that has it, and the first
+// tensor-parallel rank where a parameter is not split.
+std::vector<StateRecord> records_of(const schedule::Program& program, const model::ModelGraph& graph, int rank, const std::vector<BucketState>& buckets);
+
+// Fills the buckets of rank `rank`. A parameter that the checkpoint has not is a core::MachineError; its manifest should have been compared before.
+void restore(const Checkpoint& checkpoint, const schedule::Program& program, const model::ModelGraph& graph, int rank, std::vector<BucketState>& buckets);
+
+// Every rank calls, with its losses so far by step (empty where it knows none); returns when the checkpoint is committed. `step`: completed steps.
+void save_checkpoint(Communicator& communicator, const schedule::Program& program, const model::ModelGraph& graph, const RunOptions& options,
+                     const std::string& data, std::int64_t step, const std::vector<BucketState>& buckets, const std::vector<double>& losses);
+
+// "pipeline 2 x data 2 x tensor 1, sharding none"
+std::string degrees_in_words(const schedule::Plan& plan);
+
+}  // namespace exec
