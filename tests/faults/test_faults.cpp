@@ -1,0 +1,355 @@
+// Ranks as processes that die at random moments: everybody else ends within seconds with a message, nothing committed is lost, and what is resumed is what an
+// unbroken run would have been. The seed is printed; SMSIM_FAULT_SEED repeats it, SMSIM_KILLS changes how many.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <thread>
+
+#include <fmt/core.h>
+
+#include "core/document.h"
+#include "core/random.h"
+#include "exec/checkpoint.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+const std::string smexec = BINARY_DIR "/smexec";
+
+struct Folder {
+    Folder() {
+        char name[] = "/tmp/smexec-faults-XXXXXX";
+        path = ::mkdtemp(name);
+    }
+    ~Folder() { fs::remove_all(path); }
+    std::string path;
+};
+
+std::string content_of(const std::string& path) {
+    std::ifstream file(path);
+    std::ostringstream text;
+    text << file.rdbuf();
+    return text.str();
+}
+
+int free_port() {
+    const int descriptor = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    REQUIRE(::bind(descriptor, reinterpret_cast<sockaddr*>(&address), length) == 0);
+    REQUIRE(::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) == 0);
+    ::close(descriptor);
+    return ntohs(address.sin_port);
+}
+
+std::string write_plan(const std::string& folder, const std::string& name, const std::string& degrees, const std::string& model = "hidden = 16") {
+    const std::string path = folder + "/" + name;
+    std::ofstream(path) << "version = 1\n[model]\nfamily = \"gpt\"\nname = \"tiny\"\n" << model
+                        << "\nlayers = 2\nheads = 4\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\n[cluster]\ninstance = \"local-cpu\"\n"
+                           "[plan]\nprecision = \"fp32\"\nmicro_batch = 1\nmicro_batches = 4\n"
+                        << degrees << "\n[training]\nsteps = 40\nlearning_rate = 1e-3\n";
+    return path;
+}
+
+struct Process {
+    pid_t id = 0;
+    int status = 0;
+    bool has_ended = false;
+    std::string out, err;  // files
+
+    bool was_killed() const { return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL; }
+    int code() const { return WIFEXITED(status) ? WEXITSTATUS(status) : -1; }
+};
+
+Process start(const std::vector<std::string>& arguments, const std::vector<std::string>& environment, const std::string& output) {
+    Process process;
+    process.out = output + ".out";
+    process.err = output + ".err";
+    process.id = ::fork();
+    REQUIRE(process.id >= 0);
+    if (process.id == 0) {
+        ::setpgid(0, 0);
+        ::dup2(::open(process.out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), 1);
+        ::dup2(::open(process.err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), 2);
+        for (const std::string& variable : environment) ::putenv(const_cast<char*>(variable.c_str()));
+        std::vector<char*> pointers;
+        for (const std::string& argument : arguments) pointers.push_back(const_cast<char*>(argument.c_str()));
+        pointers.push_back(nullptr);
+        ::execvp(pointers[0], pointers.data());
+        ::_exit(127);
+    }
+    return process;
+}
+
+// True when all ended in time; the rest is killed.
+bool wait_for_all(std::vector<Process>& processes, std::chrono::milliseconds limit) {
+    const Clock::time_point deadline = Clock::now() + limit;
+    while (true) {
+        bool all = true;
+        for (Process& process : processes) {
+            if (!process.has_ended) process.has_ended = ::waitpid(process.id, &process.status, WNOHANG) == process.id;
+            all = all && process.has_ended;
+        }
+        if (all) return true;
+        if (Clock::now() > deadline) break;
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    for (Process& process : processes)
+        if (!process.has_ended) {
+            ::kill(process.id, SIGKILL);
+            ::waitpid(process.id, &process.status, 0);
+        }
+    return false;
+}
+
+// One process a rank, joined over TCP.
+std::vector<Process> start_ranks(const std::vector<std::string>& arguments, int ranks, const std::string& folder,
+                                 const std::vector<std::vector<std::string>>& special = {}) {
+    const int port = free_port();
+    std::vector<Process> processes;
+    for (int rank = 0; rank < ranks; ++rank) {
+        const auto r = static_cast<std::size_t>(rank);
+        processes.push_back(start(r < special.size() && !special[r].empty() ? special[r] : arguments,
+                                  {fmt::format("RANK={}", rank), fmt::format("WORLD_SIZE={}", ranks), "MASTER_ADDR=127.0.0.1", fmt::format("MASTER_PORT={}", port)},
+                                  fmt::format("{}/rank{}", folder, rank)));
+    }
+    return processes;
+}
+
+std::vector<double> losses_of(const std::string& checkpoints) {
+    core::Diagnostics diagnostics;
+    const auto checkpoint = exec::Checkpoint::open(checkpoints, std::nullopt, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(checkpoint);
+    return checkpoint->manifest().losses;
+}
+
+std::int64_t newest(const std::string& checkpoints) {
+    const std::vector<std::int64_t> steps = exec::committed_steps(checkpoints);
+    return steps.empty() ? 0 : steps.back();
+}
+
+int from_environment(const char* name, int otherwise) {
+    const char* const text = std::getenv(name);
+    return text ? std::atoi(text) : otherwise;
+}
+
+std::uint64_t chosen_seed() {
+    const char* const text = std::getenv("SMSIM_FAULT_SEED");
+    return text ? std::strtoull(text, nullptr, 10) : std::random_device{}();
+}
+
+std::vector<pid_t> children_of(pid_t parent) {
+    std::vector<pid_t> children;
+    for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
+        const std::string name = entry.path().filename();
+        if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+        const std::string status = content_of(entry.path() / "stat");
+        const std::size_t end = status.rfind(')');
+        if (end == std::string::npos || status.find("(smexec)") == std::string::npos) continue;
+        std::istringstream rest(status.substr(end + 1));
+        std::string state;
+        pid_t of = 0;
+        rest >> state >> of;
+        if (of == parent) children.push_back(static_cast<pid_t>(std::stol(name)));
+    }
+    return children;
+}
+
+bool has_mpirun() { return std::system("command -v mpirun >/dev/null 2>&1") == 0; }
+
+const std::vector<std::string> mpirun = {"mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2"};
+
+}  // namespace
+
+TEST_CASE("ranks killed at random moments: the job ends, nothing committed is lost, and the losses are those of an unbroken run") {
+    const Folder folder;
+    const std::string plan = write_plan(folder.path, "plan.toml", "pipeline_parallel = 2");
+    const int steps = 40;
+    const std::vector<std::string> common = {smexec, plan, "--no-compare", "--json", "--steps", std::to_string(steps), "--every", "5", "--time-limit", "5", "--checkpoint"};
+    const auto with = [&](const std::string& checkpoints, bool resumes) {
+        std::vector<std::string> arguments = common;
+        arguments.push_back(checkpoints);
+        if (resumes) arguments.push_back("--resume");
+        return arguments;
+    };
+    std::vector<Process> unbroken = start_ranks(with(folder.path + "/unbroken", false), 2, folder.path);
+    REQUIRE(wait_for_all(unbroken, std::chrono::seconds(60)));
+    REQUIRE(unbroken[0].code() == 0);
+    const std::vector<double> expected = losses_of(folder.path + "/unbroken");
+    REQUIRE(expected.size() == static_cast<std::size_t>(steps));
+
+    const std::uint64_t seed = chosen_seed();
+    const int wanted = from_environment("SMSIM_KILLS", 40);
+    WARN("SMSIM_FAULT_SEED=" << seed);
+    core::Random random(seed);
+    const std::string checkpoints = folder.path + "/broken";
+    int kills = 0, completed = 0;
+    double slowest = 0;
+    while (kills < wanted) {
+        const std::int64_t before = newest(checkpoints);
+        if (before == steps) {
+            CHECK(losses_of(checkpoints) == expected);
+            ++completed;
+            fs::remove_all(checkpoints);
+            continue;
+        }
+        std::vector<Process> ranks = start_ranks(with(checkpoints, before > 0), 2, folder.path);
+        std::this_thread::sleep_for(std::chrono::microseconds(random.below(300000)));
+        const std::size_t victim = random.below(2), other = 1 - victim;
+        ::kill(ranks[victim].id, SIGKILL);
+        const Clock::time_point killed = Clock::now();
+        REQUIRE(wait_for_all(ranks, std::chrono::seconds(20)));
+        const double seconds = std::chrono::duration<double>(Clock::now() - killed).count();
+        CHECK(newest(checkpoints) >= before);
+        if (!ranks[victim].was_killed()) continue;  // it had come to its end
+        ++kills;
+        if (ranks[other].code() == 0) continue;     // only the goodbye was missing
+        slowest = std::max(slowest, seconds);
+        INFO("kill " << kills << " of rank " << victim << " after " << seconds << " s; rank " << other << " said: " << content_of(ranks[other].out)
+                     << content_of(ranks[other].err));
+        CHECK(ranks[other].code() == 4);
+        // The one that is left tells why, whichever it is.
+        const std::string told = content_of(ranks[other].out);
+        CHECK((told.find(fmt::format("rank {} is gone", victim)) != std::string::npos || told.find("rank 0 at 127.0.0.1") != std::string::npos ||
+               told.find("did not report to rank 0") != std::string::npos || told.find("no connection to rank 0") != std::string::npos ||
+               told.find("is gone before the start") != std::string::npos));
+    }
+    if (newest(checkpoints) < steps) {
+        std::vector<Process> last = start_ranks(with(checkpoints, newest(checkpoints) > 0), 2, folder.path);
+        REQUIRE(wait_for_all(last, std::chrono::seconds(60)));
+        CHECK(last[0].code() == 0);
+    }
+    CHECK(losses_of(checkpoints) == expected);
+    WARN(kills << " kills, " << completed + 1 << " trainings completed, slowest end " << slowest << " s after the kill");
+}
+
+TEST_CASE("ranks of mpirun killed at random moments: the job ends and goes on to the same losses") {
+    if (!has_mpirun()) {
+        WARN("skipped: no mpirun on this machine");
+        return;
+    }
+    const Folder folder;
+    const std::string plan = write_plan(folder.path, "plan.toml", "pipeline_parallel = 2");
+    const auto with = [&](const std::string& checkpoints, bool resumes) {
+        std::vector<std::string> arguments = mpirun;
+        for (const std::string& argument : {smexec, plan, std::string("--no-compare"), std::string("--json"), std::string("--every"), std::string("5"),
+                                            std::string("--checkpoint"), checkpoints})
+            arguments.push_back(argument);
+        if (resumes) arguments.push_back("--resume");
+        return arguments;
+    };
+    std::vector<Process> unbroken = {start(with(folder.path + "/unbroken", false), {}, folder.path + "/mpirun")};
+    REQUIRE(wait_for_all(unbroken, std::chrono::seconds(60)));
+    INFO(content_of(unbroken[0].err));
+    if (content_of(unbroken[0].out).find("this build has no MPI") != std::string::npos) {
+        WARN("skipped: this build has no MPI");
+        return;
+    }
+    REQUIRE(unbroken[0].code() == 0);
+    const std::vector<double> expected = losses_of(folder.path + "/unbroken");
+    const std::uint64_t seed = chosen_seed();
+    WARN("SMSIM_FAULT_SEED=" << seed);
+    core::Random random(seed);
+    const std::string checkpoints = folder.path + "/broken";
+    int kills = 0;
+    for (int attempt = 0; kills < from_environment("SMSIM_MPI_KILLS", 12) && attempt < 100; ++attempt) {
+        const std::int64_t before = newest(checkpoints);
+        if (before == 40) {
+            CHECK(losses_of(checkpoints) == expected);
+            fs::remove_all(checkpoints);
+            continue;
+        }
+        std::vector<Process> job = {start(with(checkpoints, before > 0), {}, folder.path + "/mpirun")};
+        std::vector<pid_t> ranks;
+        for (const Clock::time_point begin = Clock::now(); ranks.size() < 2 && Clock::now() - begin < std::chrono::seconds(10);) {
+            ranks = children_of(job[0].id);
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(random.below(400000)));
+        if (ranks.size() == 2 && ::kill(ranks[random.below(2)], SIGKILL) == 0) ++kills;
+        REQUIRE(wait_for_all(job, std::chrono::seconds(30)));
+        CHECK(newest(checkpoints) >= before);
+        if (job[0].code() != 0) CHECK_FALSE(content_of(job[0].err).empty());  // mpirun names the signal
+    }
+    if (newest(checkpoints) < 40) {
+        std::vector<Process> last = {start(with(checkpoints, newest(checkpoints) > 0), {}, folder.path + "/mpirun")};
+        REQUIRE(wait_for_all(last, std::chrono::seconds(60)));
+        CHECK(last[0].code() == 0);
+    }
+    CHECK(losses_of(checkpoints) == expected);
+    WARN(kills << " kills under mpirun");
+}
+
+TEST_CASE("ranks that would run different Programs are told apart before the start, by one of them") {
+    const Folder folder;
+    const std::string plan = write_plan(folder.path, "a.toml", "pipeline_parallel = 2"), other = write_plan(folder.path, "b.toml", "data_parallel = 2"),
+                      wider = write_plan(folder.path, "c.toml", "pipeline_parallel = 2", "hidden = 32");
+    const auto command = [&](const std::string& path) { return std::vector<std::string>{smexec, path, "--no-compare"}; };
+    std::string words;
+    std::vector<std::string> second;
+    SECTION("another plan") {
+        second = command(other);
+        words = "program ";
+    }
+    SECTION("another model") {
+        second = command(wider);
+        words = "model ";
+    }
+    SECTION("other steps") {
+        second = command(plan);
+        second.insert(second.end(), {"--steps", "7"});
+        words = "steps 7 instead of 40";
+    }
+    SECTION("no plan") {
+        second = command(folder.path + "/nothing.toml");
+        words = "nothing.toml";
+    }
+    const Clock::time_point begin = Clock::now();
+    std::vector<Process> ranks = start_ranks(command(plan), 2, folder.path, {{}, second});
+    REQUIRE(wait_for_all(ranks, std::chrono::seconds(30)));
+    CHECK(Clock::now() - begin < std::chrono::seconds(15));
+    CHECK(ranks[0].code() == 2);
+    CHECK(ranks[1].code() == 2);
+    const std::string told = content_of(ranks[0].err);
+    INFO(told);
+    CHECK(told.find("rank 1 on ") != std::string::npos);
+    CHECK(told.find(words) != std::string::npos);
+    CHECK(content_of(ranks[1].err).empty());
+    CHECK(content_of(ranks[1].out).empty());
+}
+
+TEST_CASE("a rank that stands still is named with its instruction by those who wait for it") {
+    const Folder folder;
+    const std::string plan = write_plan(folder.path, "plan.toml", "pipeline_parallel = 2");
+    std::vector<Process> ranks = start_ranks({smexec, plan, "--no-compare", "--steps", "1000000", "--time-limit", "1"}, 2, folder.path);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    ::kill(ranks[1].id, SIGSTOP);
+    std::vector<Process> first = {ranks[0]};
+    CHECK(wait_for_all(first, std::chrono::seconds(20)));
+    ::kill(ranks[1].id, SIGCONT);
+    std::vector<Process> second = {ranks[1]};
+    CHECK(wait_for_all(second, std::chrono::seconds(20)));
+    CHECK(first[0].code() == 4);
+    CHECK(second[0].code() == 4);
+    const std::string told = content_of(first[0].err);
+    INFO(told);
+    CHECK(told.find("rank 0 waited 1 s for a message of rank 1") != std::string::npos);
+    CHECK(told.find("rank 0 is at: ") != std::string::npos);
+    CHECK(told.find("rank 1 does not answer") != std::string::npos);
+}
