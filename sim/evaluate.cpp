@@ -12,6 +12,7 @@
 #include "schedule/pipeline/registry.h"
 #include "schedule/verify.h"
 #include "sim/breakdown.h"
+#include "sim/contention.h"
 #include "sim/pricing.h"
 #include "sim/shared_cores.h"
 #include "sim/simulate.h"
@@ -29,7 +30,7 @@ struct Run {
     schedule::Timeline timeline;
     schedule::MemoryTimeline memory_timeline;
     std::shared_ptr<const schedule::Program> program;
-    std::size_t ranks = 0, classes = 0;
+    std::size_t ranks = 0, classes = 0, contended_links = 0;
 };
 
 constexpr core::Bytes ClassMemory::*memory_parts[] = {
@@ -115,8 +116,13 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     simulate_options.has_concurrent_streams = task.cluster.instance.device.has_concurrent_streams;
     simulate_options.keeps_memory_samples = task.options.keeps_timeline;
     simulate_options.blocks_on_transfers = task.blocks_on_transfers;
+    simulate_options.is_folded = task.options.is_folded;
+    Contention contention;
     if (task.costs) {
         priced = price(program, *task.costs);
+        // Where a core does the copying, links are not what ranks wait for.
+        if (simulate_options.has_concurrent_streams && program.plan.layout.ranks() > 1) contention = find_contention(program, task.costs->communication, task.options.is_folded);
+        simulate_options.contention = &contention;
     } else {
         // Without times the order of the lists decides what is held together.
         simulate_options.has_concurrent_streams = false;
@@ -132,7 +138,8 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
 
     Run result;
     result.ranks = program.class_of_rank.size();
-    result.classes = program.classes.size();
+    result.classes = task.options.is_folded ? program.classes.size() : result.ranks;
+    result.contended_links = contention.links;
     for (std::size_t c = 0; c < program.classes.size(); ++c) {
         std::optional<std::size_t> fullest;  // performer of the class
         for (std::size_t p = 0; p < simulation.timeline.class_of.size(); ++p)
@@ -217,8 +224,10 @@ void add_assumptions(Evaluation& evaluation, const Task& task, const Run& result
     if (task.costs) {
         lines.insert(lines.end(), task.costs->compute.assumptions().begin(), task.costs->compute.assumptions().end());
         if (result.ranks > 1)
-            lines.push_back(
-                "collectives and transfers of all ranks at one pipeline coordinate share links with each other, not with those of other pipeline coordinates");
+            lines.push_back(result.contended_links > 0
+                                ? fmt::format("communications that run at the same time share links max-min fairly: {} kind{} of link can be contended by several streams or "
+                                              "pipeline coordinates", result.contended_links, result.contended_links == 1 ? "" : "s")
+                                : std::string("no link is shared by communications of different streams or pipeline coordinates"));
         const cluster::DeviceSpec& device = task.cluster.instance.device;
         if (device.has_concurrent_streams && result.ranks > 1) lines.push_back(fmt::format("compute loses {:.0f} % of the time it shares with collectives of the data-parallel group", 100 * task.options.constants.overlap_loss));
         const int idle = task.cluster.device_count() - plan.layout.ranks();

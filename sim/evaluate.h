@@ -53,6 +53,8 @@ struct EvaluateOptions {
     // Only memory (no pricing, no timeline): for the planner's first filter.
     bool memory_only = false;
     CostConstants constants = {};
+    // One representative for ranks that do the same; else every rank is simulated, and every group and pair has its own flows.
+    bool is_folded = true;
     // Prove every lowered Program before it is simulated. A planner that has proven a schedule once may leave it out.
     bool verifies = true;
 };

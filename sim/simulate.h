@@ -20,6 +20,8 @@ struct Durations {
     std::vector<std::vector<core::Seconds>> of;
 };
 
+struct Contention;
+
 struct SimulateOptions {
     bool has_concurrent_streams = true;  // false: a performer works through its list one instruction after another
     bool is_folded = true;               // one representative per class; false: every rank is a performer of its own
@@ -27,6 +29,8 @@ struct SimulateOptions {
     bool keeps_memory_samples = true;    // else only peaks
     bool tracks_memory = true;
     bool blocks_on_transfers = false;    // a send occupies the compute stream until it ends
+    // Communications that share links while they run (sim/contention.h, found for the same folding); their durations are then how long they take alone. Null: none do.
+    const Contention* contention = nullptr;
 };
 
 struct Simulation {

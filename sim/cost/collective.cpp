@@ -82,23 +82,58 @@ void CommunicationCost::add_rounds(const schedule::CollectiveAlgorithm& algorith
     result.push_back(std::move(candidate));
 }
 
-const std::vector<Candidate>& CommunicationCost::candidates(const Meeting& meeting) {
-    const auto [entry, is_new] = candidates_.try_emplace(meeting);
-    std::vector<Candidate>& result = entry->second;
-    if (!is_new) return result;
-    const Groups instances = groups(meeting);
+std::vector<Candidate> CommunicationCost::ways(const Meeting& meeting, const Groups& groups) {
+    std::vector<Candidate> result;
     const bool uses_nccl = has_nccl(cluster_.instance.device);
-    if (uses_nccl) result = nccl_candidates(cluster_, collective_network_, meeting.kind, instances);
+    if (uses_nccl) result = nccl_candidates(cluster_, collective_network_, meeting.kind, groups);
     // Algorithms beyond NCCL's, when a plan names them; and everything where there is no NCCL. A ring in rounds of explicit transfers is quadratic in the group, so large
     // groups take no other algorithm than NCCL's.
     constexpr int largest_group_in_rounds = 512;
     for (const schedule::CollectiveAlgorithm& algorithm : schedule::collective_algorithms()) {
         const bool is_known = std::any_of(result.begin(), result.end(), [&](const Candidate& candidate) { return candidate.algorithm == algorithm.name; });
-        if (is_known || instances.size() > largest_group_in_rounds || (uses_nccl && plan_.collective != algorithm.name)) continue;
-        add_rounds(algorithm, meeting, instances, result);
+        if (is_known || groups.size() > largest_group_in_rounds || (uses_nccl && plan_.collective != algorithm.name)) continue;
+        add_rounds(algorithm, meeting, groups, result);
     }
     core::require(!result.empty(), "every collective can be carried out in some way");
     return result;
+}
+
+const std::vector<Candidate>& CommunicationCost::candidates(const Meeting& meeting) {
+    const auto [entry, is_new] = candidates_.try_emplace(meeting);
+    if (is_new) entry->second = ways(meeting, groups(meeting));
+    return entry->second;
+}
+
+const Candidate& CommunicationCost::choice_of(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int rank, const std::vector<std::int32_t>& tied_ranks) {
+    const schedule::RankCoordinates at = coordinates_of(plan_.layout, rank);
+    const Meeting meeting{kind, group, at.pipeline, tied_ranks};
+    const Candidate& chosen = choose(meeting, bytes);
+    const auto [entry, is_new] = own_candidates_.try_emplace(std::pair(meeting, leader(group, rank, tied_ranks)));
+    if (is_new) {
+        Groups own;
+        std::vector<std::int32_t>& devices = own.devices.emplace_back();
+        for (int member : members(meeting, at)) devices.push_back(device_of(member));
+        entry->second = ways(meeting, own);
+    }
+    for (const Candidate& candidate : entry->second)
+        if (candidate.algorithm == chosen.algorithm && candidate.protocol == chosen.protocol) return candidate;
+    return entry->second.front();
+}
+
+const CommunicationCost::Transfer& CommunicationCost::transfer_of(int rank, int to) {
+    const auto [entry, is_new] = own_transfers_.try_emplace(std::pair(rank, to));
+    if (is_new) {
+        schedule::RankCoordinates at = coordinates_of(plan_.layout, rank);
+        at.pipeline = to;
+        const Flow flow{device_of(rank), device_of(rank_of(plan_.layout, at)), 1.0};
+        entry->second = {transfer_network_.price({&flow, 1}), transfer_network_.links({&flow, 1})};
+    }
+    return entry->second;
+}
+
+int CommunicationCost::leader(schedule::GroupKind group, int rank, const std::vector<std::int32_t>& tied_ranks) const {
+    const std::vector<int> ranks = members({CollectiveKind::all_reduce, group, 0, tied_ranks}, coordinates_of(plan_.layout, rank));
+    return *std::min_element(ranks.begin(), ranks.end());
 }
 
 const Candidate& CommunicationCost::choose(const Meeting& meeting, core::Bytes bytes) {

@@ -46,6 +46,12 @@ public:
         std::vector<LinkShare> links;
     };
     const Transfer& transfer_between(int from, int to);
+    // The same of one rank's own group, alone: with the algorithm that choice() takes.
+    const Candidate& choice_of(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int rank,
+                               const std::vector<std::int32_t>& tied_ranks = {});
+    const Transfer& transfer_of(int rank, int to);
+    // The lowest rank of the group that `rank` belongs to.
+    int leader(schedule::GroupKind group, int rank, const std::vector<std::int32_t>& tied_ranks = {}) const;
     // Of `bytes` handed to transfer(), those each rank sends itself.
     core::Bytes sent(core::Bytes bytes, schedule::PayloadKind payload) const;
     std::size_t link_count() const { return transfer_network_.link_count(); }
@@ -70,6 +76,7 @@ private:
     Groups groups(const Meeting& meeting) const;
     const std::vector<Candidate>& candidates(const Meeting& meeting);
     void add_rounds(const schedule::CollectiveAlgorithm& algorithm, const Meeting& meeting, const Groups& groups, std::vector<Candidate>& result);
+    std::vector<Candidate> ways(const Meeting& meeting, const Groups& groups);
     const Candidate& choose(const Meeting& meeting, core::Bytes bytes);
 
     const schedule::Plan& plan_;
@@ -78,7 +85,8 @@ private:
     Network collective_network_, transfer_network_;
     std::map<Meeting, std::vector<Candidate>> candidates_;
     std::map<std::pair<Meeting, double>, core::Seconds> prices_;  // by bytes
-    std::map<std::pair<int, int>, Transfer> transfers_;
+    std::map<std::pair<int, int>, Transfer> transfers_, own_transfers_;
+    std::map<std::pair<Meeting, int>, std::vector<Candidate>> own_candidates_;  // by lowest rank of the group
 };
 
 }  // namespace sim
