@@ -114,6 +114,17 @@ std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int proces
     return job;
 }
 
+std::string too_large(const ExecutionJob& job) {
+    core::Bytes held;
+    for (const std::int32_t c : job.program.class_of_rank)
+        for (const schedule::Buffer& buffer : job.program.classes[static_cast<std::size_t>(c)].buffers)
+            if (buffer.is_persistent) held += buffer.bytes;
+    const core::Bytes memory = job.here.instance.host_memory * static_cast<double>(job.here.nodes);
+    if (held <= memory) return {};
+    return fmt::format("parameters, gradients and optimizer state of {} ranks take {}, {} has {}", job.program.class_of_rank.size(), core::format(held),
+                       job.here.nodes == 1 ? "this machine" : fmt::format("the cluster of {} machines", job.here.nodes), core::format(memory));
+}
+
 bool agree(exec::process::World& world, const std::optional<ExecutionJob>& job, core::Diagnostics& diagnostics) {
     exec::process::ProcessCommunicator& communicator = world.communicator();
     const std::string own = job ? "+" + identity_of(*job) : "-" + core::format(diagnostics);

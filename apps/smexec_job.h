@@ -32,6 +32,9 @@ struct ExecutionJob {
 // Reads and checks everything a rank needs. `processes`: how many the launcher started; 0 = ranks are threads.
 std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int processes, core::Diagnostics& diagnostics);
 
+// Why the state of all ranks cannot lie in the memory of the machines that run them, or empty. Asked before anything is allocated.
+std::string too_large(const ExecutionJob& job);
+
 // Every rank calls, whether its job could be read or not. True when all ranks are about to run the same Program; otherwise rank 0's diagnostics say who differs.
 bool agree(exec::process::World& world, const std::optional<ExecutionJob>& job, core::Diagnostics& diagnostics);
 

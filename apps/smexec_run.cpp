@@ -87,7 +87,10 @@ int execute(const ExecutionRequest& request, World* world, std::ostream& out, st
 
     std::optional<sim::Evaluation> predicted;
     int obstacle = good;
-    if (is_first && request.compares) {
+    if (const std::string excess = is_first ? too_large(*job) : std::string(); !excess.empty()) {
+        err << "does not fit: " << excess << '\n';
+        obstacle = no_plan;
+    } else if (is_first && request.compares) {
         predicted = predict(*job, diagnostics);
         if (!predicted) {
             obstacle = show(diagnostics, request.as_json, out, err);

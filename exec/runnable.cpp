@@ -3,22 +3,22 @@
 
 #include <fmt/core.h>
 
+#include "exec/cpu/backend.h"
 #include "exec/cpu/operators.h"
+#include "exec/cpu/rounded_operators.h"
 #include "exec/run.h"
 
 namespace exec {
 
 void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, core::Diagnostics& diagnostics) {
     const auto refuse = [&](const char* key, std::string message, std::string hint) { diagnostics.error({}, key, std::move(message), std::move(hint)); };
-    if (plan.precision.compute != core::DataType::fp32 || plan.precision.parameters != core::DataType::fp32 || plan.precision.gradients != core::DataType::fp32)
-        refuse("plan.precision", fmt::format("the CPU backend computes in fp32, the plan in {}", core::name_of(plan.precision.compute)),
-               "set precision = \"fp32\"");
-    else if (plan.precision.has_master_parameters)
-        refuse("plan.precision", "the CPU backend keeps no second copy of fp32 parameters", "set precision = \"fp32\"");
+    if (const std::string obstacle = cpu::CpuBackend::obstacle(plan.precision); !obstacle.empty())
+        refuse("plan.precision", obstacle, "set precision = \"fp32\" or \"bf16\"");
     if (plan.optimizer.kind == schedule::OptimizerKind::lamb) refuse("training.optimizer", "the CPU backend has no LAMB", "use sgd, adam or adamw");
     std::set<std::string> obstacles;
     for (const model::Operator& op : graph.operators) {
-        const std::string obstacle = cpu::Operators::obstacle(graph, op);
+        std::string obstacle = cpu::Operators::obstacle(graph, op);
+        if (obstacle.empty() && plan.precision.compute == core::DataType::bf16) obstacle = cpu::RoundedOperators::obstacle(op, plan.cost_context());
         if (!obstacle.empty() && obstacles.insert(obstacle).second)
             refuse("model", fmt::format("the CPU backend has no kernel for {}, which {} of {} needs", obstacle, op.name, graph.name),
                    "it runs GPT, Llama, BERT and convolutional models");

@@ -1,4 +1,5 @@
-// The backend of one rank on a processor: every call is done when it returns, in this thread, on host memory, in fp32.
+// The backend of one rank on a processor: every call is done when it returns, in this thread, on host memory. Arithmetic is in fp32; arrays of a plan in bf16
+// are stored in bf16.
 #pragma once
 
 #include <memory>
@@ -17,7 +18,7 @@ public:
                const std::vector<std::string>& activities);
 
     std::shared_ptr<BlockSource> blocks() override { return blocks_; }
-    const OperatorKernels& operators() const override { return operators_; }
+    const OperatorKernels& operators() const override { return *operators_; }
 
     bool begin_step(std::int64_t step) override;
     void begin(std::uint32_t instruction) override;
@@ -40,6 +41,9 @@ public:
     void add_squares(core::DataType type, const float* gradient, std::int64_t count) override;
     void reduce_squares(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag) override;
 
+    // Why a plan's number formats cannot be run here, or empty.
+    static std::string obstacle(const schedule::Precision& precision);
+
     void add_loss(const float* loss, float weight) override { loss_ += static_cast<double>(*loss) * static_cast<double>(weight); }
     double loss() override { return loss_; }
 
@@ -58,7 +62,7 @@ private:
     const RunOptions& options_;
     Communicator& communicator_;
     const std::vector<std::string>& activities_;
-    const Operators operators_;
+    const std::unique_ptr<const OperatorKernels> operators_;
     const std::shared_ptr<BlockSource> blocks_;
     std::int64_t step_ = 0;
     double loss_ = 0, squares_ = 0;

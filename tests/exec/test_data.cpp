@@ -86,14 +86,14 @@ TEST_CASE("samples do not depend on the plan") {
 TEST_CASE("what the CPU backend does not execute is refused by name") {
     core::Diagnostics diagnostics;
     schedule::Plan plan = tiny::plan();
-    plan.precision = {};
+    plan.precision = {core::DataType::fp16, core::DataType::fp16, core::DataType::fp16, true};
     plan.optimizer.kind = schedule::OptimizerKind::lamb;
     const model::ModelGraph mixture = tiny::model_of(
         "family = 'mixtral'\nhidden = 16\nffn = 24\nlayers = 1\nheads = 4\nkv_heads = 2\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\nexperts = "
         "4\nexperts_per_token = 2");
     exec::check_runnable(plan, mixture, diagnostics);
     const std::string text = core::format(diagnostics);
-    CHECK(text.find("computes in fp32, the plan in bf16") != std::string::npos);
+    CHECK(text.find("computes in fp32 and bf16, the plan in fp16") != std::string::npos);
     CHECK(text.find("no LAMB") != std::string::npos);
     CHECK(text.find("mixture_of_experts") != std::string::npos);
 }

@@ -89,6 +89,10 @@ TEST_CASE("what a run allocates is within a tenth of what was predicted, for eve
         plan.sequence_parallel = GENERATE(false, true);
     }
     SECTION("pipeline") { plan.layout.pipeline = 2; }
+    SECTION("bf16") {
+        plan.precision = {};
+        plan.attention = model::AttentionImplementation::flash;
+    }
     INFO(schedule::name_of(plan.sharding) << ", recompute " << schedule::name_of(plan.recompute) << ", sequence parallel " << plan.sequence_parallel
                                           << ", pipeline " << plan.layout.pipeline);
     const schedule::Program program = tiny::program_of(plan, graph);

@@ -1,1 +1,1 @@
-smexec scenarios/llama2_7b_p4d.toml
+smexec scenarios/bert_large_p3.toml

@@ -1,0 +1,103 @@
+#include "exec/cpu/rounded_operators.h"
+
+#include "exec/cpu/bfloat16.h"
+
+namespace exec::cpu {
+
+using model::OperatorKind;
+
+namespace {
+
+// Nothing to compute: the output is the input's array, or a collective writes it.
+bool is_passive(OperatorKind kind) {
+    return kind == OperatorKind::input || model::is_view(kind) || kind == OperatorKind::parallel_enter || kind == OperatorKind::parallel_exit;
+}
+
+// Extras are statistics in fp32, masks and indices, but for the scaled input of a linear layer.
+bool has_rounded_extra(const model::Operator& op) { return op.kind == OperatorKind::linear && op.attributes.input_scale != 1.0; }
+
+}  // namespace
+
+RoundedOperators::RoundedOperators(const model::ModelGraph& graph, const model::CostContext& context, const schedule::Precision& precision, int tensor_rank,
+                                   std::uint64_t seed)
+    : graph_(graph), context_(context), precision_(precision), operators_(graph, context, tensor_rank, seed) {}
+
+std::string RoundedOperators::obstacle(const model::Operator& op, const model::CostContext& context) {
+    if (op.kind == OperatorKind::attention && context.attention != model::AttentionImplementation::flash) return "attention that keeps its probabilities";
+    return {};
+}
+
+std::int64_t RoundedOperators::elements(model::TensorId tensor) const {
+    const core::DataType type = is_rounded(tensor) ? context_.compute : graph_.tensor(tensor).type;
+    return static_cast<std::int64_t>(model::tensor_bytes(graph_, tensor, context_) / core::size_of(type) + 0.5);
+}
+
+float* RoundedOperators::widen(Array& array, float* stored, std::int64_t count, bool reads) {
+    if (!stored) return nullptr;
+    array.stored = stored;
+    array.wide.resize(static_cast<std::size_t>(count));
+    if (reads) widen_bfloat16(count, reinterpret_cast<const std::uint16_t*>(stored), array.wide.data());
+    return array.wide.data();
+}
+
+void RoundedOperators::round(const Array& array) {
+    if (array.stored) round_to_bfloat16(static_cast<std::int64_t>(array.wide.size()), array.wide.data(), reinterpret_cast<std::uint16_t*>(array.stored));
+}
+
+void RoundedOperators::widen_operands(model::OperatorId id, const Operands& operands, bool is_backward, Wide& wide) const {
+    const model::Operator& op = graph_.op(id);
+    wide.operands = operands;
+    wide.arrays.resize(op.inputs.size() + op.parameters.size());
+    for (std::size_t i = 0; i < op.inputs.size(); ++i)
+        if (is_rounded(op.inputs[i])) wide.operands.inputs[i] = widen(wide.arrays[i], operands.inputs[i], elements(op.inputs[i]), true);
+    if (precision_.parameters == core::DataType::bf16)
+        for (std::size_t p = 0; p < operands.parameters.size(); ++p)
+            wide.operands.parameters[p] =
+                widen(wide.arrays[op.inputs.size() + p], const_cast<float*>(operands.parameters[p]), elements(op.parameters[p]), true);
+    if (is_rounded(op.output)) wide.operands.output = widen(wide.output, operands.output, elements(op.output), is_backward);
+    if (has_rounded_extra(op)) wide.operands.extra = widen(wide.extra, static_cast<float*>(operands.extra), elements(op.inputs[0]), is_backward);
+}
+
+void RoundedOperators::forward(model::OperatorId id, const Operands& operands, const MicroBatchPlace& place) const {
+    if (is_passive(graph_.op(id).kind)) return;
+    Wide wide;
+    widen_operands(id, operands, false, wide);
+    operators_.forward(id, wide.operands, place);
+    round(wide.output);
+    round(wide.extra);
+}
+
+void RoundedOperators::backward_input(model::OperatorId id, const Operands& operands, const float* dy, const std::vector<float*>& dx,
+                                      const MicroBatchPlace& place) const {
+    const model::Operator& op = graph_.op(id);
+    Wide wide;
+    widen_operands(id, operands, true, wide);
+    Array gradient;
+    if (op.kind != OperatorKind::cross_entropy) dy = widen(gradient, const_cast<float*>(dy), elements(op.output), true);
+    std::vector<Array> arrays(dx.size());
+    std::vector<float*> gradients(dx.size());
+    // One tensor read twice has one gradient: its contributions follow each other in one array.
+    for (std::size_t i = 0; i < dx.size(); ++i) {
+        for (std::size_t before = 0; before < i && !gradients[i]; ++before)
+            if (dx[i] && dx[i] == dx[before]) gradients[i] = gradients[before];
+        if (!gradients[i]) gradients[i] = widen(arrays[i], dx[i], elements(op.inputs[i]), true);
+    }
+    operators_.backward_input(id, wide.operands, dy, gradients, place);
+    for (const Array& array : arrays) round(array);
+}
+
+void RoundedOperators::backward_weight(model::OperatorId id, const Operands& operands, const float* dy, const std::vector<float*>& dparameters) const {
+    const model::Operator& op = graph_.op(id);
+    Wide wide;
+    widen_operands(id, operands, true, wide);
+    Array gradient;
+    if (op.kind != OperatorKind::cross_entropy) dy = widen(gradient, const_cast<float*>(dy), elements(op.output), true);
+    std::vector<Array> arrays(dparameters.size());
+    std::vector<float*> gradients = dparameters;
+    if (precision_.gradients == core::DataType::bf16)
+        for (std::size_t p = 0; p < dparameters.size(); ++p) gradients[p] = widen(arrays[p], dparameters[p], elements(op.parameters[p]), true);
+    operators_.backward_weight(id, wide.operands, dy, gradients);
+    for (const Array& array : arrays) round(array);
+}
+
+}  // namespace exec::cpu
