@@ -14,34 +14,45 @@ std::string summary(double objective, double lower_bound, const std::string& uni
 
 std::string list_nodes(const core::Value& nodes) {
     std::string text;
-    for (std::size_t i = 0; i < nodes.size() && i < 12; ++i) text += fmt::format("{}{}", i ? " " : "", nodes.items()[i].integer());
+    for (std::size_t i = 0; i < nodes.size() && i < 12; ++i) {
+        const core::Value& node = nodes.items()[i];
+        text += fmt::format("{}{}", i ? " " : "", node.is_string() ? node.string() : std::to_string(node.integer()));
+    }
     if (nodes.size() > 12) text += fmt::format(" ... ({} nodes)", nodes.size());
     return text;
 }
 
 }  // namespace
 
-PartitionAnswer answer_of(const planner::PlacementProblem& problem, const planner::PlacementResult& result, bool is_contiguous) {
+PartitionAnswer answer_of(const planner::PlacementProblem& problem, const planner::PlacementResult& result, bool is_contiguous, PlacementUnit unit) {
     PartitionAnswer answer;
     answer.is_feasible = result.is_feasible;
     answer.reason = result.reason;
     if (!result.is_feasible) return answer;
-    // Times of this format are milliseconds.
+    const double scale = unit == PlacementUnit::milliseconds ? 1e3 : 1;
+    const char* name = unit == PlacementUnit::milliseconds ? "ms" : "s";
     core::Value& document = answer.document;
-    document["objective"] = result.objective.value * 1e3;
-    document["unit"] = "ms";
+    document["objective"] = result.objective.value * scale;
+    document["unit"] = name;
     document["proven_optimal"] = result.is_proven_optimal;
-    document["lower_bound"] = result.lower_bound.value * 1e3;
+    document["lower_bound"] = result.lower_bound.value * scale;
     core::Value stages = core::Value::array();
+    // Models and costed graphs have loads of any size: milliseconds are easier to read.
     answer.text = summary(result.objective.value * 1e3, result.lower_bound.value * 1e3, "ms", result.is_proven_optimal, is_contiguous);
+    const std::vector<planner::DeviceClass> classes = planner::device_classes(problem);
     for (const planner::PlacedStage& stage : result.stages) {
         core::Value entry, nodes = core::Value::array();
         for (int item : stage.items)
-            for (std::int64_t node : problem.items[static_cast<std::size_t>(item)].nodes) nodes.append(node);
-        answer.text += fmt::format("  {:<11} {:>12.6f} ms  {:>10}  {}\n", stage.is_cpu ? "CPU" : "accelerator", stage.load.value * 1e3, core::format(stage.memory), list_nodes(nodes));
+            for (std::int64_t node : problem.items[static_cast<std::size_t>(item)].nodes) {
+                if (problem.node_names.empty()) nodes.append(node);
+                else nodes.append(planner::node_name(problem, node));
+            }
+        const std::string& device = classes[static_cast<std::size_t>(stage.device_class)].name;
+        answer.text += fmt::format("  {:<11} {:>12.6f} ms  {:>10}  {}\n", stage.is_cpu && device == "cpu" ? "CPU" : device, stage.load.value * 1e3, core::format(stage.memory),
+                                   list_nodes(nodes));
         entry["nodes"] = std::move(nodes);
-        entry["device"] = stage.is_cpu ? "cpu" : "accelerator";
-        entry["load"] = stage.load.value * 1e3;
+        entry["device"] = device;
+        entry["load"] = stage.load.value * scale;
         entry["memory"] = stage.memory.value;
         stages.append(std::move(entry));
     }

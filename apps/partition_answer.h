@@ -17,7 +17,9 @@ struct PartitionAnswer {
     std::string text;
 };
 
-PartitionAnswer answer_of(const planner::PlacementProblem& problem, const planner::PlacementResult& result, bool is_contiguous);
+// The unit of the file's times, in which they are told again.
+enum class PlacementUnit { milliseconds, seconds };
+PartitionAnswer answer_of(const planner::PlacementProblem& problem, const planner::PlacementResult& result, bool is_contiguous, PlacementUnit unit);
 PartitionAnswer answer_of(const planner::ReplicatedProblem& problem, const planner::ReplicatedResult& result);
 PartitionAnswer answer_of(const planner::HierarchicalProblem& problem, const planner::HierarchicalResult& result);
 

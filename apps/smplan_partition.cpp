@@ -3,50 +3,30 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <cctype>
-#include <charconv>
 #include <chrono>
-#include <cmath>
+#include <filesystem>
 #include <ostream>
 
 #include <fmt/core.h>
 
 #include "apps/command.h"
-#include "apps/options.h"
 #include "apps/partition_answer.h"
+#include "apps/partition_options.h"
+#include "apps/partition_report.h"
+#include "cluster/load.h"
 #include "core/document.h"
-#include "planner/hierarchical_placement.h"
-#include "planner/placement.h"
+#include "model/load.h"
+#include "planner/baseline_placement.h"
+#include "planner/reader/costed_graph.h"
 #include "planner/reader/dnn_partitioning.h"
 #include "planner/reader/pipedream.h"
 #include "planner/reader/piper.h"
-#include "planner/replicated_placement.h"
+#include "planner/search_space.h"
+#include "sim/cost/compute.h"
 
 namespace apps {
 
 namespace {
-
-const char* const help =
-    "Usage: smplan partition --graph FILE [--format FORMAT] [--devices K] [--cpus L] [--memory BYTES] [--micro-batches N]\n"
-    "                        [--bandwidth B] [--non-contiguous] [--time-limit S] [--json]\n"
-    "\n"
-    "Places a costed graph on devices so that the largest stage load is least, and proves it: exact search with a lower bound.\n"
-    "\n"
-    "  --graph FILE       the graph with its costs\n"
-    "  --format FORMAT    dnn-partitioning, pipedream or piper (default: by content)\n"
-    "  --devices K        accelerators (default: the file's); pipedream: workers, of several levels of bandwidth innermost first, 4x4\n"
-    "  --cpus L           CPU devices (dnn-partitioning; default: the file's)\n"
-    "  --memory BYTES     of one accelerator, as a number or \"16GiB\" (default: the file's)\n"
-    "  --micro-batches N  in a batch (piper; default: the file's)\n"
-    "  --bandwidth B...   bytes per second, as a number or \"25GiB/s\" (piper; default: the file's; pipedream: one a level, default 1e9)\n"
-    "  --non-contiguous   stages need not be contiguous (dnn-partitioning): local search, with a lower bound\n"
-    "  --time-limit S     stop after S seconds with the best so far and its gap\n"
-    "  --json             one JSON document on stdout\n"
-    "\n"
-    "Exit code 3 when no placement exists, with the reason.\n"
-    "\n"
-    "Example:\n"
-    "  smplan partition --graph bert24_training.json --format dnn-partitioning --devices 6 --cpus 1\n";
 
 double peak_rss_mib() {
     rusage usage{};
@@ -54,182 +34,280 @@ double peak_rss_mib() {
     return static_cast<double>(usage.ru_maxrss) / 1024.0;  // Linux gives KiB
 }
 
-// Lists may also be given as several arguments (`--bandwidth 1e10 1.25e9`): numbers after the first are joined to it.
-std::vector<std::string> with_joined_lists(const std::vector<std::string>& arguments) {
-    std::vector<std::string> joined;
-    for (std::size_t i = 0; i < arguments.size(); ++i) {
-        joined.push_back(arguments[i]);
-        if (arguments[i] != "--bandwidth" && arguments[i] != "--devices") continue;
-        for (bool is_first = true; i + 1 < arguments.size() && !arguments[i + 1].empty() && std::isdigit(static_cast<unsigned char>(arguments[i + 1][0])); is_first = false) {
-            if (is_first) joined.push_back(arguments[++i]);
-            else joined.back() += "," + arguments[++i];
-        }
-    }
-    return joined;
-}
+// A problem of any format whose answer is a PlacementResult, with what only models have.
+struct Placeable {
+    planner::PlacementProblem problem;
+    planner::ModuleTree tree;
+    std::string hash, granularity;
+    std::vector<std::string> assumptions;
+    std::optional<model::ModelGraph> graph;
+    std::optional<planner::ModelPlacement> placement;
+    int devices_per_instance = 0;  // 0: all on one
+    PlacementUnit unit = PlacementUnit::seconds;
+};
 
-// "6", "4x4" or "4,4": workers of each level, innermost first.
-std::vector<int> device_counts(Options& options) {
-    std::vector<int> counts;
-    for (std::string part : options.list("--devices")) {
-        std::replace(part.begin(), part.end(), 'x', ',');
-        for (std::size_t begin = 0; begin <= part.size();) {
-            const std::size_t end = std::min(part.find(',', begin), part.size());
-            int count = 0;
-            const auto [stop, failure] = std::from_chars(part.data() + begin, part.data() + end, count);
-            if (failure != std::errc{} || stop != part.data() + end || count < 0 || count > 10000) {
-                options.error("--devices", fmt::format("--devices = {} is not a number of devices", core::in_quotes(part)), "0 to 10000; of levels, innermost first: 4x4");
-                return {};
-            }
-            counts.push_back(count);
-            begin = end + 1;
-        }
-    }
-    return counts;
-}
+class PartitionCommand {
+public:
+    PartitionCommand(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics, bool as_json)
+        : arguments_(arguments), diagnostics_(diagnostics), as_json_(as_json), request_(read_partition_request(arguments, diagnostics)) {}
 
-std::optional<core::Bytes> memory_option(Options& options) {
-    std::optional<std::string> text = options.text("--memory");
-    if (!text) return std::nullopt;
-    std::optional<core::Bytes> memory = core::parse_bytes(*text);
-    if (!memory) memory = core::parse_bytes(*text + "B");
-    if (!memory || memory->value < 0) options.error("--memory", fmt::format("--memory = {} is not an amount of memory", core::in_quotes(*text)), "bytes as a number, or \"16GiB\"");
-    return memory;
-}
+    const std::string& path() const { return request_.path; }
 
-std::vector<core::BytesPerSecond> bandwidths(Options& options) {
-    std::vector<core::BytesPerSecond> result;
-    for (const std::string& text : options.list("--bandwidth")) {
-        std::optional<core::BytesPerSecond> bandwidth = core::parse_bytes_per_second(text);
-        if (!bandwidth) bandwidth = core::parse_bytes_per_second(text + "B/s");
-        if (!bandwidth || bandwidth->value <= 0) {
-            options.error("--bandwidth", fmt::format("--bandwidth = {} is not a positive rate", core::in_quotes(text)), "bytes per second as a number, or \"25GiB/s\"");
-            continue;
-        }
-        result.push_back(*bandwidth);
+    std::optional<PartitionAnswer> run() {
+        if (diagnostics_.has_errors()) return std::nullopt;
+        if (!find_format()) return std::nullopt;
+        refuse_foreign_options(arguments_, format_ == "toml" ? "toml" : format_, diagnostics_);
+        if (request_.device_counts.size() > 1 && format_ != "pipedream") diagnostics_.error({}, "--devices", "only the pipedream format has levels of devices", "give one number");
+        if (diagnostics_.has_errors()) return std::nullopt;
+        if (format_ == "pipedream") return place_pipedream();
+        if (format_ == "piper") return place_piper();
+        std::optional<Placeable> placeable = format_ == "model" ? read_model() : format_ == "toml" ? read_costed() : read_dnn();
+        if (!placeable || diagnostics_.has_errors()) return std::nullopt;
+        return place(*placeable);
     }
-    return result;
-}
 
-// One bandwidth for all levels, or one a level. A single count for several bandwidths is divided evenly: 16 workers of two levels are 4 x 4.
-std::vector<planner::BandwidthLevel> bandwidth_levels(Options& options, std::vector<int> counts, std::vector<core::BytesPerSecond> rates) {
-    // The default of PipeDream's optimizer (--network_bandwidths).
-    if (rates.empty()) rates.push_back(core::BytesPerSecond(1e9));
-    if (counts.size() == 1 && rates.size() > 1) {
-        const int each = static_cast<int>(std::lround(std::pow(counts.front(), 1.0 / static_cast<double>(rates.size()))));
-        if (std::lround(std::pow(each, static_cast<double>(rates.size()))) != counts.front()) {
-            options.error("--devices", fmt::format("{} devices cannot be divided evenly over {} levels of bandwidth", counts.front(), rates.size()),
-                          "say how many of each level, innermost first: 8x2");
-            return {};
-        }
-        counts.assign(rates.size(), each);
+private:
+    bool read_text() {
+        if (text_) return true;
+        text_ = core::read_file(request_.path, diagnostics_, {}, "--graph");
+        return text_.has_value();
     }
-    if (rates.size() == 1) rates.resize(counts.size(), rates.front());
-    if (rates.size() != counts.size()) {
-        options.error("--bandwidth", fmt::format("{} levels of devices, {} bandwidths", counts.size(), rates.size()), "give one bandwidth a level, innermost first");
+    // dnn-partitioning, pipedream, piper, toml (a costed graph) or model.
+    bool find_format() {
+        format_ = request_.format;
+        const bool is_model_file = request_.path.ends_with(".onnx") || !std::filesystem::is_regular_file(request_.path);
+        if (format_ == "onnx" || (format_.empty() && is_model_file && !std::filesystem::path(request_.path).has_extension()) || (format_.empty() && request_.path.ends_with(".onnx"))) {
+            format_ = "model";
+            return true;
+        }
+        if (!read_text()) return false;
+        if (format_ == "toml" || (format_.empty() && request_.path.ends_with(".toml"))) {
+            document_ = core::parse_toml(*text_, request_.path, diagnostics_);
+            if (!document_) return false;
+            format_ = document_->find("node") ? "toml" : "model";
+            return true;
+        }
+        if (format_.empty() && planner::looks_like_pipedream(*text_)) format_ = "pipedream";
+        if (format_ == "pipedream") return true;
+        // Graphs are read as JSON whatever the file is called.
+        document_ = core::parse_json(*text_, request_.path, diagnostics_);
+        if (!document_) return false;
+        if (format_.empty()) format_ = document_->find("mbsInBatch") ? "piper" : document_->find("model_type") ? "model" : "dnn-partitioning";
+        return true;
+    }
+
+    std::optional<PartitionAnswer> place_pipedream() {
+        std::optional<planner::HierarchicalProblem> problem = planner::read_pipedream(*text_, request_.path, diagnostics_);
+        std::vector<planner::BandwidthLevel> levels = bandwidth_levels(request_, diagnostics_);
+        if (!problem || diagnostics_.has_errors()) return std::nullopt;
+        problem->levels = std::move(levels);
+        if (request_.memory) problem->memory_limit = *request_.memory;
+        return answer_of(*problem, planner::place_hierarchical(*problem, {.time_limit = request_.time_limit}));
+    }
+
+    std::optional<PartitionAnswer> place_piper() {
+        std::optional<planner::ReplicatedProblem> problem = planner::read_piper(*document_, diagnostics_);
+        if (!request_.device_counts.empty() && request_.device_counts.front() < 1) diagnostics_.error({}, "--devices", "--devices must be at least 1");
+        if (!problem || diagnostics_.has_errors()) return std::nullopt;
+        if (!request_.device_counts.empty()) problem->devices = request_.device_counts.front();
+        if (request_.memory) problem->memory_limit = *request_.memory;
+        if (request_.micro_batches) problem->micro_batches = *request_.micro_batches;
+        if (!request_.bandwidths.empty()) problem->bandwidth = request_.bandwidths.front();
+        planner::ReplicatedOptions search;
+        search.time_limit = request_.time_limit;
+        return answer_of(*problem, planner::place_replicated(*problem, search));
+    }
+
+    std::optional<Placeable> read_dnn() {
+        std::optional<planner::PlacementProblem> problem = planner::read_dnn_partitioning(*document_, diagnostics_);
+        if (!problem) return std::nullopt;
+        return placeable_of(std::move(*problem), PlacementUnit::milliseconds);
+    }
+    std::optional<Placeable> read_costed() {
+        planner::CostedGraphOverrides overrides;
+        if (!request_.bandwidths.empty()) overrides.bandwidth = request_.bandwidths.front();
+        std::optional<planner::PlacementProblem> problem = planner::read_costed_graph(*document_, diagnostics_, overrides);
+        if (!problem) return std::nullopt;
+        for (const char* kind : {"--devices", "--cpus", "--memory"})
+            if (!problem->devices.empty() && ((kind == std::string("--devices") && !request_.device_counts.empty()) || (kind == std::string("--cpus") && request_.cpus) ||
+                                              (kind == std::string("--memory") && request_.memory)))
+                diagnostics_.error({}, kind, fmt::format("{} has no meaning where the graph lists its devices", kind), "change the [[device]] tables");
+        return placeable_of(std::move(*problem), PlacementUnit::seconds);
+    }
+    std::optional<Placeable> placeable_of(planner::PlacementProblem problem, PlacementUnit unit) {
+        Placeable result;
+        result.unit = unit;
+        if (!request_.device_counts.empty()) problem.accelerators = request_.device_counts.front();
+        if (request_.cpus) problem.cpus = *request_.cpus;
+        if (request_.memory) problem.memory_limit = *request_.memory;
+        if (request_.micro_batches) problem.micro_batches = *request_.micro_batches;
+        result.hash = planner::hash_of(problem);
+        result.tree = planner::flat_tree(problem);
+        result.problem = std::move(problem);
+        return result;
+    }
+
+    std::optional<Placeable> read_model() {
+        model::LoadOptions load;
+        load.sequence_length = request_.sequence_length;
+        load.allow_unknown = request_.allow_unknown;
+        Placeable result;
+        result.graph = model::load_model(request_.path, load, diagnostics_, {}, "--graph");
+        const std::optional<cluster::InstanceType> instance = cluster::load_instance(request_.target, diagnostics_, {}, "--target");
+        if (!result.graph || !instance) return std::nullopt;
+        const int devices = request_.device_counts.empty() ? instance->devices : request_.device_counts.front();
+        if (devices < 1) {
+            diagnostics_.error({}, "--devices", "--devices must be at least 1");
+            return std::nullopt;
+        }
+        cluster::Cluster cluster;
+        cluster.instance = *instance;
+        cluster.nodes = (devices + instance->devices - 1) / instance->devices;
+        schedule::Plan plan = planner::default_plan(instance->device);
+        plan.micro_batch = request_.micro_batch;
+        plan.micro_batches = request_.micro_batches.value_or(1);
+        // The base plan whose kernels the device has: flash attention, else fused softmax, else plain.
+        for (model::AttentionImplementation attention : {plan.attention, model::AttentionImplementation::fused_softmax, model::AttentionImplementation::unfused}) {
+            plan.attention = attention;
+            core::Diagnostics problems;
+            if (sim::ComputeCost::make(*result.graph, instance->device, plan, problems)) break;
+        }
+        const planner::TiedParameters tied = request_.tied.value_or(request_.is_contiguous ? planner::TiedParameters::copied : planner::TiedParameters::together);
+        result.placement = planner::model_placement(*result.graph, cluster, plan, devices, request_.granularity, tied, diagnostics_);
+        if (!result.placement) return std::nullopt;
+        result.problem = result.placement->problem;
+        if (request_.memory) result.problem.memory_limit = *request_.memory;
+        result.tree = planner::module_tree(*result.graph, *result.placement);
+        result.assumptions = result.graph->assumptions;
+        result.assumptions.insert(result.assumptions.end(), result.placement->assumptions.begin(), result.placement->assumptions.end());
+        result.assumptions.push_back(fmt::format("{} compute on {}, {} with fp32 state", core::name_of(plan.precision.compute), instance->name, schedule::name_of(plan.optimizer.kind)));
+        result.hash = model::hash_of(*result.graph);
+        result.granularity = request_.granularity == planner::Granularity::unit ? "unit" : request_.granularity == planner::Granularity::module ? "module" : "operator";
+        result.devices_per_instance = instance->devices;
+        return result;
+    }
+
+    std::vector<planner::PlacedStage> baseline(const Placeable& placeable) const {
+        switch (request_.algorithm) {
+            case PartitionAlgorithm::smp_tree: return planner::place_smp_tree(placeable.problem, placeable.tree, request_.memory_weight.value_or(0.8));
+            case PartitionAlgorithm::chain: return planner::place_chain(placeable.problem);
+            case PartitionAlgorithm::multilevel: return planner::place_multilevel(placeable.problem);
+            case PartitionAlgorithm::exact: break;
+        }
         return {};
     }
-    std::vector<planner::BandwidthLevel> levels;
-    for (std::size_t i = 0; i < counts.size(); ++i) levels.push_back({counts[i], rates[i]});
-    return levels;
-}
+
+    planner::PlacementResult solve(const Placeable& placeable) {
+        const planner::PlacementOptions options{.time_limit = request_.time_limit, .threads = 0, .progress = progress_bar(as_json_)};
+        planner::PlacementResult result;
+        if (request_.algorithm != PartitionAlgorithm::exact) {
+            result.stages = baseline(placeable);
+            result.is_feasible = planner::is_valid_placement(placeable.problem, result.stages);
+            result.reason = "the baseline's stages do not respect memory or order";
+        } else if (request_.memory_weight) {
+            const planner::PlacementProblem weighed = planner::weighed(placeable.problem, *request_.memory_weight);
+            result = request_.is_contiguous ? planner::place_contiguous(weighed, options) : planner::place_anywhere(weighed, options);
+            for (planner::PlacedStage& stage : result.stages) stage = planner::stage_of(placeable.problem, stage.items, stage.device_class);
+            planner::settle_memory(placeable.problem, result.stages);
+            weighed_objective_ = result.objective.value;
+            result.is_proven_optimal = false;  // of the weighed objective, which is told beside
+        } else {
+            result = request_.is_contiguous ? planner::place_contiguous(placeable.problem, options) : planner::place_anywhere(placeable.problem, options);
+        }
+        if (result.is_feasible && (request_.algorithm != PartitionAlgorithm::exact || request_.memory_weight)) {
+            result.objective = planner::largest_load(placeable.problem, result.stages);
+            result.lower_bound = std::min(result.objective, planner::placement_lower_bound(placeable.problem));
+        }
+        clear_progress_bar(as_json_);
+        return result;
+    }
+
+    std::optional<PartitionAnswer> place(Placeable& placeable) {
+        planner::PlacementResult result;
+        if (request_.load) {
+            const std::optional<schedule::PartitionFile> file = schedule::load_partition_file(*request_.load, diagnostics_, {}, "--load-partition");
+            if (!file) return std::nullopt;
+            std::optional<planner::PlacementResult> loaded = apply_decision(*file, *request_.load, placeable.hash, request_.default_partition, placeable.problem, diagnostics_);
+            if (!loaded) return std::nullopt;
+            result = std::move(*loaded);
+        } else {
+            result = solve(placeable);
+        }
+        PartitionAnswer answer = answer_of(placeable.problem, result, request_.is_contiguous, placeable.unit);
+        if (!result.is_feasible) return answer;
+        if (weighed_objective_) answer.document["weighed_objective"] = *weighed_objective_;
+        add_cut_report(placeable.problem, result, request_.devices_per_instance.value_or(placeable.devices_per_instance), answer);
+        answer.document["graph_hash"] = placeable.hash;
+        if (placeable.graph) {
+            const std::vector<std::int32_t> first = planner::first_units_of(*placeable.graph, *placeable.placement, result.stages);
+            if (!first.empty()) answer.document["first_units"] = first;
+            core::Value assumptions = core::Value::array();
+            for (const std::string& assumption : placeable.assumptions) {
+                assumptions.append(assumption);
+                answer.text += "  assumed: " + assumption + "\n";
+            }
+            answer.document["assumptions"] = std::move(assumptions);
+        }
+        if (request_.out) save(placeable, result, answer);
+        write_pictures(placeable.problem, result, request_.path, request_.dot, request_.svg);
+        return answer;
+    }
+
+    void save(const Placeable& placeable, const planner::PlacementResult& result, PartitionAnswer& answer) {
+        schedule::PartitionFile file = decision_of(placeable.problem, result);
+        file.graph = request_.path;
+        file.graph_hash = placeable.hash;
+        file.granularity = placeable.granularity;
+        file.algorithm = request_.algorithm == PartitionAlgorithm::smp_tree     ? "smp_tree"
+                         : request_.algorithm == PartitionAlgorithm::chain      ? "chain"
+                         : request_.algorithm == PartitionAlgorithm::multilevel ? "multilevel"
+                                                                                : "exact";
+        const double scale = placeable.unit == PlacementUnit::milliseconds ? 1e3 : 1;
+        file.objective = result.objective.value * scale;
+        file.lower_bound = result.lower_bound.value * scale;
+        file.unit = placeable.unit == PlacementUnit::milliseconds ? "ms" : "s";
+        if (placeable.graph) file.first_units = planner::first_units_of(*placeable.graph, *placeable.placement, result.stages);
+        core::write_file_atomically(*request_.out, schedule::write_partition_file(file));
+        answer.text += fmt::format("  saved to {}{}\n", *request_.out, file.first_units.empty() && placeable.graph ? " (stages are not whole units: smsim and smexec cannot run it)" : "");
+    }
+
+    const std::vector<std::string>& arguments_;
+    core::Diagnostics& diagnostics_;
+    bool as_json_;
+    PartitionRequest request_;
+    std::string format_;
+    std::optional<std::string> text_;
+    std::optional<core::Value> document_;
+    std::optional<double> weighed_objective_;
+};
 
 }  // namespace
 
 int run_partition_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
     const auto begin = std::chrono::steady_clock::now();
     const bool as_json = wants_json(arguments);
-    core::Diagnostics diagnostics;
-    Options options(with_joined_lists(arguments),
-                    {.with_value = {"--graph", "--format", "--devices", "--cpus", "--memory", "--micro-batches", "--bandwidth", "--time-limit"},
-                     .flags = {"--json", "--help", "--non-contiguous"}},
-                    diagnostics);
-    if (options.has("--help")) {
-        out << help;
+    if (std::find(arguments.begin(), arguments.end(), "--help") != arguments.end()) {
+        out << partition_help;
         return good;
     }
-    for (const std::string& stray : options.positional()) options.error("", fmt::format("unexpected argument {}", core::in_quotes(stray)), "the graph is given with --graph FILE");
-    std::optional<std::string> path = options.text("--graph");
-    if (!path) options.error("--graph", "--graph FILE is missing");
-    std::string format = options.choice("--format", {"dnn-partitioning", "pipedream", "piper"}).value_or("");
-    std::optional<std::int64_t> cpus = options.integer("--cpus", 0, 10000), micro_batches = options.integer("--micro-batches", 1, 1 << 20);
-    std::optional<double> time_limit = options.real("--time-limit", 0, 1e7);
-    const std::optional<core::Bytes> memory = memory_option(options);
-    const std::vector<core::BytesPerSecond> rates = bandwidths(options);
-    const std::vector<int> counts = device_counts(options);
-    if (counts.size() > 1 && format != "pipedream" && !format.empty())
-        options.error("--devices", "only the pipedream format has levels of devices", "give one number");
-    std::optional<std::string> text = path ? core::read_file(*path, diagnostics, {}, "--graph") : std::nullopt;
-    if (diagnostics.has_errors() || !text) return show(diagnostics, as_json, out, err);
-    std::optional<core::Value> document;
-    if (format.empty()) {
-        if (planner::looks_like_pipedream(*text)) format = "pipedream";
-        else if ((document = core::parse_json(*text, *path, diagnostics))) format = document->find("mbsInBatch") ? "piper" : "dnn-partitioning";
-        else return show(diagnostics, as_json, out, err);
-    }
-    std::optional<std::int64_t> devices;
-    if (!counts.empty()) devices = counts.front();
-    std::optional<core::BytesPerSecond> bandwidth;
-    if (!rates.empty()) bandwidth = rates.front();
-    if (format == "piper") {
-        for (const char* name : {"--cpus", "--non-contiguous"})
-            if (options.has(name)) options.error(name, fmt::format("{} has no meaning for the piper format", name), "leave it out");
-        if (devices && *devices < 1) options.error("--devices", "--devices must be at least 1");
-    } else if (format == "pipedream") {
-        for (const char* name : {"--cpus", "--non-contiguous", "--micro-batches"})
-            if (options.has(name)) options.error(name, fmt::format("{} has no meaning for the pipedream format", name), "leave it out");
-        if (counts.empty()) options.error("--devices", "--devices is missing: a profile does not say on how many workers", "e.g. 4, or 4x4 (levels, innermost first)");
-        if (std::count(counts.begin(), counts.end(), 0)) options.error("--devices", "--devices must be at least 1");
-    } else {
-        for (const char* name : {"--micro-batches", "--bandwidth"})
-            if (options.has(name)) options.error(name, fmt::format("{} has no meaning for the dnn-partitioning format: its edges carry times", name), "leave it out");
-    }
-    std::vector<planner::BandwidthLevel> levels = format == "pipedream" ? bandwidth_levels(options, counts, rates) : std::vector<planner::BandwidthLevel>();
-    if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
-    // Graphs are read as JSON whatever the file is called.
-    if (format != "pipedream" && !document && !(document = core::parse_json(*text, *path, diagnostics))) return show(diagnostics, as_json, out, err);
-
-    PartitionAnswer answer;
-    core::Seconds limit(time_limit.value_or(1e9));
-    if (format == "pipedream") {
-        std::optional<planner::HierarchicalProblem> problem = planner::read_pipedream(*text, *path, diagnostics);
-        if (!problem) return show(diagnostics, as_json, out, err);
-        problem->levels = std::move(levels);
-        if (memory) problem->memory_limit = *memory;
-        answer = answer_of(*problem, planner::place_hierarchical(*problem, {.time_limit = limit}));
-    } else if (format == "piper") {
-        std::optional<planner::ReplicatedProblem> problem = planner::read_piper(*document, diagnostics);
-        if (!problem) return show(diagnostics, as_json, out, err);
-        if (devices) problem->devices = static_cast<int>(*devices);
-        if (memory) problem->memory_limit = *memory;
-        if (micro_batches) problem->micro_batches = static_cast<int>(*micro_batches);
-        if (bandwidth) problem->bandwidth = *bandwidth;
-        planner::ReplicatedOptions search;
-        search.time_limit = limit;
-        answer = answer_of(*problem, planner::place_replicated(*problem, search));
-    } else {
-        std::optional<planner::PlacementProblem> problem = planner::read_dnn_partitioning(*document, diagnostics);
-        if (!problem) return show(diagnostics, as_json, out, err);
-        if (devices) problem->accelerators = static_cast<int>(*devices);
-        if (cpus) problem->cpus = static_cast<int>(*cpus);
-        if (memory) problem->memory_limit = *memory;
-        const bool is_contiguous = !options.has("--non-contiguous");
-        answer = answer_of(*problem, is_contiguous ? planner::place_contiguous(*problem, {.time_limit = limit}) : planner::place_anywhere(*problem, {.time_limit = limit}), is_contiguous);
-    }
-    if (!answer.is_feasible) {
+    core::Diagnostics diagnostics;
+    PartitionCommand command(arguments, diagnostics, as_json);
+    std::optional<PartitionAnswer> answer = command.run();
+    if (!answer || diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
+    if (!answer->is_feasible) {
         core::Diagnostics reason;
-        reason.error({.file = *path}, "--devices", "no placement: " + answer.reason, "more or larger devices (--devices, --memory), or a CPU (--cpus)");
+        reason.error({.file = command.path()}, "--devices", "no placement: " + answer->reason, "more or larger devices (--devices, --memory), or a CPU (--cpus)");
         show(reason, as_json, out, err);
         return no_plan;
     }
     double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (as_json) {
-        answer.document["seconds"] = seconds;
-        answer.document["peak_rss_mib"] = peak_rss_mib();
-        out << core::to_json(answer.document) << '\n';
+        answer->document["seconds"] = seconds;
+        answer->document["peak_rss_mib"] = peak_rss_mib();
+        out << core::to_json(answer->document) << '\n';
     } else {
         show(diagnostics, false, out, err);
-        out << answer.text << fmt::format("{:.3f} s, {:.0f} MiB\n", seconds, peak_rss_mib());
+        out << answer->text << fmt::format("{:.3f} s, {:.0f} MiB\n", seconds, peak_rss_mib());
     }
     return good;
 }

@@ -51,7 +51,8 @@ PlacementResult solve(const PlacementProblem& problem, std::vector<PlacedStage> 
     const SearchGraph graph(problem);
     // Steps grow fourfold: a pass costs little less below the optimum than above it, so few may fail.
     const double top = std::min(upper, ceiling);
-    double threshold = lower, step = (top - lower) / 64;
+    // Without an incumbent memory binds, not load: one pass without a threshold decides.
+    double threshold = lower, step = std::isinf(upper) ? top : (top - lower) / 64;
     bool is_done = upper <= lower * (1 + 1e-11);
     while (!is_done) {
         threshold = std::min(top, threshold + step);

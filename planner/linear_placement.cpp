@@ -6,6 +6,8 @@
 #include <numeric>
 #include <queue>
 
+#include "planner/baseline_placement.h"
+
 namespace planner {
 
 namespace {
@@ -153,6 +155,16 @@ double place_on_order(const PlacementProblem& problem, const std::vector<DeviceC
 }
 
 }  // namespace
+
+std::vector<PlacedStage> place_chain(const PlacementProblem& problem) {
+    const std::vector<DeviceClass> classes = device_classes(problem);
+    std::vector<int> order(problem.items.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::vector<PlacedStage> stages;
+    place_on_order(problem, classes, Layers(classes), order, stages);
+    settle_memory(problem, stages);
+    return stages;
+}
 
 std::vector<PlacedStage> place_on_orders(const PlacementProblem& problem) {
     std::vector<std::vector<int>> orders;

@@ -1,11 +1,13 @@
 #include "planner/placement.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
+#include "core/random.h"
 
 namespace planner {
 
@@ -18,6 +20,34 @@ std::vector<DeviceClass> device_classes(const PlacementProblem& problem) {
     core::require(classes.size() <= most_device_classes, "a problem has few classes of devices");
     for (DeviceClass& c : classes) c.count = std::min(c.count, static_cast<int>(problem.items.size()));
     return classes;
+}
+
+std::string node_name(const PlacementProblem& problem, std::int64_t node) {
+    if (node >= 0 && node < std::ssize(problem.node_names)) return problem.node_names[static_cast<std::size_t>(node)];
+    return std::to_string(node);
+}
+
+std::string hash_of(const PlacementProblem& problem) {
+    std::uint64_t hash = 0;
+    auto add = [&](std::uint64_t value) { hash = core::mix64(hash ^ value); };
+    auto add_number = [&](double value) { add(std::bit_cast<std::uint64_t>(value)); };
+    for (const PlacementItem& item : problem.items) {
+        for (std::int64_t node : item.nodes) add(static_cast<std::uint64_t>(node));
+        add_number(item.accelerator_time.value);
+        add_number(item.cpu_time.value);
+        add_number(item.memory.value);
+        add_number(item.activations.value);
+        add(item.runs_on_accelerator);
+    }
+    for (auto [before, after] : problem.precedence) add(static_cast<std::uint64_t>(before) << 32 | static_cast<std::uint64_t>(after));
+    for (const Transfer& transfer : problem.transfers) {
+        add(static_cast<std::uint64_t>(transfer.source));
+        for (int d : transfer.destinations) add(static_cast<std::uint64_t>(d) | std::uint64_t{1} << 40);
+        add_number(transfer.time.value);
+    }
+    for (const std::string& name : problem.node_names)
+        for (char c : name) add(static_cast<unsigned char>(c));
+    return fmt::format("{:016x}", hash);
 }
 
 PlacedStage stage_of(const PlacementProblem& problem, std::vector<int> items, int device_class, int in_flight) {
@@ -63,6 +93,23 @@ core::Seconds largest_load(const PlacementProblem& problem, const std::vector<Pl
     }
     core::require(std::all_of(placed.begin(), placed.end(), [](int n) { return n == 1; }), "a placement holds every item exactly once");
     return largest;
+}
+
+PlacementProblem weighed(const PlacementProblem& problem, double memory_weight) {
+    double time = 0, memory = 0;
+    for (const PlacementItem& item : problem.items) {
+        time += item.accelerator_time.value;
+        memory += (item.memory + item.activations).value;
+    }
+    PlacementProblem result = problem;
+    const double per_second = time > 0 ? (1 - memory_weight) / time : 0, per_byte = memory > 0 ? memory_weight / memory : 0;
+    for (PlacementItem& item : result.items) {
+        const double kept = (item.memory + item.activations).value * per_byte;
+        item.accelerator_time = core::Seconds(item.accelerator_time.value * per_second + kept);
+        item.cpu_time = core::Seconds(item.cpu_time.value * per_second + kept);
+    }
+    for (Transfer& transfer : result.transfers) transfer.time = transfer.time * per_second;
+    return result;
 }
 
 std::string placement_obstacle(const PlacementProblem& problem) {

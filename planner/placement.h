@@ -27,6 +27,7 @@ struct Transfer {
     int source = 0;
     std::vector<int> destinations;  // ascending, without `source`
     core::Seconds time;
+    core::Bytes bytes = core::Bytes(0);  // for the cut report; zero where the file says times only
 };
 
 // Devices that are alike.
@@ -49,7 +50,11 @@ struct PlacementProblem {
     std::vector<DeviceClass> devices;  // devices that differ; empty: the three fields above
     // Of a step. Stage s of p keeps the activations of min(micro_batches, p - s) at once (1F1B); 1: memory does not depend on the place in the pipeline.
     int micro_batches = 1;
+    std::vector<std::string> node_names;  // of nodes 0, 1, ...; empty: nodes are told by their numbers
 };
+std::string node_name(const PlacementProblem& problem, std::int64_t node);
+// Of everything that decides a placement but the devices: 16 hexadecimal digits. Saved decisions carry it and are refused for another graph.
+std::string hash_of(const PlacementProblem& problem);
 // The devices of a problem, by class: `devices`, or accelerators (class 0) and CPUs (class 1). Counts never exceed the number of items: more stages there are none.
 std::vector<DeviceClass> device_classes(const PlacementProblem& problem);
 
@@ -89,6 +94,10 @@ PlacedStage stage_of(const PlacementProblem& problem, std::vector<int> items, in
 void settle_memory(const PlacementProblem& problem, std::vector<PlacedStage>& stages);
 // The largest load of a complete placement by the definition above: the checker that every search result passes, and expert splits are judged by.
 core::Seconds largest_load(const PlacementProblem& problem, const std::vector<PlacedStage>& stages);
+
+// SageMaker SMP v1's objective: every load is `memory_weight` times its share of all memory plus (1 - memory_weight) times its share of all time (transfers count
+// as time). Loads of the result are such shares.
+PlacementProblem weighed(const PlacementProblem& problem, double memory_weight);
 
 // A bound no placement can beat, contiguous or not: total work over all devices, and for every heavy item the lightest set of items around it (a minimum cut).
 core::Seconds placement_lower_bound(const PlacementProblem& problem);

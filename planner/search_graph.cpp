@@ -46,22 +46,16 @@ SearchGraph::SearchGraph(const PlacementProblem& problem)
         incidences[static_cast<std::size_t>(transfer.source)].push_back({static_cast<std::int32_t>(e), true});
         for (int d : transfer.destinations) incidences[static_cast<std::size_t>(d)].push_back({static_cast<std::int32_t>(e), false});
     }
-    // Descendants by bit sets, last item first.
-    std::vector<std::uint64_t> below(count * words, 0);
+    // Last item first.
+    below.assign(count * words, 0);
     work_below.assign(count, 0);
-    memory_below.assign(count, 0);
-    has_cpu_only_below.assign(count, 0);
     for (std::size_t i = count; i-- > 0;) {
         std::uint64_t* mine = below.data() + i * words;
         mine[i / 64] |= std::uint64_t{1} << (i % 64);
         for (int s : successors[i])
             for (std::size_t w = 0; w < words; ++w) mine[w] |= below[static_cast<std::size_t>(s) * words + w];
         for (std::size_t j = i; j < count; ++j)
-            if (mine[j / 64] >> (j % 64) & 1) {
-                work_below[i] += work[j];
-                memory_below[i] += memory[j] + activations[j];
-                if (is_cpu_only[j]) has_cpu_only_below[i] = 1;
-            }
+            if (mine[j / 64] >> (j % 64) & 1) work_below[i] += work[j];
     }
     for (std::size_t i = 0; i < count; ++i) {
         everything[i / 64] |= std::uint64_t{1} << (i % 64);

@@ -24,8 +24,9 @@ struct SearchGraph {
     int micro_batches;
     std::size_t count, words;
     std::vector<double> work, cpu_work, memory, activations;
-    std::vector<double> work_below, memory_below;  // of an item and all its descendants; memory with one micro-batch in flight
-    std::vector<char> is_cpu_only, has_cpu_only_below;
+    std::vector<std::uint64_t> below;  // bit sets of `words` each: an item and all its descendants
+    std::vector<double> work_below;    // of those
+    std::vector<char> is_cpu_only;
     std::vector<std::vector<int>> successors;
     std::vector<int> predecessor_count;
     std::vector<std::vector<Incidence>> incidences;

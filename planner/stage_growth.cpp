@@ -1,10 +1,11 @@
 // A stage grows item by item; every superset is visited once (children include one available item and exclude those before it). Two bounds end branches:
 //   * work + transfers that can never again become internal (an end lies in the downset or was excluded) only rises: above the limit the branch ends;
-//   * what is left behind must fit the remaining devices: excluding an item excludes all its descendants, whose work (and memory) must not exceed what the devices
-//     left can do below the limit. Far from the next boundary this forces inclusion, so growth is a straight line there.
+//   * what is left behind must fit the remaining devices: excluding an item excludes all its descendants, and the work (and memory) of all that is excluded so far
+//     must not exceed what the devices left can do below the limit. Far from the next boundary this forces inclusion, so growth is a straight line there.
 #include "planner/stage_growth.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -45,6 +46,21 @@ void StageGrowth::offer(const Sums& sums, double load) {
     }
 }
 
+// Excludes an item with its descendants; false when the devices left cannot take all that is excluded.
+bool StageGrowth::leave_behind(std::size_t item) {
+    const std::uint64_t* below = graph_.below.data() + item * graph_.words;
+    for (std::size_t w = 0; w < graph_.words; ++w)
+        for (std::uint64_t fresh = below[w] & ~behind_[w]; fresh; fresh &= fresh - 1) {
+            const std::size_t i = w * 64 + static_cast<std::size_t>(std::countr_zero(fresh));
+            behind_[w] |= std::uint64_t{1} << (i % 64);
+            behind_log_.push_back(i);
+            behind_work_ += graph_.work[i];
+            behind_memory_ += graph_.memory[i] + graph_.activations[i];
+            is_cpu_only_behind_ = is_cpu_only_behind_ || graph_.is_cpu_only[i];
+        }
+    return behind_work_ <= room_ && behind_memory_ <= memory_room_ && (has_cpu_left_ || !is_cpu_only_behind_);
+}
+
 void StageGrowth::grow(const Sums& sums, std::size_t available_begin, std::size_t available_end) {
     if ((++expanded_ & 1023) == 0 && std::chrono::steady_clock::now() > pass_.deadline) pass_.is_out_of_time = true;
     if (pass_.is_out_of_time.load(std::memory_order_relaxed)) return;
@@ -52,6 +68,9 @@ void StageGrowth::grow(const Sums& sums, std::size_t available_begin, std::size_
     const double load = by_cpu_ ? sums.work : slowness_ * sums.work + transfer_slowness_ * sums.paid;
     if (stage_size_ > 0 && load <= most) offer(sums, load);
 
+    const std::size_t logged = behind_log_.size();
+    const double behind_work = behind_work_, behind_memory = behind_memory_;
+    const bool is_cpu_only_behind = is_cpu_only_behind_;
     std::size_t excluded_end = available_begin;
     double permanent = sums.permanent;
     for (std::size_t a = available_begin; a < available_end; ++a) {
@@ -110,7 +129,7 @@ void StageGrowth::grow(const Sums& sums, std::size_t available_begin, std::size_
                 }
         }
         // Now without this item, and so without all its descendants.
-        if (graph_.work_below[i] > room_ || graph_.memory_below[i] > memory_room_ || (!has_cpu_left_ && graph_.has_cpu_only_below[i])) break;
+        if (!leave_behind(i)) break;
         excluded_end = a + 1;
         if (!by_cpu_) {
             for (auto [e, is_source] : graph_.incidences[i]) {
@@ -122,6 +141,10 @@ void StageGrowth::grow(const Sums& sums, std::size_t available_begin, std::size_
             if (slowness_ * sums.work + transfer_slowness_ * permanent > most * (1 + margin)) break;
         }
     }
+    for (; behind_log_.size() > logged; behind_log_.pop_back()) behind_[behind_log_.back() / 64] &= ~(std::uint64_t{1} << (behind_log_.back() % 64));
+    behind_work_ = behind_work;
+    behind_memory_ = behind_memory;
+    is_cpu_only_behind_ = is_cpu_only_behind;
     if (!by_cpu_)
         for (std::size_t a = available_begin; a < excluded_end; ++a)
             for (auto [e, is_source] : graph_.incidences[static_cast<std::size_t>(available_[a])]) {
@@ -169,6 +192,10 @@ void StageGrowth::expand(const Downset& from, std::size_t device_class) {
     std::fill(outside_.begin(), outside_.end(), 0);
     std::fill(source_inside_.begin(), source_inside_.end(), 0);
     std::fill(source_outside_.begin(), source_outside_.end(), 0);
+    behind_.assign(graph_.words, 0);
+    behind_log_.clear();
+    behind_work_ = behind_memory_ = 0;
+    is_cpu_only_behind_ = false;
     inside_work_ = inside_memory_ = 0;
     inside_cpu_only_ = stage_size_ = size_ = 0;
     available_.clear();

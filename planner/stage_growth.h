@@ -41,6 +41,7 @@ private:
 
     void grow(const Sums& sums, std::size_t available_begin, std::size_t available_end);
     void offer(const Sums& sums, double load);
+    bool leave_behind(std::size_t item);
     double permanent_of(std::int32_t e) const;
     double paid_of(std::int32_t e) const;
 
@@ -59,6 +60,10 @@ private:
 
     double inside_work_ = 0, inside_memory_ = 0;  // of the downset and the stage
     std::int32_t inside_cpu_only_ = 0, stage_size_ = 0, size_ = 0;
+    std::vector<std::uint64_t> behind_;  // excluded items and all their descendants: later stages must take them
+    std::vector<std::size_t> behind_log_;
+    double behind_work_ = 0, behind_memory_ = 0;
+    bool is_cpu_only_behind_ = false;
     std::vector<std::uint64_t> set_;
     std::uint64_t hash_ = 0;
     std::vector<int> waiting_;                  // predecessors not yet inside

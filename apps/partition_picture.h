@@ -1,0 +1,24 @@
+// A graph and its assignment as a picture: DOT for Graphviz, SVG drawn here (stages as columns, nodes by depth).
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace apps {
+
+struct PictureNode {
+    std::string name;
+    int stage = -1;
+    double share = 0;  // of the largest load, for the shade
+};
+struct Picture {
+    std::string title;
+    std::vector<PictureNode> nodes;
+    std::vector<std::pair<int, int>> edges;
+    std::vector<std::string> stages;  // captions
+};
+
+std::string to_dot(const Picture& picture);
+std::string to_svg(const Picture& picture);
+
+}  // namespace apps
