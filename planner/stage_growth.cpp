@@ -48,6 +48,7 @@ void StageGrowth::offer(const Sums& sums, double load) {
 
 // Excludes an item with its descendants; false when the devices left cannot take all that is excluded.
 bool StageGrowth::leave_behind(std::size_t item) {
+    if (graph_.work_below[item] > room_) return false;  // most often enough, and cheap
     const std::uint64_t* below = graph_.below.data() + item * graph_.words;
     for (std::size_t w = 0; w < graph_.words; ++w)
         for (std::uint64_t fresh = below[w] & ~behind_[w]; fresh; fresh &= fresh - 1) {
@@ -57,6 +58,7 @@ bool StageGrowth::leave_behind(std::size_t item) {
             behind_work_ += graph_.work[i];
             behind_memory_ += graph_.memory[i] + graph_.activations[i];
             is_cpu_only_behind_ = is_cpu_only_behind_ || graph_.is_cpu_only[i];
+            if (behind_work_ > room_) return false;
         }
     return behind_work_ <= room_ && behind_memory_ <= memory_room_ && (has_cpu_left_ || !is_cpu_only_behind_);
 }
