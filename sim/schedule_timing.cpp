@@ -1,6 +1,7 @@
 #include "sim/schedule_timing.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "core/diagnostics.h"
@@ -55,6 +56,8 @@ private:
 
 ReplayOrder::ReplayOrder(const Schedule& original) : ranks_(original.ranks), stages_(original.stages) {
     const Schedule schedule = compute_only(original);
+    core::require(ranks_ < 1 << 16, "a pipeline has fewer than 65,536 ranks");
+    first_step_.assign(static_cast<std::size_t>(ranks_), -1);
     Producers producers(schedule);
     std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> pair_index;
     std::vector<std::size_t> heads(static_cast<std::size_t>(ranks_), 0);
@@ -68,10 +71,10 @@ ReplayOrder::ReplayOrder(const Schedule& original) : ranks_(original.ranks), sta
             while (head < list.size()) {
                 const Action& action = list[head];
                 const bool is_pair = action.overlaps_next && head + 1 < list.size();
-                Step step{.rank = rank, .cost = cost_index(action), .position = static_cast<std::int32_t>(head)};
-                if (!producers.find(action, step.dependency)) break;
+                std::int32_t first = -1, second = -1;
+                if (!producers.find(action, first) || (is_pair && !producers.find(list[head + 1], second))) break;
+                Step step{.dependency = first + 1, .rank = static_cast<std::uint16_t>(rank), .has_second = second >= 0, .cost = cost_index(action)};
                 if (is_pair) {
-                    if (!producers.find(list[head + 1], step.second_dependency)) break;
                     const std::pair key{action.stage, cost_index(list[head + 1])};
                     const auto [entry, is_new] = pair_index.try_emplace(key, static_cast<std::int32_t>(pairs_.size()));
                     if (is_new) pairs_.push_back(key);
@@ -80,7 +83,11 @@ ReplayOrder::ReplayOrder(const Schedule& original) : ranks_(original.ranks), sta
                 const auto number = static_cast<std::int32_t>(steps_.size());
                 producers.made(action, number);
                 if (is_pair) producers.made(list[head + 1], number);
+                if (head == 0) first_step_[static_cast<std::size_t>(rank)] = number;
                 steps_.push_back(step);
+                second_.push_back(second + 1);
+                position_.push_back(static_cast<std::int32_t>(head));
+                has_pairs_ = has_pairs_ || is_pair;
                 head += is_pair ? 2 : 1;
                 left -= is_pair ? 2 : 1;
             }
@@ -102,24 +109,32 @@ std::vector<double> ReplayOrder::durations(const ScheduleCosts& costs) const {
 
 ReplayOrder::Totals ReplayOrder::replay(const ScheduleCosts& costs, std::vector<double>& ends) const {
     const std::vector<double> table = durations(costs);
-    ends.resize(steps_.size());
-    std::vector<double> rank_end(static_cast<std::size_t>(ranks_), 0), rank_start(static_cast<std::size_t>(ranks_), -1);
+    ends.resize(steps_.size() + 1);
+    ends[0] = -std::numeric_limits<double>::infinity();
+    std::vector<double> rank_end(static_cast<std::size_t>(ranks_), 0);
     for (std::size_t rank = 0; rank < std::min(costs.releases.size(), rank_end.size()); ++rank) rank_end[rank] = costs.releases[rank].value;
     const double transfer = costs.transfer.value;
-    for (std::size_t i = 0; i < steps_.size(); ++i) {
-        const Step& step = steps_[i];
-        double start = rank_end[static_cast<std::size_t>(step.rank)];
-        if (step.dependency >= 0) start = std::max(start, ends[static_cast<std::size_t>(step.dependency)] + transfer);
-        if (step.second_dependency >= 0) start = std::max(start, ends[static_cast<std::size_t>(step.second_dependency)] + transfer);
-        double& first = rank_start[static_cast<std::size_t>(step.rank)];
-        if (first < 0) first = start;
-        ends[i] = rank_end[static_cast<std::size_t>(step.rank)] = start + table[static_cast<std::size_t>(step.cost)];
+    const double* const duration = table.data();
+    double* const end = ends.data();
+    double* const free_from = rank_end.data();
+    std::size_t number = 0;
+    if (!has_pairs_) {
+        for (const Step& step : steps_) end[++number] = free_from[step.rank] = std::max(free_from[step.rank], end[step.dependency] + transfer) + duration[step.cost];
+    } else {
+        for (const Step& step : steps_) {
+            double start = std::max(free_from[step.rank], end[step.dependency] + transfer);
+            if (step.has_second) start = std::max(start, end[second_[number]] + transfer);
+            end[++number] = free_from[step.rank] = start + duration[step.cost];
+        }
     }
     Totals totals;
     for (int rank = 0; rank < ranks_; ++rank) {
         const auto r = static_cast<std::size_t>(rank);
         totals.makespan = std::max(totals.makespan, core::Seconds(rank_end[r]));
-        totals.greatest_span = std::max(totals.greatest_span, core::Seconds(rank_end[r] - std::max(0.0, rank_start[r])));
+        if (first_step_[r] < 0) continue;
+        const auto first = static_cast<std::size_t>(first_step_[r]);
+        const double start = ends[first + 1] - table[static_cast<std::size_t>(steps_[first].cost)];
+        totals.greatest_span = std::max(totals.greatest_span, core::Seconds(rank_end[r] - start));
     }
     return totals;
 }
@@ -169,8 +184,8 @@ ScheduleTiming time_schedule(const Schedule& original, const ScheduleCosts& cost
     for (std::size_t i = 0; i < order.steps_.size(); ++i) {
         const ReplayOrder::Step& step = order.steps_[i];
         const core::Seconds duration(table[static_cast<std::size_t>(step.cost)]);
-        const ActionSpan span{core::Seconds(ends[i]) - duration, core::Seconds(ends[i])};
-        const auto rank = static_cast<std::size_t>(step.rank), position = static_cast<std::size_t>(step.position);
+        const ActionSpan span{core::Seconds(ends[i + 1]) - duration, core::Seconds(ends[i + 1])};
+        const auto rank = static_cast<std::size_t>(step.rank), position = static_cast<std::size_t>(order.position_[i]);
         timing.spans[rank][position] = span;
         if (schedule.actions[rank][position].overlaps_next && position + 1 < timing.spans[rank].size()) timing.spans[rank][position + 1] = span;
         timing.rank_work[rank] += duration;

@@ -45,7 +45,7 @@ struct ScheduleTiming {
 // The schedule must have passed schedule::verify (InternalError otherwise). Cells other than compute are passed over.
 ScheduleTiming time_schedule(const schedule::Schedule& schedule, const ScheduleCosts& costs);
 
-// A schedule compiled for replay: about 10 ns an action.
+// A schedule compiled for replay: some ten nanoseconds an action or less (bench/schedule.cpp).
 class ReplayOrder {
 public:
     explicit ReplayOrder(const schedule::Schedule& schedule);
@@ -55,21 +55,25 @@ public:
     struct Totals {
         core::Seconds makespan, greatest_span;
     };
-    // `ends` is scratch that may be reused between calls.
+    // `ends` is scratch that may be reused between calls; afterwards ends[i + 1] is when step i ended.
     Totals replay(const ScheduleCosts& costs, std::vector<double>& ends) const;
 
 private:
     friend ScheduleTiming time_schedule(const schedule::Schedule& schedule, const ScheduleCosts& costs);
+    // Ends are kept from index 1 on; end 0 is before everything, for steps that need nothing of another rank.
     struct Step {
-        std::int32_t rank = 0;
-        std::int32_t dependency = -1, second_dependency = -1;  // earlier steps on other ranks; -1 = none
-        std::int32_t cost = 0;                                 // index into the table of durations
-        std::int32_t position = 0;                             // in the rank's compute list
+        std::int32_t dependency = 0;  // an earlier step of another rank
+        std::uint16_t rank = 0;
+        std::uint16_t has_second = 0; // of an overlapped slot: second_[i] as well
+        std::int32_t cost = 0;        // index into the table of durations
     };
     std::vector<double> durations(const ScheduleCosts& costs) const;
 
     int ranks_ = 0, stages_ = 0;
     std::vector<Step> steps_;                                   // topological order
+    std::vector<std::int32_t> second_, position_;               // of each step: second dependency; place in the rank's compute list
+    std::vector<std::int32_t> first_step_;                      // of each rank; -1 = none
+    bool has_pairs_ = false;
     std::vector<std::pair<std::int32_t, std::int32_t>> pairs_;  // (forward stage, backward cost index) of overlapped slots
 };
 

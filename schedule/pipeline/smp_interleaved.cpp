@@ -155,6 +155,7 @@ Schedule generate(const PipelineShape& shape) { return ExecutionServers(shape).r
 PipelineSchedule smp_interleaved_schedule() {
     PipelineSchedule schedule;
     schedule.name = "interleaved";
+    schedule.orders_by_times = true;
     schedule.aliases = {"smp-interleaved"};
     schedule.summary = "SageMaker SMP interleaved: run-time policy, backward first, at most active_micro_batches in execution";
     schedule.source = "SageMaker developer guide, model-parallel-core-features (not Megatron's interleaving)";

@@ -104,6 +104,7 @@ PipelineSchedule zb_h2_schedule() {
 PipelineSchedule zb_1p_schedule() {
     PipelineSchedule schedule = zero_bubble("zb-1p", "zero bubble from measured times within a memory limit (default: p micro-batches)");
     schedule.aliases = {"zb"};
+    schedule.orders_by_times = true;
     schedule.bubble = "by times and limit";
     schedule.in_flight = "within the memory limit";
     schedule.constraint = "one chunk per rank; the limit holds one micro-batch";
@@ -114,6 +115,7 @@ PipelineSchedule zb_1p_schedule() {
 
 PipelineSchedule zb_2p_schedule() {
     PipelineSchedule schedule = zero_bubble("zb-2p", "zero bubble from measured times within a memory limit (default: 2p micro-batches)");
+    schedule.orders_by_times = true;
     schedule.bubble = "by times and limit";
     schedule.in_flight = "within the memory limit";
     schedule.constraint = "one chunk per rank; the limit holds one micro-batch";

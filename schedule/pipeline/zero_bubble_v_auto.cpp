@@ -235,6 +235,7 @@ Schedule generate(const PipelineShape& shape) {
 PipelineSchedule zero_bubble_v_auto_schedule() {
     PipelineSchedule schedule;
     schedule.name = "zb-v-auto";
+    schedule.orders_by_times = true;
     schedule.summary = "ZB-V from measured times within a memory limit (default: p micro-batches); equal chunks";
     schedule.source = "arXiv 2405.15362; sail-sg/zero-bubble-pipeline-parallelism";
     schedule.bubble = "by times and limit; span without bubble when F = I = W and m >= 2p-1";
