@@ -120,6 +120,9 @@ public:
                             Tag tag) = 0;
     virtual void reduce_loss(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag) = 0;
 
+    // The rank gives up: no array of its step is used any more when this returns. Never throws.
+    virtual void settle() {}
+
     // Time in instructions that compute, by the clock and on a core or device.
     virtual core::Seconds computing() const = 0;
     virtual core::Seconds on_core() const = 0;

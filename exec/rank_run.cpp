@@ -63,6 +63,7 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
     } catch (const std::exception& failure) {
         // While the arrays that others may be reading are still there.
         communicator.give_up(fmt::format("rank {}: {}", communicator.rank(), failure.what()));
+        backend.settle();
         throw;
     }
     record.samples = executor.memory().stop_samples();

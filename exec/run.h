@@ -37,6 +37,7 @@ struct RunOptions {
     std::uint64_t seed = 1234;
     core::Seconds time_limit{120};  // the longest a rank may wait for another before all are stopped
     int ranks_per_node = 0;         // for the choice of collectives; 0 = all ranks on one
+    bool overlaps = false;          // buckets are exchanged in a second thread of the rank while it computes; else all is done in list order
     bool times_operators = false;
     bool keeps_state = false;       // gradients of the last step and parameters after it, whole, in the result
 };

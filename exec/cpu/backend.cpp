@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <ctime>
+#include <map>
 
 #include <fmt/core.h>
 
@@ -27,6 +28,15 @@ double thread_seconds() {
     timespec now{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// As the simulator counts members of a group that share a node.
+int most_on_a_node(const std::vector<int>& members, int ranks_per_node) {
+    if (ranks_per_node <= 0) return static_cast<int>(members.size());
+    std::map<int, int> count;
+    int most = 1;
+    for (const int rank : members) most = std::max(most, ++count[rank / ranks_per_node]);
+    return most;
 }
 
 core::Seconds between(Clock::time_point start, Clock::time_point end) { return core::Seconds(std::chrono::duration<double>(end - start).count()); }
@@ -87,30 +97,99 @@ CpuBackend::CpuBackend(const schedule::Program& program, const model::ModelGraph
       communicator_(communicator),
       activities_(activities),
       operators_(make_operators(graph, program.plan, schedule::coordinates_of(program.plan.layout, communicator.rank()).tensor, options.seed)),
-      blocks_(std::make_shared<HostBlocks>()) {}
+      side_(options.overlaps ? std::make_shared<SideStream>() : nullptr),
+      blocks_(side_ ? std::shared_ptr<BlockSource>(std::make_shared<DeferredBlocks>(side_)) : std::make_shared<HostBlocks>()) {
+    if (side_) find_needs(graph);
+}
+
+void CpuBackend::settle() {
+    if (side_) side_->stop();
+}
+
+// An exchange in the side stream starts when the rank's own thread comes by it, so all before it in the list is done. The other way round an instruction waits
+// for the exchanges in its `after` list and for those before it of the buckets that it reads or writes.
+void CpuBackend::find_needs(const model::ModelGraph& graph) {
+    needs_.resize(list_.instructions.size());
+    numbers_.resize(list_.instructions.size());
+    std::vector<std::int32_t> bucket_of(graph.parameters.size(), -1);
+    for (std::size_t b = 0; b < list_.buckets.size(); ++b)
+        for (const model::ParameterId parameter : list_.buckets[b].parameters) bucket_of[static_cast<std::size_t>(parameter.index)] = static_cast<std::int32_t>(b);
+    constexpr std::uint32_t none = ~std::uint32_t(0);
+    std::vector<std::uint32_t> last_exchange(list_.buckets.size(), none);
+    std::uint32_t last = none;
+    for (std::uint32_t i = 0; i < list_.instructions.size(); ++i) {
+        const Instruction& instruction = list_.instructions[i];
+        if (instruction.stream == schedule::Stream::data) {
+            if (instruction.bucket >= 0) last_exchange[static_cast<std::size_t>(instruction.bucket)] = i;
+            last = i;
+            continue;
+        }
+        std::vector<std::uint32_t>& needs = needs_[i];
+        for (const std::uint32_t before : list_.after(instruction))
+            if (list_.instructions[before].stream == schedule::Stream::data) needs.push_back(before);
+        if (instruction.kind == InstructionKind::compute) {
+            for (std::int32_t op = instruction.operators.begin; op < instruction.operators.end; ++op)
+                for (const model::ParameterId parameter : graph.operators[static_cast<std::size_t>(op)].parameters) {
+                    const std::int32_t bucket = bucket_of[static_cast<std::size_t>(parameter.index)];
+                    if (bucket >= 0 && last_exchange[static_cast<std::size_t>(bucket)] != none) needs.push_back(last_exchange[static_cast<std::size_t>(bucket)]);
+                }
+        } else if (instruction.kind != InstructionKind::send && instruction.kind != InstructionKind::receive && instruction.kind != InstructionKind::collective) {
+            // The optimizer, norms of gradients and zeroing touch one bucket or all.
+            if (instruction.bucket < 0 && last != none) needs.push_back(last);
+            if (instruction.bucket >= 0 && last_exchange[static_cast<std::size_t>(instruction.bucket)] != none)
+                needs.push_back(last_exchange[static_cast<std::size_t>(instruction.bucket)]);
+        }
+        std::sort(needs.begin(), needs.end());
+        needs.erase(std::unique(needs.begin(), needs.end()), needs.end());
+    }
+}
 
 bool CpuBackend::begin_step(std::int64_t step) {
     step_ = step;
     loss_ = squares_ = 0;
     times_.clear();
+    times_.reserve(list_.instructions.size());  // the side stream writes into it
     return false;
 }
 
 void CpuBackend::begin(std::uint32_t instruction) {
-    communicator_.set_activity(&activities_[instruction]);
-    if (list_.instructions[instruction].kind == InstructionKind::compute) core_time_ = thread_seconds();
+    is_aside_ = side_ && list_.instructions[instruction].stream == schedule::Stream::data;
     times_.push_back({instruction, Clock::now(), {}});
+    if (is_aside_) {
+        side_->add([this, instruction, &time = times_.back()] {
+            communicator_.set_activity(&activities_[instruction]);
+            time.start = Clock::now();
+        });
+        return;
+    }
+    communicator_.set_activity(&activities_[instruction]);
+    if (side_) {
+        for (const std::uint32_t before : needs_[instruction]) side_->wait_for(numbers_[before]);
+        times_.back().start = Clock::now();
+    }
+    if (list_.instructions[instruction].kind == InstructionKind::compute) core_time_ = thread_seconds();
 }
 
 void CpuBackend::end(std::uint32_t instruction) {
     InstructionTime& time = times_.back();
+    if (is_aside_) {
+        numbers_[instruction] = side_->add([this, &time] {
+            time.end = Clock::now();
+            communicator_.set_activity(nullptr);
+        });
+        is_aside_ = false;
+        return;
+    }
     time.end = Clock::now();
     if (list_.instructions[instruction].kind != InstructionKind::compute) return;
     computing_ += between(time.start, time.end);
     on_core_ += core::Seconds(thread_seconds() - core_time_);
 }
 
-void CpuBackend::end_step(std::vector<InstructionTime>& times) { times.insert(times.end(), times_.begin(), times_.end()); }
+void CpuBackend::end_step(std::vector<InstructionTime>& times) {
+    if (side_) side_->wait_for(side_->newest());
+    times.insert(times.end(), times_.begin(), times_.end());
+}
 
 void CpuBackend::begin_operators() {
     if (options_.times_operators) operator_begin_ = Clock::now();
@@ -123,13 +202,19 @@ void CpuBackend::end_operator(std::int32_t op, model::Phase phase) {
     operator_begin_ = now;
 }
 
-void CpuBackend::fill_zero(void* data, std::size_t bytes) { std::memset(data, 0, bytes); }
+void CpuBackend::fill_zero(void* data, std::size_t bytes) {
+    in_stream([=] { std::memset(data, 0, bytes); });
+}
 
-void CpuBackend::copy(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+void CpuBackend::copy(void* to, const void* from, std::size_t bytes) {
+    in_stream([=] { std::memcpy(to, from, bytes); });
+}
 
 void CpuBackend::accumulate(core::DataType type, std::int64_t count, const void* x, void* y) {
-    WideView from(type, static_cast<float*>(const_cast<void*>(x)), count, false), to(type, static_cast<float*>(y), count, true);
-    kernels().accumulate(count, from.data(), to.data());
+    in_stream([=] {
+        WideView from(type, static_cast<float*>(const_cast<void*>(x)), count, false), to(type, static_cast<float*>(y), count, true);
+        kernels().accumulate(count, from.data(), to.data());
+    });
 }
 
 void CpuBackend::read_data(Buffer& into, std::function<void(std::int64_t step, void* host)> write) { write(step_, into.data()); }
@@ -175,9 +260,14 @@ void CpuBackend::send(int peer, Tag tag, const BufferPointer& data) { communicat
 void CpuBackend::receive(int peer, Tag tag, Buffer& into) { communicator_.receive(peer, tag, words_of(into), Arrival::overwrites); }
 
 void CpuBackend::collective(const Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count, Tag tag) {
+    in_stream([this, &instruction, members, type, data, count, tag] { exchange(instruction, members, type, data, count, tag); });
+}
+
+// The rounds that the simulator prices.
+void CpuBackend::exchange(const Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count, Tag tag) {
     WideView view(type, data, static_cast<std::int64_t>(count), true);  // sums are fp32, rounded once
     const auto size = static_cast<int>(members.size());
-    const int per_node = options_.ranks_per_node > 0 ? options_.ranks_per_node : program_.plan.layout.ranks();
+    const int per_node = most_on_a_node(members, options_.ranks_per_node);
     const schedule::CollectiveAlgorithm& algorithm =
         schedule::select_collective(program_.plan.collective, instruction.collective, size, per_node, instruction.bytes);
     const schedule::Rounds rounds = algorithm.rounds(instruction.collective, size, per_node);
@@ -193,15 +283,19 @@ void CpuBackend::add_squares(core::DataType type, const float* gradient, std::in
 }
 
 void CpuBackend::reduce_squares(const Instruction& instruction, const std::vector<int>& members, Tag tag) {
-    auto value = static_cast<float>(squares_);
-    collective(instruction, members, core::DataType::fp32, &value, 1, tag);
-    squares_ = static_cast<double>(value);
+    in_stream([this, &instruction, members, tag] {
+        auto value = static_cast<float>(squares_);
+        exchange(instruction, members, core::DataType::fp32, &value, 1, tag);
+        squares_ = static_cast<double>(value);
+    });
 }
 
 void CpuBackend::reduce_loss(const Instruction& instruction, const std::vector<int>& members, Tag tag) {
-    auto value = static_cast<float>(loss_);
-    collective(instruction, members, core::DataType::fp32, &value, 1, tag);
-    loss_ = static_cast<double>(value);
+    in_stream([this, &instruction, members, tag] {
+        auto value = static_cast<float>(loss_);
+        exchange(instruction, members, core::DataType::fp32, &value, 1, tag);
+        loss_ = static_cast<double>(value);
+    });
 }
 
 }  // namespace exec::cpu

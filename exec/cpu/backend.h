@@ -1,5 +1,6 @@
 // The backend of one rank on a processor: every call is done when it returns, in this thread, on host memory. Arithmetic is in fp32; arrays of a plan in bf16
-// are stored in bf16.
+// are stored in bf16. With RunOptions::overlaps the data stream's instructions are left to a second thread; an instruction that touches what they work on
+// waits for them.
 #pragma once
 
 #include <memory>
@@ -8,6 +9,7 @@
 
 #include "exec/backend.h"
 #include "exec/cpu/operators.h"
+#include "exec/cpu/side_stream.h"
 
 namespace exec::cpu {
 
@@ -24,6 +26,8 @@ public:
     void begin(std::uint32_t instruction) override;
     void end(std::uint32_t instruction) override;
     void end_step(std::vector<InstructionTime>& times) override;
+
+    void settle() override;
 
     void begin_operators() override;
     void end_operator(std::int32_t op, model::Phase phase) override;
@@ -57,13 +61,26 @@ public:
     core::Seconds on_core() const override { return on_core_; }
 
 private:
+    // In the thread of the instruction's stream.
+    template <class Work>
+    void in_stream(Work work) {
+        if (is_aside_) side_->add(std::move(work));
+        else work();
+    }
+    void find_needs(const model::ModelGraph& graph);
+    void exchange(const schedule::Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count, Tag tag);
+
     const schedule::Program& program_;
     const schedule::RankProgram& list_;
     const RunOptions& options_;
     Communicator& communicator_;
     const std::vector<std::string>& activities_;
     const std::unique_ptr<const OperatorKernels> operators_;
+    const std::shared_ptr<SideStream> side_;  // null: everything in one thread
     const std::shared_ptr<BlockSource> blocks_;
+    bool is_aside_ = false;                         // the instruction at work belongs to it
+    std::vector<std::vector<std::uint32_t>> needs_;  // by instruction: those of the side stream that must be done before it
+    std::vector<std::uint64_t> numbers_;             // by instruction of the side stream: its last piece of work
     std::int64_t step_ = 0;
     double loss_ = 0, squares_ = 0;
     std::vector<InstructionTime> times_;

@@ -103,7 +103,7 @@ public:
             mailbox.messages.push_back({rank_, tag, data, std::move(keeper), ticket});
             mailbox.arrivals.fetch_add(1, std::memory_order_release);
         }
-        mailbox.arrived.notify_one();
+        mailbox.arrived.notify_all();  // a rank may wait in two threads
         return ticket;
     }
 
@@ -136,8 +136,10 @@ public:
             std::erase(outbox.open, message.ticket);
             outbox.taken_count.fetch_add(1, std::memory_order_release);
         }
-        outbox.taken.notify_one();
+        outbox.taken.notify_all();
     }
+
+    void give_up(const std::string& reason) override { network_.stop(reason); }
 
     void set_activity(const std::string* activity) override { state_.activities[static_cast<std::size_t>(rank_)] = activity; }
 

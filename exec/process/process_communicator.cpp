@@ -22,7 +22,7 @@ Clock::time_point after(core::Seconds time) { return Clock::now() + std::chrono:
 constexpr std::chrono::microseconds busy_interval(200), idle_interval(1000);
 // Polls of a waiting rank before it gives way to others, and before it sleeps.
 constexpr int polls_with_core = 20000, polls_without_core = 20;
-constexpr std::chrono::microseconds shortest_sleep(50), longest_sleep(500);
+constexpr std::chrono::microseconds shortest_sleep(50), longest_sleep(250);
 constexpr std::size_t most_unused_buffers = 64;
 
 }  // namespace
@@ -148,6 +148,11 @@ void ProcessCommunicator::set_time_limit(core::Seconds limit) {
     time_limit_ = limit;
 }
 
+void ProcessCommunicator::set_spins(bool spins) {
+    const std::lock_guard lock(mutex_);
+    spins_ = spins;
+}
+
 Incoming& ProcessCommunicator::begin(int peer, const FrameHeader& header) {
     Message& message = messages_.emplace_back();
     message.from = peer;
@@ -262,9 +267,9 @@ void ProcessCommunicator::time_out(std::unique_lock<std::mutex>& lock, const std
     throw core::MachineError(text);
 }
 
-void ProcessCommunicator::pause(int idle_rounds) const {
-    const int polls = spins_ ? polls_with_core : polls_without_core;
-    if (idle_rounds < polls && spins_) {
+void ProcessCommunicator::pause(int idle_rounds, bool spins) {
+    const int polls = spins ? polls_with_core : polls_without_core;
+    if (idle_rounds < polls && spins) {
 #if defined(__x86_64__)
         __builtin_ia32_pause();
 #endif
@@ -294,8 +299,9 @@ void ProcessCommunicator::wait_until(std::unique_lock<std::mutex>& lock, const C
             idle_rounds = 0;
             continue;
         }
+        const bool spins = spins_;
         lock.unlock();
-        pause(idle_rounds++);
+        pause(idle_rounds++, spins);
         lock.lock();
         if (idle_rounds % 64 == 0 && Clock::now() > deadline) time_out(lock, what_for());
     }

@@ -33,6 +33,8 @@ public:
     void give_up(const std::string& reason) override;
 
     void set_time_limit(core::Seconds limit);
+    // A rank that computes in one thread while another waits must not lose its core to the waiting.
+    void set_spins(bool spins);
     // Stops every other rank with this reason. The first reason stays. Does nothing after a stop by another rank.
     void stop(const std::string& reason);
     // True on rank 0, and when rank 0 is gone on the lowest rank that is not: the one that tells the user.
@@ -67,13 +69,13 @@ private:
     [[noreturn]] void time_out(std::unique_lock<std::mutex>& lock, const std::string& what_for);
     template <class Condition, class Words>
     void wait_until(std::unique_lock<std::mutex>& lock, const Condition& holds, const Words& what_for);
-    void pause(int idle_rounds) const;
+    static void pause(int idle_rounds, bool spins);
 
     const std::unique_ptr<Wire> wire_;
     const int rank_, size_;
     const std::vector<std::string> names_;
     core::Seconds time_limit_;
-    const bool spins_;
+    bool spins_;
 
     std::mutex mutex_;
     std::condition_variable ending_changed_;

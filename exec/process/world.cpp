@@ -167,6 +167,7 @@ std::optional<RunResult> run(const schedule::Program& program, const model::Mode
     core::require(world.size() == program.plan.layout.ranks(), "there is a process for every rank");
     ProcessCommunicator& communicator = world.communicator();
     communicator.set_time_limit(options.time_limit);
+    if (options.overlaps) communicator.set_spins(false);
     const InputReader inputs(graph, std::move(data));
     const RunPreparation preparation = prepare_run(program, graph);
     const std::vector<Clock::duration> differences = clock_differences(world);

@@ -290,3 +290,24 @@ TEST_CASE("what the CPU backend cannot run is refused by name before anything ru
     lamb.optimizer.kind = schedule::OptimizerKind::lamb;
     CHECK_THAT(refusals(tiny::gpt(), lamb), Catch::Contains("no LAMB"));
 }
+
+TEST_CASE("buckets exchanged beside the computation give the same bits as in list order") {
+    schedule::Plan plan = tiny::plan();
+    plan.layout.data = 2;
+    plan.layout.pipeline = GENERATE(1, 2);
+    plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::gradients, schedule::Sharding::parameters);
+    plan.optimizer.kind = schedule::OptimizerKind::adamw;
+    const model::ModelGraph graph = tiny::gpt();
+    const schedule::Program program = tiny::program_of(plan, graph);
+    exec::RunOptions options;
+    options.steps = 3;
+    options.keeps_state = true;
+    options.time_limit = core::seconds(20);
+    const exec::RunResult in_order = exec::run(program, graph, tiny::data_of(graph), options);
+    options.overlaps = true;
+    const exec::RunResult beside = exec::run(program, graph, tiny::data_of(graph), options);
+    INFO(schedule::name_of(plan.sharding) << ", pipeline " << plan.layout.pipeline);
+    CHECK(beside.losses == in_order.losses);
+    CHECK(beside.parameters == in_order.parameters);
+    CHECK(beside.timelines.back().spans.size() == in_order.timelines.back().spans.size());
+}
