@@ -1,10 +1,12 @@
 #include "apps/smexec_run.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <ostream>
 #include <sstream>
+#include <thread>
 
 #include <fmt/core.h>
 
@@ -165,7 +167,7 @@ int run_smexec(const std::vector<std::string>& arguments, std::ostream& out, std
         communicator.give_up(fmt::format("rank {}: {}", world.rank(), failure.what()));
         if (communicator.is_speaker()) throw;
         // Rank 0 has the word: a launcher that sees this process fail would end it before it has spoken.
-        communicator.leave(core::seconds(3));
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
         return machine_failure;
     }
 }

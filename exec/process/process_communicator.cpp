@@ -125,6 +125,9 @@ bool ProcessCommunicator::move_messages() {
 void ProcessCommunicator::give_up(const std::string& reason) {
     std::unique_lock lock(mutex_);
     stop_all(reason);
+    // Its connection closing next is no news.
+    for (int peer = 0; peer < size_; ++peer)
+        if (peer != rank_ && !is_abandoned_ && !is_lost_[static_cast<std::size_t>(peer)]) send_control(peer, FrameKind::goodbye, "");
     // The news should be on its way before this end of the wire is let go.
     const Clock::time_point deadline = after(core::milliseconds(20));
     while (!is_abandoned_ && Clock::now() < deadline) {
@@ -193,6 +196,7 @@ void ProcessCommunicator::complete(Incoming& incoming) {
     const auto from = static_cast<std::size_t>(frame.from);
     switch (frame.header.kind) {
         case FrameKind::stop:
+            has_left_[from] = 1;
             if (is_stopped_) break;
             is_stopped_ = true;
             reason_ = text;
