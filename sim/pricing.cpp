@@ -37,6 +37,28 @@ const std::vector<std::int32_t>& tied_ranks(const schedule::RankProgram& list, c
     return is_tied ? list.buckets[static_cast<std::size_t>(collective.bucket)].tied_ranks : none;
 }
 
+// The host dispatches ahead of the device: what the device spends on long kernels or on collectives, the host uses to dispatch what comes next, and only when the
+// device has caught up does it wait. Two clocks of one rank, the device's never before the host's.
+class HostLead {
+public:
+    // The time an instruction adds to the device's clock.
+    core::Seconds perform(const ComputePrice& work) {
+        host_ += work.host;
+        const core::Seconds end = std::max(device_ + work.device, host_) + work.blocked;
+        const core::Seconds time = end - device_;
+        device_ = end;
+        if (work.blocked.value > 0) meet();
+        return time;
+    }
+    // The device works on something that costs the host nothing to speak of.
+    void pass(core::Seconds time) { device_ += time; }
+    // The host waited for the device, or the device for something the host cannot run ahead of.
+    void meet() { host_ = device_; }
+
+private:
+    core::Seconds device_, host_;
+};
+
 }  // namespace
 
 std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan,
@@ -56,6 +78,7 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
         durations.reserve(list.instructions.size());
         host.reserve(list.instructions.size());
         bool has_returned = false;
+        HostLead clocks;
         for (const Instruction& instruction : list.instructions) {
             core::Seconds time;
             ComputePrice work;
@@ -68,7 +91,7 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                 case InstructionKind::zero_gradients:
                 case InstructionKind::gradient_norm: work = costs.compute.zero(gradient_bytes(list)); break;  // one pass over the gradients
                 case InstructionKind::send: time = costs.communication.transfer(list.pipeline, instruction.peer, instruction.bytes, instruction.payload); break;
-                case InstructionKind::receive: break;  // ends when the sender's transfer has arrived
+                case InstructionKind::receive: clocks.meet(); break;  // ends when the sender's transfer has arrived
                 case InstructionKind::collective:
                     time = costs.communication.collective(instruction.collective, instruction.group, instruction.bytes, list.pipeline,
                                                           tied_ranks(list, instruction));
@@ -81,10 +104,16 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                         time += costs.communication.broadcasts_of_owners(list.pipeline);
                         has_returned = true;
                     }
+                    if (instruction.stream == schedule::Stream::tensor) {
+                        if (instruction.phase == schedule::ComputePhase::backward && instruction.payload == schedule::PayloadKind::activation_gradient)
+                            time = costs.compute.beside_weight_gradient(time, instruction.operators);
+                        clocks.pass(time);
+                    }
                     break;
             }
-            durations.push_back(time + work.time());
-            host.push_back(work.time() - work.device);
+            const core::Seconds worked = clocks.perform(work);
+            durations.push_back(time + worked);
+            host.push_back(worked - work.device);
         }
     }
     return priced;

@@ -286,4 +286,12 @@ ComputePrice ComputeCost::zero(core::Bytes bytes) const {
     return price;
 }
 
+core::Seconds ComputeCost::beside_weight_gradient(core::Seconds reduction, model::OperatorRange enter) const {
+    const auto operators = static_cast<std::int32_t>(sums_[0].size()) - 1;
+    if (!traits_.overlaps_input_gradients || enter.end >= operators) return reduction;
+    // What both do at the same time is slowed down as compute beside any collective is.
+    const core::Seconds weight = between(backward_weight, {enter.end, enter.end + 1}).device;
+    return reduction - std::min(reduction, weight) * (1 - constants_.overlap_loss);
+}
+
 }  // namespace sim

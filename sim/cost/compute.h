@@ -43,6 +43,8 @@ public:
     // The update of `elements` parameters: every state read and written once, no gradient clipping.
     ComputePrice optimizer_step(std::int64_t elements, std::int64_t tensors) const;
     ComputePrice zero(core::Bytes bytes) const;
+    // What is left of a reduction of input gradients (after the operator `enter`) where the weight gradient of the product behind it is computed meanwhile.
+    core::Seconds beside_weight_gradient(core::Seconds reduction, model::OperatorRange enter) const;
 
     // What a reader of the prediction should know: which operators were measured, which rates were carried over.
     const std::vector<std::string>& assumptions() const { return assumptions_; }

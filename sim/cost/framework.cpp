@@ -103,6 +103,8 @@ FrameworkTraits hand_written(const CostConstants& c) {
 template <class Says>
 FrameworkTraits megatron_of(const Says& says, const CostConstants& c) {
     FrameworkTraits traits = megatron(c);
+    // --async-tensor-model-parallel-allreduce came to Megatron-LM in 2022 and is its default since 3.0; forks of before do without.
+    traits.overlaps_input_gradients = says({"nemo", "vtrain", "megatron-core", "megatron core", "megatron-lm 2022", "2023", "2024", "2025", "megatron-lm v"});
     if (says({"deepspeed", "vtrain"})) {
         traits.name = "Megatron-DeepSpeed";
         traits.flattened_bytes = 2;

@@ -47,6 +47,7 @@ struct FrameworkTraits {
     bool overlaps_parameter_gathering = true;
     bool gathers_by_tensor = false;                 // sharded parameters come tensor by tensor (DeepSpeed ZeRO-3), not a unit at once (FSDP)
     bool keeps_full_mixtures = false;               // as keeps_full_parameters, but for models with experts, sharded or not
+    bool overlaps_input_gradients = false;          // tensor parallelism reduces a product's input gradient while its weight gradient is computed
     bool overlaps_reduction = true;
     core::Bytes bucket = core::mebibytes(25);
     bool has_multi_tensor_update = true;            // else every tensor has update kernels of its own
