@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <ostream>
 
 #include "apps/command.h"
@@ -16,7 +17,7 @@ namespace apps {
 namespace {
 
 const char* const help =
-    "Usage: smsim validate FILE.csv --clusters clusters.csv [--sweeps sweeps.csv] [--worst N] [--json]\n"
+    "Usage: smsim validate FILE.csv --clusters clusters.csv [--sweeps sweeps.csv] [--worst N] [--constant NAME=VALUE]... [--json]\n"
     "\n"
     "Predicts every row of a file of published measurements and scores the predictions: per group and macro mean absolute\n"
     "percentage error, median, bias, 95th percentile; peak memory; rank correlation and regret over sweeps.\n"
@@ -25,10 +26,11 @@ const char* const help =
     "  --clusters FILE  hardware the rows ran on\n"
     "  --sweeps FILE    rows that are alternatives of one another\n"
     "  --worst N        show the N worst rows (default 10)\n"
+    "  --constant N=V   another value of a constant of the cost model (docs/accuracy.md lists them)\n"
     "  --json           one JSON document on stdout\n"
     "\n"
     "Example:\n"
-    "  smsim validate tests/validation/measurements.csv --clusters tests/validation/clusters.csv\n";
+    "  smsim validate measurements.csv --clusters clusters.csv --sweeps sweeps.csv\n";
 
 void print(const sim::Validation& validation, std::size_t worst, std::ostream& out) {
     out << fmt::format("{:<24} {:>5} {:>8} {:>8} {:>8} {:>8}  {}\n", "group", "rows", "MAPE %", "median", "bias", "p95", "worst");
@@ -52,12 +54,28 @@ void print(const sim::Validation& validation, std::size_t worst, std::ostream& o
     for (const sim::ScoredRow* row : refused) out << fmt::format("  {:<14} {}: {}\n", row->id, sim::name_of(row->status), row->reason);
 }
 
+// "memory_rate=0.9"; what is wrong with it, or nothing.
+std::string set_constant(const std::string& assignment, sim::CostConstants& constants) {
+    const std::size_t at = assignment.find('=');
+    const std::string name = assignment.substr(0, at);
+    const double value = at == std::string::npos ? std::nan("") : core::parse_real(assignment.substr(at + 1)).value_or(std::nan(""));
+    for (const sim::NamedConstant& constant : sim::named_constants()) {
+        if (name != constant.name) continue;
+        if (!(value >= constant.least && value <= constant.greatest))
+            return fmt::format("--constant {}: not a number from {} to {}", assignment, constant.least, constant.greatest);
+        constants.*constant.value = value;
+        return {};
+    }
+    return "--constant " + assignment + ": no constant of that name";
+}
+
 }  // namespace
 
 int run_validate_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
     const bool as_json = wants_json(arguments);
     std::string file, clusters_file, sweeps_file;
     std::size_t worst = 10;
+    sim::ValidateOptions options;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
         const std::string& argument = arguments[i];
         if (argument == "--help" || argument == "-h") {
@@ -65,11 +83,15 @@ int run_validate_command(const std::vector<std::string>& arguments, std::ostream
             return good;
         }
         if (argument == "--json") continue;
-        if (argument == "--clusters" || argument == "--sweeps" || argument == "--worst") {
+        if (argument == "--clusters" || argument == "--sweeps" || argument == "--worst" || argument == "--constant") {
             if (i + 1 == arguments.size()) return refuse_argument(argument, argument + " needs a value", "see smsim validate --help", as_json, out, err);
             const std::string& value = arguments[++i];
             if (argument == "--clusters") clusters_file = value;
             else if (argument == "--sweeps") sweeps_file = value;
+            else if (argument == "--constant") {
+                if (const std::string wrong = set_constant(value, options.constants); !wrong.empty())
+                    return refuse_argument(argument, wrong, "docs/accuracy.md lists names and ranges", as_json, out, err);
+            }
             else if (const auto n = core::parse_integer(value); n && *n >= 0) worst = static_cast<std::size_t>(*n);
             else return refuse_argument(argument, "--worst = \"" + value + "\" is not a whole number", "for example --worst 20", as_json, out, err);
         } else if (argument.starts_with("-")) {
@@ -91,7 +113,6 @@ int run_validate_command(const std::vector<std::string>& arguments, std::ostream
     if (!sweeps_file.empty()) sweeps = core::load_csv(sweeps_file, {"sweep_id", "ids"}, diagnostics);
     if (diagnostics.has_errors() || !runs || !clusters) return show(diagnostics, as_json, out, err);
 
-    sim::ValidateOptions options;
     const bool on_terminal = isatty(STDERR_FILENO) != 0;
     if (on_terminal)
         options.progress = [&err](std::size_t done, std::size_t all) {

@@ -218,7 +218,9 @@ core::Value cluster_table(RowReader& cluster, std::int64_t nodes, bool one_devic
         table["instance"] = instance;
         return table;
     }
-    table["device"] = cluster.text("gpu");
+    // Cards of one name sold at another power limit run at other clocks.
+    const bool is_high_power = cluster.optional_text("notes").find("450 W V100") != std::string::npos;
+    table["device"] = is_high_power ? std::string("V100-450W") : cluster.text("gpu");
     table["devices_per_node"] = one_device_is_enough ? std::int64_t{1} : cluster.integer("gpus_per_node", 1, 1);
     if (!cluster.is_blank("gpu_memory_gib")) table["memory"] = cluster.text("gpu_memory_gib") + "GiB";
     const std::string intra = cluster.text("intra_node");
@@ -226,6 +228,7 @@ core::Value cluster_table(RowReader& cluster, std::int64_t nodes, bool one_devic
                      : intra == "nvlink2_hybrid_cube_mesh"          ? "hybrid-cube-mesh"
                      : intra.ends_with("quad")                      ? "full-mesh"
                      : intra == "none" || intra.starts_with("pcie") ? "pcie"
+                     : intra.starts_with("nvlink")                  ? "nvswitch"  // a generation alone: every pair at the stated rate
                                                                     : intra;
     if (intra.starts_with("nvlink")) table["intra_bandwidth"] = cluster.text("intra_node_gbs_per_dir") + "GB/s";
     const std::int64_t cards = cluster.integer("nics_per_node", 0, 0);

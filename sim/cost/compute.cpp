@@ -1,8 +1,6 @@
 #include "sim/cost/compute.h"
 
 #include <algorithm>
-#include <cmath>
-#include <iterator>
 #include <map>
 #include <string_view>
 
@@ -54,16 +52,6 @@ double memory_passes(const model::Kernel& kernel, core::DataType compute, const 
     // silu and the product as kernels of their own: 4 + 6 bytes an element instead of 6; backward 6 + 10 instead of 10.
     if (traits.composes_llama_kernels && is("gated_silu")) passes *= 1.6;
     return passes;
-}
-
-// Expected maximum of n standard normal values at n = 2, 4, 8, ... (Harter, Biometrika 48, 1961), straight in log2(n) between; 0.19 a doubling beyond.
-double expected_maximum(int n) {
-    constexpr double at[] = {0, 0.564, 1.029, 1.424, 1.766, 2.070, 2.344, 2.594, 2.826, 3.042, 3.247, 3.440};
-    constexpr int last = static_cast<int>(std::size(at)) - 1;
-    const double doublings = std::log2(std::max(1, n));
-    if (doublings >= last) return at[last] + 0.19 * (doublings - last);
-    const int below = static_cast<int>(doublings);
-    return at[below] + (at[below + 1] - at[below]) * (doublings - below);
 }
 
 std::string formats_of(const std::map<core::DataType, cluster::MatrixProductCurve>& curves) {
@@ -126,9 +114,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
         cost.traits_.step_bytes += 60;
     }
     const FrameworkTraits& traits = cost.traits_;
-    // Synchronous ranks go at the pace of the slowest: what is priced is the slowest of them all. Machines that were measured themselves are what they are.
     const bool is_accelerator = device.architecture.starts_with("sm");
-    const double slowest = is_accelerator ? 1 + constants.device_spread * expected_maximum(plan.layout.ranks()) : 1;
     cost.dispatch_ = traits.dispatch.value > 0 ? traits.dispatch : device.host_dispatch;
     const model::CostContext plain = plan.cost_context();
     model::CostContext context = plain;
@@ -201,10 +187,6 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
         }
         // The host reads the loss of every micro-batch: until then nothing else is queued.
         if (description.kind == model::OperatorKind::cross_entropy) of_phase[0].blocked += traits.blocked_per_micro_batch;
-        for (ComputePrice& price : of_phase) {
-            price.device = price.device * slowest;
-            price.host = price.host * slowest;
-        }
         const auto append = [&](Column column, const ComputePrice& price) {
             std::vector<ComputePrice>& sums = cost.sums_[column];
             sums[o + 1] = sums[o];

@@ -12,46 +12,45 @@ struct CostConstants {
     double tile_fill_depth = 128;
     double wave_softness = 0.5;
 
-    // Rate under sustained load over the rate of the short runs the curves were measured in (power and clocks), by architecture; carried to architectures without
-    // measurements of training from the nearest older one.
-    double sustained_half_sm70 = 0.9, sustained_half_sm75 = 0.89, sustained_half_sm80 = 0.93, sustained_half_sm90 = 0.92;
+    // Rate under sustained load over the rate of the short runs the curves were measured in (power and clocks).
+    double sustained_half = 0.93;
     // fp32 and tf32: libraries of 2020 and later are faster than those of the tables (CUDA 10.1).
-    double sustained_full_sm70 = 1.08, sustained_full_sm75 = 1, sustained_full_sm80 = 1.01;
-    double fp8_rate = 0.88;
+    double sustained_full = 1.04;
+    double fp8_rate = 0.89;
     // Half-precision convolutions of libraries of 2020 and later over those of the table (cuDNN 7.6), which offsets part of the loss under sustained load.
-    double convolution_half = 1.29;
+    double convolution_half = 1.2;
 
     // Kernels of real models against the streaming benchmark of the device profile.
-    double memory_rate_sm70 = 0.79, memory_rate_sm75 = 0.82, memory_rate_sm80 = 0.9, memory_rate_sm90 = 0.89;
+    double memory_rate = 0.86;
 
     // FlashAttention of 2022 (version 1 and its Triton sibling) against version 2.
-    double first_flash_rate = 0.53;
+    double first_flash_rate = 0.52;
 
     // Networks: achieved share of the profile's rate by transport, and its decay with the number of nodes.
-    double rate_infiniband = 0.83, rate_roce = 0.69, rate_omnipath = 0.3, rate_tcp = 1.0, rate_efa = 1.0;
-    double decay_per_doubling = 0.067;
+    double rate_infiniband = 0.78, rate_roce = 0.71, rate_omnipath = 0.33, rate_tcp = 1.0, rate_efa = 1.0;
+    double decay_per_doubling = 0.057;
     // Compute beside a collective gives it multiprocessors and memory bandwidth: share of the overlapped time lost.
-    double overlap_loss = 0.23;
+    double overlap_loss = 0.21;
 
     // Passes over tensors of real code over those counted from its operators, by kind of framework.
-    double passes_eager_2020 = 1.67, passes_eager = 0.99, passes_megatron = 1.08, passes_xla = 1.15, passes_graph = 1.58;
+    double passes_eager_2020 = 1.76, passes_eager = 1, passes_megatron = 1.07, passes_xla = 1.29, passes_graph = 1.61;
     // fp32 elementwise kernels with casts over half-precision ones: 4 + 4 bytes and casts against 2 + 2.
-    double wide_elementwise = 1.42;
+    double wide_elementwise = 1.68;
 
     // Host, microseconds a kernel.
-    double dispatch_eager_us = 7.6, dispatch_megatron_us = 20, dispatch_megatron_deepspeed_us = 20, dispatch_vtrain_us = 45, dispatch_graph_us = 4;
-    double newer_host_time = 0.73;  // of hosts beside A100 and H100, over those beside V100 and T4
+    double dispatch_eager_us = 8.4, dispatch_megatron_us = 20, dispatch_vtrain_us = 48, dispatch_graph_us = 4;
+    double newer_host_time = 0.67;  // of hosts beside A100 and H100, over those beside V100 and T4
     // Milliseconds in which the device waits for the host.
-    double micro_batch_megatron_ms = 1.91, micro_batch_vtrain_ms = 1.5, step_megatron_ms = 12, step_eager_ms = 6.5;
+    double micro_batch_megatron_ms = 1.22, step_megatron_ms = 13, step_eager_ms = 12;
     // AdaptDL: blocking reads for each parameter tensor and step.
-    double tensor_adaptdl_us = 96;
-    // One TCP flow of a container network, GB/s, and the time a ring step takes over it.
+    double tensor_adaptdl_us = 124;
+    // GiB a process holds outside its allocator where every kernel is loaded at the start.
     double eager_loading_gib = 1.5;
-    double broadcast_hop_us = 7.7;
-    // Devices of one kind differ: coefficient of variation of the time of the same work, which synchronous ranks feel as waiting for the slowest.
-    double device_spread = 0.006;
-    double input_copy_gbs = 3.7;  // GB/s of a host that copies images from pageable memory, all ranks of a node together
-    double container_flow_gbs = 0.62, container_step_us = 780;
+    // A hop of the broadcasts that return sharded parameters, owner by owner.
+    double broadcast_hop_us = 7.9;
+    double input_copy_gbs = 8;  // GB/s of a host that copies images from pageable memory, all ranks of a node together
+    // One TCP flow of a container network, GB/s, and the time a ring step takes over it.
+    double container_flow_gbs = 0.64, container_step_us = 800;
 };
 
 struct NamedConstant {

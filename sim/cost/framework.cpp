@@ -112,8 +112,7 @@ FrameworkTraits megatron_of(const Says& says, const CostConstants& c) {
         // CUDA 10 and 11.0 to 11.6 load every kernel when they start (no lazy loading): 1 GiB and more above the context of today.
         traits.process_memory = core::gibibytes(c.eager_loading_gib);
         traits.accumulation_bytes = 6;
-        traits.dispatch = core::microseconds(says({"vtrain"}) ? c.dispatch_vtrain_us : c.dispatch_megatron_deepspeed_us);
-        if (says({"vtrain"})) traits.blocked_per_micro_batch = core::milliseconds(c.micro_batch_vtrain_ms);
+        traits.dispatch = core::microseconds(says({"vtrain"}) ? c.dispatch_vtrain_us : c.dispatch_megatron_us);
         return traits;
     }
     if (says({"nemo"})) traits.name = "NeMo";

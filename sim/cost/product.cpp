@@ -54,18 +54,14 @@ core::Seconds tiled_arithmetic(const model::Kernel& kernel, core::FlopsPerSecond
 
 double sustained_rate(const cluster::DeviceSpec& device, core::DataType compute, const CostConstants& constants) {
     if (!is_gpu(device)) return 1;
-    const int sm = generation(device);
     const bool is_full = compute == core::DataType::fp32 || compute == core::DataType::tf32;
-    if (is_full) return sm < 75 ? constants.sustained_full_sm70 : sm < 80 ? constants.sustained_full_sm75 : constants.sustained_full_sm80;
-    const double half = sm < 75 ? constants.sustained_half_sm70 : sm < 80 ? constants.sustained_half_sm75 : sm < 90 ? constants.sustained_half_sm80 : constants.sustained_half_sm90;
-    return compute == core::DataType::fp8 ? half * constants.fp8_rate : half;
+    if (is_full) return constants.sustained_full;
+    return compute == core::DataType::fp8 ? constants.sustained_half * constants.fp8_rate : constants.sustained_half;
 }
 
 core::BytesPerSecond memory_rate(const cluster::DeviceSpec& device, const CostConstants& constants) {
     const core::BytesPerSecond streaming = device.memory_bandwidth * device.memory_efficiency;
-    if (!is_gpu(device)) return streaming;
-    const int sm = generation(device);
-    return streaming * (sm < 75 ? constants.memory_rate_sm70 : sm < 80 ? constants.memory_rate_sm75 : sm < 90 ? constants.memory_rate_sm80 : constants.memory_rate_sm90);
+    return is_gpu(device) ? streaming * constants.memory_rate : streaming;
 }
 
 core::Seconds product_time(const model::Kernel& kernel, const cluster::DeviceSpec& device, core::DataType compute, const CostConstants& constants) {

@@ -47,7 +47,7 @@ double time_of(const model::Kernel& kernel, const cluster::DeviceSpec& device) {
 TEST_CASE("a product takes launch and the longer of arithmetic and memory") {
     const cluster::DeviceSpec device = round_device();
     // 4096^3: 137.4 GFLOP at 50 TFLOP/s = 2.749 ms, a little more under sustained load; 100.7 MB at 800 GB/s = 0.126 ms.
-    const double sustained = sim::CostConstants().sustained_half_sm80;
+    const double sustained = sim::CostConstants().sustained_half;
     REQUIRE(time_of(product(4096, 4096, 4096), device) == Approx(4e-6 + 2.0 * 4096 * 4096 * 4096 / (50e12 * sustained)));
     // One row: 33.6 MB at 800 GB/s bind, not 33.6 MFLOP.
     REQUIRE(time_of(product(1, 4096, 4096), device) == Approx(4e-6 + 2.0 * (4096 + 4096 * 4096.0 + 4096) / 800e9));
@@ -58,7 +58,7 @@ TEST_CASE("tiles: a product that fills whole waves runs at the full-tile rate, o
     device.multiprocessors = 128;
     sim::CostConstants constants;
     constants.tile_fill_depth = 0;
-    constants.sustained_half_sm80 = 1;
+    constants.sustained_half = 1;
     const auto time = [&](const model::Kernel& kernel) {
         return sim::kernel_time(kernel, model::Phase::forward, device, DataType::bf16, {}, constants).value - device.kernel_launch.value;
     };
@@ -80,7 +80,7 @@ TEST_CASE("a memory-bound kernel takes launch and its bytes at streaming bandwid
     model::Kernel kernel;
     kernel.read = core::Bytes(3e6);
     kernel.written = core::Bytes(1e6);
-    REQUIRE(time_of(kernel, round_device()) == Approx(2e-6 + 4e6 / (500e9 * sim::CostConstants().memory_rate_sm80)));
+    REQUIRE(time_of(kernel, round_device()) == Approx(2e-6 + 4e6 / (500e9 * sim::CostConstants().memory_rate)));
 }
 
 TEST_CASE("measured rates of products are met at their points and interpolated between") {
@@ -179,5 +179,5 @@ TEST_CASE("the optimizer moves every byte of state once each way") {
     const std::optional<sim::ComputeCost> cost = sim::ComputeCost::make(*graph, device, plan, diagnostics);
     REQUIRE(cost.has_value());
     // Read: gradient 2, moments 8, master 4. Written: moments 8, master 4, copy 2. 28 bytes a parameter at 500 GB/s.
-    REQUIRE(cost->optimizer_step(1'000'000, 1).device.value == Approx(2e-6 + 28e6 / (500e9 * sim::CostConstants().memory_rate_sm80)));
+    REQUIRE(cost->optimizer_step(1'000'000, 1).device.value == Approx(2e-6 + 28e6 / (500e9 * sim::CostConstants().memory_rate)));
 }
