@@ -10,6 +10,8 @@
 #include "exec/profile.h"
 #include "exec/run.h"
 #include "exec/training_state.h"
+#include "planner/plan_order.h"
+#include "schedule/explicit_order.h"
 #include "schedule/lower.h"
 #include "schedule/partition.h"
 #include "schedule/verify.h"
@@ -104,6 +106,12 @@ std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int proces
     if (diagnostics.has_errors()) return std::nullopt;
     if (plan.partition.first_units.empty())
         if (std::optional<schedule::Partition> partition = schedule::complete_partition(plan, graph)) plan.partition = std::move(*partition);
+    if (schedule::is_searched_order(plan.schedule)) {
+        std::optional<planner::OrderedPlan> ordered = planner::with_searched_order(graph, job.here, plan, diagnostics);
+        if (!ordered) return std::nullopt;
+        plan = std::move(ordered->plan);
+        job.remarks.push_back(std::move(ordered->explanation));
+    }
     const std::optional<schedule::Schedule> order = schedule::make_schedule(plan, diagnostics);
     if (!order) return std::nullopt;
     job.program = schedule::lower(plan, graph, *order, {.micro_batches = 0, .has_optimizer = !order->is_forward_only});

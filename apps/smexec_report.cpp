@@ -8,6 +8,7 @@
 
 #include "core/document.h"
 #include "model/cost.h"
+#include "schedule/explicit_order.h"
 
 namespace apps {
 
@@ -85,7 +86,7 @@ void write_text(const ExecutionReport& report, std::ostream& out, std::ostream& 
     for (const std::string& remark : report.remarks) err << remark << '\n';
     out << fmt::format("{}: {} ranks as {} on {} cores ({}), pipeline {} x data {} x tensor {}, {}, {} micro-batches of {}\n", job.scenario.graph.name,
                        plan.layout.ranks(), report.ranks_are, job.here.device_count(), result.instruction_set, plan.layout.pipeline, plan.layout.data,
-                       plan.layout.tensor, plan.schedule, plan.micro_batches, plan.micro_batch);
+                       plan.layout.tensor, schedule::schedule_label(plan.schedule), plan.micro_batches, plan.micro_batch);
     out << fmt::format("data: {}\nloss: {}\n", job.data->describe(), losses_line(result.losses));
     if (report.request.is_verbose)
         for (std::size_t i = 0; i < result.losses.size(); ++i)

@@ -16,7 +16,9 @@
 #include "core/document.h"
 #include "model/load.h"
 #include "planner/explain.h"
+#include "planner/plan_order.h"
 #include "planner/search.h"
+#include "schedule/explicit_order.h"
 #include "schedule/memory.h"
 #include "schedule/plan_file.h"
 #include "sim/cost/compute.h"
@@ -44,6 +46,7 @@ const char* const plan_help =
     "  --top K              plans to show (default 5)\n"
     "  --threads T          default: all cores; the answer does not depend on it\n"
     "  --time-limit S       stop after S seconds with the best so far and its gap (default 15)\n"
+    "  --schedule auto      search the compute order of the plans found, for their own stage times, and keep it where it is faster\n"
     "  --out plan.toml      write the best plan, for smsim and smexec\n"
     "  --json               one JSON document on stdout\n"
     "\n"
@@ -62,6 +65,7 @@ struct Request {
     std::string model_reference = default_model;
     std::optional<std::int64_t> sequence_length;
     std::optional<std::int64_t> nodes, most_nodes;
+    bool searches_orders = false;
     planner::SearchRequest search;
     std::optional<std::string> out_path;
     std::vector<std::string> assumptions;
@@ -103,6 +107,25 @@ std::vector<int> node_counts(const Request& request, const model::ModelGraph& gr
     return counts;
 }
 
+// The plans found, each with an order of its own where that makes its step shorter.
+void search_orders(const model::ModelGraph& graph, const std::vector<planner::Candidate>& places, Request& request, planner::SearchResult& result,
+                   core::Diagnostics& diagnostics) {
+    for (planner::RankedPlan& ranked : result.plans) {
+        if (ranked.plan.layout.pipeline == 1) continue;
+        const cluster::Cluster& cluster = places[ranked.candidate].cluster;
+        const std::optional<planner::OrderedPlan> ordered = planner::with_searched_order(graph, cluster, ranked.plan, diagnostics);
+        if (!ordered || !schedule::is_explicit_order(ordered->plan.schedule)) continue;
+        std::optional<sim::Evaluation> evaluation = sim::evaluate(graph, cluster, ordered->plan, diagnostics);
+        if (!evaluation || !evaluation->fits || evaluation->step_time >= ranked.evaluation.step_time) continue;
+        request.assumptions.push_back(ordered->explanation);
+        ranked.plan = ordered->plan;
+        ranked.evaluation = std::move(*evaluation);
+    }
+    if (request.search.objective == planner::Objective::speed)
+        std::stable_sort(result.plans.begin(), result.plans.end(),
+                         [](const planner::RankedPlan& a, const planner::RankedPlan& b) { return a.evaluation.step_time < b.evaluation.step_time; });
+}
+
 core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const planner::Candidate& place, bool has_tokens) {
     const schedule::Plan& plan = ranked.plan;
     const sim::Evaluation& evaluation = ranked.evaluation;
@@ -122,7 +145,7 @@ core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const pl
     row["sequence_parallel"] = plan.has_sequence_parallelism();
     row["micro_batch"] = plan.micro_batch;
     row["micro_batches"] = plan.micro_batches;
-    row["schedule"] = plan.schedule;
+    row["schedule"] = schedule::schedule_label(plan.schedule);
     row["recompute"] = schedule::name_of(plan.recompute);
     row["offload"] = "none";
     row["partition"] = plan.partition.first_units;
@@ -270,8 +293,8 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
         const cluster::Cluster& cluster = places[ranked.candidate].cluster;
         const schedule::Plan& plan = ranked.plan;
         std::string schedule = plan.layout.pipeline == 1 ? "-"
-                               : plan.virtual_stages > 1 ? fmt::format("{} x{}", plan.schedule, plan.virtual_stages)
-                                                         : plan.schedule;
+                               : plan.virtual_stages > 1 ? fmt::format("{} x{}", schedule::schedule_label(plan.schedule), plan.virtual_stages)
+                                                         : schedule::schedule_label(plan.schedule);
         std::string sharding(schedule::name_of(plan.sharding));
         if (plan.sharding != schedule::Sharding::none) sharding += fmt::format("/{}", plan.effective_shard_degree());
         std::string total = has_tokens ? fmt::format(" {:>7.0f} {:>9.0f}", ranked.training_time.value / 3600, ranked.training_cost.value) : "";
@@ -327,6 +350,10 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
         for (const cluster::InstanceType& instance : request.targets)
             if (!cluster::find_price(instance, "on-demand"))
                 options.error("--target", fmt::format("the profile of {} has no on-demand price", instance.name), "choose another objective or target");
+    if (const std::optional<std::string> schedule = options.text("--schedule")) {
+        if (*schedule == "auto") request.searches_orders = true;
+        else options.error("--schedule", fmt::format("--schedule = {} is no choice", core::in_quotes(*schedule)), "leave it out to compare all registered schedules, or use auto");
+    }
     request.search.keep = static_cast<std::size_t>(options.integer("--top", 1, 1000).value_or(5));
     request.search.threads = static_cast<int>(options.integer("--threads", 1, 1024).value_or(std::max(1u, std::thread::hardware_concurrency())));
     request.search.time_limit = core::Seconds(options.real("--time-limit", 0, 1e7).value_or(15));
@@ -342,7 +369,7 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
     core::Diagnostics diagnostics;
     Options options(arguments,
                     {.with_value = {"--target", "--nodes", "--max-nodes", "--model", "--seq-len", "--global-batch", "--objective", "--tokens", "--deadline",
-                                    "--budget", "--top", "--threads", "--time-limit", "--out"},
+                                    "--budget", "--top", "--threads", "--time-limit", "--schedule", "--out"},
                      .flags = {"--json", "--help"}},
                     diagnostics);
     if (options.has("--help")) {
@@ -410,6 +437,7 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         show(reason, as_json, out, err);
         return no_plan;
     }
+    if (request->searches_orders) search_orders(*graph, places, *request, result, diagnostics);
     if (request->out_path)
         core::write_file_atomically(*request->out_path, plan_text(*request, *graph, result.plans.front(), places[result.plans.front().candidate]));
     if (as_json) {

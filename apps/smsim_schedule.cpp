@@ -12,6 +12,7 @@
 #include "core/csv.h"
 #include "core/document.h"
 #include "planner/schedule_search.h"
+#include "schedule/pass/list_passes.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/schedule_text.h"
 #include "schedule/verify.h"
@@ -49,6 +50,7 @@ struct Request {
     std::string name, from, stage_times, objective = "makespan", out;
     planner::SearchBudget budget;
     schedule::PipelineShape shape;
+    std::string with;  // cells to add: transfers or sharding
     double overlap = 1;
     bool as_json = false, prints = false, lists = false, helps = false;
     bool names_shape = false;  // --stages was given
@@ -99,6 +101,7 @@ options_of::options_description visible_options() {
         "objective", value("makespan|span"), "auto: last end (default), or longest time any one rank is occupied")(
         "time-limit", value("S"), "auto: seconds of search (default 0.6)")("seed", value("N"), "auto: of the search's random numbers (default 1)")(
         "from", value("FILE"), "read the schedule: one row per rank, cells such as 2F0")("out", value("FILE"), "write the schedule in that form")(
+        "with", value("transfers|sharding"), "add sends and receives, or windows of gathered parameters and gradient reductions")(
         "print", "draw the grid")("list", "name all schedules")("json", "one JSON document on stdout")("help,h", "this text");
     return options;
 }
@@ -126,6 +129,9 @@ Request read_arguments(const std::vector<std::string>& arguments, core::Diagnost
     read.text("name", request.name);
     read.text("from", request.from);
     read.text("out", request.out);
+    read.text("with", request.with);
+    if (!request.with.empty() && request.with != "transfers" && request.with != "sharding")
+        diagnostics.error({}, "--with", fmt::format("--with = {} is no choice", core::in_quotes(request.with)), "use transfers or sharding");
     read.text("stage-times", request.stage_times);
     read.integer("stages", 1, request.shape.ranks);
     request.shape.micro_batches = request.shape.ranks;
@@ -392,10 +398,16 @@ std::optional<planner::FoundSchedule> search(Request& request, core::Diagnostics
 }
 
 // Verified, timed and shown; the exit code says whether it holds (a memory limit that is exceeded is "does not fit", any other violation wrong input).
-int report(const Request& request, const schedule::Schedule& list, const planner::FoundSchedule* found, std::ostream& out, std::ostream& err) {
-    sim::ScheduleCosts costs = costs_of(request, list.stages);
+int report(const Request& request, const schedule::Schedule& given, const planner::FoundSchedule* found, std::ostream& out, std::ostream& err) {
+    sim::ScheduleCosts costs = costs_of(request, given.stages);
     if (found) costs.releases = found->releases;
-    const std::vector<schedule::Violation> violations = verify(list, limits_of(request, costs));
+    std::vector<schedule::Violation> violations = verify(given, limits_of(request, costs));
+    schedule::Schedule list = given;
+    // Cells can only be added to an order that can be played; the complete list is verified again.
+    if (violations.empty() && !request.with.empty()) {
+        list = request.with == "transfers" ? schedule::with_transfers(given) : with_gradient_reductions(schedule::with_sharded_parameters(given));
+        violations = verify(list, limits_of(request, costs));
+    }
     const bool exceeds_memory = !violations.empty() && std::all_of(violations.begin(), violations.end(), [](const schedule::Violation& v) { return v.rule == "memory"; });
     std::optional<sim::ScheduleTiming> timing;
     if (violations.empty() || exceeds_memory) timing = time_schedule(list, costs);

@@ -6,6 +6,8 @@
 
 #include "apps/command.h"
 #include "core/document.h"
+#include "planner/plan_order.h"
+#include "schedule/explicit_order.h"
 #include "schedule/partition.h"
 #include "sim/evaluate.h"
 #include "sim/report.h"
@@ -89,6 +91,17 @@ std::vector<std::vector<sim::Assignment>> combinations(const std::vector<std::ve
     return points;
 }
 
+// schedule = "auto" becomes the order found; false when it cannot be searched.
+bool search_order(sim::Scenario& scenario, core::Diagnostics& diagnostics, std::string& explanation) {
+    schedule::Plan& plan = scenario.file.plan;
+    if (!schedule::is_searched_order(plan.schedule)) return true;
+    std::optional<planner::OrderedPlan> ordered = planner::with_searched_order(scenario.graph, scenario.cluster, plan, diagnostics);
+    if (!ordered) return false;
+    plan = std::move(ordered->plan);
+    explanation = std::move(ordered->explanation);
+    return true;
+}
+
 sim::SweepRow predict_point(const core::Value& document, const std::string& path, const std::vector<sim::Assignment>& point) {
     sim::SweepRow row;
     core::Value changed = document;
@@ -97,8 +110,9 @@ sim::SweepRow predict_point(const core::Value& document, const std::string& path
         sim::assign(changed, value, row.diagnostics);
     }
     if (row.diagnostics.has_errors()) return row;
-    const std::optional<sim::Scenario> scenario = sim::read_scenario(changed, path, row.diagnostics);
-    if (!scenario) return row;
+    std::optional<sim::Scenario> scenario = sim::read_scenario(changed, path, row.diagnostics);
+    std::string explanation;
+    if (!scenario || !search_order(*scenario, row.diagnostics, explanation)) return row;
     const std::optional<sim::Evaluation> evaluation = sim::evaluate(scenario->graph, scenario->cluster, scenario->file.plan, row.diagnostics);
     if (evaluation) row.result = sim::to_value(*evaluation, scenario->graph, scenario->file.plan);
     return row;
@@ -130,10 +144,13 @@ int predict(const core::Value& document, const Options& options, std::ostream& o
     // The report shows the partition that is simulated.
     schedule::Plan& plan = scenario->file.plan;
     if (std::optional<schedule::Partition> partition = schedule::complete_partition(plan, scenario->graph)) plan.partition = std::move(*partition);
+    std::string explanation;
+    if (!search_order(*scenario, diagnostics, explanation)) return show(diagnostics, options.as_json, out, err);
     sim::EvaluateOptions evaluate_options;
     evaluate_options.keeps_timeline = !options.trace.empty() || !options.html.empty();
-    const std::optional<sim::Evaluation> evaluation = sim::evaluate(scenario->graph, scenario->cluster, plan, diagnostics, evaluate_options);
+    std::optional<sim::Evaluation> evaluation = sim::evaluate(scenario->graph, scenario->cluster, plan, diagnostics, evaluate_options);
     if (!evaluation) return show(diagnostics, options.as_json, out, err);
+    if (!explanation.empty()) evaluation->assumptions.push_back(explanation);
     if (!options.as_json) err << core::format(diagnostics);
 
     const std::string report = sim::text_report(*evaluation, scenario->graph, scenario->cluster, plan, scenario->question);

@@ -5,6 +5,8 @@
 
 #include <fmt/core.h>
 
+#include "schedule/explicit_order.h"
+
 namespace planner {
 
 namespace {
@@ -43,7 +45,7 @@ std::string bound_by(const sim::Evaluation& evaluation, const cluster::Cluster&)
 
 std::string describe(const schedule::Plan& plan) {
     std::string text = fmt::format("TP{} PP{} DP{}", plan.layout.tensor, plan.layout.pipeline, plan.layout.data);
-    if (plan.layout.pipeline > 1) text += fmt::format(" {}{}", plan.schedule, plan.virtual_stages > 1 ? fmt::format(" x{}", plan.virtual_stages) : "");
+    if (plan.layout.pipeline > 1) text += fmt::format(" {}{}", schedule::schedule_label(plan.schedule), plan.virtual_stages > 1 ? fmt::format(" x{}", plan.virtual_stages) : "");
     if (plan.sharding != schedule::Sharding::none) text += fmt::format(", {} sharded over {}", schedule::name_of(plan.sharding), plan.effective_shard_degree());
     text += fmt::format(", micro-batch {} x {}", plan.micro_batch, plan.micro_batches);
     if (plan.recompute != schedule::Recompute::none) text += fmt::format(", {} recomputation", schedule::name_of(plan.recompute));

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "schedule/explicit_order.h"
 #include "schedule/memory.h"
 #include "schedule/pass/rank_lowering.h"
 #include "schedule/pipeline/registry.h"
@@ -14,6 +15,11 @@ namespace {
 const PipelineSchedule* usable_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_batches, const core::SourceLocation& location,
                                         PipelineShape& shape) {
     const PipelineSchedule* found = find_pipeline_schedule(plan.schedule);
+    if (!found && is_searched_order(plan.schedule)) {
+        diagnostics.error(location, "plan.schedule", "schedule = \"auto\" asks for a search, which has not been made",
+                          "smsim, smplan and smexec make it when they load a plan; elsewhere name a registered schedule");
+        return nullptr;
+    }
     if (!found) {
         std::vector<std::string> names;
         for (const PipelineSchedule& schedule : pipeline_schedules()) names.push_back(schedule.name);
@@ -59,6 +65,7 @@ const PipelineSchedule* usable_schedule(const Plan& plan, core::Diagnostics& dia
 }  // namespace
 
 std::optional<Schedule> make_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_batches) {
+    if (is_explicit_order(plan.schedule)) return explicit_order(plan, diagnostics, micro_batches);
     PipelineShape shape;
     const PipelineSchedule* found = usable_schedule(plan, diagnostics, micro_batches, {}, shape);
     if (!found) return std::nullopt;
@@ -66,6 +73,8 @@ std::optional<Schedule> make_schedule(const Plan& plan, core::Diagnostics& diagn
 }
 
 bool check_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_batches, const core::SourceLocation& location) {
+    if (is_searched_order(plan.schedule)) return true;
+    if (is_explicit_order(plan.schedule)) return explicit_order(plan, diagnostics, micro_batches, location).has_value();
     PipelineShape shape;
     return usable_schedule(plan, diagnostics, micro_batches, location, shape) != nullptr;
 }

@@ -161,7 +161,8 @@ private:
 
     // Stages of an asynchronous schedule update at different times: what would make them wait for each other is refused.
     void check_asynchronous() {
-        if (!find_pipeline_schedule(plan_.schedule)->is_asynchronous) return;
+        const PipelineSchedule* chosen = find_pipeline_schedule(plan_.schedule);
+        if (!chosen || !chosen->is_asynchronous) return;  // an order of the plan's own, searched or given, is synchronous
         if (plan_.layout.pipeline == 1) return;
         for (const model::TiedParameter& tied : model::tied_parameters(graph_))
             error("schedule",

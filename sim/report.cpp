@@ -7,6 +7,7 @@
 
 #include "core/csv.h"
 #include "core/document.h"
+#include "schedule/explicit_order.h"
 #include "sim/breakdown.h"
 
 namespace sim {
@@ -134,7 +135,7 @@ std::string text_report(const Evaluation& evaluation, const model::ModelGraph& g
     if (cluster.nodes > 1) text += fmt::format(", {} {} a node each way", instance.network_name, core::format(instance.network_baseline));
     text += "\n";
     text += fmt::format("Plan      {}\n", parallel_words(plan));
-    text += fmt::format("          {}: {} micro-batch{} of {}, global batch {}\n", plan.schedule, plan.micro_batches, plan.micro_batches == 1 ? "" : "es",
+    text += fmt::format("          {}: {} micro-batch{} of {}, global batch {}\n", schedule::schedule_label(plan.schedule), plan.micro_batches, plan.micro_batches == 1 ? "" : "es",
                         plan.micro_batch, plan.global_batch());
     text += fmt::format("          {}\n", memory_words(plan));
     if (const std::string partition = partition_words(plan); !partition.empty()) text += fmt::format("          partition: {}\n", partition);

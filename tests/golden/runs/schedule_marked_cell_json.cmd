@@ -1,0 +1,1 @@
+smsim schedule --from tests/golden/runs/waits_for_ever.csv --json --print

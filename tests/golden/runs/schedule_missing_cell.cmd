@@ -1,0 +1,1 @@
+smsim schedule --from tests/golden/runs/forgotten_backward.csv

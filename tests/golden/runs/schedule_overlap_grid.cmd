@@ -1,0 +1,1 @@
+smsim schedule dualpipe-v --stages 2 --micro-batches 4 --print
