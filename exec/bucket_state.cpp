@@ -178,7 +178,9 @@ void BucketState::restore(const Read& read) {
 
 std::vector<BucketState::Owned> BucketState::owned() {
     std::vector<Owned> result;
-    float *parameters = owned_parameters(), *gradients = piece_gradient().data;
+    float* parameters = owned_parameters();
+    const bool has_gradient = shards(Sharding::gradients) ? piece_gradient_ != nullptr : whole_gradient_ != nullptr;  // not in evaluation
+    float* gradients = has_gradient ? piece_gradient().data : nullptr;
     for_each_owned([&](model::ParameterId id, std::int64_t first, std::int64_t at, std::int64_t count) {
         Owned& own = result.emplace_back();
         own.parameter = id;
@@ -188,7 +190,7 @@ std::vector<BucketState::Owned> BucketState::owned() {
         // The master copy is the parameter; the other one is its rounding.
         if (master_) backend_.download(core::DataType::fp32, master_->data() + at, own.values);
         else backend_.download(plan_.precision.parameters, element_at(plan_.precision.parameters, parameters, at), own.values);
-        backend_.download(plan_.precision.gradients, element_at(plan_.precision.gradients, gradients, at), own.gradients);
+        if (gradients) backend_.download(plan_.precision.gradients, element_at(plan_.precision.gradients, gradients, at), own.gradients);
     });
     return result;
 }

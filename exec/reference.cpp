@@ -79,7 +79,7 @@ ReferenceResult start_of(const model::ModelGraph& graph, std::uint64_t seed) {
 
 // Forward and backward of one micro-batch: adds to the gradients, returns the loss times its weight.
 double run_micro_batch(const model::ModelGraph& graph, const schedule::Plan& plan, const InputReader& inputs, std::uint64_t seed, int step, int replica, int k,
-                       double weight, std::vector<std::vector<double>>& parameters, std::vector<std::vector<double>>& gradients) {
+                       double weight, std::vector<std::vector<double>>& parameters, std::vector<std::vector<double>>& gradients, bool evaluates = false) {
     const auto operators = static_cast<std::int32_t>(graph.operators.size());
     reference::Context context{graph, plan.micro_batch, {}, {}, {}, &parameters, &gradients, {}, weight};
     context.values.resize(graph.tensors.size());
@@ -87,6 +87,7 @@ double run_micro_batch(const model::ModelGraph& graph, const schedule::Plan& pla
     context.ids.resize(graph.tensors.size());
     std::vector<std::int64_t> samples;
     for (int i = 0; i < plan.micro_batch; ++i) samples.push_back(global_sample(step, replica, plan.layout.data, plan.micro_batches, plan.micro_batch, k, i));
+    context.is_training = !evaluates;
     context.mask_keys.resize(graph.operators.size());
     for (std::int32_t op = 0; op < operators; ++op)
         for (const std::int64_t sample : samples) context.mask_keys[static_cast<std::size_t>(op)].push_back(mask_key(seed, step, op, sample));
@@ -96,6 +97,7 @@ double run_micro_batch(const model::ModelGraph& graph, const schedule::Plan& pla
     for (const model::Tensor& tensor : graph.tensors)
         if (tensor.consumers.empty() && !tensor.is_activation && graph.op(tensor.producer).kind != OperatorKind::input)
             loss += context.values[static_cast<std::size_t>(&tensor - graph.tensors.data())][0];
+    if (evaluates) return loss;
     for (std::int32_t op = operators; op-- > 0;) reference::backward(context, model::OperatorId(op));
     return loss;
 }
@@ -126,8 +128,10 @@ ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Pl
         double loss = 0;
         for (int replica = 0; replica < plan.layout.data; ++replica)
             for (int k = 0; k < plan.micro_batches; ++k)
-                loss += weight * run_micro_batch(graph, plan, inputs, options.seed, step, replica, k, weight, result.parameters, result.gradients);
+                loss += weight * run_micro_batch(graph, plan, inputs, options.seed, step, replica, k, weight, result.parameters, result.gradients,
+                                                 options.evaluates);
         result.losses.push_back(loss);
+        if (options.evaluates) continue;
         if (plan.optimizer.gradient_clipping > 0) clip(result.gradients, plan.optimizer.gradient_clipping);
         for (std::size_t p = 0; p < result.parameters.size(); ++p) optimizer.update(step, p, result.parameters[p], result.gradients[p]);
     }

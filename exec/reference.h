@@ -15,6 +15,7 @@ namespace exec {
 struct ReferenceOptions {
     int steps = 1;
     std::uint64_t seed = 1234;
+    bool evaluates = false;  // forward only: nothing dropped, nothing updated
 };
 
 struct ReferenceResult {

@@ -237,7 +237,7 @@ private:
         return x;
     }
     Array drop(Array p, std::int64_t sample, std::int64_t head) const {
-        if (a.probability == 0) return p;
+        if (a.probability == 0 || !v.context.is_training) return p;
         const std::uint64_t key = v.context.mask_keys[static_cast<size_t>(v.context.graph.tensor(v.op.output).producer.index)][static_cast<size_t>(sample)];
         for (size_t i = 0; i < p.size(); ++i)
             p[i] = drops(key, static_cast<size_t>(head) * tokens * tokens + i, a.probability) ? 0 : p[i] / (1 - a.probability);
@@ -358,7 +358,7 @@ void forward(Context& context, model::OperatorId id) {
         case OperatorKind::dropout: {
             const size_t per_sample = y.size() / static_cast<size_t>(context.samples);
             for (size_t i = 0; i < y.size(); ++i)
-                y[i] = drops(context.mask_keys[static_cast<size_t>(id.index)][i / per_sample], i % per_sample, op.attributes.probability)
+                y[i] = !context.is_training ? v.x()[i] : drops(context.mask_keys[static_cast<size_t>(id.index)][i / per_sample], i % per_sample, op.attributes.probability)
                            ? 0
                            : v.x()[i] / (1 - op.attributes.probability);
             break;

@@ -19,6 +19,7 @@ struct Context {
     std::vector<std::vector<double>>* parameter_gradients = nullptr;
     std::vector<std::vector<std::uint64_t>> mask_keys;  // [operator][sample], where the operator drops
     double loss_weight = 1;
+    bool is_training = true;  // false: nothing is dropped
 };
 
 void forward(Context& context, model::OperatorId op);

@@ -29,6 +29,7 @@ public:
         mark(info_.sends, result_.is_sent);
         mark(info_.receives, result_.is_received);
         for (const model::OperatorRange unit : schedule::units_of(graph_, info_.operators)) plan_unit(unit);
+        for (const model::OperatorRange unit : schedule::units_of(graph_, info_.operators)) plan_recompute(unit);
         finish();
         result_.is_saved = is_saved_;
         return std::move(result_);
@@ -100,7 +101,6 @@ private:
             own.is_recomputed = again;
             own.is_recomputed_alone = !again && !is_forward_only_ && schedule::is_recomputed(op(i), plan_.recompute);
             own.drops_extra_after_forward = is_forward_only_ || again || (own.is_recomputed_alone && saved.recomputable_extra.value > 0);
-            for (const model::TensorId tensor : op(i).inputs) last_use_in_unit_[static_cast<std::size_t>(storage(tensor))] = i;
             if (is_forward_only_) continue;
             for (const std::int32_t tensor : saved_by(saved)) {
                 if (!op(i).parameters.empty()) weights_need_[static_cast<std::size_t>(tensor)] = 1;
@@ -119,11 +119,23 @@ private:
                         lower(lowest_saver_, storage(tensor), unit.begin);
                     }
         }
-        if (!again) return;
+    }
+
+    // What a unit that runs again makes and its backward does not read. What later units saved is there a second time: their backward is done with it, but for
+    // weights of a split backward.
+    void plan_recompute(model::OperatorRange unit) {
+        if (is_forward_only_ || !schedule::is_recomputed(graph_, {"", unit}, plan_.recompute)) return;
+        std::vector<char> is_kept(graph_.tensors.size(), 0);
+        for (std::int32_t i = unit.begin; i < unit.end; ++i) {
+            for (const model::TensorId tensor : op(i).inputs) last_use_in_unit_[static_cast<std::size_t>(storage(tensor))] = i;
+            for (const std::int32_t tensor : saved_by(model::saved_for_backward(graph_, model::OperatorId(i), context_)))
+                is_kept[static_cast<std::size_t>(tensor)] = 1;
+        }
         for (std::int32_t i = unit.begin; i < unit.end; ++i) {
             const auto free_if_dead = [&](std::int32_t tensor) {
                 const auto t = static_cast<std::size_t>(tensor);
-                if (!is_saved_[t] && !is_kept_again_[t] && last_use_in_unit_[t] <= i) plan_of(i).free_after_recompute.push_back(tensor);
+                const bool is_done = !is_saved_[t] || (lowest_saver_[t] >= unit.end && !(result_.splits_backward && weights_need_[t]));
+                if (is_done && !is_kept[t] && last_use_in_unit_[t] <= i) plan_of(i).free_after_recompute.push_back(tensor);
             };
             for (const model::TensorId tensor : op(i).inputs) free_if_dead(storage(tensor));
             free_if_dead(storage(op(i).output));

@@ -81,6 +81,13 @@ std::string_view name_of(PayloadKind kind) {
     return "";
 }
 
+bool trains(const Program& program) {
+    for (const RankProgram& list : program.classes)
+        for (const Instruction& i : list.instructions)
+            if (i.kind == InstructionKind::zero_gradients || (i.kind == InstructionKind::compute && i.phase >= ComputePhase::backward)) return true;
+    return false;
+}
+
 std::vector<int> members_of(const Program& program, int rank, const Instruction& instruction) {
     const ParallelLayout& layout = program.plan.layout;
     if (instruction.group != GroupKind::tied_stages || instruction.bucket < 0)

@@ -144,6 +144,9 @@ struct Program {
     }
 };
 
+// Is there a backward pass? Without one the Program evaluates: nothing is dropped and nothing updated.
+bool trains(const Program& program);
+
 // Global ranks that take part in a collective instruction of `rank`'s class, in group order (the position is the group rank).
 std::vector<int> members_of(const Program& program, int rank, const Instruction& instruction);
 

@@ -24,11 +24,7 @@ constexpr std::size_t most_violations = 100;
 
 std::vector<Violation> verify(const Program& program) { return ProgramChecker(program).run(); }
 
-ProgramChecker::ProgramChecker(const Program& program) : program_(program) {
-    for (const RankProgram& list : program.classes)
-        for (const Instruction& i : list.instructions)
-            trains_ = trains_ || i.kind == InstructionKind::zero_gradients || (i.kind == InstructionKind::compute && i.phase >= ComputePhase::backward);
-}
+ProgramChecker::ProgramChecker(const Program& program) : program_(program), trains_(trains(program)) {}
 
 void ProgramChecker::report(const char* rule, std::size_t c, std::size_t index, const std::string& what) {
     if (violations_.size() >= most_violations) return;

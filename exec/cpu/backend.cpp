@@ -41,10 +41,11 @@ int most_on_a_node(const std::vector<int>& members, int ranks_per_node) {
 
 core::Seconds between(Clock::time_point start, Clock::time_point end) { return core::Seconds(std::chrono::duration<double>(end - start).count()); }
 
-std::unique_ptr<const OperatorKernels> make_operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank, std::uint64_t seed) {
+std::unique_ptr<const OperatorKernels> make_operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank, std::uint64_t seed,
+                                                      bool is_training) {
     if (plan.precision.compute == core::DataType::bf16)
-        return std::make_unique<RoundedOperators>(graph, plan.cost_context(), plan.precision, tensor_rank, seed);
-    return std::make_unique<Operators>(graph, plan.cost_context(), tensor_rank, seed);
+        return std::make_unique<RoundedOperators>(graph, plan.cost_context(), plan.precision, tensor_rank, seed, is_training);
+    return std::make_unique<Operators>(graph, plan.cost_context(), tensor_rank, seed, is_training);
 }
 
 std::uint16_t* bfloats(void* array) { return static_cast<std::uint16_t*>(array); }
@@ -96,7 +97,8 @@ CpuBackend::CpuBackend(const schedule::Program& program, const model::ModelGraph
       options_(options),
       communicator_(communicator),
       activities_(activities),
-      operators_(make_operators(graph, program.plan, schedule::coordinates_of(program.plan.layout, communicator.rank()).tensor, options.seed)),
+      operators_(make_operators(graph, program.plan, schedule::coordinates_of(program.plan.layout, communicator.rank()).tensor, options.seed,
+                                schedule::trains(program))),
       side_(options.overlaps ? std::make_shared<SideStream>() : nullptr),
       blocks_(side_ ? std::shared_ptr<BlockSource>(std::make_shared<DeferredBlocks>(side_)) : std::make_shared<HostBlocks>()) {
     if (side_) find_needs(graph);
@@ -113,7 +115,8 @@ void CpuBackend::find_needs(const model::ModelGraph& graph) {
     numbers_.resize(list_.instructions.size());
     std::vector<std::int32_t> bucket_of(graph.parameters.size(), -1);
     for (std::size_t b = 0; b < list_.buckets.size(); ++b)
-        for (const model::ParameterId parameter : list_.buckets[b].parameters) bucket_of[static_cast<std::size_t>(parameter.index)] = static_cast<std::int32_t>(b);
+        for (const model::ParameterId parameter : list_.buckets[b].parameters)
+            bucket_of[static_cast<std::size_t>(parameter.index)] = static_cast<std::int32_t>(b);
     constexpr std::uint32_t none = ~std::uint32_t(0);
     std::vector<std::uint32_t> last_exchange(list_.buckets.size(), none);
     std::uint32_t last = none;
@@ -131,9 +134,11 @@ void CpuBackend::find_needs(const model::ModelGraph& graph) {
             for (std::int32_t op = instruction.operators.begin; op < instruction.operators.end; ++op)
                 for (const model::ParameterId parameter : graph.operators[static_cast<std::size_t>(op)].parameters) {
                     const std::int32_t bucket = bucket_of[static_cast<std::size_t>(parameter.index)];
-                    if (bucket >= 0 && last_exchange[static_cast<std::size_t>(bucket)] != none) needs.push_back(last_exchange[static_cast<std::size_t>(bucket)]);
+                    if (bucket >= 0 && last_exchange[static_cast<std::size_t>(bucket)] != none)
+                        needs.push_back(last_exchange[static_cast<std::size_t>(bucket)]);
                 }
-        } else if (instruction.kind != InstructionKind::send && instruction.kind != InstructionKind::receive && instruction.kind != InstructionKind::collective) {
+        } else if (instruction.kind != InstructionKind::send && instruction.kind != InstructionKind::receive &&
+                   instruction.kind != InstructionKind::collective) {
             // The optimizer, norms of gradients and zeroing touch one bucket or all.
             if (instruction.bucket < 0 && last != none) needs.push_back(last);
             if (instruction.bucket >= 0 && last_exchange[static_cast<std::size_t>(instruction.bucket)] != none)

@@ -57,8 +57,8 @@ const std::int64_t* ids(const float* pointer) { return reinterpret_cast<const st
 
 }  // namespace
 
-Operators::Operators(const model::ModelGraph& graph, const model::CostContext& context, int tensor_rank, std::uint64_t seed)
-    : graph_(graph), context_(context), tensor_rank_(tensor_rank), seed_(seed) {
+Operators::Operators(const model::ModelGraph& graph, const model::CostContext& context, int tensor_rank, std::uint64_t seed, bool is_training)
+    : graph_(graph), context_(context), tensor_rank_(tensor_rank), seed_(seed), is_training_(is_training) {
     for (std::size_t i = 0; i < graph.operators.size(); ++i) {
         const model::Operator& o = graph.operators[i];
         if (o.kind != OperatorKind::attention) continue;
@@ -175,6 +175,10 @@ void Operators::dropout(model::OperatorId id, const Operands& x, const MicroBatc
     const Sizes y = sizes_of(tensor);
     const std::int64_t per_sample = rows_per_sample(tensor), width = graph_.tensor(tensor).shape.back();
     const std::int64_t first_column = y.columns < width ? tensor_rank_ * y.columns : 0;
+    if (!is_training_) {
+        std::memcpy(x.output, x.inputs[0], static_cast<std::size_t>(y.rows * y.columns) * sizeof(float));
+        return;
+    }
     auto* mask = static_cast<std::uint8_t*>(x.extra);
     for (std::int64_t r = 0; r < y.rows; ++r) {
         const std::int64_t row = y.first_row + r, at = r * y.columns;
@@ -204,7 +208,7 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
     }
     if (const auto slopes = slopes_.find(id.index); slopes != slopes_.end()) shape.alibi_slopes = slopes->second.data();
     std::vector<std::uint64_t> keys;
-    if (a.probability > 0) {
+    if (a.probability > 0 && is_training_) {
         shape.dropout = static_cast<float>(a.probability);
         for (std::int64_t sample = 0; sample < shape.samples; ++sample) keys.push_back(random_key(id, place, sample));
         shape.dropout_keys = keys.data();
@@ -215,7 +219,7 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
         saved.log_sums = static_cast<float*>(x.extra);
     } else {
         saved.probabilities = static_cast<float*>(x.extra);
-        if (a.probability > 0) {
+        if (shape.dropout > 0) {
             saved.dropped = saved.probabilities + scores;
             saved.mask = reinterpret_cast<std::uint8_t*>(saved.dropped + scores);
         }

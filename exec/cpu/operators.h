@@ -15,7 +15,8 @@ namespace exec::cpu {
 
 class Operators : public OperatorKernels {
 public:
-    Operators(const model::ModelGraph& graph, const model::CostContext& context, int tensor_rank, std::uint64_t seed);
+    // `is_training` false: evaluation, nothing is dropped.
+    Operators(const model::ModelGraph& graph, const model::CostContext& context, int tensor_rank, std::uint64_t seed, bool is_training = true);
 
     void forward(model::OperatorId op, const Operands& operands, const MicroBatchPlace& place) const override;
     // cross_entropy takes dy = one number in host memory, the weight of its micro-batch.
@@ -57,6 +58,7 @@ private:
     const model::CostContext context_;
     const int tensor_rank_;
     const std::uint64_t seed_;
+    const bool is_training_;
     std::map<std::int32_t, Rotation> rotations_;         // by operator
     std::map<std::int32_t, std::vector<float>> slopes_;  // ALiBi, of this rank's heads
 };

@@ -19,8 +19,8 @@ bool has_rounded_extra(const model::Operator& op) { return op.kind == OperatorKi
 }  // namespace
 
 RoundedOperators::RoundedOperators(const model::ModelGraph& graph, const model::CostContext& context, const schedule::Precision& precision, int tensor_rank,
-                                   std::uint64_t seed)
-    : graph_(graph), context_(context), precision_(precision), operators_(graph, context, tensor_rank, seed) {}
+                                   std::uint64_t seed, bool is_training)
+    : graph_(graph), context_(context), precision_(precision), operators_(graph, context, tensor_rank, seed, is_training) {}
 
 std::string RoundedOperators::obstacle(const model::Operator& op, const model::CostContext& context) {
     if (op.kind == OperatorKind::attention && context.attention != model::AttentionImplementation::flash) return "attention that keeps its probabilities";

@@ -12,7 +12,7 @@ namespace exec::cpu {
 class RoundedOperators : public OperatorKernels {
 public:
     RoundedOperators(const model::ModelGraph& graph, const model::CostContext& context, const schedule::Precision& precision, int tensor_rank,
-                     std::uint64_t seed);
+                     std::uint64_t seed, bool is_training);
 
     void forward(model::OperatorId op, const Operands& operands, const MicroBatchPlace& place) const override;
     void backward_input(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dx,

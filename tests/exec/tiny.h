@@ -61,7 +61,7 @@ inline schedule::Program program_of(schedule::Plan plan, const model::ModelGraph
     INFO(core::format(diagnostics));
     REQUIRE(order);
     REQUIRE_FALSE(diagnostics.has_errors());
-    schedule::Program program = schedule::lower(plan, graph, *order);
+    schedule::Program program = schedule::lower(plan, graph, *order, {.micro_batches = 0, .has_optimizer = !order->is_forward_only});
     const auto violations = schedule::verify(program);
     for (const auto& violation : violations) UNSCOPED_INFO(violation.rule << ": " << violation.message);
     REQUIRE(violations.empty());
@@ -94,7 +94,7 @@ inline Comparison compare(const schedule::Plan& plan, const model::ModelGraph& g
     const exec::ReferenceResult reference =
         program.micro_batches_per_update > 0
             ? exec::run_asynchronous_reference(graph, program.plan, program.micro_batches_per_update, data, {steps, options.seed})
-            : exec::run_reference(graph, plan, data, {steps, options.seed});
+            : exec::run_reference(graph, plan, data, {steps, options.seed, !schedule::trains(program)});
     REQUIRE(result.run.losses.size() == reference.losses.size());
     for (std::size_t i = 0; i < reference.losses.size(); ++i)
         result.losses = std::max(result.losses, std::abs(result.run.losses[i] - reference.losses[i]) / std::abs(reference.losses[i]));

@@ -1,0 +1,90 @@
+// Random plans: whatever a planner may combine trains as one rank does.
+#include <catch2/catch.hpp>
+
+#include <chrono>
+#include <cstdlib>
+
+#include "core/random.h"
+#include "schedule/pipeline/registry.h"
+#include "tests/exec/tiny.h"
+
+namespace {
+
+template <class T>
+T one_of(core::Random& random, std::initializer_list<T> choices) {
+    return choices.begin()[random.below(choices.size())];
+}
+
+schedule::Plan random_plan(core::Random& random) {
+    using namespace schedule;
+    Plan plan = tiny::plan();
+    plan.layout.order = one_of<const char*>(random, {"PDT", "TPD", "DPT"});
+    plan.layout.pipeline = one_of(random, {1, 1, 2, 3, 4});
+    plan.layout.tensor = one_of(random, {1, 1, 2});
+    plan.layout.data = one_of(random, {1, 2, 2, 4});
+    plan.virtual_stages = one_of(random, {1, 1, 2});
+    std::vector<std::string> names;
+    for (const PipelineSchedule& candidate : pipeline_schedules())
+        if (!candidate.is_forward_only && !candidate.is_asynchronous && !candidate.has_segments) names.push_back(candidate.name);
+    plan.schedule = names[random.below(names.size())];
+    plan.micro_batch = one_of(random, {1, 2});
+    plan.micro_batches = one_of(random, {1, 2, 4, 8});
+    plan.sharding = one_of(random, {Sharding::none, Sharding::optimizer, Sharding::gradients, Sharding::parameters});
+    if (plan.sharding != Sharding::none && plan.layout.data == 4) plan.shard_degree = one_of(random, {0, 2});
+    plan.sequence_parallel = one_of(random, {false, true});
+    plan.recompute = one_of(random, {Recompute::none, Recompute::selective, Recompute::full});
+    plan.attention = one_of(random, {model::AttentionImplementation::flash, model::AttentionImplementation::unfused});
+    plan.fused_cross_entropy = one_of(random, {false, true});
+    plan.optimizer.learning_rate = 0.01;
+    plan.optimizer.momentum = one_of(random, {0.0, 0.9});
+    plan.optimizer.weight_decay = one_of(random, {0.0, 0.1});
+    plan.optimizer.gradient_clipping = one_of(random, {0.0, 0.1});
+    plan.gradient_bucket = core::bytes(one_of(random, {500.0, 3000.0, 1e6}));
+    plan.overlaps_gradient_reduction = one_of(random, {false, true});
+    plan.overlaps_parameter_gathering = one_of(random, {false, true});
+    plan.collective = one_of<const char*>(random, {"auto", "ring", "tree"});
+    return plan;
+}
+
+}  // namespace
+
+// SMSIM_SEED repeats a run; another seed every day otherwise, so that the sample grows with every run of the tests.
+TEST_CASE("a random sample of plans trains as the reference does") {
+    const char* given = std::getenv("SMSIM_SEED");
+    const auto days = std::chrono::duration_cast<std::chrono::days>(std::chrono::system_clock::now().time_since_epoch()).count();
+    const std::uint64_t seed = given ? std::strtoull(given, nullptr, 10) : static_cast<std::uint64_t>(days);
+    const model::ModelGraph gpt = tiny::gpt(6, "dropout = 0.1\nattention_dropout = 0.1"), llama = tiny::llama(6);
+    core::Random random(seed);
+    int plans = 0;
+    for (int draw = 0; draw < 2000 && plans < 40; ++draw) {
+        const schedule::Plan plan = random_plan(random);
+        const model::ModelGraph& graph = one_of(random, {&gpt, &llama})[0];
+        core::Diagnostics diagnostics;
+        schedule::check_plan(plan, graph, std::numeric_limits<int>::max(), nullptr, diagnostics);
+        if (diagnostics.has_errors() || plan.layout.ranks() > 16) continue;
+        INFO("SMSIM_SEED=" << seed << ", draw " << draw << " on " << graph.family << ":\n" << core::to_toml(schedule::to_value(plan)));
+        tiny::check_equal(tiny::compare(plan, graph), 2e-5);
+        ++plans;
+    }
+    WARN(plans << " plans of seed " << seed);
+    CHECK(plans >= 20);
+}
+
+TEST_CASE("evaluation in a pipeline has the reference's losses, drops nothing and leaves parameters as they are") {
+    schedule::Plan plan = tiny::plan();
+    plan.schedule = "forward-only";
+    const model::ModelGraph graph = tiny::gpt(4, "dropout = 0.3\nattention_dropout = 0.3");
+    plan.attention = GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
+    SECTION("one rank") {}
+    SECTION("pipeline with two virtual stages") {
+        plan.layout.pipeline = plan.virtual_stages = 2;
+        plan.layout.data = 2;
+    }
+    SECTION("tensor and sharded parameters") {
+        plan.layout.tensor = plan.layout.data = 2;
+        plan.sharding = schedule::Sharding::parameters;
+    }
+    const tiny::Comparison comparison = tiny::compare(plan, graph, 3);
+    CHECK(comparison.losses < 1e-5);
+    CHECK(comparison.parameters == 0);
+}
