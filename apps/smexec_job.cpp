@@ -6,6 +6,8 @@
 
 #include "apps/command.h"
 #include "cluster/load.h"
+#include "exec/cuda/profile.h"
+#include "exec/cuda/runnable.h"
 #include "exec/exchange.h"
 #include "exec/profile.h"
 #include "exec/run.h"
@@ -88,12 +90,17 @@ std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int proces
     schedule::Plan& plan = job.scenario.file.plan;
     const model::ModelGraph& graph = job.scenario.graph;
     const schedule::Training& training = job.scenario.file.training;
-    exec::check_runnable(plan, graph, diagnostics);
+    if (request.on_gpu) exec::cuda::check_runnable(plan, graph, diagnostics);
+    else exec::check_runnable(plan, graph, diagnostics);
     job.data = exec::load_data(data_path(request, job.scenario.file), request.data ? "" : training.data_format, training.seed, graph, diagnostics,
                                {request.plan, 0, 0});
     job.steps = static_cast<int>(request.steps.value_or(training.steps));
     job.here = job.scenario.cluster;
-    if (job.here.instance.device.architecture != "cpu") {
+    const bool is_for_cpu = job.here.instance.device.architecture == "cpu";
+    if (request.on_gpu && is_for_cpu)
+        diagnostics.error({request.plan, 0, 0}, "cluster.instance", fmt::format("the plan is for {}, which has no GPU", job.here.instance.name),
+                          "name an instance with the GPU of this machine, or leave out --backend cuda");
+    if (!request.on_gpu && !is_for_cpu) {
         job.remarks.push_back(fmt::format("the plan is for {}; it is predicted for and run on local-cpu", job.here.instance.name));
         if (std::optional<cluster::InstanceType> local = cluster::load_instance("local-cpu", diagnostics)) {
             job.here.instance = std::move(*local);
@@ -153,8 +160,9 @@ bool agree(exec::process::World& world, const std::optional<ExecutionJob>& job, 
     return exec::broadcast_text(communicator, tag_verdict, diagnostics.has_errors() ? "no" : "yes") == "yes";
 }
 
-std::optional<sim::Evaluation> predict(ExecutionJob& job, core::Diagnostics& diagnostics) {
-    exec::apply(exec::profile_plan(job.plan(), job.scenario.graph, job.data), job.here.instance);
+std::optional<sim::Evaluation> predict(ExecutionJob& job, const ExecutionRequest& request, core::Diagnostics& diagnostics) {
+    if (request.on_gpu) exec::cuda::apply(exec::cuda::profile_plan(job.plan(), job.scenario.graph, job.data), job.here.instance);
+    else exec::apply(exec::profile_plan(job.plan(), job.scenario.graph, job.data), job.here.instance);
     sim::EvaluateOptions options;
     options.keeps_timeline = true;
     std::optional<sim::Evaluation> predicted = sim::evaluate(job.scenario.graph, job.here, job.plan(), diagnostics, options);

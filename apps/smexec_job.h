@@ -39,6 +39,6 @@ std::string too_large(const ExecutionJob& job);
 bool agree(exec::process::World& world, const std::optional<ExecutionJob>& job, core::Diagnostics& diagnostics);
 
 // From operator times measured here in a few seconds. Nothing after a diagnostic.
-std::optional<sim::Evaluation> predict(ExecutionJob& job, core::Diagnostics& diagnostics);
+std::optional<sim::Evaluation> predict(ExecutionJob& job, const ExecutionRequest& request, core::Diagnostics& diagnostics);
 
 }  // namespace apps

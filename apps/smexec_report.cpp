@@ -7,14 +7,13 @@
 #include <fmt/core.h>
 
 #include "core/document.h"
+#include "exec/cuda/device/device.h"
 #include "model/cost.h"
 #include "schedule/explicit_order.h"
 
 namespace apps {
 
 namespace {
-
-constexpr double largest_loss_difference = 1e-5;
 
 std::string losses_line(const std::vector<double>& losses) {
     if (losses.empty()) return "not known";
@@ -34,15 +33,20 @@ Rates rates_of(const ExecutionReport& report) {
     Rates rates;
     rates.samples = samples / time;
     rates.tokens = rates.samples * static_cast<double>(std::max<std::int64_t>(1, job.scenario.graph.tokens_per_sample));
-    // Only a prediction has measured the rate of the machine.
-    if (report.predicted) rates.mfu = flops / (job.here.instance.device.peak.at(core::DataType::fp32).value * cores);
+    // A GPU's rate is its vendor's, for the precision of the products; a processor's is measured for the prediction.
+    const auto& peak = job.here.instance.device.peak;
+    if (report.request.on_gpu) {
+        if (const auto found = peak.find(job.plan().precision.compute); found != peak.end()) rates.mfu = flops / (found->second.value * cores);
+    } else if (report.predicted) {
+        rates.mfu = flops / (peak.at(core::DataType::fp32).value * cores);
+    }
     return rates;
 }
 
 core::Value document_of(const ExecutionReport& report) {
     const Rates rates = rates_of(report);
     core::Value value = core::Value::table();
-    value["backend"] = "cpu";
+    value["backend"] = report.request.on_gpu ? "cuda" : "cpu";
     value["ranks"] = report.job.plan().layout.ranks();
     value["transport"] = report.transport;
     value["hosts"] = report.hosts;
@@ -84,8 +88,9 @@ void write_text(const ExecutionReport& report, std::ostream& out, std::ostream& 
     const Rates rates = rates_of(report);
     if (!job.scenario.question.empty()) out << job.scenario.question << "\n\n";
     for (const std::string& remark : report.remarks) err << remark << '\n';
-    out << fmt::format("{}: {} ranks as {} on {} cores ({}), pipeline {} x data {} x tensor {}, {}, {} micro-batches of {}\n", job.scenario.graph.name,
-                       plan.layout.ranks(), report.ranks_are, job.here.device_count(), result.instruction_set, plan.layout.pipeline, plan.layout.data,
+    out << fmt::format("{}: {} ranks as {} on {} {}, pipeline {} x data {} x tensor {}, {}, {} micro-batches of {}\n", job.scenario.graph.name,
+                       plan.layout.ranks(), report.ranks_are, report.request.on_gpu ? 1 : job.here.device_count(),
+                       report.request.on_gpu ? exec::cuda::describe(exec::cuda::probe_device()) : fmt::format("cores ({})", result.instruction_set), plan.layout.pipeline, plan.layout.data,
                        plan.layout.tensor, schedule::schedule_label(plan.schedule), plan.micro_batches, plan.micro_batch);
     out << fmt::format("data: {}\nloss: {}\n", job.data->describe(), losses_line(result.losses));
     if (report.request.is_verbose)
@@ -94,18 +99,18 @@ void write_text(const ExecutionReport& report, std::ostream& out, std::ostream& 
     const bool has_tokens = job.scenario.graph.tokens_per_sample > 0;
     out << fmt::format("{} steps: median {}, least {}, 95th percentile {}; {:.0f} {}/s", result.step_times.size(), core::format(report.times.median),
                        core::format(report.times.least), core::format(report.times.p95), has_tokens ? rates.tokens : rates.samples, has_tokens ? "tokens" : "samples");
-    if (report.predicted) out << fmt::format(", {:.0f}% of the matrix-product rate", 100 * rates.mfu);
+    if (rates.mfu > 0) out << fmt::format(", {:.0f}% of the matrix-product rate", 100 * rates.mfu);
     out << '\n';
     if (report.comparison) out << '\n' << exec::to_text(*report.comparison);
     if (report.checked)
         out << fmt::format("\nreference: losses differ by at most {:.1e}, relative ({})\n", report.checked->largest_difference,
-                           report.checked->is_wrong() ? "TOO FAR" : "equal in fp32");
+                           report.checked->is_wrong() ? "TOO FAR" : fmt::format("equal in {}", core::name_of(plan.precision.compute)));
 }
 
 }  // namespace
 
 // A loss that is no number is not near to anything.
-bool CheckedLosses::is_wrong() const { return !(largest_difference <= largest_loss_difference); }
+bool CheckedLosses::is_wrong() const { return !(largest_difference <= allowed); }
 
 double ExecutionReport::error_percent() const { return 100 * (predicted->step_time.value - times.median.value) / times.median.value; }
 
@@ -116,7 +121,7 @@ void show_report(const ExecutionReport& report, std::ostream& out, std::ostream&
     else write_text(report, out, err);
     if (report.is_too_far()) err << fmt::format("the prediction is {:+.1f}% off, more than {}%\n", report.error_percent(), *report.request.tolerance);
     if (report.checked && report.checked->is_wrong())
-        err << fmt::format("losses differ from the reference by {:.1e}, more than {:.0e}\n", report.checked->largest_difference, largest_loss_difference);
+        err << fmt::format("losses differ from the reference by {:.1e}, more than {:.0e}\n", report.checked->largest_difference, report.checked->allowed);
 }
 
 }  // namespace apps

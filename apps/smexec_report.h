@@ -15,6 +15,7 @@ namespace apps {
 struct CheckedLosses {
     std::vector<double> reference;
     double largest_difference = 0;  // relative
+    double allowed = 1e-5;          // by the precision of the products
     bool is_wrong() const;
 };
 

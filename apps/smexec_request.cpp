@@ -11,7 +11,7 @@ namespace apps {
 ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
     Options options(arguments,
                     {{"--backend", "--ranks-from", "--steps", "--data", "--tolerance", "--trace", "--checkpoint", "--every", "--from-step", "--time-limit"},
-                     {"--check", "--json", "--verbose", "--help", "--compare", "--no-compare", "--resume"}},
+                     {"--check", "--json", "--verbose", "--help", "--compare", "--no-compare", "--resume", "--cuda-graph"}},
                     diagnostics);
     ExecutionRequest request;
     request.as_json = options.has("--json");
@@ -28,8 +28,9 @@ ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core
     request.tolerance = options.real("--tolerance", 0, 1e6);
     request.time_limit = core::Seconds(options.real("--time-limit", 0.1, 1e6).value_or(120));
     request.ranks_from = options.choice("--ranks-from", {"threads", "mpi", "env"}).value_or("");
-    const std::string backend = options.choice("--backend", {"cpu", "cuda"}).value_or("cpu");
-    if (backend != "cpu") options.error("--backend", fmt::format("--backend {} is not available in this build", core::in_quotes(backend)), "use cpu");
+    request.on_gpu = options.choice("--backend", {"cpu", "cuda"}).value_or("cpu") == "cuda";
+    request.captures_steps = options.has("--cuda-graph");
+    if (request.captures_steps && !request.on_gpu) options.error("--cuda-graph", "--cuda-graph is of --backend cuda", "add --backend cuda");
     if (options.has("--compare") && options.has("--no-compare")) options.error("--compare", "--compare and --no-compare contradict each other", "choose one");
     if (!request.compares && request.tolerance) options.error("--tolerance", "--tolerance needs a prediction", "leave out --no-compare");
     if (request.checkpoint.empty())

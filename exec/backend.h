@@ -93,11 +93,11 @@ public:
     virtual void end_operator(std::int32_t op, model::Phase phase) = 0;
     virtual std::vector<OperatorSample>& operator_samples() = 0;
 
-    // Arrays. `write` fills host memory of the buffer's size for a step; it may be called again for later steps.
+    // Arrays. `write` fills host memory with elements of `type` (fp32 or int64) for a step; it may be called again for later steps.
     virtual void fill_zero(void* data, std::size_t bytes) = 0;
     virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
     virtual void accumulate(core::DataType type, std::int64_t count, const void* x, void* y) = 0;  // y += x
-    virtual void read_data(Buffer& into, std::function<void(std::int64_t step, void* host)> write) = 0;
+    virtual void read_data(Buffer& into, core::DataType type, std::function<void(std::int64_t step, void* host)> write) = 0;
     // For set-up and results, outside steps: fp32 on the host's side, `type` on the backend's.
     virtual void upload(core::DataType type, std::span<const float> values, void* to) = 0;
     virtual void download(core::DataType type, const void* from, std::span<float> values) = 0;
@@ -126,6 +126,22 @@ public:
     // Time in instructions that compute, by the clock and on a core or device.
     virtual core::Seconds computing() const = 0;
     virtual core::Seconds on_core() const = 0;
+    // Memory held beside the arrays: context, libraries, scratch.
+    virtual core::Bytes overhead() const { return {}; }
+};
+
+struct StagePlan;
+class InputReader;
+
+// What a backend may want to know of the run it serves. Everything outlives it.
+struct BackendRequest {
+    const schedule::Program& program;
+    const model::ModelGraph& graph;
+    const InputReader& inputs;
+    const RunOptions& options;
+    Communicator& communicator;
+    const std::vector<StagePlan>& stage_plans;
+    const std::vector<std::string>& activities;  // by instruction of this rank's list
 };
 
 }  // namespace exec

@@ -231,7 +231,7 @@ void RankExecutor::read_input(MicroBatch& state, const StagePlan& plan, TensorId
             else inputs_.read(id, sample, std::span(static_cast<float*>(host) + at, count));
         }
     };
-    backend_.read_data(*tensor(state, plan, id), write);
+    backend_.read_data(*tensor(state, plan, id), graph_.tensor(id).type == core::DataType::int64 ? core::DataType::int64 : core::DataType::fp32, write);
 }
 
 Operands RankExecutor::operands(MicroBatch& state, const StagePlan& plan, std::int32_t index) {

@@ -38,7 +38,10 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
     const auto rank_class = static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(communicator.rank())]);
     const std::vector<std::string>& activities = preparation.activities[rank_class];
     cpu::stay_on_core(core, cores);
-    cpu::CpuBackend backend(program, graph, options, communicator, activities);
+    const std::unique_ptr<Backend> made =
+        options.make_backend ? options.make_backend({program, graph, inputs, options, communicator, preparation.stage_plans, activities})
+                             : std::make_unique<cpu::CpuBackend>(program, graph, options, communicator, activities);
+    Backend& backend = *made;
     RankExecutor executor(program, graph, inputs, options, communicator.rank(), backend, preparation.stage_plans);
     const CheckpointOptions& checkpoints = options.checkpoints;
     const bool writes_checkpoints = !checkpoints.directory.empty();
@@ -72,6 +75,8 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
     record.operator_samples = std::move(backend.operator_samples());
     record.peak = executor.memory().peak();
     record.at_peak = executor.memory().at_peak();
+    record.peak += backend.overhead();
+    record.at_peak[static_cast<std::size_t>(schedule::MemoryKind::overhead)] += backend.overhead();
     if (before_end) before_end(executor);
     return record;
 }

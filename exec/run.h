@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +28,11 @@ struct CheckpointOptions {
     int keep = 2;           // the newest ones
 };
 
+class Backend;
+struct BackendRequest;
+// Makes the backend of one rank, in the rank's thread.
+using BackendMaker = std::function<std::unique_ptr<Backend>(const BackendRequest&)>;
+
 struct RunOptions {
     int steps = 1;          // to perform
     std::int64_t first_step = 0;     // number of the first of them
@@ -39,6 +45,7 @@ struct RunOptions {
     int ranks_per_node = 0;         // for the choice of collectives; 0 = all ranks on one
     bool overlaps = false;          // buckets are exchanged in a second thread of the rank while it computes; else all is done in list order
     bool times_operators = false;
+    BackendMaker make_backend;  // empty: this processor
     bool keeps_state = false;       // gradients of the last step and parameters after it, whole, in the result
 };
 

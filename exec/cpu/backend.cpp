@@ -222,7 +222,7 @@ void CpuBackend::accumulate(core::DataType type, std::int64_t count, const void*
     });
 }
 
-void CpuBackend::read_data(Buffer& into, std::function<void(std::int64_t step, void* host)> write) { write(step_, into.data()); }
+void CpuBackend::read_data(Buffer& into, core::DataType, std::function<void(std::int64_t step, void* host)> write) { write(step_, into.data()); }
 
 void CpuBackend::upload(core::DataType type, std::span<const float> values, void* to) {
     if (type == core::DataType::bf16) round_to_bfloat16(static_cast<std::int64_t>(values.size()), values.data(), bfloats(to));

@@ -36,7 +36,7 @@ public:
     void fill_zero(void* data, std::size_t bytes) override;
     void copy(void* to, const void* from, std::size_t bytes) override;
     void accumulate(core::DataType type, std::int64_t count, const void* x, void* y) override;
-    void read_data(Buffer& into, std::function<void(std::int64_t step, void* host)> write) override;
+    void read_data(Buffer& into, core::DataType type, std::function<void(std::int64_t step, void* host)> write) override;
     void upload(core::DataType type, std::span<const float> values, void* to) override;
     void download(core::DataType type, const void* from, std::span<float> values) override;
 

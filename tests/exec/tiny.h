@@ -82,12 +82,13 @@ struct Comparison {
 };
 
 // Runs both; differences are relative to the largest value of the loss, of each gradient, of each parameter.
-inline Comparison compare(const schedule::Plan& plan, const model::ModelGraph& graph, int steps = 2) {
+inline Comparison compare(const schedule::Plan& plan, const model::ModelGraph& graph, int steps = 2, const exec::BackendMaker& make_backend = {}) {
     const schedule::Program program = program_of(plan, graph);
     const auto data = data_of(graph);
     exec::RunOptions options;
     options.steps = steps;
     options.keeps_state = true;
+    options.make_backend = make_backend;
     options.time_limit = core::seconds(20);
     Comparison result;
     result.run = exec::run(program, graph, data, options);

@@ -18,8 +18,10 @@ struct DeviceReport {
     std::string reason;  // why none is available, in a sentence
 };
 
-// Asks for device 0. Never throws: no CUDA, no driver, no GPU or a GPU that our kernels are not compiled for is an answer.
-DeviceReport probe_device();
+// How many devices the driver shows; 0 when there is none.
+int device_count();
+// Asks for one device. Never throws: no CUDA, no driver, no GPU or a GPU that our kernels are not compiled for is an answer.
+DeviceReport probe_device(int device = 0);
 
 // "NVIDIA A100-SXM4-40GB, compute 8.0, 108 multiprocessors, 39.4 GiB" or "no CUDA device: REASON".
 std::string describe(const DeviceReport& report);

@@ -1,7 +1,7 @@
-#include "exec/cuda/device.h"
+#include "exec/cuda/device/device.h"
 
 #include "core/diagnostics.h"
-#include "exec/cuda/check.cuh"
+#include "exec/cuda/device/check.cuh"
 
 namespace exec::cuda {
 
@@ -21,7 +21,13 @@ void check(cudaError_t status, const char* call, const char* file, int line) {
                              words(status));
 }
 
-DeviceReport probe_device() {
+int device_count() {
+    int driver = 0, count = 0;
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0 || cudaGetDeviceCount(&count) != cudaSuccess) return 0;
+    return count;
+}
+
+DeviceReport probe_device(int device) {
     DeviceReport report;
     // Without a driver cudaDriverGetVersion succeeds and says 0, and cudaGetDeviceCount leaves its argument as it was.
     if (const cudaError_t status = cudaDriverGetVersion(&report.driver_version); status != cudaSuccess) {
@@ -38,8 +44,8 @@ DeviceReport probe_device() {
         return report;
     }
     cudaDeviceProp properties = {};
-    if (const cudaError_t status = cudaGetDeviceProperties(&properties, 0); status != cudaSuccess) {
-        report.reason = "device 0 gives no properties: " + words(status);
+    if (const cudaError_t status = cudaGetDeviceProperties(&properties, device); status != cudaSuccess) {
+        report.reason = "device " + std::to_string(device) + " gives no properties: " + words(status);
         return report;
     }
     report.name = properties.name;

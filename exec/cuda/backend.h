@@ -1,0 +1,178 @@
+// The backend of one rank on a GPU. Calls become launches on the stream of the instruction at work; edges become events; the host runs ahead of the device.
+//
+// A run is planned first: a step is performed on a machine that does nothing, which tells what memory it takes (arena.h), what scratch and how much staging.
+// Then one block of device memory is taken, and nothing is allocated any more. Steps that repeat can be captured and launched as one CUDA graph: whatever
+// differs from step to step (data, keys of random masks, Adam's corrections) is read from staging memory that the host fills before the launch.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "exec/backend.h"
+#include "exec/cuda/arena.h"
+#include "exec/cuda/machine.h"
+#include "exec/cuda/operators.h"
+
+namespace exec::cuda {
+
+// What planning learnt.
+struct RunPlan {
+    ArenaPlan arena;
+    std::map<int, std::size_t> scratch;             // bytes by slot
+    std::vector<std::size_t> staging;               // bytes of each array of data that a step reads, in order
+    std::map<std::uint32_t, std::size_t> updates;   // ranges by optimizer step
+    std::map<std::uint32_t, std::int64_t> chunks;   // of them
+};
+
+struct BackendSettings {
+    bool captures_steps = false;  // as a CUDA graph, once two steps have been performed
+    bool times_instructions = true;
+};
+
+class CudaBackend : public Backend, public Workplace {
+public:
+    // Plans when `plan` is null: `machine` then does nothing. What is given by reference outlives the backend.
+    CudaBackend(const schedule::Program& program, const model::ModelGraph& graph, const RunOptions& options, int rank, std::shared_ptr<Machine> machine,
+                std::shared_ptr<Exchange> exchange, std::shared_ptr<const RunPlan> plan, const BackendSettings& settings,
+                const std::vector<std::string>& activities);
+    ~CudaBackend() override;
+    RunPlan planned() const;  // after two steps
+
+    std::shared_ptr<BlockSource> blocks() override { return blocks_; }
+    const OperatorKernels& operators() const override;
+
+    bool begin_step(std::int64_t step) override;
+    void begin(std::uint32_t instruction) override;
+    void end(std::uint32_t instruction) override;
+    void end_step(std::vector<InstructionTime>& times) override;
+
+    void begin_operators() override;
+    void end_operator(std::int32_t op, model::Phase phase) override;
+    std::vector<OperatorSample>& operator_samples() override { return operator_samples_; }
+
+    void fill_zero(void* data, std::size_t bytes) override;
+    void copy(void* to, const void* from, std::size_t bytes) override;
+    void accumulate(core::DataType type, std::int64_t count, const void* x, void* y) override;
+    void read_data(Buffer& into, core::DataType type, std::function<void(std::int64_t step, void* host)> write) override;
+    void upload(core::DataType type, std::span<const float> values, void* to) override;
+    void download(core::DataType type, const void* from, std::span<float> values) override;
+    void update(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges) override;
+    void add_loss(const float* loss, float weight) override;
+    double loss() override { return loss_; }
+    void send(int peer, Tag tag, const BufferPointer& data) override;
+    void receive(int peer, Tag tag, Buffer& into) override;
+    void collective(const schedule::Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count,
+                    Tag tag) override;
+    void reduce_loss(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag) override;
+    core::Seconds computing() const override { return computing_; }
+    core::Seconds on_core() const override { return computing_; }
+    core::Bytes overhead() const override;
+
+    Stream stream() override;
+    void* scratch(int slot, std::size_t bytes) override;
+    bool takes_over_zeros(void* data, std::size_t bytes) override;
+    const std::uint64_t* mask_keys(model::OperatorId op, std::int32_t micro_batch) override;
+    const StepFactors* factors() override { return factors_; }
+
+private:
+    class WatchedOperators;
+    bool plans() const { return plan_ == nullptr; }
+    const schedule::Instruction& instruction() const { return list_.instructions[instruction_]; }
+    void read(const void* address);
+    void write(void* address);
+    void clear_pending(void* data);
+    void make_groups();
+    int group_of(const std::vector<int>& members) const;
+    int channel_to(int peer, bool sends) const;
+    void take_memory();
+    void fill_step_block(std::int64_t step);
+    std::string wait_for_device();  // what it waited for in vain, or empty
+
+    const schedule::Program& program_;
+    const model::ModelGraph& graph_;
+    const RunOptions& options_;
+    const int rank_;
+    const schedule::RankProgram& list_;
+    const std::shared_ptr<Machine> machine_keeper_;
+    const std::shared_ptr<Exchange> exchange_keeper_;
+    Machine& machine_;
+    Exchange& exchange_;
+    const std::shared_ptr<const RunPlan> plan_;
+    const BackendSettings settings_;
+    const std::vector<std::string>& activities_;
+    std::unique_ptr<Operators> operators_;
+    std::unique_ptr<WatchedOperators> watched_;
+    RunPlan learnt_;
+    std::shared_ptr<ArenaPlanner> planner_;
+    std::shared_ptr<ArenaBlocks> arena_;
+    std::shared_ptr<BlockSource> blocks_;
+
+    // Device memory beside the arena, in one block with it.
+    char* memory_ = nullptr;
+    std::map<int, void*> scratch_;
+    char* staging_ = nullptr;  // host
+    std::size_t reads_done_ = 0;  // of this step
+    std::vector<std::size_t> staging_places_;
+    std::size_t step_block_bytes_ = 0;
+    char* device_block_ = nullptr;
+    struct DataRead {
+        std::function<void(std::int64_t step, void* host)> write;
+        void* host = nullptr;
+    };
+    std::vector<DataRead> reads_;
+    // The step block, on both sides: factors and keys.
+    StepFactors* factors_ = nullptr;
+    float* loss_sum_ = nullptr;
+    std::uint64_t* keys_ = nullptr;
+    char* step_block_ = nullptr;  // host
+    float* loss_host_ = nullptr;
+    std::vector<std::int32_t> dropping_;           // operators that drop, ascending
+    std::map<std::int32_t, std::size_t> key_row_;  // by operator
+    struct UpdateTable {
+        DeviceRange* ranges = nullptr;
+        UpdateChunk* chunks = nullptr;
+        std::int64_t chunk_count = 0;
+        bool is_filled = false;
+    };
+    std::map<std::uint32_t, UpdateTable> updates_;
+    float* norm_ = nullptr;  // squared norm of the gradients, and whether one is no number
+    float* norm_partials_ = nullptr;
+
+    std::map<std::vector<int>, int> groups_;
+    struct Channel {
+        int from = 0, to = 0;
+        schedule::PayloadKind payload = schedule::PayloadKind::none;
+        std::int32_t boundary = -1;  // between stages; -1: any
+        auto operator<=>(const Channel&) const = default;
+    };
+    std::map<Channel, int> channels_;
+    bool is_boundary_apart_ = false;
+
+    std::map<char*, std::size_t> pending_zeros_;
+    std::uint32_t instruction_ = 0;
+    std::int64_t step_ = -1;
+    int performed_ = 0;  // steps
+    std::vector<Event> begins_, ends_, orders_;  // by instruction; orders_ where another stream waits for it
+    Event step_begin_ = nullptr;
+    std::array<Event, schedule::stream_count> stream_ends_{};
+    Clock::time_point host_begin_;
+    bool is_capturing_ = false, is_captured_ = false, is_replayed_ = false;
+    std::vector<UpdateRange> deferred_updates_;
+    std::uint32_t last_update_ = 0;
+    double loss_ = 0;
+    float loss_scale_ = 1;
+    int good_steps_ = 0;
+    core::Seconds computing_;
+    std::vector<Event> operator_events_;
+    struct OperatorMark {
+        std::int32_t op = -1;  // -1: begin
+        model::Phase phase = model::Phase::forward;
+    };
+    std::vector<OperatorMark> operator_marks_;
+    std::vector<OperatorSample> operator_samples_;
+};
+
+}  // namespace exec::cuda

@@ -1,0 +1,441 @@
+// Attention for whatever cuDNN's fused kernels do not take: fp32, windows, ALiBi, our own dropout, GPUs before Ampere.
+//
+// Tiles of queries and keys in shared memory with a running maximum and sum (Dao et al., arXiv 2205.14135), arithmetic in fp32 on the ordinary units. Backward
+// recomputes the probabilities from the kept logarithms of sums; gradients of keys and values are the work of a block per key tile, those of queries of a block
+// per query tile: no atomic additions, the same bits every time.
+#pragma once
+
+#include "exec/cuda/body/elementwise.h"
+
+namespace exec::cuda::kernel_body {
+
+inline constexpr float hidden = -3.402823466e38f;  // score of a key that a query does not see
+
+template <class T>
+struct AttentionTiles {
+    AttentionShape shape;
+    int tile, stride;  // stride: floats of a row in shared memory, one more than the head so that rows start in different banks
+    std::int64_t tiles;
+
+    SMSIM_DEVICE std::int64_t query(std::int64_t sample, std::int64_t head) const { return sample * shape.tokens * shape.row() + head * shape.head_dimension; }
+    SMSIM_DEVICE std::int64_t key(std::int64_t sample, std::int64_t kv) const { return query(sample, shape.heads + kv); }
+    SMSIM_DEVICE std::int64_t value(std::int64_t sample, std::int64_t kv) const { return query(sample, shape.heads + shape.kv_heads + kv); }
+    SMSIM_DEVICE std::int64_t output(std::int64_t sample, std::int64_t head) const {
+        return (sample * shape.tokens * shape.heads + head) * shape.head_dimension;
+    }
+    SMSIM_DEVICE bool sees(std::int64_t i, std::int64_t j) const {
+        if (i >= shape.tokens || j >= shape.tokens) return false;
+        if (shape.is_causal && j > i) return false;
+        return shape.window <= 0 || j > i - shape.window;
+    }
+    SMSIM_DEVICE std::int64_t least_key(std::int64_t first_query) const {
+        const std::int64_t least = shape.window > 0 && first_query - shape.window + 1 > 0 ? first_query - shape.window + 1 : 0;
+        return least / tile * tile;
+    }
+    SMSIM_DEVICE std::int64_t key_end(std::int64_t first_query) const {
+        return shape.is_causal && first_query + tile < shape.tokens ? first_query + tile : shape.tokens;
+    }
+    SMSIM_DEVICE float kept(std::int64_t sample, std::int64_t head, std::int64_t i, std::int64_t j, std::uint64_t threshold) const {
+        const auto place = static_cast<std::uint64_t>(((shape.first_head + head) * shape.tokens + i) * shape.tokens + j);
+        return is_dropped(shape.dropout_keys[sample], place, threshold) ? 0.0f : 1.0f / (1.0f - shape.dropout);
+    }
+    // Rows [first, first + tile) of `from`, whose rows are `width` elements apart.
+    template <class Thread>
+    SMSIM_DEVICE void fetch(const Thread& t, const T* from, std::int64_t width, std::int64_t first, float* to) const {
+        const auto d = static_cast<int>(shape.head_dimension);
+        for (int e = t.thread(); e < tile * d; e += t.threads()) {
+            const std::int64_t row = first + e / d;
+            to[e / d * stride + e % d] = row < shape.tokens ? to_float(from[row * width + e % d]) : 0.0f;
+        }
+    }
+    template <class Thread>
+    SMSIM_DEVICE void clear(const Thread& t, float* rows) const {
+        for (int e = t.thread(); e < tile * stride; e += t.threads()) rows[e] = 0;
+    }
+    SMSIM_DEVICE float dot(const float* a, const float* b) const {
+        float sum = 0;
+        for (int c = 0; c < shape.head_dimension; ++c) sum += a[c] * b[c];
+        return sum;
+    }
+    SMSIM_DEVICE float score(const float* q, const float* k, std::int64_t head, std::int64_t i, std::int64_t j) const {
+        if (!sees(i, j)) return hidden;
+        const float s = shape.scale * dot(q, k);
+        return shape.alibi_slopes ? s + shape.alibi_slopes[head] * static_cast<float>(j - i) : s;
+    }
+};
+
+template <class T>
+struct AttentionForward {
+    static constexpr bool is_cooperative = true;
+    static constexpr int most_threads = 128;
+    static constexpr const char* name = "attention";
+    AttentionTiles<T> a;
+    std::uint64_t threshold;
+    const T* qkv;
+    T* y;
+    float* log_sums;
+
+    static std::size_t shared(int tile, int stride) { return (4 * static_cast<std::size_t>(tile) * stride + tile * (tile + 1) + 3 * tile) * sizeof(float); }
+
+    template <class Thread>
+    SMSIM_DEVICE void operator()(const Thread& t) const {
+        const AttentionShape& shape = a.shape;
+        const int n = a.tile;
+        const std::int64_t first = t.block() % a.tiles * n, head = t.block() / a.tiles % shape.heads, sample = t.block() / (a.tiles * shape.heads);
+        const std::int64_t kv = head / (shape.heads / shape.kv_heads);
+        float *q = t.template shared<float>(), *k = q + n * a.stride, *v = k + n * a.stride, *o = v + n * a.stride, *p = o + n * a.stride;
+        float *largest = p + n * (n + 1), *sum = largest + n, *change = sum + n;
+        a.fetch(t, qkv + a.query(sample, head), shape.row(), first, q);
+        a.clear(t, o);
+        for (int i = t.thread(); i < n; i += t.threads()) {
+            largest[i] = hidden;
+            sum[i] = 0;
+        }
+        t.synchronize();
+        for (std::int64_t k0 = a.least_key(first); k0 < a.key_end(first); k0 += n) {
+            a.fetch(t, qkv + a.key(sample, kv), shape.row(), k0, k);
+            a.fetch(t, qkv + a.value(sample, kv), shape.row(), k0, v);
+            t.synchronize();
+            for (int e = t.thread(); e < n * n; e += t.threads())
+                p[e / n * (n + 1) + e % n] = a.score(q + e / n * a.stride, k + e % n * a.stride, head, first + e / n, k0 + e % n);
+            t.synchronize();
+            for (int i = t.thread(); i < n; i += t.threads()) {
+                float* row = p + i * (n + 1);
+                float most = largest[i];
+                for (int j = 0; j < n; ++j) most = most > row[j] ? most : row[j];
+                change[i] = largest[i] > hidden ? expf(largest[i] - most) : 0.0f;
+                float total = sum[i] * change[i];
+                for (int j = 0; j < n; ++j) {
+                    const float x = row[j] > hidden ? expf(row[j] - most) : 0.0f;
+                    total += x;
+                    row[j] = shape.dropout > 0 && x > 0 ? x * a.kept(sample, head, first + i, k0 + j, threshold) : x;
+                }
+                sum[i] = total;
+                largest[i] = most;
+            }
+            t.synchronize();
+            for (int e = t.thread(); e < n * shape.head_dimension; e += t.threads()) {
+                const int i = e / static_cast<int>(shape.head_dimension), c = e % static_cast<int>(shape.head_dimension);
+                float x = o[i * a.stride + c] * change[i];
+                for (int j = 0; j < n; ++j) x += p[i * (n + 1) + j] * v[j * a.stride + c];
+                o[i * a.stride + c] = x;
+            }
+            t.synchronize();
+        }
+        for (int e = t.thread(); e < n * shape.head_dimension; e += t.threads()) {
+            const int i = e / static_cast<int>(shape.head_dimension), c = e % static_cast<int>(shape.head_dimension);
+            if (first + i >= shape.tokens) continue;
+            y[a.output(sample, head) + (first + i) * shape.heads * shape.head_dimension + c] = from_float<T>(o[i * a.stride + c] / sum[i]);
+        }
+        for (int i = t.thread(); i < n; i += t.threads())
+            if (first + i < shape.tokens) log_sums[(sample * shape.heads + head) * shape.tokens + first + i] = largest[i] + logf(sum[i]);
+    }
+};
+
+// Per query: the product of result and its gradient. A warp a query.
+template <class T>
+struct AttentionDelta {
+    static constexpr bool is_cooperative = true;
+    static constexpr int most_threads = 128;
+    static constexpr const char* name = "attention_delta";
+    AttentionShape shape;
+    const T *y, *dy;
+    float* delta;
+
+    template <class Thread>
+    SMSIM_DEVICE void operator()(const Thread& t) const {
+        const std::int64_t row = t.block() * 4 + t.thread() / 32;  // of [samples, tokens, heads]
+        if (row >= shape.samples * shape.tokens * shape.heads) return;
+        float sum = 0;
+        for (std::int64_t c = t.thread() % 32; c < shape.head_dimension; c += 32)
+            sum += to_float(y[row * shape.head_dimension + c]) * to_float(dy[row * shape.head_dimension + c]);
+        sum = warp_sum(t, sum);
+        const std::int64_t head = row % shape.heads, token = row / shape.heads % shape.tokens, sample = row / (shape.heads * shape.tokens);
+        if (t.thread() % 32 == 0) delta[(sample * shape.heads + head) * shape.tokens + token] = sum;
+    }
+};
+
+// One tile of queries against one of keys: probabilities (dropped) in p, the scores' gradients in ds.
+template <class T>
+struct AttentionGradients {
+    AttentionTiles<T> a;
+    std::uint64_t threshold;
+    const float *log_sums, *delta;
+
+    template <class Thread>
+    SMSIM_DEVICE void operator()(const Thread& t, std::int64_t sample, std::int64_t head, std::int64_t q0, std::int64_t k0, const float* q, const float* k,
+                                 const float* v, const float* dout, float* p, float* ds) const {
+        const int n = a.tile;
+        const std::int64_t base = (sample * a.shape.heads + head) * a.shape.tokens;
+        for (int e = t.thread(); e < n * n; e += t.threads()) {
+            const int i = e / n, j = e % n;
+            const float s = a.score(q + i * a.stride, k + j * a.stride, head, q0 + i, k0 + j);
+            float x = 0, gradient = 0;
+            if (s > hidden) {
+                x = expf(s - log_sums[base + q0 + i]);
+                const float kept = a.shape.dropout > 0 ? a.kept(sample, head, q0 + i, k0 + j, threshold) : 1.0f;
+                gradient = a.shape.scale * x * (kept * a.dot(dout + i * a.stride, v + j * a.stride) - delta[base + q0 + i]);
+                x *= kept;
+            }
+            p[i * (n + 1) + j] = x;
+            ds[i * (n + 1) + j] = gradient;
+        }
+    }
+};
+
+template <class T>
+struct AttentionKeyBackward {
+    static constexpr bool is_cooperative = true;
+    static constexpr int most_threads = 128;
+    static constexpr const char* name = "attention_key_backward";
+    AttentionGradients<T> gradients;
+    const T *qkv, *dy;
+    T* dqkv;
+
+    static std::size_t shared(int tile, int stride) { return (6 * static_cast<std::size_t>(tile) * stride + 2 * tile * (tile + 1)) * sizeof(float); }
+
+    template <class Thread>
+    SMSIM_DEVICE void operator()(const Thread& t) const {
+        const AttentionTiles<T>& a = gradients.a;
+        const AttentionShape& shape = a.shape;
+        const int n = a.tile, d = static_cast<int>(shape.head_dimension);
+        const std::int64_t k0 = t.block() % a.tiles * n, kv = t.block() / a.tiles % shape.kv_heads, sample = t.block() / (a.tiles * shape.kv_heads);
+        float *k = t.template shared<float>(), *v = k + n * a.stride, *dk = v + n * a.stride, *dv = dk + n * a.stride, *q = dv + n * a.stride;
+        float *dout = q + n * a.stride, *p = dout + n * a.stride, *ds = p + n * (n + 1);
+        a.fetch(t, qkv + a.key(sample, kv), shape.row(), k0, k);
+        a.fetch(t, qkv + a.value(sample, kv), shape.row(), k0, v);
+        a.clear(t, dk);
+        a.clear(t, dv);
+        const std::int64_t group = shape.heads / shape.kv_heads;
+        // Queries before the tile see nothing of it when causal; those beyond the window neither.
+        const std::int64_t begin = shape.is_causal ? k0 : 0;
+        std::int64_t end = shape.tokens;
+        if (shape.window > 0 && k0 + n - 1 + shape.window < end) end = k0 + n - 1 + shape.window;
+        for (std::int64_t head = kv * group; head < (kv + 1) * group; ++head)
+            for (std::int64_t q0 = begin; q0 < end; q0 += n) {
+                t.synchronize();
+                a.fetch(t, qkv + a.query(sample, head), shape.row(), q0, q);
+                a.fetch(t, dy + a.output(sample, head), shape.heads * shape.head_dimension, q0, dout);
+                t.synchronize();
+                gradients(t, sample, head, q0, k0, q, k, v, dout, p, ds);
+                t.synchronize();
+                for (int e = t.thread(); e < n * d; e += t.threads()) {
+                    const int j = e / d, c = e % d;
+                    float x = 0, z = 0;
+                    for (int i = 0; i < n; ++i) {
+                        x += ds[i * (n + 1) + j] * q[i * a.stride + c];
+                        z += p[i * (n + 1) + j] * dout[i * a.stride + c];
+                    }
+                    dk[j * a.stride + c] += x;
+                    dv[j * a.stride + c] += z;
+                }
+            }
+        t.synchronize();
+        for (int e = t.thread(); e < n * d; e += t.threads()) {
+            const std::int64_t row = k0 + e / d;
+            if (row >= shape.tokens) continue;
+            dqkv[a.key(sample, kv) + row * shape.row() + e % d] = from_float<T>(dk[e / d * a.stride + e % d]);
+            dqkv[a.value(sample, kv) + row * shape.row() + e % d] = from_float<T>(dv[e / d * a.stride + e % d]);
+        }
+    }
+};
+
+template <class T>
+struct AttentionQueryBackward {
+    static constexpr bool is_cooperative = true;
+    static constexpr int most_threads = 128;
+    static constexpr const char* name = "attention_query_backward";
+    AttentionGradients<T> gradients;
+    const T *qkv, *dy;
+    T* dqkv;
+
+    static std::size_t shared(int tile, int stride) { return (5 * static_cast<std::size_t>(tile) * stride + 2 * tile * (tile + 1)) * sizeof(float); }
+
+    template <class Thread>
+    SMSIM_DEVICE void operator()(const Thread& t) const {
+        const AttentionTiles<T>& a = gradients.a;
+        const AttentionShape& shape = a.shape;
+        const int n = a.tile, d = static_cast<int>(shape.head_dimension);
+        const std::int64_t q0 = t.block() % a.tiles * n, head = t.block() / a.tiles % shape.heads, sample = t.block() / (a.tiles * shape.heads);
+        const std::int64_t kv = head / (shape.heads / shape.kv_heads);
+        float *q = t.template shared<float>(), *dout = q + n * a.stride, *dq = dout + n * a.stride, *k = dq + n * a.stride, *v = k + n * a.stride;
+        float *p = v + n * a.stride, *ds = p + n * (n + 1);
+        a.fetch(t, qkv + a.query(sample, head), shape.row(), q0, q);
+        a.fetch(t, dy + a.output(sample, head), shape.heads * shape.head_dimension, q0, dout);
+        a.clear(t, dq);
+        for (std::int64_t k0 = a.least_key(q0); k0 < a.key_end(q0); k0 += n) {
+            t.synchronize();
+            a.fetch(t, qkv + a.key(sample, kv), shape.row(), k0, k);
+            a.fetch(t, qkv + a.value(sample, kv), shape.row(), k0, v);
+            t.synchronize();
+            gradients(t, sample, head, q0, k0, q, k, v, dout, p, ds);
+            t.synchronize();
+            for (int e = t.thread(); e < n * d; e += t.threads()) {
+                float x = 0;
+                for (int j = 0; j < n; ++j) x += ds[e / d * (n + 1) + j] * k[j * a.stride + e % d];
+                dq[e / d * a.stride + e % d] += x;
+            }
+        }
+        t.synchronize();
+        for (int e = t.thread(); e < n * d; e += t.threads())
+            if (q0 + e / d < shape.tokens) dqkv[a.query(sample, head) + (q0 + e / d) * shape.row() + e % d] = from_float<T>(dq[e / d * a.stride + e % d]);
+    }
+};
+
+// Unfused: a row of scores a block.
+template <class T>
+struct AttentionSoftmax {
+    static constexpr bool is_cooperative = true;
+    static constexpr int most_threads = 256;
+    static constexpr const char* name = "attention_softmax";
+    AttentionShape shape;
+    std::uint64_t threshold;
+    T *scores, *dropped;
+    std::uint8_t* mask;
+
+    template <class Thread>
+    SMSIM_DEVICE void operator()(const Thread& t) const {
+        float* scratch = t.template shared<float>();
+        const std::int64_t i = t.block() % shape.tokens, head = t.block() / shape.tokens % shape.heads, sample = t.block() / (shape.tokens * shape.heads);
+        const std::int64_t low = shape.window > 0 && i - shape.window + 1 > 0 ? i - shape.window + 1 : 0, high = shape.is_causal ? i + 1 : shape.tokens;
+        T* row = scores + t.block() * shape.tokens;
+        const float slope = shape.alibi_slopes ? shape.alibi_slopes[head] : 0.0f;
+        float most = hidden, sum = 0;
+        for (std::int64_t j = low + t.thread(); j < high; j += t.threads()) {
+            const float x = to_float(row[j]) + slope * static_cast<float>(j - i);
+            most = most > x ? most : x;
+        }
+        most = block_max(t, most, scratch);
+        for (std::int64_t j = low + t.thread(); j < high; j += t.threads()) sum += expf(to_float(row[j]) + slope * static_cast<float>(j - i) - most);
+        sum = block_sum(t, sum, scratch);
+        const float kept = 1.0f / (1.0f - shape.dropout);
+        for (std::int64_t j = t.thread(); j < shape.tokens; j += t.threads()) {
+            const float p = j >= low && j < high ? expf(to_float(row[j]) + slope * static_cast<float>(j - i) - most) / sum : 0.0f;
+            row[j] = from_float<T>(p);
+            if (!dropped) continue;
+            const auto place = static_cast<std::uint64_t>(((shape.first_head + head) * shape.tokens + i) * shape.tokens + j);
+            const bool drops = is_dropped(shape.dropout_keys[sample], place, threshold);
+            mask[t.block() * shape.tokens + j] = drops ? 0 : 1;
+            dropped[t.block() * shape.tokens + j] = from_float<T>(drops ? 0.0f : p * kept);
+        }
+    }
+};
+
+template <class T>
+struct AttentionSoftmaxBackward {
+    static constexpr bool is_cooperative = true;
+    static constexpr int most_threads = 256;
+    static constexpr const char* name = "attention_softmax_backward";
+    AttentionShape shape;
+    const T* probabilities;
+    const std::uint8_t* mask;
+    T* dp;
+
+    template <class Thread>
+    SMSIM_DEVICE float gradient(const Thread&, std::int64_t at) const {
+        const float d = to_float(dp[at]);
+        return mask ? (mask[at] ? d / (1.0f - shape.dropout) : 0.0f) : d;
+    }
+    template <class Thread>
+    SMSIM_DEVICE void operator()(const Thread& t) const {
+        float* scratch = t.template shared<float>();
+        const std::int64_t base = t.block() * shape.tokens;
+        float sum = 0;
+        for (std::int64_t j = t.thread(); j < shape.tokens; j += t.threads()) sum += to_float(probabilities[base + j]) * gradient(t, base + j);
+        sum = block_sum(t, sum, scratch);
+        for (std::int64_t j = t.thread(); j < shape.tokens; j += t.threads())
+            dp[base + j] = from_float<T>(shape.scale * to_float(probabilities[base + j]) * (gradient(t, base + j) - sum));
+    }
+};
+
+// Rotary position embedding, Su et al., arXiv 2104.09864, in the layout of GPT-NeoX and Llama (first half paired with second half).
+template <class T>
+struct Rotate {
+    static constexpr const char* name = "rotate";
+    RotationShape shape;
+    float sign;
+    const T* x;
+    T* y;
+    bool accumulates;
+
+    template <int V>
+    SMSIM_DEVICE void at(std::int64_t i) const {
+        static_assert(V == 1);
+        const std::int64_t width = (shape.heads + 2 * shape.kv_heads) * shape.head_dimension, half = shape.dimension / 2;
+        const std::int64_t token = i / width % shape.tokens, head = i % width / shape.head_dimension, c = i % shape.head_dimension;
+        float out[1] = {to_float(x[i])};
+        if (head < shape.heads + shape.kv_heads && c < shape.dimension) {
+            const std::int64_t pair = token * half + c % half;
+            const float cosine = shape.cosines[pair], sine = sign * shape.sines[pair];
+            out[0] = c < half ? out[0] * cosine - to_float(x[i + half]) * sine : out[0] * cosine + to_float(x[i - half]) * sine;
+        }
+        put<T, 1>(y + i, out, accumulates);
+    }
+};
+
+template <class T>
+AttentionTiles<T> attention_tiles(const AttentionShape& shape) {
+    const int tile = shape.head_dimension <= 64 ? 32 : 16;
+    return {shape, tile, static_cast<int>(shape.head_dimension) + 1, ceiling(shape.tokens, tile)};
+}
+
+inline void attention(Stream s, Type type, const AttentionShape& shape, const void* qkv, void* y, float* log_sums) {
+    with_type(type, [&](auto t) {
+        using T = decltype(t);
+        const AttentionTiles<T> a = attention_tiles<T>(shape);
+        launch(s, a.tiles * shape.heads * shape.samples, 128, AttentionForward<T>::shared(a.tile, a.stride),
+               AttentionForward<T>{a, threshold_of(shape.dropout), static_cast<const T*>(qkv), static_cast<T*>(y), log_sums});
+    });
+}
+
+inline void attention_backward(Stream s, Type type, const AttentionShape& shape, const void* qkv, const void* y, const float* log_sums, const void* dy,
+                               void* dqkv, void* workspace) {
+    auto* delta = static_cast<float*>(workspace);
+    with_type(type, [&](auto t) {
+        using T = decltype(t);
+        const AttentionTiles<T> a = attention_tiles<T>(shape);
+        const T *in = static_cast<const T*>(qkv), *gradient = static_cast<const T*>(dy);
+        T* out = static_cast<T*>(dqkv);
+        launch(s, ceiling(shape.samples * shape.tokens * shape.heads, 4), 128, 0, AttentionDelta<T>{shape, static_cast<const T*>(y), gradient, delta});
+        const AttentionGradients<T> gradients{a, threshold_of(shape.dropout), log_sums, delta};
+        launch(s, a.tiles * shape.kv_heads * shape.samples, 128, AttentionKeyBackward<T>::shared(a.tile, a.stride),
+               AttentionKeyBackward<T>{gradients, in, gradient, out});
+        launch(s, a.tiles * shape.heads * shape.samples, 128, AttentionQueryBackward<T>::shared(a.tile, a.stride),
+               AttentionQueryBackward<T>{gradients, in, gradient, out});
+    });
+}
+
+inline void attention_softmax(Stream s, Type type, const AttentionShape& shape, void* scores, void* dropped, std::uint8_t* mask) {
+    with_type(type, [&](auto t) {
+        using T = decltype(t);
+        launch(s, shape.samples * shape.heads * shape.tokens, shape.tokens > 512 ? 256 : 128, 32 * sizeof(float),
+               AttentionSoftmax<T>{shape, threshold_of(shape.dropout), static_cast<T*>(scores), static_cast<T*>(dropped), mask});
+    });
+}
+
+inline void attention_softmax_backward(Stream s, Type type, const AttentionShape& shape, const void* probabilities, const std::uint8_t* mask, void* dp) {
+    with_type(type, [&](auto t) {
+        using T = decltype(t);
+        launch(s, shape.samples * shape.heads * shape.tokens, shape.tokens > 512 ? 256 : 128, 32 * sizeof(float),
+               AttentionSoftmaxBackward<T>{shape, static_cast<const T*>(probabilities), mask, static_cast<T*>(dp)});
+    });
+}
+
+inline void rotate(Stream s, Type type, const RotationShape& shape, bool is_inverse, const void* x, void* y, bool accumulates) {
+    const std::int64_t count = shape.samples * shape.tokens * (shape.heads + 2 * shape.kv_heads) * shape.head_dimension;
+    with_type(type, [&](auto t) {
+        using T = decltype(t);
+        const Rotate<T> f{shape, is_inverse ? -1.0f : 1.0f, static_cast<const T*>(x), static_cast<T*>(y), accumulates};
+        launch(s, at_most(ceiling(count, 256), 65536), 256, 0, Elementwise<Rotate<T>, 1>{f, count});
+    });
+}
+
+inline void fill_attention(Kernels& table) {
+    table.rotate = rotate;
+    table.attention = attention;
+    table.attention_backward = attention_backward;
+    table.attention_softmax = attention_softmax;
+    table.attention_softmax_backward = attention_softmax_backward;
+}
+
+}  // namespace exec::cuda::kernel_body

@@ -1,0 +1,36 @@
+// Runs a kernel's body on the host as a GPU would: every thread of a block is a fibre, barriers and warp exchanges switch between them. A barrier that part of
+// a block does not reach is reported, as is an exchange that part of a warp does not take part in.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+namespace exec::cuda::emulation {
+
+class EmulatedBlock;
+
+struct EmulatedThread {
+    static constexpr bool is_emulated = true;
+    EmulatedBlock* owner;
+    int index;
+    int count;
+    long long block_index, block_count;
+    unsigned char* memory;
+
+    int thread() const { return index; }
+    int threads() const { return count; }
+    long long block() const { return block_index; }
+    long long blocks() const { return block_count; }
+    void synchronize() const;
+    float exchange(float x, int mask) const;
+    unsigned ballot(bool vote) const;
+    template <class T>
+    T* shared() const {
+        return reinterpret_cast<T*>(memory);
+    }
+};
+
+// `is_cooperative`: the body has barriers or exchanges; without them threads simply run one after another.
+void emulate(long long blocks, int threads, std::size_t shared_bytes, bool is_cooperative, const std::function<void(const EmulatedThread&)>& body);
+
+}  // namespace exec::cuda::emulation

@@ -1,0 +1,271 @@
+// Normalisation, and sums over rows.
+//
+// A row is the work of a warp when it is short, of a block when it is long: what it reads a second time comes from the first-level cache, so that device memory
+// sees every element once. Sums over rows go in two launches, chunks of rows first: the same bits every time, without atomic additions.
+#pragma once
+
+#include "exec/cuda/body/launch.h"
+
+namespace exec::cuda::kernel_body {
+
+inline constexpr int short_row = 1024;        // elements that one warp takes
+inline constexpr int rows_per_block = 4;      // of short rows
+inline constexpr int long_row_threads = 256;
+
+// Threads `lane` of `lanes` share `row`; sum() is over them.
+template <class Thread>
+struct Row {
+    std::int64_t row;
+    int lane, lanes;
+    float* scratch;
+
+    SMSIM_DEVICE Row(const Thread& t, bool is_short) {
+        row = is_short ? t.block() * rows_per_block + t.thread() / 32 : t.block();
+        lane = is_short ? t.thread() % 32 : t.thread();
+        lanes = is_short ? 32 : t.threads();
+        scratch = t.template shared<float>();
+    }
+    SMSIM_DEVICE float sum(const Thread& t, float x) const { return lanes == 32 ? warp_sum(t, x) : block_sum(t, x, scratch); }
+};
+
+template <class Body>
+void launch_rows(Stream s, std::int64_t rows, std::int64_t width, const Body& body) {
+    if (width <= short_row) launch(s, ceiling(rows, rows_per_block), 32 * rows_per_block, 0, body);
+    else launch(s, rows, long_row_threads, 32 * sizeof(float), body);
+}
+
+// A layer norm, or an rms norm (no mean, no shift).
+template <class T, int V, bool is_layer>
+struct Norm {
+    static constexpr bool is_cooperative = true;
+    static constexpr int most_threads = 256;
+    static constexpr const char* name = is_layer ? "layer_norm" : "rms_norm";
+    std::int64_t rows, width;
+    float epsilon;
+    const T* x;
+    Values scale, shift;
+    T* y;
+    float* statistics;
+
+    template <class Thread>
+    SMSIM_DEVICE void operator()(const Thread& t) const {
+        const Row<Thread> r(t, width <= short_row);
+        if (r.row >= rows) return;  // a whole warp
+        const T* in = x + r.row * width;
+        float mean = 0;
+        if constexpr (is_layer) {
+            float sum = 0;
+            for (std::int64_t c = r.lane * V; c < width; c += r.lanes * V) {
+                const Pack<T, V> pack = load<T, V>(in + c);
+                for (int j = 0; j < V; ++j) sum += to_float(pack.at[j]);
+            }
+            mean = r.sum(t, sum) / static_cast<float>(width);
+        }
+        float squares = 0;
+        for (std::int64_t c = r.lane * V; c < width; c += r.lanes * V) {
+            const Pack<T, V> pack = load<T, V>(in + c);
+            for (int j = 0; j < V; ++j) {
+                const float centred = to_float(pack.at[j]) - mean;
+                squares += centred * centred;
+            }
+        }
+        const float reciprocal = 1.0f / sqrtf(r.sum(t, squares) / static_cast<float>(width) + epsilon);
+        for (std::int64_t c = r.lane * V; c < width; c += r.lanes * V) {
+            const Pack<T, V> pack = load<T, V>(in + c);
+            float out[V];
+            for (int j = 0; j < V; ++j) {
+                out[j] = (to_float(pack.at[j]) - mean) * reciprocal * value_at(scale, c + j);
+                if (shift.data) out[j] += value_at(shift, c + j);
+            }
+            put<T, V>(y + r.row * width + c, out, false);
+        }
+        if (r.lane == 0) {
+            if constexpr (is_layer) statistics[2 * r.row] = mean;
+            statistics[is_layer ? 2 * r.row + 1 : r.row] = reciprocal;
+        }
+    }
+};
+
+template <class T, int V, bool is_layer>
+struct NormBackward {
+    static constexpr bool is_cooperative = true;
+    static constexpr int most_threads = 256;
+    static constexpr const char* name = is_layer ? "layer_norm_backward" : "rms_norm_backward";
+    std::int64_t rows, width;
+    const T* x;
+    const float* statistics;
+    Values scale;
+    const T* dy;
+    T* dx;
+    bool accumulates;
+
+    template <class Thread>
+    SMSIM_DEVICE void operator()(const Thread& t) const {
+        const Row<Thread> r(t, width <= short_row);
+        if (r.row >= rows) return;
+        const T *in = x + r.row * width, *gradient = dy + r.row * width;
+        const float mean = is_layer ? statistics[2 * r.row] : 0.0f, reciprocal = statistics[is_layer ? 2 * r.row + 1 : r.row];
+        float sum = 0, product = 0;
+        for (std::int64_t c = r.lane * V; c < width; c += r.lanes * V) {
+            const Pack<T, V> a = load<T, V>(in + c), d = load<T, V>(gradient + c);
+            for (int j = 0; j < V; ++j) {
+                const float g = to_float(d.at[j]) * value_at(scale, c + j);
+                if constexpr (is_layer) sum += g;
+                product += g * (to_float(a.at[j]) - mean);
+            }
+        }
+        const float mean_gradient = is_layer ? r.sum(t, sum) / static_cast<float>(width) : 0.0f;
+        const float mean_product = r.sum(t, product) / static_cast<float>(width) * reciprocal * reciprocal;
+        for (std::int64_t c = r.lane * V; c < width; c += r.lanes * V) {
+            const Pack<T, V> a = load<T, V>(in + c), d = load<T, V>(gradient + c);
+            float out[V];
+            for (int j = 0; j < V; ++j)
+                out[j] = reciprocal * (to_float(d.at[j]) * value_at(scale, c + j) - mean_gradient - (to_float(a.at[j]) - mean) * mean_product);
+            put<T, V>(dx + r.row * width + c, out, accumulates);
+        }
+    }
+};
+
+// Sums over a chunk of rows, for columns that neighbouring threads read together: partials[chunk][2][columns] (with x: the product with the normalised row
+// first, the plain sum second) or [chunk][columns].
+template <class T, bool has_product, bool is_layer>
+struct ColumnPartials {
+    static constexpr bool is_cooperative = true;
+    static constexpr int most_threads = 256;
+    static constexpr const char* name = "column_partials";
+    static constexpr int columns_per_block = 32, rows_at_once = 8;
+    std::int64_t rows, columns, rows_per_chunk, column_blocks;
+    const T* x;
+    const float* statistics;
+    const T* dy;
+    float* partials;
+
+    template <class Thread>
+    SMSIM_DEVICE void operator()(const Thread& t) const {
+        float* scratch = t.template shared<float>();  // [rows at once][2][columns of the block]
+        const std::int64_t chunk = t.block() / column_blocks;
+        const std::int64_t column = t.block() % column_blocks * columns_per_block + t.thread() % columns_per_block;
+        const int part = t.thread() / columns_per_block;
+        const std::int64_t begin = chunk * rows_per_chunk, end = begin + rows_per_chunk < rows ? begin + rows_per_chunk : rows;
+        float sum = 0, product = 0;
+        if (column < columns)
+            for (std::int64_t r = begin + part; r < end; r += rows_at_once) {
+                const float d = to_float(dy[r * columns + column]);
+                sum += d;
+                if constexpr (has_product) {
+                    const float mean = is_layer ? statistics[2 * r] : 0.0f, reciprocal = statistics[is_layer ? 2 * r + 1 : r];
+                    product += d * (to_float(x[r * columns + column]) - mean) * reciprocal;
+                }
+            }
+        scratch[part * 64 + t.thread() % columns_per_block] = product;
+        scratch[part * 64 + 32 + t.thread() % columns_per_block] = sum;
+        t.synchronize();
+        if (part >= 2 || column >= columns) return;  // two warps finish: one the products, one the sums
+        float total = 0;
+        for (int p = 0; p < rows_at_once; ++p) total += scratch[p * 64 + part * 32 + t.thread() % columns_per_block];
+        if constexpr (has_product) partials[(chunk * 2 + part) * columns + column] = total;
+        else if (part == 1) partials[chunk * columns + column] = total;
+    }
+};
+
+struct AddPartials {
+    static constexpr bool is_cooperative = false;
+    static constexpr int most_threads = 256;
+    static constexpr const char* name = "add_partials";
+    std::int64_t columns, chunks, stride;
+    const float* partials;
+    Sums sums;
+
+    template <class Thread>
+    SMSIM_DEVICE void operator()(const Thread& t) const {
+        const std::int64_t column = t.block() * t.threads() + t.thread();
+        if (column >= columns) return;
+        float total = 0;
+        for (std::int64_t chunk = 0; chunk < chunks; ++chunk) total += partials[chunk * stride + column];
+        add_at(sums, column, total);
+    }
+};
+
+// Chunks so many that every multiprocessor has work, and so few that adding them up is nothing.
+inline std::int64_t row_chunks(std::int64_t rows, std::int64_t columns) {
+    const std::int64_t column_blocks = ceiling(columns, 32), wanted = ceiling(1024, column_blocks);
+    return at_most(at_most(ceiling(rows, 32), wanted), 256);
+}
+
+template <bool is_layer>
+void norm(Stream s, Type type, std::int64_t rows, std::int64_t width, float epsilon, const void* x, Values scale, Values shift, void* y, float* statistics) {
+    with_type(type, [&](auto t) {
+        using T = decltype(t);
+        constexpr int wide = 16 / sizeof(T);
+        const T* in = static_cast<const T*>(x);
+        T* out = static_cast<T*>(y);
+        if (width % wide == 0 && are_aligned(16, x, y)) launch_rows(s, rows, width, Norm<T, wide, is_layer>{rows, width, epsilon, in, scale, shift, out, statistics});
+        else launch_rows(s, rows, width, Norm<T, 1, is_layer>{rows, width, epsilon, in, scale, shift, out, statistics});
+    });
+}
+
+inline void layer_norm(Stream s, Type type, std::int64_t rows, std::int64_t width, float epsilon, const void* x, Values scale, Values shift, void* y,
+                       float* statistics) {
+    norm<true>(s, type, rows, width, epsilon, x, scale, shift, y, statistics);
+}
+inline void rms_norm(Stream s, Type type, std::int64_t rows, std::int64_t width, float epsilon, const void* x, Values scale, void* y, float* statistics) {
+    norm<false>(s, type, rows, width, epsilon, x, scale, {}, y, statistics);
+}
+
+template <bool is_layer>
+void norm_backward(Stream s, Type type, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, Values scale, const void* dy, void* dx,
+                   bool accumulates) {
+    with_type(type, [&](auto t) {
+        using T = decltype(t);
+        constexpr int wide = 16 / sizeof(T);
+        const T *in = static_cast<const T*>(x), *gradient = static_cast<const T*>(dy);
+        T* out = static_cast<T*>(dx);
+        if (width % wide == 0 && are_aligned(16, x, dy, dx))
+            launch_rows(s, rows, width, NormBackward<T, wide, is_layer>{rows, width, in, statistics, scale, gradient, out, accumulates});
+        else launch_rows(s, rows, width, NormBackward<T, 1, is_layer>{rows, width, in, statistics, scale, gradient, out, accumulates});
+    });
+}
+inline void layer_norm_backward(Stream s, Type type, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, Values scale,
+                                const void* dy, void* dx, bool accumulates) {
+    norm_backward<true>(s, type, rows, width, x, statistics, scale, dy, dx, accumulates);
+}
+inline void rms_norm_backward(Stream s, Type type, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, Values scale, const void* dy,
+                              void* dx, bool accumulates) {
+    norm_backward<false>(s, type, rows, width, x, statistics, scale, dy, dx, accumulates);
+}
+
+template <bool has_product, bool is_layer>
+void sum_columns(Stream s, Type type, std::int64_t rows, std::int64_t columns, const void* x, const float* statistics, const void* dy, Sums products, Sums sums,
+                 void* workspace) {
+    const std::int64_t chunks = row_chunks(rows, columns), column_blocks = ceiling(columns, 32);
+    auto* partials = static_cast<float*>(workspace);
+    with_type(type, [&](auto t) {
+        using T = decltype(t);
+        launch(s, chunks * column_blocks, 256, 8 * 64 * sizeof(float),
+               ColumnPartials<T, has_product, is_layer>{rows, columns, ceiling(rows, chunks), column_blocks, static_cast<const T*>(x), statistics,
+                                                        static_cast<const T*>(dy), partials});
+    });
+    const std::int64_t stride = (has_product ? 2 : 1) * columns;
+    if (products.data) launch(s, ceiling(columns, 256), 256, 0, AddPartials{columns, chunks, stride, partials, products});
+    if (sums.data) launch(s, ceiling(columns, 256), 256, 0, AddPartials{columns, chunks, stride, partials + (has_product ? columns : 0), sums});
+}
+
+inline void norm_weights(Stream s, Type type, bool is_layer, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, const void* dy,
+                         Sums dscale, Sums dshift, void* workspace) {
+    if (is_layer) sum_columns<true, true>(s, type, rows, width, x, statistics, dy, dscale, dshift, workspace);
+    else sum_columns<true, false>(s, type, rows, width, x, statistics, dy, dscale, dshift, workspace);
+}
+inline void column_sums(Stream s, Type type, std::int64_t rows, std::int64_t columns, const void* x, Sums sum, void* workspace) {
+    sum_columns<false, false>(s, type, rows, columns, nullptr, nullptr, x, {}, sum, workspace);
+}
+
+inline void fill_norm(Kernels& table) {
+    table.layer_norm = layer_norm;
+    table.layer_norm_backward = layer_norm_backward;
+    table.rms_norm = rms_norm;
+    table.rms_norm_backward = rms_norm_backward;
+    table.norm_weights = norm_weights;
+    table.column_sums = column_sums;
+}
+
+}  // namespace exec::cuda::kernel_body

@@ -1,0 +1,32 @@
+// Flash attention of cuDNN (arXiv 2307.08691 and NVIDIA's own kernels on Hopper), through the header-only cudnn-frontend where that is found.
+#pragma once
+
+#include <cudnn.h>
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "exec/cuda/machine.h"
+
+namespace exec::cuda {
+
+class FusedAttention {
+public:
+    FusedAttention(cudnnHandle_t handle, int compute_major);
+    ~FusedAttention();
+    FusedAttention(const FusedAttention&) = delete;
+    FusedAttention& operator=(const FusedAttention&) = delete;
+
+    bool takes(Type type, const AttentionShape& shape) const;
+    void forward(Stream stream, Type type, const AttentionShape& shape, const void* qkv, void* y, float* log_sums);
+    void backward(Stream stream, Type type, const AttentionShape& shape, const void* qkv, const void* y, const float* log_sums, const void* dy, void* dqkv);
+
+private:
+    struct Graphs;
+    const cudnnHandle_t handle_;
+    const int compute_major_;
+    std::unique_ptr<Graphs> graphs_;
+};
+
+}  // namespace exec::cuda

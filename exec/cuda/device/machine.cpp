@@ -1,0 +1,194 @@
+// The real machine: CUDA's runtime, with the libraries behind it.
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include <nvtx3/nvToolsExt.h>
+
+#include <fmt/core.h>
+
+#include "core/diagnostics.h"
+#include "exec/cuda/device/convolution.cuh"
+#include "exec/cuda/device/device.h"
+#include "exec/cuda/device/fused_attention.cuh"
+#include "exec/cuda/device/kernel_tables.h"
+#include "exec/cuda/device/library_check.cuh"
+#include "exec/cuda/device/open.h"
+#include "exec/cuda/device/product.cuh"
+
+namespace exec::cuda {
+
+namespace {
+
+Kernels device_kernels() {
+    Kernels table{};
+    fill_elementwise(table);
+    fill_norm(table);
+    fill_embedding(table);
+    fill_loss(table);
+    fill_attention(table);
+    fill_image(table);
+    fill_update(table);
+    return table;
+}
+
+struct TimedEvent {
+    cudaEvent_t event = nullptr;
+    bool is_timed = false;
+};
+
+class CudaMachine : public Machine {
+public:
+    explicit CudaMachine(int device) : report_(probe_device(device)), kernels_(device_kernels()) {
+        if (!report_.available) throw core::MachineError(cuda::describe(report_));
+        check(cudaSetDevice(device), "cudaSetDevice");
+        for (std::size_t i = 0; i < streams_.size(); ++i) {
+            // Communication that others wait for goes before what merely computes.
+            int least = 0, greatest = 0;
+            check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+            const bool computes = static_cast<schedule::Stream>(i) == schedule::Stream::compute;
+            check(cudaStreamCreateWithPriority(&streams_[i], cudaStreamNonBlocking, computes ? least : greatest), "cudaStreamCreateWithPriority");
+        }
+        check(cudnnCreate(&cudnn_), "cudnnCreate");
+        products_ = std::make_unique<Products>(report_.compute_major);
+        attention_ = std::make_unique<FusedAttention>(cudnn_, report_.compute_major);
+        convolutions_ = std::make_unique<Convolutions>(cudnn_);
+    }
+
+    ~CudaMachine() override {
+        cudaDeviceSynchronize();
+        if (captured_) cudaGraphExecDestroy(captured_);
+        convolutions_.reset();
+        attention_.reset();
+        products_.reset();
+        cudnnDestroy(cudnn_);
+        for (const std::unique_ptr<TimedEvent>& event : events_) cudaEventDestroy(event->event);
+        for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+    }
+
+    const Kernels& kernels() const override { return kernels_; }
+    std::string describe() const override { return cuda::describe(report_); }
+
+    void* allocate(std::size_t bytes) override {
+        void* block = nullptr;
+        if (bytes == 0) return block;
+        const cudaError_t status = cudaMalloc(&block, bytes);
+        if (status == cudaErrorMemoryAllocation) {
+            cudaGetLastError();
+            std::size_t free = 0, total = 0;
+            check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+            throw core::MachineError(fmt::format("{} has no {} left: {} of {} are free", report_.name, core::format(core::Bytes(static_cast<double>(bytes))),
+                                                 core::format(core::Bytes(static_cast<double>(free))), core::format(core::Bytes(static_cast<double>(total)))));
+        }
+        check(status, "cudaMalloc");
+        return block;
+    }
+    void release(void* block) override { cudaFree(block); }
+    void* allocate_host(std::size_t bytes) override {
+        void* block = nullptr;
+        check(cudaMallocHost(&block, bytes), "cudaMallocHost");
+        return block;
+    }
+    void release_host(void* block) override { cudaFreeHost(block); }
+    void upload_now(void* to, const void* from, std::size_t bytes) override {
+        if (bytes > 0) check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy to the device");
+    }
+    void download_now(void* to, const void* from, std::size_t bytes) override {
+        if (bytes > 0) check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy to the host");
+    }
+    void synchronize() override { check(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
+    core::Bytes memory_in_use() override {
+        std::size_t free = 0, total = 0;
+        check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+        return core::Bytes(static_cast<double>(total - free));
+    }
+
+    Stream stream(schedule::Stream which) override { return streams_[static_cast<std::size_t>(which)]; }
+    Event make_event(bool is_timed) override {
+        auto made = std::make_unique<TimedEvent>();
+        made->is_timed = is_timed;
+        check(cudaEventCreateWithFlags(&made->event, is_timed ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreateWithFlags");
+        events_.push_back(std::move(made));
+        return events_.back().get();
+    }
+    void record(Event event, Stream stream) override {
+        const TimedEvent& e = of(event);
+        // Inside a captured step an event that the host asks about is a node of its own.
+        if (is_capturing_ && e.is_timed) check(cudaEventRecordWithFlags(e.event, on(stream), cudaEventRecordExternal), "cudaEventRecordWithFlags");
+        else check(cudaEventRecord(e.event, on(stream)), "cudaEventRecord");
+    }
+    void wait(Stream stream, Event event) override { check(cudaStreamWaitEvent(on(stream), of(event).event, 0), "cudaStreamWaitEvent"); }
+    bool has_happened(Event event) override {
+        const cudaError_t status = cudaEventQuery(of(event).event);
+        if (status == cudaErrorNotReady) return false;
+        check(status, "cudaEventQuery (an earlier launch failed)");
+        return true;
+    }
+    core::Seconds between(Event first, Event second) override {
+        float milliseconds = 0;
+        check(cudaEventElapsedTime(&milliseconds, of(first).event, of(second).event), "cudaEventElapsedTime");
+        return core::milliseconds(static_cast<double>(milliseconds));
+    }
+
+    void fill_zero(Stream stream, void* to, std::size_t bytes) override {
+        if (bytes > 0) check(cudaMemsetAsync(to, 0, bytes, on(stream)), "cudaMemsetAsync");
+    }
+    void copy(Stream stream, void* to, const void* from, std::size_t bytes) override { move(stream, to, from, bytes, cudaMemcpyDeviceToDevice); }
+    void upload(Stream stream, void* to, const void* from, std::size_t bytes) override { move(stream, to, from, bytes, cudaMemcpyHostToDevice); }
+    void download(Stream stream, void* to, const void* from, std::size_t bytes) override { move(stream, to, from, bytes, cudaMemcpyDeviceToHost); }
+
+    void product(Stream stream, const Product& product) override { products_->perform(stream, product); }
+    bool fuses(Type type, const AttentionShape& shape) const override { return attention_->takes(type, shape); }
+    void fused_attention(Stream stream, Type type, const AttentionShape& shape, const void* qkv, void* y, float* log_sums) override {
+        attention_->forward(stream, type, shape, qkv, y, log_sums);
+    }
+    void fused_attention_backward(Stream stream, Type type, const AttentionShape& shape, const void* qkv, const void* y, const float* log_sums, const void* dy,
+                                  void* dqkv) override {
+        attention_->backward(stream, type, shape, qkv, y, log_sums, dy, dqkv);
+    }
+    void convolution(Stream stream, ConvolutionPass pass, Type type, const ImageShape& shape, const void* a, const void* b, void* result,
+                     bool accumulates) override {
+        convolutions_->perform(stream, pass, type, shape, a, b, result, accumulates);
+    }
+
+    bool can_capture() const override { return true; }
+    void begin_capture(Stream origin) override {
+        check(cudaStreamBeginCapture(on(origin), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+        is_capturing_ = true;
+    }
+    void end_capture(Stream origin) override {
+        is_capturing_ = false;
+        cudaGraph_t graph = nullptr;
+        check(cudaStreamEndCapture(on(origin), &graph), "cudaStreamEndCapture");
+        check(cudaGraphInstantiate(&captured_, graph, 0), "cudaGraphInstantiate");
+        check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    }
+    void launch_captured(Stream stream) override { check(cudaGraphLaunch(captured_, on(stream)), "cudaGraphLaunch"); }
+
+    void begin_range(const char* name) override { nvtxRangePushA(name); }
+    void end_range() override { nvtxRangePop(); }
+
+private:
+    static cudaStream_t on(Stream stream) { return static_cast<cudaStream_t>(stream); }
+    static const TimedEvent& of(Event event) { return *static_cast<const TimedEvent*>(event); }
+    void move(Stream stream, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+        if (bytes > 0) check(cudaMemcpyAsync(to, from, bytes, kind, on(stream)), "cudaMemcpyAsync");
+    }
+
+    const DeviceReport report_;
+    const Kernels kernels_;
+    std::array<cudaStream_t, schedule::stream_count> streams_{};
+    std::vector<std::unique_ptr<TimedEvent>> events_;
+    cudnnHandle_t cudnn_ = nullptr;
+    std::unique_ptr<Products> products_;
+    std::unique_ptr<FusedAttention> attention_;
+    std::unique_ptr<Convolutions> convolutions_;
+    cudaGraphExec_t captured_ = nullptr;
+    bool is_capturing_ = false;
+};
+
+}  // namespace
+
+std::shared_ptr<Machine> open_machine(int device) { return std::make_shared<CudaMachine>(device); }
+
+}  // namespace exec::cuda

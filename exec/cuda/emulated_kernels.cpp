@@ -1,0 +1,33 @@
+#include "exec/cuda/emulated_kernels.h"
+
+#include "exec/cuda/body/attention.h"
+#include "exec/cuda/body/elementwise.h"
+#include "exec/cuda/body/embedding.h"
+#include "exec/cuda/body/image.h"
+#include "exec/cuda/body/loss.h"
+#include "exec/cuda/body/norm.h"
+#include "exec/cuda/body/update.h"
+
+namespace exec::cuda {
+
+const Kernels& emulated_kernels() {
+    static const Kernels table = [] {
+        Kernels result{};
+        host_body::fill_elementwise(result);
+        host_body::fill_norm(result);
+        host_body::fill_embedding(result);
+        host_body::fill_loss(result);
+        host_body::fill_attention(result);
+        host_body::fill_image(result);
+        host_body::fill_update(result);
+        return result;
+    }();
+    return table;
+}
+
+// Partial sums, two for each column of a chunk of rows.
+std::size_t norm_workspace(std::int64_t rows, std::int64_t width) {
+    return static_cast<std::size_t>(host_body::row_chunks(rows, width) * 2 * width) * sizeof(float);
+}
+
+}  // namespace exec::cuda

@@ -1,0 +1,185 @@
+// Our own kernels on a GPU, as a table of launches. The same text (body/) is compiled by nvcc for the device and by the host's compiler for the emulation that
+// tests run without a GPU: index arithmetic, shared memory, barriers and warp exchanges are executed, not imitated.
+//
+// Matrices are row-major. Every launch returns at once; work is in order on its stream. `accumulates`: adds to the result instead of writing it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace exec::cuda {
+
+using Stream = void*;  // a cudaStream_t
+
+enum class Type : std::uint8_t { fp32, bf16, fp16 };
+constexpr std::size_t size_of(Type type) { return type == Type::fp32 ? 4 : 2; }
+
+enum class Unary : std::uint8_t { gelu, gelu_tanh, relu, silu, tanh };
+
+// Parameters and their gradients, which may have another type than activations. Null data: there is none.
+struct Values {
+    const void* data = nullptr;
+    Type type = Type::fp32;
+};
+struct Sums {
+    void* data = nullptr;
+    Type type = Type::fp32;
+};
+
+// Which scores or elements drop: those whose hash(key of the sample, place) is below the probability, as on the CPU. `keys` are in device memory, by sample.
+struct DropoutShape {
+    std::int64_t rows = 0, columns = 0;                   // of the array
+    std::int64_t rows_per_sample = 1, width = 0;          // of the whole tensor
+    std::int64_t first_row = 0, first_column = 0;         // of this rank's share
+    float probability = 0;
+    const std::uint64_t* keys = nullptr;
+};
+
+// Packed rows [samples * tokens, (heads + 2 kv_heads) head_dimension], result [samples * tokens, heads * head_dimension].
+struct AttentionShape {
+    std::int64_t samples = 1, tokens = 0, heads = 1, kv_heads = 1, head_dimension = 0;
+    bool is_causal = false;
+    std::int64_t window = 0;  // 0 = none
+    float scale = 1;
+    const float* alibi_slopes = nullptr;  // [heads], device memory
+    float dropout = 0;
+    const std::uint64_t* dropout_keys = nullptr;  // device memory, by sample
+    std::int64_t first_head = 0;
+    constexpr std::int64_t row() const { return (heads + 2 * kv_heads) * head_dimension; }
+};
+struct RotationShape {
+    std::int64_t samples = 1, tokens = 0, heads = 1, kv_heads = 1, head_dimension = 0;
+    std::int64_t dimension = 0;      // first dimensions of a head that are turned, pairs (i, i + half)
+    const float* cosines = nullptr;  // [tokens, dimension / 2], device memory
+    const float* sines = nullptr;
+};
+
+struct ImageShape {
+    std::int64_t samples = 1, channels = 1, rows = 1, columns = 1;
+    std::int64_t out_channels = 1, out_rows = 1, out_columns = 1;
+    std::int64_t kernel_y = 1, kernel_x = 1, stride = 1, padding = 0;
+};
+
+// Of `columns` stored logits the first `valid` are classes first_class ...
+struct ClassShape {
+    std::int64_t rows = 0, columns = 0, valid = 0, first_class = 0;
+    std::int64_t blocks = 1;  // of how many ranks the statistics hold the parts
+};
+
+// One contiguous range of parameters: see exec::UpdateRange. In device memory.
+struct DeviceRange {
+    void* parameter;
+    const void* gradient;
+    float *master, *first, *second;
+    std::int64_t count;
+    float weight_decay;
+};
+struct UpdateChunk {
+    std::int32_t range;
+    std::int64_t begin;
+};
+inline constexpr std::int64_t update_chunk = 8192;  // elements a block updates
+
+// What changes from step to step, in device memory, so that a captured graph need not change.
+struct StepFactors {
+    float learning_rate, beta1, beta2, epsilon, momentum;
+    float step_size;          // Adam: learning rate / (1 - beta1^t)
+    float second_correction;  // 1 / sqrt(1 - beta2^t)
+    float loss_scale;         // gradients are this much too large (fp16); 1 otherwise
+    float is_decoupled;       // AdamW
+};
+enum class UpdateRule : std::uint8_t { sgd, adam };
+
+struct Kernels {
+    void (*cast)(Stream, Type from, Type to, std::int64_t count, const void* x, void* y);
+    void (*add)(Stream, Type, std::int64_t count, const void* a, const void* b, void* y);
+    void (*scale)(Stream, Type, std::int64_t count, float factor, const void* x, void* y, bool accumulates);
+    void (*unary)(Stream, Type, Unary, std::int64_t count, const void* x, void* y);
+    // `saved` is the input for gelu and silu, the output for relu and tanh.
+    void (*unary_backward)(Stream, Type, Unary, std::int64_t count, const void* saved, const void* dy, void* dx, bool accumulates);
+    void (*gated)(Stream, Type, Unary, std::int64_t rows, std::int64_t width, const void* x, void* y);
+    void (*gated_backward)(Stream, Type, Unary, std::int64_t rows, std::int64_t width, const void* x, const void* dy, void* dx, bool accumulates);
+    // `residual` may be null.
+    void (*dropout)(Stream, Type, const DropoutShape&, const void* x, const void* residual, void* y, std::uint8_t* mask);
+    void (*dropout_backward)(Stream, Type, std::int64_t count, float probability, const std::uint8_t* mask, const void* dy, void* dx, bool accumulates);
+
+    // statistics: [rows, 2] mean and reciprocal deviation.
+    void (*layer_norm)(Stream, Type, std::int64_t rows, std::int64_t width, float epsilon, const void* x, Values scale, Values shift, void* y, float* statistics);
+    void (*layer_norm_backward)(Stream, Type, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, Values scale, const void* dy,
+                                void* dx, bool accumulates);
+    // statistics: [rows] reciprocal root mean square.
+    void (*rms_norm)(Stream, Type, std::int64_t rows, std::int64_t width, float epsilon, const void* x, Values scale, void* y, float* statistics);
+    void (*rms_norm_backward)(Stream, Type, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, Values scale, const void* dy,
+                              void* dx, bool accumulates);
+    // dscale, dshift += ...; of a layer norm (is_layer) or an rms norm. workspace: norm_workspace(rows, width) bytes.
+    void (*norm_weights)(Stream, Type, bool is_layer, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, const void* dy,
+                         Sums dscale, Sums dshift, void* workspace);
+    // sum += over r of x[r]. workspace as above.
+    void (*column_sums)(Stream, Type, std::int64_t rows, std::int64_t columns, const void* x, Sums sum, void* workspace);
+    void (*batch_norm)(Stream, Type, const ImageShape&, float epsilon, const void* x, Values scale, Values shift, void* y, float* statistics);
+    void (*batch_norm_backward)(Stream, Type, const ImageShape&, const void* x, const float* statistics, Values scale, const void* dy, void* dx,
+                                bool accumulates);
+    void (*batch_norm_weights)(Stream, Type, const ImageShape&, const void* x, const float* statistics, const void* dy, Sums dscale, Sums dshift);
+
+    // Rows of the table whose ids are [first, first + table): zero for others. Backward adds in the order of the rows: the same bits every time.
+    void (*embedding)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t first, std::int64_t table, const std::int64_t* ids, Values parameter,
+                      void* y);
+    void (*embedding_weight)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t first, std::int64_t table, const std::int64_t* ids,
+                             const void* dy, Sums dtable);
+    // y[r] = x[r] + table[(first_row + r) % tokens + offset].
+    void (*positions)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t tokens, std::int64_t first_row, std::int64_t offset, const void* x,
+                      Values table, void* y);
+    void (*positions_weight)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t tokens, std::int64_t first_row, std::int64_t offset,
+                             const void* dy, Sums dtable);
+
+    // A packed row with its queries and keys turned, or (inverse) turned back; values are copied.
+    void (*rotate)(Stream, Type, const RotationShape&, bool is_inverse, const void* x, void* y, bool accumulates);
+    // For whatever cuDNN's fused attention does not take: any type, windows, ALiBi, our dropout. log_sums: [samples, heads, tokens].
+    void (*attention)(Stream, Type, const AttentionShape&, const void* qkv, void* y, float* log_sums);
+    // dqkv is overwritten. workspace: samples * heads * tokens floats.
+    void (*attention_backward)(Stream, Type, const AttentionShape&, const void* qkv, const void* y, const float* log_sums, const void* dy, void* dqkv,
+                               void* workspace);
+    // Unfused: scores [samples * heads, tokens, tokens] to probabilities in place; dropped and mask when there is dropout, else null.
+    void (*attention_softmax)(Stream, Type, const AttentionShape&, void* scores, void* dropped, std::uint8_t* mask);
+    // dp (gradient of what multiplies the values) becomes the scores' gradient.
+    void (*attention_softmax_backward)(Stream, Type, const AttentionShape&, const void* probabilities, const std::uint8_t* mask, void* dp);
+
+    // statistics [rows, 3]: maximum, sum of exponentials, logit of the label (0 elsewhere).
+    void (*loss_statistics)(Stream, Type, const ClassShape&, const void* logits, const std::int64_t* labels, float* statistics);
+    // loss[0 ... copies) = mean over rows; probabilities (fp32) when not null.
+    void (*cross_entropy)(Stream, Type, const ClassShape&, const void* logits, const float* statistics, float* loss, std::int64_t copies,
+                          float* probabilities);
+    // dlogits = factor * loss_scale (p - [label]), from kept probabilities or, when null, from the logits again.
+    void (*cross_entropy_backward)(Stream, Type, const ClassShape&, float factor, const StepFactors* factors, const void* logits, const float* statistics,
+                                   const float* probabilities, const std::int64_t* labels, void* dlogits, bool accumulates);
+    void (*add_loss)(Stream, const float* loss, float weight, float* sum);
+
+    void (*max_pool)(Stream, Type, const ImageShape&, const void* x, void* y, std::int64_t* positions);
+    void (*max_pool_backward)(Stream, Type, const ImageShape&, const std::int64_t* positions, const void* dy, void* dx, bool accumulates);
+    void (*average_pool)(Stream, Type, const ImageShape&, const void* x, void* y);
+    void (*average_pool_backward)(Stream, Type, const ImageShape&, const void* dy, void* dx, bool accumulates);
+    void (*add_channel_bias)(Stream, Type, const ImageShape&, Values bias, void* y);
+    void (*channel_sums)(Stream, Type, const ImageShape&, const void* dy, Sums sum);  // over samples and pixels of out_channels planes
+
+    // [samples, leading, rest] -> [samples, rest, leading].
+    void (*transpose)(Stream, Type, std::int64_t samples, std::int64_t leading, std::int64_t rest, const void* x, void* y, bool accumulates);
+    void (*average_tokens)(Stream, Type, std::int64_t samples, std::int64_t tokens, std::int64_t width, const void* x, void* y);
+    void (*average_tokens_backward)(Stream, Type, std::int64_t samples, std::int64_t tokens, std::int64_t width, const void* dy, void* dx, bool accumulates);
+    // Row r of the result is row r / selected * tokens + positions[r] of x (positions null: 0). Backward adds, row after row.
+    void (*select)(Stream, Type, std::int64_t rows, std::int64_t selected, std::int64_t tokens, std::int64_t width, const std::int64_t* positions,
+                   const void* x, void* y);
+    void (*select_backward)(Stream, Type, std::int64_t rows, std::int64_t selected, std::int64_t tokens, std::int64_t width, const std::int64_t* positions,
+                            const void* dy, void* dx);
+
+    // One launch for all ranges. Nothing is changed when *bad is not 0 (null: not asked).
+    void (*update)(Stream, UpdateRule, Type parameters, Type gradients, const DeviceRange* ranges, const UpdateChunk* chunks, std::int64_t chunk_count,
+                   const StepFactors* factors, const float* bad);
+    // norm[0] = sum of squares of all gradients (unscaled), norm[1] = 1 when one of them is no finite number. partials: 2 floats a chunk.
+    void (*gradient_norm)(Stream, Type gradients, const DeviceRange* ranges, const UpdateChunk* chunks, std::int64_t chunk_count, const StepFactors* factors,
+                          float* partials, float* norm);
+};
+
+// Bytes for norm_weights and column_sums.
+std::size_t norm_workspace(std::int64_t rows, std::int64_t width);
+
+}  // namespace exec::cuda

@@ -1,0 +1,118 @@
+// What the runtime needs of a GPU and of NVIDIA's libraries. device/ is the real one; planning runs on one that does nothing, tests on one that computes on the
+// host. Work is in order on its stream and the host goes on at once, unless a call says that it waits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/units.h"
+#include "exec/communicator.h"
+#include "exec/cuda/kernels.h"
+#include "schedule/program.h"
+
+namespace exec::cuda {
+
+using Event = void*;
+
+// c = alpha op(a) op(b) (+ c) (+ bias on every row): row-major, op(a) is m x k, op(b) is k x n; leading dimensions are of the stored matrices.
+struct Product {
+    Type in = Type::fp32, out = Type::fp32;
+    bool uses_tf32 = false;  // fp32 operands on the matrix units
+    bool transpose_a = false, transpose_b = false;
+    std::int64_t m = 0, n = 0, k = 0;
+    float alpha = 1;
+    const void *a = nullptr, *b = nullptr;
+    std::int64_t lda = 0, ldb = 0;
+    void* c = nullptr;
+    std::int64_t ldc = 0;
+    bool accumulates = false;
+    const void* bias = nullptr;  // [n], of type `out`
+    // Epilogue of a layer followed by a GELU (tanh approximation): c = gelu(x), and x = op(a) op(b) + bias is kept here, when not null.
+    void* before_gelu = nullptr;
+    // Backward of the same: c = x gelu'(this).
+    const void* gelu_input = nullptr;
+    // `batch` problems at these distances, in elements.
+    std::int64_t batch = 1, stride_a = 0, stride_b = 0, stride_c = 0;
+};
+
+enum class ConvolutionPass : std::uint8_t { forward, input, weight };
+
+// Collectives and messages among ranks on their own GPUs; groups are made before the first step.
+class Exchange {
+public:
+    virtual ~Exchange() = default;
+    // Every rank of `members` calls this once, in an order that is the same for all its members.
+    virtual int make_group(const std::vector<int>& members) = 0;
+    virtual void all_reduce(Stream, int group, core::DataType type, void* data, std::size_t count, bool takes_maximum) = 0;
+    // In place: member i has or gets piece i of `count` elements.
+    virtual void all_gather(Stream, int group, core::DataType type, void* data, std::size_t count) = 0;
+    virtual void reduce_scatter(Stream, int group, core::DataType type, void* data, std::size_t count) = 0;
+    virtual void broadcast(Stream, int group, core::DataType type, void* data, std::size_t count) = 0;
+    virtual void all_to_all(Stream, int group, core::DataType type, const void* from, void* to, std::size_t count) = 0;
+    // `peer` is a position in the group. Several between begin and end go together. `tag`: for exchanges that match by it; NCCL matches by order.
+    virtual void begin_messages() = 0;
+    virtual void send(Stream, int group, int peer, const void* data, std::size_t bytes, Tag tag) = 0;
+    virtual void receive(Stream, int group, int peer, void* data, std::size_t bytes, Tag tag) = 0;
+    virtual void end_messages() = 0;
+    // Throws when a communicator reports an error.
+    virtual void check() = 0;
+    // Gives up all that is under way.
+    virtual void abort() = 0;
+};
+
+class Machine {
+public:
+    virtual ~Machine() = default;
+    virtual const Kernels& kernels() const = 0;
+    virtual std::string describe() const = 0;
+    virtual bool is_real() const { return true; }
+
+    // Waiting calls.
+    virtual void* allocate(std::size_t bytes) = 0;  // throws core::MachineError with what is free
+    virtual void release(void* block) = 0;
+    virtual void* allocate_host(std::size_t bytes) = 0;  // that the device can copy from
+    virtual void release_host(void* block) = 0;
+    virtual void upload_now(void* to, const void* from, std::size_t bytes) = 0;
+    virtual void download_now(void* to, const void* from, std::size_t bytes) = 0;
+    virtual void synchronize() = 0;
+    virtual core::Bytes memory_in_use() = 0;  // of the device, by whomever
+
+    virtual Stream stream(schedule::Stream which) = 0;
+    // Events that are timed tell when; the others order streams. In a captured step only the latter do that.
+    virtual Event make_event(bool is_timed) = 0;
+    virtual void record(Event event, Stream stream) = 0;
+    virtual void wait(Stream stream, Event event) = 0;
+    virtual bool has_happened(Event event) = 0;
+    virtual core::Seconds between(Event first, Event second) = 0;  // both have happened
+
+    virtual void fill_zero(Stream, void* to, std::size_t bytes) = 0;
+    virtual void copy(Stream, void* to, const void* from, std::size_t bytes) = 0;
+    virtual void upload(Stream, void* to, const void* from, std::size_t bytes) = 0;    // from allocate_host
+    virtual void download(Stream, void* to, const void* from, std::size_t bytes) = 0;  // to allocate_host
+
+    virtual void product(Stream, const Product& product) = 0;
+
+    // Fused attention of cuDNN: can it take this? log_sums: [samples, heads, tokens]. dqkv is overwritten.
+    virtual bool fuses(Type type, const AttentionShape& shape) const = 0;
+    virtual void fused_attention(Stream, Type type, const AttentionShape& shape, const void* qkv, void* y, float* log_sums) = 0;
+    virtual void fused_attention_backward(Stream, Type type, const AttentionShape& shape, const void* qkv, const void* y, const float* log_sums,
+                                          const void* dy, void* dqkv) = 0;
+    // forward: y from x and weight; input: dx (accumulates) from weight and dy; weight: dweight (of type `weight_type`, adds) from x and dy.
+    virtual void convolution(Stream, ConvolutionPass pass, Type type, const ImageShape& shape, const void* a, const void* b, void* result,
+                             bool accumulates) = 0;
+
+    // Everything between begin and end on all streams becomes one launch.
+    virtual bool can_capture() const = 0;
+    virtual void begin_capture(Stream origin) = 0;
+    virtual void end_capture(Stream origin) = 0;
+    virtual void launch_captured(Stream stream) = 0;
+
+    // Ranges for profilers (NVTX), on the host's side.
+    virtual void begin_range(const char* name) = 0;
+    virtual void end_range() = 0;
+};
+
+}  // namespace exec::cuda

@@ -1,0 +1,61 @@
+#include "exec/cuda/make_backend.h"
+
+#include <cstdlib>
+
+#include <fmt/core.h>
+
+#include "core/diagnostics.h"
+#include "exec/cuda/device/device.h"
+#include "exec/cuda/device/open.h"
+#include "exec/cuda/null_machine.h"
+#include "exec/rank_executor.h"
+
+namespace exec::cuda {
+
+RunPlan plan_run(const BackendRequest& request, const Machine& machine) {
+    const int rank = request.communicator.rank();
+    CudaBackend planner(request.program, request.graph, request.options, rank, make_null_machine(machine), make_null_exchange(), nullptr, {},
+                        request.activities);
+    RankExecutor executor(request.program, request.graph, request.inputs, request.options, rank, planner, request.stage_plans);
+    std::vector<InstructionTime> none;
+    for (const std::int64_t step : {0, 1}) executor.step(step, none);
+    planner.begin_step(2);
+    return planner.planned();
+}
+
+std::unique_ptr<Backend> make_backend(const BackendRequest& request, std::shared_ptr<Machine> machine, std::shared_ptr<Exchange> exchange,
+                                      const BackendSettings& settings) {
+    auto plan = std::make_shared<const RunPlan>(plan_run(request, *machine));
+    return std::make_unique<CudaBackend>(request.program, request.graph, request.options, request.communicator.rank(), std::move(machine), std::move(exchange),
+                                         std::move(plan), settings, request.activities);
+}
+
+namespace {
+
+// As torchrun, Open MPI and Slurm number the ranks of a host; else ranks are on hosts as on devices, in order.
+int rank_on_host(int rank) {
+    for (const char* name : {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"})
+        if (const char* text = std::getenv(name)) return std::atoi(text);
+    return rank;
+}
+
+}  // namespace
+
+BackendMaker gpu_backend(const BackendSettings& settings, bool ranks_are_processes) {
+    return [settings, ranks_are_processes](const BackendRequest& request) {
+        const int rank = request.communicator.rank(), devices = device_count();
+        if (devices == 0) throw core::MachineError(describe(probe_device()));
+        const int local = ranks_are_processes ? rank_on_host(rank) : rank;
+        if (!ranks_are_processes && request.communicator.size() > devices)
+            throw core::MachineError(fmt::format("{} ranks as threads need {} GPUs, and here are {}: start the ranks as processes", request.communicator.size(),
+                                                 request.communicator.size(), devices));
+        // NCCL refuses two ranks on one GPU of one host, and takes the host from this variable (src/misc/utils.cc of 2.28): with names of their own they
+        // exchange over sockets, as ranks of several hosts do.
+        if (local >= devices) setenv("NCCL_HOSTID", fmt::format("rank-{}", rank).c_str(), 0);
+        std::shared_ptr<Machine> machine = open_machine(local % devices);
+        std::shared_ptr<Exchange> exchange = open_exchange(request.communicator, machine, request.options.time_limit);
+        return make_backend(request, std::move(machine), std::move(exchange), settings);
+    };
+}
+
+}  // namespace exec::cuda

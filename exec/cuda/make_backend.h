@@ -1,0 +1,21 @@
+// A rank's CUDA backend, planned and ready.
+#pragma once
+
+#include <memory>
+
+#include "exec/backend.h"
+#include "exec/cuda/backend.h"
+
+namespace exec::cuda {
+
+// Performs two steps on a machine that does nothing to plan memory, edges and staging.
+RunPlan plan_run(const BackendRequest& request, const Machine& machine);
+
+std::unique_ptr<Backend> make_backend(const BackendRequest& request, std::shared_ptr<Machine> machine, std::shared_ptr<Exchange> exchange,
+                                      const BackendSettings& settings = {});
+
+// The same on a GPU of this host: rank r of those on this host takes device r, modulo their number. `ranks_are_processes`: several may then share a device, for
+// functional tests, each pretending to NCCL that it has a host of its own.
+BackendMaker gpu_backend(const BackendSettings& settings, bool ranks_are_processes);
+
+}  // namespace exec::cuda

@@ -1,0 +1,663 @@
+#include "exec/cuda/operators.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/core.h>
+
+#include "core/diagnostics.h"
+#include "model/rank_share.h"
+
+namespace exec::cuda {
+
+using model::OperatorKind;
+
+namespace {
+
+// Slots of scratch. Those of one operator's call must differ.
+enum Slot { weight_slot, sums_slot, attention_slot, turned_slot, gradient_slot, bias_slot, partial_slot };
+
+Unary unary_of(const model::Operator& op) {
+    switch (op.kind) {
+        case OperatorKind::gelu:
+        case OperatorKind::gated_gelu: return op.attributes.is_tanh_approximation ? Unary::gelu_tanh : Unary::gelu;
+        case OperatorKind::relu: return Unary::relu;
+        case OperatorKind::silu:
+        case OperatorKind::gated_silu: return Unary::silu;
+        default: return Unary::tanh;
+    }
+}
+
+// Press et al., arXiv 2108.12409: a geometric sequence, with every other value of the next one when the heads are no power of two.
+double alibi_slope(std::int64_t heads, std::int64_t head) {
+    std::int64_t power = 1;
+    while (2 * power <= heads) power *= 2;
+    if (head < power) return std::pow(2.0, -8.0 * static_cast<double>(head + 1) / static_cast<double>(power));
+    return std::pow(2.0, -4.0 * static_cast<double>(2 * (head - power) + 1) / static_cast<double>(power));
+}
+
+const std::int64_t* ids(const float* address) { return reinterpret_cast<const std::int64_t*>(address); }
+
+void* at(void* base, std::int64_t element, Type type) { return static_cast<char*>(base) + element * static_cast<std::int64_t>(size_of(type)); }
+const void* at(const void* base, std::int64_t element, Type type) {
+    return static_cast<const char*>(base) + element * static_cast<std::int64_t>(size_of(type));
+}
+
+}  // namespace
+
+Type type_of(core::DataType type) {
+    switch (type) {
+        case core::DataType::bf16: return Type::bf16;
+        case core::DataType::fp16: return Type::fp16;
+        default: return Type::fp32;
+    }
+}
+
+Operators::Operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank, Machine& machine, Workplace& workplace)
+    : graph_(graph),
+      plan_(plan),
+      context_(plan.cost_context()),
+      tensor_rank_(tensor_rank),
+      machine_(machine),
+      kernels_(machine.kernels()),
+      workplace_(workplace),
+      type_(type_of(plan.precision.compute)),
+      parameter_type_(type_of(plan.precision.parameters)),
+      gradient_type_(type_of(plan.precision.gradients)) {
+    const auto keep = [&](const std::vector<float>& values) {
+        void* block = machine.allocate(values.size() * sizeof(float));
+        blocks_.push_back(block);
+        machine.upload_now(block, values.data(), values.size() * sizeof(float));
+        return static_cast<float*>(block);
+    };
+    // Layers are alike: their tables are one.
+    std::map<std::vector<float>, std::pair<float*, float*>> rotations;
+    for (std::size_t i = 0; i < graph.operators.size(); ++i) {
+        const model::Operator& o = graph.operators[i];
+        if (o.kind != OperatorKind::attention || (!o.attributes.is_rotary && !o.attributes.has_alibi)) continue;
+        Tables& tables = tables_[static_cast<std::int32_t>(i)];
+        if (o.attributes.is_rotary) {
+            tables.rotary_dimension = static_cast<std::int64_t>(o.attributes.rotary_fraction * static_cast<double>(o.attributes.head_dimension)) / 2 * 2;
+            const std::int64_t half = tables.rotary_dimension / 2, tokens = graph.tensor(o.inputs[0]).shape[0];
+            std::vector<float> cosines, sines;
+            for (std::int64_t t = 0; t < tokens; ++t)
+                for (std::int64_t j = 0; j < half; ++j) {
+                    const double angle =
+                        static_cast<double>(t) * std::pow(o.attributes.rotary_base, -2.0 * static_cast<double>(j) / static_cast<double>(tables.rotary_dimension));
+                    cosines.push_back(static_cast<float>(std::cos(angle)));
+                    sines.push_back(static_cast<float>(std::sin(angle)));
+                }
+            auto& shared = rotations[cosines];
+            if (!shared.first) shared = {keep(cosines), keep(sines)};
+            tables.cosines = shared.first;
+            tables.sines = shared.second;
+        }
+        if (o.attributes.has_alibi) {
+            const std::int64_t heads = model::rank_heads(o, o.attributes.heads, context_);
+            std::vector<float> slopes;
+            for (std::int64_t h = 0; h < heads; ++h)
+                slopes.push_back(static_cast<float>(alibi_slope(o.attributes.heads, (o.in_parallel_region ? tensor_rank * heads : 0) + h)));
+            tables.slopes = keep(slopes);
+        }
+    }
+}
+
+Operators::~Operators() {
+    for (void* block : blocks_) machine_.release(block);
+}
+
+std::string Operators::obstacle(const model::ModelGraph&, const model::Operator& op) {
+    switch (op.kind) {
+        case OperatorKind::input:
+        case OperatorKind::embedding:
+        case OperatorKind::position_embedding:
+        case OperatorKind::linear:
+        case OperatorKind::layer_norm:
+        case OperatorKind::rms_norm:
+        case OperatorKind::gelu:
+        case OperatorKind::relu:
+        case OperatorKind::silu:
+        case OperatorKind::tanh:
+        case OperatorKind::gated_silu:
+        case OperatorKind::gated_gelu:
+        case OperatorKind::dropout:
+        case OperatorKind::add:
+        case OperatorKind::max_pool:
+        case OperatorKind::average_pool:
+        case OperatorKind::flatten:
+        case OperatorKind::transpose:
+        case OperatorKind::average_tokens:
+        case OperatorKind::select_first_token:
+        case OperatorKind::select_positions:
+        case OperatorKind::parallel_enter:
+        case OperatorKind::parallel_exit:
+        case OperatorKind::loss_statistics:
+        case OperatorKind::cross_entropy: break;
+        case OperatorKind::conv2d: break;
+        case OperatorKind::batch_norm:
+            if (op.attributes.has_fixed_statistics) return "batch norm with fixed statistics";
+            break;
+        case OperatorKind::attention:
+            if (op.attributes.has_relative_bias) return "attention with a relative position bias";
+            if (op.attributes.has_relative_positions) return "attention with relative positions";
+            if (op.attributes.is_cross_attention) return "cross-attention";
+            if (op.attributes.local_window > 0) return "attention inside local windows";
+            break;
+        default: return fmt::format("operators of kind {}", model::name_of(op.kind));
+    }
+    return op.attributes.is_frozen ? fmt::format("frozen operators of kind {}", model::name_of(op.kind)) : "";
+}
+
+Operators::Sizes Operators::sizes_of(model::TensorId tensor) const {
+    const model::RankMatrix matrix = model::rank_matrix(graph_, tensor, context_);
+    Sizes sizes{matrix.rows, matrix.columns, 0};
+    if (sizes.rows < rows_per_sample(tensor) * context_.micro_batch) sizes.first_row = tensor_rank_ * sizes.rows;
+    return sizes;
+}
+
+std::int64_t Operators::rows_per_sample(model::TensorId tensor) const {
+    const model::Tensor& t = graph_.tensor(tensor);
+    std::int64_t rows = 1;
+    for (std::size_t i = 0; i + 1 < t.shape.size(); ++i) rows *= t.shape[i];
+    return rows;
+}
+
+std::int64_t Operators::extent(model::ParameterId parameter, int dimension) const {
+    return model::rank_extent(graph_.parameter(parameter), dimension, context_);
+}
+
+ClassShape Operators::classes_of(const model::Operator& o) const {
+    const Sizes logits = sizes_of(o.inputs[0]);
+    const std::int64_t whole = graph_.tensor(o.inputs[0]).shape.back();
+    const bool is_split = logits.columns < whole;
+    ClassShape shape;
+    shape.rows = logits.rows;
+    shape.columns = logits.columns;
+    shape.first_class = is_split ? tensor_rank_ * logits.columns : 0;
+    shape.valid = std::clamp<std::int64_t>(whole - shape.first_class, 0, logits.columns);
+    shape.blocks = is_split ? context_.tensor_parallel : 1;
+    return shape;
+}
+
+AttentionShape Operators::attention_shape(model::OperatorId id, std::int32_t micro_batch) const {
+    const model::Operator& o = op(id);
+    const model::Attributes& a = o.attributes;
+    AttentionShape shape;
+    shape.samples = context_.micro_batch;
+    shape.tokens = graph_.tensor(o.inputs[0]).shape[0];
+    shape.heads = model::rank_heads(o, a.heads, context_);
+    shape.kv_heads = model::rank_heads(o, a.kv_heads, context_);
+    shape.head_dimension = a.head_dimension;
+    shape.is_causal = a.is_causal;
+    shape.window = a.window;
+    shape.scale = static_cast<float>(a.softmax_scale > 0 ? a.softmax_scale : 1.0 / std::sqrt(static_cast<double>(a.head_dimension)));
+    shape.first_head = o.in_parallel_region ? tensor_rank_ * shape.heads : 0;
+    if (const auto tables = tables_.find(id.index); tables != tables_.end()) shape.alibi_slopes = tables->second.slopes;
+    if (a.probability > 0) {
+        shape.dropout = static_cast<float>(a.probability);
+        shape.dropout_keys = workplace_.mask_keys(id, micro_batch);
+    }
+    return shape;
+}
+
+RotationShape Operators::rotation_shape(model::OperatorId id, const AttentionShape& shape) const {
+    const auto tables = tables_.find(id.index);
+    if (tables == tables_.end()) return {};
+    return {shape.samples,  shape.tokens, shape.heads, shape.kv_heads, shape.head_dimension, tables->second.rotary_dimension, tables->second.cosines,
+            tables->second.sines};
+}
+
+ImageShape Operators::image_shape(const model::Operator& o) const {
+    const std::vector<std::int64_t>&in = graph_.tensor(o.inputs[0]).shape, &out = graph_.tensor(o.output).shape;
+    return {context_.micro_batch,   in[0], in[1], in[2], out[0], out[1], out[2], o.attributes.kernel_y, o.attributes.kernel_x, o.attributes.stride,
+            o.attributes.padding};
+}
+
+Product Operators::product() const {
+    Product p;
+    p.in = p.out = type_;
+    p.uses_tf32 = plan_.precision.compute == core::DataType::tf32;
+    return p;
+}
+
+const void* Operators::weight(model::ParameterId id, const float* parameter, int slot) const {
+    if (parameter_type_ == type_) return parameter;
+    const std::int64_t count = model::parameter_elements(graph_, id, context_);
+    void* copy = workplace_.scratch(slot, static_cast<std::size_t>(count) * size_of(type_));
+    kernels_.cast(workplace_.stream(), parameter_type_, type_, count, parameter, copy);
+    return copy;
+}
+
+bool Operators::accumulates(model::TensorId tensor, float* dx) const {
+    return !workplace_.takes_over_zeros(dx, static_cast<std::size_t>(sizes_of(tensor).count()) * size_of(type_));
+}
+
+void Operators::linear(const model::Operator& o, const Operands& x) const {
+    const Sizes y = sizes_of(o.output);
+    const std::int64_t inputs = extent(o.parameters[0], 1);
+    const void* in = x.inputs[0];
+    if (o.attributes.input_scale != 1.0) {
+        kernels_.scale(workplace_.stream(), type_, y.rows * inputs, static_cast<float>(o.attributes.input_scale), in, x.extra, false);
+        in = x.extra;
+    }
+    Product p = product();
+    p.transpose_b = true;
+    p.m = y.rows;
+    p.n = y.columns;
+    p.k = inputs;
+    p.a = in;
+    p.b = weight(o.parameters[0], x.parameters[0], weight_slot);
+    p.lda = p.ldb = inputs;
+    p.c = x.output;
+    p.ldc = y.columns;
+    // Partial sums: the bias counts once.
+    const bool is_partial = graph_.tensor(o.output).split == model::TensorSplit::partial && context_.tensor_parallel > 1;
+    if (o.attributes.has_bias && (!is_partial || tensor_rank_ == 0)) p.bias = weight(o.parameters[1], x.parameters[1], bias_slot);
+    machine_.product(workplace_.stream(), p);
+}
+
+void Operators::attention(model::OperatorId id, const Operands& x, std::int32_t micro_batch) const {
+    const AttentionShape shape = attention_shape(id, micro_batch);
+    const Stream s = workplace_.stream();
+    const void* qkv = x.inputs[0];
+    if (const RotationShape rotation = rotation_shape(id, shape); rotation.dimension > 0) {
+        void* turned = workplace_.scratch(turned_slot, static_cast<std::size_t>(shape.samples * shape.tokens * shape.row()) * size_of(type_));
+        kernels_.rotate(s, type_, rotation, false, qkv, turned, false);
+        qkv = turned;
+    }
+    if (context_.attention != model::AttentionImplementation::flash) unfused_attention(shape, qkv, x.output, x.extra);
+    else if (machine_.fuses(type_, shape)) machine_.fused_attention(s, type_, shape, qkv, x.output, static_cast<float*>(x.extra));
+    else kernels_.attention(s, type_, shape, qkv, x.output, static_cast<float*>(x.extra));
+}
+
+void Operators::attention_backward(model::OperatorId id, const Operands& x, const float* dy, float* dqkv, std::int32_t micro_batch) const {
+    const AttentionShape shape = attention_shape(id, micro_batch);
+    const RotationShape rotation = rotation_shape(id, shape);
+    const Stream s = workplace_.stream();
+    const std::int64_t count = shape.samples * shape.tokens * shape.row();
+    const std::size_t bytes = static_cast<std::size_t>(count) * size_of(type_);
+    const bool adds = accumulates(op(id).inputs[0], dqkv);
+    const void* qkv = x.inputs[0];
+    void* result = dqkv;
+    if (rotation.dimension > 0) {
+        void* turned = workplace_.scratch(turned_slot, bytes);
+        kernels_.rotate(s, type_, rotation, false, qkv, turned, false);
+        qkv = turned;
+    }
+    if (rotation.dimension > 0 || adds) result = workplace_.scratch(gradient_slot, bytes);
+    if (context_.attention != model::AttentionImplementation::flash) {
+        unfused_attention_backward(shape, qkv, x.extra, dy, result);
+    } else if (machine_.fuses(type_, shape)) {
+        machine_.fused_attention_backward(s, type_, shape, qkv, x.output, static_cast<const float*>(x.extra), dy, result);
+    } else {
+        void* deltas = workplace_.scratch(attention_slot, static_cast<std::size_t>(shape.samples * shape.heads * shape.tokens) * sizeof(float));
+        kernels_.attention_backward(s, type_, shape, qkv, x.output, static_cast<const float*>(x.extra), dy, result, deltas);
+    }
+    if (rotation.dimension > 0) kernels_.rotate(s, type_, rotation, true, result, dqkv, adds);
+    else if (adds) kernels_.scale(s, type_, count, 1.0f, result, dqkv, true);
+}
+
+// Products of a sample's heads are one batched call when each query head has its own keys, else one call for each group of heads.
+void Operators::unfused_attention(const AttentionShape& shape, const void* qkv, void* y, void* extra) const {
+    const Stream s = workplace_.stream();
+    const std::int64_t n = shape.tokens, d = shape.head_dimension, group = shape.heads / shape.kv_heads, scores = shape.samples * shape.heads * n * n;
+    void* probabilities = extra;
+    void* dropped = shape.dropout > 0 ? at(extra, scores, type_) : nullptr;
+    auto* mask = shape.dropout > 0 ? static_cast<std::uint8_t*>(at(extra, 2 * scores, type_)) : nullptr;
+    for (std::int64_t sample = 0; sample < shape.samples; ++sample)
+        for (std::int64_t g = 0; g < group; ++g) {
+            // Heads g, g + group, ... each with its own keys.
+            Product p = product();
+            p.transpose_b = true;
+            p.m = p.n = n;
+            p.k = d;
+            p.alpha = shape.scale;
+            p.a = at(qkv, sample * n * shape.row() + g * d, type_);
+            p.b = at(qkv, sample * n * shape.row() + shape.heads * d, type_);
+            p.lda = p.ldb = shape.row();
+            p.c = at(probabilities, (sample * shape.heads + g) * n * n, type_);
+            p.ldc = n;
+            p.batch = shape.kv_heads;
+            p.stride_a = group * d;
+            p.stride_b = d;
+            p.stride_c = group * n * n;
+            machine_.product(s, p);
+        }
+    kernels_.attention_softmax(s, type_, shape, probabilities, dropped, mask);
+    const void* factors = dropped ? dropped : probabilities;
+    for (std::int64_t sample = 0; sample < shape.samples; ++sample)
+        for (std::int64_t g = 0; g < group; ++g) {
+            Product p = product();
+            p.m = n;
+            p.n = d;
+            p.k = n;
+            p.a = at(factors, (sample * shape.heads + g) * n * n, type_);
+            p.lda = n;
+            p.b = at(qkv, sample * n * shape.row() + (shape.heads + shape.kv_heads) * d, type_);
+            p.ldb = shape.row();
+            p.c = at(y, sample * n * shape.heads * d + g * d, type_);
+            p.ldc = shape.heads * d;
+            p.batch = shape.kv_heads;
+            p.stride_a = group * n * n;
+            p.stride_b = d;
+            p.stride_c = group * d;
+            machine_.product(s, p);
+        }
+}
+
+void Operators::unfused_attention_backward(const AttentionShape& shape, const void* qkv, void* extra, const void* dy, void* dqkv) const {
+    const Stream s = workplace_.stream();
+    const std::int64_t n = shape.tokens, d = shape.head_dimension, group = shape.heads / shape.kv_heads, scores = shape.samples * shape.heads * n * n;
+    const void* probabilities = extra;
+    const void* factors = shape.dropout > 0 ? at(extra, scores, type_) : extra;
+    const auto* mask = shape.dropout > 0 ? static_cast<const std::uint8_t*>(at(extra, 2 * scores, type_)) : nullptr;
+    void* ds = workplace_.scratch(attention_slot, static_cast<std::size_t>(scores) * size_of(type_));
+    // What the heads of a group share: the first of them writes, the others add.
+    const auto heads = [&] {
+        Product p = product();
+        p.batch = shape.kv_heads;
+        return p;
+    };
+    const std::int64_t key = shape.heads * d, value = (shape.heads + shape.kv_heads) * d;
+    for (std::int64_t sample = 0; sample < shape.samples; ++sample)
+        for (std::int64_t g = 0; g < group; ++g) {
+            const std::int64_t row = sample * n * shape.row(), score = (sample * shape.heads + g) * n * n, out = sample * n * shape.heads * d + g * d;
+            Product dv = heads();
+            dv.transpose_a = true;
+            dv.m = n;
+            dv.n = d;
+            dv.k = n;
+            dv.a = at(factors, score, type_);
+            dv.lda = n;
+            dv.stride_a = group * n * n;
+            dv.b = at(dy, out, type_);
+            dv.ldb = shape.heads * d;
+            dv.stride_b = group * d;
+            dv.c = at(dqkv, row + value, type_);
+            dv.ldc = shape.row();
+            dv.stride_c = d;
+            dv.accumulates = g > 0;
+            machine_.product(s, dv);
+            Product dp = heads();
+            dp.transpose_b = true;
+            dp.m = n;
+            dp.n = n;
+            dp.k = d;
+            dp.a = at(dy, out, type_);
+            dp.lda = shape.heads * d;
+            dp.stride_a = group * d;
+            dp.b = at(qkv, row + value, type_);
+            dp.ldb = shape.row();
+            dp.stride_b = d;
+            dp.c = at(ds, score, type_);
+            dp.ldc = n;
+            dp.stride_c = group * n * n;
+            machine_.product(s, dp);
+        }
+    kernels_.attention_softmax_backward(s, type_, shape, probabilities, mask, ds);
+    for (std::int64_t sample = 0; sample < shape.samples; ++sample)
+        for (std::int64_t g = 0; g < group; ++g) {
+            const std::int64_t row = sample * n * shape.row(), score = (sample * shape.heads + g) * n * n;
+            Product dq = heads();
+            dq.m = n;
+            dq.n = d;
+            dq.k = n;
+            dq.a = at(ds, score, type_);
+            dq.lda = n;
+            dq.stride_a = group * n * n;
+            dq.b = at(qkv, row + key, type_);
+            dq.ldb = shape.row();
+            dq.stride_b = d;
+            dq.c = at(dqkv, row + g * d, type_);
+            dq.ldc = shape.row();
+            dq.stride_c = group * d;
+            machine_.product(s, dq);
+            Product dk = heads();
+            dk.transpose_a = true;
+            dk.m = n;
+            dk.n = d;
+            dk.k = n;
+            dk.a = at(ds, score, type_);
+            dk.lda = n;
+            dk.stride_a = group * n * n;
+            dk.b = at(qkv, row + g * d, type_);
+            dk.ldb = shape.row();
+            dk.stride_b = group * d;
+            dk.c = at(dqkv, row + key, type_);
+            dk.ldc = shape.row();
+            dk.stride_c = d;
+            dk.accumulates = g > 0;
+            machine_.product(s, dk);
+        }
+}
+
+void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatchPlace& place) const {
+    const model::Operator& o = op(id);
+    const Stream s = workplace_.stream();
+    const Sizes y = sizes_of(o.output);
+    const auto epsilon = static_cast<float>(o.attributes.epsilon);
+    auto* extra = static_cast<float*>(x.extra);
+    switch (o.kind) {
+        case OperatorKind::embedding: {
+            const std::int64_t table = extent(o.parameters[0], 0), whole = graph_.parameter(o.parameters[0]).shape[0];
+            kernels_.embedding(s, type_, y.rows, y.columns, table < whole ? tensor_rank_ * table : 0, table, ids(x.inputs[0]) + y.first_row,
+                               values(x.parameters[0]), x.output);
+            break;
+        }
+        case OperatorKind::position_embedding:
+            kernels_.positions(s, type_, y.rows, y.columns, graph_.tensor(o.output).shape[0], y.first_row, o.attributes.position_offset, x.inputs[0],
+                               values(x.parameters[0]), x.output);
+            break;
+        case OperatorKind::linear: linear(o, x); break;
+        case OperatorKind::layer_norm:
+            kernels_.layer_norm(s, type_, y.rows, y.columns, epsilon, x.inputs[0], values(x.parameters[0]),
+                                o.attributes.has_bias ? values(x.parameters[1]) : Values{}, x.output, extra);
+            break;
+        case OperatorKind::rms_norm: kernels_.rms_norm(s, type_, y.rows, y.columns, epsilon, x.inputs[0], values(x.parameters[0]), x.output, extra); break;
+        case OperatorKind::batch_norm:
+            kernels_.batch_norm(s, type_, image_shape(o), epsilon, x.inputs[0], values(x.parameters[0]), values(x.parameters[1]), x.output, extra);
+            break;
+        case OperatorKind::attention: attention(id, x, place.micro_batch); break;
+        case OperatorKind::gelu:
+        case OperatorKind::relu:
+        case OperatorKind::silu:
+        case OperatorKind::tanh: kernels_.unary(s, type_, unary_of(o), y.count(), x.inputs[0], x.output); break;
+        case OperatorKind::gated_silu:
+        case OperatorKind::gated_gelu: kernels_.gated(s, type_, unary_of(o), y.rows, y.columns, x.inputs[0], x.output); break;
+        case OperatorKind::dropout: {
+            const std::int64_t width = graph_.tensor(o.output).shape.back();
+            kernels_.dropout(s, type_,
+                             {y.rows, y.columns, rows_per_sample(o.output), width, y.first_row, y.columns < width ? tensor_rank_ * y.columns : 0,
+                              static_cast<float>(o.attributes.probability), workplace_.mask_keys(id, place.micro_batch)},
+                             x.inputs[0], nullptr, x.output, static_cast<std::uint8_t*>(x.extra));
+            break;
+        }
+        case OperatorKind::add: kernels_.add(s, type_, y.count(), x.inputs[0], x.inputs[1], x.output); break;
+        case OperatorKind::conv2d: {
+            const ImageShape shape = image_shape(o);
+            machine_.convolution(s, ConvolutionPass::forward, type_, shape, x.inputs[0], weight(o.parameters[0], x.parameters[0], weight_slot), x.output, false);
+            if (o.attributes.has_bias) kernels_.add_channel_bias(s, type_, shape, values(x.parameters[1]), x.output);
+            break;
+        }
+        case OperatorKind::max_pool: kernels_.max_pool(s, type_, image_shape(o), x.inputs[0], x.output, static_cast<std::int64_t*>(x.extra)); break;
+        case OperatorKind::average_pool: kernels_.average_pool(s, type_, image_shape(o), x.inputs[0], x.output); break;
+        case OperatorKind::transpose: {
+            const std::int64_t leading = graph_.tensor(o.inputs[0]).shape[0];
+            kernels_.transpose(s, type_, context_.micro_batch, leading, y.count() / context_.micro_batch / leading, x.inputs[0], x.output, false);
+            break;
+        }
+        case OperatorKind::average_tokens:
+            kernels_.average_tokens(s, type_, y.rows, graph_.tensor(o.inputs[0]).shape[0], y.columns, x.inputs[0], x.output);
+            break;
+        case OperatorKind::select_first_token:
+            kernels_.select(s, type_, y.rows, 1, graph_.tensor(o.inputs[0]).shape[0], y.columns, nullptr, x.inputs[0], x.output);
+            break;
+        case OperatorKind::select_positions:
+            kernels_.select(s, type_, y.rows, graph_.tensor(o.output).shape[0], graph_.tensor(o.inputs[0]).shape[0], y.columns, ids(x.inputs[1]), x.inputs[0],
+                            x.output);
+            break;
+        case OperatorKind::loss_statistics: kernels_.loss_statistics(s, type_, classes_of(o), x.inputs[0], ids(x.inputs[1]), x.output); break;
+        case OperatorKind::cross_entropy:
+            kernels_.cross_entropy(s, type_, classes_of(o), x.inputs[0], x.inputs[1], x.output, y.count(), context_.fused_cross_entropy ? nullptr : extra);
+            break;
+        default: break;  // views, and what a collective performs
+    }
+}
+
+void Operators::backward_input(model::OperatorId id, const Operands& x, const float* dy, const std::vector<float*>& dx, const MicroBatchPlace& place) const {
+    const model::Operator& o = op(id);
+    const Stream s = workplace_.stream();
+    const Sizes y = sizes_of(o.output);
+    const auto* extra = static_cast<const float*>(x.extra);
+    if (o.kind == OperatorKind::add) {
+        for (std::size_t i = 0; i < dx.size(); ++i) {
+            if (!dx[i]) continue;
+            if (accumulates(o.inputs[i], dx[i])) kernels_.scale(s, type_, y.count(), 1.0f, dy, dx[i], true);
+            else machine_.copy(s, dx[i], dy, static_cast<std::size_t>(y.count()) * size_of(type_));
+        }
+        return;
+    }
+    if (dx.empty() || !dx[0]) return;
+    const auto adds = [&] { return accumulates(o.inputs[0], dx[0]); };
+    // What adds to few places of an array that must be clear.
+    const auto clear = [&] { workplace_.takes_over_zeros(dx[0], 0); };
+    switch (o.kind) {
+        case OperatorKind::position_embedding: kernels_.scale(s, type_, y.count(), 1.0f, dy, dx[0], adds()); break;
+        case OperatorKind::linear: {
+            const std::int64_t inputs = extent(o.parameters[0], 1);
+            Product p = product();
+            p.m = y.rows;
+            p.n = inputs;
+            p.k = y.columns;
+            p.alpha = static_cast<float>(o.attributes.input_scale);
+            p.a = dy;
+            p.lda = y.columns;
+            p.b = weight(o.parameters[0], x.parameters[0], weight_slot);
+            p.ldb = inputs;
+            p.c = dx[0];
+            p.ldc = inputs;
+            p.accumulates = adds();
+            machine_.product(s, p);
+            break;
+        }
+        case OperatorKind::layer_norm:
+            kernels_.layer_norm_backward(s, type_, y.rows, y.columns, x.inputs[0], extra, values(x.parameters[0]), dy, dx[0], adds());
+            break;
+        case OperatorKind::rms_norm:
+            kernels_.rms_norm_backward(s, type_, y.rows, y.columns, x.inputs[0], extra, values(x.parameters[0]), dy, dx[0], adds());
+            break;
+        case OperatorKind::batch_norm:
+            kernels_.batch_norm_backward(s, type_, image_shape(o), x.inputs[0], extra, values(x.parameters[0]), dy, dx[0], adds());
+            break;
+        case OperatorKind::attention: attention_backward(id, x, dy, dx[0], place.micro_batch); break;
+        case OperatorKind::gelu:
+        case OperatorKind::silu: kernels_.unary_backward(s, type_, unary_of(o), y.count(), x.inputs[0], dy, dx[0], adds()); break;
+        case OperatorKind::relu:
+        case OperatorKind::tanh: kernels_.unary_backward(s, type_, unary_of(o), y.count(), x.output, dy, dx[0], adds()); break;
+        case OperatorKind::gated_silu:
+        case OperatorKind::gated_gelu: kernels_.gated_backward(s, type_, unary_of(o), y.rows, y.columns, x.inputs[0], dy, dx[0], adds()); break;
+        case OperatorKind::dropout:
+            kernels_.dropout_backward(s, type_, y.count(), static_cast<float>(o.attributes.probability), static_cast<const std::uint8_t*>(x.extra), dy, dx[0],
+                                      adds());
+            break;
+        case OperatorKind::conv2d:
+            machine_.convolution(s, ConvolutionPass::input, type_, image_shape(o), dy, weight(o.parameters[0], x.parameters[0], weight_slot), dx[0], adds());
+            break;
+        case OperatorKind::max_pool:
+            kernels_.max_pool_backward(s, type_, image_shape(o), static_cast<const std::int64_t*>(x.extra), dy, dx[0], adds());
+            break;
+        case OperatorKind::average_pool: kernels_.average_pool_backward(s, type_, image_shape(o), dy, dx[0], adds()); break;
+        case OperatorKind::transpose: {
+            const std::int64_t leading = graph_.tensor(o.inputs[0]).shape[0];
+            kernels_.transpose(s, type_, context_.micro_batch, y.count() / context_.micro_batch / leading, leading, dy, dx[0], adds());
+            break;
+        }
+        case OperatorKind::average_tokens:
+            kernels_.average_tokens_backward(s, type_, y.rows, graph_.tensor(o.inputs[0]).shape[0], y.columns, dy, dx[0], adds());
+            break;
+        case OperatorKind::select_first_token:
+            clear();
+            kernels_.select_backward(s, type_, y.rows, 1, graph_.tensor(o.inputs[0]).shape[0], y.columns, nullptr, dy, dx[0]);
+            break;
+        case OperatorKind::select_positions:
+            clear();
+            kernels_.select_backward(s, type_, y.rows, graph_.tensor(o.output).shape[0], graph_.tensor(o.inputs[0]).shape[0], y.columns, ids(x.inputs[1]), dy,
+                                     dx[0]);
+            break;
+        case OperatorKind::cross_entropy: {
+            const ClassShape classes = classes_of(o);
+            kernels_.cross_entropy_backward(s, type_, classes, *dy / static_cast<float>(classes.rows), workplace_.factors(), x.inputs[0], x.inputs[1],
+                                            context_.fused_cross_entropy ? nullptr : extra, ids(x.inputs[2]), dx[0], adds());
+            break;
+        }
+        default: break;
+    }
+}
+
+void Operators::backward_weight(model::OperatorId id, const Operands& x, const float* dy, const std::vector<float*>& dparameters) const {
+    const model::Operator& o = op(id);
+    const Stream s = workplace_.stream();
+    const Sizes y = sizes_of(o.output);
+    const auto* extra = static_cast<const float*>(x.extra);
+    const auto workspace = [&] { return workplace_.scratch(sums_slot, norm_workspace(y.rows, y.columns)); };
+    for (float* gradient : dparameters) workplace_.takes_over_zeros(gradient, 0);
+    switch (o.kind) {
+        case OperatorKind::embedding: {
+            const std::int64_t table = extent(o.parameters[0], 0), whole = graph_.parameter(o.parameters[0]).shape[0];
+            kernels_.embedding_weight(s, type_, y.rows, y.columns, table < whole ? tensor_rank_ * table : 0, table, ids(x.inputs[0]) + y.first_row, dy,
+                                      sums(dparameters[0]));
+            break;
+        }
+        case OperatorKind::position_embedding:
+            kernels_.positions_weight(s, type_, y.rows, y.columns, graph_.tensor(o.output).shape[0], y.first_row, o.attributes.position_offset, dy,
+                                      sums(dparameters[0]));
+            break;
+        case OperatorKind::linear: {
+            const std::int64_t inputs = extent(o.parameters[0], 1);
+            Product p = product();
+            p.out = gradient_type_;
+            p.transpose_a = true;
+            p.m = y.columns;
+            p.n = inputs;
+            p.k = y.rows;
+            p.a = dy;
+            p.lda = y.columns;
+            p.b = o.attributes.input_scale != 1.0 ? extra : x.inputs[0];
+            p.ldb = inputs;
+            p.c = dparameters[0];
+            p.ldc = inputs;
+            p.accumulates = true;
+            machine_.product(s, p);
+            if (o.attributes.has_bias) kernels_.column_sums(s, type_, y.rows, y.columns, dy, sums(dparameters[1]), workspace());
+            break;
+        }
+        case OperatorKind::layer_norm:
+            kernels_.norm_weights(s, type_, true, y.rows, y.columns, x.inputs[0], extra, dy, sums(dparameters[0]),
+                                  o.attributes.has_bias ? sums(dparameters[1]) : Sums{}, workspace());
+            break;
+        case OperatorKind::rms_norm:
+            kernels_.norm_weights(s, type_, false, y.rows, y.columns, x.inputs[0], extra, dy, sums(dparameters[0]), {}, workspace());
+            break;
+        case OperatorKind::batch_norm:
+            kernels_.batch_norm_weights(s, type_, image_shape(o), x.inputs[0], extra, dy, sums(dparameters[0]), sums(dparameters[1]));
+            break;
+        case OperatorKind::conv2d: {
+            const ImageShape shape = image_shape(o);
+            if (gradient_type_ == type_) {
+                machine_.convolution(s, ConvolutionPass::weight, type_, shape, x.inputs[0], dy, dparameters[0], true);
+            } else {
+                const std::int64_t count = model::parameter_elements(graph_, o.parameters[0], context_);
+                void* own = workplace_.scratch(gradient_slot, static_cast<std::size_t>(count) * size_of(type_));
+                void* wide = workplace_.scratch(partial_slot, static_cast<std::size_t>(count) * size_of(gradient_type_));
+                machine_.convolution(s, ConvolutionPass::weight, type_, shape, x.inputs[0], dy, own, false);
+                kernels_.cast(s, type_, gradient_type_, count, own, wide);
+                kernels_.scale(s, gradient_type_, count, 1.0f, wide, dparameters[0], true);
+            }
+            if (o.attributes.has_bias) kernels_.channel_sums(s, type_, shape, dy, sums(dparameters[1]));
+            break;
+        }
+        default: break;
+    }
+}
+
+}  // namespace exec::cuda

@@ -1,0 +1,333 @@
+#include "exec/cuda/profile.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <map>
+
+#include <fmt/core.h>
+
+#include "core/diagnostics.h"
+#include "exec/cuda/device/device.h"
+#include "exec/cuda/make_backend.h"
+#include "exec/run.h"
+#include "model/signature.h"
+#include "schedule/lower.h"
+#include "schedule/partition.h"
+
+namespace exec::cuda {
+
+namespace {
+
+double median(std::vector<double> values) {
+    if (values.empty()) return 0;
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+}
+
+}  // namespace
+
+GpuPlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data) {
+    schedule::Plan single = plan;
+    single.layout.pipeline = single.layout.data = single.layout.tensor = 1;
+    single.virtual_stages = 1;
+    single.schedule = "1f1b";
+    single.micro_batches = 2;  // the second one adds to gradients that are there
+    single.partition = {};
+    single.sharding = schedule::Sharding::none;
+    single.shard_degree = 0;
+    single.sequence_parallel = false;
+    single.recompute = schedule::Recompute::none;
+    core::Diagnostics diagnostics;
+    const std::optional<schedule::Partition> partition = schedule::complete_partition(single, graph);
+    core::require(partition.has_value(), "one stage always has a partition");
+    single.partition = *partition;
+    const std::optional<schedule::Schedule> order = schedule::make_schedule(single, diagnostics);
+    core::require(order.has_value(), "one stage always has a schedule");
+    const schedule::Program program = schedule::lower(single, graph, *order);
+
+    RunOptions options;
+    options.times_operators = true;
+    options.steps = 3;
+    options.make_backend = gpu_backend({}, false);
+    const double first = run(program, graph, data, options).step_times.back().value;
+    options.steps = std::clamp(static_cast<int>(3.0 / std::max(1e-4, first)), 8, 30);
+    const RunResult result = run(program, graph, data, options);
+
+    GpuPlanProfile profile;
+    profile.overhead = result.memory.at_peak[0][static_cast<std::size_t>(schedule::MemoryKind::overhead)];
+    std::map<std::pair<std::int32_t, int>, std::vector<double>> by_operator;
+    for (const OperatorSample& sample : result.operator_samples)
+        if (sample.step > 1) by_operator[{sample.op, static_cast<int>(sample.phase)}].push_back(sample.time.value);
+    struct Sum {
+        double time[3] = {0, 0, 0};
+        int count = 0;
+    };
+    std::map<std::string, Sum> by_signature;
+    const model::CostContext context = single.cost_context();
+    for (std::int32_t op = 0; op < static_cast<std::int32_t>(graph.operators.size()); ++op) {
+        Sum& sum = by_signature[model::signature(graph, model::OperatorId(op), context)];
+        ++sum.count;
+        for (int phase = 0; phase < 3; ++phase)
+            if (const auto found = by_operator.find({op, phase}); found != by_operator.end()) sum.time[phase] += median(found->second);
+    }
+    if (plan.layout.tensor == 1)
+        for (const auto& [signature, sum] : by_signature)
+            profile.operators.push_back(
+                {signature, core::Seconds(sum.time[0] / sum.count), core::Seconds(sum.time[1] / sum.count), core::Seconds(sum.time[2] / sum.count)});
+
+    // Bytes as the simulator counts them: states and master read and written, the gradient read, the parameter written (and read without a master).
+    const schedule::Precision& precision = plan.precision;
+    const double an_element = core::size_of(precision.gradients).value + 2 * schedule::state_bytes_per_parameter(plan.optimizer).value +
+                              (precision.has_master_parameters ? 8 + core::size_of(precision.parameters).value : 2 * core::size_of(precision.parameters).value);
+    double elements = 0;
+    for (const schedule::ParameterBucket& bucket : program.classes[0].buckets) elements += static_cast<double>(bucket.elements);
+    std::vector<double> updates;
+    for (std::size_t step = 2; step < result.timelines.size(); ++step) {
+        double time = 0;
+        for (const schedule::Span& span : result.timelines[step].spans[0])
+            if (program.classes[0].instructions[span.instruction].kind == schedule::InstructionKind::optimizer_step) time += (span.end - span.start).value;
+        updates.push_back(time);
+    }
+    profile.update_bandwidth = core::BytesPerSecond(elements * an_element / std::max(1e-9, median(updates)));
+    return profile;
+}
+
+void apply(const GpuPlanProfile& profile, cluster::InstanceType& instance) {
+    instance.device.measured_operators = profile.operators;
+    instance.device.memory_bandwidth = profile.update_bandwidth;
+    instance.device.memory_efficiency = 1;
+    // Operators were timed on their stream, with whatever the host kept them waiting for.
+    instance.device.host_dispatch = core::Seconds(0);
+    instance.device.context_memory = profile.overhead;
+    instance.device.first_communicator_memory = instance.device.further_communicator_memory = core::Bytes(0);
+    instance.device.fragmentation = 0;
+}
+
+namespace {
+
+// Times work on the compute stream with events: three warm-ups, then the median of some repetitions.
+class Stopwatch {
+public:
+    explicit Stopwatch(Machine& machine) : machine_(machine), stream_(machine.stream(schedule::Stream::compute)) {}
+    Stream stream() const { return stream_; }
+
+    // A repetition is `inner` times the work, so that one launch's gap does not count.
+    core::Seconds time(const std::function<void()>& work, int inner = 10, int repetitions = 7) {
+        const Event begin = machine_.make_event(true), end = machine_.make_event(true);
+        for (int i = 0; i < 3; ++i) work();
+        std::vector<double> times;
+        for (int r = 0; r < repetitions; ++r) {
+            machine_.record(begin, stream_);
+            for (int i = 0; i < inner; ++i) work();
+            machine_.record(end, stream_);
+            machine_.synchronize();
+            times.push_back(machine_.between(begin, end).value / inner);
+        }
+        return core::Seconds(median(times));
+    }
+
+private:
+    Machine& machine_;
+    const Stream stream_;
+};
+
+class Block {
+public:
+    Block(Machine& machine, std::size_t bytes) : machine_(machine), data_(machine.allocate(bytes)) {
+        // Random-looking bits that are small numbers in every precision: products of zeros run faster than real ones.
+        std::vector<std::uint16_t> pattern(std::min<std::size_t>(bytes / 2, std::size_t{1} << 22));
+        std::uint32_t state = 12345;
+        for (std::uint16_t& word : pattern) {
+            state = state * 1664525u + 1013904223u;
+            word = static_cast<std::uint16_t>((state >> 16 & 0x83FFu) | 0x3C00u);
+        }
+        for (std::size_t at = 0; at < bytes; at += pattern.size() * 2)
+            machine.upload_now(static_cast<char*>(data_) + at, pattern.data(), std::min(bytes - at, pattern.size() * 2));
+    }
+    ~Block() { machine_.release(data_); }
+    Block(const Block&) = delete;
+    Block& operator=(const Block&) = delete;
+    void* at(std::size_t offset = 0) const { return static_cast<char*>(data_) + offset; }
+
+private:
+    Machine& machine_;
+    void* data_;
+};
+
+void time_products(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
+    const std::size_t most = std::size_t{8192} * 8192 * 4;
+    const Block a(machine, most), b(machine, most), c(machine, most);
+    struct Precision {
+        core::DataType type;
+        Type storage;
+        bool uses_tf32;
+    };
+    for (const Precision& precision : {Precision{core::DataType::bf16, Type::bf16, false}, Precision{core::DataType::fp16, Type::fp16, false},
+                                       Precision{core::DataType::tf32, Type::fp32, true}, Precision{core::DataType::fp32, Type::fp32, false}})
+        for (const std::int64_t n : {128, 256, 512, 1024, 2048, 4096, 8192}) {
+            double rate = 0;
+            const double flops = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
+            // x W^T (forward), dy W (input), dy^T x (weight).
+            for (const auto& [transpose_a, transpose_b, layout] : {std::tuple{false, true, "nt"}, std::tuple{false, false, "nn"}, std::tuple{true, false, "tn"}}) {
+                Product p;
+                p.in = p.out = precision.storage;
+                p.uses_tf32 = precision.uses_tf32;
+                p.transpose_a = transpose_a;
+                p.transpose_b = transpose_b;
+                p.m = p.n = p.k = p.lda = p.ldb = p.ldc = n;
+                p.a = a.at();
+                p.b = b.at();
+                p.c = c.at();
+                const core::Seconds time = watch.time([&] { machine.product(watch.stream(), p); }, n <= 1024 ? 50 : 5);
+                profile.rates.push_back({fmt::format("product {} {} x {} x {} {}", core::name_of(precision.type), n, n, n, layout), core::Flops(flops),
+                                         core::Bytes(3.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(size_of(precision.storage))), time});
+                rate += flops / time.value / 3;
+            }
+            profile.products[precision.type].push_back({core::Flops(flops), core::FlopsPerSecond(rate)});
+        }
+}
+
+void time_attention(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
+    for (const std::int64_t tokens : {1024, 2048, 4096})
+        for (const std::int64_t head : {64, 128}) {
+            AttentionShape shape;
+            shape.samples = 16384 / tokens;
+            shape.tokens = tokens;
+            shape.heads = shape.kv_heads = 2048 / head;
+            shape.head_dimension = head;
+            shape.is_causal = true;
+            shape.scale = 0.125f;
+            const auto rows = static_cast<std::size_t>(shape.samples * shape.tokens);
+            const std::size_t packed = rows * static_cast<std::size_t>(shape.row()) * 2, plain = rows * 2048 * 2, sums = rows * static_cast<std::size_t>(shape.heads) * 4;
+            const Block qkv(machine, packed), dqkv(machine, packed), y(machine, plain), dy(machine, plain), log_sums(machine, sums), workspace(machine, sums);
+            const bool fused = machine.fuses(Type::bf16, shape);
+            const double flops = 4.0 * static_cast<double>(shape.samples * shape.heads) * static_cast<double>(tokens * tokens) * static_cast<double>(head) / 2;
+            const Stream s = watch.stream();
+            const Kernels& k = machine.kernels();
+            const auto forward = [&] {
+                if (fused) machine.fused_attention(s, Type::bf16, shape, qkv.at(), y.at(), static_cast<float*>(log_sums.at()));
+                else k.attention(s, Type::bf16, shape, qkv.at(), y.at(), static_cast<float*>(log_sums.at()));
+            };
+            const auto backward = [&] {
+                const auto* kept = static_cast<const float*>(log_sums.at());
+                if (fused) machine.fused_attention_backward(s, Type::bf16, shape, qkv.at(), y.at(), kept, dy.at(), dqkv.at());
+                else k.attention_backward(s, Type::bf16, shape, qkv.at(), y.at(), kept, dy.at(), dqkv.at(), workspace.at());
+            };
+            const std::string what = fmt::format("attention bf16 causal {} x {} tokens x {} heads of {} ({})", shape.samples, tokens, shape.heads, head,
+                                                 fused ? "cuDNN" : "own kernel");
+            profile.rates.push_back({what + " forward", core::Flops(flops), core::Bytes(0), watch.time(forward, 3)});
+            profile.rates.push_back({what + " backward", core::Flops(2.5 * flops), core::Bytes(0), watch.time(backward, 3)});
+        }
+}
+
+// Our own memory-bound kernels against a copy of as many bytes.
+void time_streams(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
+    constexpr std::int64_t rows = 32768, width = 4096, count = rows * width;
+    constexpr double tensor = 2.0 * static_cast<double>(count);
+    const Block x(machine, 2 * count), y(machine, 2 * count), z(machine, 2 * count), statistics(machine, 8 * rows), mask(machine, count);
+    const Block scale(machine, 4 * width), sums(machine, 4 * width), labels(machine, 8 * rows), workspace(machine, norm_workspace(rows, width));
+    const Block keys(machine, 8 * 64);
+    const Stream s = watch.stream();
+    const Kernels& k = machine.kernels();
+    profile.copy_bandwidth = core::BytesPerSecond(2 * tensor / watch.time([&] { machine.copy(s, y.at(), x.at(), 2 * count); }).value);
+    const std::vector<std::int64_t> ids = [&] {
+        std::vector<std::int64_t> values(rows);
+        for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i * 7919 % width);
+        return values;
+    }();
+    machine.upload_now(labels.at(), ids.data(), ids.size() * 8);
+    const auto kept = [](const Block& block) { return static_cast<float*>(block.at()); };
+    const Values factors{scale.at(), Type::fp32};
+    const auto* classes = static_cast<const std::int64_t*>(labels.at());
+    const auto measure = [&](const char* what, double bytes, const std::function<void()>& work) {
+        const core::Seconds time = watch.time(work);
+        profile.rates.push_back({fmt::format("{} bf16 {} x {}", what, rows, width), core::Flops(0), core::Bytes(bytes), time});
+        const double share = bytes / time.value / profile.copy_bandwidth.value;
+        if (share < profile.worst_kernel_share) {
+            profile.worst_kernel_share = share;
+            profile.worst_kernel = what;
+        }
+    };
+    const ClassShape shape{rows, width, width, 0, 1};
+    measure("add", 3 * tensor, [&] { k.add(s, Type::bf16, count, x.at(), y.at(), z.at()); });
+    measure("gelu", 2 * tensor, [&] { k.unary(s, Type::bf16, Unary::gelu_tanh, count, x.at(), y.at()); });
+    measure("gelu backward", 3 * tensor, [&] { k.unary_backward(s, Type::bf16, Unary::gelu_tanh, count, x.at(), y.at(), z.at(), false); });
+    measure("swiglu", 1.5 * tensor, [&] { k.gated(s, Type::bf16, Unary::silu, rows, width / 2, x.at(), y.at()); });
+    measure("layer norm", 2 * tensor, [&] { k.layer_norm(s, Type::bf16, rows, width, 1e-5f, x.at(), factors, factors, y.at(), kept(statistics)); });
+    measure("layer norm backward", 3 * tensor,
+            [&] { k.layer_norm_backward(s, Type::bf16, rows, width, x.at(), kept(statistics), factors, y.at(), z.at(), false); });
+    measure("layer norm weights", 2 * tensor, [&] {
+        k.norm_weights(s, Type::bf16, true, rows, width, x.at(), kept(statistics), y.at(), {sums.at(), Type::fp32}, {sums.at(), Type::fp32}, workspace.at());
+    });
+    measure("rms norm", 2 * tensor, [&] { k.rms_norm(s, Type::bf16, rows, width, 1e-5f, x.at(), factors, y.at(), kept(statistics)); });
+    measure("column sums", tensor, [&] { k.column_sums(s, Type::bf16, rows, width, x.at(), {sums.at(), Type::fp32}, workspace.at()); });
+    DropoutShape dropout{rows, width, rows / 64, width, 0, 0, 0.1f, static_cast<const std::uint64_t*>(keys.at())};
+    measure("dropout and residual", 3.5 * tensor,
+            [&] { k.dropout(s, Type::bf16, dropout, x.at(), y.at(), z.at(), static_cast<std::uint8_t*>(mask.at())); });
+    measure("loss statistics", tensor, [&] { k.loss_statistics(s, Type::bf16, shape, x.at(), classes, kept(workspace)); });
+    measure("cross-entropy backward", 2 * tensor, [&] {
+        k.cross_entropy_backward(s, Type::bf16, shape, 1e-3f, nullptr, x.at(), kept(workspace), nullptr, classes, z.at(), false);
+    });
+    measure("embedding", 2 * tensor, [&] { k.embedding(s, Type::bf16, rows, width, 0, width, classes, {x.at(), Type::bf16}, y.at()); });
+}
+
+void time_launches(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
+    const Block x(machine, 4096);
+    const Stream s = watch.stream();
+    const Kernels& k = machine.kernels();
+    const auto tiny = [&] { k.add(s, Type::fp32, 32, x.at(), x.at(), x.at()); };
+    profile.kernel = watch.time(tiny, 500);
+    machine.synchronize();
+    const auto begin = std::chrono::steady_clock::now();
+    constexpr int launches = 500;  // fewer than a stream holds back
+    for (int i = 0; i < launches; ++i) tiny();
+    profile.launch = core::Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / launches);
+    machine.synchronize();
+    constexpr std::size_t large = std::size_t{256} << 20;
+    const Block device(machine, large);
+    void* host = machine.allocate_host(large);
+    profile.copy_latency = watch.time([&] { machine.upload(s, device.at(), host, 64); }, 50);
+    profile.to_device = core::BytesPerSecond(static_cast<double>(large) / watch.time([&] { machine.upload(s, device.at(), host, large); }, 2).value);
+    profile.to_host = core::BytesPerSecond(static_cast<double>(large) / watch.time([&] { machine.download(s, host, device.at(), large); }, 2).value);
+    machine.release_host(host);
+}
+
+}  // namespace
+
+GpuProfile profile_gpu(Machine& machine) {
+    GpuProfile profile;
+    Stopwatch watch(machine);
+    time_launches(machine, watch, profile);
+    time_streams(machine, watch, profile);
+    time_products(machine, watch, profile);
+    time_attention(machine, watch, profile);
+    return profile;
+}
+
+void apply(const GpuProfile& profile, cluster::InstanceType& instance, const std::string& date) {
+    cluster::DeviceSpec& device = instance.device;
+    const std::string source = "measured by `smexec profile --backend cuda` on this machine";
+    for (const auto& [type, points] : profile.products) {
+        if (!device.peak.contains(type)) continue;  // peaks are the vendor's: a measured curve lies below them
+        cluster::MatrixProductCurve& curve = device.matrix_product[type];
+        curve.points = points;
+        curve.launch = profile.kernel;
+        if (curve.compute_efficiency <= 0) curve.compute_efficiency = std::min(1.0, points.back().rate.value / device.peak[type].value);
+        if (curve.memory_efficiency <= 0) curve.memory_efficiency = 1;
+        instance.provenance[fmt::format("device.precision.{}", core::name_of(type))] = {source, date, "measured"};
+    }
+    device.memory_efficiency = std::min(1.0, profile.copy_bandwidth.value / device.memory_bandwidth.value);
+    device.kernel_launch = profile.kernel;
+    device.host_dispatch = profile.launch;
+    instance.provenance["device"] = {source, date, "measured"};
+    instance.notes.push_back(fmt::format("{}, {}: copies {} on the device, {} to it, {} from it; a small kernel {}, its launch {}", source, date,
+                                         core::format(profile.copy_bandwidth), core::format(profile.to_device), core::format(profile.to_host),
+                                         core::format(profile.kernel), core::format(profile.launch)));
+    for (const GpuProfile::Rate& rate : profile.rates) {
+        if (!rate.what.starts_with("attention")) continue;
+        instance.notes.push_back(fmt::format("{}: {} in {}", rate.what, core::format(rate.flops / rate.time), core::format(rate.time)));
+    }
+}
+
+}  // namespace exec::cuda

@@ -1,0 +1,40 @@
+#include "exec/cuda/runnable.h"
+
+#include <set>
+
+#include <fmt/core.h>
+
+#include "exec/cuda/operators.h"
+#include "schedule/pipeline/registry.h"
+
+namespace exec::cuda {
+
+void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, core::Diagnostics& diagnostics) {
+    const auto refuse = [&](const char* key, std::string message, std::string hint) { diagnostics.error({}, key, std::move(message), std::move(hint)); };
+    const schedule::Precision& precision = plan.precision;
+    for (const core::DataType type : {precision.compute, precision.parameters, precision.gradients})
+        if (type == core::DataType::fp8) {
+            refuse("plan.precision", "the CUDA backend has no fp8", "set precision = \"bf16\"");
+            break;
+        }
+    if (precision.compute == core::DataType::fp16 && plan.layout.ranks() > 1)
+        refuse("plan.precision", "the CUDA backend scales fp16 losses on one rank only: whether a gradient overflowed is not agreed among ranks",
+               "set precision = \"bf16\", which needs no scaling");
+    if (plan.optimizer.kind == schedule::OptimizerKind::lamb) refuse("training.optimizer", "the CUDA backend has no LAMB", "use sgd, adam or adamw");
+    for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules())
+        if (candidate.name == plan.schedule && candidate.is_asynchronous)
+            refuse("plan.schedule", fmt::format("the CUDA backend updates once a step, {} after every micro-batch", plan.schedule), "choose a synchronous schedule");
+    std::set<std::string> obstacles;
+    for (const model::Operator& op : graph.operators) {
+        const std::string obstacle = Operators::obstacle(graph, op);
+        if (!obstacle.empty() && obstacles.insert(obstacle).second)
+            refuse("model", fmt::format("the CUDA backend has no kernel for {}, which {} of {} needs", obstacle, op.name, graph.name),
+                   "it runs GPT, Llama, BERT and convolutional models");
+    }
+    if (plan.has_sequence_parallelism() && (plan.micro_batch * graph.tokens_per_sample) % plan.layout.tensor != 0)
+        refuse("plan.sequence_parallel",
+               fmt::format("{} tokens of a micro-batch cannot be divided into {} equal shares", plan.micro_batch * graph.tokens_per_sample, plan.layout.tensor),
+               "choose a micro_batch or sequence length that the tensor-parallel degree divides");
+}
+
+}  // namespace exec::cuda

@@ -1,0 +1,186 @@
+// A GPU that is this processor: our kernels run thread by thread (exec/cuda/emulation.cpp), libraries are loops, every launch is done when it returns.
+#pragma once
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "exec/collective.h"
+#include "exec/cuda/body/thread.h"
+#include "exec/cuda/emulated_kernels.h"
+#include "exec/cuda/machine.h"
+#include "schedule/collective/rounds.h"
+
+namespace emulated {
+
+using namespace exec::cuda;
+
+inline float value(Type type, const void* data, std::int64_t i) { return host_body::value_at({data, type}, i); }
+inline void set(Type type, void* data, std::int64_t i, float x) {
+    switch (type) {
+        case Type::fp32: static_cast<float*>(data)[i] = x; break;
+        case Type::bf16: static_cast<host_body::Bf16*>(data)[i] = host_body::from_float<host_body::Bf16>(x); break;
+        case Type::fp16: static_cast<host_body::Fp16*>(data)[i] = host_body::from_float<host_body::Fp16>(x); break;
+    }
+}
+
+class Emulated : public Machine {
+public:
+    explicit Emulated(bool captures = false) : captures_(captures) {}
+    ~Emulated() override {
+        for (void* block : blocks_) std::free(block);
+    }
+    const Kernels& kernels() const override { return emulated_kernels(); }
+    std::string describe() const override { return "emulated"; }
+
+    void* allocate(std::size_t bytes) override {
+        void* block = std::aligned_alloc(256, (bytes + 511) / 256 * 256);
+        std::memset(block, 0x7F, bytes);  // NaN in every precision: what nobody wrote must not pass for zero
+        blocks_.push_back(block);
+        return block;
+    }
+    void release(void*) override {}
+    void* allocate_host(std::size_t bytes) override { return allocate(bytes); }
+    void release_host(void*) override {}
+    void upload_now(void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
+    void download_now(void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
+    void synchronize() override {}
+    core::Bytes memory_in_use() override { return {}; }
+    Stream stream(schedule::Stream which) override { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(which) + 1); }
+    Event make_event(bool) override {
+        events_.push_back(0);
+        return reinterpret_cast<void*>(events_.size());
+    }
+    void record(Event event, Stream) override { events_[reinterpret_cast<std::uintptr_t>(event) - 1] = ++moment_; }
+    void wait(Stream, Event event) override { core::require(event && events_[reinterpret_cast<std::uintptr_t>(event) - 1] > 0, "what is waited for was recorded"); }
+    bool has_happened(Event) override { return true; }
+    core::Seconds between(Event first, Event second) override {
+        return core::Seconds(1e-6 * static_cast<double>(events_[reinterpret_cast<std::uintptr_t>(second) - 1] - events_[reinterpret_cast<std::uintptr_t>(first) - 1]));
+    }
+    void fill_zero(Stream, void* to, std::size_t bytes) override { std::memset(to, 0, bytes); }
+    void copy(Stream, void* to, const void* from, std::size_t bytes) override { std::memmove(to, from, bytes); }
+    void upload(Stream, void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
+    void download(Stream, void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
+
+    void product(Stream, const Product& p) override {
+        for (std::int64_t b = 0; b < p.batch; ++b)
+            for (std::int64_t i = 0; i < p.m; ++i)
+                for (std::int64_t j = 0; j < p.n; ++j) {
+                    float sum = 0;
+                    for (std::int64_t k = 0; k < p.k; ++k)
+                        sum += value(p.in, p.a, b * p.stride_a + (p.transpose_a ? k * p.lda + i : i * p.lda + k)) *
+                               value(p.in, p.b, b * p.stride_b + (p.transpose_b ? j * p.ldb + k : k * p.ldb + j));
+                    sum *= p.alpha;
+                    const std::int64_t at = b * p.stride_c + i * p.ldc + j;
+                    if (p.bias) sum += value(p.out, p.bias, j);
+                    if (p.accumulates) sum += value(p.out, p.c, at);
+                    set(p.out, p.c, at, sum);
+                }
+    }
+
+    bool fuses(Type, const AttentionShape&) const override { return false; }
+    void fused_attention(Stream, Type, const AttentionShape&, const void*, void*, float*) override {}
+    void fused_attention_backward(Stream, Type, const AttentionShape&, const void*, const void*, const float*, const void*, void*) override {}
+
+    void convolution(Stream, ConvolutionPass pass, Type type, const ImageShape& s, const void* a, const void* b, void* result, bool accumulates) override {
+        const bool is_forward = pass == ConvolutionPass::forward, is_input = pass == ConvolutionPass::input;
+        const std::int64_t kernel = s.channels * s.kernel_y * s.kernel_x;
+        std::vector<float> sums(static_cast<std::size_t>(is_forward ? s.samples * s.out_channels * s.out_rows * s.out_columns
+                                                         : is_input ? s.samples * s.channels * s.rows * s.columns
+                                                                    : s.out_channels * kernel));
+        for (std::int64_t n = 0; n < s.samples; ++n)
+            for (std::int64_t o = 0; o < s.out_channels; ++o)
+                for (std::int64_t y = 0; y < s.out_rows; ++y)
+                    for (std::int64_t x = 0; x < s.out_columns; ++x)
+                        for (std::int64_t c = 0; c < s.channels; ++c)
+                            for (std::int64_t ky = 0; ky < s.kernel_y; ++ky)
+                                for (std::int64_t kx = 0; kx < s.kernel_x; ++kx) {
+                                    const std::int64_t py = y * s.stride - s.padding + ky, px = x * s.stride - s.padding + kx;
+                                    if (py < 0 || py >= s.rows || px < 0 || px >= s.columns) continue;
+                                    const std::int64_t in = ((n * s.channels + c) * s.rows + py) * s.columns + px;
+                                    const std::int64_t out = ((n * s.out_channels + o) * s.out_rows + y) * s.out_columns + x;
+                                    const std::int64_t weight = o * kernel + (c * s.kernel_y + ky) * s.kernel_x + kx;
+                                    if (is_forward) sums[static_cast<std::size_t>(out)] += value(type, a, in) * value(type, b, weight);
+                                    else if (is_input) sums[static_cast<std::size_t>(in)] += value(type, a, out) * value(type, b, weight);
+                                    else sums[static_cast<std::size_t>(weight)] += value(type, a, in) * value(type, b, out);
+                                }
+        for (std::size_t i = 0; i < sums.size(); ++i) {
+            const auto at = static_cast<std::int64_t>(i);
+            set(type, result, at, sums[i] + (accumulates ? value(type, result, at) : 0.0f));
+        }
+    }
+
+    bool can_capture() const override { return false; }
+    void begin_capture(Stream) override {}
+    void end_capture(Stream) override {}
+    void launch_captured(Stream) override {}
+    void begin_range(const char*) override {}
+    void end_range() override {}
+
+private:
+    const bool captures_;
+    std::vector<void*> blocks_;
+    std::vector<std::int64_t> events_;
+    std::int64_t moment_ = 0;
+};
+
+// Collectives as rounds of messages among the ranks' threads, sums in fp32.
+class Messages : public Exchange {
+public:
+    explicit Messages(exec::Communicator& communicator) : communicator_(communicator) {}
+    int make_group(const std::vector<int>& members) override {
+        groups_.push_back(members);
+        return static_cast<int>(groups_.size()) - 1;
+    }
+    void all_reduce(Stream, int group, core::DataType type, void* data, std::size_t count, bool) override {
+        perform(schedule::CollectiveKind::all_reduce, group, type, data, count);
+    }
+    void all_gather(Stream, int group, core::DataType type, void* data, std::size_t count) override {
+        perform(schedule::CollectiveKind::all_gather, group, type, data, count * size(group));
+    }
+    void reduce_scatter(Stream, int group, core::DataType type, void* data, std::size_t count) override {
+        perform(schedule::CollectiveKind::reduce_scatter, group, type, data, count * size(group));
+    }
+    void broadcast(Stream, int, core::DataType, void*, std::size_t) override {}
+    void all_to_all(Stream, int, core::DataType, const void*, void*, std::size_t) override {}
+    void begin_messages() override {}
+    void send(Stream, int group, int peer, const void* data, std::size_t bytes, exec::Tag) override {
+        auto copy = std::make_shared<std::vector<float>>((bytes + 3) / 4);
+        std::memcpy(copy->data(), data, bytes);
+        communicator_.start_send(groups_[static_cast<std::size_t>(group)][static_cast<std::size_t>(peer)], tag(group), *copy, copy);
+    }
+    void receive(Stream, int group, int peer, void* data, std::size_t bytes, exec::Tag) override {
+        std::vector<float> copy((bytes + 3) / 4);
+        communicator_.receive(groups_[static_cast<std::size_t>(group)][static_cast<std::size_t>(peer)], tag(group), copy, exec::Arrival::overwrites);
+        std::memcpy(data, copy.data(), bytes);
+    }
+    void end_messages() override {}
+    void check() override {}
+    void abort() override {}
+
+private:
+    std::size_t size(int group) const { return groups_[static_cast<std::size_t>(group)].size(); }
+    // Messages of a group are matched by their order alone, as NCCL does. Groups have other numbers on other ranks: members tell them apart.
+    exec::Tag tag(int group) const {
+        exec::Tag hash = 1469598103934665603ull;
+        for (const int member : groups_[static_cast<std::size_t>(group)]) hash = (hash ^ static_cast<exec::Tag>(member)) * 1099511628211ull;
+        std::uint64_t same = 0;  // several channels of the same two ranks
+        for (int g = 0; g < group; ++g) same += groups_[static_cast<std::size_t>(g)] == groups_[static_cast<std::size_t>(group)];
+        return (hash + same * 64) << 12 >> 2;
+    }
+    void perform(schedule::CollectiveKind kind, int group, core::DataType type, void* data, std::size_t count) {
+        const std::vector<int>& members = groups_[static_cast<std::size_t>(group)];
+        const Type storage = type == core::DataType::bf16 ? Type::bf16 : type == core::DataType::fp16 ? Type::fp16 : Type::fp32;
+        std::vector<float> wide(count);
+        for (std::size_t i = 0; i < count; ++i) wide[i] = value(storage, data, static_cast<std::int64_t>(i));
+        const auto ranks = static_cast<int>(members.size());
+        exec::perform(communicator_, schedule::find_collective_algorithm("ring")->rounds(kind, ranks, ranks), members, wide, tag(group));
+        for (std::size_t i = 0; i < count; ++i) set(storage, data, static_cast<std::int64_t>(i), wide[i]);
+    }
+    exec::Communicator& communicator_;
+    std::vector<std::vector<int>> groups_;
+};
+
+}  // namespace emulated
