@@ -12,6 +12,9 @@
 #include "cluster/write.h"
 #include "core/document.h"
 #include "exec/cpu/kernels.h"
+#include "exec/cuda/device/device.h"
+#include "exec/cuda/device/open.h"
+#include "exec/cuda/profile.h"
 #include "exec/profile.h"
 #include "exec/run.h"
 #include "model/load.h"
@@ -21,12 +24,15 @@ namespace apps {
 namespace {
 
 const char* const help =
-    "Usage: smexec profile --out FILE [--model MODEL [--seq-len S] [--micro-batch B] [--tensor-parallel T]] [--backend cpu] [--json]\n"
+    "Usage: smexec profile --out FILE [--model MODEL [--seq-len S] [--micro-batch B] [--tensor-parallel T]] [--json]\n"
+    "       smexec profile --backend cuda --base INSTANCE --out FILE [--json]\n"
     "\n"
     "Measures this machine with all cores busy: matrix products over sizes, memory streams, exchange between cores; writes a hardware profile\n"
     "that smsim, smplan and smexec read (cluster.instance = \"FILE\"). Takes some ten seconds.\n"
     "\n"
     "  --model MODEL   also the operators of a model (catalogue name, config.json or .toml), which then win over the curves\n"
+    "  --backend cuda  the first GPU: matrix products by size and layout, attention, streaming kernels, launches, copies from and to the host\n"
+    "  --base INSTANCE the profile whose figures are replaced by measured ones (an instance with this GPU, e.g. p5en.48xlarge)\n"
     "\n"
     "Example:\n"
     "  smexec profile --out here.toml\n";
@@ -43,6 +49,49 @@ struct ModelRequest {
     std::optional<model::ModelGraph> graph;
 };
 
+int profile_on_gpu(const std::string& base, const std::string& file, bool as_json, std::ostream& out, std::ostream& err) {
+    core::Diagnostics diagnostics;
+    std::optional<cluster::InstanceType> instance = cluster::load_instance(base, diagnostics);
+    if (!instance || diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
+    const std::shared_ptr<exec::cuda::Machine> machine = exec::cuda::open_machine(0);
+    const exec::cuda::GpuProfile profile = exec::cuda::profile_gpu(*machine);
+    exec::cuda::apply(profile, *instance, today());
+    core::write_file_atomically(file, cluster::instance_to_toml(*instance));
+    if (as_json) {
+        core::Value value = core::Value::table();
+        value["out"] = file;
+        value["device"] = machine->describe();
+        value["copy_bandwidth_bytes_per_s"] = profile.copy_bandwidth.value;
+        value["kernel_s"] = profile.kernel.value;
+        value["launch_s"] = profile.launch.value;
+        value["to_device_bytes_per_s"] = profile.to_device.value;
+        value["to_host_bytes_per_s"] = profile.to_host.value;
+        value["copy_latency_s"] = profile.copy_latency.value;
+        value["rates"] = core::Value::array();
+        for (const exec::cuda::GpuProfile::Rate& rate : profile.rates) {
+            core::Value one = core::Value::table();
+            one["what"] = rate.what;
+            one["time_s"] = rate.time.value;
+            if (rate.flops.value > 0) one["flops_per_s"] = (rate.flops / rate.time).value;
+            else one["share_of_copy_bandwidth"] = rate.bytes / rate.time / profile.copy_bandwidth;
+            value["rates"].append(one);
+        }
+        out << core::to_json(value) << '\n';
+        return good;
+    }
+    out << machine->describe() << '\n';
+    out << fmt::format("  copy on the device {}, to it {}, from it {}; small copy {}\n", core::format(profile.copy_bandwidth), core::format(profile.to_device),
+                       core::format(profile.to_host), core::format(profile.copy_latency));
+    out << fmt::format("  smallest kernel {}, its launch {}\n", core::format(profile.kernel), core::format(profile.launch));
+    for (const exec::cuda::GpuProfile::Rate& rate : profile.rates)
+        out << fmt::format("  {:<70} {:>9}  {}\n", rate.what, core::format(rate.time),
+                           rate.flops.value > 0 ? core::format(rate.flops / rate.time)
+                                                : fmt::format("{} ({:.0f}% of a copy)", core::format(rate.bytes / rate.time),
+                                                              100 * (rate.bytes / rate.time / profile.copy_bandwidth)));
+    out << fmt::format("farthest from a copy: {}, {:.0f}%\nwritten to {}\n", profile.worst_kernel, 100 * profile.worst_kernel_share, file);
+    return good;
+}
+
 }  // namespace
 
 int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
@@ -52,10 +101,12 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
         return good;
     }
     core::Diagnostics diagnostics;
-    Options options(arguments, {{"--backend", "--out", "--model", "--seq-len", "--micro-batch", "--tensor-parallel"}, {"--json", "--help"}}, diagnostics);
+    Options options(arguments, {{"--backend", "--base", "--out", "--model", "--seq-len", "--micro-batch", "--tensor-parallel"}, {"--json", "--help"}}, diagnostics);
     if (!options.text("--out")) options.error("--out", "--out is missing", "name the file to write: smexec profile --out here.toml");
-    if (options.text("--backend").value_or("cpu") != "cpu")
-        options.error("--backend", fmt::format("--backend {} is not available in this build", core::in_quotes(*options.text("--backend"))), "use cpu");
+    const bool on_gpu = options.choice("--backend", {"cpu", "cuda"}).value_or("cpu") == "cuda";
+    if (on_gpu && !options.text("--base")) options.error("--base", "--backend cuda needs --base", "name an instance with this GPU: smexec profile --backend cuda --base p5en.48xlarge --out h200.toml");
+    if (!on_gpu && options.text("--base")) options.error("--base", "--base is of --backend cuda", "leave it out");
+    if (on_gpu && options.text("--model")) options.error("--model", "operators of a model are measured on a GPU by smexec PLAN.toml --backend cuda itself", "leave it out");
     if (!options.positional().empty())
         diagnostics.error({}, "", fmt::format("{} is no option", core::in_quotes(options.positional()[0])), "smexec profile --help shows an example");
     ModelRequest request;
@@ -76,6 +127,7 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
             data = exec::load_data("", "synthetic", 1, *request.graph, diagnostics);
         }
     }
+    if (on_gpu && !diagnostics.has_errors()) return profile_on_gpu(*options.text("--base"), *options.text("--out"), as_json, out, err);
     std::optional<cluster::InstanceType> base = cluster::load_instance("local-cpu", diagnostics);
     if (!base || diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
 

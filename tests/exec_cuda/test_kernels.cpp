@@ -1,0 +1,508 @@
+// Every kernel of ours against the CPU's, over random shapes, in every precision: on the host thread by thread, and on a GPU where there is one.
+//
+// Inputs are rounded to the precision first, so that what is left is the kernel's own arithmetic (fp32, in another order) and the rounding of results: half a
+// unit in the last place (2^-24, 2^-9 in bf16, 2^-12 in fp16 of the value). Sums over n terms are allowed sqrt(n) of it, and gradients that are added to what is
+// there one more rounding.
+#include <catch2/catch.hpp>
+
+#include <cmath>
+#include <functional>
+#include <map>
+
+#include "core/random.h"
+#include "exec/cpu/kernels.h"
+#include "exec/cuda/device/device.h"
+#include "exec/cuda/device/open.h"
+#include "exec/cuda/precision.h"
+#include "tests/exec_cuda/emulated_machine.h"
+
+namespace {
+
+using namespace exec::cuda;
+namespace cpu = exec::cpu;
+
+core::DataType data_type(Type type) { return type == Type::bf16 ? core::DataType::bf16 : type == Type::fp16 ? core::DataType::fp16 : core::DataType::fp32; }
+double unit(Type type) { return type == Type::bf16 ? 0x1p-8 : type == Type::fp16 ? 0x1p-11 : 0x1p-22; }
+
+class Bench {
+public:
+    Bench(Machine& machine, std::uint64_t seed) : machine(machine), k(machine.kernels()), s(machine.stream(schedule::Stream::compute)), random(seed) {}
+    ~Bench() {
+        machine.synchronize();
+        for (void* block : blocks_) machine.release(block);
+    }
+
+    // On the device; `host` becomes what the precision makes of it.
+    void* put(Type type, std::vector<float>& host) {
+        void* to = room(host.size() * size_of(type));
+        std::vector<char> bytes(host.size() * size_of(type));
+        to_precision(data_type(type), host, bytes.data());
+        from_precision(data_type(type), bytes.data(), host);
+        machine.upload_now(to, bytes.data(), bytes.size());
+        return to;
+    }
+    template <class T>
+    T* put_raw(const std::vector<T>& host) {
+        auto* to = static_cast<T*>(room(host.size() * sizeof(T)));
+        machine.upload_now(to, host.data(), host.size() * sizeof(T));
+        return to;
+    }
+    void* room(std::size_t bytes) {
+        blocks_.push_back(machine.allocate(std::max<std::size_t>(256, bytes)));
+        return blocks_.back();
+    }
+    std::vector<float> get(Type type, const void* from, std::size_t count) {
+        machine.synchronize();
+        std::vector<char> bytes(count * size_of(type));
+        machine.download_now(bytes.data(), from, bytes.size());
+        std::vector<float> host(count);
+        from_precision(data_type(type), bytes.data(), host);
+        return host;
+    }
+    std::vector<float> normal(std::int64_t count, double deviation = 1) {
+        std::vector<float> values(static_cast<std::size_t>(count));
+        for (float& value : values) value = static_cast<float>(deviation * random.normal());
+        return values;
+    }
+    std::int64_t between(std::int64_t low, std::int64_t high) { return low + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(high - low + 1))); }
+
+    Machine& machine;
+    const Kernels& k;
+    const Stream s;
+    core::Random random;
+
+private:
+    std::vector<void*> blocks_;
+};
+
+// Largest difference, relative to the largest expected value, in units of the precision.
+void near(const char* what, Type type, const std::vector<float>& got, const std::vector<float>& expected, double units) {
+    REQUIRE(got.size() == expected.size());
+    double largest = 1e-6, worst = 0;
+    for (const float value : expected) largest = std::max(largest, std::fabs(static_cast<double>(value)));
+    bool is_number = true;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+        is_number = is_number && std::isfinite(got[i]);
+        worst = std::max(worst, std::fabs(static_cast<double>(got[i]) - static_cast<double>(expected[i])));
+    }
+    INFO(what << " in " << core::name_of(data_type(type)));
+    CHECK(is_number);
+    CHECK(worst / largest / unit(type) <= units);
+}
+
+void check_elementwise(Bench& b, Type type) {
+    const std::int64_t count = b.between(1, 3000), rows = b.between(1, 9), width = b.between(1, 70);
+    std::vector<float> x = b.normal(count), y = b.normal(count), z = b.normal(count), expected(x.size());
+    const void *dx = b.put(type, x), *dy = b.put(type, y);
+    void* dz = b.put(type, z);
+    void* out = b.room(static_cast<std::size_t>(count) * 4);
+    b.k.add(b.s, type, count, dx, dy, out);
+    cpu::kernels().add(count, x.data(), y.data(), expected.data());
+    near("add", type, b.get(type, out, x.size()), expected, 1);
+    b.k.scale(b.s, type, count, 0.5f, dx, dz, true);
+    for (std::size_t i = 0; i < x.size(); ++i) expected[i] = z[i] + 0.5f * x[i];
+    near("scale", type, b.get(type, dz, x.size()), expected, 1);
+    for (const auto& [own, theirs] : {std::pair{Unary::gelu, cpu::Unary::gelu}, {Unary::gelu_tanh, cpu::Unary::gelu_tanh}, {Unary::relu, cpu::Unary::relu},
+                                      {Unary::silu, cpu::Unary::silu}, {Unary::tanh, cpu::Unary::tanh}}) {
+        b.k.unary(b.s, type, own, count, dx, out);
+        cpu::kernels().unary(theirs, count, x.data(), expected.data());
+        near("unary", type, b.get(type, out, x.size()), expected, 4);
+        b.k.unary_backward(b.s, type, own, count, dx, dy, out, false);
+        std::fill(expected.begin(), expected.end(), 0.0f);
+        cpu::kernels().unary_backward(theirs, count, x.data(), y.data(), expected.data());
+        near("unary backward", type, b.get(type, out, x.size()), expected, 4);
+    }
+    std::vector<float> pair = b.normal(rows * 2 * width), gradient = b.normal(rows * width), gated(gradient.size()), both(pair.size(), 0.0f);
+    const void *dpair = b.put(type, pair), *dgradient = b.put(type, gradient);
+    void* wide = b.room(pair.size() * 4);
+    b.k.gated(b.s, type, Unary::silu, rows, width, dpair, out = b.room(gated.size() * 4));
+    cpu::kernels().gated(cpu::Unary::silu, rows, width, pair.data(), gated.data());
+    near("gated", type, b.get(type, out, gated.size()), gated, 4);
+    b.k.gated_backward(b.s, type, Unary::silu, rows, width, dpair, dgradient, wide, false);
+    cpu::kernels().gated_backward(cpu::Unary::silu, rows, width, pair.data(), gradient.data(), both.data());
+    near("gated backward", type, b.get(type, wide, both.size()), both, 4);
+}
+
+void check_dropout(Bench& b, Type type) {
+    const std::int64_t samples = b.between(1, 3), tokens = b.between(1, 9), width = b.between(1, 40), rows = samples * tokens;
+    std::vector<float> x = b.normal(rows * width), residual = b.normal(rows * width), expected(x.size());
+    std::vector<std::uint64_t> keys;
+    for (std::int64_t i = 0; i < samples; ++i) keys.push_back(b.random.next());
+    const void *dx = b.put(type, x), *dresidual = b.put(type, residual);
+    void* out = b.room(x.size() * 4);
+    auto* mask = static_cast<std::uint8_t*>(b.room(x.size()));
+    b.k.dropout(b.s, type, {rows, width, tokens, width, 0, 0, 0.3f, b.put_raw(keys)}, dx, dresidual, out, mask);
+    std::vector<std::uint8_t> kept(x.size());
+    for (std::int64_t r = 0; r < rows; ++r)
+        cpu::kernels().dropout(keys[static_cast<std::size_t>(r / tokens)], r % tokens * width, width, 0.3f, x.data() + r * width, expected.data() + r * width,
+                               kept.data() + r * width);
+    for (std::size_t i = 0; i < x.size(); ++i) expected[i] += residual[i];
+    near("dropout and residual", type, b.get(type, out, x.size()), expected, 1);
+    b.k.dropout_backward(b.s, type, rows * width, 0.3f, mask, dx, out, false);
+    std::fill(expected.begin(), expected.end(), 0.0f);
+    cpu::kernels().dropout_backward(rows * width, 0.3f, kept.data(), x.data(), expected.data());
+    near("dropout backward", type, b.get(type, out, x.size()), expected, 1);
+}
+
+void check_norms(Bench& b, Type type) {
+    const std::int64_t rows = b.between(1, 70), width = b.between(0, 3) == 0 ? b.between(1025, 1300) : 8 * b.between(1, 20) + (b.between(0, 1) ? 0 : 3);
+    std::vector<float> x = b.normal(rows * width), scale = b.normal(width), shift = b.normal(width), dy = b.normal(rows * width), y(x.size()), dx(x.size());
+    const void *in = b.put(type, x), *gradient = b.put(type, dy);
+    const Values factors{b.put(Type::fp32, scale), Type::fp32}, offsets{b.put(type, shift), type};
+    void *out = b.room(x.size() * 4), *workspace = b.room(norm_workspace(rows, width));
+    auto* statistics = static_cast<float*>(b.room(static_cast<std::size_t>(rows) * 8));
+    std::vector<float> kept(static_cast<std::size_t>(2 * rows)), start = b.normal(width), dscale = start, dshift = start;
+    const double units = 8 + std::sqrt(static_cast<double>(rows));
+    for (const bool is_layer : {true, false}) {
+        std::fill(dx.begin(), dx.end(), 0.0f);
+        std::vector<float> first = start, second = start;
+        void *dfirst = b.put(Type::fp32, first), *dsecond = b.put(Type::fp32, second);
+        dscale = dshift = start;
+        if (is_layer) {
+            b.k.layer_norm(b.s, type, rows, width, 1e-5f, in, factors, offsets, out, statistics);
+            cpu::kernels().layer_norm(rows, width, 1e-5f, x.data(), scale.data(), shift.data(), y.data(), kept.data());
+            near("layer norm", type, b.get(type, out, x.size()), y, 8);
+            b.k.layer_norm_backward(b.s, type, rows, width, in, statistics, factors, gradient, out, false);
+            cpu::kernels().layer_norm_backward(rows, width, x.data(), kept.data(), scale.data(), dy.data(), dx.data());
+            cpu::kernels().layer_norm_weights(rows, width, x.data(), kept.data(), dy.data(), dscale.data(), dshift.data());
+        } else {
+            b.k.rms_norm(b.s, type, rows, width, 1e-5f, in, factors, out, statistics);
+            cpu::kernels().rms_norm(rows, width, 1e-5f, x.data(), scale.data(), y.data(), kept.data());
+            near("rms norm", type, b.get(type, out, x.size()), y, 8);
+            b.k.rms_norm_backward(b.s, type, rows, width, in, statistics, factors, gradient, out, false);
+            cpu::kernels().rms_norm_backward(rows, width, x.data(), kept.data(), scale.data(), dy.data(), dx.data());
+            cpu::kernels().rms_norm_weights(rows, width, x.data(), kept.data(), dy.data(), dscale.data());
+        }
+        near("norm backward", type, b.get(type, out, x.size()), dx, 16);
+        b.k.norm_weights(b.s, type, is_layer, rows, width, in, statistics, gradient, {dfirst, Type::fp32}, is_layer ? Sums{dsecond, Type::fp32} : Sums{}, workspace);
+        near("norm scale", Type::fp32, b.get(Type::fp32, dfirst, scale.size()), dscale, 16 * units);
+        if (is_layer) near("norm shift", Type::fp32, b.get(Type::fp32, dsecond, scale.size()), dshift, 16 * units);
+    }
+    std::vector<float> sum = start, expected = start;
+    void* dsum = b.put(Type::fp32, sum);
+    b.k.column_sums(b.s, type, rows, width, gradient, {dsum, Type::fp32}, workspace);
+    cpu::kernels().sum_rows(rows, width, dy.data(), expected.data());
+    near("column sums", Type::fp32, b.get(Type::fp32, dsum, sum.size()), expected, 4 * units);
+}
+
+void check_embedding(Bench& b, Type type) {
+    const std::int64_t rows = b.between(1, 600), width = b.between(1, 40), table = b.between(1, 30), first = b.between(0, 5), tokens = b.between(1, 9);
+    std::vector<std::int64_t> ids;
+    for (std::int64_t r = 0; r < rows; ++r) ids.push_back(b.between(0, table + 8));
+    std::vector<float> values = b.normal(table * width), dy = b.normal(rows * width), y(dy.size(), 0.0f), dtable = b.normal(table * width);
+    const std::int64_t* places = b.put_raw(ids);
+    const Values parameter{b.put(type, values), type};
+    void* out = b.room(dy.size() * 4);
+    b.k.embedding(b.s, type, rows, width, first, table, places, parameter, out);
+    const void* gradient = b.put(type, dy);
+    void* sums = b.put(Type::fp32, dtable);
+    b.k.embedding_weight(b.s, type, rows, width, first, table, places, gradient, {sums, Type::fp32});
+    for (std::int64_t r = 0; r < rows; ++r) {
+        const std::int64_t id = ids[static_cast<std::size_t>(r)] - first;
+        if (id < 0 || id >= table) continue;
+        for (std::int64_t c = 0; c < width; ++c) {
+            y[static_cast<std::size_t>(r * width + c)] = values[static_cast<std::size_t>(id * width + c)];
+            dtable[static_cast<std::size_t>(id * width + c)] += dy[static_cast<std::size_t>(r * width + c)];
+        }
+    }
+    near("embedding", type, b.get(type, out, y.size()), y, 0);
+    near("embedding weight", Type::fp32, b.get(Type::fp32, sums, dtable.size()), dtable, 64);
+    std::vector<float> learned = b.normal((tokens + 2) * width), dlearned = b.normal((tokens + 2) * width), x = b.normal(rows * width), placed = x;
+    const std::int64_t first_row = b.between(0, 7);
+    const void* in = b.put(type, x);
+    b.k.positions(b.s, type, rows, width, tokens, first_row, 2, in, {b.put(type, learned), type}, out);
+    void* dlearned_sums = b.put(Type::fp32, dlearned);
+    b.k.positions_weight(b.s, type, rows, width, tokens, first_row, 2, gradient, {dlearned_sums, Type::fp32});
+    for (std::int64_t i = 0; i < rows * width; ++i) {
+        const auto at = static_cast<std::size_t>(((first_row + i / width) % tokens + 2) * width + i % width);
+        placed[static_cast<std::size_t>(i)] = x[static_cast<std::size_t>(i)] + learned[at];
+        dlearned[at] += dy[static_cast<std::size_t>(i)];
+    }
+    near("positions", type, b.get(type, out, placed.size()), placed, 1);
+    near("positions weight", Type::fp32, b.get(Type::fp32, dlearned_sums, dlearned.size()), dlearned, 64);
+}
+
+void check_loss(Bench& b, Type type) {
+    const std::int64_t rows = b.between(1, 40), columns = b.between(0, 2) == 0 ? 8 * b.between(600, 640) : b.between(2, 300), valid = b.between(1, columns);
+    std::vector<float> logits = b.normal(rows * columns, 3), expected(logits.size(), 0.0f), p(logits.size());
+    std::vector<std::int64_t> labels;
+    for (std::int64_t r = 0; r < rows; ++r) labels.push_back(b.between(0, valid - 1));
+    const ClassShape shape{rows, columns, valid, 0, 1};
+    const void* in = b.put(type, logits);
+    const std::int64_t* classes = b.put_raw(labels);
+    auto* statistics = static_cast<float*>(b.room(static_cast<std::size_t>(rows) * 12));
+    auto* probabilities = static_cast<float*>(b.room(logits.size() * 4));
+    auto* loss = static_cast<float*>(b.room(8));
+    void* out = b.room(logits.size() * 4);
+    b.k.loss_statistics(b.s, type, shape, in, classes, statistics);
+    b.k.cross_entropy(b.s, type, shape, in, statistics, loss, 2, probabilities);
+    std::vector<float> kept(static_cast<std::size_t>(3 * rows)), sums;
+    cpu::kernels().loss_statistics(rows, columns, valid, 0, logits.data(), labels.data(), kept.data());
+    near("loss statistics", Type::fp32, b.get(Type::fp32, statistics, kept.size()), kept, 64);
+    double mean = 0;
+    for (std::int64_t r = 0; r < rows; ++r) {
+        sums.push_back(kept[static_cast<std::size_t>(3 * r)] + std::log(kept[static_cast<std::size_t>(3 * r + 1)]));
+        mean += (sums.back() - kept[static_cast<std::size_t>(3 * r + 2)]) / static_cast<double>(rows);
+    }
+    near("cross-entropy", Type::fp32, b.get(Type::fp32, loss, 2), {static_cast<float>(mean), static_cast<float>(mean)}, 64);
+    cpu::kernels().softmax(rows, columns, valid, logits.data(), sums.data(), p.data());
+    near("probabilities", Type::fp32, b.get(Type::fp32, probabilities, p.size()), p, 64);
+    cpu::kernels().cross_entropy_backward(rows, columns, 0, valid, 0.25f, p.data(), labels.data(), expected.data());
+    for (const float* from : {static_cast<const float*>(nullptr), static_cast<const float*>(probabilities)}) {
+        b.k.cross_entropy_backward(b.s, type, shape, 0.25f, nullptr, in, statistics, from, classes, out, false);
+        near("cross-entropy backward", type, b.get(type, out, expected.size()), expected, 64);
+    }
+}
+
+struct AttentionCase {
+    AttentionShape own;
+    cpu::AttentionShape theirs;
+};
+AttentionCase random_attention(Bench& b, std::vector<std::uint64_t>& keys, std::vector<float>& slopes) {
+    AttentionCase c;
+    c.own.samples = b.between(1, 2);
+    c.own.tokens = b.between(1, 75);
+    c.own.kv_heads = b.between(1, 2);
+    c.own.heads = c.own.kv_heads * b.between(1, 2);
+    c.own.head_dimension = b.between(0, 3) == 0 ? 72 : 4 * b.between(1, 8);
+    c.own.is_causal = b.between(0, 3) > 0;
+    c.own.window = c.own.is_causal && b.between(0, 2) == 0 ? b.between(1, 40) : 0;
+    c.own.scale = 0.3f;
+    c.theirs = {c.own.samples, c.own.tokens, c.own.heads, c.own.kv_heads, c.own.head_dimension, c.own.is_causal, c.own.window, c.own.scale};
+    if (b.between(0, 1)) {
+        for (std::int64_t h = 0; h < c.own.heads; ++h) slopes.push_back(0.25f / static_cast<float>(h + 1));
+        c.own.alibi_slopes = b.put_raw(slopes);
+        c.theirs.alibi_slopes = slopes.data();
+    }
+    if (b.between(0, 1)) {
+        for (std::int64_t i = 0; i < c.own.samples; ++i) keys.push_back(b.random.next());
+        c.own.dropout = c.theirs.dropout = 0.2f;
+        c.own.dropout_keys = b.put_raw(keys);
+        c.theirs.dropout_keys = keys.data();
+        c.own.first_head = c.theirs.first_head = 3;
+    }
+    return c;
+}
+
+void check_attention(Bench& b, Type type) {
+    std::vector<std::uint64_t> keys;
+    std::vector<float> slopes;
+    const AttentionCase c = random_attention(b, keys, slopes);
+    const std::int64_t rows = c.own.samples * c.own.tokens, scores = rows * c.own.heads;
+    std::vector<float> qkv = b.normal(rows * c.own.row()), dy = b.normal(rows * c.own.heads * c.own.head_dimension);
+    const void *in = b.put(type, qkv), *gradient = b.put(type, dy);
+    std::vector<float> y(dy.size()), sums(static_cast<std::size_t>(scores)), dqkv(qkv.size(), 0.0f);
+    cpu::kernels().attention(c.theirs, qkv.data(), y.data(), {sums.data(), nullptr, nullptr, nullptr});
+    cpu::kernels().attention_backward(c.theirs, qkv.data(), y.data(), {sums.data(), nullptr, nullptr, nullptr}, dy.data(), dqkv.data());
+    void *out = b.room(y.size() * 4), *result = b.room(qkv.size() * 4), *workspace = b.room(sums.size() * 4);
+    auto* log_sums = static_cast<float*>(b.room(sums.size() * 4));
+    b.k.attention(b.s, type, c.own, in, out, log_sums);
+    near("attention", type, b.get(type, out, y.size()), y, 32);
+    near("attention's logarithms of sums", Type::fp32, b.get(Type::fp32, log_sums, sums.size()), sums, 64);
+    b.k.attention_backward(b.s, type, c.own, in, out, log_sums, gradient, result, workspace);
+    near("attention backward", type, b.get(type, result, dqkv.size()), dqkv, 64);
+    if (!b.machine.fuses(type, c.own)) return;
+    b.machine.fused_attention(b.s, type, c.own, in, out, log_sums);
+    near("fused attention", type, b.get(type, out, y.size()), y, 16);
+    near("fused attention's logarithms of sums", Type::fp32, b.get(Type::fp32, log_sums, sums.size()), sums, 1 << 14);
+    b.machine.fused_attention_backward(b.s, type, c.own, in, out, log_sums, gradient, result);
+    near("fused attention backward", type, b.get(type, result, dqkv.size()), dqkv, 32);
+}
+
+void check_rotation(Bench& b, Type type) {
+    RotationShape shape{2, b.between(1, 9), 4, 2, 8, b.between(0, 1) ? 8 : 4};
+    std::vector<float> cosines, sines;
+    for (std::int64_t i = 0; i < shape.tokens * shape.dimension / 2; ++i) {
+        cosines.push_back(static_cast<float>(std::cos(0.3 * static_cast<double>(i))));
+        sines.push_back(static_cast<float>(std::sin(0.3 * static_cast<double>(i))));
+    }
+    shape.cosines = b.put_raw(cosines);
+    shape.sines = b.put_raw(sines);
+    std::vector<float> x = b.normal(2 * shape.tokens * 64);
+    const void* in = b.put(type, x);
+    void *turned = b.room(x.size() * 4), *back = b.room(x.size() * 4);
+    b.k.rotate(b.s, type, shape, false, in, turned, false);
+    b.k.rotate(b.s, type, shape, true, turned, back, false);
+    near("rotation there and back", type, b.get(type, back, x.size()), x, 4);
+    const std::vector<float> got = b.get(type, turned, x.size());
+    // Pair (0, half) of the first head of the second token, if there is one.
+    if (shape.tokens < 2) return;
+    const auto half = static_cast<std::size_t>(shape.dimension / 2);
+    CHECK(got[64] == Approx(x[64] * cosines[half] - x[64 + half] * sines[half]).margin(8 * unit(type)));
+}
+
+void check_images(Bench& b, Type type) {
+    ImageShape s;
+    s.samples = b.between(1, 3);
+    s.channels = s.out_channels = b.between(1, 4);
+    s.rows = b.between(3, 9);
+    s.columns = b.between(3, 9);
+    s.kernel_y = s.kernel_x = b.between(1, 3);
+    s.stride = b.between(1, 2);
+    s.padding = b.between(0, s.kernel_y / 2);
+    s.out_rows = (s.rows + 2 * s.padding - s.kernel_y) / s.stride + 1;
+    s.out_columns = (s.columns + 2 * s.padding - s.kernel_x) / s.stride + 1;
+    const cpu::ImageShape t{s.samples, s.channels, s.rows, s.columns, s.out_channels, s.out_rows, s.out_columns, s.kernel_y, s.kernel_x, s.stride, s.padding};
+    const std::int64_t in_count = s.samples * s.channels * s.rows * s.columns, out_count = s.samples * s.channels * s.out_rows * s.out_columns;
+    std::vector<float> x = b.normal(in_count), dy = b.normal(out_count), y(dy.size()), dx(x.size(), 0.0f);
+    std::vector<std::int64_t> places(dy.size());
+    const void *in = b.put(type, x), *gradient = b.put(type, dy);
+    void *out = b.room(y.size() * 4), *back = b.room(x.size() * 4);
+    auto* positions = static_cast<std::int64_t*>(b.room(places.size() * 8));
+    b.k.max_pool(b.s, type, s, in, out, positions);
+    b.k.max_pool_backward(b.s, type, s, positions, gradient, back, false);
+    cpu::kernels().max_pool(t, x.data(), y.data(), places.data());
+    cpu::kernels().max_pool_backward(t, places.data(), dy.data(), dx.data());
+    near("max pool", type, b.get(type, out, y.size()), y, 0);
+    near("max pool backward", type, b.get(type, back, dx.size()), dx, 2);
+    b.k.average_pool(b.s, type, s, in, out);
+    b.k.average_pool_backward(b.s, type, s, gradient, back, false);
+    std::fill(dx.begin(), dx.end(), 0.0f);
+    cpu::kernels().average_pool(t, x.data(), y.data());
+    cpu::kernels().average_pool_backward(t, dy.data(), dx.data());
+    near("average pool", type, b.get(type, out, y.size()), y, 4);
+    near("average pool backward", type, b.get(type, back, dx.size()), dx, 4);
+
+    std::vector<float> scale = b.normal(s.channels), shift = b.normal(s.channels), dz = b.normal(in_count), z(x.size()), dscale(scale.size(), 0.0f),
+                       dshift(scale.size(), 0.0f), kept(2 * scale.size());
+    std::fill(dx.begin(), dx.end(), 0.0f);
+    const Values factors{b.put(Type::fp32, scale), Type::fp32}, offsets{b.put(Type::fp32, shift), Type::fp32};
+    auto* statistics = static_cast<float*>(b.room(kept.size() * 4));
+    const void* dzed = b.put(type, dz);
+    void *first = b.put(Type::fp32, dscale), *second = b.put(Type::fp32, dshift);
+    b.k.batch_norm(b.s, type, s, 1e-5f, in, factors, offsets, back, statistics);
+    cpu::kernels().batch_norm(t, 1e-5f, x.data(), scale.data(), shift.data(), z.data(), kept.data());
+    near("batch norm", type, b.get(type, back, z.size()), z, 8);
+    b.k.batch_norm_backward(b.s, type, s, in, statistics, factors, dzed, back, false);
+    b.k.batch_norm_weights(b.s, type, s, in, statistics, dzed, {first, Type::fp32}, {second, Type::fp32});
+    cpu::kernels().batch_norm_backward(t, x.data(), kept.data(), scale.data(), dz.data(), dx.data());
+    cpu::kernels().batch_norm_weights(t, x.data(), kept.data(), dz.data(), dscale.data(), dshift.data());
+    near("batch norm backward", type, b.get(type, back, dx.size()), dx, 32);
+    near("batch norm scale", Type::fp32, b.get(Type::fp32, first, dscale.size()), dscale, 256);
+    near("batch norm shift", Type::fp32, b.get(Type::fp32, second, dshift.size()), dshift, 256);
+}
+
+void check_update(Bench& b, Type type) {
+    const std::vector<std::int64_t> counts{b.between(1, 40), b.between(8190, 8200), b.between(1, 3)};
+    StepFactors f{1e-2f, 0.9f, 0.99f, 1e-8f, 0.9f, 1e-2f / (1 - 0.9f), 1 / std::sqrt(1 - 0.99f), 2.0f, 1.0f};
+    for (const bool is_adam : {true, false}) {
+        std::vector<DeviceRange> ranges;
+        std::vector<UpdateChunk> chunks;
+        std::vector<std::vector<float>> parameters, gradients, masters, firsts, seconds;
+        for (std::size_t i = 0; i < counts.size(); ++i) {
+            for (auto* list : {&parameters, &gradients, &masters, &firsts, &seconds}) list->push_back(b.normal(counts[i], 0.1));
+            masters.back() = parameters.back();
+            for (float& value : seconds.back()) value = std::fabs(value);
+            ranges.push_back({b.put(type, parameters.back()), b.put(type, gradients.back()), static_cast<float*>(b.put(Type::fp32, masters.back())),
+                              static_cast<float*>(b.put(Type::fp32, firsts.back())), static_cast<float*>(b.put(Type::fp32, seconds.back())), counts[i],
+                              i == 1 ? 0.1f : 0.0f});
+            for (std::int64_t begin = 0; begin < counts[i]; begin += update_chunk) chunks.push_back({static_cast<std::int32_t>(i), begin});
+        }
+        const auto chunk_count = static_cast<std::int64_t>(chunks.size());
+        const DeviceRange* device_ranges = b.put_raw(ranges);
+        const UpdateChunk* device_chunks = b.put_raw(chunks);
+        const StepFactors* factors = b.put_raw(std::vector<StepFactors>{f});
+        auto* partials = static_cast<float*>(b.room(chunks.size() * 8));
+        auto* norm = static_cast<float*>(b.room(8));
+        b.k.gradient_norm(b.s, type, device_ranges, device_chunks, chunk_count, factors, partials, norm);
+        double squares = 0;
+        for (const auto& list : gradients)
+            for (const float g : list) squares += 0.25 * static_cast<double>(g) * static_cast<double>(g);
+        const std::vector<float> got = b.get(Type::fp32, norm, 2);
+        CHECK(got[0] == Approx(squares).epsilon(1e-4));
+        CHECK(got[1] == 0.0f);
+        b.k.update(b.s, is_adam ? UpdateRule::adam : UpdateRule::sgd, type, type, device_ranges, device_chunks, chunk_count, factors, norm + 1);
+        for (std::size_t i = 0; i < counts.size(); ++i) {
+            std::vector<float> halved = gradients[i];
+            for (float& g : halved) g /= f.loss_scale;
+            if (is_adam)
+                cpu::kernels().adam(counts[i], {1e-2f, 0.9f, 0.99f, 1e-8f, ranges[i].weight_decay, 1 - 0.9f, 1 - 0.99f, true}, halved.data(), masters[i].data(),
+                                    firsts[i].data(), seconds[i].data());
+            else
+                cpu::kernels().sgd(counts[i], 1e-2f, 0.9f, ranges[i].weight_decay, halved.data(), masters[i].data(), firsts[i].data());
+            near("master", Type::fp32, b.get(Type::fp32, ranges[i].master, masters[i].size()), masters[i], 16);
+            near("parameter", type, b.get(type, ranges[i].parameter, masters[i].size()), masters[i], type == Type::fp32 ? 16 : 1);
+            near("first state", Type::fp32, b.get(Type::fp32, ranges[i].first, masters[i].size()), firsts[i], 16);
+        }
+    }
+}
+
+void check_products(Bench& b, Type type) {
+    const std::int64_t m = b.between(1, 40), n = 8 * b.between(1, 6), k = 8 * b.between(1, 6);
+    for (const auto& [ta, tb] : {std::pair{false, true}, {false, false}, {true, false}}) {
+        std::vector<float> x = b.normal(m * k), w = b.normal(k * n), c = b.normal(m * n), bias = b.normal(n), expected = c;
+        Product p;
+        p.in = p.out = type;
+        p.transpose_a = ta;
+        p.transpose_b = tb;
+        p.m = m;
+        p.n = n;
+        p.k = k;
+        p.a = b.put(type, x);
+        p.b = b.put(type, w);
+        p.lda = ta ? m : k;
+        p.ldb = tb ? k : n;
+        p.c = b.put(type, c);
+        p.ldc = n;
+        p.accumulates = ta;
+        p.bias = tb ? b.put(type, bias) : nullptr;
+        expected = c;
+        b.machine.product(b.s, p);
+        cpu::kernels().product(ta, tb, m, n, k, 1, x.data(), p.lda, w.data(), p.ldb, expected.data(), n, ta);
+        if (tb) cpu::kernels().add_row(m, n, bias.data(), expected.data());
+        near("product", type, b.get(type, p.c, expected.size()), expected, 16);
+    }
+}
+
+void check_all(Machine& machine, int rounds) {
+    for (int round = 0; round < rounds; ++round)
+        for (const Type type : {Type::fp32, Type::bf16, Type::fp16}) {
+            Bench b(machine, 1000 + static_cast<std::uint64_t>(round));
+            CAPTURE(round);
+            check_elementwise(b, type);
+            check_dropout(b, type);
+            check_norms(b, type);
+            check_embedding(b, type);
+            check_loss(b, type);
+            check_attention(b, type);
+            check_rotation(b, type);
+            check_images(b, type);
+            check_update(b, type);
+            check_products(b, type);
+        }
+}
+
+}  // namespace
+
+TEST_CASE("every kernel of ours computes what the CPU's does, thread by thread on the host") {
+    emulated::Emulated machine;
+    check_all(machine, 6);
+}
+
+TEST_CASE("every kernel of ours computes what the CPU's does on a GPU", "[device]") {
+    if (const DeviceReport report = probe_device(); !report.available) {
+        WARN("skipped: " + describe(report));
+        return;
+    }
+    const auto machine = open_machine(0);
+    check_all(*machine, 20);
+}
+
+TEST_CASE("every number of bf16 and fp16 is kept, and others go to the nearest, ties to even") {
+    for (const core::DataType type : {core::DataType::bf16, core::DataType::fp16})
+        for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+            const auto half = static_cast<std::uint16_t>(bits);
+            float value = 0;
+            from_precision(type, &half, {&value, 1});
+            if (std::isnan(value)) continue;
+            std::uint16_t back = 0;
+            to_precision(type, {&value, 1}, &back);
+            if (back != half) FAIL(core::name_of(type) << " " << bits << " comes back as " << back);
+        }
+    std::uint16_t half = 0;
+    const float tie = 1.0f + 0x1p-8f, above = 1.0f + 0x1.8p-7f;  // between 1 and 1 + 2^-7; between 1 + 2^-7 and 1 + 2^-6
+    to_precision(core::DataType::bf16, {&tie, 1}, &half);
+    CHECK(half == 0x3F80);
+    to_precision(core::DataType::bf16, {&above, 1}, &half);
+    CHECK(half == 0x3F82);
+}
