@@ -601,7 +601,7 @@ void CudaBackend::reduce_loss(const Instruction&, const std::vector<int>& member
 
 core::Bytes CudaBackend::overhead() const {
     if (plans()) return {};
-    return core::Bytes(std::max(0.0, machine_.memory_in_use().value - static_cast<double>(plan_->arena.bytes)));
+    return core::Bytes(std::max(0.0, machine_.memory_in_use().value - static_cast<double>(plan_->arena.largest_sum)));
 }
 
 }  // namespace exec::cuda

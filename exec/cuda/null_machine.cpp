@@ -27,7 +27,7 @@ public:
     const Kernels& kernels() const override { return null_kernels(); }
     std::string describe() const override { return "planning"; }
     bool is_real() const override { return false; }
-    void* allocate(std::size_t) override { return nullptr; }
+    void* allocate(std::size_t) override { return reinterpret_cast<void*>(256); }  // never looked at, but there
     void release(void*) override {}
     void* allocate_host(std::size_t) override { return nullptr; }
     void release_host(void*) override {}

@@ -78,6 +78,7 @@ SMSIM_HOST_DEVICE Fp16 from_float<Fp16>(float x) {
     const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000u);
     const float size = std::fabs(x);
     if (std::isnan(x)) return {0x7FFF};
+    if (size == 0.0f) return {sign};
     if (size >= 65520.0f) return {static_cast<std::uint16_t>(sign | 0x7C00u)};
     int exponent = 0;
     std::frexp(size, &exponent);  // size = f 2^exponent, 1/2 <= f < 1

@@ -61,7 +61,9 @@ public:
         if (status != ncclInProgress) check(status, "ncclCommInitRankConfig");
         settle(group.communicator, "ncclCommInitRankConfig", members);
         groups_.push_back(std::move(group));
-        return static_cast<int>(groups_.size()) - 1;
+        const int number = static_cast<int>(groups_.size()) - 1;
+        connect(number, position);
+        return number;
     }
 
     void all_reduce(Stream stream, int group, core::DataType type, void* data, std::size_t count, bool takes_maximum) override {
@@ -143,6 +145,28 @@ private:
             std::this_thread::yield();
         }
         check(state, what);
+    }
+
+    // NCCL connects two ranks at their first message, and the host waits for both: better here, where both are, than inside a step.
+    void connect(int number, int position) {
+        if (groups_[static_cast<std::size_t>(number)].members.size() != 2) return;
+        void* word = machine_->allocate(256);
+        const Stream stream = machine_->stream(schedule::Stream::compute);
+        if (position == 0) send(stream, number, 1, word, sizeof(float), 0);
+        else receive(stream, number, 0, word, sizeof(float), 0);
+        const Event done = machine_->make_event(false);
+        machine_->record(done, stream);
+        const auto begin = std::chrono::steady_clock::now();
+        while (!machine_->has_happened(done)) {
+            check_errors();
+            if (std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() > time_limit_.value) {
+                abort();
+                throw core::MachineError(fmt::format("rank {} waited longer than {} for its first message with ranks {}", communicator_.rank(),
+                                                     core::format(time_limit_), words_of(groups_[static_cast<std::size_t>(number)].members)));
+            }
+            std::this_thread::yield();
+        }
+        machine_->release(word);
     }
 
     int position_in(const std::vector<int>& members) const {

@@ -91,7 +91,10 @@ public:
     }
     void release_host(void* block) override { cudaFreeHost(block); }
     void upload_now(void* to, const void* from, std::size_t bytes) override {
-        if (bytes > 0) check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy to the device");
+        if (bytes == 0) return;
+        check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy to the device");
+        // From pageable memory the call returns when the data are staged; our streams do not wait for the default one.
+        check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
     }
     void download_now(void* to, const void* from, std::size_t bytes) override {
         if (bytes > 0) check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy to the host");
