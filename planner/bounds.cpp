@@ -7,6 +7,7 @@
 #include "schedule/partition.h"
 #include "sim/cost/collective.h"
 #include "sim/cost/compute.h"
+#include "sim/cost/device_memory.h"
 
 namespace planner {
 
@@ -159,12 +160,9 @@ std::optional<MemoryBound> Bounds::memory(const schedule::Plan& plan) {
         bound.pipeline_rank = rank;
         bound.state = place->second.parameters + place->second.gradients + place->second.optimizer;
         const cluster::DeviceSpec& device = cluster_.instance.device;
-        // What sim::overhead adds: context, buffers of the communicators that every rank of such a plan uses, fragmentation of what is allocated.
-        const int communicators = (plan.layout.tensor > 1) + (plan.layout.pipeline > 1) + (plan.layout.data > 1);
-        const core::Bytes fixed =
-            device.context_memory +
-            (communicators > 0 ? device.first_communicator_memory + device.further_communicator_memory * (communicators - 1) : core::Bytes(0));
-        bound.peak = fixed + bound.state * (1 + device.fragmentation);
+        // Beside what is allocated and its fragmentation: context and the communicators that every rank of such a plan uses.
+        const core::Bytes fixed = device.has_concurrent_streams ? sim::least_outside_memory(plan, rank, cluster_) : core::Bytes(0);
+        bound.peak = fixed + bound.state;
         // Too large already: the activations would only add to it.
         if (bound.peak <= device.memory) {
             core::Bytes held, peak;

@@ -8,6 +8,11 @@ ActivationFootprint activation_footprint(const model::ModelGraph& graph, model::
     return StageLiveness(graph, stage, plan, is_forward_only).footprint();
 }
 
+ActivationFootprint activation_footprint(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan, const model::WorkspaceRules& workspace,
+                                         bool is_forward_only) {
+    return StageLiveness(graph, stage, plan, is_forward_only, &workspace).footprint();
+}
+
 StateFootprint state_footprint(const model::ModelGraph& graph, const std::vector<model::OperatorRange>& stages, const Plan& plan) {
     const model::CostContext context = plan.cost_context();
     std::vector<char> is_counted(graph.parameters.size(), 0);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "model/model_graph.h"
+#include "model/workspace.h"
 #include "schedule/plan.h"
 
 namespace schedule {
@@ -32,6 +33,10 @@ struct ActivationFootprint {
     core::Bytes weight_transient;  // peak of backward_weight beyond `saved_for_weight` and `kept_for_weight`
 };
 ActivationFootprint activation_footprint(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan, bool is_forward_only = false);
+// The same walk with what the kernels of an accelerator hold while they run (model/workspace.h): the transients are larger, the rest is equal. The executor's
+// kernels hold nothing of the kind, so Programs are lowered without.
+ActivationFootprint activation_footprint(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan, const model::WorkspaceRules& workspace,
+                                         bool is_forward_only = false);
 
 struct StateFootprint {
     core::Bytes parameters, gradients, optimizer;  // on one rank, sharding applied; master weights are optimizer state

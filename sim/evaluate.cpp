@@ -13,6 +13,7 @@
 #include "schedule/verify.h"
 #include "sim/breakdown.h"
 #include "sim/contention.h"
+#include "sim/cost/device_memory.h"
 #include "sim/pricing.h"
 #include "sim/shared_cores.h"
 #include "sim/simulate.h"
@@ -26,6 +27,7 @@ struct Run {
     core::Seconds step;
     Breakdown breakdown;
     std::vector<ClassMemory> memory;
+    std::optional<OutOfMemory> out_of_memory;
     core::Flops recompute_flops;  // of all ranks
     schedule::Timeline timeline;
     schedule::MemoryTimeline memory_timeline;
@@ -34,15 +36,31 @@ struct Run {
 };
 
 constexpr core::Bytes ClassMemory::*memory_parts[] = {
-    &ClassMemory::peak,        &ClassMemory::parameters, &ClassMemory::gradients, &ClassMemory::optimizer,
-    &ClassMemory::activations, &ClassMemory::workspace,  &ClassMemory::overhead,
+    &ClassMemory::peak,      &ClassMemory::parameters, &ClassMemory::gradients, &ClassMemory::optimizer, &ClassMemory::activations,
+    &ClassMemory::workspace, &ClassMemory::overhead,   &ClassMemory::reserved,  &ClassMemory::process,
 };
 
-ClassMemory class_memory(const schedule::Program& program, int class_index, const schedule::MemoryTimeline& timeline, std::size_t performer,
-                         const cluster::DeviceSpec& device) {
+struct Task {
+    const model::ModelGraph& graph;
+    const cluster::Cluster& cluster;
+    const schedule::Plan& plan;
+    const EvaluateOptions& options;
+    CostModels* costs;  // null: memory only
+    bool blocks_on_transfers = false;
+    FrameworkMemory framework;
+    core::Bytes available;  // of one rank
+};
+
+// On ranks of a CPU the Program's buffers are all there is: the executor allocates them and nothing else.
+bool is_accelerator(const Task& task) { return task.cluster.instance.device.has_concurrent_streams; }
+
+ClassMemory class_memory(const Task& task, const schedule::Program& program, int class_index, const Simulation& simulation, std::size_t performer) {
     using schedule::MemoryKind;
-    const auto& held = timeline.at_peak[performer];
+    const MemoryByKind& held = simulation.memory.at_peak[performer];
     const auto of = [&](MemoryKind kind) { return held[static_cast<std::size_t>(kind)]; };
+    const double slack = task.cluster.instance.device.fragmentation;
+    const core::Bytes outside = is_accelerator(task) ? outside_memory(program, class_index, task.cluster, task.framework) : core::Bytes(0);
+    const core::Bytes allocated = simulation.memory.peak[performer];
     ClassMemory memory;
     memory.pipeline = program.classes[static_cast<std::size_t>(class_index)].pipeline;
     for (std::size_t s = 0; s < program.stages.size(); ++s)
@@ -52,19 +70,64 @@ ClassMemory class_memory(const schedule::Program& program, int class_index, cons
     memory.optimizer = of(MemoryKind::optimizer);
     memory.activations = of(MemoryKind::activations);
     memory.workspace = of(MemoryKind::workspace) + of(MemoryKind::communication);
-    memory.overhead = of(MemoryKind::overhead) + overhead(program, class_index, device, timeline.peak[performer]);
+    const core::Bytes persistent = simulation.memory_peak[performer].persistent;
+    memory.overhead = of(MemoryKind::overhead) + outside + (allocated - persistent) * slack;
     memory.peak = memory.parameters + memory.gradients + memory.optimizer + memory.activations + memory.workspace + memory.overhead;
+    // Blocks freed by one kind of use are seldom of a size that another can take: each kind keeps what it had at its own peak.
+    const core::Bytes kept = task.framework.caches_blocks ? persistent + (sum(simulation.memory_peak[performer].of_kind) - persistent) * (1 + slack) : allocated;
+    memory.process = std::max(std::min(kept + outside, task.available), std::min(memory.peak, kept + outside));
+    memory.reserved = memory.process - outside;
     return memory;
 }
 
-struct Task {
-    const model::ModelGraph& graph;
-    const cluster::Cluster& cluster;
-    const schedule::Plan& plan;
-    const EvaluateOptions& options;
-    CostModels* costs;  // null: memory only
-    bool blocks_on_transfers = false;
-};
+OutOfMemory describe_overflow(const Task& task, const schedule::Program& program, const Simulation& simulation, std::size_t performer, const Overflow& overflow,
+                              core::Bytes outside) {
+    const std::int32_t class_index = simulation.timeline.class_of[performer];
+    OutOfMemory failure;
+    failure.pipeline = program.classes[static_cast<std::size_t>(class_index)].pipeline;
+    failure.rank = simulation.timeline.rank[performer];
+    failure.performer = performer;
+    failure.time = overflow.time;
+    failure.asked = overflow.asked;
+    failure.available = task.available;
+    failure.held = overflow.held;
+    const core::Bytes passing = sum(overflow.held) - simulation.memory_peak[performer].persistent;
+    failure.held[static_cast<std::size_t>(schedule::MemoryKind::overhead)] += outside + passing * task.cluster.instance.device.fragmentation;
+    failure.needed = sum(failure.held);
+    failure.instruction = overflow.instruction;
+    if (!overflow.instruction) {
+        failure.what = "parameters, gradients and optimizer state, before the step begins";
+        return failure;
+    }
+    const schedule::Instruction& instruction = program.classes[static_cast<std::size_t>(class_index)].instructions[*overflow.instruction];
+    failure.what = schedule::describe(program, class_index, *overflow.instruction);
+    failure.stream = schedule::name_of(instruction.stream);
+    failure.stage = instruction.stage;
+    failure.micro_batch = instruction.micro_batch;
+    if (instruction.operators.size() > 0) {
+        const auto name = [&](std::int32_t i) { return task.graph.operators[static_cast<std::size_t>(i)].name; };
+        failure.operators = name(instruction.operators.begin);
+        if (instruction.operators.size() > 1) failure.operators += " ... " + name(instruction.operators.end - 1);
+    }
+    return failure;
+}
+
+// The earliest over all performers, when the largest of them do not fit.
+std::optional<OutOfMemory> find_overflow(const Task& task, const schedule::Program& program, const Simulation& simulation, const std::vector<ExtraMemory>* extra,
+                                         const std::vector<ClassMemory>& memory) {
+    static const ExtraMemory none;
+    std::optional<OutOfMemory> earliest;
+    for (std::size_t p = 0; p < simulation.timeline.spans.size(); ++p) {
+        const auto c = static_cast<std::size_t>(simulation.timeline.class_of[p]);
+        if (memory[c].peak <= task.available) continue;
+        const core::Bytes outside = is_accelerator(task) ? outside_memory(program, static_cast<int>(c), task.cluster, task.framework) : core::Bytes(0);
+        const double slack = task.cluster.instance.device.fragmentation;
+        const core::Bytes limit = (task.available - outside + simulation.memory_peak[p].persistent * slack) / (1 + slack);
+        const std::optional<Overflow> overflow = first_overflow(program.classes[c], extra ? (*extra)[c] : none, simulation.timeline.spans[p], limit);
+        if (overflow && (!earliest || overflow->time < earliest->time)) earliest = describe_overflow(task, program, simulation, p, *overflow, outside);
+    }
+    return earliest;
+}
 
 // Compute that runs beside collectives of the data stream loses `loss` of the time they share: their kernels take multiprocessors and memory bandwidth. False when
 // nothing overlaps.
@@ -128,6 +191,9 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
         simulate_options.has_concurrent_streams = false;
         for (const schedule::RankProgram& list : program.classes) priced.durations.of.emplace_back(list.instructions.size());
     }
+    std::optional<std::vector<ExtraMemory>> extra;
+    if (is_accelerator(task)) extra = extra_memory(program, task.graph, task.framework);
+    simulate_options.extra_memory = extra ? &*extra : nullptr;
     // CPU ranks beyond the cores take turns on them; every rank is then a performer of its own.
     const bool shares_cores = !simulate_options.has_concurrent_streams && task.costs && program.plan.layout.ranks() > task.cluster.device_count();
     Simulation simulation = shares_cores ? simulate_shared_cores(program, priced.durations, task.cluster.device_count(), simulate_options)
@@ -145,8 +211,9 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
         for (std::size_t p = 0; p < simulation.timeline.class_of.size(); ++p)
             if (simulation.timeline.class_of[p] == static_cast<std::int32_t>(c) && (!fullest || simulation.memory.peak[p] > simulation.memory.peak[*fullest]))
                 fullest = p;
-        result.memory.push_back(class_memory(program, static_cast<int>(c), simulation.memory, *fullest, task.cluster.instance.device));
+        result.memory.push_back(class_memory(task, program, static_cast<int>(c), simulation, *fullest));
     }
+    result.out_of_memory = find_overflow(task, program, simulation, simulate_options.extra_memory, result.memory);
     if (!task.costs) return result;
     result.step = simulation.timeline.makespan;
     result.breakdown = break_down(program, simulation, priced.host, critical_performer(program, simulation), simulate_options.has_concurrent_streams);
@@ -264,7 +331,9 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
 
     std::optional<CostModels> costs = options.memory_only ? std::nullopt : make_cost_models(graph, cluster, plan, diagnostics, options.constants);
     if (!costs && !options.memory_only) return std::nullopt;
-    const Task task{graph, cluster, plan, options, costs ? &*costs : nullptr, costs && framework_traits(plan.framework, options.constants).blocks_on_transfers};
+    const int ranks_on_a_device = (plan.layout.ranks() + cluster.device_count() - 1) / cluster.device_count();
+    const Task task{graph, cluster, plan, options, costs ? &*costs : nullptr, costs && framework_traits(plan.framework, options.constants).blocks_on_transfers,
+                    framework_memory(plan.framework, options.constants), cluster.instance.device.memory / ranks_on_a_device};
 
     std::optional<Run> result;
     std::string extrapolation;
@@ -274,10 +343,10 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     if (!result) return std::nullopt;
 
     Evaluation evaluation;
-    const int ranks_on_a_device = (plan.layout.ranks() + cluster.device_count() - 1) / cluster.device_count();
-    evaluation.available_memory = cluster.instance.device.memory / ranks_on_a_device;
+    evaluation.available_memory = task.available;
     evaluation.memory = result->memory;
     judge_memory(evaluation);
+    if (!evaluation.fits) evaluation.out_of_memory = result->out_of_memory;
     evaluation.rate = cluster::price(cluster);
     if (!extrapolation.empty()) evaluation.assumptions.push_back(extrapolation);
     add_assumptions(evaluation, task, *result);

@@ -15,6 +15,7 @@
 #include "schedule/program.h"
 #include "schedule/timeline.h"
 #include "sim/cost/constants.h"
+#include "sim/memory_sweep.h"
 
 namespace sim {
 
@@ -27,6 +28,23 @@ struct ClassMemory {
     int pipeline = 0;  // class = pipeline coordinate
     std::vector<int> stages;
     core::Bytes peak, parameters, gradients, optimizer, activations, workspace, overhead;  // at the peak
+    // What the framework's allocator has taken from the device by then: blocks it freed are kept for the same kind of use. Together with what lies outside the
+    // allocator, but never more than the device has (cached blocks are given back before an allocation fails).
+    core::Bytes reserved, process;
+};
+
+// Where a plan that does not fit fails: the first instruction, in time, that asks for more than its device has left.
+struct OutOfMemory {
+    int pipeline = 0, rank = 0;              // coordinate; the lowest such rank
+    std::size_t performer = 0;               // of the timeline
+    std::optional<std::uint32_t> instruction;  // in the class's list; nothing: state alone is too much before the step begins
+    std::string what;                        // the instruction in words
+    std::string stream;
+    int stage = -1, micro_batch = -1;
+    std::string operators;                   // first and last of its range
+    core::Seconds time;
+    core::Bytes asked, needed, available;    // by this allocation; in all with it; on the device
+    MemoryByKind held{};                     // with it, by kind; what lies outside the allocator counts as overhead
 };
 
 struct Evaluation {
@@ -38,6 +56,7 @@ struct Evaluation {
     core::Bytes peak_memory, available_memory;
     std::string tightest;  // "pipeline rank 0: 43.1 GiB needed, 39.6 GiB available"
     std::vector<ClassMemory> memory;
+    std::optional<OutOfMemory> out_of_memory;  // when it does not fit
     Breakdown breakdown;
     core::DollarsPerSecond rate;
     std::vector<std::string> assumptions;

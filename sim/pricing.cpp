@@ -1,7 +1,6 @@
 #include "sim/pricing.h"
 
 #include <algorithm>
-#include <set>
 
 namespace sim {
 
@@ -117,24 +116,6 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
         }
     }
     return priced;
-}
-
-core::Bytes overhead(const schedule::Program& program, int class_index, const cluster::DeviceSpec& device, core::Bytes allocated) {
-    std::set<schedule::GroupKind> communicators;
-    bool has_transfers = false;
-    for (const Instruction& instruction : program.classes[static_cast<std::size_t>(class_index)].instructions) {
-        if (instruction.kind == InstructionKind::collective) communicators.insert(instruction.group);
-        if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::receive) has_transfers = true;
-    }
-    if (has_transfers) communicators.insert(schedule::GroupKind::pipeline);
-    core::Bytes bytes = device.context_memory + allocated * device.fragmentation;
-    if (!communicators.empty()) bytes += device.first_communicator_memory + device.further_communicator_memory * static_cast<double>(communicators.size() - 1);
-    const FrameworkTraits traits = framework_traits(program.plan.framework);
-    double elements = 0;
-    for (const schedule::ParameterBucket& bucket : program.classes[static_cast<std::size_t>(class_index)].buckets)
-        elements += static_cast<double>(bucket.padded_elements);
-    bytes += core::Bytes(elements * (traits.flattened_bytes + traits.shard_gradient_bytes / program.plan.effective_shard_degree())) + traits.process_memory;
-    return bytes;
 }
 
 }  // namespace sim

@@ -32,7 +32,4 @@ std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const
 
 PricedProgram price(const schedule::Program& program, CostModels& costs);
 
-// Bytes a process holds outside the Program's buffers: device context, communicators of the groups the class uses, and allocator fragmentation of `allocated`.
-core::Bytes overhead(const schedule::Program& program, int class_index, const cluster::DeviceSpec& device, core::Bytes allocated);
-
 }  // namespace sim

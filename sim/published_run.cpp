@@ -202,6 +202,11 @@ void read_notes(RowReader& row, schedule::Plan& plan) {
     if (says("bf16 gradient reduction")) plan.precision.gradients = core::DataType::bf16;
     if (says("reduction after backward") || says("all-reduce after backward") || says("no overlap of gradient sync")) plan.overlaps_gradient_reduction = false;
     if (says("bucketed overlap")) plan.overlaps_gradient_reduction = true;
+    // Alpa's option: gradients are scattered and the optimizer works on shards.
+    if (says("prefer_reduce_scatter") && plan.sharding == schedule::Sharding::none && plan.layout.data > 1) {
+        plan.sharding = schedule::Sharding::optimizer;
+        plan.shard_degree = plan.layout.data;
+    }
 }
 
 const core::CsvRow* find_cluster(const core::CsvTable& clusters, const std::string& id) {
@@ -309,6 +314,7 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
                   "correct one of the four");
 
     run.peak_is_of_process = row.optional_text("notes").find("nvidia-smi") != std::string::npos;
+    run.peak_is_of_first_node = run.peak_is_of_process && row.optional_text("notes").find("first/last stage") == std::string::npos;
     run.ranks_per_node = static_cast<int>(gpus);
     const std::optional<double> seconds = row.real("measured_step_s");
     if (!seconds || *seconds <= 0) row.error("measured_step_s", "measured_step_s is missing or zero", "give seconds of one optimizer step");
@@ -330,6 +336,17 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
         return std::nullopt;
     }
     return run;
+}
+
+core::Bytes published_peak(const PublishedRun& run, const schedule::Plan& plan, const Evaluation& evaluation) {
+    core::Bytes peak;
+    for (const ClassMemory& memory : evaluation.memory) {
+        bool is_read = !run.peak_is_of_first_node;
+        for (int rank = 0; !is_read && rank < std::min(run.ranks_per_node, plan.layout.ranks()); ++rank)
+            is_read = schedule::coordinates_of(plan.layout, rank).pipeline == memory.pipeline;
+        if (is_read) peak = std::max(peak, run.peak_is_of_process ? memory.process : memory.reserved);
+    }
+    return peak;
 }
 
 }  // namespace sim

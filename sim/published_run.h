@@ -9,6 +9,7 @@
 #include "core/diagnostics.h"
 #include "core/value.h"
 #include "schedule/plan.h"
+#include "sim/evaluate.h"
 
 namespace sim {
 
@@ -18,6 +19,8 @@ struct PublishedRun {
     core::Value cluster;  // a [cluster] table
     std::string transport;  // of the network as the source used it: EFA cards also carry TCP
     bool peak_is_of_process = false;  // read from nvidia-smi: context and communicators included; else the allocator's own count
+    // nvidia-smi shows one node. Where the source does not say which, it is the first: the node that a launcher runs on.
+    bool peak_is_of_first_node = false;
     int ranks_per_node = 0;
     schedule::Plan plan;
     std::int64_t global_batch = 0;
@@ -34,5 +37,8 @@ const std::vector<std::string>& cluster_columns();
 // A model or precision that exists in the vocabulary but that the simulator does not know: `unsupported` says which.
 std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::CsvRow& row, const core::CsvTable& clusters, core::Diagnostics& diagnostics,
                                      std::string& unsupported);
+
+// The figure that the source printed, as predicted: what the allocator has reserved or what the process holds, on the ranks it was read from.
+core::Bytes published_peak(const PublishedRun& run, const schedule::Plan& plan, const Evaluation& evaluation);
 
 }  // namespace sim

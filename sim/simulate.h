@@ -11,6 +11,7 @@
 #include "core/units.h"
 #include "schedule/program.h"
 #include "schedule/timeline.h"
+#include "sim/memory_sweep.h"
 
 namespace sim {
 
@@ -28,6 +29,7 @@ struct SimulateOptions {
     bool keeps_spans = true;             // else Timeline::spans is empty (makespan and peaks only)
     bool keeps_memory_samples = true;    // else only peaks
     bool tracks_memory = true;
+    const std::vector<ExtraMemory>* extra_memory = nullptr;  // by class: held beside the Program's buffers
     bool blocks_on_transfers = false;    // a send occupies the compute stream until it ends
     // Communications that share links while they run (sim/contention.h, found for the same folding); their durations are then how long they take alone. Null: none do.
     const Contention* contention = nullptr;
@@ -36,6 +38,7 @@ struct SimulateOptions {
 struct Simulation {
     schedule::Timeline timeline;
     schedule::MemoryTimeline memory;
+    std::vector<MemoryPeak> memory_peak;  // per performer
     // When the instruction began to move data, in the order of Timeline::spans: receives (the sender started) and collectives (the last member came); else its
     // start.
     std::vector<std::vector<core::Seconds>> active_from;

@@ -14,7 +14,11 @@ void record(const Performer& performer, const schedule::RankProgram& list, core:
     simulation.timeline.class_of.push_back(performer.class_index);
     simulation.timeline.rank.push_back(performer.rank);
     simulation.instructions += list.instructions.size();
-    if (options.tracks_memory) sweep_memory(list, spans, options.keeps_memory_samples, simulation.memory);
+    if (options.tracks_memory) {
+        static const ExtraMemory none;
+        const ExtraMemory& extra = options.extra_memory ? (*options.extra_memory)[static_cast<std::size_t>(performer.class_index)] : none;
+        simulation.memory_peak.push_back(sweep_memory(list, extra, spans, options.keeps_memory_samples, simulation.memory));
+    }
     if (!options.keeps_spans) return;
     simulation.timeline.spans.push_back(std::move(spans));
     simulation.active_from.push_back(std::move(active_from));

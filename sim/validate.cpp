@@ -32,15 +32,6 @@ void refuse(ScoredRow& row, PredictionStatus status, std::string reason) {
     row.reason = std::move(reason);
 }
 
-// What a source would have read for a rank: its allocator's own count, or nvidia-smi, which also sees the context, communicators and what the allocator holds
-// without using it. A caching allocator gives that last part back before it fails, so a reading beyond the device is trimmed by it, and by no more: what is in use
-// stays, and a plan predicted not to fit shows.
-core::Bytes published_peak(const ClassMemory& memory, bool is_of_process, double slack, core::Bytes available) {
-    const core::Bytes in_use = memory.peak - memory.overhead;
-    if (!is_of_process) return in_use;
-    return memory.peak <= available ? memory.peak : std::max(available, memory.peak - in_use * slack);
-}
-
 // Everything that can go wrong with one row is a status of the row: the other rows are predicted all the same.
 void predict(const PublishedRun& run, const CostConstants& constants, ScoredRow& row) {
     core::Diagnostics diagnostics;
@@ -66,10 +57,7 @@ void predict(const PublishedRun& run, const CostConstants& constants, ScoredRow&
     const std::optional<Evaluation> evaluation = evaluate(*graph, *cluster, plan, plan_diagnostics, options);
     if (!evaluation) return refuse(row, PredictionStatus::unsupported, first_error(plan_diagnostics));
     row.predicted = evaluation->step_time;
-    const double slack = cluster->instance.device.fragmentation;
-    core::Bytes peak;
-    for (const ClassMemory& memory : evaluation->memory) peak = std::max(peak, published_peak(memory, run.peak_is_of_process, slack, evaluation->available_memory));
-    row.predicted_peak = peak;
+    row.predicted_peak = published_peak(run, plan, *evaluation);
 }
 
 // Rows of a sweep with equal plans are repeats of one measurement.

@@ -8,8 +8,9 @@ namespace schedule {
 
 using model::OperatorKind;
 
-StageLiveness::StageLiveness(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan, bool is_forward_only)
-    : graph_(graph), stage_(stage), plan_(plan), context_(plan.cost_context()), is_forward_only_(is_forward_only) {
+StageLiveness::StageLiveness(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan, bool is_forward_only,
+                             const model::WorkspaceRules* workspace)
+    : graph_(graph), stage_(stage), plan_(plan), context_(plan.cost_context()), is_forward_only_(is_forward_only), workspace_(workspace) {
     const std::size_t tensors = graph.tensors.size();
     storage_.resize(tensors);
     last_use_.assign(tensors, -1);
@@ -54,6 +55,13 @@ double StageLiveness::bytes(Index tensor) const {
 void StageLiveness::take(double bytes) {
     held_ += bytes;
     peak_ = std::max(peak_, held_);
+}
+
+void StageLiveness::touch(Index i, model::Phase phase) {
+    if (!workspace_) return;
+    const double held = model::kernel_workspace(graph_, model::OperatorId(i), phase, context_, *workspace_).value;
+    take(held);
+    drop(held);
 }
 
 void StageLiveness::hold(Index tensor) {
@@ -107,6 +115,7 @@ void StageLiveness::run_forward(model::OperatorRange range, const std::vector<ch
         const double extra = info(i).extra;
         hold(output);
         take(extra);
+        touch(i, model::Phase::forward);
         drop(keeps_extras ? info(i).recomputable : extra);
         const auto free_if_dead = [&](Index tensor) {
             if (!kept[static_cast<std::size_t>(tensor)] && last_use_[static_cast<std::size_t>(tensor)] <= i) release(tensor);
@@ -133,6 +142,8 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
                 has_gradient_held_[static_cast<std::size_t>(input)] = 1;
                 take(bytes(input));
             }
+            touch(i, model::Phase::backward_input);
+            if (!is_split) touch(i, model::Phase::backward_weight);
             const bool is_view = !current.inputs.empty() && storage(current.inputs[0]) == static_cast<Index>(output);
             if (has_gradient_held_[output] && !is_view) {
                 has_gradient_held_[output] = 0;
@@ -243,7 +254,11 @@ ActivationFootprint StageLiveness::footprint() {
         if (context_.sequence_parallel)
             for (Index i = stage_.begin; i < stage_.end; ++i)
                 if (op(i).kind == OperatorKind::parallel_enter) gathered = std::max(gathered, bytes(op(i).output.index));
-        result.weight_transient = core::Bytes(gathered);
+        double own = 0;
+        if (workspace_)
+            for (Index i = stage_.begin; i < stage_.end; ++i)
+                own = std::max(own, model::kernel_workspace(graph_, model::OperatorId(i), model::Phase::backward_weight, context_, *workspace_).value);
+        result.weight_transient = core::Bytes(gathered + own);
     }
     return result;
 }

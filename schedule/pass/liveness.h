@@ -12,7 +12,7 @@ namespace schedule {
 
 class StageLiveness {
 public:
-    StageLiveness(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan, bool is_forward_only);
+    StageLiveness(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan, bool is_forward_only, const model::WorkspaceRules* workspace = nullptr);
     ActivationFootprint footprint();
 
 private:
@@ -36,6 +36,9 @@ private:
     void hold(Index tensor);
     void release(Index tensor);
 
+    // The kernels of operator i hold `phase`'s workspace for a moment.
+    void touch(Index i, model::Phase phase);
+
     void find_saved();
     void run_forward(model::OperatorRange range, const std::vector<char>& kept, bool keeps_extras);
     void run_backward(bool is_split);
@@ -46,6 +49,7 @@ private:
     const Plan& plan_;
     const model::CostContext context_;
     const bool is_forward_only_;
+    const model::WorkspaceRules* workspace_;  // null: kernels hold nothing of their own
 
     std::vector<model::OperatorRange> units_;
     std::vector<char> unit_is_recomputed_;

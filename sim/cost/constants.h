@@ -45,7 +45,7 @@ struct CostConstants {
     // AdaptDL: blocking reads for each parameter tensor and step.
     double tensor_adaptdl_us = 124;
     // GiB a process holds outside its allocator where every kernel is loaded at the start.
-    double eager_loading_gib = 1.5;
+    double eager_loading_gib = 1.8;
     // A hop of the broadcasts that return sharded parameters, owner by owner.
     double broadcast_hop_us = 7.9;
     double input_copy_gbs = 8;  // GB/s of a host that copies images from pageable memory, all ranks of a node together

@@ -107,10 +107,6 @@ FrameworkTraits megatron_of(const Says& says, const CostConstants& c) {
     traits.overlaps_input_gradients = says({"nemo", "vtrain", "megatron-core", "megatron core", "megatron-lm 2022", "2023", "2024", "2025", "megatron-lm v"});
     if (says({"deepspeed", "vtrain"})) {
         traits.name = "Megatron-DeepSpeed";
-        traits.flattened_bytes = 2;
-        traits.shard_gradient_bytes = 4;
-        // CUDA 10 and 11.0 to 11.6 load every kernel when they start (no lazy loading): 1 GiB and more above the context of today.
-        traits.process_memory = core::gibibytes(c.eager_loading_gib);
         traits.accumulation_bytes = 6;
         traits.dispatch = core::microseconds(says({"vtrain"}) ? c.dispatch_vtrain_us : c.dispatch_megatron_us);
         return traits;
@@ -160,8 +156,6 @@ FrameworkTraits pytorch_of(const Says& says, const CostConstants& c) {
         traits.name = "DeepSpeed";
         traits.gathers_by_tensor = true;
         traits.keeps_full_parameters = false;
-        traits.flattened_bytes = 2;
-        traits.shard_gradient_bytes = 4;
         // Its transformer kernels fuse what Megatron-LM's do (DeepSpeed, "fastest BERT training", 2020).
         if (says({"kernel", "fused"})) {
             traits.has_separate_bias = false;
@@ -181,6 +175,7 @@ FrameworkTraits pytorch_of(const Says& says, const CostConstants& c) {
     }
     if (says({"foundry", "composer"})) {
         traits.name = "llm-foundry";
+        traits.has_fused_loss = true;  // loss_fn: fused_crossentropy by default; runs at the edge of memory (50,368 logits a token) would not fit with another
         traits.keeps_full_parameters = false;
         traits.applies_dropout = false;
     }

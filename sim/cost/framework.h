@@ -62,9 +62,6 @@ struct FrameworkTraits {
     bool copies_inputs = false;                     // every step starts with a blocking copy of fp32 images from pageable host memory
     core::BytesPerSecond tcp_flow_rate;             // of one; zero = the instance's limit
     core::Seconds tcp_step;                         // a ring step; zero = the network's latency
-    // Memory held beside what the plan implies, per parameter of the rank: flattened copies of half-precision gradients, and an fp32 copy of those of the shard.
-    double flattened_bytes = 0, shard_gradient_bytes = 0;
-    core::Bytes process_memory;                     // of the process outside the allocator beyond context and communicators
     core::Seconds broadcast_step;                   // parameters come back by a broadcast from every owner, one after another: time a hop; zero = all-gather
     int vocabulary_multiple = 1;                    // the vocabulary is padded to a multiple of this times the tensor-parallel degree
 };
