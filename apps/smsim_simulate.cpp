@@ -10,6 +10,7 @@
 #include "schedule/explicit_order.h"
 #include "schedule/partition.h"
 #include "sim/evaluate.h"
+#include "sim/explain.h"
 #include "sim/report.h"
 #include "sim/scenario.h"
 #include "sim/trace.h"
@@ -19,12 +20,13 @@ namespace apps {
 namespace {
 
 const char* const help =
-    "Usage: smsim SCENARIO.toml [--set KEY=VALUE]... [--sweep KEY=A,B,C]... [--trace FILE] [--html FILE] [--csv FILE] [--json]\n"
+    "Usage: smsim SCENARIO.toml [--set KEY=VALUE]... [--sweep KEY=A,B,C]... [--explain] [--trace FILE] [--html FILE] [--csv FILE] [--json]\n"
     "\n"
     "Predicts one training step of a scenario: time, throughput, memory per rank, cost, and where the time goes.\n"
     "\n"
     "  --set KEY=VALUE      change a key of the scenario: plan.micro_batch=2, cluster.nodes=32, cluster.instance=p4de.24xlarge\n"
     "  --sweep KEY=A,B,C    one prediction for each value; several sweeps are combined\n"
+    "  --explain            time by kind of operator, communication by link (exposed or hidden), and how the step moves with every figure it rests on\n"
     "  --trace FILE         timeline as Chrome trace JSON, for ui.perfetto.dev (not with --sweep)\n"
     "  --html FILE          timeline as a page of its own (not with --sweep)\n"
     "  --csv FILE           the figures as a table, one line a prediction\n"
@@ -38,7 +40,7 @@ const char* const help =
 struct Options {
     std::string scenario, trace, html, csv;
     std::vector<std::string> set, sweep;
-    bool as_json = false, wants_help = false;
+    bool explains = false, as_json = false, wants_help = false;
 };
 
 std::optional<Options> parse(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
@@ -46,7 +48,7 @@ std::optional<Options> parse(const std::vector<std::string>& arguments, core::Di
     Options options;
     std::vector<std::string> scenarios;
     po::options_description description;
-    description.add_options()("help,h", po::bool_switch(&options.wants_help))("json", po::bool_switch(&options.as_json))(
+    description.add_options()("help,h", po::bool_switch(&options.wants_help))("json", po::bool_switch(&options.as_json))("explain", po::bool_switch(&options.explains))(
         "set", po::value(&options.set)->composing())("sweep", po::value(&options.sweep)->composing())("trace", po::value(&options.trace))(
         "html", po::value(&options.html))("csv", po::value(&options.csv))("scenario", po::value(&scenarios));
     po::positional_options_description positions;
@@ -68,8 +70,8 @@ std::optional<Options> parse(const std::vector<std::string>& arguments, core::Di
         return std::nullopt;
     }
     options.scenario = scenarios.front();
-    if (!options.sweep.empty() && (!options.trace.empty() || !options.html.empty())) {
-        diagnostics.error({}, options.trace.empty() ? "--html" : "--trace", "a sweep has no single timeline",
+    if (!options.sweep.empty() && (!options.trace.empty() || !options.html.empty() || options.explains)) {
+        diagnostics.error({}, !options.trace.empty() ? "--trace" : !options.html.empty() ? "--html" : "--explain", "a sweep has no single timeline",
                           "leave out --sweep, or use --set for the one point to draw");
         return std::nullopt;
     }
@@ -147,15 +149,20 @@ int predict(const core::Value& document, const Options& options, std::ostream& o
     std::string explanation;
     if (!search_order(*scenario, diagnostics, explanation)) return show(diagnostics, options.as_json, out, err);
     sim::EvaluateOptions evaluate_options;
-    evaluate_options.keeps_timeline = !options.trace.empty() || !options.html.empty();
+    evaluate_options.keeps_timeline = options.explains || !options.trace.empty() || !options.html.empty();
     std::optional<sim::Evaluation> evaluation = sim::evaluate(scenario->graph, scenario->cluster, plan, diagnostics, evaluate_options);
     if (!evaluation) return show(diagnostics, options.as_json, out, err);
     if (!explanation.empty()) evaluation->assumptions.push_back(explanation);
     if (!options.as_json) err << core::format(diagnostics);
 
     const std::string report = sim::text_report(*evaluation, scenario->graph, scenario->cluster, plan, scenario->question);
+    std::vector<sim::TraceMark> marks;
+    if (const auto& failure = evaluation->out_of_memory)
+        marks.push_back({failure->performer, schedule::Stream::compute, failure->time, "out of memory: " + core::format(failure->needed - failure->available) + " short"});
     if (!options.trace.empty())
-        core::write_file_atomically(options.trace, sim::chrome_trace(*evaluation->program, evaluation->timeline, evaluation->memory_timeline));
+        core::write_file_atomically(options.trace, sim::chrome_trace(*evaluation->program, evaluation->timeline, evaluation->memory_timeline, marks));
+    std::optional<sim::Explanation> why;
+    if (options.explains) why = sim::explain(*evaluation, scenario->graph, scenario->cluster, plan);
     if (!options.html.empty())
         core::write_file_atomically(options.html, sim::html_timeline(*evaluation->program, evaluation->timeline, evaluation->memory_timeline,
                                                                      scenario->question.empty() ? options.scenario : scenario->question, report));
@@ -165,6 +172,7 @@ int predict(const core::Value& document, const Options& options, std::ostream& o
         core::Value result = value;
         if (!scenario->question.empty()) result["question"] = scenario->question;
         result["plan"] = schedule::to_value(plan);
+        if (why) result["explanation"] = sim::to_value(*why);
         if (!diagnostics.entries().empty()) {
             core::Value lines = core::Value::array();
             for (const core::Diagnostic& entry : diagnostics.entries()) lines.append(entry.message);
@@ -173,6 +181,7 @@ int predict(const core::Value& document, const Options& options, std::ostream& o
         out << core::to_json(result) << '\n';
     } else {
         out << report;
+        if (why) out << '\n' << sim::text_of(*why);
     }
     return evaluation->fits ? good : no_plan;
 }

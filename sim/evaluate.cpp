@@ -14,6 +14,8 @@
 #include "sim/breakdown.h"
 #include "sim/contention.h"
 #include "sim/cost/device_memory.h"
+#include "sim/memory_report.h"
+#include "sim/overflow_place.h"
 #include "sim/pricing.h"
 #include "sim/shared_cores.h"
 #include "sim/simulate.h"
@@ -80,9 +82,21 @@ ClassMemory class_memory(const Task& task, const schedule::Program& program, int
     return memory;
 }
 
-OutOfMemory describe_overflow(const Task& task, const schedule::Program& program, const Simulation& simulation, std::size_t performer, const Overflow& overflow,
-                              core::Bytes outside) {
+OutOfMemory describe_overflow(const Task& task, const schedule::Program& program, const Simulation& simulation, std::size_t performer, Overflow overflow,
+                              core::Bytes outside, core::Bytes limit) {
     const std::int32_t class_index = simulation.timeline.class_of[performer];
+    std::int32_t op = -1;
+    if (overflow.instruction) {
+        const schedule::RankProgram& list = program.classes[static_cast<std::size_t>(class_index)];
+        const core::Bytes room = limit - (sum(overflow.held) - overflow.asked);
+        if (const auto place = place_in_forward_pass(program, task.graph, list, *overflow.instruction, room)) {
+            overflow.held[static_cast<std::size_t>(schedule::MemoryKind::activations)] += place->taken - overflow.asked;
+            overflow.asked = place->asked;
+            overflow.instruction = place->instruction;
+            overflow.time = simulation.timeline.spans[performer][place->instruction].start;
+            op = place->op;
+        }
+    }
     OutOfMemory failure;
     failure.pipeline = program.classes[static_cast<std::size_t>(class_index)].pipeline;
     failure.rank = simulation.timeline.rank[performer];
@@ -104,7 +118,9 @@ OutOfMemory describe_overflow(const Task& task, const schedule::Program& program
     failure.stream = schedule::name_of(instruction.stream);
     failure.stage = instruction.stage;
     failure.micro_batch = instruction.micro_batch;
-    if (instruction.operators.size() > 0) {
+    if (op >= 0) {
+        failure.operators = task.graph.operators[static_cast<std::size_t>(op)].name;
+    } else if (instruction.operators.size() > 0) {
         const auto name = [&](std::int32_t i) { return task.graph.operators[static_cast<std::size_t>(i)].name; };
         failure.operators = name(instruction.operators.begin);
         if (instruction.operators.size() > 1) failure.operators += " ... " + name(instruction.operators.end - 1);
@@ -124,7 +140,7 @@ std::optional<OutOfMemory> find_overflow(const Task& task, const schedule::Progr
         const double slack = task.cluster.instance.device.fragmentation;
         const core::Bytes limit = (task.available - outside + simulation.memory_peak[p].persistent * slack) / (1 + slack);
         const std::optional<Overflow> overflow = first_overflow(program.classes[c], extra ? (*extra)[c] : none, simulation.timeline.spans[p], limit);
-        if (overflow && (!earliest || overflow->time < earliest->time)) earliest = describe_overflow(task, program, simulation, p, *overflow, outside);
+        if (overflow && (!earliest || overflow->time < earliest->time)) earliest = describe_overflow(task, program, simulation, p, *overflow, outside, limit);
     }
     return earliest;
 }
@@ -402,9 +418,12 @@ core::Value to_value(const Evaluation& evaluation, const model::ModelGraph& grap
         row["activations_gib"] = core::to_gibibytes(part.activations);
         row["workspace_gib"] = core::to_gibibytes(part.workspace);
         row["overhead_gib"] = core::to_gibibytes(part.overhead);
+        row["reserved_gib"] = core::to_gibibytes(part.reserved);
+        row["process_gib"] = core::to_gibibytes(part.process);
         memory.append(std::move(row));
     }
     value["memory"] = std::move(memory);
+    value["out_of_memory"] = evaluation.out_of_memory ? to_value(*evaluation.out_of_memory) : core::Value();
     core::Value breakdown = core::Value::table();
     for (const BreakdownPart& part : breakdown_parts()) breakdown[part.name] = (evaluation.breakdown.*part.part).value;
     value["breakdown_s"] = std::move(breakdown);

@@ -9,6 +9,7 @@
 #include "core/document.h"
 #include "schedule/explicit_order.h"
 #include "sim/breakdown.h"
+#include "sim/memory_report.h"
 
 namespace sim {
 
@@ -85,7 +86,7 @@ std::string breakdown_bars(const Evaluation& evaluation) {
     std::string text = "Where the step of the critical rank goes\n";
     for (const BreakdownPart& part : breakdown_parts()) {
         const core::Seconds time = evaluation.breakdown.*part.part;
-        if (time.value <= 0) continue;
+        if (time <= evaluation.step_time * 1e-9) continue;  // nothing, or rounding
         const double share = time / evaluation.step_time;
         const auto bar = static_cast<std::size_t>(std::lround(share * widest));
         text += fmt::format("  {:<16} {:>9}  {:>5.1f} %  {}\n", part.name, core::format(time), share * 100, std::string(bar, '#'));
@@ -155,6 +156,7 @@ std::string text_report(const Evaluation& evaluation, const model::ModelGraph& g
         for (const std::string& line : evaluation.assumptions) text += "  - " + line + "\n";
     }
     if (!evaluation.fits) text += "\nDoes not fit: " + evaluation.tightest + "\n";
+    if (evaluation.out_of_memory) text += text_of(*evaluation.out_of_memory);
     return text;
 }
 

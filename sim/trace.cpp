@@ -64,7 +64,8 @@ std::string label(const schedule::Program& program, const Instruction& instructi
     return text;
 }
 
-std::string chrome_trace(const schedule::Program& program, const schedule::Timeline& timeline, const schedule::MemoryTimeline& memory) {
+std::string chrome_trace(const schedule::Program& program, const schedule::Timeline& timeline, const schedule::MemoryTimeline& memory,
+                         const std::vector<TraceMark>& marks) {
     core::require(timeline.spans.size() == timeline.class_of.size(), "a trace needs the spans of every performer");
     std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
     auto out = std::back_inserter(text);
@@ -95,6 +96,9 @@ std::string chrome_trace(const schedule::Program& program, const schedule::Timel
             text += "}}";
         }
     }
+    for (const TraceMark& mark : marks)
+        fmt::format_to(out, ",\n{{\"ph\":\"i\",\"s\":\"p\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"name\":\"{}\"}}", mark.performer, static_cast<int>(mark.stream),
+                       mark.time.value * microseconds, mark.text);
     text += "\n]}\n";
     return text;
 }

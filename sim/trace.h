@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "schedule/program.h"
 #include "schedule/timeline.h"
@@ -10,7 +11,15 @@ namespace sim {
 
 // Trace Event Format (chrome://tracing, ui.perfetto.dev): one process a performer, one thread a stream, complete events in microseconds, counters for memory by
 // kind. Works for simulated and executed timelines alike.
-std::string chrome_trace(const schedule::Program& program, const schedule::Timeline& timeline, const schedule::MemoryTimeline& memory);
+// `marks` are instants on a performer's lane: where memory runs out.
+struct TraceMark {
+    std::size_t performer = 0;
+    schedule::Stream stream = schedule::Stream::compute;
+    core::Seconds time;
+    std::string text;
+};
+std::string chrome_trace(const schedule::Program& program, const schedule::Timeline& timeline, const schedule::MemoryTimeline& memory,
+                         const std::vector<TraceMark>& marks = {});
 
 // One page without any other file: the same lanes to zoom and hover, memory below, the report as text.
 std::string html_timeline(const schedule::Program& program, const schedule::Timeline& timeline, const schedule::MemoryTimeline& memory,

@@ -1,0 +1,1 @@
+smsim scenarios/llama2_7b_p4d.toml --explain | grep -oE '^(Explanation: rank 0|Device time by kind of operator|Communication by stream and link|What it rests on|Profile$|Cost model$|  (linear|attention) )|data: .*'

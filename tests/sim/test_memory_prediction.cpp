@@ -1,0 +1,167 @@
+// Memory as the simulator predicts it: how it moves with the plan, where a plan fails, and what an explanation adds up to.
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "cluster/load.h"
+#include "model/load.h"
+#include "schedule/memory.h"
+#include "schedule/plan_file.h"
+#include "sim/cost/device_memory.h"
+#include "sim/evaluate.h"
+#include "sim/explain.h"
+
+namespace {
+
+model::ModelGraph gpt(int layers, int sequence) {
+    core::Diagnostics diagnostics;
+    core::Value table;
+    table["family"] = "gpt";
+    table["name"] = "gpt";
+    table["layers"] = layers;
+    table["hidden"] = 512;
+    table["heads"] = 8;
+    table["vocabulary"] = 8192;
+    table["sequence_length"] = sequence;
+    auto graph = model::load_model(table, {}, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(graph);
+    return *graph;
+}
+
+cluster::Cluster p4d(int nodes) {
+    core::Diagnostics diagnostics;
+    core::Value table;
+    table["instance"] = "p4d.24xlarge";
+    table["nodes"] = nodes;
+    auto cluster = cluster::load_cluster(table, diagnostics);
+    REQUIRE(cluster);
+    return *cluster;
+}
+
+sim::Evaluation memory_of(const model::ModelGraph& graph, const schedule::Plan& plan, const cluster::Cluster& cluster) {
+    core::Diagnostics diagnostics;
+    const auto evaluation = sim::evaluate(graph, cluster, plan, diagnostics, {.memory_only = true});
+    INFO(core::format(diagnostics));
+    REQUIRE(evaluation);
+    return *evaluation;
+}
+
+schedule::Plan plan_of(int data, int micro_batch) {
+    schedule::Plan plan;
+    plan.layout.data = data;
+    plan.micro_batch = micro_batch;
+    return plan;
+}
+
+}  // namespace
+
+TEST_CASE("memory grows with the micro-batch, the sequence and the layers, whatever is recomputed or sharded") {
+    const cluster::Cluster cluster = p4d(1);
+    for (const schedule::Recompute recompute : {schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full})
+        for (const schedule::Sharding sharding : {schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::parameters})
+            for (const char* framework : {"", "Megatron-LM", "PyTorch FSDP", "DeepSpeed"}) {
+                INFO(schedule::name_of(recompute) << ", " << schedule::name_of(sharding) << ", " << framework);
+                const auto peak = [&](int layers, int sequence, int micro_batch) {
+                    schedule::Plan plan = plan_of(8, micro_batch);
+                    plan.recompute = recompute;
+                    plan.sharding = sharding;
+                    plan.framework = framework;
+                    return memory_of(gpt(layers, sequence), plan, cluster).peak_memory;
+                };
+                const core::Bytes base = peak(4, 512, 4);
+                CHECK(peak(4, 512, 8) > base);
+                CHECK(peak(4, 1024, 4) > base);
+                CHECK(peak(8, 512, 4) > base);
+            }
+}
+
+TEST_CASE("a shard degree divides the state that it shards, and recomputation never saves more") {
+    const model::ModelGraph graph = gpt(4, 512);
+    const model::OperatorRange all{0, static_cast<std::int32_t>(graph.operators.size())};
+    const schedule::StateFootprint whole = schedule::state_footprint(graph, all, plan_of(8, 1));
+    for (const int degree : {2, 4, 8}) {
+        schedule::Plan plan = plan_of(8, 1);
+        plan.shard_degree = degree;
+        plan.sharding = schedule::Sharding::optimizer;
+        CHECK(schedule::state_footprint(graph, all, plan).optimizer.value == Approx(whole.optimizer.value / degree));
+        CHECK(schedule::state_footprint(graph, all, plan).gradients == whole.gradients);
+        plan.sharding = schedule::Sharding::parameters;
+        CHECK(schedule::state_footprint(graph, all, plan).parameters.value == Approx(whole.parameters.value / degree));
+        CHECK(schedule::state_footprint(graph, all, plan).gradients.value == Approx(whole.gradients.value / degree));
+    }
+    for (const auto attention : {model::AttentionImplementation::unfused, model::AttentionImplementation::flash}) {
+        core::Bytes saved[3];
+        for (const schedule::Recompute recompute : {schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full}) {
+            schedule::Plan plan = plan_of(1, 4);
+            plan.attention = attention;
+            plan.recompute = recompute;
+            saved[static_cast<int>(recompute)] = schedule::activation_footprint(graph, all, plan).saved;
+        }
+        CHECK(saved[1] <= saved[0]);
+        CHECK(saved[2] <= saved[1]);
+    }
+}
+
+TEST_CASE("kernels' workspace only adds to transients") {
+    const model::ModelGraph graph = gpt(2, 512);
+    const model::OperatorRange all{0, static_cast<std::int32_t>(graph.operators.size())};
+    const schedule::Plan plan = plan_of(1, 2);
+    const schedule::ActivationFootprint bare = schedule::activation_footprint(graph, all, plan), with = schedule::activation_footprint(graph, all, plan, model::WorkspaceRules{});
+    CHECK(with.saved == bare.saved);
+    CHECK(with.forward_transient >= bare.forward_transient);
+    CHECK(with.backward_transient >= bare.backward_transient);
+    // The loss: an fp32 copy of 2 x 512 x 8192 logits beside what is saved.
+    CHECK(with.backward_transient.value >= 4.0 * 2 * 512 * 8192);
+}
+
+TEST_CASE("a communicator's buffers follow its channels") {
+    const cluster::Cluster cluster = p4d(2);
+    CHECK(sim::communicator_memory(cluster, {0}).value == 0);
+    // Inside the node: twelve NVLinks, two channels each, three connections of 9.2 MiB: 662 MiB, at most what the profile states.
+    CHECK(sim::communicator_memory(cluster, {0, 1, 2, 3, 4, 5, 6, 7}) == cluster.instance.device.further_communicator_memory);
+    // One rank a node: half a network card, at least one: two channels of four connections.
+    CHECK(core::to_gibibytes(sim::communicator_memory(cluster, {0, 8})) * 1024 == Approx(2 * 4 * 9.2));
+}
+
+TEST_CASE("a plan that does not fit fails where its activations have used up the room") {
+    const model::ModelGraph graph = gpt(16, 2048);
+    const cluster::Cluster cluster = p4d(1);
+    schedule::Plan plan = plan_of(8, 1);
+    while (memory_of(graph, plan, cluster).fits) plan.micro_batch *= 2;
+    const sim::Evaluation evaluation = memory_of(graph, plan, cluster);
+    REQUIRE(evaluation.out_of_memory.has_value());
+    const sim::OutOfMemory& failure = *evaluation.out_of_memory;
+    CHECK(failure.needed > failure.available);
+    CHECK(failure.needed - failure.available <= failure.asked * 1.05);  // the allocation before it still fitted
+    CHECK(failure.needed <= evaluation.peak_memory);
+    CHECK(failure.micro_batch == 0);
+    CHECK_FALSE(failure.operators.empty());
+    CHECK(sim::sum(failure.held).value == Approx(failure.needed.value));
+}
+
+TEST_CASE("an explanation accounts for the compute of the critical rank and finds what the step rests on") {
+    const model::ModelGraph graph = gpt(8, 512);
+    const cluster::Cluster cluster = p4d(1);
+    schedule::Plan plan = plan_of(8, 8);
+    plan.sharding = schedule::Sharding::parameters;
+    core::Diagnostics diagnostics;
+    const auto evaluation = sim::evaluate(graph, cluster, plan, diagnostics, {.keeps_timeline = true});
+    REQUIRE(evaluation);
+    const sim::Explanation explanation = sim::explain(*evaluation, graph, cluster, plan);
+    core::Seconds device;
+    for (const sim::OperatorTime& time : explanation.operators) device += time.sum();
+    CHECK(device.value > 0);
+    CHECK(device <= explanation.compute_busy * (1 + 1e-9));
+    for (const sim::CommunicationShare& time : explanation.communications) {
+        CHECK(time.exposed.value >= -1e-12);
+        CHECK(time.exposed <= time.busy * (1 + 1e-9));
+        CHECK(time.links == "inside a node");
+    }
+    REQUIRE_FALSE(explanation.constants.empty());
+    REQUIRE_FALSE(explanation.figures.empty());
+    CHECK(explanation.constants.size() == sim::named_constants().size());
+    for (std::size_t i = 1; i < explanation.figures.size(); ++i)
+        CHECK(std::abs(explanation.figures[i].step_change) <= std::abs(explanation.figures[i - 1].step_change));
+    for (const sim::Influence& figure : explanation.figures)  // a faster device never takes longer
+        if (figure.name == "device.precision.bf16" || figure.name == "device.memory_bandwidth") CHECK(figure.step_change <= 0);
+}
