@@ -9,6 +9,8 @@ namespace planner {
 
 namespace {
 constexpr double infinite = std::numeric_limits<double>::infinity();
+// Fronts kept along a play: after each 24th of the actions.
+constexpr std::size_t fronts = 24;
 }
 
 OrderEvaluator::OrderEvaluator(const OrderProblem& problem) : problem_(problem), letters_(3 * problem.chunks) {
@@ -32,13 +34,14 @@ OrderEvaluator::OrderEvaluator(const OrderProblem& problem) : problem_(problem),
             fact(cost.backward_input, s + 1, 1, cost.memory_backward_input);
             fact(cost.backward_weight, -1, 2, cost.memory_backward_weight);
         }
-    ends_.resize(2 * static_cast<std::size_t>(stages) * m);
-    made_.resize(2 * static_cast<std::size_t>(stages));
-    rank_end_.resize(p);
-    first_start_.resize(p);
+    Paths empty;
+    empty.ends.resize(2 * static_cast<std::size_t>(stages) * m);
+    empty.kept.resize(fronts);
+    paths_.assign(problem.objective == OrderObjective::span ? p : 1, empty);
+    tried_ = paths_;
+    played_at_.resize(p * static_cast<std::size_t>(problem.word_length()));
+    tried_at_ = played_at_;
     release_.assign(p, 0);
-    head_.resize(p);
-    count_.resize(static_cast<std::size_t>(letters_) * p);
     word_counts_.resize(static_cast<std::size_t>(letters_));
     reach_.resize(p * p);
     walk_.resize((p + 1) * p);
@@ -59,58 +62,130 @@ bool OrderEvaluator::is_allowed(const Word& word, int rank) {
     return true;
 }
 
-// Longest paths. source < 0: from time 0 (first actions not before their release); else from the start of that rank's first action alone, what it does not
-// reach at minus infinity.
-bool OrderEvaluator::relax(const Order& order, int source) {
-    const int p = problem_.ranks, m = problem_.micro_batches, length = problem_.word_length();
-    for (int r = 0; r < p; ++r) {
-        rank_end_[static_cast<std::size_t>(r)] = source < 0 ? release_[static_cast<std::size_t>(r)] : r == source ? 0 : -infinite;
-        head_[static_cast<std::size_t>(r)] = 0;
-    }
-    std::fill(count_.begin(), count_.end(), 0);
-    std::fill(made_.begin(), made_.end(), 0);
-    int done = 0;
-    const int total = p * length;
-    while (done < total) {
-        const int before = done;
-        for (int r = 0; r < p; ++r) {
-            const std::uint8_t* word = order[static_cast<std::size_t>(r)].data();
-            std::int32_t* counts = &count_[static_cast<std::size_t>(r * letters_)];
-            const LetterFacts* facts = &facts_[static_cast<std::size_t>(r * letters_)];
-            double time = rank_end_[static_cast<std::size_t>(r)];
-            int head = head_[static_cast<std::size_t>(r)];
-            for (; head < length; ++head) {
-                const LetterFacts& fact = facts[word[head]];
-                const int k = counts[word[head]];
-                if (fact.needs >= 0) {
-                    if (made_[static_cast<std::size_t>(fact.needs)] <= k) break;
-                    time = std::max(time, ends_[static_cast<std::size_t>(fact.needs * m + k)] + fact.delay);
-                }
-                if (head == 0) first_start_[static_cast<std::size_t>(r)] = time;
-                time += fact.duration;
-                if (fact.makes >= 0) {
-                    ends_[static_cast<std::size_t>(fact.makes * m + k)] = time;
-                    made_[static_cast<std::size_t>(fact.makes)] = k + 1;
-                }
-                ++counts[word[head]];
+// source < 0: everything may start at time 0, first actions not before their release; else only that rank's first action does, and what it does not reach is at
+// minus infinity.
+OrderEvaluator::Front OrderEvaluator::start_of(int source) const {
+    const auto p = static_cast<std::size_t>(problem_.ranks);
+    Front front;
+    front.done = 0;
+    front.head.assign(p, 0);
+    front.count.assign(static_cast<std::size_t>(letters_) * p, 0);
+    front.made.assign(2 * p * static_cast<std::size_t>(problem_.chunks), 0);
+    front.first_start.assign(p, 0);
+    for (std::size_t r = 0; r < p; ++r) front.rank_end.push_back(source < 0 ? release_[r] : static_cast<int>(r) == source ? 0 : -infinite);
+    return front;
+}
+
+bool OrderEvaluator::play(const Order& order, Front from, Paths& paths, std::vector<std::int32_t>& played_at, const Paths* known,
+                          const std::vector<Change>& changes) const {
+    const int p = problem_.ranks, m = problem_.micro_batches, length = problem_.word_length(), total = p * length;
+    Front& front = paths.last;
+    front = std::move(from);
+    double* const ends = paths.ends.data();
+    std::size_t next_kept = 0;
+    auto threshold = [&](std::size_t i) { return static_cast<std::int32_t>(static_cast<std::size_t>(total) * (i + 1) / (fronts + 1)); };
+    while (next_kept < fronts && threshold(next_kept) <= front.done) ++next_kept;
+    for (std::size_t i = next_kept; i < fronts; ++i) paths.kept[i].done = -1;
+    int idle_ranks = 0;
+    while (front.done < total) {
+        const int r = front.next_rank;
+        front.next_rank = r + 1 < p ? r + 1 : 0;
+        const std::uint8_t* word = order[static_cast<std::size_t>(r)].data();
+        std::int32_t* counts = &front.count[static_cast<std::size_t>(r * letters_)];
+        std::int32_t* at = &played_at[static_cast<std::size_t>(r * length)];
+        const LetterFacts* facts = &facts_[static_cast<std::size_t>(r * letters_)];
+        double time = front.rank_end[static_cast<std::size_t>(r)];
+        const int begin = front.head[static_cast<std::size_t>(r)];
+        int head = begin;
+        for (; head < length; ++head) {
+            const LetterFacts& fact = facts[word[head]];
+            const int k = counts[word[head]];
+            if (fact.needs >= 0) {
+                if (front.made[static_cast<std::size_t>(fact.needs)] <= k) break;
+                time = std::max(time, ends[fact.needs * m + k] + fact.delay);
             }
-            done += head - head_[static_cast<std::size_t>(r)];
-            head_[static_cast<std::size_t>(r)] = head;
-            rank_end_[static_cast<std::size_t>(r)] = time;
+            if (head == 0) front.first_start[static_cast<std::size_t>(r)] = time;
+            time += fact.duration;
+            if (fact.makes >= 0) {
+                ends[fact.makes * m + k] = time;
+                front.made[static_cast<std::size_t>(fact.makes)] = k + 1;
+            }
+            at[head] = front.done + head - begin;
+            ++counts[word[head]];
         }
-        if (done == before) return false;
+        idle_ranks = head > begin ? 0 : idle_ranks + 1;
+        if (idle_ranks >= p) return false;
+        front.done += head - begin;
+        front.head[static_cast<std::size_t>(r)] = head;
+        front.rank_end[static_cast<std::size_t>(r)] = time;
+        if (next_kept >= fronts || front.done < threshold(next_kept)) continue;
+        while (next_kept < fronts && threshold(next_kept) <= front.done) ++next_kept;
+        Front& kept = paths.kept[next_kept - 1];
+        kept = front;
+        if (!known) continue;
+        const Front& other = known->kept[next_kept - 1];
+        const bool is_behind_changes =
+            std::all_of(changes.begin(), changes.end(), [&](const Change& change) { return front.head[static_cast<std::size_t>(change.rank)] > change.last; });
+        const bool is_same = is_behind_changes && other.done == front.done && other.next_rank == front.next_rank && other.head == front.head && other.rank_end == front.rank_end &&
+                             other.first_start == front.first_start && other.count == front.count && paths.ends == known->ends;
+        if (!is_same) continue;
+        paths.shared_from = next_kept;
+        front = known->last;
+        return true;
     }
     return true;
 }
 
+double OrderEvaluator::objective_of(const std::vector<Paths>& paths) {
+    if (problem_.objective == OrderObjective::span) return span_of(paths);
+    const std::vector<double>& rank_end = paths.front().last.rank_end;
+    mean_ = 0;
+    for (const double end : rank_end) mean_ += end / static_cast<double>(rank_end.size());
+    return *std::max_element(rank_end.begin(), rank_end.end());
+}
+
+double OrderEvaluator::evaluate(const Order& order) {
+    for (std::size_t i = 0; i < paths_.size(); ++i)
+        if (!play(order, start_of(problem_.objective == OrderObjective::span ? static_cast<int>(i) : -1), paths_[i], played_at_, nullptr, {})) return infinite;
+    return objective_of(paths_);
+}
+
+double OrderEvaluator::try_change(const Order& order, const std::vector<Change>& changes) {
+    std::int32_t before = std::numeric_limits<std::int32_t>::max();
+    for (const Change& change : changes) before = std::min(before, played_at_[static_cast<std::size_t>(change.rank * problem_.word_length() + change.first)]);
+    tried_at_ = played_at_;
+    for (std::size_t i = 0; i < paths_.size(); ++i) {
+        const Paths& known = paths_[i];
+        Paths& tried = tried_[i];
+        tried.ends = known.ends;
+        tried.shared_before = 0;
+        tried.shared_from = fronts;
+        const Front* from = nullptr;
+        for (std::size_t f = 0; f < fronts; ++f) {
+            if (known.kept[f].done < 0 || known.kept[f].done > before) continue;
+            from = &known.kept[f];
+            tried.shared_before = f + 1;
+        }
+        const int source = problem_.objective == OrderObjective::span ? static_cast<int>(i) : -1;
+        if (!play(order, from ? *from : start_of(source), tried, tried_at_, &known, changes)) return infinite;
+    }
+    return objective_of(tried_);
+}
+
+void OrderEvaluator::keep() {
+    for (std::size_t i = 0; i < paths_.size(); ++i)
+        for (std::size_t f = 0; f < fronts; ++f)
+            if (f < tried_[i].shared_before || f >= tried_[i].shared_from) std::swap(tried_[i].kept[f], paths_[i].kept[f]);
+    std::swap(paths_, tried_);
+    std::swap(played_at_, tried_at_);
+}
+
 // Ranks may start late, so the smallest L with a timetable in which every rank's last end is within L of its first start is the greatest mean of a cycle of
 // longest paths "first start on i to last end on j" (each closed by going back L): Karp's theorem on the p x p matrix of those paths.
-double OrderEvaluator::span(const Order& order) {
+double OrderEvaluator::span_of(const std::vector<Paths>& paths) {
     const auto p = static_cast<std::size_t>(problem_.ranks);
-    for (std::size_t source = 0; source < p; ++source) {
-        if (!relax(order, static_cast<int>(source))) return infinite;
-        std::copy(rank_end_.begin(), rank_end_.end(), reach_.begin() + static_cast<std::ptrdiff_t>(source * p));
-    }
+    for (std::size_t source = 0; source < p; ++source)
+        std::copy(paths[source].last.rank_end.begin(), paths[source].last.rank_end.end(), reach_.begin() + static_cast<std::ptrdiff_t>(source * p));
     double best = -infinite;
     mean_ = 0;
     for (std::size_t i = 0; i < p; ++i) {
@@ -134,25 +209,18 @@ double OrderEvaluator::span(const Order& order) {
     return best;
 }
 
-double OrderEvaluator::evaluate(const Order& order) {
-    if (problem_.objective == OrderObjective::span) return span(order);
-    if (!relax(order, -1)) return infinite;
-    mean_ = 0;
-    for (const double end : rank_end_) mean_ += end / static_cast<double>(rank_end_.size());
-    return *std::max_element(rank_end_.begin(), rank_end_.end());
-}
-
 std::vector<core::Seconds> OrderEvaluator::releases(const Order& order, double objective) {
     const auto p = static_cast<std::size_t>(problem_.ranks);
     std::fill(release_.begin(), release_.end(), 0.0);
     if (problem_.objective == OrderObjective::span) {
         const double slack = 1e-9 * objective;
         for (std::size_t round = 0; round <= p + 1; ++round) {
-            if (!relax(order, -1)) break;
+            if (!play(order, start_of(-1), tried_.front(), tried_at_, nullptr, {})) break;
+            const Front& front = tried_.front().last;
             bool has_moved = false;
             for (std::size_t r = 0; r < p; ++r) {
-                if (rank_end_[r] - first_start_[r] <= objective + slack) continue;
-                release_[r] = rank_end_[r] - objective;
+                if (front.rank_end[r] - front.first_start[r] <= objective + slack) continue;
+                release_[r] = front.rank_end[r] - objective;
                 has_moved = true;
             }
             if (!has_moved) break;

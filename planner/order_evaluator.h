@@ -41,9 +41,16 @@ class OrderEvaluator {
 public:
     explicit OrderEvaluator(const OrderProblem& problem);
 
-    // Infinite when the order deadlocks.
+    // Infinite when the order deadlocks. The order is the one that changes are tried against.
     double evaluate(const Order& order);
-    // Of the order evaluated last: mean over ranks of what `evaluate` takes the greatest of. Tells apart orders of equal length for a search.
+    // The same for an order that differs from that one only within the given places: longest paths are followed from the first of them on, and no further than they
+    // differ. `keep` makes the order tried last the one that changes are tried against.
+    struct Change {
+        int rank = 0, first = 0, last = 0;  // positions between which letters differ
+    };
+    double try_change(const Order& order, const std::vector<Change>& changes);
+    void keep();
+    // Of the order evaluated or tried last: mean over ranks of what its objective is the greatest of. Tells apart orders of equal length for a search.
     double mean() const { return mean_; }
     // The word keeps F before I before W of each micro-batch and the memory limit.
     bool is_allowed(const Word& word, int rank);
@@ -54,8 +61,26 @@ public:
     const OrderProblem& problem() const { return problem_; }
 
 private:
-    bool relax(const Order& order, int source);
-    double span(const Order& order);
+    // How far the lists have been played, and the time of each rank.
+    struct Front {
+        std::int32_t done = -1, next_rank = 0;  // -1 = not reached
+        std::vector<std::int32_t> head, count, made;
+        std::vector<double> rank_end, first_start;
+    };
+    // Longest paths from one source, with fronts kept on the way.
+    struct Paths {
+        std::vector<double> ends;  // [pass * m + k]
+        Front last;
+        std::vector<Front> kept;
+        // Of a tried order: the kept fronts before and from these are those of the order it was tried against.
+        std::size_t shared_before = 0, shared_from = 0;
+    };
+
+    Front start_of(int source) const;
+    // Plays from `from` to the end. With `known`: until a front is reached that is the same there, whose end is taken then.
+    bool play(const Order& order, Front from, Paths& paths, std::vector<std::int32_t>& played_at, const Paths* known, const std::vector<Change>& changes) const;
+    double objective_of(const std::vector<Paths>& paths);
+    double span_of(const std::vector<Paths>& paths);
 
     // What a letter of a rank takes, waits for and makes. A pass is the F or I of one virtual stage: 2 stage + (0 or 1).
     struct LetterFacts {
@@ -67,10 +92,10 @@ private:
     OrderProblem problem_;
     int letters_ = 3;                      // per rank
     std::vector<LetterFacts> facts_;       // [rank * letters + letter]
-    std::vector<double> ends_;             // [pass * m + k]
-    std::vector<std::int32_t> made_;       // [pass]
-    std::vector<double> rank_end_, first_start_, release_;
-    std::vector<std::int32_t> head_, count_, word_counts_;
+    std::vector<Paths> paths_, tried_;     // one per source: time 0, or for spans each rank's first action
+    std::vector<std::int32_t> played_at_, tried_at_;  // [rank * length + position]: how many actions were played before
+    std::vector<double> release_;
+    std::vector<std::int32_t> word_counts_;
     double mean_ = 0;
     std::vector<double> reach_, walk_;     // p x p longest paths between ranks, Karp's table
 };

@@ -20,6 +20,8 @@ namespace {
 constexpr double infinite = std::numeric_limits<double>::infinity();
 // Actions relaxed per second on the slowest machine we know (2.1 GHz server core: 1.5e8), halved.
 constexpr double cautious_rate = 7e7;
+// A changed order is followed only where its longest paths differ: of long orders less than half is played.
+constexpr double plays_avoided = 2;
 // Elements of the closure's table touched per second, likewise; a node of the tree decides some twenty pairs.
 constexpr double cautious_table_rate = 4e8, tables_per_node = 12;
 
@@ -102,13 +104,14 @@ public:
             const double temperature = hot * std::pow(cold / hot, static_cast<double>(trial) / static_cast<double>(evaluations));
             if (!move(current)) continue;
             ++evaluations_;
-            const double moved_objective = evaluator_.evaluate(current), moved_energy = energy_of(moved_objective);
+            const double moved_objective = evaluator_.try_change(current, changes_), moved_energy = energy_of(moved_objective);
             const bool is_accepted =
                 moved_energy <= energy || (std::isfinite(moved_energy) && random_.uniform() < std::exp((energy - moved_energy) / temperature));
             if (!is_accepted) {
                 undo(current);
                 continue;
             }
+            evaluator_.keep();
             objective = moved_objective;
             energy = moved_energy;
             if (objective < best_objective - 1e-12 * std::abs(best_objective)) keep(current, objective, best, best_objective);
@@ -148,11 +151,13 @@ private:
             return false;
         }
         moves_.push_back(move);
+        changes_.push_back({move.rank, std::min(move.from, move.to), std::max(move.from, move.to)});
         return true;
     }
 
     bool move(Order& order) {
         moves_.clear();
+        changes_.clear();
         const int length = problem_.word_length();
         const int rank = static_cast<int>(random_.below(static_cast<std::uint64_t>(problem_.ranks)));
         const int from = static_cast<int>(random_.below(static_cast<std::uint64_t>(length)));
@@ -180,6 +185,7 @@ private:
     core::Random random_;
     double target_, mean_duration_ = 0;
     std::vector<Move> moves_;
+    std::vector<OrderEvaluator::Change> changes_;
     std::int64_t evaluations_ = 0;
 };
 
@@ -292,15 +298,17 @@ std::optional<FoundSchedule> search_schedule(const OrderProblem& problem, const 
     Incumbent best{starts.front().order, starts.front().objective, order_lower_bound(problem).value};
     const double actions = static_cast<double>(problem.ranks) * problem.word_length() * (problem.objective == OrderObjective::span ? problem.ranks : 1);
     const bool proves = is_provable(problem);
-    const auto evaluations = static_cast<std::int64_t>(budget.time_limit.value * cautious_rate / actions * (proves ? 0.5 : 1));
+    const auto evaluations = static_cast<std::int64_t>(budget.time_limit.value * cautious_rate / actions * (proves ? 0.5 : plays_avoided));
     const double table = std::pow(problem.ranks * problem.word_length(), 2) * tables_per_node;
     std::int64_t nodes = proves ? static_cast<std::int64_t>(0.5 * budget.time_limit.value * cautious_table_rate / table) : 0;
     const std::int64_t node_budget = nodes;
+    // Long words have so many moves that a warm start only undoes what the heuristics found.
+    const double warmth = proves ? 1 : 0.1;
     Annealer annealer(problem, evaluator, budget.seed, best.bound * (1 + 1e-12));
     constexpr int rounds = 12, rounds_before_proof = 3;
     for (int round = 0; round < rounds && !best.is_optimal(); ++round) {
         const Order from = round % 3 == 2 ? starts[static_cast<std::size_t>(round) / 3 % starts.size()].order : best.order;
-        annealer.run(from, evaluations / rounds, round % 2 == 0 ? 0.5 : 1.5, best.order, best.objective);
+        annealer.run(from, evaluations / rounds, warmth * (round % 2 == 0 ? 0.5 : 1.5), best.order, best.objective);
         if (round + 1 == rounds_before_proof && proves && !best.is_optimal()) close_gap(problem, evaluator, nodes, best);
         const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
         if (spent.count() > 10 * budget.time_limit.value) break;

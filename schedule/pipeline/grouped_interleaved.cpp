@@ -50,8 +50,8 @@ PipelineSchedule grouped_interleaved_schedule() {
     schedule.aliases = {"pipeoffload"};
     schedule.summary = "interleaving in groups of g <= p micro-batches with split backward: less memory for more bubble";
     schedule.source = "arXiv 2503.01328 (PipeOffload); sail-sg/zero-bubble-pipeline-parallelism";
-    schedule.bubble = "by g: p = 4, v = 2, m = 8: 8 chunk units with g = 2, 6 with g = 4";
-    schedule.in_flight = "about v g + p - r - g/2 chunks; p = 4, v = 2: 6 5 4 3 with g = 2, 8 7 6 5 with g = 4";
+    schedule.bubble = "2(p-1) + (v-1)(p-g) chunk units with F = I = W when g divides m";
+    schedule.in_flight = "min(vm, (v-1)g + p - r) chunks";
     schedule.constraint = "g (group size, default p) between ceil(p/2) and p";
     schedule.splits_backward = true;
     schedule.violation = violation;

@@ -163,6 +163,43 @@ TEST_CASE("Random problems of up to five ranks and six micro-batches are solved 
     WARN(proven << " of " << problems << " random problems solved to proven optimality");
 }
 
+TEST_CASE("A changed order tried from where it differs is as long as it is when played whole") {
+    core::Random random(31);
+    int tried = 0;
+    for (const OrderObjective objective : {OrderObjective::makespan, OrderObjective::span})
+        for (int trial = 0; trial < 12; ++trial) {
+            OrderProblem problem = random_problem(random, 2 + static_cast<int>(random.below(4)), 12, objective, 1 + trial % 2);
+            problem.memory_limit = core::Bytes(0);
+            planner::OrderEvaluator evaluator(problem), whole(problem);
+            const auto found = search_schedule(problem, {core::Seconds(0.001), 1});
+            REQUIRE(found);
+            planner::Order order = to_order(problem, found->schedule);
+            CHECK(evaluator.evaluate(order) == whole.evaluate(order));
+            for (int step = 0; step < 400; ++step) {
+                planner::Order changed = order;
+                std::vector<planner::OrderEvaluator::Change> changes;
+                for (int moves = 0; moves < 1 + step % 2; ++moves) {
+                    const int rank = static_cast<int>(random.below(static_cast<std::uint64_t>(problem.ranks)));
+                    planner::Word& word = changed[static_cast<std::size_t>(rank)];
+                    const std::size_t a = random.below(word.size()), b = std::min(word.size() - 1, a + random.below(9));
+                    std::swap(word[a], word[b]);
+                    changes.push_back({rank, static_cast<int>(a), static_cast<int>(b)});
+                }
+                bool is_allowed = true;
+                for (int rank = 0; rank < problem.ranks; ++rank) is_allowed = is_allowed && evaluator.is_allowed(changed[static_cast<std::size_t>(rank)], rank);
+                if (!is_allowed) continue;
+                const double quick = evaluator.try_change(changed, changes), slow = whole.evaluate(changed);
+                REQUIRE(quick == slow);
+                ++tried;
+                if (quick == std::numeric_limits<double>::infinity() || step % 3 == 0) continue;
+                CHECK(evaluator.mean() == whole.mean());
+                evaluator.keep();
+                order = std::move(changed);
+            }
+        }
+    CHECK(tried > 1000);
+}
+
 TEST_CASE("What is found is a valid schedule within memory that takes as long as it says") {
     core::Random random(11);
     for (int trial = 0; trial < 20; ++trial)

@@ -126,6 +126,22 @@ TEST_CASE("Interleaving divides the bubble by the number of chunks") {
             }
 }
 
+TEST_CASE("Groups of fewer micro-batches than ranks trade bubble for memory") {
+    for (int ranks = 1; ranks <= 8; ++ranks)
+        for (int chunks = 1; chunks <= 4; ++chunks)
+            for (int group = (ranks + 1) / 2; group <= ranks; ++group)
+                for (int rounds = 2; rounds <= 3; ++rounds) {
+                    schedule::PipelineShape shape = shape_of(ranks, group * rounds, 1, 2);
+                    shape.chunks = chunks;
+                    shape.group_size = group;
+                    INFO("p " << ranks << " v " << chunks << " g " << group << " m " << shape.micro_batches);
+                    const sim::ScheduleTiming timing = time_schedule(generate("grouped-interleaved", shape), costs(1, 2));
+                    CHECK(timing.makespan.value == 3 * chunks * shape.micro_batches + 2 * (ranks - 1) + (chunks - 1) * (ranks - group));
+                    for (int rank = 0; rank < ranks; ++rank)
+                        CHECK(timing.peak_in_flight[static_cast<std::size_t>(rank)] == std::min(chunks * shape.micro_batches, (chunks - 1) * group + ranks - rank));
+                }
+}
+
 TEST_CASE("1F1B pays for transfers as its closed form says when p divides m") {
     // schedules.md 1.3: makespan = (m+p-1)(F+B) + c (2(p-1)m/p + 2(p-2)) for p >= 2 and small c.
     for (int ranks = 2; ranks <= 6; ++ranks)
