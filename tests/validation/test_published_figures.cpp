@@ -123,3 +123,70 @@ TEST_CASE("twice the data-parallel nodes never finish a step of the same micro-b
         CHECK(twice.rows[i].predicted > once.rows[i].predicted * (is_sharded ? 0.85 : 0.98));
     }
 }
+
+TEST_CASE("every word of the vocabulary is predicted, on every device that has the precision, at a share of peak that is possible") {
+    const core::CsvTable& runs = figures().runs;
+    core::CsvTable made{runs.file, runs.header, {}};
+    std::vector<double> least_seconds;  // the model's products at the device's peak
+    // Multiply-adds of a forward pass over one sample, from the usual tables (2 x for FLOPs, 3 x for a step); transformers by 2 h (4 h + 2 f) + ... below.
+    struct Kind {
+        const char* model;
+        double multiply_adds;
+    };
+    const Kind kinds[] = {{"gpt", 0},           {"mpt", 0},           {"bloom", 0},        {"llama", 0},          {"internlm", 0},      {"bert_base", 0},       {"bert_large", 0},
+                          {"bert_megatron", 0}, {"bert_base_qa", 0},  {"bert_large_qa", 0}, {"bert_base_masked", 0}, {"bert_large_masked", 0}, {"moe_gpt_e8", 0}, {"moe_gpt_e16", 0},
+                          {"moe_gpt_e32", 0},   {"transformer_xl", 0}, {"transformer_xl_div4", 0}, {"resnet50", 4.1e9}, {"resnet18_cifar", 0.56e9}, {"wide_resnet50", 4.1e9},
+                          {"ssd300_r50", 4.1e9}, {"mask_rcnn_r50_fpn", 40e9}};
+    struct Place {
+        const char *cluster, *precision;
+        double peak;  // FLOP/s, datasheet
+    };
+    const Place places[] = {{"g4dn_12xlarge", "fp32", 8.1e12},   {"g4dn_12xlarge", "fp16", 65e12},    {"dgx1_v100_16", "fp32", 15.7e12}, {"dgx1_v100_16", "fp16", 125e12},
+                            {"mosaic_a100_40", "tf32", 156e12}, {"mosaic_a100_80", "bf16", 312e12}, {"mosaic_a100_80", "fp16", 312e12}, {"mosaic_h100", "bf16", 989e12},
+                            {"mosaic_h100", "fp8", 1979e12}};
+    for (const Kind& kind : kinds)
+        for (const Place& place : places)
+            for (const char* code : {"", "PyTorch FSDP", "DeepSpeed ZeRO", "Megatron-LM v3", "TensorFlow 2", "MXNet", "JAX", "C++ and CUDA", "somebody's trainer, torch.compile"}) {
+                const bool is_vision = kind.multiply_adds > 0;
+                const std::map<std::string, std::string> cells = {{"model", kind.model}, {"layers", is_vision ? "" : "4"}, {"hidden", is_vision ? "64" : "512"}, {"heads", is_vision ? "" : "8"},
+                                                                  {"kv_heads", is_vision ? "" : "8"}, {"ffn", is_vision ? "2" : "2048"}, {"vocab", is_vision ? "" : "32000"},
+                                                                  {"seq_len", is_vision ? "" : "512"}, {"tied_embeddings", is_vision ? "" : "yes"},
+                                                                  {"image_size", std::string(kind.model) == "resnet18_cifar" ? "32" : std::string(kind.model) == "mask_rcnn_r50_fpn" ? "800" : is_vision ? "224" : ""}, {"precision", place.precision},
+                                                                  {"optimizer", is_vision ? "sgd" : "adamw"}, {"cluster", place.cluster}, {"nodes", "1"}, {"gpus_per_node", "4"},
+                                                                  {"tensor_parallel", "1"}, {"pipeline_parallel", "1"}, {"virtual_stages", "1"}, {"data_parallel", "4"}, {"sharding", "none"},
+                                                                  {"shard_degree", ""}, {"micro_batch", "8"}, {"global_batch", "32"}, {"grad_accumulation", "1"}, {"recompute", "none"},
+                                                                  {"schedule", ""}, {"sequence_parallel", "no"}, {"attention", ""}, {"framework", code}, {"measured_step_s", "1"},
+                                                                  {"measured_peak_gib", ""}, {"notes", ""}};
+                core::CsvRow row{static_cast<int>(made.rows.size()), {}};
+                for (const std::string& column : made.header) {
+                    const auto cell = cells.find(column);
+                    row.cells.push_back(cell != cells.end() ? cell->second : column == "id" ? std::to_string(made.rows.size()) : "vocabulary");
+                }
+                made.rows.push_back(std::move(row));
+                // Of a transformer only its linear layers: 4 h^2 + 2 h f multiply-adds a token and layer. Frozen layers of Mask R-CNN have no backward pass.
+                const double forward = is_vision ? kind.multiply_adds * 0.25 : 512.0 * 4 * (4 * 512.0 * 512 + 2 * 512.0 * 2048);
+                least_seconds.push_back(8 * 3 * 2 * forward / place.peak);
+            }
+    const sim::Validation validation = predicted(made);
+    for (std::size_t i = 0; i < made.rows.size(); ++i) {
+        const sim::ScoredRow& row = validation.rows[i];
+        INFO(made.cell(made.rows[i], "model") << " in " << made.cell(made.rows[i], "precision") << " on " << made.cell(made.rows[i], "cluster") << " by \"" << made.cell(made.rows[i], "framework") << "\": "
+                                              << row.reason);
+        CHECK(row.status == sim::PredictionStatus::ok);
+        // Convolutions of 3x3 in fp32 beat the peak by Winograd's transform, which the quarter above allows for.
+        CHECK(row.predicted.value > least_seconds[i]);
+        CHECK(row.predicted.value < 20);
+    }
+}
+
+TEST_CASE("a precision the device does not have is refused, not guessed") {
+    core::CsvTable rows = some_of_each_kind();
+    std::erase_if(rows.rows, [&](const core::CsvRow& row) { return rows.cell(row, "cluster") != "mosaic_a100_80"; });
+    REQUIRE(!rows.rows.empty());
+    for (std::size_t i = 0; i < rows.rows.size(); ++i) set(rows, i, "precision", "fp8");
+    for (const sim::ScoredRow& row : predicted(rows).rows) {
+        INFO(row.id);
+        CHECK(row.status == sim::PredictionStatus::unsupported);
+        CHECK(row.reason.find("fp8") != std::string::npos);
+    }
+}
