@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/diagnostics.h"
+#include "schedule/memory.h"
 #include "schedule/pass/recompute.h"
 
 namespace schedule {
@@ -61,6 +62,20 @@ std::pair<double, std::vector<std::int32_t>> divide(std::size_t units, std::size
     return {best[stages][units], first};
 }
 
+// SMP v1's cost of a module: memory_weight x its share of all memory (parameters and activations) + (1 - memory_weight) x its share of all compute.
+void weigh_memory(const Plan& plan, const model::ModelGraph& graph, std::vector<core::Seconds>& load) {
+    std::vector<double> memory;
+    double all_memory = 0, all_load = 0;
+    for (const model::Unit& unit : graph.units) {
+        const StateFootprint state = state_footprint(graph, unit.operators, plan);
+        memory.push_back((state.parameters + activation_footprint(graph, unit.operators, plan).saved).value);
+        all_memory += memory.back();
+    }
+    for (core::Seconds one : load) all_load += one.value;
+    for (std::size_t u = 0; u < load.size(); ++u)
+        load[u] = core::Seconds((all_memory > 0 ? plan.memory_weight * memory[u] / all_memory : 0) + (all_load > 0 ? (1 - plan.memory_weight) * load[u].value / all_load : 0));
+}
+
 }  // namespace
 
 // Two sweeps of the classical recurrence best(s, j) = min over i of max(best(s-1, i), load(i, j)): the first finds the least possible maximum; many divisions
@@ -98,6 +113,7 @@ std::optional<Partition> complete_partition(const Plan& plan, const model::Model
         if (is_recomputed(graph, unit, plan.recompute)) all += forward;
         problem.load.push_back(core::Seconds(all.value));  // on any one device time is proportional
     }
+    if (plan.memory_weight > 0) weigh_memory(plan, graph, problem.load);
     std::optional<PartitionSolution> solution = partition_contiguous(problem);
     if (!solution) return std::nullopt;
     return std::move(solution->partition);

@@ -1,9 +1,12 @@
 #include "schedule/partition_file.h"
 
+#include <filesystem>
+
 #include <fmt/core.h>
 
 #include "core/document.h"
 #include "core/reader.h"
+#include "schedule/plan.h"
 
 namespace schedule {
 
@@ -74,6 +77,17 @@ std::string write_partition_file(const PartitionFile& file) {
     table["stage"] = std::move(stages);
     document["partition"] = std::move(table);
     return core::to_toml(document);
+}
+
+void read_saved_partition(const std::string& name, const core::SourceLocation& place, const std::string& key, Plan& plan, core::Diagnostics& diagnostics) {
+    const std::filesystem::path path(name);
+    const std::filesystem::path full = path.is_absolute() ? path : std::filesystem::path(place.file).parent_path() / path;
+    const std::optional<PartitionFile> file = load_partition_file(full.string(), diagnostics, place, key);
+    if (!file) return;
+    if (file->first_units.empty())
+        diagnostics.error(place, key, fmt::format("the stages of {} are no runs of whole units, which a pipeline needs", core::in_quotes(name)),
+                          "partition the model with `smplan partition --granularity unit`");
+    plan.partition = {.first_units = file->first_units, .file = name, .graph_hash = file->graph_hash};
 }
 
 }  // namespace schedule

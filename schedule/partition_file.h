@@ -20,16 +20,16 @@
 namespace schedule {
 
 struct PartitionFile {
-    std::string graph, graph_hash, algorithm, granularity, unit;
-    std::optional<double> objective, lower_bound;  // in `unit`
+    std::string graph = {}, graph_hash = {}, algorithm = {}, granularity = {}, unit = {};
+    std::optional<double> objective = {}, lower_bound = {};  // in `unit`
     bool is_proven_optimal = false;
-    std::vector<std::int32_t> first_units;
+    std::vector<std::int32_t> first_units = {};
     struct Stage {
         std::string device;
         std::vector<std::string> nodes;
         bool operator==(const Stage&) const = default;
     };
-    std::vector<Stage> stages;
+    std::vector<Stage> stages = {};
     bool operator==(const PartitionFile&) const = default;
 };
 
@@ -39,5 +39,9 @@ std::optional<PartitionFile> load_partition_file(const std::string& path, core::
                                                  const std::string& key = "partition");
 // Lossless.
 std::string write_partition_file(const PartitionFile& file);
+
+struct Plan;
+// Fills a plan's partition from the file it names, relative to the file in which the name stands.
+void read_saved_partition(const std::string& name, const core::SourceLocation& place, const std::string& key, Plan& plan, core::Diagnostics& diagnostics);
 
 }  // namespace schedule

@@ -43,6 +43,7 @@ core::Bytes state_bytes_per_parameter(const Optimizer& optimizer);
 // Virtual stage s lives on pipeline rank s mod p (loop placement) unless the schedule says otherwise.
 struct Partition {
     std::vector<std::int32_t> first_units;
+    std::string file = {}, graph_hash = {};  // of a saved decision (partition_file.h), as the plan names it; check_plan refuses it for another graph
     bool operator==(const Partition&) const = default;
 };
 
@@ -54,6 +55,8 @@ struct Plan {
     bool strict_order = true;       // SMP interleaved: optimize = "memory" is strict, "speed" starts a micro-batch before the one before it has left the device
     int group_size = 0;             // interleaved 1F1B: micro-batches per group; 0 = pipeline degree
     Partition partition;
+    // Of an automatic partition, SageMaker SMP v1's: the share of memory (parameters and activations) against that of compute that stages balance. 0: compute alone.
+    double memory_weight = 0;
     int micro_batch = 1;    // samples
     int micro_batches = 1;  // per data-parallel replica and step (with one pipeline stage: gradient accumulation)
     Sharding sharding = Sharding::none;

@@ -144,6 +144,11 @@ private:
                   fmt::format("use at most {} stages in all", units));
         }
         const std::vector<std::int32_t>& first = plan_.partition.first_units;
+        if (const std::string& decided = plan_.partition.graph_hash; !decided.empty() && decided != model::hash_of(graph_)) {
+            error("partition", fmt::format("{} was decided for another graph: {} then, {} is {} now", core::in_quotes(plan_.partition.file), decided, graph_.name, model::hash_of(graph_)),
+                  "partition the model again (smplan partition), or go back to the one it was made for");
+            return;
+        }
         if (!first.empty()) {
             if (static_cast<double>(first.size()) != stages)
                 error("partition",

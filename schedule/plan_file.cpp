@@ -1,3 +1,4 @@
+#include "schedule/partition_file.h"
 #include "schedule/plan_file.h"
 
 #include <algorithm>
@@ -102,6 +103,11 @@ void read_batch(core::TableReader& reader, Plan& plan) {
 }
 
 void read_partition(core::TableReader& reader, Plan& plan) {
+    plan.memory_weight = reader.real("memory_weight", plan.memory_weight, {.least = 0, .greatest = 1});
+    if (const core::Value* value = reader.optional_any("partition"); value && value->is_string()) {
+        read_saved_partition(value->string(), value->location, reader.path_of("partition"), plan, reader.diagnostics());
+        return;
+    }
     const auto units = reader.optional_integers("partition", not_negative);
     if (!units) return;
     bool ascends = !units->empty() && units->front() == 0;
@@ -224,7 +230,9 @@ core::Value to_value(const Plan& plan) {
     if (plan.active_micro_batches > 0) table["active_micro_batches"] = plan.active_micro_batches;
     if (!plan.strict_order) table["strict_order"] = plan.strict_order;
     if (plan.group_size > 0) table["group_size"] = plan.group_size;
-    if (!plan.partition.first_units.empty()) table["partition"] = plan.partition.first_units;
+    if (!plan.partition.file.empty()) table["partition"] = plan.partition.file;
+    else if (!plan.partition.first_units.empty()) table["partition"] = plan.partition.first_units;
+    if (plan.memory_weight > 0) table["memory_weight"] = plan.memory_weight;
     table["micro_batch"] = plan.micro_batch;
     table["micro_batches"] = plan.micro_batches;
     table["sharding"] = name_of(plan.sharding);

@@ -1,3 +1,4 @@
+#include "schedule/partition_file.h"
 #include "schedule/plan_sagemaker.h"
 
 #include <fmt/core.h>
@@ -128,17 +129,19 @@ private:
         if (default_partition && *default_partition >= plan_.layout.pipeline)
             r_.error("default_partition", fmt::format("default_partition = {} is not below partitions = {}", *default_partition, plan_.layout.pipeline),
                      fmt::format("use 0 to {}", plan_.layout.pipeline - 1));
-        if (!automatic && !plan_reader_.has("partition"))
+        if (!automatic && !plan_reader_.has("partition") && !r_.has("partition_file"))
             r_.error("auto_partition", fmt::format("auto_partition = false leaves the partition to the script, which is not at hand"),
                      fmt::format("give {} = [first unit of each stage]", plan_reader_.path_of("partition")));
-        const auto weight = r_.optional_real("memory_weight", {.least = 0, .greatest = 1});
-        if (weight) without_effect("memory_weight", "the automatic partition balances FLOPs");
+        // 0.2 when optimize is speed, else 0.8 (SageMaker Python SDK documentation, smd_model_parallel_general).
+        const double by_optimize = r_.string("optimize", "memory") == "speed" ? 0.2 : 0.8;
+        const double weight = r_.real("memory_weight", by_optimize, {.least = 0, .greatest = 1});
+        if (plan_.layout.pipeline > 1) plan_.memory_weight = weight;
         r_.ignore("contiguous");
         if (!r_.boolean("contiguous", true)) r_.warning("contiguous", "contiguous = false has no effect: partitions here are contiguous");
-        for (const char* key : {"load_partition", "partition_file"}) {
-            r_.ignore(key);
-            without_effect(key, "give the partition in the plan");
-        }
+        const bool loads = r_.boolean("load_partition", false);
+        const auto file = r_.optional_string("partition_file");
+        if (loads && !file) r_.error("load_partition", "load_partition = true needs partition_file", "name the file that `smplan partition --out` wrote");
+        if (loads && file) read_saved_partition(*file, r_.location_of("partition_file"), r_.path_of("partition_file"), plan_, r_.diagnostics());
     }
 
     void read_rest() {
