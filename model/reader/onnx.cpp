@@ -518,8 +518,9 @@ private:
 
     bool infer_outputs(const OnnxNode& node, const onnx::NodeProto& proto) {
         const auto opset = opsets_.find(node.domain);
-        const onnx::OpSchema* schema =
-            opset == opsets_.end() ? nullptr : onnx::OpSchemaRegistry::Schema(node.type, static_cast<int>(opset->second), node.domain);
+        // These two are functions since operator set 12, and libonnx 1.12 infers nothing of functions: they have the shapes of what they are made of.
+        const std::string name = !node.domain.empty() ? node.type : node.type == "GreaterOrEqual" ? "Greater" : node.type == "LessOrEqual" ? "Less" : node.type;
+        const onnx::OpSchema* schema = opset == opsets_.end() ? nullptr : onnx::OpSchemaRegistry::Schema(name, static_cast<int>(opset->second), node.domain);
         if (!schema && node.domain.empty() && !options_.allow_unknown)
             return error(fmt::format("{}: operator set {} has no operator {}", describe(node), graph_.opset, core::in_quotes(node.type)),
                          "is opset_import right? allow_unknown = true (smsim model --allow-unknown) prices it by its bytes");

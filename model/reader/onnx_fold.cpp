@@ -198,6 +198,8 @@ private:
         if (type == "Pow") return apply([](double a, double b) { return std::pow(a, b); });
         if (type == "Equal") return apply([](double a, double b) { return a == b ? 1.0 : 0.0; });
         if (type == "Greater") return apply([](double a, double b) { return a > b ? 1.0 : 0.0; });
+        if (type == "GreaterOrEqual") return apply([](double a, double b) { return a >= b ? 1.0 : 0.0; });
+        if (type == "LessOrEqual") return apply([](double a, double b) { return a <= b ? 1.0 : 0.0; });
         if (type == "Less") return apply([](double a, double b) { return a < b ? 1.0 : 0.0; });
         if (type == "And") return apply([](double a, double b) { return a != 0 && b != 0 ? 1.0 : 0.0; });
         if (type == "Or") return apply([](double a, double b) { return a != 0 || b != 0 ? 1.0 : 0.0; });

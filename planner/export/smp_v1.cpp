@@ -118,6 +118,7 @@ private:
     void partition() {
         if (plan_.layout.pipeline == 1 || plan_.partition.first_units.empty()) {
             parameters_["auto_partition"] = true;
+            if (plan_.layout.pipeline > 1) parameters_["memory_weight"] = plan_.memory_weight;
             if (plan_.layout.pipeline > 1)
                 e_.warn("partition", "SMP partitions by itself (auto_partition); its partition may differ from the one that was predicted",
                         "give partition in the plan to fix it with smp.partition contexts");

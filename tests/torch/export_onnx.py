@@ -59,12 +59,15 @@ def main():
             model, pick = make()
             path = os.path.join(folder, name + ".onnx")
             with torch.no_grad():
+                for parameter in model.parameters():  # the exporter writes equal weights once: fresh norms and biases are all equal
+                    parameter.add_(0.01 * torch.randn_like(parameter))
                 torch.onnx.export(Logits(model.eval(), pick), (torch.zeros(1, 32, dtype=torch.long),), path, input_names=["ids"], dynamo=False, opset_version=17)
             read = run(os.path.join(build, "smsim"), "model", path, "--json")
             want = parameters_of(model)
-            # A tied head may be written as a second initializer, or as the transposed copy of the first.
-            allowed = {want, want + 1000 * 128}
-            if read["parameters"] not in allowed:
+            # The exporter writes GPT-2's tied head once more, transposed.
+            if name == "gpt2":
+                want += 1000 * 128
+            if read["parameters"] != want:
                 sys.exit(f"{name}: {read['parameters']} parameters read, torch counts {want}")
             part = run(os.path.join(build, "smplan"), "partition", "--graph", path, "--devices", "4", "--json")
             assert part["proven_optimal"], part
