@@ -103,7 +103,7 @@ PartitionAnswer answer_of(const planner::HierarchicalProblem& problem, const pla
     document["proven_optimal"] = result.is_proven_optimal;
     document["lower_bound"] = result.lower_bound.value;
     document["data_parallel"] = result.data_parallel.value;
-    document["cuts"] = static_cast<std::int64_t>(result.states);
+    document["states"] = static_cast<std::int64_t>(result.states);
     answer.text = summary(result.objective.value, result.lower_bound.value, "s", result.is_proven_optimal, true) +
                   fmt::format("everything replicated: {:.6f} s; {} cuts of the data flow\n", result.data_parallel.value, result.states);
     core::Value stages = core::Value::array();
