@@ -30,10 +30,10 @@ std::vector<std::size_t> cut(const std::vector<double>& cost, std::size_t segmen
     return first;
 }
 
-// D'Hondt: the next device goes to the largest cost / (devices it has + 1); ties to the earlier.
+// D'Hondt after one each: the next device goes to the largest cost / (devices it has + 1); ties to the earlier.
 std::vector<int> deal(const std::vector<double>& cost, int devices) {
-    std::vector<int> given(cost.size(), 0);
-    for (int d = 0; d < devices; ++d) {
+    std::vector<int> given(cost.size(), 1);
+    for (int d = static_cast<int>(cost.size()); d < devices; ++d) {
         std::size_t best = 0;
         for (std::size_t s = 1; s < cost.size(); ++s)
             if (cost[s] / (given[s] + 1) > cost[best] / (given[best] + 1)) best = s;
@@ -95,10 +95,7 @@ private:
         int device = first_device;
         for (std::size_t s = 0; s < segments; ++s) {
             std::vector<int> part(modules.begin() + static_cast<std::ptrdiff_t>(first[s]), modules.begin() + static_cast<std::ptrdiff_t>(first[s + 1]));
-            // A segment without a device of its own runs where the one before it ends.
-            if (given[s] == 0)
-                for (int module : part) assign(module, std::max(first_device, device - 1));
-            else divide(std::move(part), device, given[s]);
+            divide(std::move(part), device, given[s]);
             device += given[s];
         }
     }

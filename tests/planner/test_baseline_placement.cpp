@@ -94,7 +94,7 @@ TEST_CASE("nor on the graphs of dnn-partitioning") {
 }
 
 TEST_CASE("SMP's tree deals devices to segments in proportion to cost") {
-    // Root with children of cost 6 (two leaves of 3) and 2, three devices: one segment a child; D'Hondt gives 6/1, then 6/2 against 2/1: 2 + 1 devices.
+    // Root with children of cost 6 (two leaves of 3) and 2, three devices: one segment and one device a child; D'Hondt gives the third to 6/2 against 2/2.
     PlacementProblem problem;
     problem.items = {item(3), item(3), item(2)};
     problem.precedence = {{0, 1}, {1, 2}};
