@@ -30,6 +30,7 @@ const char* const help =
     "  --trace FILE         timeline as Chrome trace JSON, for ui.perfetto.dev (not with --sweep)\n"
     "  --html FILE          timeline as a page of its own (not with --sweep)\n"
     "  --csv FILE           the figures as a table, one line a prediction\n"
+    "  --unfolded           every rank on its own instead of one for all that do the same (not with --sweep)\n"
     "  --json               one JSON document on stdout\n"
     "\n"
     "Exit codes: 0 good, 2 wrong input, 3 the plan does not fit into memory, 4 machine failure.\n"
@@ -40,7 +41,7 @@ const char* const help =
 struct Options {
     std::string scenario, trace, html, csv;
     std::vector<std::string> set, sweep;
-    bool explains = false, as_json = false, wants_help = false;
+    bool explains = false, as_json = false, wants_help = false, is_unfolded = false;
 };
 
 std::optional<Options> parse(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
@@ -48,7 +49,7 @@ std::optional<Options> parse(const std::vector<std::string>& arguments, core::Di
     Options options;
     std::vector<std::string> scenarios;
     po::options_description description;
-    description.add_options()("help,h", po::bool_switch(&options.wants_help))("json", po::bool_switch(&options.as_json))("explain", po::bool_switch(&options.explains))(
+    description.add_options()("help,h", po::bool_switch(&options.wants_help))("json", po::bool_switch(&options.as_json))("explain", po::bool_switch(&options.explains))("unfolded", po::bool_switch(&options.is_unfolded))(
         "set", po::value(&options.set)->composing())("sweep", po::value(&options.sweep)->composing())("trace", po::value(&options.trace))(
         "html", po::value(&options.html))("csv", po::value(&options.csv))("scenario", po::value(&scenarios));
     po::positional_options_description positions;
@@ -70,6 +71,10 @@ std::optional<Options> parse(const std::vector<std::string>& arguments, core::Di
         return std::nullopt;
     }
     options.scenario = scenarios.front();
+    if (!options.sweep.empty() && options.is_unfolded) {
+        diagnostics.error({}, "--unfolded", "a sweep is folded", "leave out one of the two");
+        return std::nullopt;
+    }
     if (!options.sweep.empty() && (!options.trace.empty() || !options.html.empty() || options.explains)) {
         diagnostics.error({}, !options.trace.empty() ? "--trace" : !options.html.empty() ? "--html" : "--explain", "a sweep has no single timeline",
                           "leave out --sweep, or use --set for the one point to draw");
@@ -150,6 +155,7 @@ int predict(const core::Value& document, const Options& options, std::ostream& o
     if (!search_order(*scenario, diagnostics, explanation)) return show(diagnostics, options.as_json, out, err);
     sim::EvaluateOptions evaluate_options;
     evaluate_options.keeps_timeline = options.explains || !options.trace.empty() || !options.html.empty();
+    evaluate_options.is_folded = !options.is_unfolded;
     std::optional<sim::Evaluation> evaluation = sim::evaluate(scenario->graph, scenario->cluster, plan, diagnostics, evaluate_options);
     if (!evaluation) return show(diagnostics, options.as_json, out, err);
     if (!explanation.empty()) evaluation->assumptions.push_back(explanation);

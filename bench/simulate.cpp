@@ -1,6 +1,7 @@
 // From plan to prediction on GPT-3 175B over 1,024 GPUs (pipeline 16, tensor 8, data 8): lowering, verification, pricing and simulation, each as the median of
 // repeated runs and as instructions per second. Timings on shared machines scatter: compare ratios, not digits.
 #include <fmt/core.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -79,5 +80,15 @@ int main() {
     const double short_run = median_seconds(5, [&] { sim::evaluate(*graph, *cluster, plan, diagnostics, {.most_micro_batches = 64}); });
     fmt::print("  evaluate: all micro-batches {:.1f} ms, 64 and extrapolated {:.1f} ms ({:.1f} times faster)\n", 1e3 * whole, 1e3 * short_run,
                whole / short_run);
+    // Every rank on its own, and a cluster sixteen times as large folded.
+    const double unfolded = median_seconds(1, [&] { sim::evaluate(*graph, *cluster, plan, diagnostics, {.is_folded = false}); });
+    cluster_table["nodes"] = 2048;
+    const auto large = cluster::load_cluster(cluster_table, diagnostics);
+    schedule::Plan wide = plan;
+    wide.layout.data = 128;
+    const double folded = median_seconds(3, [&] { sim::evaluate(*graph, *large, wide, diagnostics); });
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    fmt::print("  evaluate 1,024 ranks unfolded: {:.2f} s; 16,384 ranks folded: {:.2f} s; most memory {:.0f} MiB\n", unfolded, folded, static_cast<double>(usage.ru_maxrss) / 1024);
     return EXIT_SUCCESS;
 }

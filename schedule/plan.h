@@ -70,6 +70,7 @@ struct Plan {
     core::Bytes gradient_bucket = core::mebibytes(25);  // PyTorch DDP's bucket_cap_mb default
     bool overlaps_gradient_reduction = true;
     bool overlaps_parameter_gathering = true;  // prefetch of sharded parameters
+    std::string communication = "auto";       // library (schedule/collective/library.h)
     std::string collective = "auto";           // ring, tree, hierarchical or auto
     std::string framework;                     // whose kernels and host code are priced (sim/cost/framework.h); empty = plain eager PyTorch
     bool operator==(const Plan&) const = default;

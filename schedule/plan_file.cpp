@@ -8,6 +8,7 @@
 
 #include "core/document.h"
 #include "core/reader.h"
+#include "schedule/collective/library.h"
 #include "schedule/collective/rounds.h"
 #include "schedule/plan_sagemaker.h"
 
@@ -195,6 +196,9 @@ std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* 
     plan.overlaps_parameter_gathering = reader.boolean("overlaps_parameter_gathering", plan.overlaps_parameter_gathering);
     std::vector<std::string> collectives = {"auto"};
     for (const CollectiveAlgorithm& algorithm : collective_algorithms()) collectives.push_back(algorithm.name);
+    std::vector<std::string> libraries;
+    for (const CommunicationLibrary& library : communication_libraries()) libraries.push_back(library.name);
+    plan.communication = reader.optional_choice("communication", libraries).value_or(plan.communication);
     plan.collective = reader.optional_choice("collective", collectives).value_or(plan.collective);
     plan.framework = reader.string("framework", plan.framework);
     refuse_other_axes(reader);
@@ -256,6 +260,7 @@ core::Value to_value(const Plan& plan) {
     table["gradient_bucket"] = bytes_text(plan.gradient_bucket);
     table["overlaps_gradient_reduction"] = plan.overlaps_gradient_reduction;
     table["overlaps_parameter_gathering"] = plan.overlaps_parameter_gathering;
+    if (plan.communication != "auto") table["communication"] = plan.communication;
     table["collective"] = plan.collective;
     return table;
 }

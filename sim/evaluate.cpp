@@ -145,9 +145,16 @@ std::optional<OutOfMemory> find_overflow(const Task& task, const schedule::Progr
     return earliest;
 }
 
-// Compute that runs beside collectives of the data stream loses `loss` of the time they share: their kernels take multiprocessors and memory bandwidth. False when
-// nothing overlaps.
-bool slow_overlapped_compute(const schedule::Program& program, const Simulation& simulation, double loss, Durations& durations) {
+struct Busy {
+    double start, end;
+    double share;  // of the multiprocessors that NCCL's rings take
+    bool operator<(const Busy& other) const { return start != other.start ? start < other.start : end < other.end; }
+};
+
+// Compute that runs beside collectives of the data stream loses `loss` of the time they share: their kernels take multiprocessors and memory bandwidth. What takes fewer
+// multiprocessors than NCCL's rings costs less. False when nothing overlaps.
+bool slow_overlapped_compute(const schedule::Program& program, const Simulation& simulation, double loss, const cluster::DeviceSpec& device,
+                             CommunicationCost& costs, Durations& durations) {
     bool any = false;
     std::vector<bool> seen(program.classes.size(), false);
     for (std::size_t p = 0; p < simulation.timeline.spans.size(); ++p) {
@@ -155,21 +162,24 @@ bool slow_overlapped_compute(const schedule::Program& program, const Simulation&
         if (seen[c]) continue;
         seen[c] = true;
         const std::vector<schedule::Instruction>& list = program.classes[c].instructions;
-        std::vector<std::pair<double, double>> busy;  // of the data stream, in order of time
+        std::vector<Busy> busy;  // of the data stream, in order of time
         for (const schedule::Span& span : simulation.timeline.spans[p]) {
             const schedule::Instruction& instruction = list[span.instruction];
-            if (instruction.kind == schedule::InstructionKind::collective && instruction.stream == schedule::Stream::data && span.end > span.start)
-                busy.emplace_back(simulation.active_from[p][span.instruction].value, span.end.value);
+            if (instruction.kind != schedule::InstructionKind::collective || instruction.stream != schedule::Stream::data || span.end <= span.start) continue;
+            double share = 1;
+            if (has_nccl(device) && costs.group_size(instruction.group, program.classes[c].pipeline) > 1)
+                share = costs.choice(instruction.collective, instruction.group, instruction.bytes, program.classes[c].pipeline).multiprocessors / nccl_multiprocessors(device);
+            busy.push_back({simulation.active_from[p][span.instruction].value, span.end.value, share});
         }
         if (busy.empty()) continue;
         std::sort(busy.begin(), busy.end());
         std::size_t first = 0;
         for (const schedule::Span& span : simulation.timeline.spans[p]) {
             if (list[span.instruction].kind != schedule::InstructionKind::compute) continue;
-            while (first < busy.size() && busy[first].second <= span.start.value) ++first;
+            while (first < busy.size() && busy[first].end <= span.start.value) ++first;
             double shared = 0;
-            for (std::size_t b = first; b < busy.size() && busy[b].first < span.end.value; ++b)
-                shared += std::max(0.0, std::min(busy[b].second, span.end.value) - std::max(busy[b].first, span.start.value));
+            for (std::size_t b = first; b < busy.size() && busy[b].start < span.end.value; ++b)
+                shared += busy[b].share * std::max(0.0, std::min(busy[b].end, span.end.value) - std::max(busy[b].start, span.start.value));
             if (shared <= 0) continue;
             durations.of[c][span.instruction] += core::Seconds(loss * shared);
             any = true;
@@ -215,7 +225,7 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     Simulation simulation = shares_cores ? simulate_shared_cores(program, priced.durations, task.cluster.device_count(), simulate_options)
                                          : simulate(program, priced.durations, simulate_options);
     if (task.costs && simulate_options.has_concurrent_streams && task.options.constants.overlap_loss > 0 &&
-        slow_overlapped_compute(program, simulation, task.options.constants.overlap_loss, priced.durations))
+        slow_overlapped_compute(program, simulation, task.options.constants.overlap_loss, task.cluster.instance.device, task.costs->communication, priced.durations))
         simulation = simulate(program, priced.durations, simulate_options);
 
     Run result;

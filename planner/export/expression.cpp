@@ -121,6 +121,7 @@ void Expression::require_plain_precision() {
 }
 
 void Expression::leave_collective_to_environment() {
+    if (plan.communication != "auto" && plan.communication != "nccl") leave_to_script(fmt::format("communication = \"{}\" (the process group's backend)", plan.communication));
     if (plan.collective == "auto") return;
     if (plan.collective == "ring" || plan.collective == "tree") leave_to_script(fmt::format("collective = \"{}\" (environment: NCCL_ALGO={})", plan.collective, plan.collective == "ring" ? "Ring" : "Tree"));
     else refuse("collective", '"' + plan.collective + '"', "NCCL_ALGO has Ring and Tree only", "set collective = \"auto\"");

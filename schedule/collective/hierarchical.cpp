@@ -29,6 +29,27 @@ public:
         const std::size_t first = result_.rounds.size();
         for (std::int32_t local = 0; local < k_; ++local) append_ring_all_gather(result_, rail_ring(local), first);
     }
+    // Of whole nodes' pieces, by every member: what the other order costs.
+    void all_gather_whole_nodes() {
+        const std::size_t first = result_.rounds.size();
+        for (std::int32_t local = 0; local < k_; ++local) {
+            std::vector<RingMember> members = rail_ring(local);
+            for (std::int32_t node = 0; node < m_; ++node) {
+                members[static_cast<std::size_t>(node)].pieces.clear();
+                for (std::int32_t other = 0; other < k_; ++other) members[static_cast<std::size_t>(node)].pieces.push_back(piece(other, node));
+            }
+            append_ring_all_gather(result_, members, first);
+        }
+    }
+    // Only the node's own pieces: before anything has crossed.
+    void all_gather_own_pieces_in_nodes() {
+        const std::size_t first = result_.rounds.size();
+        for (std::int32_t node = 0; node < m_; ++node) {
+            std::vector<RingMember> members;
+            for (std::int32_t local = 0; local < k_; ++local) members.push_back({node * k_ + local, {piece(local, node)}});
+            append_ring_all_gather(result_, members, first);
+        }
+    }
     Rounds take() { return std::move(result_); }
 
 private:
@@ -67,13 +88,29 @@ Rounds hierarchical_rounds(CollectiveKind kind, int group_size, int ranks_per_no
     return levels.take();
 }
 
+// First in the node, then every member fetches the other nodes' results: k times the bytes over the network, the order that SageMaker's documentation of
+// sdp_hierarchical_allgather names.
+Rounds intra_first_rounds(CollectiveKind, int group_size, int ranks_per_node) {
+    TwoLevels levels(group_size, ranks_per_node, false);
+    levels.all_gather_own_pieces_in_nodes();
+    levels.all_gather_whole_nodes();
+    return levels.take();
+}
+
+bool has_two_levels(int group_size, int ranks_per_node) { return ranks_per_node > 1 && group_size > ranks_per_node && group_size % ranks_per_node == 0; }
+
 }  // namespace
+
+CollectiveAlgorithm hierarchical_intra_first_algorithm() {
+    return {"hierarchical-intra-first",
+            [](CollectiveKind kind, int group_size, int ranks_per_node) { return kind == CollectiveKind::all_gather && has_two_levels(group_size, ranks_per_node); },
+            intra_first_rounds};
+}
 
 CollectiveAlgorithm hierarchical_algorithm() {
     return {"hierarchical",
             [](CollectiveKind kind, int group_size, int ranks_per_node) {
-                const bool has_two_levels = ranks_per_node > 1 && group_size > ranks_per_node && group_size % ranks_per_node == 0;
-                return has_two_levels && (kind == CollectiveKind::all_reduce || kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::all_gather);
+                return has_two_levels(group_size, ranks_per_node) && (kind == CollectiveKind::all_reduce || kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::all_gather);
             },
             hierarchical_rounds};
 }

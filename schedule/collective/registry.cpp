@@ -5,7 +5,8 @@
 namespace schedule {
 
 const std::vector<CollectiveAlgorithm>& collective_algorithms() {
-    static const std::vector<CollectiveAlgorithm> algorithms = {ring_algorithm(), tree_algorithm(), hierarchical_algorithm()};
+    static const std::vector<CollectiveAlgorithm> algorithms = {ring_algorithm(), tree_algorithm(), hierarchical_algorithm(),
+                                                                hierarchical_intra_first_algorithm()};
     return algorithms;
 }
 

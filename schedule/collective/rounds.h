@@ -29,7 +29,7 @@ struct Rounds {
 };
 
 struct CollectiveAlgorithm {
-    std::string name;  // "ring", "tree", "hierarchical"
+    std::string name;  // "ring", "tree", "hierarchical", "hierarchical-intra-first"
     bool (*supports)(CollectiveKind kind, int group_size, int ranks_per_node) = nullptr;
     Rounds (*rounds)(CollectiveKind kind, int group_size, int ranks_per_node) = nullptr;
 };
@@ -37,6 +37,7 @@ const std::vector<CollectiveAlgorithm>& collective_algorithms();
 CollectiveAlgorithm ring_algorithm();
 CollectiveAlgorithm tree_algorithm();
 CollectiveAlgorithm hierarchical_algorithm();
+CollectiveAlgorithm hierarchical_intra_first_algorithm();
 const CollectiveAlgorithm* find_collective_algorithm(const std::string& name);
 
 // The selector: the named algorithm where it supports the kind and group, or for "auto" ring for bandwidth-bound sizes, tree for small all-reduces,

@@ -26,7 +26,7 @@ struct Candidate {
     std::vector<double> reached = {};
     std::vector<LinkShare> links = {};  // what it keeps busy
     double multiprocessors = 0;    // taken from kernels that run beside it
-    core::Bytes most{1e30};        // larger payloads are done in another way
+    core::Bytes least{-1}, most{1e30};  // for payloads above the one and up to the other
 };
 
 // Latency and the time bytes move, alone on the links.

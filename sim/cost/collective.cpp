@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/diagnostics.h"
+#include "sim/cost/library.h"
 
 namespace sim {
 
@@ -78,13 +79,17 @@ void CommunicationCost::add_rounds(const schedule::CollectiveAlgorithm& algorith
     Candidate candidate{algorithm.name, "", total.latency};
     candidate.seconds_per_byte = total.seconds_per_byte;
     candidate.links = collective_network_.links(all);
-    candidate.multiprocessors = nccl_channels(cluster_, shape_of(cluster_, groups.devices.front()));
+    if (has_nccl(cluster_.instance.device)) candidate.multiprocessors = nccl_multiprocessors(cluster_.instance.device);
     result.push_back(std::move(candidate));
 }
 
 std::vector<Candidate> CommunicationCost::ways(const Meeting& meeting, const Groups& groups) {
     std::vector<Candidate> result;
     const bool uses_nccl = has_nccl(cluster_.instance.device);
+    // A library other than NCCL serves the gradients and parameters of data parallelism; groups inside a model stay with NCCL.
+    const bool is_data = meeting.group != schedule::GroupKind::tensor && meeting.group != schedule::GroupKind::tied_stages;
+    const Library* library = is_data ? find_library(plan_.communication) : nullptr;
+    if (uses_nccl && library && groups.size() > 1) return library->ways({cluster_, collective_network_, transfer_network_}, meeting.kind, groups);
     if (uses_nccl) result = nccl_candidates(cluster_, collective_network_, meeting.kind, groups);
     // Algorithms beyond NCCL's, when a plan names them; and everything where there is no NCCL. A ring in rounds of explicit transfers is quadratic in the group, so large
     // groups take no other algorithm than NCCL's.
@@ -150,7 +155,7 @@ const Candidate& CommunicationCost::choose(const Meeting& meeting, core::Bytes b
     const Candidate* best = nullptr;
     for (const Candidate& candidate : all) {
         if (has_wanted && candidate.algorithm != wanted) continue;
-        if (bytes > candidate.most) continue;
+        if (bytes > candidate.most || bytes <= candidate.least) continue;
         if (!best || time_of(candidate, bytes).total() < time_of(*best, bytes).total()) best = &candidate;
     }
     core::require(best != nullptr, "some way takes any payload");

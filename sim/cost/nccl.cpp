@@ -12,6 +12,7 @@
 #include <array>
 #include <cmath>
 
+#include "sim/cost/host_path.h"
 #include "sim/cost/rings.h"
 #include "sim/cost/trees.h"
 
@@ -78,12 +79,6 @@ void add_edges(const std::vector<TreeEdge>& edges, std::vector<Flow>& flows) {
     }
 }
 
-double busiest(const std::vector<LinkShare>& links) {
-    double most = 0;
-    for (const LinkShare& link : links) most = std::max(most, link.busy);
-    return most;
-}
-
 // Everything the candidates of one collective have in common.
 class Tuner {
 public:
@@ -144,7 +139,7 @@ private:
         for (LinkShare& link : candidate.links) link.busy *= wire;
         candidate.seconds_per_byte = busiest(candidate.links) * slowdown;
         if (cap > 0) candidate.seconds_per_byte = std::max(candidate.seconds_per_byte, over_an_edge / (cap * 1e9));
-        candidate.multiprocessors = channels_;
+        candidate.multiprocessors = nccl_multiprocessors(cluster_.instance.device);
     }
 
     void add_trees() {
@@ -265,6 +260,8 @@ int nccl_channels(const cluster::Cluster& cluster, const GroupShape& shape) {
     if (!shape.is_over_nvlink) return least;
     return generation(cluster.instance.device) == 0 ? 12 : most;
 }
+
+double nccl_multiprocessors(const cluster::DeviceSpec& device) { return generation(device) == 0 ? 12 : 24; }
 
 std::vector<Candidate> nccl_candidates(const cluster::Cluster& cluster, Network& network, CollectiveKind kind, const Groups& groups) {
     return Tuner(cluster, network, kind, groups).candidates();

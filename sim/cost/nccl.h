@@ -36,7 +36,8 @@ std::optional<double> nccl_nvlink_efficiency(const cluster::DeviceSpec& device);
 // Every way NCCL has for this collective. Never empty for more than one rank.
 std::vector<Candidate> nccl_candidates(const cluster::Cluster& cluster, Network& network, schedule::CollectiveKind kind, const Groups& groups);
 
-// Multiprocessors that NCCL's channels take on this device.
+// Most multiprocessors that NCCL takes on a device: one a channel.
+double nccl_multiprocessors(const cluster::DeviceSpec& device);
 int nccl_channels(const cluster::Cluster& cluster, const GroupShape& shape);
 
 }  // namespace sim

@@ -65,11 +65,16 @@ void Network::load(std::span<const Flow> flows, core::Seconds& slowest) {
         }
         const cluster::Route path = cluster::route(cluster_, cluster::DeviceId(flow.from), cluster::DeviceId(flow.to));
         slowest = std::max(slowest, latency(flow, path));
-        for (const cluster::DirectedLink& link : path.links) {
-            const std::size_t at = slot(link);
-            if (load_[at] == 0) touched_.push_back(at);
-            load_[at] += flow.share;
-        }
+        load(path, flow.share);
+    }
+}
+
+void Network::load(const cluster::Route& path, double share) {
+    if (share <= 0) return;
+    for (const cluster::DirectedLink& link : path.links) {
+        const std::size_t at = slot(link);
+        if (load_[at] == 0) touched_.push_back(at);
+        load_[at] += share;
     }
 }
 
@@ -87,6 +92,15 @@ LinearCost Network::price(std::span<const Flow> flows) {
 std::vector<LinkShare> Network::links(std::span<const Flow> flows) {
     core::Seconds unused;
     load(flows, unused);
+    return take_links();
+}
+
+std::vector<LinkShare> Network::links(std::span<const LoadedRoute> routes) {
+    for (const LoadedRoute& route : routes) load(route.route, route.share);
+    return take_links();
+}
+
+std::vector<LinkShare> Network::take_links() {
     std::sort(touched_.begin(), touched_.end());
     std::vector<LinkShare> result;
     result.reserve(touched_.size());

@@ -38,6 +38,12 @@ struct LinkShare {
     double busy = 0;
 };
 
+// A way over links and its part of the payload.
+struct LoadedRoute {
+    cluster::Route route;
+    double share = 1.0;
+};
+
 // What a job gets of the network between nodes.
 struct NetworkTerms {
     double share = 1;                 // of the stated rate
@@ -58,6 +64,7 @@ public:
     LinearCost price(std::span<const Flow> flows);
     // What the flows keep busy, by link; the most loaded is what price() says.
     std::vector<LinkShare> links(std::span<const Flow> flows);
+    std::vector<LinkShare> links(std::span<const LoadedRoute> routes);
     // Links and memories, numbered alike in every Network of one cluster.
     std::size_t link_count() const { return load_.size(); }
     // The mean of the flows' own latencies: what a message pays per hop on its way around a ring.
@@ -69,6 +76,8 @@ public:
 
 private:
     void load(std::span<const Flow> flows, core::Seconds& latency);
+    void load(const cluster::Route& path, double share);
+    std::vector<LinkShare> take_links();
     double bandwidth_of(std::size_t slot) const;
     std::size_t slot(const cluster::DirectedLink& link) const;
     core::Seconds latency(const Flow& flow, const cluster::Route& path) const;
