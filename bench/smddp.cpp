@@ -40,7 +40,7 @@ std::optional<double> samples_per_second(const char* communication, int nodes, i
 int main() {
     fmt::print("  samples/s of SMDDP over those of DDP, BERT-large on p3dn.24xlarge (SageMaker developer guide, data-parallel-intro: +41, +52 and +13 %)\n");
     fmt::print("  {:<28} {:>9} {:>9} {:>9}\n", "", "2 nodes", "4 nodes", "8 nodes");
-    fmt::print("  {:<28} {:>+8.0f}% {:>+8.0f}% {:>+8.0f}%\n", "published", 41, 52, 13);
+    fmt::print("  {:<28} {:>+8.0f}% {:>+8.0f}% {:>+8.0f}%\n", "published", 41.0, 52.0, 13.0);
     struct Setting {
         int sequence, micro_batch;
     };

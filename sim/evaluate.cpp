@@ -152,10 +152,9 @@ struct Busy {
 };
 
 // Compute that runs beside collectives of the data stream loses `loss` of the time they share: their kernels take multiprocessors and memory bandwidth. What takes fewer
-// multiprocessors than NCCL's rings costs less. False when nothing overlaps.
-bool slow_overlapped_compute(const schedule::Program& program, const Simulation& simulation, double loss, const cluster::DeviceSpec& device,
+// multiprocessors than NCCL's rings costs less.
+void slow_overlapped_compute(const schedule::Program& program, const Simulation& simulation, double loss, const cluster::DeviceSpec& device,
                              CommunicationCost& costs, Durations& durations) {
-    bool any = false;
     std::vector<bool> seen(program.classes.size(), false);
     for (std::size_t p = 0; p < simulation.timeline.spans.size(); ++p) {
         const auto c = static_cast<std::size_t>(simulation.timeline.class_of[p]);
@@ -182,10 +181,15 @@ bool slow_overlapped_compute(const schedule::Program& program, const Simulation&
                 shared += busy[b].share * std::max(0.0, std::min(busy[b].end, span.end.value) - std::max(busy[b].start, span.start.value));
             if (shared <= 0) continue;
             durations.of[c][span.instruction] += core::Seconds(loss * shared);
-            any = true;
         }
     }
-    return any;
+}
+
+bool has_data_collectives(const schedule::Program& program) {
+    for (const schedule::RankProgram& list : program.classes)
+        for (const schedule::Instruction& instruction : list.instructions)
+            if (instruction.kind == schedule::InstructionKind::collective && instruction.stream == schedule::Stream::data) return true;
+    return false;
 }
 
 std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& diagnostics) {
@@ -210,7 +214,19 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     if (task.costs) {
         priced = price(program, *task.costs);
         // Where a core does the copying, links are not what ranks wait for.
-        if (simulate_options.has_concurrent_streams && program.plan.layout.ranks() > 1) contention = find_contention(program, task.costs->communication, task.options.is_folded);
+        if (simulate_options.has_concurrent_streams && program.plan.layout.ranks() > 1) {
+            contention = find_contention(program, task.costs->communication, true);
+            // Compute that runs beside collectives is known from a first run of the classes; the step is the run with what they cost it.
+            if (task.options.constants.overlap_loss > 0 && has_data_collectives(program)) {
+                SimulateOptions first = simulate_options;
+                first.is_folded = true;
+                first.tracks_memory = false;
+                first.contention = &contention;
+                slow_overlapped_compute(program, simulate(program, priced.durations, first), task.options.constants.overlap_loss, task.cluster.instance.device,
+                                        task.costs->communication, priced.durations);
+            }
+            if (!task.options.is_folded) contention = find_contention(program, task.costs->communication, false);
+        }
         simulate_options.contention = &contention;
     } else {
         // Without times the order of the lists decides what is held together.
@@ -224,9 +240,6 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     const bool shares_cores = !simulate_options.has_concurrent_streams && task.costs && program.plan.layout.ranks() > task.cluster.device_count();
     Simulation simulation = shares_cores ? simulate_shared_cores(program, priced.durations, task.cluster.device_count(), simulate_options)
                                          : simulate(program, priced.durations, simulate_options);
-    if (task.costs && simulate_options.has_concurrent_streams && task.options.constants.overlap_loss > 0 &&
-        slow_overlapped_compute(program, simulation, task.options.constants.overlap_loss, task.cluster.instance.device, task.costs->communication, priced.durations))
-        simulation = simulate(program, priced.durations, simulate_options);
 
     Run result;
     result.ranks = program.class_of_rank.size();

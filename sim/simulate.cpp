@@ -23,6 +23,7 @@ using schedule::InstructionKind;
 
 constexpr double not_yet = -1;
 constexpr double never = std::numeric_limits<double>::infinity();
+constexpr std::uint32_t no_instruction = 0xffffffff, elsewhere = 0xfffffffe;
 
 struct Transfer {
     double start = not_yet, end = not_yet;
@@ -68,6 +69,9 @@ public:
             const std::size_t count = list_of(p).instructions.size();
             states_[p].spans.resize(count, {0, core::Seconds(0), core::Seconds(not_yet)});
             states_[p].active_from.resize(count);
+            const auto& queues = queues_[static_cast<std::size_t>(cast_.performers[p].class_index)];
+            for (std::size_t stream = 0; stream < queues.size(); ++stream) states_[p].head[stream] = queues[stream].empty() ? no_instruction : queues[stream].front();
+            states_[p].waits_for.fill(no_instruction);
         }
         for (std::size_t p = states_.size(); p-- > 0;) runnable_.push_back(static_cast<std::int32_t>(p));
         do {
@@ -83,6 +87,9 @@ public:
 private:
     struct State {
         std::array<std::uint32_t, schedule::stream_count> next{};  // in the stream's queue
+        std::array<std::uint32_t, schedule::stream_count> head{};  // the instruction there; no_instruction: none left
+        // What the head waits for: an instruction of this performer, or another performer or the network (`elsewhere`); no_instruction: not known to wait.
+        std::array<std::uint32_t, schedule::stream_count> waits_for{};
         std::array<double, schedule::stream_count> stream_end{};   // never: the last instruction's end is not known yet
         std::array<bool, schedule::stream_count> has_arrived{};    // at the collective that is next
         std::vector<schedule::Span> spans;
@@ -115,25 +122,40 @@ private:
         return index < 0 ? nullptr : &contention_->communications[static_cast<std::size_t>(index)];
     }
 
-    // Every stream as far as it goes, until none goes further.
+    // Every stream as far as it goes, the instruction that comes first in the list first: it is the one least likely to wait.
     void proceed(std::int32_t performer) {
         State& state = states_[static_cast<std::size_t>(performer)];
         const auto& queues = queues_[static_cast<std::size_t>(cast_.performers[static_cast<std::size_t>(performer)].class_index)];
-        bool goes_on = true;
-        while (goes_on) {
-            goes_on = false;
+        for (std::size_t stream = 0; stream < queues.size(); ++stream) {
+            std::uint32_t& awaited = state.waits_for[stream];
+            if (awaited == elsewhere || (awaited != no_instruction && state.spans[awaited].end.value != not_yet)) awaited = no_instruction;
+        }
+        while (true) {
+            std::size_t first = queues.size();
+            std::uint32_t head = no_instruction;
             for (std::size_t stream = 0; stream < queues.size(); ++stream)
-                while (state.next[stream] < queues[stream].size() && perform(performer, state, stream, queues[stream][state.next[stream]])) {
-                    ++state.next[stream];
-                    goes_on = true;
+                if (state.head[stream] < head && state.waits_for[stream] == no_instruction) {
+                    head = state.head[stream];
+                    first = stream;
                 }
+            if (first == queues.size()) return;
+            const std::uint32_t awaited = perform(performer, state, first, head);
+            if (awaited != no_instruction) {
+                state.waits_for[first] = awaited;
+                continue;
+            }
+            const std::uint32_t next = ++state.next[first];
+            state.head[first] = next < queues[first].size() ? queues[first][next] : no_instruction;
+            if (state.spans[head].end.value == not_yet) continue;
+            for (std::uint32_t& other : state.waits_for)
+                if (other == head) other = no_instruction;
         }
     }
 
-    // False when what it waits for is not known yet.
-    bool perform(std::int32_t performer, State& state, std::size_t stream, std::uint32_t index) {
+    // What it waits for, when that is not known yet.
+    std::uint32_t perform(std::int32_t performer, State& state, std::size_t stream, std::uint32_t index) {
         double& stream_end = state.stream_end[stream];
-        if (stream_end == never) return false;
+        if (stream_end == never) return elsewhere;
         const Performer& self = cast_.performers[static_cast<std::size_t>(performer)];
         const auto class_index = static_cast<std::size_t>(self.class_index);
         const schedule::RankProgram& list = program_.classes[class_index];
@@ -141,7 +163,7 @@ private:
         double start = stream_end;
         for (std::uint32_t before : list.after(instruction)) {
             const double end = state.spans[before].end.value;
-            if (end == not_yet) return false;
+            if (end == not_yet) return before;
             start = std::max(start, end);
         }
         const double duration = durations_.of[class_index][index].value;
@@ -165,7 +187,7 @@ private:
                 Transfer& transfer = transfers_[cast_.channel_of_receive(self, instruction)];
                 if (transfer.end == not_yet) {
                     transfer.waiter = performer;
-                    return false;
+                    return elsewhere;
                 }
                 active_from = std::max(start, transfer.start);
                 end = std::max(start, transfer.end) + duration;
@@ -174,7 +196,7 @@ private:
             case InstructionKind::collective: {
                 const std::int32_t group = self.group[Cast::slot_of(instruction)];
                 if (group >= 0) {
-                    if (!meet(performer, state.has_arrived[stream], group, class_index, index, start, duration, active_from, end)) return false;
+                    if (!meet(performer, state.has_arrived[stream], group, class_index, index, start, duration, active_from, end)) return elsewhere;
                 } else if (const Communication* communication = shared(performer, class_index, index)) {
                     // All members are this performer, or behave as it does.
                     begin({communication, performer, index, nullptr, -1, 0}, start, duration);
@@ -190,7 +212,7 @@ private:
         stream_end = end == not_yet ? never : end;
         state.spans[index] = {index, core::Seconds(start), core::Seconds(end)};
         state.active_from[index] = core::Seconds(active_from);
-        return true;
+        return no_instruction;
     }
 
     // True when every member has come and the end is known. Members meet in list order, as on a communicator.
