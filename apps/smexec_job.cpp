@@ -9,6 +9,7 @@
 #include "exec/cuda/profile.h"
 #include "exec/cuda/runnable.h"
 #include "exec/exchange.h"
+#include "exec/process/link_profile.h"
 #include "exec/profile.h"
 #include "exec/run.h"
 #include "exec/training_state.h"
@@ -160,10 +161,33 @@ bool agree(exec::process::World& world, const std::optional<ExecutionJob>& job, 
     return exec::broadcast_text(communicator, tag_verdict, diagnostics.has_errors() ? "no" : "yes") == "yes";
 }
 
+void measure_here(ExecutionJob& job, exec::process::World& world) {
+    if (world.size() != world.host_count() * world.ranks_here()) {
+        job.remarks.push_back("ranks are not spread evenly over hosts: links are predicted as if all shared one");
+        return;
+    }
+    const exec::process::LinkProfile links = exec::process::measure_links(world);
+    job.here = exec::process::cluster_of(job.here.instance, links, world, "");
+    if (world.host_count() > 1)
+        job.remarks.push_back(fmt::format("{} hosts of {} ranks, {} between them", world.host_count(), world.ranks_here(), core::format(links.between_bandwidth)));
+}
+
 std::optional<sim::Evaluation> predict(ExecutionJob& job, const ExecutionRequest& request, core::Diagnostics& diagnostics) {
-    if (request.on_gpu) exec::cuda::apply(exec::cuda::profile_plan(job.plan(), job.scenario.graph, job.data), job.here.instance);
-    else exec::apply(exec::profile_plan(job.plan(), job.scenario.graph, job.data), job.here.instance);
+    if (request.on_gpu) {
+        exec::cuda::apply(exec::cuda::profile_plan(job.plan(), job.scenario.graph, job.data), job.here.instance);
+    } else {
+        const exec::PlanProfile profile = exec::profile_plan(job.plan(), job.scenario.graph, job.data);
+        job.probe = profile.probe;
+        const cluster::InstanceType measured_links = job.here.instance;
+        exec::apply(profile, job.here.instance);
+        if (measured_links.provenance.contains("topology") && measured_links.provenance.at("topology").source.starts_with("measured over")) {
+            job.here.instance.links = measured_links.links;
+            cluster::prepare_routes(job.here.instance);
+        }
+    }
     sim::EvaluateOptions options;
+    // Those are GPUs' and data-centre networks'; here both were measured at work.
+    if (!request.on_gpu) options.constants.overlap_loss = options.constants.decay_per_doubling = 0;
     options.keeps_timeline = true;
     std::optional<sim::Evaluation> predicted = sim::evaluate(job.scenario.graph, job.here, job.plan(), diagnostics, options);
     if (predicted && !predicted->program) predicted.reset();

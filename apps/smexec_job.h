@@ -25,6 +25,7 @@ struct ExecutionJob {
     int steps = 0;           // of the whole training
     std::shared_ptr<const exec::Checkpoint> resumed;  // null at the beginning
     std::int64_t first_step = 0, sample_offset = 0;
+    core::Seconds probe;  // how fast the machine was when it was profiled
 
     const schedule::Plan& plan() const { return scenario.file.plan; }
 };
@@ -37,6 +38,9 @@ std::string too_large(const ExecutionJob& job);
 
 // Every rank calls, whether its job could be read or not. True when all ranks are about to run the same Program; otherwise rank 0's diagnostics say who differs.
 bool agree(exec::process::World& world, const std::optional<ExecutionJob>& job, core::Diagnostics& diagnostics);
+
+// Every rank calls before predict(): the hosts of the world and what lies between them take the place of the local CPU, when ranks are spread evenly.
+void measure_here(ExecutionJob& job, exec::process::World& world);
 
 // From operator times measured here in a few seconds. Nothing after a diagnostic.
 std::optional<sim::Evaluation> predict(ExecutionJob& job, const ExecutionRequest& request, core::Diagnostics& diagnostics);

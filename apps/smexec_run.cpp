@@ -43,7 +43,7 @@ const char* const help =
     "  --check              also train the slow single-rank reference and compare the losses (at most 1e-5 apart, relative)\n"
     "  --tolerance PCT      exit 3 when the measured step differs by more from the prediction\n"
     "  --no-compare         do not predict: starts at once\n"
-    "  --trace FILE         the measured timeline as Chrome trace JSON, for ui.perfetto.dev\n"
+    "  --trace FILE         predicted and measured timeline as Chrome trace JSON, for ui.perfetto.dev\n"
     "  --time-limit S       the longest a rank may wait for another (120)\n"
     "  --json               one JSON document on stdout\n"
     "  --verbose            losses and times of every step\n"
@@ -99,6 +99,7 @@ int execute(const ExecutionRequest& request, World* world, std::ostream& out, st
 
     std::optional<sim::Evaluation> predicted;
     int obstacle = good;
+    if (world && request.compares && !request.on_gpu) measure_here(*job, *world);
     if (const std::string excess = is_first && !request.on_gpu ? too_large(*job) : std::string(); !excess.empty()) {
         err << "does not fit: " << excess << '\n';
         obstacle = no_plan;
@@ -128,7 +129,11 @@ int execute(const ExecutionRequest& request, World* world, std::ostream& out, st
         settings.captures_steps = request.captures_steps;
         options.make_backend = exec::cuda::gpu_backend(settings, world != nullptr);
     }
-    if (world && world->host_count() > 1) options.ranks_per_node = world->ranks_here();
+    options.probes_speed = request.compares && !request.on_gpu;
+    if (world && world->host_count() > 1) {
+        options.ranks_per_node = world->ranks_here();
+        options.overlaps = !request.on_gpu;  // a network works beside the cores; within a host exchange is work of the cores themselves
+    }
     const std::optional<exec::RunResult> result = world ? exec::process::run(job->program, job->scenario.graph, job->data, options, *world)
                                                         : exec::run(job->program, job->scenario.graph, job->data, options);
     if (!is_first) return agreed(world, good);
@@ -142,9 +147,15 @@ int execute(const ExecutionRequest& request, World* world, std::ostream& out, st
     }
     if (report.predicted)
         report.comparison = exec::compare(job->program, report.predicted->timeline, report.predicted->memory_timeline, report.predicted->step_time,
-                                          exec::median_timeline(*result, options.warm_up_steps), result->memory, report.times.median);
+                                          exec::median_timeline(*result, options.warm_up_steps), result->memory, report.times.median,
+                                          {options.ranks_per_node, job->probe, result->probe, result->lost_share});
     if (request.checks) report.checked = check(*job, options, result->losses);
-    if (!request.trace.empty()) core::write_file_atomically(request.trace, sim::chrome_trace(job->program, result->timelines.back(), result->memory));
+    // Memory was sampled in the last step, which is therefore the one that is shown.
+    if (!request.trace.empty())
+        core::write_file_atomically(request.trace,
+                                    report.predicted ? sim::comparison_trace(job->program, report.predicted->timeline, report.predicted->memory_timeline,
+                                                                             result->timelines.back(), result->memory)
+                                                     : sim::chrome_trace(job->program, result->timelines.back(), result->memory));
     constexpr double notable_loss = 0.05;
     if (job->plan().layout.ranks() <= job->here.device_count() && result->lost_share > notable_loss)
         report.remarks.push_back(

@@ -78,6 +78,28 @@ private:
     const std::string path_, bytes_;
 };
 
+// Token numbers of two bytes each, as GPT-2's encoder makes them.
+class TextTokens : public DataSource {
+public:
+    TextTokens(std::string path, std::string content, std::size_t begin) : path_(std::move(path)), content_(std::move(content)), begin_(begin) {}
+
+    std::size_t count() const { return (content_.size() - begin_) / 2; }
+    std::int64_t at(std::size_t i) const {
+        const auto low = static_cast<unsigned char>(content_[begin_ + 2 * i]), high = static_cast<unsigned char>(content_[begin_ + 2 * i + 1]);
+        return low | high << 8;
+    }
+    void tokens(std::int64_t sample, std::span<std::int64_t> into) const override {
+        const std::size_t places = count() - into.size() + 1, step = std::max<std::size_t>(1, into.size() - 1);
+        const std::size_t start = static_cast<std::size_t>(sample) * step % places;
+        for (std::size_t i = 0; i < into.size(); ++i) into[i] = at(start + i);
+    }
+    std::string describe() const override { return fmt::format("{} tokens of {}", count(), path_); }
+
+private:
+    const std::string path_, content_;
+    const std::size_t begin_;
+};
+
 class IdxImages : public DataSource {
 public:
     IdxImages(std::string path, std::string pixels, std::string labels, std::size_t image_pixels)
@@ -218,12 +240,46 @@ std::shared_ptr<const DataSource> load_text(const std::string& path, const model
     return std::make_shared<TextBytes>(path, std::move(*bytes));
 }
 
+// Little-endian 16-bit numbers and nothing else (nanoGPT's train.bin), or behind the header of llm.c: 256 32-bit words, of which the first is 20240520, the second
+// the version 1 and the third the number of tokens (github.com/karpathy/llm.c, dev/data/data_common.py).
+std::shared_ptr<const DataSource> load_tokens(const std::string& path, const model::ModelGraph& graph, core::Diagnostics& diagnostics,
+                                              const core::SourceLocation& referrer) {
+    std::optional<std::string> content = core::read_file(path, diagnostics, referrer, "training.data", largest_data_bytes);
+    if (!content) return nullptr;
+    const auto word = [&](std::size_t i) {
+        std::uint32_t value = 0;
+        for (std::size_t b = 4; b-- > 0;) value = value << 8 | static_cast<unsigned char>((*content)[4 * i + b]);
+        return value;
+    };
+    constexpr std::size_t header = 1024;
+    constexpr std::uint32_t llm_c_magic = 20240520;
+    const auto refuse = [&](const std::string& message, const std::string& hint) {
+        diagnostics.error(referrer, "training.data", message, hint);
+        return nullptr;
+    };
+    const bool has_header = content->size() >= header && word(0) == llm_c_magic;
+    const std::size_t begin = has_header ? header : 0;
+    if (has_header && (word(1) != 1 || content->size() - header != 2 * std::size_t(word(2))))
+        return refuse(fmt::format("{} has {} bytes behind its header, which states version {} and {} tokens", path, content->size() - header, word(1), word(2)),
+                      "it is cut off, or of another version");
+    if (content->size() % 2 != 0) return refuse(fmt::format("{} has {} bytes, and a token takes two", path, content->size()), "give tokens as 16-bit numbers");
+    auto tokens = std::make_shared<TextTokens>(path, std::move(*content), begin);
+    const auto wanted = static_cast<std::size_t>(graph.tokens_per_sample) + 1;
+    if (tokens->count() < wanted)
+        return refuse(fmt::format("{} has {} tokens, a sample takes {}", path, tokens->count(), wanted), "give a longer text or a shorter sequence_length");
+    std::int64_t largest = 0;
+    for (std::size_t i = 0; i < tokens->count(); ++i) largest = std::max(largest, tokens->at(i));
+    if (largest >= graph.vocabulary)
+        return refuse(fmt::format("{} has a token {}, the model's vocabulary is {}", path, largest, graph.vocabulary), "GPT-2's encoder has 50257 tokens");
+    return tokens;
+}
+
 }  // namespace
 
 std::shared_ptr<const DataSource> load_data(const std::string& path, const std::string& format, std::uint64_t seed, const model::ModelGraph& graph,
                                             core::Diagnostics& diagnostics, const core::SourceLocation& referrer) {
     const model::Tensor* image = image_input(graph);
-    const std::string wanted = !format.empty() ? format : path.empty() ? "synthetic" : image ? "idx" : "bytes";
+    const std::string wanted = !format.empty() ? format : path.empty() ? "synthetic" : image ? "idx" : path.ends_with(".bin") ? "tokens" : "bytes";
     if (wanted == "synthetic") return std::make_shared<Synthetic>(seed, graph.vocabulary, label_bound(graph));
     const auto refuse = [&](const std::string& key, const std::string& message, const std::string& hint) {
         diagnostics.error(referrer, key, message, hint);
@@ -237,11 +293,15 @@ std::shared_ptr<const DataSource> load_data(const std::string& path, const std::
             return refuse("training.data_format", fmt::format("{} takes tokens, not images", graph.name), "use data_format = \"bytes\" or \"synthetic\"");
         return load_images(path, *image, label_bound(graph), diagnostics, referrer);
     }
+    if (wanted == "tokens") {
+        if (graph.tokens_per_sample == 0) return refuse("training.data_format", fmt::format("{} takes images, not tokens", graph.name), "use data_format = \"idx\" or \"synthetic\"");
+        return load_tokens(path, graph, diagnostics, referrer);
+    }
     if (wanted == "bytes") {
         if (image) return refuse("training.data_format", fmt::format("{} takes images, not tokens", graph.name), "use data_format = \"idx\" or \"synthetic\"");
         return load_text(path, graph, diagnostics, referrer);
     }
-    return refuse("training.data_format", fmt::format("training.data_format = {} is unknown", core::in_quotes(wanted)), "use bytes, idx or synthetic");
+    return refuse("training.data_format", fmt::format("training.data_format = {} is unknown", core::in_quotes(wanted)), "use bytes, tokens, idx or synthetic");
 }
 
 InputReader::InputReader(const model::ModelGraph& graph, std::shared_ptr<const DataSource> source)

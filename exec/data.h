@@ -1,4 +1,4 @@
-// What a model is trained on: windows of a text file's bytes, images with labels in the IDX format, or seeded synthetic samples.
+// What a model is trained on: windows of a text's bytes or tokens, images with labels in the IDX format, or seeded synthetic samples.
 // A sample is a function of its global number alone, so losses do not depend on the plan.
 #pragma once
 
@@ -51,7 +51,7 @@ private:
     std::int64_t tokens_ = 0;
 };
 
-// `path` empty = synthetic. `format` is "bytes", "idx", "synthetic" or empty (by the model and the path). What the file cannot give the graph is diagnosed.
+// `path` empty = synthetic. `format` is "bytes", "tokens" (16-bit numbers, llm.c's or nanoGPT's .bin), "idx", "synthetic" or empty (by the model and the path). What the file cannot give the graph is diagnosed.
 std::shared_ptr<const DataSource> load_data(const std::string& path, const std::string& format, std::uint64_t seed, const model::ModelGraph& graph,
                                             core::Diagnostics& diagnostics, const core::SourceLocation& referrer = {});
 

@@ -134,6 +134,7 @@ PlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph& gr
 
     RunOptions options;
     options.times_operators = true;
+    options.probes_speed = true;
     options.steps = 2;
     // Enough steps that a median means something, in about a second and a half.
     const double first = run(program, graph, data, options).step_times.back().value;
@@ -173,6 +174,7 @@ PlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph& gr
             if (const auto found = by_operator.find({op, phase}); found != by_operator.end()) sum.time[phase] += interruptions * median(found->second);
     }
     PlanProfile profile;
+    profile.probe = result.probe;
     for (const auto& [signature, sum] : by_signature)
         profile.operators.push_back(
             {signature, core::Seconds(sum.time[0] / sum.count), core::Seconds(sum.time[1] / sum.count), core::Seconds(sum.time[2] / sum.count)});

@@ -17,6 +17,7 @@ struct PlanProfile {
     core::BytesPerSecond update_bandwidth;             // of the optimizer step, counting gradient, state and parameter traffic
     core::BytesPerSecond link_bandwidth;               // of an array from rank to rank, all ranks exchanging at once
     core::Seconds link_latency;                        // of a message of a few bytes
+    core::Seconds probe;                               // RunResult::probe while the operators were measured
     core::FlopsPerSecond product_rate;                 // of a large matrix product on one core, all that would work at work: the peak behind MFU
 };
 // Runs a few steps of one micro-batch of the whole model on every core that the plan would use, tensor-parallel shares as planned.

@@ -32,6 +32,7 @@ struct RankRecord {
     core::Bytes peak;
     std::array<core::Bytes, schedule::memory_kind_count> at_peak;
     std::vector<OperatorSample> operator_samples;
+    std::vector<double> probes;         // seconds, by step
     double computing = 0, on_core = 0;  // seconds
 };
 

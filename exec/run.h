@@ -45,6 +45,7 @@ struct RunOptions {
     int ranks_per_node = 0;         // for the choice of collectives; 0 = all ranks on one
     bool overlaps = false;          // buckets are exchanged in a second thread of the rank while it computes; else all is done in list order
     bool times_operators = false;
+    bool probes_speed = false;      // before every step each rank times a product of a fixed size: how fast the machine is just now
     BackendMaker make_backend;  // empty: this processor
     bool keeps_state = false;       // gradients of the last step and parameters after it, whole, in the result
 };
@@ -62,6 +63,7 @@ struct RunResult {
     std::vector<schedule::Timeline> timelines;  // by step
     schedule::MemoryTimeline memory;            // samples are of the last step; peaks of the whole run
     std::string instruction_set;
+    core::Seconds probe;  // probes_speed: the median over steps and ranks; else zero
     double lost_share = 0;  // of the ranks' computing time, when other threads had their cores: ranks beyond the cores, or other processes
     std::vector<OperatorSample> operator_samples;  // of all ranks, when asked for
     // keeps_state: by parameter, unsplit.

@@ -217,7 +217,7 @@ std::optional<Training> read_training(const core::Value& training_table, Plan& p
     training.seed = static_cast<std::uint64_t>(reader.integer("seed", static_cast<std::int64_t>(training.seed), {.least = 0}));
     training.steps = static_cast<int>(reader.integer("steps", training.steps, positive));
     training.data = reader.string("data", training.data);
-    training.data_format = reader.optional_choice("data_format", {"bytes", "idx", "synthetic"}).value_or(training.data_format);
+    training.data_format = reader.optional_choice("data_format", {"bytes", "tokens", "idx", "synthetic"}).value_or(training.data_format);
     reader.finish();
     if (diagnostics.error_count() > errors) return std::nullopt;
     return training;

@@ -21,6 +21,10 @@ struct TraceMark {
 std::string chrome_trace(const schedule::Program& program, const schedule::Timeline& timeline, const schedule::MemoryTimeline& memory,
                          const std::vector<TraceMark>& marks = {});
 
+// Both in one trace, rank by rank under each other: "rank 0 predicted", "rank 0 measured". A predicted performer may stand for all ranks of its class.
+std::string comparison_trace(const schedule::Program& program, const schedule::Timeline& predicted, const schedule::MemoryTimeline& predicted_memory,
+                             const schedule::Timeline& measured, const schedule::MemoryTimeline& measured_memory);
+
 // One page without any other file: the same lanes to zoom and hover, memory below, the report as text.
 std::string html_timeline(const schedule::Program& program, const schedule::Timeline& timeline, const schedule::MemoryTimeline& memory,
                           const std::string& title, const std::string& report);

@@ -75,6 +75,7 @@ std::string pack(const RankRecord& record) {
     packer.add(record.peak);
     packer.add(record.at_peak);
     packer.add(record.operator_samples);
+    packer.add(record.probes);
     packer.add(record.computing);
     packer.add(record.on_core);
     return packer.take();
@@ -92,6 +93,7 @@ RankRecord unpack(const std::string& text) {
     unpacker.get(record.peak);
     unpacker.get(record.at_peak);
     unpacker.get(record.operator_samples);
+    unpacker.get(record.probes);
     unpacker.get(record.computing);
     unpacker.get(record.on_core);
     return record;

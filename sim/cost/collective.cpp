@@ -144,7 +144,7 @@ int CommunicationCost::leader(schedule::GroupKind group, int rank, const std::ve
 const Candidate& CommunicationCost::choose(const Meeting& meeting, core::Bytes bytes) {
     const std::vector<Candidate>& all = candidates(meeting);
     std::string wanted = plan_.collective;
-    if (wanted == "auto" && !cluster_.instance.device.has_concurrent_streams) {
+    if (wanted == "auto" && !has_nccl(cluster_.instance.device)) {
         // The CPU executor performs what the selector names; NCCL takes the fastest of what it knows.
         std::vector<std::int32_t> devices;
         for (int rank : members(meeting, {0, 0, meeting.pipeline})) devices.push_back(device_of(rank));
