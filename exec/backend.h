@@ -25,19 +25,20 @@ namespace exec {
 
 using Clock = std::chrono::steady_clock;
 
+// The place of a micro-batch in training: what random masks depend on.
+struct MicroBatchPlace {
+    std::int64_t step = 0;
+    std::int32_t micro_batch = 0;
+    std::vector<std::int64_t> samples;  // global numbers
+};
+
 // Arrays of an operator on this rank, row-major, tensors as model::tensor_bytes counts them.
 struct Operands {
     std::vector<float*> inputs;  // null where nothing needs the values (backward)
     float* output = nullptr;
     std::vector<const float*> parameters;
     void* extra = nullptr;  // of model::saved_for_backward(...).extra bytes
-};
-
-// The place of a micro-batch in training: what random masks depend on.
-struct MicroBatchPlace {
-    std::int64_t step = 0;
-    std::int32_t micro_batch = 0;
-    std::vector<std::int64_t> samples;  // global numbers
+    const MicroBatchPlace* place = nullptr;
 };
 
 // What a random mask of an operator starts from: the same whatever the plan and the backend.

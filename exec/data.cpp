@@ -223,7 +223,7 @@ std::shared_ptr<const DataSource> load_text(const std::string& path, const model
                                             const core::SourceLocation& referrer) {
     std::optional<std::string> bytes = core::read_file(path, diagnostics, referrer, "training.data", largest_data_bytes);
     if (!bytes) return nullptr;
-    const auto wanted = static_cast<std::size_t>(graph.tokens_per_sample) + 1;
+    const auto wanted = static_cast<std::size_t>(graph.encoder_tokens_per_sample + graph.tokens_per_sample) + 1;
     if (bytes->size() < wanted) {
         diagnostics.error(referrer, "training.data", fmt::format("{} has {} bytes, a sample takes {}", path, bytes->size(), wanted),
                           "give a longer text or a shorter sequence_length");
@@ -315,10 +315,14 @@ InputReader::InputReader(const model::ModelGraph& graph, std::shared_ptr<const D
         const auto input = [&](std::size_t i) -> Input& { return inputs_[static_cast<std::size_t>(op.inputs[i].index)]; };
         if (op.kind == OperatorKind::embedding) {
             const std::int64_t rows = graph.parameter(op.parameters[0]).shape[0];
-            input(0) = {rows == largest_table ? Role::tokens : Role::types, rows};
-            if (rows == largest_table) tokens_ = graph.tensor(op.inputs[0]).shape[0];
+            if (input(0).bound > 0) continue;  // read by several tables
+            if (rows == largest_table) {
+                before_ += tokens_;
+                tokens_ = graph.tensor(op.inputs[0]).shape[0];
+            }
+            input(0) = {rows == largest_table ? Role::tokens : Role::types, rows, before_};
         } else if (op.kind == OperatorKind::select_positions) {
-            input(1) = {Role::positions, graph.tensor(op.inputs[0]).shape[0]};
+            input(1) = {Role::positions, graph.tensor(op.inputs[0]).shape[0], 0};
         }
     }
     for (const model::Operator& op : graph.operators) {
@@ -328,7 +332,7 @@ InputReader::InputReader(const model::ModelGraph& graph, std::shared_ptr<const D
         const Role role = is_vocabulary && masked_ > 0 && rows == masked_ ? Role::masked_tokens
                           : is_vocabulary && rows == tokens_              ? Role::next_tokens
                                                                           : Role::label;
-        inputs_[static_cast<std::size_t>(op.inputs[1].index)] = {role, classes};
+        inputs_[static_cast<std::size_t>(op.inputs[1].index)] = {role, classes, before_ + 1};
     }
 }
 
@@ -352,14 +356,14 @@ void InputReader::read(model::TensorId input, std::int64_t sample, std::span<std
     };
     switch (what.role) {
         case Role::tokens:
-            read_text(tokens_ + (masked_ > 0 ? 0 : 1));
-            std::copy_n(text.begin(), into.size(), into.begin());
+            read_text(before_ + tokens_ + (masked_ > 0 ? 0 : 1));
+            std::copy_n(text.begin() + what.first, into.size(), into.begin());
             if (masked_ > 0)  // the last id stands for [MASK]
                 for (const std::int64_t position : masked_positions(sample, masked_)) into[static_cast<std::size_t>(position)] = what.bound - 1;
             break;
         case Role::next_tokens:
-            read_text(tokens_ + 1);
-            std::copy_n(text.begin() + 1, into.size(), into.begin());
+            read_text(before_ + tokens_ + 1);
+            std::copy_n(text.begin() + what.first, into.size(), into.begin());
             break;
         case Role::masked_tokens: {
             read_text(tokens_);

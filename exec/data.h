@@ -41,6 +41,7 @@ private:
     struct Input {
         Role role = Role::label;
         std::int64_t bound = 0;  // ids are below it
+        std::int64_t first = 0;  // of the sample's text
     };
     std::vector<std::int64_t> masked_positions(std::int64_t sample, std::int64_t count) const;
 
@@ -48,7 +49,8 @@ private:
     std::shared_ptr<const DataSource> source_;
     std::vector<Input> inputs_;  // by tensor
     std::int64_t masked_ = 0;    // masked tokens a sample, 0 = none
-    std::int64_t tokens_ = 0;
+    std::int64_t tokens_ = 0;    // of the last sequence
+    std::int64_t before_ = 0;    // of the sequences before it: a decoder goes on where its encoder's text ends
 };
 
 // `path` empty = synthetic. `format` is "bytes", "tokens" (16-bit numbers, llm.c's or nanoGPT's .bin), "idx", "synthetic" or empty (by the model and the path). What the file cannot give the graph is diagnosed.

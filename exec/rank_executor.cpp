@@ -157,7 +157,8 @@ RankExecutor::MicroBatch& RankExecutor::micro_batch(std::int32_t stage, std::int
         for (const BucketState& bucket : buckets_) state.weights.push_back(bucket.version());
     const schedule::Plan& plan = program_.plan;
     for (int i = 0; i < plan.micro_batch; ++i)
-        state.place.samples.push_back(options_.sample_offset + global_sample(step_, place_.data, plan.layout.data, program_.micro_batches, plan.micro_batch, index, i));
+        state.place.samples.push_back(options_.sample_offset +
+                                      global_sample(step_, place_.data, plan.layout.data, program_.micro_batches, plan.micro_batch, index, i));
     return state;
 }
 
@@ -237,6 +238,7 @@ void RankExecutor::read_input(MicroBatch& state, const StagePlan& plan, TensorId
 Operands RankExecutor::operands(MicroBatch& state, const StagePlan& plan, std::int32_t index) {
     const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
     Operands result;
+    result.place = &state.place;
     for (const TensorId id : op.inputs) {
         // Stages read their own data: an input that an earlier stage declares is read here too.
         if (graph_.op(graph_.tensor(id).producer).kind == OperatorKind::input) read_input(state, plan, id);
@@ -320,8 +322,10 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
     if (op.kind != OperatorKind::input && (dy || (is_loss && phase != ComputePhase::backward_weight))) {
         Operands x = operands(state, plan, index);
         const float* gradient_of_output = is_loss ? &state.loss_weight : dy->data();
-        if (phase != ComputePhase::backward_weight) {
+        // The gradient of a bias inside attention needs the bias; other weights' gradients need no parameters, which may not be gathered then.
+        if (phase != ComputePhase::backward_weight || op.kind == OperatorKind::attention)
             for (const model::ParameterId id : op.parameters) x.parameters.push_back(parameter(state, id));
+        if (phase != ComputePhase::backward_weight) {
             std::vector<float*> dx;
             const std::int32_t output_gradient = plan.gradient_storage[static_cast<std::size_t>(op.output.index)];
             for (const TensorId id : op.inputs) {

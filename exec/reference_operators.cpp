@@ -149,23 +149,41 @@ void norm(View v, bool is_backward) {
 
 // One head of one sample: what attention computes, and its gradients.
 struct Head {
-    size_t tokens, d;
+    size_t tokens, keys, d;
     Array q, k, v;
+    const Array* bias = nullptr;  // [buckets, heads]
+
+    // T5: exact near, by logarithm beyond; ahead of the query in a second half unless attention is causal.
+    static size_t bucket(const model::Attributes& a, size_t query, size_t key) {
+        double ahead = static_cast<double>(key) - static_cast<double>(query);
+        auto count = static_cast<double>(a.relative_buckets), first = 0.0;
+        if (!a.is_causal) {
+            count = std::floor(count / 2);
+            if (ahead > 0) first = count;
+        } else {
+            ahead = std::min(ahead, 0.0);
+        }
+        const double away = std::abs(ahead), exact = std::floor(count / 2);
+        if (away < exact) return static_cast<size_t>(first + away);
+        const double scaled = exact + std::floor(std::log(away / exact) / std::log(static_cast<double>(a.relative_distance) / exact) * (count - exact));
+        return static_cast<size_t>(first + std::min(scaled, count - 1));
+    }
 
     Array weights(const model::Attributes& a, std::int64_t head) const {
         const double scale = a.softmax_scale > 0 ? a.softmax_scale : 1 / std::sqrt(static_cast<double>(d));
-        Array p = product(static_cast<std::int64_t>(tokens), static_cast<std::int64_t>(tokens), static_cast<std::int64_t>(d), q,
-                          transposed(static_cast<std::int64_t>(tokens), static_cast<std::int64_t>(d), k));
+        Array p = product(static_cast<std::int64_t>(tokens), static_cast<std::int64_t>(keys), static_cast<std::int64_t>(d), q,
+                          transposed(static_cast<std::int64_t>(keys), static_cast<std::int64_t>(d), k));
         for (size_t i = 0; i < tokens; ++i) {
             double maximum = -1e300, sum = 0;
-            for (size_t j = 0; j < tokens; ++j) {
-                double& score = p[i * tokens + j];
+            for (size_t j = 0; j < keys; ++j) {
+                double& score = p[i * keys + j];
                 const bool is_seen = (!a.is_causal || j <= i) && (a.window == 0 || static_cast<std::int64_t>(i) - static_cast<std::int64_t>(j) < a.window);
                 score = is_seen ? score * scale + (a.has_alibi ? slope(a.heads, head) * (static_cast<double>(j) - static_cast<double>(i)) : 0.0) : -1e300;
+                if (bias) score += (*bias)[bucket(a, i, j) * static_cast<size_t>(a.heads) + static_cast<size_t>(head)];
                 maximum = std::max(maximum, score);
             }
-            for (size_t j = 0; j < tokens; ++j) sum += p[i * tokens + j] = std::exp(p[i * tokens + j] - maximum);
-            for (size_t j = 0; j < tokens; ++j) p[i * tokens + j] /= sum;
+            for (size_t j = 0; j < keys; ++j) sum += p[i * keys + j] = std::exp(p[i * keys + j] - maximum);
+            for (size_t j = 0; j < keys; ++j) p[i * keys + j] /= sum;
         }
         return p;
     }
@@ -183,46 +201,61 @@ public:
         : v(view),
           a(view.op.attributes),
           tokens(view.tokens()),
+          keys(a.is_cross_attention ? static_cast<size_t>(view.shape(view.op.inputs[1])[0]) : tokens),
           d(static_cast<size_t>(a.head_dimension)),
-          stride(static_cast<size_t>(a.heads + 2 * a.kv_heads) * d) {}
+          memory(a.is_cross_attention ? 1 : 0),
+          stride(static_cast<size_t>(a.heads + (a.is_cross_attention ? 0 : 2 * a.kv_heads)) * d),
+          key_stride(a.is_cross_attention ? static_cast<size_t>(2 * a.kv_heads) * d : stride) {}
 
     void run(bool is_backward) {
         if (is_backward && !v.wants(0)) return;
+        const auto first_key = static_cast<size_t>(a.is_cross_attention ? 0 : a.heads), kv_heads = static_cast<size_t>(a.kv_heads);
         for (std::int64_t sample = 0; sample < v.context.samples; ++sample)
             for (std::int64_t head = 0; head < a.heads; ++head) {
-                const std::int64_t kv = head / (a.heads / a.kv_heads);
-                const size_t q = static_cast<size_t>(head), k = static_cast<size_t>(a.heads + kv), value = static_cast<size_t>(a.heads + a.kv_heads + kv);
-                const Head h{tokens, d, turned(read(v.x(), sample, q), 1), turned(read(v.x(), sample, k), 1), read(v.x(), sample, value)};
+                const auto s = static_cast<size_t>(sample), q = static_cast<size_t>(head), kv = static_cast<size_t>(head / (a.heads / a.kv_heads));
+                const size_t k = first_key + kv, value = first_key + kv_heads + kv, row = static_cast<size_t>(a.heads) * d;
+                const Head h{tokens,
+                             keys,
+                             d,
+                             turned(read(v.x(), s * tokens, tokens, q, stride), 1),
+                             turned(read(v.x(memory), s * keys, keys, k, key_stride), 1),
+                             read(v.x(memory), s * keys, keys, value, key_stride),
+                             a.has_relative_bias ? &v.parameter(0) : nullptr};
                 const Array p = h.weights(a, head), dropped = drop(p, sample, head);
-                const auto n = static_cast<std::int64_t>(tokens), width = static_cast<std::int64_t>(d);
+                const auto n = static_cast<std::int64_t>(tokens), m = static_cast<std::int64_t>(keys), width = static_cast<std::int64_t>(d);
                 if (!is_backward) {
-                    write(v.y(), product(n, width, n, dropped, h.v), sample, static_cast<size_t>(head), static_cast<size_t>(a.heads) * d);
+                    write(v.y(), product(n, width, m, dropped, h.v), s * tokens, q, row);
                     continue;
                 }
-                const Array dy = read(v.dy(), sample, static_cast<size_t>(head), static_cast<size_t>(a.heads) * d);
-                Array dp = drop(product(n, n, width, dy, transposed(n, width, h.v)), sample, head);
+                const Array dy = read(v.dy(), s * tokens, tokens, q, row);
+                Array dp = drop(product(n, m, width, dy, transposed(m, width, h.v)), sample, head);
                 const double scale = a.softmax_scale > 0 ? a.softmax_scale : 1 / std::sqrt(static_cast<double>(d));
                 for (size_t i = 0; i < tokens; ++i) {
                     double sum = 0;
-                    for (size_t j = 0; j < tokens; ++j) sum += p[i * tokens + j] * dp[i * tokens + j];
-                    for (size_t j = 0; j < tokens; ++j) dp[i * tokens + j] = scale * p[i * tokens + j] * (dp[i * tokens + j] - sum);
+                    for (size_t j = 0; j < keys; ++j) sum += p[i * keys + j] * dp[i * keys + j];
+                    for (size_t j = 0; j < keys; ++j) {
+                        const double score = p[i * keys + j] * (dp[i * keys + j] - sum);
+                        if (h.bias) v.dparameter(0)[Head::bucket(a, i, j) * static_cast<size_t>(a.heads) + q] += score;
+                        dp[i * keys + j] = scale * score;
+                    }
                 }
-                write(v.dx(), turned(product(n, width, n, dp, h.k), -1), sample, q, stride);
-                write(v.dx(), turned(product(n, width, n, transposed(n, n, dp), h.q), -1), sample, k, stride);
-                write(v.dx(), product(n, width, n, transposed(n, n, dropped), dy), sample, value, stride);
+                write(v.dx(), turned(product(n, width, m, dp, h.k), -1), s * tokens, q, stride);
+                write(v.dx(memory), turned(product(m, width, n, transposed(n, m, dp), h.q), -1), s * keys, k, key_stride);
+                write(v.dx(memory), product(m, width, n, transposed(n, m, dropped), dy), s * keys, value, key_stride);
             }
     }
 
 private:
-    Array read(const Array& packed, std::int64_t sample, size_t head, size_t row = 0) const {
-        Array result(tokens * d);
-        for (size_t t = 0; t < tokens; ++t)
-            for (size_t i = 0; i < d; ++i) result[t * d + i] = packed[(static_cast<size_t>(sample) * tokens + t) * (row ? row : stride) + head * d + i];
+    // One head of rows [first, first + count) of packed rows.
+    Array read(const Array& packed, size_t first, size_t count, size_t head, size_t row) const {
+        Array result(count * d);
+        for (size_t t = 0; t < count; ++t)
+            for (size_t i = 0; i < d; ++i) result[t * d + i] = packed[(first + t) * row + head * d + i];
         return result;
     }
-    void write(Array& packed, const Array& values, std::int64_t sample, size_t head, size_t row) const {
-        for (size_t t = 0; t < tokens; ++t)
-            for (size_t i = 0; i < d; ++i) packed[(static_cast<size_t>(sample) * tokens + t) * row + head * d + i] += values[t * d + i];
+    void write(Array& packed, const Array& values, size_t first, size_t head, size_t row) const {
+        for (size_t t = 0; t < values.size() / d; ++t)
+            for (size_t i = 0; i < d; ++i) packed[(first + t) * row + head * d + i] += values[t * d + i];
     }
     Array turned(Array x, double direction) const {
         if (!a.is_rotary) return x;
@@ -239,14 +272,13 @@ private:
     Array drop(Array p, std::int64_t sample, std::int64_t head) const {
         if (a.probability == 0 || !v.context.is_training) return p;
         const std::uint64_t key = v.context.mask_keys[static_cast<size_t>(v.context.graph.tensor(v.op.output).producer.index)][static_cast<size_t>(sample)];
-        for (size_t i = 0; i < p.size(); ++i)
-            p[i] = drops(key, static_cast<size_t>(head) * tokens * tokens + i, a.probability) ? 0 : p[i] / (1 - a.probability);
+        for (size_t i = 0; i < p.size(); ++i) p[i] = drops(key, static_cast<size_t>(head) * tokens * keys + i, a.probability) ? 0 : p[i] / (1 - a.probability);
         return p;
     }
 
     View& v;
     const model::Attributes& a;
-    const size_t tokens, d, stride;
+    const size_t tokens, keys, d, memory, stride, key_stride;
 };
 
 // Calls each(output element, input element, weight element) for every product of a convolution, or of a window (weight element = place in the window).
@@ -358,7 +390,8 @@ void forward(Context& context, model::OperatorId id) {
         case OperatorKind::dropout: {
             const size_t per_sample = y.size() / static_cast<size_t>(context.samples);
             for (size_t i = 0; i < y.size(); ++i)
-                y[i] = !context.is_training ? v.x()[i] : drops(context.mask_keys[static_cast<size_t>(id.index)][i / per_sample], i % per_sample, op.attributes.probability)
+                y[i] = !context.is_training ? v.x()[i]
+                       : drops(context.mask_keys[static_cast<size_t>(id.index)][i / per_sample], i % per_sample, op.attributes.probability)
                            ? 0
                            : v.x()[i] / (1 - op.attributes.probability);
             break;

@@ -23,7 +23,7 @@ void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, 
         if (obstacle.empty() && plan.precision.compute == core::DataType::bf16) obstacle = cpu::RoundedOperators::obstacle(op, plan.cost_context());
         if (!obstacle.empty() && obstacles.insert(obstacle).second)
             refuse("model", fmt::format("the CPU backend has no kernel for {}, which {} of {} needs", obstacle, op.name, graph.name),
-                   "it runs GPT, Llama, BERT and convolutional models");
+                   "it runs GPT, Llama, BERT, T5 and convolutional models");
     }
     if (plan.has_sequence_parallelism() && (plan.micro_batch * graph.tokens_per_sample) % plan.layout.tensor != 0)
         refuse("plan.sequence_parallel",

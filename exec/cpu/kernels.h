@@ -10,16 +10,20 @@ namespace exec::cpu {
 
 enum class Unary { gelu, gelu_tanh, relu, silu, tanh };
 
-// Queries and keys of one micro-batch on one rank: packed rows [samples * tokens, (heads + 2 kv_heads) d].
+// Queries and keys of one micro-batch on one rank: packed rows [samples * tokens, (heads + 2 kv_heads) d], or for cross-attention rows of queries
+// [samples * tokens, heads d] and of keys and values [samples * keys, 2 kv_heads d].
 struct AttentionShape {
-    std::int64_t samples = 1, tokens = 0, heads = 1, kv_heads = 1, head_dimension = 0;
+    std::int64_t samples = 1, tokens = 0, keys = 0, heads = 1, kv_heads = 1, head_dimension = 0;
     bool is_causal = false;
     std::int64_t window = 0;  // 0 = none
     float scale = 1;
     std::int64_t rotary_dimension = 0;  // first dimensions of a head that are turned, pairs (i, i + half); 0 = none
     const float* cosines = nullptr;     // [tokens, rotary_dimension / 2]
     const float* sines = nullptr;
-    const float* alibi_slopes = nullptr;          // [heads] of this rank, null = none
+    const float* alibi_slopes = nullptr;  // [heads] of this rank, null = none
+    // Added to the scores: bias[bias_buckets[query * keys + key] * heads + head]; null = none.
+    const float* bias = nullptr;
+    const std::int32_t* bias_buckets = nullptr;
     float dropout = 0;                            // probability; the key and the places say which scores drop
     const std::uint64_t* dropout_keys = nullptr;  // by sample
     std::int64_t first_head = 0;                  // of this rank among all
@@ -79,8 +83,10 @@ struct Kernels {
     void (*batch_norm_backward)(const ImageShape& shape, const float* x, const float* statistics, const float* scale, const float* dy, float* dx);
     void (*batch_norm_weights)(const ImageShape& shape, const float* x, const float* statistics, const float* dy, float* dscale, float* dshift);
 
-    void (*attention)(const AttentionShape& shape, const float* qkv, float* y, const AttentionSaved& saved);
-    void (*attention_backward)(const AttentionShape& shape, const float* qkv, const float* y, const AttentionSaved& saved, const float* dy, float* dqkv);
+    // Packed rows are given twice, as queries and as keys, and so is their gradient. `dbias` may be null.
+    void (*attention)(const AttentionShape& shape, const float* queries, const float* keys, float* y, const AttentionSaved& saved);
+    void (*attention_backward)(const AttentionShape& shape, const float* queries, const float* keys, const AttentionSaved& saved, const float* dy,
+                               float* dqueries, float* dkeys, float* dbias);
 
     void (*convolution)(const ImageShape& shape, const float* x, const float* weight, const float* bias, float* y);
     void (*convolution_backward)(const ImageShape& shape, const float* weight, const float* dy, float* dx);

@@ -36,6 +36,18 @@ double alibi_slope(std::int64_t heads, std::int64_t head) {
     return std::pow(2.0, -4.0 * static_cast<double>(2 * (head - power) + 1) / static_cast<double>(power));
 }
 
+// T5's bucket of a distance (Raffel et al., arXiv 1910.10683, section 2.1): half of the buckets tell near distances apart, the others grow with the logarithm
+// up to `distance`; without causality keys behind and ahead have half of the buckets each.
+std::int32_t relative_bucket(const model::Attributes& a, std::int64_t query, std::int64_t key) {
+    const std::int64_t buckets = a.is_causal ? a.relative_buckets : a.relative_buckets / 2, near = buckets / 2;
+    const std::int64_t base = !a.is_causal && key > query ? buckets : 0;
+    const std::int64_t distance = a.is_causal ? std::max<std::int64_t>(0, query - key) : std::abs(query - key);
+    if (distance < near) return static_cast<std::int32_t>(base + distance);
+    const double place = std::log(static_cast<double>(distance) / static_cast<double>(near)) /
+                         std::log(static_cast<double>(a.relative_distance) / static_cast<double>(near)) * static_cast<double>(buckets - near);
+    return static_cast<std::int32_t>(base + std::min<std::int64_t>(buckets - 1, near + static_cast<std::int64_t>(place)));
+}
+
 ImageShape image_shape(const model::ModelGraph& graph, const model::Operator& op, std::int64_t samples) {
     const std::vector<std::int64_t>&in = graph.tensor(op.inputs[0]).shape, &out = graph.tensor(op.output).shape;
     ImageShape shape;
@@ -75,6 +87,11 @@ Operators::Operators(const model::ModelGraph& graph, const model::CostContext& c
                     rotation.sines.push_back(static_cast<float>(std::sin(angle)));
                 }
         }
+        if (o.attributes.has_relative_bias) {
+            const std::int64_t tokens = graph.tensor(o.inputs[0]).shape[0];
+            for (std::int64_t i = 0; i < tokens; ++i)
+                for (std::int64_t j = 0; j < tokens; ++j) buckets_[index].push_back(relative_bucket(o.attributes, i, j));
+        }
         if (o.attributes.has_alibi) {
             const std::int64_t heads = model::rank_heads(o, o.attributes.heads, context);
             for (std::int64_t h = 0; h < heads; ++h)
@@ -104,9 +121,8 @@ std::string Operators::obstacle(const model::ModelGraph&, const model::Operator&
         case OperatorKind::unknown:
         case OperatorKind::mixture_of_experts: return fmt::format("operators of kind {}", model::name_of(op.kind));
         case OperatorKind::attention:
-            if (op.attributes.has_relative_bias) return "attention with a relative position bias";
+            if (op.attributes.has_relative_bias && op.attributes.relative_buckets == 0) return "attention with a bias for every offset in a window";
             if (op.attributes.has_relative_positions) return "attention to relative positions and a memory";
-            if (op.attributes.is_cross_attention) return "cross-attention";
             if (op.attributes.local_window > 0) return "attention inside local windows";
             return {};
         default: return {};
@@ -187,13 +203,13 @@ void Operators::dropout(model::OperatorId id, const Operands& x, const MicroBatc
     }
 }
 
-// Forward when dy is null.
-void Operators::attention(model::OperatorId id, const Operands& x, const MicroBatchPlace& place, const float* dy, float* dx) const {
+void Operators::attention(model::OperatorId id, const Operands& x, const MicroBatchPlace& place, const float* dy, const AttentionGradients& gradients) const {
     const model::Operator& o = op(id);
     const model::Attributes& a = o.attributes;
     AttentionShape shape;
     shape.samples = context_.micro_batch;
     shape.tokens = graph_.tensor(o.inputs[0]).shape[0];
+    if (a.is_cross_attention) shape.keys = graph_.tensor(o.inputs[1]).shape[0];
     shape.heads = model::rank_heads(o, a.heads, context_);
     shape.kv_heads = model::rank_heads(o, a.kv_heads, context_);
     shape.head_dimension = a.head_dimension;
@@ -207,6 +223,10 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
         shape.sines = rotation->second.sines.data();
     }
     if (const auto slopes = slopes_.find(id.index); slopes != slopes_.end()) shape.alibi_slopes = slopes->second.data();
+    if (a.has_relative_bias) {
+        shape.bias = x.parameters[0];
+        shape.bias_buckets = buckets_.at(id.index).data();
+    }
     std::vector<std::uint64_t> keys;
     if (a.probability > 0 && is_training_) {
         shape.dropout = static_cast<float>(a.probability);
@@ -214,7 +234,7 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
         shape.dropout_keys = keys.data();
     }
     AttentionSaved saved;
-    const std::int64_t scores = shape.samples * shape.heads * shape.tokens * shape.tokens;
+    const std::int64_t scores = shape.samples * shape.heads * shape.tokens * (shape.keys > 0 ? shape.keys : shape.tokens);
     if (context_.attention == model::AttentionImplementation::flash) {
         saved.log_sums = static_cast<float*>(x.extra);
     } else {
@@ -224,8 +244,9 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
             saved.mask = reinterpret_cast<std::uint8_t*>(saved.dropped + scores);
         }
     }
-    if (!dy) kernels().attention(shape, x.inputs[0], x.output, saved);
-    else kernels().attention_backward(shape, x.inputs[0], x.output, saved, dy, dx);
+    const float* memory = a.is_cross_attention ? x.inputs[1] : x.inputs[0];
+    if (!dy) kernels().attention(shape, x.inputs[0], memory, x.output, saved);
+    else kernels().attention_backward(shape, x.inputs[0], memory, saved, dy, gradients.queries, gradients.keys, gradients.bias);
 }
 
 // Per row: logarithm of the sum of exponentials over all classes, and the label's logit.
@@ -296,7 +317,7 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
         case OperatorKind::batch_norm:
             k.batch_norm(image_shape(graph_, o, context_.micro_batch), epsilon, x.inputs[0], x.parameters[0], x.parameters[1], x.output, extra);
             break;
-        case OperatorKind::attention: attention(id, x, place, nullptr, nullptr); break;
+        case OperatorKind::attention: attention(id, x, place, nullptr, {}); break;
         case OperatorKind::gelu:
         case OperatorKind::relu:
         case OperatorKind::silu:
@@ -392,7 +413,7 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
         case OperatorKind::batch_norm:
             k.batch_norm_backward(image_shape(graph_, o, context_.micro_batch), x.inputs[0], extra, x.parameters[0], dy, dx[0]);
             break;
-        case OperatorKind::attention: attention(id, x, place, dy, dx[0]); break;
+        case OperatorKind::attention: attention(id, x, place, dy, {dx[0], o.attributes.is_cross_attention ? dx[1] : dx[0], nullptr}); break;
         case OperatorKind::gelu:
         case OperatorKind::silu: k.unary_backward(unary_of(o), count, x.inputs[0], dy, dx[0]); break;
         case OperatorKind::relu:
@@ -462,6 +483,12 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, const f
             const std::int64_t tokens = graph_.tensor(o.output).shape[0];
             for (std::int64_t r = 0; r < y.rows; ++r)
                 k.accumulate(y.columns, dy + r * y.columns, dparameters[0] + ((y.first_row + r) % tokens + o.attributes.position_offset) * y.columns);
+            break;
+        }
+        case OperatorKind::attention: {
+            // The scores' gradient once more: backward_input keeps nothing.
+            std::vector<float> unwanted(static_cast<std::size_t>(elements(o.inputs[0])));
+            attention(id, x, *x.place, dy, {unwanted.data(), unwanted.data(), dparameters[0]});
             break;
         }
         case OperatorKind::linear: {

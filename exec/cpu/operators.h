@@ -49,7 +49,11 @@ private:
     void embedding(const model::Operator& op, const Operands& operands) const;
     void embedding_weight(const model::Operator& op, const Operands& operands, const float* dy, float* dtable) const;
     void dropout(model::OperatorId id, const Operands& operands, const MicroBatchPlace& place) const;
-    void attention(model::OperatorId id, const Operands& operands, const MicroBatchPlace& place, const float* dy, float* dx) const;
+    // Forward when dy is null; of the gradients those that are wanted.
+    struct AttentionGradients {
+        float *queries = nullptr, *keys = nullptr, *bias = nullptr;
+    };
+    void attention(model::OperatorId id, const Operands& operands, const MicroBatchPlace& place, const float* dy, const AttentionGradients& gradients) const;
     void cross_entropy(const model::Operator& op, const Operands& operands) const;
     void log_sums(const model::Operator& op, const Operands& operands, std::vector<float>& sums, std::vector<float>& labels) const;
     std::uint64_t random_key(model::OperatorId id, const MicroBatchPlace& place, std::int64_t sample) const;
@@ -59,8 +63,9 @@ private:
     const int tensor_rank_;
     const std::uint64_t seed_;
     const bool is_training_;
-    std::map<std::int32_t, Rotation> rotations_;         // by operator
-    std::map<std::int32_t, std::vector<float>> slopes_;  // ALiBi, of this rank's heads
+    std::map<std::int32_t, Rotation> rotations_;                 // by operator
+    std::map<std::int32_t, std::vector<float>> slopes_;          // ALiBi, of this rank's heads
+    std::map<std::int32_t, std::vector<std::int32_t>> buckets_;  // T5's relative positions, [tokens, keys]
 };
 
 }  // namespace exec::cpu

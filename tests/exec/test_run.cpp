@@ -174,6 +174,17 @@ TEST_CASE("BERT, convolutional networks and the other decoders train as the refe
             tiny::model_of(
                 "family = 'gpt-neox'\nhidden = 16\nlayers = 2\nheads = 2\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\nrotary_fraction = 0.5")));
     }
+    SECTION("T5: relative positions, cross-attention, encoder and decoder over a pipeline") {
+        const model::ModelGraph graph = tiny::model_of(
+            "family = 't5'\nhidden = 16\nffn = 24\nlayers = 2\ndecoder_layers = 2\nheads = 4\nhead_dimension = 4\nvocabulary = 30\n"
+            "sequence_length = 10\ndecoder_sequence_length = 6\nrelative_buckets = 8\nrelative_distance = 16\ndropout = 0.1");
+        plan.optimizer.learning_rate = 0.01;
+        plan.layout.pipeline = GENERATE(1, 3);
+        plan.layout.tensor = GENERATE(1, 2);
+        plan.attention = GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
+        plan.schedule = GENERATE(as<std::string>{}, "1f1b", "zb-h1");
+        tiny::check_equal(tiny::compare(plan, graph));
+    }
     SECTION("ALiBi") {
         plan.layout.tensor = GENERATE(1, 2);
         tiny::check_equal(tiny::compare(
