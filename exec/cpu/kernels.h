@@ -13,20 +13,21 @@ enum class Unary { gelu, gelu_tanh, relu, silu, tanh };
 // Queries and keys of one micro-batch on one rank: packed rows [samples * tokens, (heads + 2 kv_heads) d], or for cross-attention rows of queries
 // [samples * tokens, heads d] and of keys and values [samples * keys, 2 kv_heads d].
 struct AttentionShape {
-    std::int64_t samples = 1, tokens = 0, keys = 0, heads = 1, kv_heads = 1, head_dimension = 0;
+    std::int64_t samples = 1, tokens = 0, heads = 1, kv_heads = 1, head_dimension = 0;
     bool is_causal = false;
     std::int64_t window = 0;  // 0 = none
     float scale = 1;
     std::int64_t rotary_dimension = 0;  // first dimensions of a head that are turned, pairs (i, i + half); 0 = none
     const float* cosines = nullptr;     // [tokens, rotary_dimension / 2]
     const float* sines = nullptr;
-    const float* alibi_slopes = nullptr;  // [heads] of this rank, null = none
-    // Added to the scores: bias[bias_buckets[query * keys + key] * heads + head]; null = none.
-    const float* bias = nullptr;
-    const std::int32_t* bias_buckets = nullptr;
+    const float* alibi_slopes = nullptr;          // [heads] of this rank, null = none
     float dropout = 0;                            // probability; the key and the places say which scores drop
     const std::uint64_t* dropout_keys = nullptr;  // by sample
     std::int64_t first_head = 0;                  // of this rank among all
+    std::int64_t keys = 0;                        // of a sample, in cross-attention; 0 = its own tokens
+    // Added to the scores: bias[bias_buckets[query * keys + key] * heads + head]; null = none.
+    const float* bias = nullptr;
+    const std::int32_t* bias_buckets = nullptr;
 };
 // What forward leaves for backward: either the logarithms of the sums of exponentials [samples, heads, tokens] (flash), or the probabilities
 // [samples, heads, tokens, tokens] and with dropout also the dropped ones and the mask (unfused).

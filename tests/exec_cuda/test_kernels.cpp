@@ -292,8 +292,8 @@ void check_attention(Bench& b, Type type) {
     std::vector<float> qkv = b.normal(rows * c.own.row()), dy = b.normal(rows * c.own.heads * c.own.head_dimension);
     const void *in = b.put(type, qkv), *gradient = b.put(type, dy);
     std::vector<float> y(dy.size()), sums(static_cast<std::size_t>(scores)), dqkv(qkv.size(), 0.0f);
-    cpu::kernels().attention(c.theirs, qkv.data(), y.data(), {sums.data(), nullptr, nullptr, nullptr});
-    cpu::kernels().attention_backward(c.theirs, qkv.data(), y.data(), {sums.data(), nullptr, nullptr, nullptr}, dy.data(), dqkv.data());
+    cpu::kernels().attention(c.theirs, qkv.data(), qkv.data(), y.data(), {sums.data(), nullptr, nullptr, nullptr});
+    cpu::kernels().attention_backward(c.theirs, qkv.data(), qkv.data(), {sums.data(), nullptr, nullptr, nullptr}, dy.data(), dqkv.data(), dqkv.data(), nullptr);
     void *out = b.room(y.size() * 4), *result = b.room(qkv.size() * 4), *workspace = b.room(sums.size() * 4);
     auto* log_sums = static_cast<float*>(b.room(sums.size() * 4));
     b.k.attention(b.s, type, c.own, in, out, log_sums);
