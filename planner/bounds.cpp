@@ -29,9 +29,40 @@ LayoutKey layout_of(const schedule::Plan& plan) { return {plan.layout.tensor, pl
 
 }  // namespace
 
-struct Bounds::StageCost {
-    core::Seconds forward, backward, backward_input;  // of one micro-batch, with tensor-parallel collectives
+// What one pass of a micro-batch takes from the device's clock, tensor-parallel collectives included, and from the host's. The host runs ahead of the device over the
+// passes of a rank, but not over the arrival of a message: a pass that begins with one takes what the slower of both clocks needs.
+struct PassCost {
+    core::Seconds device, host;
+    core::Seconds after_arrival() const { return std::max(device, host); }
+    void add(const sim::ComputePrice& price) {
+        device += price.device + price.blocked;
+        host += price.host + price.blocked;
+    }
 };
+
+struct Bounds::StageCost {
+    PassCost forward, backward, backward_input;
+};
+
+namespace {
+
+// Lower bounds of the passes of stage `s` in a schedule's place.
+struct PassTimes {
+    core::Seconds forward, backward, backward_input, backward_weight;
+};
+PassTimes pass_times(const PassCost& forward, const PassCost& backward, const PassCost& backward_input, const schedule::Schedule& order, int s) {
+    const int rank = schedule::rank_of_stage(order, s);
+    const bool arrives = s > 0 && schedule::rank_of_stage(order, s - 1) != rank;
+    const bool returns = s + 1 < order.stages && schedule::rank_of_stage(order, s + 1) != rank;
+    PassTimes times;
+    times.forward = arrives ? forward.after_arrival() : forward.device;
+    times.backward = returns ? backward.after_arrival() : backward.device;
+    times.backward_input = returns ? backward_input.after_arrival() : backward_input.device;
+    times.backward_weight = backward.device - std::min(backward.device, backward_input.device);
+    return times;
+}
+
+}  // namespace
 
 struct Bounds::Caches {
     struct ParameterCounts {
@@ -207,9 +238,9 @@ const Bounds::StageCost& Bounds::stage_cost(const schedule::Plan& plan, model::O
         compute = sim::ComputeCost::make(graph_, cluster_.instance.device, *owner, diagnostics);
     }
     if (!compute) return cost;
-    cost.forward = compute->price(range, ComputePhase::forward).time();
-    cost.backward_input = compute->price(range, ComputePhase::backward_input).time();
-    cost.backward = compute->price(range, ComputePhase::backward).time();
+    cost.forward.add(compute->price(range, ComputePhase::forward));
+    cost.backward_input.add(compute->price(range, ComputePhase::backward_input));
+    cost.backward.add(compute->price(range, ComputePhase::backward));
     if (plan.recompute == schedule::Recompute::full) {
         // The head is not recomputed (its loss needs what forward made): count layers only, which every unit but the last and the first are.
         model::OperatorRange layers = range;
@@ -218,9 +249,9 @@ const Bounds::StageCost& Bounds::stage_cost(const schedule::Plan& plan, model::O
             layers.end = std::min(layers.end, graph_.units.back().operators.begin);
         }
         if (layers.begin < layers.end) {
-            core::Seconds again = compute->price(layers, ComputePhase::recompute).time();
-            cost.backward += again;
-            cost.backward_input += again;
+            const sim::ComputePrice again = compute->price(layers, ComputePhase::recompute);
+            cost.backward.add(again);
+            cost.backward_input.add(again);
         }
     }
     if (plan.layout.tensor > 1) {
@@ -236,14 +267,14 @@ const Bounds::StageCost& Bounds::stage_cost(const schedule::Plan& plan, model::O
             core::Bytes bytes = model::tensor_bytes(graph_, op.output, whole);
             auto price = [&](CollectiveKind kind) { return communication.collective(kind, GroupKind::tensor, bytes, pipeline_rank); };
             if (plan.sequence_parallel) {
-                cost.forward += price(is_enter ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter);
+                cost.forward.device += price(is_enter ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter);
                 if (is_exit) {
                     core::Seconds back = price(CollectiveKind::all_gather);
-                    cost.backward += back;
-                    cost.backward_input += back;
+                    cost.backward.device += back;
+                    cost.backward_input.device += back;
                 }
             } else if (is_exit) {
-                cost.forward += price(CollectiveKind::all_reduce);
+                cost.forward.device += price(CollectiveKind::all_reduce);
             }
         }
     }
@@ -259,7 +290,7 @@ core::Seconds Bounds::time(const schedule::Plan& plan) {
     if (!schedule_order) return core::Seconds(0);
     bool splits = false;
     for (const schedule::Action& action : schedule_order->actions[0]) splits = splits || action.kind == schedule::ActionKind::backward_input;
-    std::vector<core::Seconds> busy(static_cast<std::size_t>(p)), fill(static_cast<std::size_t>(p)), drain(static_cast<std::size_t>(p));
+    std::vector<core::Seconds> busy(static_cast<std::size_t>(p)), host(static_cast<std::size_t>(p)), fill(static_cast<std::size_t>(p)), drain(static_cast<std::size_t>(p));
     std::vector<bool> is_seen(static_cast<std::size_t>(p), false);
     core::Seconds forward_so_far, backward_so_far;
     for (int s = 0; s < schedule_order->stages; ++s) {
@@ -270,12 +301,15 @@ core::Seconds Bounds::time(const schedule::Plan& plan) {
             fill[rank] = forward_so_far;
             drain[rank] = backward_so_far;
         }
-        busy[rank] += (cost.forward + cost.backward) * static_cast<double>(plan.micro_batches);
-        forward_so_far += cost.forward;
-        backward_so_far += splits ? cost.backward_input : cost.backward;
+        const PassTimes times = pass_times(cost.forward, cost.backward, cost.backward_input, *schedule_order, s);
+        const core::Seconds backward = splits ? times.backward_input + times.backward_weight : times.backward;
+        busy[rank] += (times.forward + std::min(backward, times.backward)) * static_cast<double>(plan.micro_batches);
+        host[rank] += (cost.forward.host + cost.backward.host) * static_cast<double>(plan.micro_batches);
+        forward_so_far += times.forward;
+        backward_so_far += splits ? times.backward_input : times.backward;
     }
     core::Seconds bound;
-    for (std::size_t r = 0; r < busy.size(); ++r) bound = std::max(bound, fill[r] + busy[r] + drain[r]);
+    for (std::size_t r = 0; r < busy.size(); ++r) bound = std::max(bound, fill[r] + std::max(busy[r], host[r]) + drain[r]);
 
     if (plan.layout.data > 1) {
         // The data stream of one rank, every collective as one message: fewer messages than there are, each no larger in sum.
@@ -345,10 +379,11 @@ core::Seconds Bounds::time_of_order(const schedule::Plan& plan) {
     costs.stages.clear();
     for (std::size_t s = 0; s < ranges->size(); ++s) {
         const StageCost& cost = stage_cost(plan, (*ranges)[s], schedule::rank_of_stage(*order, static_cast<int>(s)));
+        const PassTimes least = pass_times(cost.forward, cost.backward, cost.backward_input, *order, static_cast<int>(s));
         sim::StageCost times;
-        times.forward = cost.forward;
-        times.backward_input = cost.backward_input;
-        times.backward_weight = cost.backward - cost.backward_input;
+        times.forward = least.forward;
+        times.backward_input = least.backward_input;
+        times.backward_weight = std::min(least.backward_weight, std::max(core::Seconds(0), least.backward - least.backward_input));
         costs.stages.push_back(times);
     }
     std::vector<double> ends;
