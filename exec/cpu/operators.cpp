@@ -9,6 +9,7 @@
 #include "core/diagnostics.h"
 #include "core/random.h"
 #include "exec/cpu/kernels.h"
+#include "model/alibi.h"
 #include "model/rank_share.h"
 
 namespace exec::cpu {
@@ -26,14 +27,6 @@ Unary unary_of(const model::Operator& op) {
         case OperatorKind::gated_silu: return Unary::silu;
         default: return Unary::tanh;
     }
-}
-
-// Press et al., arXiv 2108.12409: a geometric sequence, with every other value of the next one when the heads are no power of two.
-double alibi_slope(std::int64_t heads, std::int64_t head) {
-    std::int64_t power = 1;
-    while (2 * power <= heads) power *= 2;
-    if (head < power) return std::pow(2.0, -8.0 * static_cast<double>(head + 1) / static_cast<double>(power));
-    return std::pow(2.0, -4.0 * static_cast<double>(2 * (head - power) + 1) / static_cast<double>(power));
 }
 
 // T5's bucket of a distance (Raffel et al., arXiv 1910.10683, section 2.1): half of the buckets tell near distances apart, the others grow with the logarithm
@@ -95,7 +88,7 @@ Operators::Operators(const model::ModelGraph& graph, const model::CostContext& c
         if (o.attributes.has_alibi) {
             const std::int64_t heads = model::rank_heads(o, o.attributes.heads, context);
             for (std::int64_t h = 0; h < heads; ++h)
-                slopes_[index].push_back(static_cast<float>(alibi_slope(o.attributes.heads, (o.in_parallel_region ? tensor_rank * heads : 0) + h)));
+                slopes_[index].push_back(static_cast<float>(model::alibi_slope(o.attributes.heads, (o.in_parallel_region ? tensor_rank * heads : 0) + h)));
         }
     }
 }
