@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <simgrid/s4u.hpp>
 #include <simgrid/version.h>

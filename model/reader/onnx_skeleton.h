@@ -1,6 +1,7 @@
 // An ONNX file without its weights: the protobuf messages copied with every large payload left out, so that memory is bounded by the graph, not by the weights.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
