@@ -59,6 +59,12 @@ core::Value document_of(const ExecutionReport& report) {
     value["measured_step_s"]["median"] = report.times.median.value;
     value["measured_step_s"]["min"] = report.times.least.value;
     value["measured_step_s"]["p95"] = report.times.p95.value;
+    for (const char* list : {"step_times_s", "step_probes_s", "step_lost_pct"}) value[list] = core::Value::array();
+    for (std::size_t step = 0; step < report.result.step_times.size(); ++step) {
+        value["step_times_s"].append(report.result.step_times[step].value);
+        value["step_probes_s"].append(report.result.conditions[step].probe.value);
+        value["step_lost_pct"].append(100 * report.result.conditions[step].lost_share);
+    }
     if (report.predicted) {
         value["predicted_step_s"] = report.predicted->step_time.value;
         value["error_pct"] = report.error_percent();

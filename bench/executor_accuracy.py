@@ -6,8 +6,10 @@
   bench/executor_accuracy.py hosts     plans whose time is communication, on emulated hosts with links of 100 and 200 Mbit/s (five minutes; root)
   bench/executor_accuracy.py train     a GPT of 10 million parameters for 300 steps on real text: one rank, four ranks, four ranks killed and resumed (ten minutes)
 
-Nothing else should run meanwhile: a measured step is as slow as its slowest rank. Options: --smexec PATH (build/smexec), --steps N, --dry-run (names of the plans)."""
-import argparse, datetime, glob, json, os, platform, signal, statistics, subprocess, sys, tempfile, time
+Nothing else should run meanwhile: a measured step is as slow as its slowest rank. As root, ranks of `plans` and `ranking` have real-time priority (chrt -r 1), so that other
+processes get a core only while a rank sleeps. Every plan is profiled and run --repetitions times, in rounds over all plans: what is compared are medians over rounds, because
+the speed of a virtual machine drifts. Options: --smexec PATH (build/smexec), --steps N, --dry-run (names of the plans)."""
+import argparse, datetime, glob, json, os, platform, shutil, signal, statistics, subprocess, sys, tempfile, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ACCURACY = os.path.join(ROOT, "docs", "accuracy.md")
@@ -79,8 +81,29 @@ def run(command, limit=300):
     return document
 
 
+def urgent():
+    """What a command begins with so that other processes cannot take its cores; nothing where that is not allowed."""
+    if not shutil.which("chrt") or subprocess.run(["chrt", "-r", "1", "true"], capture_output=True).returncode: return []
+    return ["chrt", "-r", "1"]
+
+
 def measure(options, plans, launcher=()):
+    rounds = [measure_once(options, plans, launcher) for _ in range(options.repetitions)]
     rows = []
+    for number in range(len(plans)):
+        own = [found[number] for found in rounds if found[number]]
+        if not own: continue
+        row = {key: own[0][key] for key in ("model", "plan")}
+        for key in ("predicted", "measured", "error", "at_speed", "ratio", "lost", "memory"):
+            values = [r[key] for r in own if r[key] is not None]
+            row[key] = statistics.median(values) if values else None
+        row["errors"] = [r["error"] for r in own]
+        rows.append(row)
+    return rows
+
+
+def measure_once(options, plans, launcher=()):
+    rows = [None] * len(plans)
     with tempfile.TemporaryDirectory() as folder:
         for number, (model, plan) in enumerate(plans):
             path = os.path.join(folder, "plan.toml")
@@ -94,15 +117,15 @@ def measure(options, plans, launcher=()):
             row = {"model": model, "plan": words(plan), "predicted": result["predicted_step_s"], "measured": result["measured_step_s"]["median"], "error": result["error_pct"],
                    "at_speed": comparison.get("error_at_profiled_speed_pct"), "ratio": comparison.get("speed_ratio"), "lost": result["lost_to_others_pct"],
                    "memory": 100 * (result["predicted_peak_gib"] / result["measured_peak_gib"] - 1)}
-            rows.append(row)
+            rows[number] = row
             print(f"{number + 1:3}/{len(plans)} {model:9} {row['plan']:44} {1e3 * row['predicted']:8.1f} {1e3 * row['measured']:8.1f} ms {row['error']:+7.1f} %", file=sys.stderr)
     return rows
 
 
 def table(rows):
-    text = "| model | plan | predicted | measured | error | machine's speed since the profile | error at that speed | peak memory |\n|---|---|--:|--:|--:|--:|--:|--:|\n"
+    text = "| model | plan | predicted | measured | error | of the rounds | machine's speed since the profile | error at that speed | peak memory |\n|---|---|--:|--:|--:|--:|--:|--:|--:|\n"
     for r in rows:
-        text += (f"| {r['model']} | {r['plan']} | {1e3 * r['predicted']:.1f} ms | {1e3 * r['measured']:.1f} ms | {r['error']:+.1f} % | "
+        text += (f"| {r['model']} | {r['plan']} | {1e3 * r['predicted']:.1f} ms | {1e3 * r['measured']:.1f} ms | {r['error']:+.1f} % | {min(r['errors']):+.1f} to {max(r['errors']):+.1f} | "
                  + (f"{r['ratio']:.2f} | {r['at_speed']:+.1f} % |" if r["ratio"] else "– | – |") + f" {r['memory']:+.1f} % |\n")
     return text
 
@@ -115,6 +138,10 @@ def summary(rows):
     return text + f"; peak memory worst {memory[-1]:.1f} %. Other processes took at most {max(r['lost'] for r in rows):.0f} % of the ranks' computing time."
 
 
+def conditions(options):
+    return f"{options.repetitions} rounds over all plans, each profiled anew before it ran" + (", at real-time priority; " if urgent() else "; ") + f"load average {os.getloadavg()[1]:.0f}."
+
+
 def rank_correlation(a, b):
     def ranks(values):
         order = sorted(range(len(values)), key=lambda i: values[i])
@@ -123,9 +150,9 @@ def rank_correlation(a, b):
     return 1 - 6 * sum((i - j) ** 2 for i, j in zip(x, y)) / (n * (n * n - 1))
 
 
-def write_section(name, title, body):
+def write_section(name, title, body, command=None):
     begin, end = f"<!-- bench/executor_accuracy.py {name} -->", f"<!-- end of {name} -->"
-    section = f"{begin}\n### {title}\n\n{machine()}; `bench/executor_accuracy.py {name}`.\n\n{body}\n{end}\n"
+    section = f"{begin}\n### {title}\n\n{machine()}; `{command or 'bench/executor_accuracy.py ' + name}`.\n\n{body}\n{end}\n"
     text = open(ACCURACY).read()
     if begin in text: text = text[:text.index(begin)] + section + text[text.index(end) + len(end) + 1:]
     else: text = text.rstrip("\n") + "\n\n" + section
@@ -134,19 +161,19 @@ def write_section(name, title, body):
 
 
 def plans(options):
-    rows = measure(options, many_plans())
+    rows = measure(options, many_plans(), urgent())
     print(summary(rows))
-    write_section("plans", "Plans on two ranks of this kind of machine", summary(rows) + "\n\n" + table(rows))
+    write_section("plans", "Plans on two ranks of this kind of machine", f"{summary(rows)} {conditions(options)}\n\n{table(rows)}")
 
 
 def ranking(options):
-    rows = measure(options, ranked_plans())
+    rows = measure(options, ranked_plans(), urgent())
     predicted, measured = [r["predicted"] for r in rows], [r["measured"] for r in rows]
     choice = measured[predicted.index(min(predicted))]
     told = (f"{len(rows)} plans of one model and batch: rank correlation (Spearman) of predicted with measured step time {rank_correlation(predicted, measured):.3f}; "
             f"the plan predicted fastest takes {100 * (choice / min(measured) - 1):.1f} % longer than the measured best.")
     print(told)
-    write_section("ranking", "Order of plans by prediction", told + "\n\n" + table(sorted(rows, key=lambda r: r["measured"])))
+    write_section("ranking", "Order of plans by prediction", f"{told} {conditions(options)}" + "\n\n" + table(sorted(rows, key=lambda r: r["measured"])))
 
 
 def hosts(options):
@@ -230,7 +257,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("plans", "ranking", "hosts", "train"))
     parser.add_argument("--smexec", default=os.path.join(ROOT, "build", "smexec"))
-    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--skip-single", action="store_true", help="train: leave out the single-rank run")
     chosen = parser.parse_args()

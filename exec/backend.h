@@ -72,6 +72,7 @@ struct UpdateRange {
 struct InstructionTime {
     std::uint32_t instruction = 0;
     Clock::time_point start, end;
+    core::Seconds on_core;  // of start to end, when the thread had a core; zero where nobody counts
 };
 
 class Backend {

@@ -145,10 +145,11 @@ PlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph& gr
     std::map<std::int32_t, std::map<std::int32_t, double>> by_step;  // [step][rank]: all operators
     for (const OperatorSample& sample : result.operator_samples) {
         if (sample.step == 0) continue;
-        by_operator[{sample.op, static_cast<int>(sample.phase)}].push_back(sample.time.value);
-        by_step[sample.step][sample.rank] += sample.time.value;
+        // What other processes took is not the operator's.
+        by_operator[{sample.op, static_cast<int>(sample.phase)}].push_back(sample.on_core.value);
+        by_step[sample.step][sample.rank] += sample.on_core.value;
     }
-    // Medians of short operators leave out what interrupts a rank (the system, other processes); a step is as slow as its slowest rank, interruptions included.
+    // Medians of short operators leave out what interrupts a rank's own work (the system, page faults); a step is as slow as its slowest rank, that included.
     // So the medians tell how a step divides among operators, and the median step how long all of them take.
     double sum_of_medians = 0;
     for (auto& [key, times] : by_operator) sum_of_medians += single.micro_batches * median(times);
@@ -189,10 +190,11 @@ PlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph& gr
         largest = std::max(largest, static_cast<double>(bucket.elements));
     }
     for (std::size_t step = 1; step < result.timelines.size(); ++step)
-        for (const auto& spans : result.timelines[step].spans) {
+        for (std::size_t rank = 0; rank < result.timelines[step].spans.size(); ++rank) {
+            const std::vector<schedule::Span>& spans = result.timelines[step].spans[rank];
             double time = 0;
-            for (const schedule::Span& span : spans)
-                if (list.instructions[span.instruction].kind == schedule::InstructionKind::optimizer_step) time += (span.end - span.start).value;
+            for (std::size_t i = 0; i < spans.size(); ++i)
+                if (list.instructions[spans[i].instruction].kind == schedule::InstructionKind::optimizer_step) time += result.on_core[step][rank][i].value;
             updates.push_back(time);
         }
     profile.update_bandwidth = core::BytesPerSecond(elements * bytes_an_element / std::max(1e-9, median(updates)));

@@ -38,8 +38,12 @@ double probe_speed() {
     constexpr std::int64_t n = 192;
     static thread_local std::vector<float> arrays(3 * n * n, 0.5f);
     float *a = arrays.data(), *b = a + n * n, *c = b + n * n;
-    const Clock::time_point start = Clock::now();
-    cpu::kernels().product(false, true, n, n, n, 1, a, n, b, n, c, n, false);
+    // The first one brings the arrays back into the cache: what the step before left there is not the machine's speed.
+    Clock::time_point start;
+    for (int i = 0; i < 2; ++i) {
+        start = Clock::now();
+        cpu::kernels().product(false, true, n, n, n, 1, a, n, b, n, c, n, false);
+    }
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
@@ -68,7 +72,10 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
             record.begins.push_back(Clock::now());
             if (step + 1 == options.steps) executor.memory().start_samples(record.begins.back());
             record.steps.emplace_back().reserve(activities.size());
+            const core::Seconds computing = backend.computing(), on_core = backend.on_core();
             executor.step(options.first_step + step, record.steps.back());
+            record.step_computing.push_back((backend.computing() - computing).value);
+            record.step_on_core.push_back((backend.on_core() - on_core).value);
             if (executor.loss()) record.losses.push_back(*executor.loss());
             const std::int64_t completed = options.first_step + step + 1;
             if (writes_checkpoints && (step + 1 == options.steps || (checkpoints.every > 0 && completed % checkpoints.every == 0))) {
@@ -125,6 +132,20 @@ RunResult assemble(const schedule::Program& program, std::vector<RankRecord> rec
     // Without a loss collective there is one data-parallel replica; its tensor-parallel ranks know the same loss.
     for (const RankRecord& record : records)
         if (result.losses.empty()) result.losses = record.losses;
+    for (std::size_t step = 0; step < records[0].steps.size(); ++step) {
+        StepConditions& conditions = result.conditions.emplace_back();
+        double computing = 0, on_core = 0, probe = 0;
+        std::vector<std::vector<core::Seconds>>& ranks = result.on_core.emplace_back();
+        for (const RankRecord& record : records) {
+            computing += record.step_computing[step];
+            on_core += record.step_on_core[step];
+            if (!record.probes.empty()) probe += record.probes[step] / static_cast<double>(records.size());
+            std::vector<core::Seconds>& spans = ranks.emplace_back();
+            for (const InstructionTime& time : record.steps[step]) spans.push_back(time.on_core);
+        }
+        conditions.probe = core::Seconds(probe);
+        if (computing > 0) conditions.lost_share = std::max(0.0, 1 - on_core / computing);
+    }
     double computing = 0, on_core = 0;
     for (const RankRecord& record : records) {
         computing += record.computing;

@@ -33,6 +33,7 @@ struct RankRecord {
     std::array<core::Bytes, schedule::memory_kind_count> at_peak;
     std::vector<OperatorSample> operator_samples;
     std::vector<double> probes;         // seconds, by step
+    std::vector<double> step_computing, step_on_core;  // seconds, by step
     double computing = 0, on_core = 0;  // seconds
 };
 

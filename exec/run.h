@@ -54,7 +54,13 @@ struct RunOptions {
 struct OperatorSample {
     std::int32_t op = 0, step = 0, rank = 0;
     model::Phase phase = model::Phase::forward;
-    core::Seconds time;
+    core::Seconds time, on_core;  // by the clock, and of that on a core (zero where nobody counts)
+};
+
+// How good a step was to measure.
+struct StepConditions {
+    core::Seconds probe;    // probes_speed: mean over ranks; else zero
+    double lost_share = 0;  // RunResult::lost_share of this step
 };
 
 struct RunResult {
@@ -65,6 +71,8 @@ struct RunResult {
     std::string instruction_set;
     core::Seconds probe;  // probes_speed: the median over steps and ranks; else zero
     double lost_share = 0;  // of the ranks' computing time, when other threads had their cores: ranks beyond the cores, or other processes
+    std::vector<StepConditions> conditions;  // by step
+    std::vector<std::vector<std::vector<core::Seconds>>> on_core;  // [step][rank]: of the spans in `timelines`
     std::vector<OperatorSample> operator_samples;  // of all ranks, when asked for
     // keeps_state: by parameter, unsplit.
     std::vector<std::vector<float>> gradients, parameters;

@@ -159,7 +159,7 @@ bool CpuBackend::begin_step(std::int64_t step) {
 
 void CpuBackend::begin(std::uint32_t instruction) {
     is_aside_ = side_ && list_.instructions[instruction].stream == schedule::Stream::data;
-    times_.push_back({instruction, Clock::now(), {}});
+    times_.push_back({instruction, Clock::now(), {}, {}});
     if (is_aside_) {
         side_->add([this, instruction, &time = times_.back()] {
             communicator_.set_activity(&activities_[instruction]);
@@ -172,7 +172,7 @@ void CpuBackend::begin(std::uint32_t instruction) {
         for (const std::uint32_t before : needs_[instruction]) side_->wait_for(numbers_[before]);
         times_.back().start = Clock::now();
     }
-    if (list_.instructions[instruction].kind == InstructionKind::compute) core_time_ = thread_seconds();
+    core_time_ = thread_seconds();
 }
 
 void CpuBackend::end(std::uint32_t instruction) {
@@ -186,9 +186,10 @@ void CpuBackend::end(std::uint32_t instruction) {
         return;
     }
     time.end = Clock::now();
+    time.on_core = core::Seconds(thread_seconds() - core_time_);
     if (list_.instructions[instruction].kind != InstructionKind::compute) return;
     computing_ += between(time.start, time.end);
-    on_core_ += core::Seconds(thread_seconds() - core_time_);
+    on_core_ += time.on_core;
 }
 
 void CpuBackend::end_step(std::vector<InstructionTime>& times) {
@@ -197,14 +198,19 @@ void CpuBackend::end_step(std::vector<InstructionTime>& times) {
 }
 
 void CpuBackend::begin_operators() {
-    if (options_.times_operators) operator_begin_ = Clock::now();
+    if (!options_.times_operators) return;
+    operator_begin_ = Clock::now();
+    operator_core_time_ = thread_seconds();
 }
 
 void CpuBackend::end_operator(std::int32_t op, model::Phase phase) {
     if (!options_.times_operators) return;
     const Clock::time_point now = Clock::now();
-    operator_samples_.push_back({op, static_cast<std::int32_t>(step_), communicator_.rank(), phase, between(operator_begin_, now)});
-    operator_begin_ = now;
+    const double core_now = thread_seconds();
+    operator_samples_.push_back(
+        {op, static_cast<std::int32_t>(step_), communicator_.rank(), phase, between(operator_begin_, now), core::Seconds(core_now - operator_core_time_)});
+    operator_begin_ = Clock::now();  // the thread's clock is a call into the system: not of the next operator
+    operator_core_time_ = core_now;
 }
 
 void CpuBackend::fill_zero(void* data, std::size_t bytes) {

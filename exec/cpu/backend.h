@@ -85,7 +85,7 @@ private:
     double loss_ = 0, squares_ = 0;
     std::vector<InstructionTime> times_;
     Clock::time_point operator_begin_;
-    double core_time_ = 0;  // of this thread when the instruction began
+    double core_time_ = 0, operator_core_time_ = 0;  // of this thread when the instruction and the operator began
     std::vector<OperatorSample> operator_samples_;
     core::Seconds computing_, on_core_;
 };

@@ -426,7 +426,7 @@ void CudaBackend::end_step(std::vector<InstructionTime>& times) {
     for (std::size_t i = 1; i < operator_marks_.size(); ++i)
         if (operator_marks_[i].op >= 0)
             operator_samples_.push_back({operator_marks_[i].op, static_cast<std::int32_t>(step_), rank_, operator_marks_[i].phase,
-                                         machine_.between(operator_events_[i - 1], operator_events_[i])});
+                                         machine_.between(operator_events_[i - 1], operator_events_[i]), {}});
 }
 
 // Polls, so that a broken communicator or a rank that never comes ends in words.

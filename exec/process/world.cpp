@@ -76,6 +76,8 @@ std::string pack(const RankRecord& record) {
     packer.add(record.at_peak);
     packer.add(record.operator_samples);
     packer.add(record.probes);
+    packer.add(record.step_computing);
+    packer.add(record.step_on_core);
     packer.add(record.computing);
     packer.add(record.on_core);
     return packer.take();
@@ -94,6 +96,8 @@ RankRecord unpack(const std::string& text) {
     unpacker.get(record.at_peak);
     unpacker.get(record.operator_samples);
     unpacker.get(record.probes);
+    unpacker.get(record.step_computing);
+    unpacker.get(record.step_on_core);
     unpacker.get(record.computing);
     unpacker.get(record.on_core);
     return record;
