@@ -119,7 +119,7 @@ private:
     }
 
     std::optional<Placeable> read_dnn() {
-        std::optional<planner::PlacementProblem> problem = planner::read_dnn_partitioning(*document_, diagnostics_);
+        std::optional<planner::PlacementProblem> problem = planner::read_dnn_partitioning(*document_, diagnostics_, request_.is_contiguous);
         if (!problem) return std::nullopt;
         return placeable_of(std::move(*problem), PlacementUnit::milliseconds);
     }

@@ -2,12 +2,13 @@
 //
 // The energy is the sum of (load / reference)^8: smooth where the largest load alone is flat, and dominated by the largest loads. A move changes the loads of
 // at most three devices (both ends and the holder of a source), so it costs a few incidences. Memory above the limit is a penalty; only placements without any
-// are kept.
+// are kept. Where items are few, every assignment is looked at instead.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 
 #include "core/random.h"
+#include "planner/free_search.h"
 #include "planner/placement.h"
 
 namespace planner {
@@ -15,6 +16,10 @@ namespace planner {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// Some tens of items are enumerated below a good bound; about a second of it.
+constexpr std::size_t most_enumerated = 40;
+constexpr std::int64_t most_expanded = 2'000'000;
 
 double eighth_power(double x) {
     double square = x * x, fourth = square * square;
@@ -151,7 +156,8 @@ PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementO
     PlacementResult result = place_contiguous(problem, for_contiguous);
     if (!placement_obstacle(problem).empty() || problem.items.empty()) return result;
     result.lower_bound = placement_lower_bound(problem);
-    result.is_proven_infeasible = false;
+    const bool contiguous_is_excluded = result.is_proven_infeasible, contiguous_is_proven = result.is_proven_optimal;
+    result.is_proven_infeasible = result.is_proven_optimal = false;
     const std::size_t n = problem.items.size();
     Annealing state(problem, std::max(result.lower_bound.value, 1e-300));
     std::vector<int> start(n, 0);
@@ -171,13 +177,24 @@ PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementO
         for (int d = 0; d < state.devices(); ++d)
             if (state.may_hold_all(d)) start.assign(n, d);
     }
-    core::Random random(0x5eed);
     std::vector<int> best_devices = start;
-    bool has_improved = false, has_moved = false;
+    bool has_improved = false, has_moved = false, is_complete = false;
+    if (n <= most_enumerated) {
+        const auto deadline = options.time_limit.value < 1e8 ? begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.time_limit.value))
+                                                             : Clock::time_point::max();
+        FreeSearchResult enumerated = search_free(problem, best, most_expanded, deadline);
+        is_complete = enumerated.is_complete && (contiguous_is_proven || contiguous_is_excluded || problem.micro_batches == 1);
+        if (!enumerated.device_of.empty()) {
+            best = enumerated.value;
+            best_devices = std::move(enumerated.device_of);
+            has_improved = true;
+        }
+    }
+    core::Random random(0x5eed);
     // One round: hot enough to move whole layers, cooled to single moves. Rounds alternate between the start and the best so far.
     const std::int64_t moves = std::min<std::int64_t>(20'000'000, 12'000 * static_cast<std::int64_t>(n) + 200'000);
     const int rounds = 12;
-    for (int round = 0; round < rounds && elapsed() < options.time_limit.value && state.devices() > 1; ++round) {
+    for (int round = 0; round < rounds && !is_complete && elapsed() < options.time_limit.value && state.devices() > 1; ++round) {
         if (best <= result.lower_bound.value * (1 + 1e-12)) break;
         state.set(round % 2 == 0 ? start : best_devices);
         double energy = state.energy();
@@ -217,7 +234,10 @@ PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementO
     }
     if (result.is_feasible) {
         result.objective = largest_load(problem, result.stages);
-        result.lower_bound = std::min(result.lower_bound, result.objective);
+        result.lower_bound = is_complete ? result.objective : std::min(result.lower_bound, result.objective);
+    } else if (is_complete && contiguous_is_excluded) {
+        result.is_proven_infeasible = true;
+        result.reason = "no placement, contiguous or not, respects the memory of every device (the search is exhaustive)";
     }
     result.is_proven_optimal = result.is_feasible && result.objective.value <= result.lower_bound.value * (1 + 1e-9);
     return result;

@@ -28,6 +28,9 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t most_frontier_points = 4000;  // beyond, the knapsack keeps its two bounds
 constexpr std::size_t most_pairs = 150000;
 
+// Sums of the same bytes in another order may end a rounding error apart: what fits exactly must fit in every order.
+double with_margin(core::Bytes limit) { return limit.value * (1 + 1e-13); }
+
 struct Cost {
     double time, per_sample, fixed;  // seconds, bytes, bytes
     int index;
@@ -104,10 +107,11 @@ struct Knapsack {
             }
         }
         std::stable_sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) { return a.time * b.memory < b.time * a.memory; });
+        const double rounding = 1e-14 * limit;
         double excess = memory - limit, relaxed = time, rounded = infinity, base = time;
         std::size_t s = 0;
         std::vector<std::size_t> best_at;
-        for (; s < steps.size() && excess > 0; ++s) {
+        for (; s < steps.size() && excess > rounding; ++s) {
             // Stop here with one single step that is large enough, whichever is cheapest: roundings of every prefix.
             double cheapest = infinity;
             std::size_t which = steps.size();
@@ -127,7 +131,7 @@ struct Knapsack {
             excess -= steps[s].memory;
             at[steps[s].node] = steps[s].to;
         }
-        if (excess > 0) return {infinity, infinity};
+        if (excess > rounding) return {infinity, infinity};
         if (base < rounded) {
             rounded = base;
             best_at = at;
@@ -333,11 +337,11 @@ ReplicatedSearch::ReplicatedSearch(const ReplicatedProblem& problem, const Repli
                             least = std::min(least, c.memory_per_sample.value * y + c.memory_fixed.value);
                         memory += least;
                     }
-                    return memory <= problem.memory_limit.value;
+                    return memory <= with_margin(problem.memory_limit);
                 };
-                if (fixed + per_sample <= problem.memory_limit.value)
+                if (fixed + per_sample <= with_margin(problem.memory_limit))
                     entry.most_fast = per_sample > 0
-                                          ? static_cast<std::int32_t>(std::min<double>(most, std::floor((problem.memory_limit.value - fixed) / per_sample)))
+                                          ? static_cast<std::int32_t>(std::min<double>(most, std::floor((with_margin(problem.memory_limit) - fixed) / per_sample)))
                                           : most;
                 int low = entry.most_fast, high = most;
                 while (low < high) {  // memory rises with samples in flight
@@ -381,7 +385,7 @@ const ReplicatedSearch::Bounds& ReplicatedSearch::bounds(std::size_t entry, int 
     std::uint64_t key = static_cast<std::uint64_t>(entry) << 16 | static_cast<std::uint64_t>(in_flight);
     auto [place, is_new] = bounds_.try_emplace(key);
     if (is_new) {
-        auto [lower, upper] = knapsack(entries_[entry], in_flight).bounds(problem_.memory_limit.value);
+        auto [lower, upper] = knapsack(entries_[entry], in_flight).bounds(with_margin(problem_.memory_limit));
         place->second = {lower, upper, lower >= upper * (1 - 1e-13)};
     }
     return place->second;
@@ -396,7 +400,7 @@ int ReplicatedSearch::most_in_flight(std::size_t e, double threshold, bool is_op
         Bounds known = bounds(e, middle);
         if (!known.is_exact && known.lower <= threshold && threshold < known.upper) {
             double time = 0;
-            if (knapsack(entry, middle).exact(problem_.memory_limit.value, known.upper, time, nullptr)) {
+            if (knapsack(entry, middle).exact(with_margin(problem_.memory_limit), known.upper, time, nullptr)) {
                 known = {time, time, true};
                 bounds_[static_cast<std::uint64_t>(e) << 16 | static_cast<std::uint64_t>(middle)] = known;
             } else {
@@ -454,10 +458,10 @@ std::optional<std::vector<ReplicatedStage>> ReplicatedSearch::decide(double thre
         int in_flight = (static_cast<int>(s) + entry.data - 1) / entry.data;
         Knapsack choices = knapsack(entry, in_flight);
         std::vector<int> chosen;
-        auto [lower, upper] = choices.bounds(problem_.memory_limit.value, &chosen);
+        auto [lower, upper] = choices.bounds(with_margin(problem_.memory_limit), &chosen);
         double time = 0;
         std::vector<int> better;
-        if (lower < upper && choices.exact(problem_.memory_limit.value, upper, time, &better) && time < upper) chosen = std::move(better);
+        if (lower < upper && choices.exact(with_margin(problem_.memory_limit), upper, time, &better) && time < upper) chosen = std::move(better);
         stages.push_back(evaluate_stage(problem_, nodes_of(pair), entry.data, entry.tensor, std::move(chosen), static_cast<int>(s) - entry.data));
         s -= static_cast<std::size_t>(entry.data);
         set = static_cast<std::size_t>(pair.inner);

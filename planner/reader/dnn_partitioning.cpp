@@ -34,7 +34,7 @@ bool read_flag(core::TableReader& reader, std::string_view key) {
 
 }  // namespace
 
-std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& document, core::Diagnostics& diagnostics) {
+std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& document, core::Diagnostics& diagnostics, bool is_contiguous) {
     const std::size_t errors_before = diagnostics.error_count();
     core::TableReader top(document, "", diagnostics);
     PlacementProblem problem;
@@ -128,11 +128,21 @@ std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& documen
         else if (a.is_backward && b.is_backward && (!has_forward[static_cast<std::size_t>(a.group)] || !has_forward[static_cast<std::size_t>(b.group)]))
             order.emplace_back(b.group, a.group);  // the forward twin of a gradient's path runs the other way
     }
-    std::vector<int> component = strong_components(static_cast<std::size_t>(groups), order);
-    std::vector<int> item_of_component = topological_numbers(component, order);
-    auto item_of = [&](const FileNode& node) { return item_of_component[static_cast<std::size_t>(component[static_cast<std::size_t>(node.group)])]; };
+    const std::vector<int> component = strong_components(static_cast<std::size_t>(groups), order);
+    const std::vector<int> number = topological_numbers(component, order);
+    std::vector<int> item_of_group;
+    for (int c : component) item_of_group.push_back(number[static_cast<std::size_t>(c)]);
+    std::size_t items = number.size();
+    if (!is_contiguous) {
+        std::vector<std::pair<int, int>> ranks;
+        for (int g = 0; g < groups; ++g) ranks.emplace_back(item_of_group[static_cast<std::size_t>(g)], g);
+        std::sort(ranks.begin(), ranks.end());
+        for (int item = 0; item < groups; ++item) item_of_group[static_cast<std::size_t>(ranks[static_cast<std::size_t>(item)].second)] = item;
+        items = static_cast<std::size_t>(groups);
+    }
+    auto item_of = [&](const FileNode& node) { return item_of_group[static_cast<std::size_t>(node.group)]; };
 
-    problem.items.resize(item_of_component.size());
+    problem.items.resize(items);
     for (const FileNode& node : nodes) {
         PlacementItem& item = problem.items[static_cast<std::size_t>(item_of(node))];
         item.nodes.push_back(node.id);
@@ -144,9 +154,8 @@ std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& documen
     for (PlacementItem& item : problem.items) std::sort(item.nodes.begin(), item.nodes.end());
     std::set<std::pair<int, int>> precedence;
     for (auto [before, after] : order) {
-        int a = item_of_component[static_cast<std::size_t>(component[static_cast<std::size_t>(before)])];
-        int b = item_of_component[static_cast<std::size_t>(component[static_cast<std::size_t>(after)])];
-        if (a != b) precedence.emplace(a, b);
+        const int a = item_of_group[static_cast<std::size_t>(before)], b = item_of_group[static_cast<std::size_t>(after)];
+        if (a < b) precedence.emplace(a, b);  // edges inside a component end at one item, or may run back
     }
     problem.precedence.assign(precedence.begin(), precedence.end());
 

@@ -13,8 +13,9 @@
 namespace planner {
 
 // Times of the file are milliseconds. Nodes of one colour stay together; only forward nodes order the items; a colour with backward nodes alone is ordered by its
-// backward edges reversed; colours on a cycle of that order become one item.
-std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& document, core::Diagnostics& diagnostics);
+// backward edges reversed. No contiguous placement can part colours on a cycle of that order: they become one item, unless only free placements are asked for
+// (then the edges of the cycle that run back are no precedence).
+std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& document, core::Diagnostics& diagnostics, bool is_contiguous = true);
 
 // A split in the format's own result form, {"fpgas": [{"nodes": [...]}], "cpus": [...]}; colours with one node named are completed. Diagnoses unknown, doubly
 // placed and missing nodes and split colours.

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <tuple>
 
 #include "core/document.h"
 #include "core/random.h"
@@ -45,12 +47,14 @@ HierarchicalProblem random_profile(core::Random& random, int nodes) {
 struct Oracle {
     const HierarchicalProblem& problem;
     const std::vector<DataFlowCut> cuts;
+    mutable std::map<std::tuple<int, int, int, int, int, double>, double> known;  // only what repeats is looked up, nothing is left out
 
     explicit Oracle(const HierarchicalProblem& p) : problem(p), cuts(data_flow_cuts(p, 100000).cuts) {}
     int last() const { return static_cast<int>(cuts.size()) - 1; }
 
     // Between two cuts (-1 = before everything) on `units` of `level`, in any number of stages; `units_later` follow on the level, `later` workers per copy beyond it.
     double best(int level, int lower, int upper, int units, int units_later, double later) const {
+        if (const auto found = known.find({level, lower, upper, units, units_later, later}); found != known.end()) return found->second;
         const int inner = level > 0 ? problem.levels[static_cast<std::size_t>(level - 1)].workers : 1;
         double value = stage(level, lower, upper, units, units_later, later, inner);
         for (int k = lower + 1; k < upper; ++k) {
@@ -63,6 +67,7 @@ struct Oracle {
                 value = std::min(value, std::max(here, best(level, lower, k, units - m, units_later + m, later)));
             }
         }
+        known[{level, lower, upper, units, units_later, later}] = value;
         return value;
     }
     double stage(int level, int lower, int upper, int units, int units_later, double later, int reduction_shared_by) const {
@@ -128,11 +133,11 @@ TEST_CASE("VGG-16 on four workers of 1 GB/s puts three copies of the convolution
     CHECK(result.stages[1].replicas == std::vector<int>{1});
 }
 
-TEST_CASE("hierarchical placement equals enumeration on random profiles, on one and two levels, with and without memory limits") {
+TEST_CASE("hierarchical placement equals enumeration on 500 random profiles of up to 12 nodes, on one and two levels, with and without memory limits") {
     core::Random random(11);
     int infeasible = 0;
-    for (int round = 0; round < 120; ++round) {
-        HierarchicalProblem problem = random_profile(random, 2 + static_cast<int>(random.below(6)));
+    for (int round = 0; round < 500; ++round) {
+        HierarchicalProblem problem = random_profile(random, 2 + static_cast<int>(random.below(11)));
         problem.levels.push_back({1 + static_cast<int>(random.below(4)), core::BytesPerSecond(1 + static_cast<double>(random.below(8)))});
         if (round % 2) problem.levels.push_back({1 + static_cast<int>(random.below(3)), core::BytesPerSecond(1 + static_cast<double>(random.below(3)))});
         double total = 0;
@@ -152,7 +157,7 @@ TEST_CASE("hierarchical placement equals enumeration on random profiles, on one 
         CHECK(result.objective.value == Approx(want).epsilon(1e-12));
         for (const HierarchicalStage& stage : result.stages) CHECK(stage.memory <= problem.memory_limit);
     }
-    CHECK(infeasible > 3);
+    CHECK(infeasible > 20);
 }
 
 TEST_CASE("a diamond is cut before, after and on either side of its branches, and a fork's output is awaited by the other branch") {
