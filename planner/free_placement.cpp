@@ -17,9 +17,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Some tens of items are enumerated below a good bound; about a second of it.
-constexpr std::size_t most_enumerated = 40;
-constexpr std::int64_t most_expanded = 2'000'000;
+// Some tens of items are enumerated below a good bound: about a second of it, several where they are so few that the end is in sight.
+constexpr std::size_t most_enumerated = 40, few = 16;
+constexpr std::int64_t most_expanded = 2'000'000, most_expanded_of_few = 20'000'000;
 
 double eighth_power(double x) {
     double square = x * x, fourth = square * square;
@@ -182,7 +182,7 @@ PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementO
     if (n <= most_enumerated) {
         const auto deadline = options.time_limit.value < 1e8 ? begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.time_limit.value))
                                                              : Clock::time_point::max();
-        FreeSearchResult enumerated = search_free(problem, best, most_expanded, deadline);
+        FreeSearchResult enumerated = search_free(problem, best, n <= few ? most_expanded_of_few : most_expanded, deadline);
         is_complete = enumerated.is_complete && (contiguous_is_proven || contiguous_is_excluded || problem.micro_batches == 1);
         if (!enumerated.device_of.empty()) {
             best = enumerated.value;
