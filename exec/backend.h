@@ -30,6 +30,7 @@ struct MicroBatchPlace {
     std::int64_t step = 0;
     std::int32_t micro_batch = 0;
     std::vector<std::int64_t> samples;  // global numbers
+    float loss_weight = 1;              // of the gradient that starts its backward
 };
 
 // Arrays of an operator on this rank, row-major, tensors as model::tensor_bytes counts them.
@@ -39,6 +40,8 @@ struct Operands {
     std::vector<const float*> parameters;
     void* extra = nullptr;  // of model::saved_for_backward(...).extra bytes
     const MicroBatchPlace* place = nullptr;
+    // Experts over several ranks: rows of each block of copies, a block for every source rank and own expert, sources outermost; null = this rank's own copies.
+    const std::vector<std::int64_t>* expert_rows = nullptr;
 };
 
 // What a random mask of an operator starts from: the same whatever the plan and the backend.

@@ -153,6 +153,7 @@ RankExecutor::MicroBatch& RankExecutor::micro_batch(std::int32_t stage, std::int
     state.place.step = step_;
     state.place.micro_batch = index;
     state.loss_weight = 1.0f / static_cast<float>(program_.micro_batches_of_update(index) * program_.plan.layout.data);
+    state.place.loss_weight = state.loss_weight;
     if (program_.micro_batches_per_update > 0)
         for (const BucketState& bucket : buckets_) state.weights.push_back(bucket.version());
     const schedule::Plan& plan = program_.plan;

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 #include "core/diagnostics.h"
 #include "exec/cpu/kernels.h"
+#include "exec/reference_activation.h"
+#include "exec/reference_mixture.h"
 
 namespace exec::reference {
 
@@ -15,8 +16,6 @@ using model::TensorId;
 using std::size_t;
 
 namespace {
-
-constexpr double pi = std::numbers::pi;
 
 struct View {
     Context& context;
@@ -46,35 +45,8 @@ struct View {
     size_t tokens() const { return static_cast<size_t>(shape(op.output)[0]); }
 };
 
-double gelu(double x, bool is_tanh) {
-    if (is_tanh) return 0.5 * x * (1 + std::tanh(std::sqrt(2 / pi) * (x + 0.044715 * x * x * x)));
-    return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
-}
-double gelu_slope(double x, bool is_tanh) {
-    if (!is_tanh) return 0.5 * (1 + std::erf(x / std::sqrt(2.0))) + x * std::exp(-0.5 * x * x) / std::sqrt(2 * pi);
-    const double inner = std::sqrt(2 / pi) * (x + 0.044715 * x * x * x), t = std::tanh(inner);
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * std::sqrt(2 / pi) * (1 + 3 * 0.044715 * x * x);
-}
-double logistic(double x) { return 1 / (1 + std::exp(-x)); }
-
-double activation(const Operator& op, double x) {
-    switch (op.kind) {
-        case OperatorKind::gelu:
-        case OperatorKind::gated_gelu: return gelu(x, op.attributes.is_tanh_approximation);
-        case OperatorKind::relu: return std::max(0.0, x);
-        case OperatorKind::tanh: return std::tanh(x);
-        default: return x * logistic(x);
-    }
-}
-double activation_slope(const Operator& op, double x) {
-    switch (op.kind) {
-        case OperatorKind::gelu:
-        case OperatorKind::gated_gelu: return gelu_slope(x, op.attributes.is_tanh_approximation);
-        case OperatorKind::relu: return x > 0 ? 1 : 0;
-        case OperatorKind::tanh: return 1 - std::tanh(x) * std::tanh(x);
-        default: return logistic(x) * (1 + x * (1 - logistic(x)));
-    }
-}
+double activation(const Operator& op, double x) { return activation_of(op.kind, op.attributes.is_tanh_approximation, x); }
+double activation_slope(const Operator& op, double x) { return slope_of_activation(op.kind, op.attributes.is_tanh_approximation, x); }
 
 bool drops(std::uint64_t key, size_t element, double probability) {
     return static_cast<double>(cpu::counter_hash(key, element) >> 32) < std::floor(static_cast<double>(static_cast<float>(probability)) * 4294967296.0);
@@ -427,6 +399,10 @@ void forward(Context& context, model::OperatorId id) {
             break;
         case OperatorKind::loss_statistics: break;  // cross_entropy does without
         case OperatorKind::cross_entropy: cross_entropy(v, false); break;
+        case OperatorKind::router:
+        case OperatorKind::dispatch:
+        case OperatorKind::experts:
+        case OperatorKind::combine: mixture_forward(context, op); break;
         default: core::require(false, "operators without a reference are refused before it runs");
     }
 }
@@ -453,6 +429,10 @@ void backward(Context& context, model::OperatorId id) {
         case OperatorKind::rms_norm:
         case OperatorKind::batch_norm: norm(v, true); break;
         case OperatorKind::attention: Attention(v).run(true); break;
+        case OperatorKind::router:
+        case OperatorKind::dispatch:
+        case OperatorKind::experts:
+        case OperatorKind::combine: mixture_backward(context, op); break;
         case OperatorKind::conv2d: {
             Array* dx = v.wants(0) ? &v.dx() : nullptr;
             windows(v, true, [&](size_t o, size_t i, size_t w) {

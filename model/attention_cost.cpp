@@ -24,7 +24,7 @@ Sizes sizes_of(const ModelGraph& graph, const Operator& op, const CostContext& c
     const RankMatrix output = rank_matrix(graph, op.output, context), memory = rank_matrix(graph, op.inputs.back(), context);
     s.output = output.elements() * s.element;
     s.query = s.output;
-    const std::int64_t key_rows = memory.rows + (op.attributes.has_relative_positions ? output.rows : 0);
+    const std::int64_t key_rows = memory.rows * context.context_parallel + (op.attributes.has_relative_positions ? output.rows : 0);
     if (op.attributes.has_relative_positions) s.width = graph.parameter(op.parameters[0]).shape[1];
     s.key_value = 2.0 * static_cast<double>(key_rows) * static_cast<double>(s.shape.kv_heads * s.shape.head_dimension) * s.element;
     s.statistics = 4.0 * static_cast<double>(output.rows) * static_cast<double>(s.shape.heads);

@@ -122,11 +122,23 @@ void check_shapes(const ModelGraph& graph, const Operator& op) {
             arity(2, 0);
             expect(y == Shape({x(1)[0], x(0)[1]}), op, "one row per position");
             break;
-        case OperatorKind::mixture_of_experts:
-            arity(1, 3);
-            expect(y == x(0) && w(0) == Shape({a.experts, y[1]}) && w(1) == Shape({a.experts, a.expert_hidden * (a.experts_are_gated ? 2 : 1), y[1]}) &&
-                       w(2) == Shape({a.experts, y[1], a.expert_hidden}) && a.experts_per_token <= a.experts,
-                   op, "router and experts match");
+        case OperatorKind::router:
+            arity(1, 1);
+            expect(y == Shape({x(0)[0], a.experts}) && w(0) == Shape({a.experts, x(0)[1]}) && a.experts_per_token <= a.experts, op, "a probability per expert");
+            break;
+        case OperatorKind::dispatch:
+            arity(2, 0);
+            expect(y == Shape({x(0)[0] * a.experts_per_token, x(0)[1]}) && x(1) == Shape({x(0)[0], a.experts}), op, "a copy per token and expert");
+            break;
+        case OperatorKind::experts:
+            arity(2, 2);
+            expect(y == x(0) && w(0) == Shape({a.experts, a.expert_hidden * (a.experts_are_gated ? 2 : 1), y[1]}) &&
+                       w(1) == Shape({a.experts, y[1], a.expert_hidden}) && x(1)[1] == a.experts,
+                   op, "two products per expert");
+            break;
+        case OperatorKind::combine:
+            arity(2, 0);
+            expect(y == Shape({x(0)[0] / a.experts_per_token, x(0)[1]}) && x(1) == Shape({y[0], a.experts}), op, "one row per token");
             break;
         case OperatorKind::loss_statistics:
             arity(2, 0);

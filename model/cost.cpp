@@ -77,7 +77,10 @@ public:
                 if (forward()) memory("select_rows", y, y);
                 else if (backward_input()) memory("select_rows_backward", 2 * y, x + y);
                 break;
-            case OperatorKind::mixture_of_experts: mixture(); break;
+            case OperatorKind::router:
+            case OperatorKind::dispatch:
+            case OperatorKind::experts:
+            case OperatorKind::combine: mixture(); break;
             case OperatorKind::loss_statistics:
                 if (forward()) statistics();
                 break;
@@ -250,7 +253,7 @@ private:
         return true;
     }
 
-    // Router, dispatch, two grouped products, combine (Mixtral, arXiv 2401.04088, section 2.1), experts loaded evenly.
+    // Two grouped products between permutations (Mixtral, arXiv 2401.04088, section 2.1), experts loaded evenly.
     void mixture() {
         const MixtureShape s = mixture_shape(graph, op, context);
         const double copies = static_cast<double>(s.copies) * static_cast<double>(s.hidden) * size;
@@ -259,29 +262,38 @@ private:
         const double router = static_cast<double>(s.tokens) * static_cast<double>(op.attributes.experts) * size,
                      choices = static_cast<double>(s.copies) * 12;  // fp32 weight, int64 index
         const std::int64_t experts = op.attributes.experts;
-        if (forward()) {
-            list.push_back(product_kernel("router", 1, s.tokens, experts, s.hidden, size));
-            memory("router_softmax", router, router / size * 4);
-            memory("router_choice", router / size * 4, choices);
-            if (!dense_dispatch("dispatch", s, 1)) memory("dispatch", copies + choices, copies);
-            list.push_back(product_kernel("expert_first", s.experts, s.rows_per_expert, s.first_width, s.hidden, size));
-            memory("expert_activation", first, inner);
-            list.push_back(product_kernel("expert_second", s.experts, s.rows_per_expert, s.hidden, s.width, size));
+        if (op.kind == OperatorKind::router) {
+            if (forward()) {
+                list.push_back(product_kernel("router", 1, s.tokens, experts, s.hidden, size));
+                memory("router_softmax", router, router / size * 4);
+                memory("router_choice", router / size * 4, choices);
+            } else if (backward_input()) {
+                memory("router_softmax_backward", choices + router / size * 4, router);
+                list.push_back(product_kernel("router_input_gradient", 1, s.tokens, s.hidden, experts, size));
+            } else {
+                list.push_back(product_kernel("router_weight_gradient", 1, experts, s.hidden, s.tokens, size));
+            }
+        } else if (op.kind == OperatorKind::dispatch) {
+            if (forward() && !dense_dispatch("dispatch", s, 1)) memory("dispatch", copies + choices, copies);
+            if (backward_input()) memory("dispatch_backward", copies + choices, x);
+        } else if (op.kind == OperatorKind::experts) {
+            if (forward()) {
+                list.push_back(product_kernel("expert_first", s.experts, s.rows_per_expert, s.first_width, s.hidden, size));
+                memory("expert_activation", first, inner);
+                list.push_back(product_kernel("expert_second", s.experts, s.rows_per_expert, s.hidden, s.width, size));
+            } else if (backward_input()) {
+                list.push_back(product_kernel("expert_second_input_gradient", s.experts, s.rows_per_expert, s.width, s.hidden, size));
+                memory("expert_activation_backward", first + inner, first);
+                list.push_back(product_kernel("expert_first_input_gradient", s.experts, s.rows_per_expert, s.hidden, s.first_width, size));
+            } else {
+                list.push_back(product_kernel("expert_second_weight_gradient", s.experts, s.hidden, s.width, s.rows_per_expert, size));
+                list.push_back(product_kernel("expert_first_weight_gradient", s.experts, s.first_width, s.hidden, s.rows_per_expert, size));
+            }
+        } else if (forward()) {
             if (!dense_dispatch("combine", s, 1)) memory("combine", copies + choices, y);
         } else if (backward_input()) {
             dense_dispatch("dispatch_backward", s, 3);
             memory("combine_backward", y + copies + choices, copies + choices);
-            list.push_back(product_kernel("expert_second_input_gradient", s.experts, s.rows_per_expert, s.width, s.hidden, size));
-            memory("expert_activation_backward", first + inner, first);
-            list.push_back(product_kernel("expert_first_input_gradient", s.experts, s.rows_per_expert, s.hidden, s.first_width, size));
-            memory("dispatch_backward", copies + choices, x);
-            memory("router_softmax_backward", choices + router / size * 4, router);
-            list.push_back(product_kernel("router_input_gradient", 1, s.tokens, s.hidden, experts, size));
-            memory("gradient_sum", 2 * x, x);
-        } else {
-            list.push_back(product_kernel("expert_second_weight_gradient", s.experts, s.hidden, s.width, s.rows_per_expert, size));
-            list.push_back(product_kernel("expert_first_weight_gradient", s.experts, s.first_width, s.hidden, s.rows_per_expert, size));
-            list.push_back(product_kernel("router_weight_gradient", 1, experts, s.hidden, s.tokens, size));
         }
     }
 
@@ -390,6 +402,8 @@ private:
     void sum_gradients() {
         if (op.kind == OperatorKind::loss_statistics || op.kind == OperatorKind::cross_entropy) return;
         for (TensorId input : op.inputs) {
+            // Only the weights of the combination pass a gradient on to the probabilities.
+            if ((op.kind == OperatorKind::dispatch || op.kind == OperatorKind::experts) && input == op.inputs[1]) continue;
             if (!has_gradient(graph, input) || graph.tensor(input).consumers.back() == graph.tensor(op.output).producer) continue;
             // Beside fused norms the input gradient of the convolution adds to what is there (cuDNN's beta = 1).
             if (context.fused_norm_activation && op.kind == OperatorKind::conv2d) memory("gradient_sum", bytes(input), 0);

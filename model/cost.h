@@ -19,6 +19,7 @@ struct CostContext {
     int tensor_parallel = 1;
     bool sequence_parallel = false;
     int expert_parallel = 1;
+    int context_parallel = 1;  // every sample's tokens are divided over this many ranks
     core::DataType compute = core::DataType::bf16;  // of activations and matrix products
     AttentionImplementation attention = AttentionImplementation::flash;
     // false: as PyTorch runs it, on an fp32 copy of the logits with the log-softmax kept; true: one pass over the logits each way, nothing kept beside them.

@@ -65,6 +65,8 @@ void add(Fingerprint& print, const Attributes& a) {
                            std::int64_t(a.is_shifted)})
         print.add(n);
     for (double n : {a.rotary_fraction, a.rotary_base, a.epsilon, a.probability, a.softmax_scale, a.input_scale}) print.add(n);
+    if (a.capacity_factor != 0 || a.auxiliary_loss != 0)
+        for (double n : {a.capacity_factor, a.auxiliary_loss}) print.add(n);
     // Of imported graphs alone: graphs without them keep the hash they had before these attributes were known.
     const Attributes none;
     if (a.product != none.product || a.groups != 1 || a.is_transposed || a.is_maximum || a.saves_inputs || a.saves_output)
@@ -148,7 +150,7 @@ std::string tensor_parallel_obstacle(const ModelGraph& graph, int degree) {
     }
     for (const Operator& op : graph.operators) {
         if (!op.in_parallel_region) continue;
-        if (op.kind == OperatorKind::mixture_of_experts && op.attributes.expert_hidden % degree != 0)
+        if (op.kind == OperatorKind::experts && op.attributes.expert_hidden % degree != 0)
             return obstacle("expert_hidden", op.attributes.expert_hidden, op);
         if (op.kind != OperatorKind::linear) continue;
         const Parameter& weight = graph.parameter(op.parameters[0]);
@@ -168,6 +170,33 @@ std::string sequence_parallel_obstacle(const ModelGraph& graph) {
         if (picks_tokens && !op.in_parallel_region) return std::string(name_of(op.kind)) + " of " + op.name + " needs all tokens of a sample";
     }
     return {};
+}
+
+std::string context_parallel_obstacle(const ModelGraph& graph, int degree) {
+    if (degree == 1) return {};
+    if (graph.tokens_per_sample == 0 || graph.encoder_tokens_per_sample > 0) return "only models of one sequence of tokens are divided along it";
+    if (graph.tokens_per_sample % (2 * degree) != 0) return std::to_string(2 * degree) + " parts do not divide its " + std::to_string(graph.tokens_per_sample) + " tokens";
+    if (std::string obstacle = sequence_parallel_obstacle(graph); !obstacle.empty()) return obstacle;
+    for (const Operator& op : graph.operators) {
+        const Attributes& a = op.attributes;
+        if (op.kind == OperatorKind::attention && (a.is_cross_attention || a.has_relative_bias || a.has_relative_positions || a.local_window > 0))
+            return "attention of " + op.name + " has relative positions or windows of its own";
+        // Balance and capacity are of all tokens of a micro-batch.
+        if (op.kind == OperatorKind::router && (a.auxiliary_loss > 0 || a.capacity_factor > 0)) return op.name + " balances all tokens of a micro-batch";
+        if (op.kind == OperatorKind::batch_norm || op.kind == OperatorKind::unknown || graph.tensor(op.output).shape.empty()) return op.name + " has no tokens to divide";
+    }
+    return {};
+}
+
+std::string expert_parallel_obstacle(const ModelGraph& graph, int degree) {
+    if (degree == 1) return {};
+    bool has_experts = false;
+    for (const Operator& op : graph.operators) {
+        if (op.kind != OperatorKind::experts) continue;
+        has_experts = true;
+        if (op.attributes.experts % degree != 0) return "experts = " + std::to_string(op.attributes.experts) + " of " + op.name;
+    }
+    return has_experts ? std::string() : "the model has no experts";
 }
 
 std::string hash_of(const ModelGraph& graph) {

@@ -74,6 +74,10 @@ TensorId storage_of(const ModelGraph& graph, TensorId tensor);
 std::string tensor_parallel_obstacle(const ModelGraph& graph, int degree);
 // Why sequence parallelism cannot run the model (operators outside regions that pick single tokens), or empty.
 std::string sequence_parallel_obstacle(const ModelGraph& graph);
+// Why context parallelism of this degree cannot divide the tokens of the model's samples, or empty.
+std::string context_parallel_obstacle(const ModelGraph& graph, int degree);
+// Why the experts cannot be spread over this many ranks, or empty.
+std::string expert_parallel_obstacle(const ModelGraph& graph, int degree);
 // Stable structural hash (names, kinds, shapes, edges, attributes), 16 hexadecimal digits: plans carry it and are refused for another graph.
 std::string hash_of(const ModelGraph& graph);
 // Broken graph (cycle, dangling tensor, units that do not cover, shape that contradicts its operator) is a broken promise of a builder: core::InternalError.

@@ -30,7 +30,10 @@ std::string_view name_of(OperatorKind kind) {
         case OperatorKind::average_tokens: return "average_tokens";
         case OperatorKind::select_first_token: return "select_first_token";
         case OperatorKind::select_positions: return "select_positions";
-        case OperatorKind::mixture_of_experts: return "mixture_of_experts";
+        case OperatorKind::router: return "router";
+        case OperatorKind::dispatch: return "dispatch";
+        case OperatorKind::experts: return "experts";
+        case OperatorKind::combine: return "combine";
         case OperatorKind::parallel_enter: return "parallel_enter";
         case OperatorKind::parallel_exit: return "parallel_exit";
         case OperatorKind::loss_statistics: return "loss_statistics";

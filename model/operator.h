@@ -47,8 +47,13 @@ enum class OperatorKind {
     average_tokens,      // [s, h] -> [1, h]
     select_first_token,  // [s, h] -> [1, h] (BERT pooler)
     select_positions,    // x [s, h], positions [m] (int64) -> [m, h] (BERT: logits of the masked tokens only)
-    mixture_of_experts,  // router, dispatch, experts, combine of one layer: [s, h] -> [s, h]; parameters router [experts, h], first [experts, f or 2 f, h],
-                         // second [experts, h, f]. Inside a region its result is a partial sum, and so is the gradient of the replicated router
+    // A mixture of experts (Shazeer et al., arXiv 1701.06538; Mixtral, arXiv 2401.04088, section 2.1). Each token goes to the experts_per_token experts of the
+    // largest probabilities (of equal ones to the first). An expert with a capacity takes first choices before second ones, in the order of tokens, and the
+    // rest of the copies is dropped. Inside a region the results are partial sums, and so is the gradient of the replicated router.
+    router,    // x [s, h] -> probabilities [s, experts], a softmax; parameter [experts, h]. Its gradient has that of auxiliary_loss (below) in it
+    dispatch,  // x [s, h], probabilities -> copies [s k, h] grouped by expert
+    experts,   // copies [s k, h], probabilities (for the groups) -> [s k, h]; parameters first [experts, f or 2 f, h], second [experts, h, f]
+    combine,   // copies [s k, h], probabilities -> [s, h]: a token's copies weighted with their probabilities, which are divided by their sum when k > 1
     parallel_enter,      // forward: identity (sequence parallel: all-gather); backward: all-reduce (reduce-scatter)
     parallel_exit,       // forward: all-reduce (reduce-scatter); backward: identity (all-gather)
     loss_statistics,     // logits [s, v], labels [s] -> per token {maximum, sum of exponentials, logit of the label}: [s, 3], fp32; over a split vocabulary
@@ -142,6 +147,11 @@ struct Attributes {
     // mixture of experts
     std::int64_t experts = 0, experts_per_token = 0, expert_hidden = 0;
     bool experts_are_gated = false;
+    OperatorKind expert_activation = OperatorKind::gated_silu;
+    double capacity_factor = 0;  // an expert takes at most this times its even share of a micro-batch's copies; 0 = all that come
+    // Load balancing: this times experts times the sum over experts of their share of the copies times their mean probability, over the tokens of a micro-batch
+    // (Switch Transformer, arXiv 2101.03961, section 2.2). It acts through the gradient; losses are reported without it, as Megatron-LM does.
+    double auxiliary_loss = 0;
     bool is_frozen = false;             // not trained: no backward pass through it
     bool has_fixed_statistics = false;  // batch_norm: one scale and shift per channel, no statistics of the batch
     // matrix_product: `batch` products per sample of m x k by k x n

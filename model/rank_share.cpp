@@ -1,6 +1,7 @@
 #include "model/rank_share.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace model {
 
@@ -15,7 +16,12 @@ RankMatrix rank_matrix(const ModelGraph& graph, TensorId id, const CostContext& 
         std::int64_t& extent = shape[static_cast<std::size_t>(tensor.split_dimension)];
         extent = share(extent, context.tensor_parallel);
     }
+    // Context parallelism: every array over tokens is divided along them; ids and labels have no other dimension. What is left is the loss.
     RankMatrix matrix{context.micro_batch * (element_count(shape) / shape.back()), shape.back()};
+    if (context.context_parallel > 1 && shape.front() > 1) {
+        std::int64_t& tokens = shape.size() > 1 ? matrix.rows : matrix.columns;
+        tokens = share(tokens, context.context_parallel);
+    }
     // Sequence parallelism: outside regions every rank holds its share of the rows of all activations.
     const Operator& producer = graph.op(tensor.producer);
     if (context.sequence_parallel && tensor.is_activation && !producer.in_parallel_region && producer.kind != OperatorKind::input)
@@ -50,7 +56,8 @@ AttentionShape attention_shape(const ModelGraph& graph, const Operator& op, cons
     shape.heads = rank_heads(op, a.heads, context);
     shape.kv_heads = rank_heads(op, a.kv_heads, context);
     shape.head_dimension = a.head_dimension;
-    shape.queries = graph.tensor(op.inputs[0]).shape[0];
+    // With context parallelism a rank has two parts of the queries, one from each end, so that a causal mask hides half of the scores from every rank alike.
+    shape.queries = graph.tensor(op.inputs[0]).shape[0] / context.context_parallel;
     shape.keys = graph.tensor(op.inputs.back()).shape[0];
     if (a.has_relative_positions) shape.keys += shape.queries;
     shape.is_causal = a.is_causal;
@@ -71,15 +78,20 @@ AttentionShape attention_shape(const ModelGraph& graph, const Operator& op, cons
 MixtureShape mixture_shape(const ModelGraph& graph, const Operator& op, const CostContext& context) {
     const Attributes& a = op.attributes;
     MixtureShape shape;
-    const RankMatrix x = rank_matrix(graph, op.inputs[0], context);
-    shape.tokens = x.rows;
-    shape.hidden = x.columns;
-    shape.copies = x.rows * a.experts_per_token;
+    shape.tokens = rank_matrix(graph, op.kind == OperatorKind::router ? op.output : op.inputs[1], context).rows;
+    shape.hidden = rank_matrix(graph, op.inputs[0], context).columns;
+    shape.copies = std::min(shape.tokens * a.experts_per_token, a.experts * expert_capacity(a, shape.tokens));
     shape.experts = share(a.experts, context.expert_parallel);
     shape.rows_per_expert = std::max<std::int64_t>(1, share(shape.copies, static_cast<int>(shape.experts)));
     shape.width = op.in_parallel_region ? share(a.expert_hidden, context.tensor_parallel) : a.expert_hidden;
     shape.first_width = shape.width * (a.experts_are_gated ? 2 : 1);
     return shape;
+}
+
+std::int64_t expert_capacity(const Attributes& a, std::int64_t tokens) {
+    if (a.capacity_factor <= 0) return tokens;
+    const double even = static_cast<double>(tokens * a.experts_per_token) / static_cast<double>(a.experts);
+    return std::min<std::int64_t>(tokens, static_cast<std::int64_t>(std::ceil(a.capacity_factor * even)));
 }
 
 bool has_gradient(const ModelGraph& graph, TensorId id) {

@@ -30,7 +30,10 @@ AttentionShape attention_shape(const ModelGraph& graph, const Operator& op, cons
 struct MixtureShape {
     std::int64_t tokens = 0, copies = 0, experts = 0, rows_per_expert = 0, hidden = 0, first_width = 0, width = 0;
 };
+// Of any of a mixture's operators.
 MixtureShape mixture_shape(const ModelGraph& graph, const Operator& op, const CostContext& context);
+// Most copies an expert takes of that many tokens.
+std::int64_t expert_capacity(const Attributes& mixture, std::int64_t tokens);
 // Does a gradient flow back into this tensor? Not into data.
 bool has_gradient(const ModelGraph& graph, TensorId tensor);
 

@@ -97,17 +97,21 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
         case OperatorKind::tanh: keep(op.output); break;
         case OperatorKind::dropout: saved.extra = core::Bytes(y.elements()); break;         // mask, one byte an element
         case OperatorKind::max_pool: saved.extra = core::Bytes(8.0 * y.elements()); break;  // 64-bit index of each maximum, not the input
-        case OperatorKind::mixture_of_experts: {
+        case OperatorKind::router:
             keep(op.inputs[0]);
+            keep(op.output);
+            break;
+        case OperatorKind::dispatch: keep(op.inputs[1]); break;
+        case OperatorKind::experts: {
+            for (TensorId input : op.inputs) keep(input);
+            // First product and its activation (for the weights' gradient).
             const MixtureShape s = mixture_shape(graph, op, context);
-            const double copies = static_cast<double>(s.copies);
-            // Router probabilities (fp32), weight and index of each copy; dispatched tokens, first product, its activation, second product (for the weights'
-            // gradient).
-            saved.extra =
-                core::Bytes(4.0 * static_cast<double>(s.tokens) * static_cast<double>(op.attributes.experts) + 12.0 * copies +
-                            copies * size * (2.0 * static_cast<double>(s.hidden) + static_cast<double>(s.first_width) + static_cast<double>(s.width)));
+            saved.extra = core::Bytes(static_cast<double>(s.copies) * size * (static_cast<double>(s.first_width) + static_cast<double>(s.width)));
             break;
         }
+        case OperatorKind::combine:
+            for (TensorId input : op.inputs) keep(input);
+            break;
         case OperatorKind::cross_entropy:
             for (TensorId input : op.inputs) keep(input);
             if (!context.fused_cross_entropy) saved.extra = core::Bytes(4.0 * rank_matrix(graph, op.inputs[0], context).elements());  // fp32 (log-)softmax

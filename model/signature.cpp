@@ -53,7 +53,10 @@ std::string signature(const ModelGraph& graph, OperatorId id, const CostContext&
             if (!has_gradient(graph, op.inputs[0])) text += " leaf";
             if (a.input_scale != 1.0) text += " scaled";
             break;
-        case OperatorKind::mixture_of_experts: {
+        case OperatorKind::router:
+        case OperatorKind::dispatch:
+        case OperatorKind::combine: text += fmt::format(" experts={} top={}", a.experts, a.experts_per_token); break;
+        case OperatorKind::experts: {
             const MixtureShape s = mixture_shape(graph, op, context);
             text += fmt::format(" experts={}/{} top={} width={}{}", s.experts, a.experts, a.experts_per_token, s.width, a.experts_are_gated ? " gated" : "");
             break;
@@ -76,6 +79,7 @@ std::string signature(const ModelGraph& graph, OperatorId id, const CostContext&
     for (TensorId input : op.inputs)
         if (has_gradient(graph, input) && graph.tensor(input).consumers.back() != id) text += " sums";
     if (op.kind == OperatorKind::conv2d && !has_gradient(graph, op.inputs[0])) text += " leaf";
+    if (context.context_parallel > 1) text += fmt::format(" context={}", context.context_parallel);
     return text + fmt::format(" b={} {}", context.micro_batch, core::name_of(context.compute));
 }
 

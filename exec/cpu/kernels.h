@@ -18,13 +18,18 @@ struct AttentionShape {
     std::int64_t window = 0;  // 0 = none
     float scale = 1;
     std::int64_t rotary_dimension = 0;  // first dimensions of a head that are turned, pairs (i, i + half); 0 = none
-    const float* cosines = nullptr;     // [tokens, rotary_dimension / 2]
+    const float* cosines = nullptr;     // [sequence, rotary_dimension / 2]
     const float* sines = nullptr;
     const float* alibi_slopes = nullptr;          // [heads] of this rank, null = none
     float dropout = 0;                            // probability; the key and the places say which scores drop
     const std::uint64_t* dropout_keys = nullptr;  // by sample
     std::int64_t first_head = 0;                  // of this rank among all
-    std::int64_t keys = 0;                        // of a sample, in cross-attention; 0 = its own tokens
+    std::int64_t keys = 0;                        // of a sample, in rows of their own (cross-attention, context parallelism); 0 = in the rows of the queries
+    std::int64_t query_row = 0;                   // elements of a row of queries beside keys of their own; 0 = heads d
+    // Queries are some of the tokens of the sequence that the keys are: their places in it, ascending; null = all. Masks, rotations and dropout go by places.
+    const std::int32_t* places = nullptr;
+    std::int64_t place(std::int64_t query) const { return places ? places[query] : query; }
+    std::int64_t sequence() const { return places ? keys : tokens; }
     // Added to the scores: bias[bias_buckets[query * keys + key] * heads + head]; null = none.
     const float* bias = nullptr;
     const std::int32_t* bias_buckets = nullptr;

@@ -9,6 +9,7 @@
 #include "core/diagnostics.h"
 #include "core/random.h"
 #include "exec/cpu/kernels.h"
+#include "exec/cpu/mixture.h"
 #include "model/alibi.h"
 #include "model/rank_share.h"
 
@@ -111,8 +112,7 @@ std::string Operators::obstacle(const model::ModelGraph&, const model::Operator&
         case OperatorKind::gather:
         case OperatorKind::pooling:
         case OperatorKind::convolution:
-        case OperatorKind::unknown:
-        case OperatorKind::mixture_of_experts: return fmt::format("operators of kind {}", model::name_of(op.kind));
+        case OperatorKind::unknown: return fmt::format("operators of kind {}", model::name_of(op.kind));
         case OperatorKind::attention:
             if (op.attributes.has_relative_bias && op.attributes.relative_buckets == 0) return "attention with a bias for every offset in a window";
             if (op.attributes.has_relative_positions) return "attention to relative positions and a memory";
@@ -151,6 +151,10 @@ Operators::Classes Operators::classes_of(model::TensorId logits) const {
     const std::int64_t whole = graph_.tensor(logits).shape.back();
     const std::int64_t first = sizes.columns < whole ? tensor_rank_ * sizes.columns : 0;
     return {sizes.rows, sizes.columns, first, std::clamp<std::int64_t>(whole - first, 0, sizes.columns)};
+}
+
+MixtureTask Operators::mixture_of(const model::Operator& o) const {
+    return {o.attributes, model::mixture_shape(graph_, o, context_), !o.in_parallel_region || tensor_rank_ == 0};
 }
 
 std::uint64_t Operators::random_key(model::OperatorId id, const MicroBatchPlace& place, std::int64_t sample) const {
@@ -362,6 +366,10 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
             break;
         }
         case OperatorKind::cross_entropy: cross_entropy(o, x); break;
+        case OperatorKind::router: router(mixture_of(o), x); break;
+        case OperatorKind::dispatch: dispatch(mixture_of(o), x); break;
+        case OperatorKind::experts: experts(mixture_of(o), x); break;
+        case OperatorKind::combine: combine(mixture_of(o), x); break;
         case OperatorKind::prepend_token:
         case OperatorKind::merge_patches:
         case OperatorKind::matrix_product:
@@ -376,8 +384,7 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
         case OperatorKind::gather:
         case OperatorKind::pooling:
         case OperatorKind::convolution:
-        case OperatorKind::unknown:
-        case OperatorKind::mixture_of_experts: core::require(false, "operators without a kernel are refused before anything runs"); break;
+        case OperatorKind::unknown: core::require(false, "operators without a kernel are refused before anything runs"); break;
     }
 }
 
@@ -392,8 +399,12 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
             if (gradient) k.accumulate(count, dy, gradient);
         return;
     }
+    if (o.kind == OperatorKind::combine) return combine_backward(mixture_of(o), x, dy, dx[0], dx[1]);
     if (dx.empty() || !dx[0]) return;
     switch (o.kind) {
+        case OperatorKind::router: router_backward(mixture_of(o), x, dy, dx[0], nullptr); break;
+        case OperatorKind::dispatch: dispatch_backward(mixture_of(o), x, dy, dx[0]); break;
+        case OperatorKind::experts: experts_backward(mixture_of(o), x, dy, dx[0]); break;
         case OperatorKind::position_embedding: k.accumulate(count, dy, dx[0]); break;
         case OperatorKind::linear: {
             const std::int64_t inputs = parameter_rows(o.parameters[0], 1);
@@ -471,6 +482,8 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, const f
     const Sizes y = sizes_of(o.output);
     const auto* extra = static_cast<const float*>(x.extra);
     switch (o.kind) {
+        case OperatorKind::router: router_backward(mixture_of(o), x, dy, nullptr, dparameters[0]); break;
+        case OperatorKind::experts: experts_weights(mixture_of(o), x, dy, dparameters[0], dparameters[1]); break;
         case OperatorKind::embedding: embedding_weight(o, x, dy, dparameters[0]); break;
         case OperatorKind::position_embedding: {
             const std::int64_t tokens = graph_.tensor(o.output).shape[0];

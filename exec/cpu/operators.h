@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "exec/backend.h"
+#include "exec/cpu/mixture.h"
 #include "model/cost.h"
 #include "model/model_graph.h"
 
@@ -46,6 +47,7 @@ private:
         std::int64_t rows, columns, first, valid;
     };
     Classes classes_of(model::TensorId logits) const;
+    MixtureTask mixture_of(const model::Operator& op) const;
     void embedding(const model::Operator& op, const Operands& operands) const;
     void embedding_weight(const model::Operator& op, const Operands& operands, const float* dy, float* dtable) const;
     void dropout(model::OperatorId id, const Operands& operands, const MicroBatchPlace& place) const;

@@ -24,6 +24,7 @@ RoundedOperators::RoundedOperators(const model::ModelGraph& graph, const model::
 
 std::string RoundedOperators::obstacle(const model::Operator& op, const model::CostContext& context) {
     if (op.kind == OperatorKind::attention && context.attention != model::AttentionImplementation::flash) return "attention that keeps its probabilities";
+    if (op.kind == OperatorKind::router) return "mixtures of experts in bf16";
     return {};
 }
 

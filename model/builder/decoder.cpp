@@ -46,6 +46,10 @@ LayerRecipe recipe(const DecoderDescription& d, std::int64_t layer) {
     r.mixture.experts_per_token = d.experts_per_token;
     r.mixture.expert_hidden = d.ffn;
     r.mixture.experts_are_gated = is_gated(d.activation);
+    r.mixture.expert_activation = kind_of(d.activation);
+    r.mixture.is_tanh_approximation = is_tanh_approximation(d.activation);
+    r.mixture.capacity_factor = d.capacity_factor;
+    r.mixture.auxiliary_loss = d.auxiliary_loss;
     return r;
 }
 

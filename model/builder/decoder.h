@@ -34,6 +34,7 @@ struct DecoderDescription {
     std::int64_t window = 0, first_window_layer = 0;  // sliding window (0 = none) from this layer on
     std::int64_t experts = 0, experts_per_token = 0;  // 0 = dense
     std::int64_t expert_interval = 1;                 // every how manieth layer is a mixture
+    double capacity_factor = 0, auxiliary_loss = 0;   // of mixtures: Attributes
     double deviation = 0.02;
 };
 

@@ -287,11 +287,19 @@ TensorId GraphBuilder::mixture_of_experts(const std::string& name, TensorId x, c
     Parameter second = weight({attributes.experts, hidden, attributes.expert_hidden}, output_deviation);
     second.split_dimension = 2;
     second.is_expert = true;
-    const ParameterId router_id = parameter(name + ".router.weight", std::move(router));
-    const ParameterId first_id = parameter(name + ".experts.first.weight", std::move(first));
-    const ParameterId second_id = parameter(name + ".experts.second.weight", std::move(second));
-    return append(OperatorKind::mixture_of_experts, name, {x}, {router_id, first_id, second_id},
-                  activation(shape(x), in_region_ ? TensorSplit::partial : TensorSplit::whole), attributes);
+    open(name);
+    const ParameterId router_id = parameter("router.weight", std::move(router));
+    const ParameterId first_id = parameter("experts.first.weight", std::move(first));
+    const ParameterId second_id = parameter("experts.second.weight", std::move(second));
+    const TensorSplit split = in_region_ ? TensorSplit::partial : TensorSplit::whole;
+    const std::int64_t tokens = shape(x)[0];
+    const TensorId probabilities = append(OperatorKind::router, "router", {x}, {router_id}, activation({tokens, attributes.experts}), attributes);
+    const TensorId copies =
+        append(OperatorKind::dispatch, "dispatch", {x, probabilities}, {}, activation({tokens * attributes.experts_per_token, hidden}), attributes);
+    const TensorId worked = append(OperatorKind::experts, "experts", {copies, probabilities}, {first_id, second_id}, activation(shape(copies), split), attributes);
+    const TensorId result = append(OperatorKind::combine, "combine", {worked, probabilities}, {}, activation({tokens, hidden}, split), attributes);
+    close();
+    return result;
 }
 
 void GraphBuilder::begin_region() { in_region_ = true; }

@@ -26,17 +26,23 @@ bool is_gated(Activation activation) {
     return activation == Activation::gated_silu || activation == Activation::gated_gelu || activation == Activation::gated_gelu_tanh;
 }
 
-TensorId activate(GraphBuilder& builder, const std::string& name, TensorId x, Activation activation) {
+OperatorKind kind_of(Activation activation) {
     switch (activation) {
-        case Activation::gelu: return builder.unary(OperatorKind::gelu, name, x);
-        case Activation::gelu_tanh: return builder.unary(OperatorKind::gelu, name, x, true);
-        case Activation::relu: return builder.unary(OperatorKind::relu, name, x);
-        case Activation::silu: return builder.unary(OperatorKind::silu, name, x);
-        case Activation::gated_silu: return builder.unary(OperatorKind::gated_silu, name, x);
-        case Activation::gated_gelu: return builder.unary(OperatorKind::gated_gelu, name, x);
-        case Activation::gated_gelu_tanh: return builder.unary(OperatorKind::gated_gelu, name, x, true);
+        case Activation::gelu:
+        case Activation::gelu_tanh: return OperatorKind::gelu;
+        case Activation::relu: return OperatorKind::relu;
+        case Activation::silu: return OperatorKind::silu;
+        case Activation::gated_silu: return OperatorKind::gated_silu;
+        case Activation::gated_gelu:
+        case Activation::gated_gelu_tanh: return OperatorKind::gated_gelu;
     }
-    return x;
+    return OperatorKind::gelu;
+}
+
+bool is_tanh_approximation(Activation activation) { return activation == Activation::gelu_tanh || activation == Activation::gated_gelu_tanh; }
+
+TensorId activate(GraphBuilder& builder, const std::string& name, TensorId x, Activation activation) {
+    return builder.unary(kind_of(activation), name, x, is_tanh_approximation(activation));
 }
 
 TensorId self_attention(GraphBuilder& builder, TensorId entered, const AttentionLayer& layer) {

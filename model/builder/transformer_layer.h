@@ -29,6 +29,8 @@ TensorId cross_attention(GraphBuilder& builder, TensorId entered, TensorId enter
 TensorId feed_forward(GraphBuilder& builder, TensorId entered, const FeedForward& layer);
 TensorId activate(GraphBuilder& builder, const std::string& name, TensorId x, Activation activation);
 bool is_gated(Activation activation);
+OperatorKind kind_of(Activation activation);
+bool is_tanh_approximation(Activation activation);
 
 // Token table split over the vocabulary, looked up inside a region, summed on exit.
 TensorId embed_tokens(GraphBuilder& builder, TensorId ids, ParameterId table);

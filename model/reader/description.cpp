@@ -150,6 +150,8 @@ std::optional<ModelGraph> decoder(TableReader& reader, const Preset& preset, con
         d.experts_per_token = d.experts > 0 ? reader.required_integer("experts_per_token", expert_range) : reader.integer("experts_per_token", 0, expert_range);
     }
     d.expert_interval = reader.integer("expert_interval", 1, layer_range);
+    d.capacity_factor = reader.real("capacity_factor", 0, {0, 1e6});
+    d.auxiliary_loss = reader.real("auxiliary_loss", 0, {0, 1e6});
     reader.finish();
     if (diagnostics.error_count() != errors) return std::nullopt;
 

@@ -15,7 +15,8 @@ bool is_weighted_product(const Operator& op) {
         case OperatorKind::convolution:
         case OperatorKind::embedding:
         case OperatorKind::matrix_product:
-        case OperatorKind::mixture_of_experts: return !op.parameters.empty();
+        case OperatorKind::router:
+        case OperatorKind::experts: return !op.parameters.empty();
         default: return false;
     }
 }

@@ -58,7 +58,7 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
                 } else if (ends_with_name(op, "attention.output")) linear_biases.insert(a.has_bias);
                 else if (ends_with_name(op, "head.logits") && a.has_bias) obstacles.insert("a bias in the head");
                 break;
-            case model::OperatorKind::mixture_of_experts:
+            case model::OperatorKind::experts:
                 ++mixtures;
                 shape.experts = a.experts;
                 shape.experts_per_token = a.experts_per_token;

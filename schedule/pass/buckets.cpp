@@ -17,9 +17,9 @@ struct ParameterUse {
 
 // Does each tensor-parallel rank compute only a part of this replicated parameter's gradient? With sequence parallelism outside regions each rank sees its
 // share of the tokens; the router of a mixture inside a region sees the part of the output gradient that this rank's experts contribute (see model/operator.h).
-bool is_partial_over_tensor(const model::Operator& op, const model::Parameter& parameter, std::size_t position, const Plan& plan) {
+bool is_partial_over_tensor(const model::Operator& op, const model::Parameter& parameter, const Plan& plan) {
     if (plan.layout.tensor == 1 || parameter.split_dimension >= 0) return false;
-    if (op.in_parallel_region) return op.kind == OperatorKind::mixture_of_experts && position == 0;
+    if (op.in_parallel_region) return op.kind == OperatorKind::router;
     return plan.sequence_parallel;
 }
 
@@ -28,11 +28,10 @@ std::vector<ParameterUse> uses_of(const model::ModelGraph& graph, const Plan& pl
     for (std::size_t s = 0; s < stages.size(); ++s)
         for (std::int32_t i = stages[s].operators.begin; i < stages[s].operators.end; ++i) {
             const model::Operator& op = graph.operators[static_cast<std::size_t>(i)];
-            for (std::size_t position = 0; position < op.parameters.size(); ++position) {
-                const model::ParameterId id = op.parameters[position];
+            for (const model::ParameterId id : op.parameters) {
                 ParameterUse& use = uses[static_cast<std::size_t>(id.index)];
                 if (std::find(use.ranks.begin(), use.ranks.end(), stages[s].rank) == use.ranks.end()) use.ranks.push_back(stages[s].rank);
-                use.is_partial = use.is_partial || is_partial_over_tensor(op, graph.parameter(id), position, plan);
+                use.is_partial = use.is_partial || is_partial_over_tensor(op, graph.parameter(id), plan);
                 if (stages[s].rank != rank) continue;
                 if (use.stages.empty() || use.stages.back().stage != static_cast<std::int32_t>(s))
                     use.stages.push_back({static_cast<std::int32_t>(s), i, i, {}});

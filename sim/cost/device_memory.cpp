@@ -73,7 +73,7 @@ core::Bytes workspace_of(Pass pass, const schedule::ActivationFootprint& with, c
 }
 
 bool has_mixture(const model::ModelGraph& graph) {
-    return std::any_of(graph.operators.begin(), graph.operators.end(), [](const model::Operator& op) { return op.kind == model::OperatorKind::mixture_of_experts; });
+    return std::any_of(graph.operators.begin(), graph.operators.end(), [](const model::Operator& op) { return op.kind == model::OperatorKind::experts; });
 }
 
 class ClassMemoryWriter {

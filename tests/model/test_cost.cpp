@@ -192,15 +192,15 @@ TEST_CASE("a mixture of experts costs its router and the chosen experts' product
         "family = \"mixtral\"\nhidden = 64\nlayers = 1\nheads = 4\nkv_heads = 2\nffn = 128\nvocabulary = 100\nsequence_length = 32\n"
         "experts = 8\nexperts_per_token = 2\n");
     for (std::size_t i = 0; i < graph.operators.size(); ++i) {
-        if (graph.operators[i].kind != model::OperatorKind::mixture_of_experts) continue;
-        const auto index = static_cast<std::int32_t>(i);
+        if (graph.operators[i].kind != model::OperatorKind::router) continue;
+        const auto index = static_cast<std::int32_t>(i);  // router, dispatch, experts, combine
         for (int expert_parallel : {1, 2, 4}) {
             CostContext context;
             context.expert_parallel = expert_parallel;
             const double experts = 64.0 * (2 * 64 * 256 + 2 * 128 * 64), router = 2.0 * 32 * 64 * 8;
-            CHECK(model::phase_cost(graph, {index, index + 1}, Phase::forward, context).flops.value == experts + router);
-            CHECK(model::phase_cost(graph, {index, index + 1}, Phase::backward_weight, context).flops.value == experts + router);
-            CHECK(model::parameter_elements(graph, graph.operators[i].parameters[1], context) == 8 * 256 * 64 / expert_parallel);
+            CHECK(model::phase_cost(graph, {index, index + 4}, Phase::forward, context).flops.value == experts + router);
+            CHECK(model::phase_cost(graph, {index, index + 4}, Phase::backward_weight, context).flops.value == experts + router);
+            CHECK(model::parameter_elements(graph, graph.operators[i + 2].parameters[0], context) == 8 * 256 * 64 / expert_parallel);
         }
         return;
     }

@@ -1,0 +1,40 @@
+// A mixture of experts on one rank: which tokens go to which experts, and the four operators' arithmetic.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "exec/backend.h"
+#include "model/rank_share.h"
+
+namespace exec::cpu {
+
+// Copies of tokens, grouped by expert; inside a group first choices before second ones, tokens in order.
+struct Routing {
+    std::vector<std::int32_t> expert;  // [tokens, k]
+    std::vector<float> weight;         // [tokens, k]
+    std::vector<std::int64_t> row;     // [tokens, k]: of the copy; -1 = dropped
+    std::vector<std::int64_t> chosen;  // by expert: copies before any is dropped
+    std::vector<std::int64_t> rows;    // by expert: copies
+};
+Routing route(const model::Attributes& mixture, std::int64_t tokens, const float* probabilities);
+
+// One operator's sizes on this rank.
+struct MixtureTask {
+    const model::Attributes& attributes;
+    model::MixtureShape shape;
+    bool has_auxiliary_loss = false;  // of the tensor-parallel ranks one adds its gradient
+};
+
+void router(const MixtureTask& task, const Operands& x);
+void router_backward(const MixtureTask& task, const Operands& x, const float* dy, float* dx, float* dweight);  // of the gradients those that are not null
+void dispatch(const MixtureTask& task, const Operands& x);
+void dispatch_backward(const MixtureTask& task, const Operands& x, const float* dy, float* dx);
+// `x.expert_rows` where copies came from other ranks. Backward leaves in the operator's extra what the weights' gradients need.
+void experts(const MixtureTask& task, const Operands& x);
+void experts_backward(const MixtureTask& task, const Operands& x, const float* dy, float* dx);
+void experts_weights(const MixtureTask& task, const Operands& x, const float* dy, float* dfirst, float* dsecond);
+void combine(const MixtureTask& task, const Operands& x);
+void combine_backward(const MixtureTask& task, const Operands& x, const float* dy, float* dx, float* dprobabilities);
+
+}  // namespace exec::cpu
