@@ -176,7 +176,7 @@ std::optional<sim::Evaluation> predict(ExecutionJob& job, const ExecutionRequest
     if (request.on_gpu) {
         exec::cuda::apply(exec::cuda::profile_plan(job.plan(), job.scenario.graph, job.data), job.here.instance);
     } else {
-        const exec::PlanProfile profile = exec::profile_plan(job.plan(), job.scenario.graph, job.data);
+        const exec::PlanProfile profile = exec::profile_plan(job.program, job.scenario.graph, job.data);
         job.probe = profile.probe;
         const cluster::InstanceType measured_links = job.here.instance;
         exec::apply(profile, job.here.instance);

@@ -18,6 +18,9 @@
 #include "exec/profile.h"
 #include "exec/run.h"
 #include "model/load.h"
+#include "schedule/explicit_order.h"
+#include "schedule/lower.h"
+#include "schedule/partition.h"
 
 namespace apps {
 
@@ -48,6 +51,19 @@ struct ModelRequest {
     schedule::Plan plan;
     std::optional<model::ModelGraph> graph;
 };
+
+// The whole model on every core, as few ranks as possible a copy.
+schedule::Program program_on_all_cores(schedule::Plan plan, const model::ModelGraph& graph, int cores) {
+    plan.layout.data = std::max(1, cores / plan.layout.tensor);
+    plan.micro_batches = 2;  // the second one adds to gradients that are there
+    core::Diagnostics diagnostics;
+    const std::optional<schedule::Partition> partition = schedule::complete_partition(plan, graph);
+    core::require(partition.has_value(), "one stage always has a partition");
+    plan.partition = *partition;
+    const std::optional<schedule::Schedule> order = schedule::make_schedule(plan, diagnostics);
+    core::require(order.has_value(), "one stage always has a schedule");
+    return schedule::lower(plan, graph, *order);
+}
 
 int profile_on_gpu(const std::string& base, const std::string& file, bool as_json, std::ostream& out, std::ostream& err) {
     core::Diagnostics diagnostics;
@@ -132,7 +148,7 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
     if (!base || diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
 
     cluster::InstanceType measured = exec::profile_machine(std::move(*base), today());
-    if (request.graph) measured.device.measured_operators = exec::profile_plan(request.plan, *request.graph, data).operators;
+    if (request.graph) measured.device.measured_operators = exec::profile_plan(program_on_all_cores(request.plan, *request.graph, measured.devices), *request.graph, data).operators;
     core::write_file_atomically(*options.text("--out"), cluster::instance_to_toml(measured));
 
     const cluster::DeviceSpec& device = measured.device;

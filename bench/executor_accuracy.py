@@ -203,7 +203,7 @@ def train(options):
         open(single, "w").write(plan_text("gpt-10m", {"micro_batches": 4}))
         open(parallel, "w").write(plan_text("gpt-10m", {"pipeline_parallel": 2, "data_parallel": 2, "micro_batches": 2, "schedule": "1f1b"}))
         common = ["--data", data, "--steps", str(steps), "--json"]
-        four = run([options.smexec, parallel, *common], 590)
+        four = run([options.smexec, parallel, *common], 3000)
         curves["pipeline 2 x data 2"] = four["losses"]
         print(f"four ranks: {four['tokens_per_s']:.0f} tokens/s, {100 * four['mfu']:.0f} % of the matrix-product rate", file=sys.stderr)
         # Killed once half is committed, then resumed.
@@ -212,12 +212,12 @@ def train(options):
         time.sleep(1)
         killed.send_signal(signal.SIGKILL)
         killed.wait()
-        resumed = run([options.smexec, parallel, *common, "--no-compare", "--checkpoint", states, "--every", "100", "--resume"], 590)
+        resumed = run([options.smexec, parallel, *common, "--no-compare", "--checkpoint", states, "--every", "100", "--resume"], 3000)
         first = resumed["first_step"]
         is_equal = resumed["losses"] == four["losses"][first:]
         print(f"killed and resumed from step {first}: losses are {'equal to the last bit' if is_equal else 'DIFFERENT'}", file=sys.stderr)
         if not options.skip_single:
-            one = run([options.smexec, single, *common, "--no-compare"], 590)
+            one = run([options.smexec, single, *common, "--no-compare"], 3000)
             curves["one rank"] = one["losses"]
     folder = os.path.join(ROOT, "docs", "curves")
     os.makedirs(folder, exist_ok=True)

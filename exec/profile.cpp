@@ -15,9 +15,8 @@
 #include "exec/cpu/thread_communicator.h"
 #include "exec/rank_executor.h"
 #include "exec/run.h"
+#include "exec/solo_run.h"
 #include "model/signature.h"
-#include "schedule/lower.h"
-#include "schedule/partition.h"
 
 namespace exec {
 
@@ -106,60 +105,150 @@ Exchange measure_exchange(std::size_t large_floats) {
     return {core::BytesPerSecond(bytes / std::max(1e-9, large - small)), core::Seconds(small / 2)};
 }
 
-schedule::Plan profiled_plan(const schedule::Plan& plan) {
-    schedule::Plan result = plan;
-    result.layout.pipeline = 1;
-    result.layout.data = std::max(1, std::min(plan.layout.ranks(), cores()) / plan.layout.tensor);
-    result.virtual_stages = 1;
-    result.schedule = "1f1b";
-    result.micro_batches = 2;  // the second one adds to gradients that are there
-    result.partition = {};
-    result.sharding = schedule::Sharding::none;
-    result.shard_degree = 0;
-    result.recompute = schedule::Recompute::none;
-    return result;
+// Parameters in shards come bucket by bucket, each from where it lay since the step before: two copies and no warm cache. A micro-batch gathers a bucket twice and
+// reduces it once: t = latency + bytes / 2 / bandwidth on average.
+core::BytesPerSecond measure_shard_exchange(const schedule::RankProgram& list, core::Seconds latency) {
+    if (cores() < 2) return core::gigabytes_per_second(4);
+    const schedule::CollectiveAlgorithm& ring = *schedule::find_collective_algorithm("ring");
+    const schedule::Rounds gather = ring.rounds(schedule::CollectiveKind::all_gather, 2, 2), reduce = ring.rounds(schedule::CollectiveKind::reduce_scatter, 2, 2);
+    constexpr int repetitions = 9;
+    std::vector<std::size_t> pieces;
+    double bytes = 0;
+    for (const schedule::ParameterBucket& bucket : list.buckets) {
+        pieces.push_back((static_cast<std::size_t>(bucket.padded_elements) + 1) / 2);
+        bytes += static_cast<double>(2 * pieces.back() * sizeof(float));
+    }
+    cpu::ThreadNetwork network(2, core::seconds(60), true);
+    std::vector<double> times;
+    const auto rank_work = [&](int rank) {
+        cpu::stay_on_core(rank, 2);
+        const std::unique_ptr<Communicator> communicator = network.communicator(rank);
+        std::vector<std::vector<float>> parameters, gradients, own, sums;
+        for (const std::size_t piece : pieces) {
+            own.emplace_back(piece, 1.0f);
+            sums.emplace_back(piece, 1.0f);
+            parameters.emplace_back(2 * piece, 1.0f);
+            gradients.emplace_back(2 * piece, 1.0f);
+        }
+        const auto at = [&](std::vector<float>& whole) { return whole.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(rank) * whole.size() / 2); };
+        Tag tag = 100;
+        for (int i = 0; i < repetitions; ++i) {
+            double taken = 0;
+            for (int pass = 0; pass < 3; ++pass)
+                for (std::size_t b = 0; b < pieces.size(); ++b) {
+                    float token = 0;
+                    exec::perform(*communicator, gather, {0, 1}, {&token, 1}, tag++);
+                    taken += seconds_of([&] {
+                        if (pass < 2) {
+                            std::copy(own[b].begin(), own[b].end(), at(parameters[b]));
+                            exec::perform(*communicator, gather, {0, 1}, parameters[b], tag++);
+                        } else {
+                            exec::perform(*communicator, reduce, {0, 1}, gradients[b], tag++);
+                            cpu::kernels().accumulate(static_cast<std::int64_t>(sums[b].size()), &*at(gradients[b]), sums[b].data());
+                        }
+                    });
+                }
+            if (rank == 0 && i > 0) times.push_back(taken);
+        }
+    };
+    std::thread one(rank_work, 0), other(rank_work, 1);
+    one.join();
+    other.join();
+    const double transfers = 3 * static_cast<double>(pieces.size());
+    return core::BytesPerSecond(3 * bytes / 2 / std::max(1e-9, quantile(times, 0.25) - transfers * latency.value));
+}
+
+// One rank of every class, and more of the same until every core is busy that the plan keeps busy; in groups that work at the same time.
+std::vector<std::vector<int>> ranks_to_profile(const schedule::Program& program) {
+    const std::size_t workers = static_cast<std::size_t>(std::max(1, std::min(program.plan.layout.ranks(), cores())));
+    std::vector<int> chosen, others;
+    std::vector<char> is_known(program.classes.size(), 0);
+    for (int rank = 0; rank < program.plan.layout.ranks(); ++rank) {
+        char& known = is_known[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)])];
+        (known ? others : chosen).push_back(rank);
+        known = 1;
+    }
+    std::sort(others.begin(), others.end());
+    for (std::size_t i = 0; chosen.size() % workers != 0; ++i) chosen.push_back(i < others.size() ? others[i] : chosen[i]);
+    std::vector<std::vector<int>> groups;
+    for (std::size_t i = 0; i < chosen.size(); i += workers) groups.emplace_back(chosen.begin() + static_cast<std::ptrdiff_t>(i), chosen.begin() + static_cast<std::ptrdiff_t>(i + workers));
+    return groups;
+}
+
+// Elements that an optimizer step updates, as the simulator counts them.
+double updated_elements(const schedule::Program& program, const schedule::RankProgram& list, const schedule::Instruction& step) {
+    double elements = 0;
+    for (std::size_t b = 0; b < list.buckets.size(); ++b) {
+        if (step.bucket >= 0 && static_cast<std::size_t>(step.bucket) != b) continue;
+        const schedule::ParameterBucket& bucket = list.buckets[b];
+        elements += program.plan.sharding == schedule::Sharding::none ? static_cast<double>(bucket.elements)
+                                                                      : static_cast<double>(bucket.padded_elements / program.plan.effective_shard_degree());
+    }
+    return elements;
 }
 
 }  // namespace
 
-PlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data) {
-    schedule::Plan single = profiled_plan(plan);
-    core::Diagnostics diagnostics;
-    const std::optional<schedule::Partition> partition = schedule::complete_partition(single, graph);
-    core::require(partition.has_value(), "one stage always has a partition");
-    single.partition = *partition;
-    const std::optional<schedule::Schedule> order = schedule::make_schedule(single, diagnostics);
-    core::require(order.has_value(), "one stage always has a schedule");
-    const schedule::Program program = schedule::lower(single, graph, *order);
-
+PlanProfile profile_plan(const schedule::Program& program, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data) {
+    const schedule::Plan& plan = program.plan;
+    const std::vector<std::vector<int>> groups = ranks_to_profile(program);
     RunOptions options;
     options.times_operators = true;
     options.probes_speed = true;
-    options.steps = 2;
-    // Enough steps that a median means something, in about a second and a half.
-    const double first = run(program, graph, data, options).step_times.back().value;
-    options.steps = std::clamp(static_cast<int>(1.5 / std::max(1e-4, first)), 6, 60);
-    const RunResult result = run(program, graph, data, options);
 
     std::map<std::pair<std::int32_t, int>, std::vector<double>> by_operator;
-    std::map<std::int32_t, std::map<std::int32_t, double>> by_step;  // [step][rank]: all operators
-    for (const OperatorSample& sample : result.operator_samples) {
-        if (sample.step == 0) continue;
-        // What other processes took is not the operator's.
-        by_operator[{sample.op, static_cast<int>(sample.phase)}].push_back(sample.on_core.value);
-        by_step[sample.step][sample.rank] += sample.on_core.value;
+    std::map<std::pair<int, std::int32_t>, std::vector<const OperatorSample*>> by_step;  // [rank, step]
+    std::vector<double> updates, probes;
+    double largest = 0;
+    const double bytes_an_element = 4 + 2 * schedule::state_bytes_per_parameter(plan.optimizer).value + 8;
+    std::vector<std::vector<RankRecord>> measured;
+    for (const std::vector<int>& ranks : groups) {
+        // Enough steps that a median means something, in about a second and a half for all ranks.
+        options.steps = 2;
+        const std::vector<RankRecord> first = run_alone(program, graph, data, options, ranks);
+        double step_time = 1e-4;
+        for (const RankRecord& record : first) step_time = std::max(step_time, record.step_computing.back());
+        options.steps = std::clamp(static_cast<int>(1.5 / static_cast<double>(groups.size()) / step_time), 4, 60);
+        measured.push_back(run_alone(program, graph, data, options, ranks));
+        for (std::size_t r = 0; r < ranks.size(); ++r) {
+            const RankRecord& record = measured.back()[r];
+            const schedule::RankProgram& list = program.classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(ranks[r])])];
+            for (const OperatorSample& sample : record.operator_samples) {
+                if (sample.step == 0) continue;
+                // What other processes took is not the operator's.
+                by_operator[{sample.op, static_cast<int>(sample.phase)}].push_back(sample.on_core.value);
+                by_step[{ranks[r], sample.step}].push_back(&sample);
+            }
+            for (std::size_t step = 1; step < record.steps.size(); ++step) {
+                double time = 0, bytes = 0;
+                for (const InstructionTime& instruction : record.steps[step]) {
+                    const schedule::Instruction& what = list.instructions[instruction.instruction];
+                    if (what.kind != schedule::InstructionKind::optimizer_step) continue;
+                    time += instruction.on_core.value;
+                    bytes += bytes_an_element * updated_elements(program, list, what);
+                }
+                if (bytes > 0) updates.push_back(time / bytes);
+            }
+            probes.insert(probes.end(), record.probes.begin(), record.probes.end());
+        }
     }
-    // Medians of short operators leave out what interrupts a rank's own work (the system, page faults); a step is as slow as its slowest rank, that included.
-    // So the medians tell how a step divides among operators, and the median step how long all of them take.
-    double sum_of_medians = 0;
-    for (auto& [key, times] : by_operator) sum_of_medians += single.micro_batches * median(times);
-    std::vector<double> slowest;
-    for (const auto& [step, ranks] : by_step) {
-        double most = 0;
-        for (const auto& [rank, time] : ranks) most = std::max(most, time);
-        slowest.push_back(most);
+    for (const schedule::RankProgram& list : program.classes)
+        for (const schedule::ParameterBucket& bucket : list.buckets) largest = std::max(largest, static_cast<double>(bucket.elements));
+
+    // Medians of short operators leave out what interrupts a rank's own work (the system, page faults). So the medians tell how a step divides among operators, and
+    // the median step how long all of them take.
+    std::map<std::pair<std::int32_t, int>, double> typical;
+    for (auto& [key, times] : by_operator) typical[key] = median(times);
+    std::vector<double> ratios;
+    for (const auto& [step, samples] : by_step) {
+        double taken = 0, expected = 0;
+        for (const OperatorSample* sample : samples) {
+            taken += sample->on_core.value;
+            expected += typical[{sample->op, static_cast<int>(sample->phase)}];
+        }
+        if (expected > 0) ratios.push_back(taken / expected);
     }
-    const double interruptions = sum_of_medians > 0 ? std::max(1.0, median(slowest) / sum_of_medians) : 1.0;
+    const double interruptions = ratios.empty() ? 1.0 : std::max(1.0, median(ratios));
 
     // Operators of one signature are one entry: the mean of theirs.
     struct Sum {
@@ -167,46 +256,30 @@ PlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph& gr
         int count = 0;
     };
     std::map<std::string, Sum> by_signature;
-    const model::CostContext context = single.cost_context();
+    const model::CostContext context = plan.cost_context();
     for (std::int32_t op = 0; op < static_cast<std::int32_t>(graph.operators.size()); ++op) {
         Sum& sum = by_signature[model::signature(graph, model::OperatorId(op), context)];
         ++sum.count;
         for (int phase = 0; phase < 3; ++phase)
-            if (const auto found = by_operator.find({op, phase}); found != by_operator.end()) sum.time[phase] += interruptions * median(found->second);
+            if (const auto found = typical.find({op, phase}); found != typical.end()) sum.time[phase] += interruptions * found->second;
     }
     PlanProfile profile;
-    profile.probe = result.probe;
+    profile.probe = core::Seconds(median(probes));
     for (const auto& [signature, sum] : by_signature)
         profile.operators.push_back(
             {signature, core::Seconds(sum.time[0] / sum.count), core::Seconds(sum.time[1] / sum.count), core::Seconds(sum.time[2] / sum.count)});
 
-    // The update: bytes as the simulator counts them.
-    const double bytes_an_element = 4 + 2 * schedule::state_bytes_per_parameter(plan.optimizer).value + 8;
-    std::vector<double> updates;
-    double elements = 0, largest = 0;
-    const schedule::RankProgram& list = program.classes[0];
-    for (const schedule::ParameterBucket& bucket : list.buckets) {
-        elements += static_cast<double>(bucket.elements);
-        largest = std::max(largest, static_cast<double>(bucket.elements));
-    }
-    for (std::size_t step = 1; step < result.timelines.size(); ++step)
-        for (std::size_t rank = 0; rank < result.timelines[step].spans.size(); ++rank) {
-            const std::vector<schedule::Span>& spans = result.timelines[step].spans[rank];
-            double time = 0;
-            for (std::size_t i = 0; i < spans.size(); ++i)
-                if (list.instructions[spans[i].instruction].kind == schedule::InstructionKind::optimizer_step) time += result.on_core[step][rank][i].value;
-            updates.push_back(time);
-        }
-    profile.update_bandwidth = core::BytesPerSecond(elements * bytes_an_element / std::max(1e-9, median(updates)));
+    if (!updates.empty()) profile.update_bandwidth = core::BytesPerSecond(1 / std::max(1e-18, median(updates)));
     // Messages as large as the plan's: partial sums of a micro-batch with tensor parallelism, else buckets.
     double message = largest;
     if (plan.layout.tensor > 1)
         for (const model::Operator& op : graph.operators)
             if (op.kind == model::OperatorKind::parallel_exit) message = model::tensor_bytes(graph, op.output, context).value / 4;
-    const Exchange exchange = measure_exchange(static_cast<std::size_t>(std::clamp(message, 4096.0, 4194304.0)));
+    Exchange exchange = measure_exchange(static_cast<std::size_t>(std::clamp(message, 4096.0, 4194304.0)));
+    if (plan.shards(schedule::Sharding::parameters) && plan.layout.tensor == 1) exchange.bandwidth = measure_shard_exchange(program.classes[0], exchange.latency);
     profile.link_bandwidth = exchange.bandwidth;
     profile.link_latency = exchange.latency;
-    profile.product_rate = product_rate(single.layout.ranks(), 512, 9);
+    profile.product_rate = product_rate(std::min(plan.layout.ranks(), cores()), 512, 9);
     return profile;
 }
 
@@ -228,8 +301,10 @@ void set_link(cluster::InstanceType& instance, core::BytesPerSecond bandwidth, c
 
 void apply(const PlanProfile& profile, cluster::InstanceType& instance) {
     instance.device.measured_operators = profile.operators;
-    instance.device.memory_bandwidth = profile.update_bandwidth;
-    instance.device.memory_efficiency = 1;
+    if (profile.update_bandwidth.value > 0) {
+        instance.device.memory_bandwidth = profile.update_bandwidth;
+        instance.device.memory_efficiency = 1;
+    }
     instance.device.peak[core::DataType::fp32] = profile.product_rate;
     instance.device.kernel_launch = core::microseconds(1);
     instance.device.host_dispatch = core::Seconds(0);

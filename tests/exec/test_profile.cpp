@@ -1,0 +1,77 @@
+#include <catch2/catch.hpp>
+
+#include <map>
+
+#include "exec/profile.h"
+#include "exec/solo_run.h"
+#include "model/signature.h"
+#include "tests/exec/tiny.h"
+
+namespace {
+
+std::vector<schedule::Plan> plans() {
+    std::vector<schedule::Plan> result;
+    for (const char* name : {"gpipe", "1f1b", "zb-h1"}) {
+        schedule::Plan plan = tiny::plan();
+        plan.schedule = name;
+        plan.layout.pipeline = 2;
+        plan.micro_batches = 4;
+        plan.micro_batch = 1;
+        result.push_back(plan);
+    }
+    result.push_back(result[1]);
+    result.back().recompute = schedule::Recompute::full;
+    for (const schedule::Sharding sharding : {schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::parameters}) {
+        schedule::Plan plan = tiny::plan();
+        plan.layout.data = 4;
+        plan.sharding = sharding;
+        result.push_back(plan);
+    }
+    result.push_back(tiny::plan());
+    result.back().layout.tensor = 2;
+    return result;
+}
+
+}  // namespace
+
+TEST_CASE("a rank without its peers holds at its peak what it holds in the run, but for messages on their way") {
+    const model::ModelGraph graph = tiny::gpt();
+    for (const schedule::Plan& plan : plans()) {
+        const schedule::Program program = tiny::program_of(plan, graph);
+        exec::RunOptions options;
+        options.steps = 2;
+        const exec::RunResult together = exec::run(program, graph, tiny::data_of(graph), options);
+        for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
+            INFO(plan.schedule << ", pipeline " << plan.layout.pipeline << " data " << plan.layout.data << " tensor " << plan.layout.tensor << ", rank " << rank);
+            const std::vector<exec::RankRecord> alone = exec::run_alone(program, graph, tiny::data_of(graph), options, {rank});
+            REQUIRE(alone.size() == 1);
+            REQUIRE(alone[0].steps.size() == 2);
+            const auto rank_class = static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)]);
+            REQUIRE(alone[0].steps[1].size() == program.classes[rank_class].instructions.size());
+            // A message on its way to a peer that computes is still held.
+            const double held = together.memory.peak[static_cast<std::size_t>(rank)].value;
+            REQUIRE(alone[0].peak.value <= held);
+            REQUIRE(alone[0].peak.value >= held * 0.9);
+        }
+    }
+}
+
+TEST_CASE("a profile has a time for every operator that computes, whichever rank has it") {
+    const model::ModelGraph graph = tiny::gpt();
+    for (const schedule::Plan& plan : plans()) {
+        const exec::PlanProfile profile = exec::profile_plan(tiny::program_of(plan, graph), graph, tiny::data_of(graph));
+        std::map<std::string, const cluster::MeasuredOperator*> entries;
+        for (const cluster::MeasuredOperator& entry : profile.operators) entries[entry.signature] = &entry;
+        for (std::size_t op = 0; op < graph.operators.size(); ++op) {
+            if (graph.operators[op].parameters.empty()) continue;
+            INFO(plan.schedule << ", pipeline " << plan.layout.pipeline << " data " << plan.layout.data << " tensor " << plan.layout.tensor << ", " << graph.operators[op].name);
+            const auto found = entries.find(model::signature(graph, model::OperatorId(static_cast<std::int32_t>(op)), plan.cost_context()));
+            REQUIRE(found != entries.end());
+            REQUIRE(found->second->forward.value > 0);
+            REQUIRE(found->second->backward_weight.value > 0);
+        }
+        REQUIRE(profile.update_bandwidth.value > 0);
+        REQUIRE(profile.link_bandwidth.value > 0);
+        REQUIRE(profile.product_rate.value > 0);
+    }
+}
