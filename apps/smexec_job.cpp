@@ -167,7 +167,12 @@ void measure_here(ExecutionJob& job, exec::process::World& world) {
         return;
     }
     const exec::process::LinkProfile links = exec::process::measure_links(world);
+    const int cores = links.cores_a_machine;
     job.here = exec::process::cluster_of(job.here.instance, links, world, "");
+    if (links.ranks_a_machine > cores) {
+        job.ranks_a_core = static_cast<double>(links.ranks_a_machine) / cores;
+        job.remarks.push_back(fmt::format("{} ranks share {} cores of one machine: computing is predicted {:.3g} times as slow", links.ranks_a_machine, cores, job.ranks_a_core));
+    }
     if (world.host_count() > 1)
         job.remarks.push_back(fmt::format("{} hosts of {} ranks, {} between them", world.host_count(), world.ranks_here(), core::format(links.between_bandwidth)));
 }
@@ -180,6 +185,12 @@ std::optional<sim::Evaluation> predict(ExecutionJob& job, const ExecutionRequest
         job.probe = profile.probe;
         const cluster::InstanceType measured_links = job.here.instance;
         exec::apply(profile, job.here.instance);
+        for (cluster::MeasuredOperator& entry : job.here.instance.device.measured_operators) {
+            entry.forward *= job.ranks_a_core;
+            entry.backward_input *= job.ranks_a_core;
+            entry.backward_weight *= job.ranks_a_core;
+        }
+        job.here.instance.device.memory_bandwidth = job.here.instance.device.memory_bandwidth / job.ranks_a_core;
         if (measured_links.provenance.contains("topology") && measured_links.provenance.at("topology").source.starts_with("measured over")) {
             job.here.instance.links = measured_links.links;
             cluster::prepare_routes(job.here.instance);

@@ -25,6 +25,7 @@ struct ExecutionJob {
     int steps = 0;           // of the whole training
     std::shared_ptr<const exec::Checkpoint> resumed;  // null at the beginning
     std::int64_t first_step = 0, sample_offset = 0;
+    double ranks_a_core = 1;  // when several hosts are one machine's: more than 1 = they share its cores
     core::Seconds probe;  // how fast the machine was when it was profiled
 
     const schedule::Plan& plan() const { return scenario.file.plan; }

@@ -15,6 +15,9 @@
 #include "exec/cuda/device/device.h"
 #include "exec/cuda/device/open.h"
 #include "exec/cuda/profile.h"
+#include "exec/exchange.h"
+#include "exec/process/launch.h"
+#include "exec/process/link_profile.h"
 #include "exec/profile.h"
 #include "exec/run.h"
 #include "model/load.h"
@@ -26,12 +29,16 @@ namespace apps {
 
 namespace {
 
+enum : exec::Tag { tag_written = 24 };
+
 const char* const help =
     "Usage: smexec profile --out FILE [--model MODEL [--seq-len S] [--micro-batch B] [--tensor-parallel T]] [--json]\n"
+    "       mpirun --bind-to none -n 2 smexec profile --out FILE   (or torchrun, srun) with the links between these processes, by their transport\n"
     "       smexec profile --backend cuda --base INSTANCE --out FILE [--json]\n"
     "\n"
     "Measures this machine with all cores busy: matrix products over sizes, memory streams, exchange between cores; writes a hardware profile\n"
-    "that smsim, smplan and smexec read (cluster.instance = \"FILE\"). Takes some ten seconds.\n"
+    "that smsim, smplan and smexec read (cluster.instance = \"FILE\"). Takes some ten seconds. Ranks are threads; started as several processes it measures what\n"
+    "lies between those instead: shared memory or the network under MPI, TCP connections under torchrun and srun, also between hosts.\n"
     "\n"
     "  --model MODEL   also the operators of a model (catalogue name, config.json or .toml), which then win over the curves\n"
     "  --backend cuda  the first GPU: matrix products by size and layout, attention, streaming kernels, launches, copies from and to the host\n"
@@ -117,7 +124,7 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
         return good;
     }
     core::Diagnostics diagnostics;
-    Options options(arguments, {{"--backend", "--base", "--out", "--model", "--seq-len", "--micro-batch", "--tensor-parallel"}, {"--json", "--help"}}, diagnostics);
+    Options options(arguments, {{"--backend", "--base", "--out", "--model", "--seq-len", "--micro-batch", "--tensor-parallel", "--ranks-from"}, {"--json", "--help"}}, diagnostics);
     if (!options.text("--out")) options.error("--out", "--out is missing", "name the file to write: smexec profile --out here.toml");
     const bool on_gpu = options.choice("--backend", {"cpu", "cuda"}).value_or("cpu") == "cuda";
     if (on_gpu && !options.text("--base")) options.error("--base", "--backend cuda needs --base", "name an instance with this GPU: smexec profile --backend cuda --base p5en.48xlarge --out h200.toml");
@@ -147,9 +154,34 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
     std::optional<cluster::InstanceType> base = cluster::load_instance("local-cpu", diagnostics);
     if (!base || diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
 
+    const std::string ranks_from = options.choice("--ranks-from", {"threads", "mpi", "env"}).value_or("");
+    const std::optional<exec::process::Launch> launch = exec::process::find_launch(ranks_from, exec::process::environment_variable, diagnostics);
+    if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
+    std::optional<exec::process::World> world;
+    exec::process::LinkProfile links;
+    if (launch) {
+        world.emplace(*launch, core::seconds(60));
+        links = exec::process::measure_links(*world);
+        if (world->rank() != 0) {
+            // The cores are rank 0's while it measures them.
+            exec::broadcast_text(world->communicator(), tag_written, "");
+            world->leave();
+            return good;
+        }
+    }
+    std::string transport = "threads";
     cluster::InstanceType measured = exec::profile_machine(std::move(*base), today());
+    if (world) {
+        transport = world->transport();
+        measured = exec::process::cluster_of(measured, links, *world, today()).instance;
+        measured.notes.push_back(fmt::format("links over {} between {} processes on {} hosts", transport, world->size(), world->host_count()));
+    }
     if (request.graph) measured.device.measured_operators = exec::profile_plan(program_on_all_cores(request.plan, *request.graph, measured.devices), *request.graph, data).operators;
     core::write_file_atomically(*options.text("--out"), cluster::instance_to_toml(measured));
+    if (world) {
+        exec::broadcast_text(world->communicator(), tag_written, "");
+        world->leave();
+    }
 
     const cluster::DeviceSpec& device = measured.device;
     const double link = measured.links.empty() ? 0 : measured.links[0].effective().value;
@@ -160,7 +192,10 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
         value["instructions"] = exec::cpu::kernels().instruction_set;
         value["matrix_product_flops_per_s"] = device.peak.at(core::DataType::fp32).value;
         value["memory_bandwidth_bytes_per_s"] = device.memory_bandwidth.value;
+        value["transport"] = transport;
         value["link_bandwidth_bytes_per_s"] = link;
+        value["link_latency_s"] = measured.links.empty() ? 0 : 2 * measured.links[0].latency.value;  // a route passes two
+        if (measured.network_bandwidth.value > 0) value["network_bandwidth_bytes_per_s"] = measured.network_bandwidth.value;
         value["kernel_launch_s"] = device.kernel_launch.value;
         value["measured_operators"] = device.measured_operators.size();
         out << core::to_json(value) << '\n';
@@ -169,8 +204,9 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
     out << fmt::format("{} cores, {} kernels\n", measured.devices, exec::cpu::kernels().instruction_set);
     for (const auto& point : device.matrix_product.at(core::DataType::fp32).points)
         out << fmt::format("  matrix product of {:>9.3g} MFLOP  {}\n", point.flops.value / 1e6, core::format(point.rate));
-    out << fmt::format("  memory streams                     {} a core\n  from core to core                  {}\n", core::format(device.memory_bandwidth),
+    out << fmt::format("  memory streams                     {} a core\n  from core to core, by {:<12} {}\n", core::format(device.memory_bandwidth), transport,
                        core::format(core::BytesPerSecond(link)));
+    if (measured.network_bandwidth.value > 0) out << fmt::format("  from host to host                  {}\n", core::format(measured.network_bandwidth));
     if (!device.measured_operators.empty()) out << fmt::format("  {} operators of {}\n", device.measured_operators.size(), request.graph->name);
     out << fmt::format("written to {}\n", *options.text("--out"));
     return good;

@@ -20,6 +20,7 @@ int available_cores() {
 }
 
 void stay_on_core(int thread, int threads) {
+    if (threads < 2) return;  // alone it meets no sibling, and several processes that each are alone would all choose the first core
 #if defined(__linux__)
     cpu_set_t allowed;
     CPU_ZERO(&allowed);

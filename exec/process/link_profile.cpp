@@ -1,14 +1,19 @@
 #include "exec/process/link_profile.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <fstream>
+#include <map>
 #include <numeric>
 
 #include <fmt/core.h>
 
 #include "cluster/build_topology.h"
 #include "exec/collective.h"
+#include "exec/cpu/cores.h"
 #include "exec/exchange.h"
 #include "schedule/collective/rounds.h"
 
@@ -18,7 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-enum : Tag { tag_time = 48, tag_links = 49, tag_ring = 100 };
+enum : Tag { tag_time = 48, tag_links = 49, tag_machine = 50, tag_ring = 100 };
 constexpr std::uint64_t first_barrier = 1 << 20;
 
 // The time of a ring all-reduce of `floats` over `members`, when all other groups do the same at the same time: the lower
@@ -63,6 +68,7 @@ LinkProfile measure_links(World& world) {
     LinkProfile links;
     RingClock clock(world);
     const int here = world.ranks_here(), hosts = world.host_count(), rank = world.rank(), first = rank - world.rank_on_host();
+    if (hosts > 1) world.communicator().set_spins(false);  // as in the run, where a thread beside the one that computes waits
     constexpr double float_bytes = sizeof(float);
     if (here > 1) {
         // Pairs of neighbours: t = 2 (latency + bytes / 2 / bandwidth).
@@ -87,6 +93,14 @@ LinkProfile measure_links(World& world) {
         links.between_bandwidth = core::BytesPerSecond(bytes / std::max(1e-9, large_time - small_time));
         links.between_latency = core::Seconds(latency);
     }
+    std::ifstream kernel("/proc/sys/kernel/random/boot_id");
+    std::string own;
+    std::getline(kernel, own);
+    std::map<std::string, int> machines;
+    if (!own.empty())
+        for (const std::string& machine : gather_texts(world.communicator(), tag_machine, own)) links.ranks_a_machine = std::max(links.ranks_a_machine, ++machines[machine]);
+    // A launcher may bind every rank to one core; the machine has the others all the same.
+    links.cores_a_machine = cpu::available_cores() == 1 ? static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)) : cpu::available_cores();
     const std::string text = broadcast_text(world.communicator(), tag_links, std::string(reinterpret_cast<const char*>(&links), sizeof links));
     std::memcpy(&links, text.data(), sizeof links);
     return links;

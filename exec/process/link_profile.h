@@ -9,6 +9,7 @@
 namespace exec::process {
 
 struct LinkProfile {
+    int ranks_a_machine = 1, cores_a_machine = 1;  // the most ranks that share one kernel: emulated hosts share its cores
     core::BytesPerSecond within_bandwidth;  // from rank to rank of one host, both sending; zero = no host has two
     core::Seconds within_latency;
     core::BytesPerSecond between_bandwidth;  // out of a host, all its ranks sending to the next host and receiving from the one before; zero = one host
