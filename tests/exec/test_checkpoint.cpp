@@ -101,6 +101,24 @@ TEST_CASE("training that was interrupted goes on to the same bits") {
         plan.optimizer.kind = schedule::OptimizerKind::sgd;
         plan.optimizer.momentum = 0.9;
     }
+    SECTION("PipeDream, whose stages hold versions of their weights") {
+        plan.layout.pipeline = 2;
+        plan.schedule = "pipedream";
+    }
+    SECTION("2BW") {
+        plan.layout.pipeline = 2;
+        plan.schedule = "pipedream-2bw";
+        plan.group_size = 2;
+    }
+    SECTION("both directions at once") {
+        plan.schedule = GENERATE(as<std::string>{}, "chimera", "dualpipe");
+        plan.layout.pipeline = 2;
+    }
+    SECTION("bf16 with fp32 master parameters") {
+        plan.precision = {core::DataType::bf16, core::DataType::bf16, core::DataType::fp32, true};
+        plan.layout.pipeline = plan.layout.data = 2;
+        plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::parameters);
+    }
     exec::RunOptions whole;
     whole.steps = 5;
     const exec::RunResult unbroken = train(plan, graph, whole), resumed = interrupted(plan, plan, graph, 2, 5);
