@@ -117,18 +117,15 @@ def run_smexec(options, folder, m, micro_batches, steps, *more):
 
 
 def run_smexec_processes(options, folder, m, micro_batches, steps):
-    """Two processes that find each other as torchrun's do, over TCP."""
-    path, port = f"{folder}/plan.toml", free_port()
+    """Two processes of torchrun, which talk over TCP."""
+    path = f"{folder}/plan.toml"
     open(path, "w").write(plan_text(m, micro_batches))
-    ranks = []
-    for rank in range(2):
-        environment = os.environ | dict(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        ranks.append(subprocess.Popen([options.smexec, path, "--data", TEXT, "--steps", str(steps), "--no-compare", "--json", "--ranks-from", "env"], env=environment,
-                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    out, err = ranks[0].communicate()
-    ranks[1].communicate()
-    if ranks[0].returncode: sys.exit(f"smexec: exit {ranks[0].returncode}: {err.strip() or out.strip()}")
-    return json.JSONDecoder().raw_decode(out[out.index("{"):])[0]
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", "2", "--master-port", str(free_port()), options.smexec, path, "--data", TEXT,
+                           "--steps", str(steps), "--no-compare", "--json"], capture_output=True, text=True)
+    if done.returncode: sys.exit(f"smexec under torchrun: exit {done.returncode}: {done.stderr.strip()[-2000:]}")
+    result = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index("{"):])[0]
+    assert result["ranks"] == 2 and result["transport"] == "TCP", "torchrun's variables make two processes over TCP"
+    return result
 
 
 def free_port():
@@ -244,12 +241,12 @@ def main():
         print(lines[-1], flush=True)
     rows = []
     for name, m in MODELS.items():
-        times = {"torch, gloo": [], "smexec, threads": [], "smexec, processes over TCP": []}
+        times = {"torch, gloo": [], "smexec, threads": [], "smexec, processes of torchrun": []}
         with tempfile.TemporaryDirectory() as folder:
             for _ in range(options.rounds):
                 times["torch, gloo"] += run_torch(name, options.micro_batches, options.steps)["times"][4:]
                 times["smexec, threads"] += run_smexec(options, folder, m, options.micro_batches, options.steps, "--ranks-from", "threads")["step_times_s"][4:]
-                times["smexec, processes over TCP"] += run_smexec_processes(options, folder, m, options.micro_batches, options.steps)["step_times_s"][4:]
+                times["smexec, processes of torchrun"] += run_smexec_processes(options, folder, m, options.micro_batches, options.steps)["step_times_s"][4:]
         medians = {who: statistics.median(values) for who, values in times.items()}
         for who, median in medians.items():
             ratio = medians["torch, gloo"] / median

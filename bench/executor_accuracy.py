@@ -6,7 +6,7 @@
   bench/executor_accuracy.py hosts     plans whose time is communication, on emulated hosts with links of 100 and 200 Mbit/s (five minutes; root)
   bench/executor_accuracy.py train     a GPT of 10 million parameters for 300 steps on real text: one rank, four ranks, four ranks killed and resumed (ten minutes)
 
-Nothing else should run meanwhile: a measured step is as slow as its slowest rank. As root, ranks of `plans` and `ranking` have real-time priority (chrt -r 1), so that other
+Nothing else should run meanwhile: a measured step is as slow as its slowest rank. As root, ranks have real-time priority (chrt -r 1), so that other
 processes get a core only while a rank sleeps. Every plan is profiled and run --repetitions times, in rounds over all plans: what is compared are medians over rounds, because
 the speed of a virtual machine drifts. Options: --smexec PATH (build/smexec), --steps N, --dry-run (names of the plans)."""
 import argparse, datetime, glob, json, os, platform, shutil, signal, statistics, subprocess, sys, tempfile, time
@@ -23,10 +23,10 @@ MODELS = {
 }
 
 
-def plan_text(model, plan, seed=1234):
+def plan_text(model, plan, seed=1234, training=""):
     keys = {"micro_batch": 1, "precision": "fp32"} | plan
     lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in keys.items())
-    return f'version = 1\n[model]\n{MODELS[model]}\n[cluster]\ninstance = "local-cpu"\nnodes = 1\n[plan]\n{lines}\n[training]\noptimizer = "adamw"\nlearning_rate = 3e-4\nseed = {seed}\n'
+    return f'version = 1\n[model]\n{MODELS[model]}\n[cluster]\ninstance = "local-cpu"\nnodes = 1\n[plan]\n{lines}\n[training]\noptimizer = "adamw"\nlearning_rate = 3e-4\nseed = {seed}\n{training}'
 
 
 def words(plan):
@@ -61,10 +61,10 @@ def ranked_plans():
     return [("gpt", plan) for plan in batch]
 
 
-def host_plans():
-    return [("gpt", {"data_parallel": 4, "micro_batches": 1}), ("gpt", {"data_parallel": 4, "micro_batches": 1, "sharding": "optimizer"}),
-            ("gpt", {"data_parallel": 4, "micro_batches": 1, "sharding": "parameters"}), ("gpt-wide", {"data_parallel": 4, "micro_batches": 1}),
-            ("gpt-wide", {"data_parallel": 2, "pipeline_parallel": 2, "order": "DPT", "micro_batches": 2}), ("llama", {"data_parallel": 4, "micro_batches": 1})]
+def host_plans(ranks=4):
+    return [("gpt", {"data_parallel": ranks, "micro_batches": 1}), ("gpt", {"data_parallel": ranks, "micro_batches": 1, "sharding": "optimizer"}),
+            ("gpt", {"data_parallel": ranks, "micro_batches": 1, "sharding": "parameters"}), ("gpt-wide", {"data_parallel": ranks, "micro_batches": 1}),
+            ("gpt-wide", {"data_parallel": ranks // 2, "pipeline_parallel": 2, "order": "DPT", "micro_batches": 2}), ("llama", {"data_parallel": ranks, "micro_batches": 1})]
 
 
 def machine():
@@ -182,12 +182,12 @@ def hosts(options):
     if can.returncode: sys.exit(f"skipped: {can.stdout.strip()}")
     body = ""
     everything = []
-    for count, ranks, rate in ((2, 2, "100mbit"), (2, 2, "200mbit"), (4, 1, "100mbit")):
-        rows = measure(options, host_plans(), [script, "run", str(count), str(ranks), rate])
+    for count, ranks, rate in ((2, 2, "100mbit"), (2, 2, "200mbit"), (4, 2, "100mbit"), (4, 2, "200mbit")):
+        rows = measure(options, host_plans(count * ranks), [*urgent(), script, "run", str(count), str(ranks), rate])
         everything += rows
         body += f"{count} hosts of {ranks} ranks, {rate.replace('mbit', ' Mbit/s')}: {summary(rows)}\n\n{table(rows)}\n"
     print(summary(everything))
-    write_section("hosts", "Emulated hosts with shaped links, communication dominating", summary(everything) + "\n\n" + body)
+    write_section("hosts", "Emulated hosts with shaped links, communication dominating", f"{summary(everything)} {conditions(options)}" + "\n\n" + body)
 
 
 def train(options):
@@ -200,10 +200,10 @@ def train(options):
     with tempfile.TemporaryDirectory() as folder:
         data, single, parallel, states = (os.path.join(folder, name) for name in ("text", "single.toml", "parallel.toml", "states"))
         open(data, "wb").write(text)
-        open(single, "w").write(plan_text("gpt-10m", {"micro_batches": 4}))
-        open(parallel, "w").write(plan_text("gpt-10m", {"pipeline_parallel": 2, "data_parallel": 2, "micro_batches": 2, "schedule": "1f1b"}))
+        open(single, "w").write(plan_text("gpt-10m", {"micro_batches": 4}, training="gradient_clipping = 1.0\n"))
+        open(parallel, "w").write(plan_text("gpt-10m", {"pipeline_parallel": 2, "data_parallel": 2, "micro_batches": 2, "schedule": "1f1b"}, training="gradient_clipping = 1.0\n"))
         common = ["--data", data, "--steps", str(steps), "--json"]
-        four = run([options.smexec, parallel, *common], 3000)
+        four = run([*urgent(), options.smexec, parallel, *common], 3000)
         curves["pipeline 2 x data 2"] = four["losses"]
         print(f"four ranks: {four['tokens_per_s']:.0f} tokens/s, {100 * four['mfu']:.0f} % of the matrix-product rate", file=sys.stderr)
         # Killed once half is committed, then resumed.
@@ -228,8 +228,9 @@ def train(options):
             file.write(f"{step}," + ",".join(cells) + "\n")
     draw(f"{folder}/gpt_10m.svg", curves)
     worst = max(abs(a - b) / b for a, b in zip(*curves.values())) if len(curves) == 2 else float("nan")
+    early = max(abs(a - b) / b for a, b in list(zip(*curves.values()))[:steps // 2]) if len(curves) == 2 else float("nan")
     told = (f"A GPT of 10 million parameters, {steps} steps of 512 bytes of licence texts: loss {four['losses'][0]:.3f} at the first step, {four['losses'][-1]:.3f} at the last; pipeline 2 x data 2 and "
-            f"one rank differ by at most {worst:.1e} at any step. {four['tokens_per_s']:.0f} tokens/s on four ranks, {100 * four['mfu']:.0f} % of the matrix-product rate of the cores. Killed after step {steps // 2} "
+            f"one rank differ by at most {worst:.1e} at any step ({early:.1e} in the first half). {four['tokens_per_s']:.0f} tokens/s on four ranks, {100 * four['mfu']:.0f} % of the matrix-product rate of the cores. Killed after step {steps // 2} "
             f"and resumed from step {first}, the losses are {'equal to the last bit' if is_equal else 'NOT those of the unbroken run'}.")
     print(told)
     write_section("train", "Training for real", told + "\n\n![loss curves](curves/gpt_10m.svg) Data: [curves/gpt_10m.csv](curves/gpt_10m.csv).")
