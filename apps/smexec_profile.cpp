@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <ctime>
+#include <numeric>
 #include <ostream>
+#include <sstream>
 
 #include <fmt/core.h>
 
@@ -14,11 +16,15 @@
 #include "exec/cpu/kernels.h"
 #include "exec/cuda/device/device.h"
 #include "exec/cuda/device/open.h"
+#include "exec/cuda/exchange_profile.h"
+#include "exec/cuda/make_backend.h"
 #include "exec/cuda/profile.h"
 #include "exec/exchange.h"
 #include "exec/process/launch.h"
 #include "exec/process/link_profile.h"
+#include "exec/process/world.h"
 #include "exec/profile.h"
+#include "exec/profiled_program.h"
 #include "exec/run.h"
 #include "model/load.h"
 #include "schedule/explicit_order.h"
@@ -42,6 +48,7 @@ const char* const help =
     "\n"
     "  --model MODEL   also the operators of a model (catalogue name, config.json or .toml), which then win over the curves\n"
     "  --backend cuda  the first GPU: matrix products by size and layout, attention, streaming kernels, launches, copies from and to the host\n"
+    "                  mpirun, torchrun or srun start it on several: then NCCL too, per operation, size and group (--ranks-from as of smexec)\n"
     "  --base INSTANCE the profile whose figures are replaced by measured ones (an instance with this GPU, e.g. p5en.48xlarge)\n"
     "\n"
     "Example:\n"
@@ -60,25 +67,40 @@ struct ModelRequest {
 };
 
 // The whole model on every core, as few ranks as possible a copy.
-schedule::Program program_on_all_cores(schedule::Plan plan, const model::ModelGraph& graph, int cores) {
-    plan.layout.data = std::max(1, cores / plan.layout.tensor);
-    plan.micro_batches = 2;  // the second one adds to gradients that are there
-    core::Diagnostics diagnostics;
-    const std::optional<schedule::Partition> partition = schedule::complete_partition(plan, graph);
-    core::require(partition.has_value(), "one stage always has a partition");
-    plan.partition = *partition;
-    const std::optional<schedule::Schedule> order = schedule::make_schedule(plan, diagnostics);
-    core::require(order.has_value(), "one stage always has a schedule");
-    return schedule::lower(plan, graph, *order);
+schedule::Program program_on_all_cores(const schedule::Plan& plan, const model::ModelGraph& graph, int cores) {
+    return exec::profiled_program(plan, std::max(1, cores / plan.layout.tensor), plan.layout.tensor, graph);
 }
 
-int profile_on_gpu(const std::string& base, const std::string& file, bool as_json, std::ostream& out, std::ostream& err) {
+// What a rank measures of the exchange among all, and among the first two.
+std::vector<exec::cuda::ExchangeRate> exchange_rates(exec::process::World& world, exec::cuda::RankDevice& device) {
+    std::vector<int> everyone(static_cast<std::size_t>(world.size()));
+    std::iota(everyone.begin(), everyone.end(), 0);
+    std::vector<std::vector<int>> groups{everyone};
+    if (world.size() > 2) groups.push_back({0, 1});
+    return exec::cuda::profile_exchange(*device.machine, *device.exchange, world.rank(), groups, exec::cuda::profiled_sizes());
+}
+
+// `world`: several ranks measure their exchange too; rank 0 measures its GPU and writes.
+int profile_on_gpu(const std::string& base, const std::string& file, bool as_json, exec::process::World* world, std::ostream& out, std::ostream& err) {
     core::Diagnostics diagnostics;
     std::optional<cluster::InstanceType> instance = cluster::load_instance(base, diagnostics);
     if (!instance || diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
-    const std::shared_ptr<exec::cuda::Machine> machine = exec::cuda::open_machine(0);
+    exec::cuda::RankDevice device;
+    std::vector<exec::cuda::ExchangeRate> exchanges;
+    if (world) {
+        device = exec::cuda::open_rank(world->communicator(), true, core::seconds(120));
+        exchanges = exchange_rates(*world, device);
+        exec::barrier(world->communicator(), 0);
+        if (world->rank() != 0) return good;
+    } else {
+        device.machine = exec::cuda::open_machine(0);
+    }
+    const std::shared_ptr<exec::cuda::Machine> machine = device.machine;
     const exec::cuda::GpuProfile profile = exec::cuda::profile_gpu(*machine);
     exec::cuda::apply(profile, *instance, today());
+    // Ranks that share a GPU exchange over sockets: that says nothing about the links.
+    const bool is_exchange_true = world && world->ranks_here() <= exec::cuda::device_count();
+    if (is_exchange_true) exec::cuda::apply(exchanges, world->host_count() == 1, *instance, today());
     core::write_file_atomically(file, cluster::instance_to_toml(*instance));
     if (as_json) {
         core::Value value = core::Value::table();
@@ -99,6 +121,16 @@ int profile_on_gpu(const std::string& base, const std::string& file, bool as_jso
             else one["share_of_copy_bandwidth"] = rate.bytes / rate.time / profile.copy_bandwidth;
             value["rates"].append(one);
         }
+        value["exchanges"] = core::Value::array();
+        for (const exec::cuda::ExchangeRate& rate : exchanges) {
+            core::Value one = core::Value::table();
+            one["operation"] = rate.operation;
+            one["ranks"] = rate.ranks;
+            one["bytes"] = rate.bytes.value;
+            one["time_s"] = rate.time.value;
+            one["bus_bandwidth_bytes_per_s"] = rate.bus_bandwidth().value;
+            value["exchanges"].append(one);
+        }
         out << core::to_json(value) << '\n';
         return good;
     }
@@ -111,6 +143,10 @@ int profile_on_gpu(const std::string& base, const std::string& file, bool as_jso
                            rate.flops.value > 0 ? core::format(rate.flops / rate.time)
                                                 : fmt::format("{} ({:.0f}% of a copy)", core::format(rate.bytes / rate.time),
                                                               100 * (rate.bytes / rate.time / profile.copy_bandwidth)));
+    for (const exec::cuda::ExchangeRate& rate : exchanges)
+        out << fmt::format("  {:<14} of {:>9} over {} ranks {:>10}  {} on the bus\n", rate.operation, core::format(rate.bytes), rate.ranks, core::format(rate.time),
+                           core::format(rate.bus_bandwidth()));
+    if (!exchanges.empty() && !is_exchange_true) out << "  ranks share a GPU: their exchange is not written into the profile\n";
     out << fmt::format("farthest from a copy: {}, {:.0f}%\nwritten to {}\n", profile.worst_kernel, 100 * profile.worst_kernel_share, file);
     return good;
 }
@@ -150,7 +186,19 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
             data = exec::load_data("", "synthetic", 1, *request.graph, diagnostics);
         }
     }
-    if (on_gpu && !diagnostics.has_errors()) return profile_on_gpu(*options.text("--base"), *options.text("--out"), as_json, out, err);
+    if (on_gpu && !diagnostics.has_errors()) {
+        if (const exec::cuda::DeviceReport device = exec::cuda::probe_device(); !device.available) throw core::MachineError(exec::cuda::describe(device));
+        const std::optional<exec::process::Launch> launch =
+            exec::process::find_launch(options.choice("--ranks-from", {"threads", "mpi", "env"}).value_or(""), exec::process::environment_variable, diagnostics);
+        if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
+        if (!launch || launch->size < 2) return profile_on_gpu(*options.text("--base"), *options.text("--out"), as_json, nullptr, out, err);
+        exec::process::World world(*launch, core::seconds(120));
+        std::ostringstream unheard;
+        const bool is_first = world.rank() == 0;
+        const int code = profile_on_gpu(*options.text("--base"), *options.text("--out"), as_json, &world, is_first ? out : unheard, is_first ? err : unheard);
+        world.leave();
+        return code;
+    }
     std::optional<cluster::InstanceType> base = cluster::load_instance("local-cpu", diagnostics);
     if (!base || diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
 

@@ -83,6 +83,8 @@ public:
     virtual ~Backend() = default;
 
     virtual std::shared_ptr<BlockSource> blocks() = 0;
+    // False for one that only plans: parameters need not be made for it.
+    virtual bool keeps_values() const { return true; }
     virtual const OperatorKernels& operators() const = 0;
 
     // Between begin_step and end_step, in list order: every call belongs to the instruction begun last. A backend that can perform the whole step by itself, as
@@ -112,6 +114,10 @@ public:
     virtual void update(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges) = 0;
     virtual void add_squares(core::DataType type, const float* gradient, std::int64_t count);
     virtual void reduce_squares(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag);
+    // A backend that scales losses is shown all gradients of the rank before the first of them is used: with one that is no finite number on any rank, no rank
+    // updates anything.
+    virtual bool checks_gradients() const { return false; }
+    virtual void check_gradients(const std::vector<UpdateRange>&) {}
 
     // Of the step's loss: the value at `loss` counts with `weight`. Read after end_step.
     virtual void add_loss(const float* loss, float weight) = 0;

@@ -22,11 +22,13 @@ BucketState::BucketState(const model::ModelGraph& graph, const schedule::Plan& p
     const schedule::Precision& precision = plan.precision;
     piece_size_ = shards(Sharding::optimizer) ? padded_ / static_cast<std::size_t>(plan.effective_shard_degree()) : padded_;
 
-    std::vector<float> initial(padded_, 0.0f);
-    for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
-        const model::Parameter& parameter = graph.parameter(bucket.parameters[i]);
-        for (const ElementRun& run : element_runs(parameter, plan.layout.tensor, tensor_rank))
-            initialize(parameter, seed, run.global, run.count, initial.data() + bucket.offsets[i] + run.local);
+    std::vector<float> initial;
+    if (backend.keeps_values()) {
+        initial.resize(padded_, 0.0f);
+        for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+            const model::Parameter& parameter = graph.parameter(bucket.parameters[i]);
+            initialize(parameter, seed, element_runs(parameter, plan.layout.tensor, tensor_rank), initial.data() + bucket.offsets[i]);
+        }
     }
     if (shards(Sharding::parameters)) piece_parameters_ = array(MemoryKind::parameters, precision.parameters, piece_size_);
     else whole_parameters_ = array(MemoryKind::parameters, precision.parameters, padded_);
@@ -35,7 +37,7 @@ BucketState::BucketState(const model::ModelGraph& graph, const schedule::Plan& p
         else whole_gradient_ = array(MemoryKind::gradients, precision.gradients, padded_);
         if (precision.has_master_parameters) master_ = array(MemoryKind::optimizer, core::DataType::fp32, piece_size_);
     }
-    upload_parameters(initial);
+    if (backend.keeps_values()) upload_parameters(initial);
     if (!trains) return;
     const auto states = static_cast<int>(schedule::state_bytes_per_parameter(plan.optimizer).value / 4);
     if (states > 0) first_state_ = array(MemoryKind::optimizer, core::DataType::fp32, piece_size_);

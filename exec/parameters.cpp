@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <thread>
 
 #include "core/random.h"
+#include "exec/cpu/cores.h"
 
 namespace exec {
 
@@ -38,21 +40,46 @@ std::uint64_t key_of(std::uint64_t seed, std::string_view name) {
     return core::mix64(hash ^ core::mix64(seed));
 }
 
-void initialize(const model::Parameter& parameter, std::uint64_t seed, std::int64_t first, std::int64_t count, float* values) {
+namespace {
+
+void initialize_run(const model::Parameter& parameter, std::uint64_t key, std::int64_t first, std::int64_t count, float* values) {
     if (parameter.initialization != model::Initialization::normal) {
         std::fill_n(values, count, parameter.initialization == model::Initialization::ones ? 1.0f : 0.0f);
         return;
     }
-    const std::uint64_t key = key_of(seed, parameter.name);
     constexpr double unit = 1.0 / 9007199254740992.0;  // 2^-53
-    for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t i = 0; i < count;) {
         // Box-Muller: elements 2j and 2j + 1 are the two normals of pair j.
         const auto element = static_cast<std::uint64_t>(first + i), pair = element / 2;
         const double u = (static_cast<double>(core::mix64(key + 2 * pair) >> 11) + 1.0) * unit,
                      v = static_cast<double>(core::mix64(key + 2 * pair + 1) >> 11) * unit;
         const double radius = std::sqrt(-2.0 * std::log(u)), angle = 2.0 * std::numbers::pi * v;
-        values[i] = static_cast<float>(parameter.deviation * radius * (element % 2 == 0 ? std::cos(angle) : std::sin(angle)));
+        if (element % 2 == 0) values[i++] = static_cast<float>(parameter.deviation * radius * std::cos(angle));
+        if (i < count && (first + i) % 2 != 0) values[i++] = static_cast<float>(parameter.deviation * radius * std::sin(angle));
     }
+}
+
+}  // namespace
+
+void initialize(const model::Parameter& parameter, std::uint64_t seed, const std::vector<ElementRun>& runs, float* result) {
+    const std::uint64_t key = key_of(seed, parameter.name);
+    std::int64_t total = 0;
+    for (const ElementRun& run : runs) total += run.count;
+    // Every element is a function of its number: threads share them as they come. A billion of them take a core half a minute.
+    constexpr std::int64_t a_thread = 1 << 18;
+    const std::int64_t threads = std::clamp<std::int64_t>(total / a_thread, 1, cpu::available_cores());
+    const auto share = [&](std::int64_t thread) {
+        const std::int64_t begin = total * thread / threads, end = total * (thread + 1) / threads;
+        std::int64_t before = 0;  // elements of earlier runs
+        for (const ElementRun& run : runs) {
+            const std::int64_t low = std::max(begin - before, std::int64_t{0}), high = std::min(end - before, run.count);
+            if (low < high) initialize_run(parameter, key, run.global + low, high - low, result + run.local + low);
+            before += run.count;
+        }
+    };
+    std::vector<std::jthread> others;
+    for (std::int64_t thread = 1; thread < threads; ++thread) others.emplace_back(share, thread);
+    share(0);
 }
 
 }  // namespace exec

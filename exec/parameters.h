@@ -16,8 +16,8 @@ struct ElementRun {
 // Ascending in `local`. A split dimension of several blocks (packed q, k, v; gate and up) is divided block by block. What no run covers is padding and zero.
 std::vector<ElementRun> element_runs(const model::Parameter& parameter, int tensor_degree, int tensor_rank);
 
-// Elements [first, first + count) of the whole parameter at the start of training.
-void initialize(const model::Parameter& parameter, std::uint64_t seed, std::int64_t first, std::int64_t count, float* values);
+// A rank's share of the parameter at the start of training, on all cores that the caller may use.
+void initialize(const model::Parameter& parameter, std::uint64_t seed, const std::vector<ElementRun>& runs, float* result);
 
 // A key that depends on text, the same everywhere.
 std::uint64_t key_of(std::uint64_t seed, std::string_view name);

@@ -13,10 +13,10 @@
 #include "exec/cpu/cores.h"
 #include "exec/cpu/kernels.h"
 #include "exec/cpu/thread_communicator.h"
+#include "exec/profiled_program.h"
 #include "exec/rank_executor.h"
 #include "exec/run.h"
 #include "exec/solo_run.h"
-#include "model/signature.h"
 
 namespace exec {
 
@@ -250,31 +250,17 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
     }
     const double interruptions = ratios.empty() ? 1.0 : std::max(1.0, median(ratios));
 
-    // Operators of one signature are one entry: the mean of theirs.
-    struct Sum {
-        double time[3] = {0, 0, 0};
-        int count = 0;
-    };
-    std::map<std::string, Sum> by_signature;
-    const model::CostContext context = plan.cost_context();
-    for (std::int32_t op = 0; op < static_cast<std::int32_t>(graph.operators.size()); ++op) {
-        Sum& sum = by_signature[model::signature(graph, model::OperatorId(op), context)];
-        ++sum.count;
-        for (int phase = 0; phase < 3; ++phase)
-            if (const auto found = typical.find({op, phase}); found != typical.end()) sum.time[phase] += interruptions * found->second;
-    }
+    for (auto& [key, time] : typical) time *= interruptions;
     PlanProfile profile;
     profile.probe = core::Seconds(median(probes));
-    for (const auto& [signature, sum] : by_signature)
-        profile.operators.push_back(
-            {signature, core::Seconds(sum.time[0] / sum.count), core::Seconds(sum.time[1] / sum.count), core::Seconds(sum.time[2] / sum.count)});
+    profile.operators = by_signature(graph, plan.cost_context(), typical);
 
     if (!updates.empty()) profile.update_bandwidth = core::BytesPerSecond(1 / std::max(1e-18, median(updates)));
     // Messages as large as the plan's: partial sums of a micro-batch with tensor parallelism, else buckets.
     double message = largest;
     if (plan.layout.tensor > 1)
         for (const model::Operator& op : graph.operators)
-            if (op.kind == model::OperatorKind::parallel_exit) message = model::tensor_bytes(graph, op.output, context).value / 4;
+            if (op.kind == model::OperatorKind::parallel_exit) message = model::tensor_bytes(graph, op.output, plan.cost_context()).value / 4;
     Exchange exchange = measure_exchange(static_cast<std::size_t>(std::clamp(message, 4096.0, 4194304.0)));
     if (plan.shards(schedule::Sharding::parameters) && plan.layout.tensor == 1) exchange.bandwidth = measure_shard_exchange(program.classes[0], exchange.latency);
     profile.link_bandwidth = exchange.bandwidth;

@@ -121,6 +121,11 @@ void RankExecutor::perform(const Instruction& instruction) {
         case InstructionKind::collective: collective(instruction); break;
         case InstructionKind::optimizer_step: {
             std::vector<UpdateRange> ranges;
+            if (instruction.bucket <= 0 && backend_.checks_gradients()) {  // every reduction has ended before the first update
+                for (BucketState& bucket : buckets_) bucket.list_updates(program_.plan.optimizer, ranges);
+                backend_.check_gradients(ranges);
+                ranges.clear();
+            }
             for (std::size_t b = 0; b < buckets_.size(); ++b)
                 if (instruction.bucket < 0 || instruction.bucket == static_cast<std::int32_t>(b)) buckets_[b].list_updates(program_.plan.optimizer, ranges);
             backend_.update(program_.plan.optimizer, step_ * program_.updates() + std::max(0, instruction.micro_batch), ranges);

@@ -10,6 +10,7 @@
 #include "core/random.h"
 #include "exec/cpu/kernels.h"
 #include "exec/cpu/mixture.h"
+#include "exec/unary.h"
 #include "model/alibi.h"
 #include "model/rank_share.h"
 
@@ -18,17 +19,6 @@ namespace exec::cpu {
 using model::OperatorKind;
 
 namespace {
-
-Unary unary_of(const model::Operator& op) {
-    switch (op.kind) {
-        case OperatorKind::gelu:
-        case OperatorKind::gated_gelu: return op.attributes.is_tanh_approximation ? Unary::gelu_tanh : Unary::gelu;
-        case OperatorKind::relu: return Unary::relu;
-        case OperatorKind::silu:
-        case OperatorKind::gated_silu: return Unary::silu;
-        default: return Unary::tanh;
-    }
-}
 
 // T5's bucket of a distance (Raffel et al., arXiv 1910.10683, section 2.1): half of the buckets tell near distances apart, the others grow with the logarithm
 // up to `distance`; without causality keys behind and ahead have half of the buckets each.
@@ -318,9 +308,9 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
         case OperatorKind::gelu:
         case OperatorKind::relu:
         case OperatorKind::silu:
-        case OperatorKind::tanh: k.unary(unary_of(o), count, x.inputs[0], x.output); break;
+        case OperatorKind::tanh: k.unary(unary_of<Unary>(o), count, x.inputs[0], x.output); break;
         case OperatorKind::gated_silu:
-        case OperatorKind::gated_gelu: k.gated(unary_of(o), y.rows, y.columns, x.inputs[0], x.output); break;
+        case OperatorKind::gated_gelu: k.gated(unary_of<Unary>(o), y.rows, y.columns, x.inputs[0], x.output); break;
         case OperatorKind::dropout: dropout(id, x, place); break;
         case OperatorKind::add: k.add(count, x.inputs[0], x.inputs[1], x.output); break;
         case OperatorKind::conv2d:
@@ -419,11 +409,11 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
             break;
         case OperatorKind::attention: attention(id, x, place, dy, {dx[0], o.attributes.is_cross_attention ? dx[1] : dx[0], nullptr}); break;
         case OperatorKind::gelu:
-        case OperatorKind::silu: k.unary_backward(unary_of(o), count, x.inputs[0], dy, dx[0]); break;
+        case OperatorKind::silu: k.unary_backward(unary_of<Unary>(o), count, x.inputs[0], dy, dx[0]); break;
         case OperatorKind::relu:
-        case OperatorKind::tanh: k.unary_backward(unary_of(o), count, x.output, dy, dx[0]); break;
+        case OperatorKind::tanh: k.unary_backward(unary_of<Unary>(o), count, x.output, dy, dx[0]); break;
         case OperatorKind::gated_silu:
-        case OperatorKind::gated_gelu: k.gated_backward(unary_of(o), y.rows, y.columns, x.inputs[0], dy, dx[0]); break;
+        case OperatorKind::gated_gelu: k.gated_backward(unary_of<Unary>(o), y.rows, y.columns, x.inputs[0], dy, dx[0]); break;
         case OperatorKind::dropout:
             k.dropout_backward(count, static_cast<float>(o.attributes.probability), static_cast<const std::uint8_t*>(x.extra), dy, dx[0]);
             break;

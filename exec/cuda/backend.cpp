@@ -24,24 +24,6 @@ namespace {
 constexpr std::size_t alignment = 256;
 std::size_t rounded(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
-// What the host tells a step; and, behind the loss, what it learns.
-constexpr std::size_t keys_place = 256;
-static_assert(sizeof(StepFactors) <= keys_place);
-constexpr std::size_t norm_place = 2, results = 4;  // floats: the loss, nothing, squared norm of the gradients, whether one is no number
-
-// Micikevicius et al., arXiv 1710.03740, with the constants of torch.amp.GradScaler: 2^16 to begin with, twice as much after 2,000 good steps, half after a bad
-// one.
-constexpr float first_loss_scale = 65536.0f;
-constexpr int steps_to_double = 2000;
-
-bool scales_loss(const schedule::Plan& plan) { return plan.precision.compute == core::DataType::fp16; }
-
-std::int64_t chunks_of(const std::vector<UpdateRange>& ranges) {
-    std::int64_t chunks = 0;
-    for (const UpdateRange& range : ranges) chunks += (range.count + update_chunk - 1) / update_chunk;
-    return chunks;
-}
-
 }  // namespace
 
 // Tells planning what an operator touches, and clears what it left uncleared.
@@ -101,11 +83,10 @@ CudaBackend::CudaBackend(const schedule::Program& program, const model::ModelGra
             key_row_[static_cast<std::int32_t>(i)] = dropping_.size();
             dropping_.push_back(static_cast<std::int32_t>(i));
         }
-    for (std::uint32_t i = 0; i < list_.instructions.size(); ++i)
-        if (list_.instructions[i].kind == InstructionKind::optimizer_step) last_update_ = i;
-    loss_scale_ = scales_loss(program.plan) ? first_loss_scale : 1.0f;
+    loss_scale_ = initial_loss_scale();
     operators_ =
-        std::make_unique<Operators>(graph, program.plan, schedule::coordinates_of(program.plan.layout, rank).tensor, machine_, static_cast<Workplace&>(*this));
+        std::make_unique<Operators>(graph, program.plan, schedule::coordinates_of(program.plan.layout, rank).tensor, schedule::trains(program), machine_,
+                                              static_cast<Workplace&>(*this));
     watched_ = std::make_unique<WatchedOperators>(*this);
     make_groups();
     if (plans()) {
@@ -115,7 +96,7 @@ CudaBackend::CudaBackend(const schedule::Program& program, const model::ModelGra
         take_memory();
     }
     loss_sum_ = static_cast<float*>(blocks_->take(alignment));
-    norm_ = loss_sum_ + norm_place;
+    norms_ = static_cast<float*>(blocks_->take(alignment));
     if (plans()) return;
     std::vector<char> is_awaited(list_.instructions.size(), 0);
     for (std::uint32_t i = 0; i < list_.instructions.size(); ++i) {
@@ -153,15 +134,14 @@ void CudaBackend::take_memory() {
     const std::size_t block = place(step_block_bytes_);
     std::map<int, std::size_t> slots;
     for (const auto& [slot, bytes] : plan_->scratch) slots[slot] = place(bytes);
-    std::map<std::uint32_t, std::pair<std::size_t, std::size_t>> tables;
-    std::size_t chunks = 0;
-    for (const auto& [instruction, ranges] : plan_->updates) {
-        const auto own = static_cast<std::size_t>(plan_->chunks.at(instruction));
-        const std::size_t at = place(ranges * sizeof(DeviceRange));  // in this order: an argument list has none
-        tables[instruction] = {at, place(own * sizeof(UpdateChunk))};
-        chunks = std::max(chunks, own);
+    std::map<TableKey, std::pair<std::size_t, std::size_t>> tables;
+    std::int64_t chunks = 0;
+    for (const auto& [key, table] : plan_->tables) {
+        const std::size_t at = place(table.ranges * sizeof(DeviceRange));  // in this order: an argument list has none
+        tables[key] = {at, place(static_cast<std::size_t>(table.chunks) * sizeof(UpdateChunk))};
+        chunks = std::max(chunks, table.chunks);
     }
-    const std::size_t partials = place(2 * chunks * sizeof(float));
+    const std::size_t partials = place(2 * static_cast<std::size_t>(chunks) * sizeof(float));
     memory_ = static_cast<char*>(machine_.allocate(size));
     arena_ = std::make_shared<ArenaBlocks>(plan_->arena, memory_);
     blocks_ = arena_;
@@ -169,9 +149,8 @@ void CudaBackend::take_memory() {
     factors_ = reinterpret_cast<StepFactors*>(device_block_);
     keys_ = reinterpret_cast<std::uint64_t*>(device_block_ + keys_place);
     for (const auto& [slot, at] : slots) scratch_[slot] = memory_ + at;
-    for (const auto& [instruction, at] : tables)
-        updates_[instruction] = {reinterpret_cast<DeviceRange*>(memory_ + at.first), reinterpret_cast<UpdateChunk*>(memory_ + at.second),
-                                 plan_->chunks.at(instruction), false};
+    for (const auto& [key, at] : tables)
+        tables_[key] = {reinterpret_cast<DeviceRange*>(memory_ + at.first), reinterpret_cast<UpdateChunk*>(memory_ + at.second), plan_->tables.at(key).chunks, false};
     norm_partials_ = reinterpret_cast<float*>(memory_ + partials);
     std::size_t staging = alignment;
     for (const std::size_t bytes : plan_->staging) {
@@ -181,71 +160,13 @@ void CudaBackend::take_memory() {
     staging_ = static_cast<char*>(machine_.allocate_host(staging));
     step_block_ = static_cast<char*>(machine_.allocate_host(step_block_bytes_ + alignment));
     loss_host_ = reinterpret_cast<float*>(step_block_ + step_block_bytes_);
+    norms_host_ = loss_host_ + 1;
 }
 
 RunPlan CudaBackend::planned() const {
     RunPlan plan = learnt_;
     plan.arena = planner_->plan();
     return plan;
-}
-
-// All groups that any rank's collectives and messages need; every rank makes its own in the same order, so that no two wait for one another.
-void CudaBackend::make_groups() {
-    const schedule::ParallelLayout& layout = program_.plan.layout;
-    if (layout.ranks() < 2) return;
-    std::set<std::vector<int>> groups;
-    using Message = std::pair<std::int32_t, std::int32_t>;  // boundary, micro-batch
-    std::map<Channel, std::vector<Message>> sent, received;
-    for (int rank = 0; rank < layout.ranks(); ++rank) {
-        const schedule::RankProgram& list = program_.classes[static_cast<std::size_t>(program_.class_of_rank[static_cast<std::size_t>(rank)])];
-        const schedule::RankCoordinates place = schedule::coordinates_of(layout, rank);
-        std::set<std::tuple<int, std::int32_t>> seen;
-        for (const Instruction& instruction : list.instructions) {
-            if (instruction.kind == InstructionKind::collective) {
-                const std::int32_t bucket = instruction.group == schedule::GroupKind::tied_stages ? instruction.bucket : -1;
-                if (!seen.insert({static_cast<int>(instruction.group), bucket}).second) continue;
-                std::vector<int> members = schedule::members_of(program_, rank, instruction);
-                if (members.size() > 1) groups.insert(std::move(members));
-            } else if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::receive) {
-                const bool sends = instruction.kind == InstructionKind::send, is_forward = instruction.payload == PayloadKind::activation;
-                const int peer = schedule::rank_of(layout, {place.data, place.tensor, instruction.peer});
-                const std::int32_t boundary = instruction.stage + (sends == is_forward ? 1 : 0);
-                (sends ? sent : received)[{sends ? rank : peer, sends ? peer : rank, instruction.payload, -1}].push_back({boundary, instruction.micro_batch});
-            }
-        }
-    }
-    // NCCL matches messages by their order. Where sender and receiver list them in different orders, every boundary between stages gets a channel of its own.
-    for (const auto& [channel, messages] : sent)
-        if (messages != received[channel]) is_boundary_apart_ = true;
-    std::set<Channel> channels;
-    for (const auto& [channel, messages] : sent) {
-        std::map<std::int32_t, std::vector<std::int32_t>> out, in;
-        for (const auto& [boundary, micro_batch] : messages) out[boundary].push_back(micro_batch);
-        for (const auto& [boundary, micro_batch] : received[channel]) in[boundary].push_back(micro_batch);
-        if (out != in)
-            throw core::MachineError(fmt::format("rank {} sends micro-batches to rank {} in another order than that rank receives them in: NCCL cannot match them",
-                                                 channel.from, channel.to));
-        for (const auto& [boundary, ignored] : out) channels.insert({channel.from, channel.to, channel.payload, is_boundary_apart_ ? boundary : -1});
-    }
-    for (const std::vector<int>& members : groups)
-        if (std::find(members.begin(), members.end(), rank_) != members.end()) groups_[members] = exchange_.make_group(members);
-    for (const Channel& channel : channels)
-        if (channel.from == rank_ || channel.to == rank_) channels_[channel] = exchange_.make_group({channel.from, channel.to});
-}
-
-int CudaBackend::group_of(const std::vector<int>& members) const {
-    const auto found = groups_.find(members);
-    core::require(found != groups_.end(), "every group was made before the first step");
-    return found->second;
-}
-
-int CudaBackend::channel_to(int peer, bool sends) const {
-    const Instruction& own = instruction();
-    const bool is_forward = own.payload == PayloadKind::activation;
-    const std::int32_t boundary = own.stage + (sends == is_forward ? 1 : 0);
-    const auto found = channels_.find({sends ? rank_ : peer, sends ? peer : rank_, own.payload, is_boundary_apart_ ? boundary : -1});
-    core::require(found != channels_.end(), "every channel was made before the first step");
-    return found->second;
 }
 
 void CudaBackend::read(const void* address) {
@@ -296,31 +217,6 @@ const std::uint64_t* CudaBackend::mask_keys(model::OperatorId op, std::int32_t m
     return keys_ + (row + static_cast<std::size_t>(micro_batch)) * static_cast<std::size_t>(program_.plan.micro_batch);
 }
 
-void CudaBackend::fill_step_block(std::int64_t step) {
-    const schedule::Optimizer& optimizer = program_.plan.optimizer;
-    StepFactors factors{};
-    factors.learning_rate = static_cast<float>(optimizer.learning_rate);
-    factors.beta1 = static_cast<float>(optimizer.beta1);
-    factors.beta2 = static_cast<float>(optimizer.beta2);
-    factors.epsilon = static_cast<float>(optimizer.epsilon);
-    factors.momentum = static_cast<float>(optimizer.momentum);
-    // In double: 1 - beta2^t loses half of its digits in float when t is small.
-    factors.step_size = static_cast<float>(optimizer.learning_rate / (1.0 - std::pow(optimizer.beta1, static_cast<double>(step + 1))));
-    factors.second_correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(optimizer.beta2, static_cast<double>(step + 1))));
-    factors.loss_scale = loss_scale_;
-    factors.is_decoupled = optimizer.kind == schedule::OptimizerKind::adamw ? 1.0f : 0.0f;
-    std::memset(step_block_, 0, step_block_bytes_);
-    std::memcpy(step_block_, &factors, sizeof factors);
-    auto* key = reinterpret_cast<std::uint64_t*>(step_block_ + keys_place);
-    const schedule::Plan& plan = program_.plan;
-    const int data_rank = schedule::coordinates_of(plan.layout, rank_).data;
-    for (const std::int32_t op : dropping_)
-        for (int k = 0; k < program_.micro_batches; ++k)
-            for (int i = 0; i < plan.micro_batch; ++i)
-                *key++ = mask_key(options_.seed, step, op,
-                                  options_.sample_offset + global_sample(step, data_rank, plan.layout.data, program_.micro_batches, plan.micro_batch, k, i));
-}
-
 bool CudaBackend::begin_step(std::int64_t step) {
     step_ = step;
     if (plans()) {
@@ -330,7 +226,7 @@ bool CudaBackend::begin_step(std::int64_t step) {
     }
     arena_->begin_step();
     operator_marks_.clear();
-    deferred_updates_.clear();
+    has_agreed_ = false;
     reads_done_ = 0;
     fill_step_block(step);
     host_begin_ = Clock::now();
@@ -346,7 +242,8 @@ bool CudaBackend::begin_step(std::int64_t step) {
     if (is_capturing_) machine_.begin_capture(origin);
     machine_.record(step_begin_, origin);
     machine_.upload(origin, device_block_, step_block_, step_block_bytes_);
-    machine_.fill_zero(origin, loss_sum_, results * sizeof(float));
+    machine_.fill_zero(origin, loss_sum_, sizeof(float));
+    machine_.fill_zero(origin, norms_, norm_count * sizeof(float));
     // All streams start from here.
     Event& start = stream_ends_[static_cast<std::size_t>(schedule::Stream::compute)];
     machine_.record(start, origin);
@@ -372,6 +269,7 @@ void CudaBackend::begin(std::uint32_t index) {
 }
 
 void CudaBackend::end(std::uint32_t index) {
+    if (!counted_.empty()) count_squares();
     clear_pending(nullptr);
     if (plans()) return;
     machine_.record(ends_[index], stream());
@@ -383,6 +281,7 @@ void CudaBackend::end_step(std::vector<InstructionTime>& times) {
     if (plans()) return;
     const Stream origin = machine_.stream(schedule::Stream::compute);
     if (!is_replayed_) {
+        if (schedule::trains(program_) && !has_agreed_) agree_on_gradients();  // a stage without parameters
         for (int s = 0; s < schedule::stream_count; ++s) {
             const auto which = static_cast<schedule::Stream>(s);
             if (which == schedule::Stream::compute) continue;
@@ -390,7 +289,8 @@ void CudaBackend::end_step(std::vector<InstructionTime>& times) {
             machine_.record(event, machine_.stream(which));
             machine_.wait(origin, event);
         }
-        machine_.download(origin, loss_host_, loss_sum_, results * sizeof(float));
+        machine_.download(origin, loss_host_, loss_sum_, sizeof(float));
+        machine_.download(origin, norms_host_, norms_, norm_count * sizeof(float));
         if (is_capturing_) {
             machine_.end_capture(origin);
             machine_.launch_captured(origin);
@@ -406,12 +306,7 @@ void CudaBackend::end_step(std::vector<InstructionTime>& times) {
     }
     ++performed_;
     loss_ = static_cast<double>(loss_host_[0]);
-    if (scales_loss(program_.plan)) {
-        const bool is_bad = loss_host_[norm_place + 1] != 0.0f;
-        good_steps_ = is_bad ? 0 : good_steps_ + 1;
-        if (is_bad) loss_scale_ = std::max(1.0f, loss_scale_ / 2);
-        else if (good_steps_ % steps_to_double == 0) loss_scale_ *= 2;
-    }
+    adapt_loss_scale();
     const auto moment = [&](Event event) {
         return host_begin_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(machine_.between(step_begin_, event).value));
     };
@@ -509,6 +404,11 @@ void CudaBackend::read_data(Buffer& into, core::DataType type, std::function<voi
 
 void CudaBackend::upload(core::DataType type, std::span<const float> values, void* to) {
     if (plans()) return;
+    machine_.synchronize();  // what cleared the array is on a stream of its own
+    if (type_of(type) == Type::fp32) {
+        machine_.upload_now(to, values.data(), values.size_bytes());
+        return;
+    }
     std::vector<char> converted(values.size() * size_of(type_of(type)));
     to_precision(type, values, converted.data());
     machine_.upload_now(to, converted.data(), converted.size());
@@ -520,83 +420,6 @@ void CudaBackend::download(core::DataType type, const void* from, std::span<floa
     std::vector<char> raw(values.size() * size_of(type_of(type)));
     machine_.download_now(raw.data(), from, raw.size());
     from_precision(type, raw.data(), values);
-}
-
-void CudaBackend::update(const schedule::Optimizer& optimizer, std::int64_t, const std::vector<UpdateRange>& given) {
-    for (const UpdateRange& range : given) {
-        read(range.gradient);
-        for (float* changed : {range.parameter, range.master, range.first, range.second}) write(changed);
-    }
-    // With scaled losses nothing is updated before all gradients are known to be numbers: at the last update of the step.
-    if (scales_loss(program_.plan)) {
-        deferred_updates_.insert(deferred_updates_.end(), given.begin(), given.end());
-        if (instruction_ != last_update_) return;
-    }
-    const std::vector<UpdateRange>& ranges = scales_loss(program_.plan) ? deferred_updates_ : given;
-    if (plans()) {
-        learnt_.updates[instruction_] = ranges.size();
-        learnt_.chunks[instruction_] = chunks_of(ranges);
-        if (instruction_ == last_update_) deferred_updates_.clear();
-        return;
-    }
-    UpdateTable& table = updates_.at(instruction_);
-    if (!table.is_filled) {
-        // Addresses do not change from step to step: once is enough.
-        std::vector<DeviceRange> device;
-        std::vector<UpdateChunk> chunks;
-        for (std::size_t i = 0; i < ranges.size(); ++i) {
-            const UpdateRange& r = ranges[i];
-            device.push_back({r.parameter, r.gradient, r.master, r.first, r.second, r.count, static_cast<float>(r.weight_decay)});
-            for (std::int64_t begin = 0; begin < r.count; begin += update_chunk) chunks.push_back({static_cast<std::int32_t>(i), begin});
-        }
-        machine_.upload_now(table.ranges, device.data(), device.size() * sizeof(DeviceRange));
-        machine_.upload_now(table.chunks, chunks.data(), chunks.size() * sizeof(UpdateChunk));
-        table.is_filled = true;
-    }
-    const schedule::Precision& precision = program_.plan.precision;
-    const float* bad = nullptr;
-    if (scales_loss(program_.plan)) {
-        machine_.kernels().gradient_norm(stream(), type_of(precision.gradients), table.ranges, table.chunks, table.chunk_count, factors_, norm_partials_, norm_);
-        bad = norm_ + 1;
-    }
-    machine_.kernels().update(stream(), optimizer.kind == schedule::OptimizerKind::sgd ? UpdateRule::sgd : UpdateRule::adam, type_of(precision.parameters),
-                              type_of(precision.gradients), table.ranges, table.chunks, table.chunk_count, factors_, bad);
-}
-
-void CudaBackend::add_loss(const float* loss, float weight) {
-    read(loss);
-    write(loss_sum_);
-    machine_.kernels().add_loss(stream(), loss, weight, loss_sum_);
-}
-
-void CudaBackend::send(int peer, Tag tag, const BufferPointer& data) {
-    read(data->data());
-    clear_pending(data->data());
-    exchange_.send(stream(), channel_to(peer, true), 1, data->data(), data->bytes(), tag);
-}
-
-void CudaBackend::receive(int peer, Tag tag, Buffer& into) {
-    write(into.data());
-    exchange_.receive(stream(), channel_to(peer, false), 0, into.data(), into.bytes(), tag);
-}
-
-void CudaBackend::collective(const Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count, Tag) {
-    write(data);
-    clear_pending(data);
-    const int group = group_of(members);
-    const std::size_t piece = count / members.size();
-    switch (instruction.collective) {
-        case schedule::CollectiveKind::all_reduce: exchange_.all_reduce(stream(), group, type, data, count, false); break;
-        case schedule::CollectiveKind::all_gather: exchange_.all_gather(stream(), group, type, data, piece); break;
-        case schedule::CollectiveKind::reduce_scatter: exchange_.reduce_scatter(stream(), group, type, data, piece); break;
-        case schedule::CollectiveKind::broadcast: exchange_.broadcast(stream(), group, type, data, count); break;
-        case schedule::CollectiveKind::all_to_all: core::require(false, "plans with an exchange of all with all are refused on GPUs"); break;
-    }
-}
-
-void CudaBackend::reduce_loss(const Instruction&, const std::vector<int>& members, Tag) {
-    write(loss_sum_);
-    exchange_.all_reduce(stream(), group_of(members), core::DataType::fp32, loss_sum_, 1, false);
 }
 
 core::Bytes CudaBackend::overhead() const {

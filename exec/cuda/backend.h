@@ -18,13 +18,20 @@
 
 namespace exec::cuda {
 
+// Lists of parameter ranges that one launch goes through.
+enum class TableUse : std::uint8_t { update, norm, check };
+using TableKey = std::pair<std::uint32_t, TableUse>;  // instruction and use
+
 // What planning learnt.
 struct RunPlan {
     ArenaPlan arena;
     std::map<int, std::size_t> scratch;             // bytes by slot
     std::vector<std::size_t> staging;               // bytes of each array of data that a step reads, in order
-    std::map<std::uint32_t, std::size_t> updates;   // ranges by optimizer step
-    std::map<std::uint32_t, std::int64_t> chunks;   // of them
+    struct Table {
+        std::size_t ranges = 0;
+        std::int64_t chunks = 0;
+    };
+    std::map<TableKey, Table> tables;
 };
 
 struct BackendSettings {
@@ -42,6 +49,7 @@ public:
     RunPlan planned() const;  // after two steps
 
     std::shared_ptr<BlockSource> blocks() override { return blocks_; }
+    bool keeps_values() const override { return !plans(); }
     const OperatorKernels& operators() const override;
 
     bool begin_step(std::int64_t step) override;
@@ -60,6 +68,10 @@ public:
     void upload(core::DataType type, std::span<const float> values, void* to) override;
     void download(core::DataType type, const void* from, std::span<float> values) override;
     void update(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges) override;
+    void add_squares(core::DataType type, const float* gradient, std::int64_t count) override;
+    void reduce_squares(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag) override;
+    bool checks_gradients() const override { return scales_loss(); }
+    void check_gradients(const std::vector<UpdateRange>& ranges) override;
     void add_loss(const float* loss, float weight) override;
     double loss() override { return loss_; }
     void send(int peer, Tag tag, const BufferPointer& data) override;
@@ -89,6 +101,20 @@ private:
     int channel_to(int peer, bool sends) const;
     void take_memory();
     void fill_step_block(std::int64_t step);
+    bool scales_loss() const;
+    float initial_loss_scale() const;
+    void count_squares();
+    void adapt_loss_scale();
+    struct RangeTable {
+        DeviceRange* ranges = nullptr;
+        UpdateChunk* chunks = nullptr;
+        std::int64_t chunk_count = 0;
+        bool is_filled = false;
+    };
+    const RangeTable* table_of(TableUse use, const std::vector<UpdateRange>& ranges);
+    void agree_on_gradients();
+    float* bad() const { return norms_ + 1; }
+    float* squares() const { return norms_ + 2; }
     std::string wait_for_device();  // what it waited for in vain, or empty
 
     const schedule::Program& program_;
@@ -124,23 +150,23 @@ private:
     };
     std::vector<DataRead> reads_;
     // The step block, on both sides: factors and keys.
+    static constexpr std::size_t keys_place = 256;
+    static_assert(sizeof(StepFactors) <= keys_place);
     StepFactors* factors_ = nullptr;
-    float* loss_sum_ = nullptr;
     std::uint64_t* keys_ = nullptr;
     char* step_block_ = nullptr;  // host
-    float* loss_host_ = nullptr;
+    // What a step tells the host: the loss; and of the gradients the sum of squares and whether one is no number, first of all, then as counted for clipping.
+    static constexpr std::size_t norm_count = 4;
+    float *loss_sum_ = nullptr, *norms_ = nullptr;
+    float *loss_host_ = nullptr, *norms_host_ = nullptr;
     std::vector<std::int32_t> dropping_;           // operators that drop, ascending
     std::map<std::int32_t, std::size_t> key_row_;  // by operator
-    struct UpdateTable {
-        DeviceRange* ranges = nullptr;
-        UpdateChunk* chunks = nullptr;
-        std::int64_t chunk_count = 0;
-        bool is_filled = false;
-    };
-    std::map<std::uint32_t, UpdateTable> updates_;
-    float* norm_ = nullptr;  // squared norm of the gradients, and whether one is no number
+    std::map<TableKey, RangeTable> tables_;
+    std::vector<UpdateRange> counted_;  // by add_squares, in the instruction at work
     float* norm_partials_ = nullptr;
 
+    std::vector<int> everyone_;  // where all ranks decide together
+    bool has_agreed_ = false;    // in this step
     std::map<std::vector<int>, int> groups_;
     struct Channel {
         int from = 0, to = 0;
@@ -160,11 +186,9 @@ private:
     std::array<Event, schedule::stream_count> stream_ends_{};
     Clock::time_point host_begin_;
     bool is_capturing_ = false, is_captured_ = false, is_replayed_ = false;
-    std::vector<UpdateRange> deferred_updates_;
-    std::uint32_t last_update_ = 0;
     double loss_ = 0;
     float loss_scale_ = 1;
-    int good_steps_ = 0;
+    std::int64_t good_steps_ = 0, updates_left_out_ = 0;
     core::Seconds computing_;
     std::vector<Event> operator_events_;
     struct OperatorMark {

@@ -39,18 +39,7 @@ public:
         // What the block before left must not be mistaken for something written.
         std::memset(memory_.data(), 0xFF, memory_.size());
         body_ = &body;
-        for (std::size_t i = 0; i < fibres_.size(); ++i) {
-            Fibre& fibre = fibres_[i];
-            fibre.is_done = false;
-            fibre.waits = Waits::nothing;
-            getcontext(&fibre.context);
-            fibre.context.uc_stack.ss_sp = fibre.stack.get();
-            fibre.context.uc_stack.ss_size = stack_bytes;
-            fibre.context.uc_link = &scheduler_;
-            const auto self = reinterpret_cast<std::uintptr_t>(this);
-            makecontext(&fibre.context, reinterpret_cast<void (*)()>(&EmulatedBlock::enter), 3, static_cast<unsigned>(self >> 32), static_cast<unsigned>(self),
-                        static_cast<unsigned>(i));
-        }
+        for (std::size_t i = 0; i < fibres_.size(); ++i) prepare(fibres_[i], static_cast<unsigned>(i));
         block_ = block;
         blocks_ = blocks;
         for (bool has_work = true; has_work;) {
@@ -92,6 +81,17 @@ public:
     }
 
 private:
+    void prepare(Fibre& fibre, unsigned index) {
+        fibre.is_done = false;
+        fibre.waits = Waits::nothing;
+        getcontext(&fibre.context);
+        fibre.context.uc_stack.ss_sp = fibre.stack.get();
+        fibre.context.uc_stack.ss_size = stack_bytes;
+        fibre.context.uc_link = &scheduler_;
+        const auto self = reinterpret_cast<std::uintptr_t>(this);
+        makecontext(&fibre.context, reinterpret_cast<void (*)()>(&EmulatedBlock::enter), 3, static_cast<unsigned>(self >> 32), static_cast<unsigned>(self), index);
+    }
+
     static void enter(unsigned high, unsigned low, unsigned index) {
         auto* self = reinterpret_cast<EmulatedBlock*>(static_cast<std::uintptr_t>(high) << 32 | low);
         const auto aligned = (reinterpret_cast<std::uintptr_t>(self->memory_.data()) + 15) / 16 * 16;

@@ -68,8 +68,7 @@ struct ClassShape {
 
 // One contiguous range of parameters: see exec::UpdateRange. In device memory.
 struct DeviceRange {
-    void* parameter;
-    const void* gradient;
+    void *parameter, *gradient;
     float *master, *first, *second;
     std::int64_t count;
     float weight_decay;
@@ -87,6 +86,7 @@ struct StepFactors {
     float second_correction;  // 1 / sqrt(1 - beta2^t)
     float loss_scale;         // gradients are this much too large (fp16); 1 otherwise
     float is_decoupled;       // AdamW
+    float largest_norm;       // of all gradients together, where they are clipped
 };
 enum class UpdateRule : std::uint8_t { sgd, adam };
 
@@ -171,9 +171,10 @@ struct Kernels {
     void (*select_backward)(Stream, Type, std::int64_t rows, std::int64_t selected, std::int64_t tokens, std::int64_t width, const std::int64_t* positions,
                             const void* dy, void* dx);
 
-    // One launch for all ranges. Nothing is changed when *bad is not 0 (null: not asked).
+    // One launch for all ranges. Nothing is changed when *bad is not 0 (null: not asked). With squares, the sum of squares of all gradients (unscaled), gradients
+    // are first multiplied, in place, by min(1, largest_norm / (sqrt(squares) + 1e-6)).
     void (*update)(Stream, UpdateRule, Type parameters, Type gradients, const DeviceRange* ranges, const UpdateChunk* chunks, std::int64_t chunk_count,
-                   const StepFactors* factors, const float* bad);
+                   const StepFactors* factors, const float* bad, const float* squares);
     // norm[0] = sum of squares of all gradients (unscaled), norm[1] = 1 when one of them is no finite number. partials: 2 floats a chunk.
     void (*gradient_norm)(Stream, Type gradients, const DeviceRange* ranges, const UpdateChunk* chunks, std::int64_t chunk_count, const StepFactors* factors,
                           float* partials, float* norm);

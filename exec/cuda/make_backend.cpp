@@ -41,20 +41,27 @@ int rank_on_host(int rank) {
 
 }  // namespace
 
+RankDevice open_rank(Communicator& communicator, bool ranks_are_processes, core::Seconds time_limit) {
+    const int rank = communicator.rank(), devices = device_count();
+    if (devices == 0) throw core::MachineError(describe(probe_device()));
+    const int local = ranks_are_processes ? rank_on_host(rank) : rank;
+    if (!ranks_are_processes && communicator.size() > devices)
+        throw core::MachineError(
+            fmt::format("{} ranks as threads need {} GPUs, and here are {}: start the ranks as processes", communicator.size(), communicator.size(), devices));
+    // NCCL refuses two ranks on one GPU of one host, and takes the host from this variable (src/misc/utils.cc of 2.28): with names of their own they
+    // exchange over sockets, as ranks of several hosts do.
+    if (local >= devices) setenv("NCCL_HOSTID", fmt::format("rank-{}", rank).c_str(), 0);
+    RankDevice result;
+    result.shares_device = local >= devices;
+    result.machine = open_machine(local % devices);
+    result.exchange = open_exchange(communicator, result.machine, time_limit);
+    return result;
+}
+
 BackendMaker gpu_backend(const BackendSettings& settings, bool ranks_are_processes) {
     return [settings, ranks_are_processes](const BackendRequest& request) {
-        const int rank = request.communicator.rank(), devices = device_count();
-        if (devices == 0) throw core::MachineError(describe(probe_device()));
-        const int local = ranks_are_processes ? rank_on_host(rank) : rank;
-        if (!ranks_are_processes && request.communicator.size() > devices)
-            throw core::MachineError(fmt::format("{} ranks as threads need {} GPUs, and here are {}: start the ranks as processes", request.communicator.size(),
-                                                 request.communicator.size(), devices));
-        // NCCL refuses two ranks on one GPU of one host, and takes the host from this variable (src/misc/utils.cc of 2.28): with names of their own they
-        // exchange over sockets, as ranks of several hosts do.
-        if (local >= devices) setenv("NCCL_HOSTID", fmt::format("rank-{}", rank).c_str(), 0);
-        std::shared_ptr<Machine> machine = open_machine(local % devices);
-        std::shared_ptr<Exchange> exchange = open_exchange(request.communicator, machine, request.options.time_limit);
-        return make_backend(request, std::move(machine), std::move(exchange), settings);
+        RankDevice device = open_rank(request.communicator, ranks_are_processes, request.options.time_limit);
+        return make_backend(request, std::move(device.machine), std::move(device.exchange), settings);
     };
 }
 

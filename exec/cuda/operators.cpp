@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
+#include "exec/unary.h"
 #include "model/alibi.h"
 #include "model/rank_share.h"
 
@@ -15,26 +16,7 @@ using model::OperatorKind;
 
 namespace {
 
-// Slots of scratch. Those of one operator's call must differ.
-enum Slot { weight_slot, sums_slot, attention_slot, turned_slot, gradient_slot, bias_slot, partial_slot };
-
-Unary unary_of(const model::Operator& op) {
-    switch (op.kind) {
-        case OperatorKind::gelu:
-        case OperatorKind::gated_gelu: return op.attributes.is_tanh_approximation ? Unary::gelu_tanh : Unary::gelu;
-        case OperatorKind::relu: return Unary::relu;
-        case OperatorKind::silu:
-        case OperatorKind::gated_silu: return Unary::silu;
-        default: return Unary::tanh;
-    }
-}
-
 const std::int64_t* ids(const float* address) { return reinterpret_cast<const std::int64_t*>(address); }
-
-void* at(void* base, std::int64_t element, Type type) { return static_cast<char*>(base) + element * static_cast<std::int64_t>(size_of(type)); }
-const void* at(const void* base, std::int64_t element, Type type) {
-    return static_cast<const char*>(base) + element * static_cast<std::int64_t>(size_of(type));
-}
 
 }  // namespace
 
@@ -46,11 +28,12 @@ Type type_of(core::DataType type) {
     }
 }
 
-Operators::Operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank, Machine& machine, Workplace& workplace)
+Operators::Operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank, bool is_training, Machine& machine, Workplace& workplace)
     : graph_(graph),
       plan_(plan),
       context_(plan.cost_context()),
       tensor_rank_(tensor_rank),
+      is_training_(is_training),
       machine_(machine),
       kernels_(machine.kernels()),
       workplace_(workplace),
@@ -172,34 +155,6 @@ ClassShape Operators::classes_of(const model::Operator& o) const {
     return shape;
 }
 
-AttentionShape Operators::attention_shape(model::OperatorId id, std::int32_t micro_batch) const {
-    const model::Operator& o = op(id);
-    const model::Attributes& a = o.attributes;
-    AttentionShape shape;
-    shape.samples = context_.micro_batch;
-    shape.tokens = graph_.tensor(o.inputs[0]).shape[0];
-    shape.heads = model::rank_heads(o, a.heads, context_);
-    shape.kv_heads = model::rank_heads(o, a.kv_heads, context_);
-    shape.head_dimension = a.head_dimension;
-    shape.is_causal = a.is_causal;
-    shape.window = a.window;
-    shape.scale = static_cast<float>(a.softmax_scale > 0 ? a.softmax_scale : 1.0 / std::sqrt(static_cast<double>(a.head_dimension)));
-    shape.first_head = o.in_parallel_region ? tensor_rank_ * shape.heads : 0;
-    if (const auto tables = tables_.find(id.index); tables != tables_.end()) shape.alibi_slopes = tables->second.slopes;
-    if (a.probability > 0) {
-        shape.dropout = static_cast<float>(a.probability);
-        shape.dropout_keys = workplace_.mask_keys(id, micro_batch);
-    }
-    return shape;
-}
-
-RotationShape Operators::rotation_shape(model::OperatorId id, const AttentionShape& shape) const {
-    const auto tables = tables_.find(id.index);
-    if (tables == tables_.end()) return {};
-    return {shape.samples,  shape.tokens, shape.heads, shape.kv_heads, shape.head_dimension, tables->second.rotary_dimension, tables->second.cosines,
-            tables->second.sines};
-}
-
 ImageShape Operators::image_shape(const model::Operator& o) const {
     const std::vector<std::int64_t>&in = graph_.tensor(o.inputs[0]).shape, &out = graph_.tensor(o.output).shape;
     return {context_.micro_batch,   in[0], in[1], in[2], out[0], out[1], out[2], o.attributes.kernel_y, o.attributes.kernel_x, o.attributes.stride,
@@ -249,181 +204,6 @@ void Operators::linear(const model::Operator& o, const Operands& x) const {
     machine_.product(workplace_.stream(), p);
 }
 
-void Operators::attention(model::OperatorId id, const Operands& x, std::int32_t micro_batch) const {
-    const AttentionShape shape = attention_shape(id, micro_batch);
-    const Stream s = workplace_.stream();
-    const void* qkv = x.inputs[0];
-    if (const RotationShape rotation = rotation_shape(id, shape); rotation.dimension > 0) {
-        void* turned = workplace_.scratch(turned_slot, static_cast<std::size_t>(shape.samples * shape.tokens * shape.row()) * size_of(type_));
-        kernels_.rotate(s, type_, rotation, false, qkv, turned, false);
-        qkv = turned;
-    }
-    if (context_.attention != model::AttentionImplementation::flash) unfused_attention(shape, qkv, x.output, x.extra);
-    else if (machine_.fuses(type_, shape)) machine_.fused_attention(s, type_, shape, qkv, x.output, static_cast<float*>(x.extra));
-    else kernels_.attention(s, type_, shape, qkv, x.output, static_cast<float*>(x.extra));
-}
-
-void Operators::attention_backward(model::OperatorId id, const Operands& x, const float* dy, float* dqkv, std::int32_t micro_batch) const {
-    const AttentionShape shape = attention_shape(id, micro_batch);
-    const RotationShape rotation = rotation_shape(id, shape);
-    const Stream s = workplace_.stream();
-    const std::int64_t count = shape.samples * shape.tokens * shape.row();
-    const std::size_t bytes = static_cast<std::size_t>(count) * size_of(type_);
-    const bool adds = accumulates(op(id).inputs[0], dqkv);
-    const void* qkv = x.inputs[0];
-    void* result = dqkv;
-    if (rotation.dimension > 0) {
-        void* turned = workplace_.scratch(turned_slot, bytes);
-        kernels_.rotate(s, type_, rotation, false, qkv, turned, false);
-        qkv = turned;
-    }
-    if (rotation.dimension > 0 || adds) result = workplace_.scratch(gradient_slot, bytes);
-    if (context_.attention != model::AttentionImplementation::flash) {
-        unfused_attention_backward(shape, qkv, x.extra, dy, result);
-    } else if (machine_.fuses(type_, shape)) {
-        machine_.fused_attention_backward(s, type_, shape, qkv, x.output, static_cast<const float*>(x.extra), dy, result);
-    } else {
-        void* deltas = workplace_.scratch(attention_slot, static_cast<std::size_t>(shape.samples * shape.heads * shape.tokens) * sizeof(float));
-        kernels_.attention_backward(s, type_, shape, qkv, x.output, static_cast<const float*>(x.extra), dy, result, deltas);
-    }
-    if (rotation.dimension > 0) kernels_.rotate(s, type_, rotation, true, result, dqkv, adds);
-    else if (adds) kernels_.scale(s, type_, count, 1.0f, result, dqkv, true);
-}
-
-// Products of a sample's heads are one batched call when each query head has its own keys, else one call for each group of heads.
-void Operators::unfused_attention(const AttentionShape& shape, const void* qkv, void* y, void* extra) const {
-    const Stream s = workplace_.stream();
-    const std::int64_t n = shape.tokens, d = shape.head_dimension, group = shape.heads / shape.kv_heads, scores = shape.samples * shape.heads * n * n;
-    void* probabilities = extra;
-    void* dropped = shape.dropout > 0 ? at(extra, scores, type_) : nullptr;
-    auto* mask = shape.dropout > 0 ? static_cast<std::uint8_t*>(at(extra, 2 * scores, type_)) : nullptr;
-    for (std::int64_t sample = 0; sample < shape.samples; ++sample)
-        for (std::int64_t g = 0; g < group; ++g) {
-            // Heads g, g + group, ... each with its own keys.
-            Product p = product();
-            p.transpose_b = true;
-            p.m = p.n = n;
-            p.k = d;
-            p.alpha = shape.scale;
-            p.a = at(qkv, sample * n * shape.row() + g * d, type_);
-            p.b = at(qkv, sample * n * shape.row() + shape.heads * d, type_);
-            p.lda = p.ldb = shape.row();
-            p.c = at(probabilities, (sample * shape.heads + g) * n * n, type_);
-            p.ldc = n;
-            p.batch = shape.kv_heads;
-            p.stride_a = group * d;
-            p.stride_b = d;
-            p.stride_c = group * n * n;
-            machine_.product(s, p);
-        }
-    kernels_.attention_softmax(s, type_, shape, probabilities, dropped, mask);
-    const void* factors = dropped ? dropped : probabilities;
-    for (std::int64_t sample = 0; sample < shape.samples; ++sample)
-        for (std::int64_t g = 0; g < group; ++g) {
-            Product p = product();
-            p.m = n;
-            p.n = d;
-            p.k = n;
-            p.a = at(factors, (sample * shape.heads + g) * n * n, type_);
-            p.lda = n;
-            p.b = at(qkv, sample * n * shape.row() + (shape.heads + shape.kv_heads) * d, type_);
-            p.ldb = shape.row();
-            p.c = at(y, sample * n * shape.heads * d + g * d, type_);
-            p.ldc = shape.heads * d;
-            p.batch = shape.kv_heads;
-            p.stride_a = group * n * n;
-            p.stride_b = d;
-            p.stride_c = group * d;
-            machine_.product(s, p);
-        }
-}
-
-void Operators::unfused_attention_backward(const AttentionShape& shape, const void* qkv, void* extra, const void* dy, void* dqkv) const {
-    const Stream s = workplace_.stream();
-    const std::int64_t n = shape.tokens, d = shape.head_dimension, group = shape.heads / shape.kv_heads, scores = shape.samples * shape.heads * n * n;
-    const void* probabilities = extra;
-    const void* factors = shape.dropout > 0 ? at(extra, scores, type_) : extra;
-    const auto* mask = shape.dropout > 0 ? static_cast<const std::uint8_t*>(at(extra, 2 * scores, type_)) : nullptr;
-    void* ds = workplace_.scratch(attention_slot, static_cast<std::size_t>(scores) * size_of(type_));
-    // What the heads of a group share: the first of them writes, the others add.
-    const auto heads = [&] {
-        Product p = product();
-        p.batch = shape.kv_heads;
-        return p;
-    };
-    const std::int64_t key = shape.heads * d, value = (shape.heads + shape.kv_heads) * d;
-    for (std::int64_t sample = 0; sample < shape.samples; ++sample)
-        for (std::int64_t g = 0; g < group; ++g) {
-            const std::int64_t row = sample * n * shape.row(), score = (sample * shape.heads + g) * n * n, out = sample * n * shape.heads * d + g * d;
-            Product dv = heads();
-            dv.transpose_a = true;
-            dv.m = n;
-            dv.n = d;
-            dv.k = n;
-            dv.a = at(factors, score, type_);
-            dv.lda = n;
-            dv.stride_a = group * n * n;
-            dv.b = at(dy, out, type_);
-            dv.ldb = shape.heads * d;
-            dv.stride_b = group * d;
-            dv.c = at(dqkv, row + value, type_);
-            dv.ldc = shape.row();
-            dv.stride_c = d;
-            dv.accumulates = g > 0;
-            machine_.product(s, dv);
-            Product dp = heads();
-            dp.transpose_b = true;
-            dp.m = n;
-            dp.n = n;
-            dp.k = d;
-            dp.a = at(dy, out, type_);
-            dp.lda = shape.heads * d;
-            dp.stride_a = group * d;
-            dp.b = at(qkv, row + value, type_);
-            dp.ldb = shape.row();
-            dp.stride_b = d;
-            dp.c = at(ds, score, type_);
-            dp.ldc = n;
-            dp.stride_c = group * n * n;
-            machine_.product(s, dp);
-        }
-    kernels_.attention_softmax_backward(s, type_, shape, probabilities, mask, ds);
-    for (std::int64_t sample = 0; sample < shape.samples; ++sample)
-        for (std::int64_t g = 0; g < group; ++g) {
-            const std::int64_t row = sample * n * shape.row(), score = (sample * shape.heads + g) * n * n;
-            Product dq = heads();
-            dq.m = n;
-            dq.n = d;
-            dq.k = n;
-            dq.a = at(ds, score, type_);
-            dq.lda = n;
-            dq.stride_a = group * n * n;
-            dq.b = at(qkv, row + key, type_);
-            dq.ldb = shape.row();
-            dq.stride_b = d;
-            dq.c = at(dqkv, row + g * d, type_);
-            dq.ldc = shape.row();
-            dq.stride_c = group * d;
-            machine_.product(s, dq);
-            Product dk = heads();
-            dk.transpose_a = true;
-            dk.m = n;
-            dk.n = d;
-            dk.k = n;
-            dk.a = at(ds, score, type_);
-            dk.lda = n;
-            dk.stride_a = group * n * n;
-            dk.b = at(qkv, row + g * d, type_);
-            dk.ldb = shape.row();
-            dk.stride_b = group * d;
-            dk.c = at(dqkv, row + key, type_);
-            dk.ldc = shape.row();
-            dk.stride_c = d;
-            dk.accumulates = g > 0;
-            machine_.product(s, dk);
-        }
-}
-
 void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatchPlace& place) const {
     const model::Operator& o = op(id);
     const Stream s = workplace_.stream();
@@ -454,10 +234,14 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
         case OperatorKind::gelu:
         case OperatorKind::relu:
         case OperatorKind::silu:
-        case OperatorKind::tanh: kernels_.unary(s, type_, unary_of(o), y.count(), x.inputs[0], x.output); break;
+        case OperatorKind::tanh: kernels_.unary(s, type_, unary_of<Unary>(o), y.count(), x.inputs[0], x.output); break;
         case OperatorKind::gated_silu:
-        case OperatorKind::gated_gelu: kernels_.gated(s, type_, unary_of(o), y.rows, y.columns, x.inputs[0], x.output); break;
+        case OperatorKind::gated_gelu: kernels_.gated(s, type_, unary_of<Unary>(o), y.rows, y.columns, x.inputs[0], x.output); break;
         case OperatorKind::dropout: {
+            if (!is_training_) {
+                machine_.copy(s, x.output, x.inputs[0], static_cast<std::size_t>(y.count()) * size_of(type_));
+                break;
+            }
             const std::int64_t width = graph_.tensor(o.output).shape.back();
             kernels_.dropout(s, type_,
                              {y.rows, y.columns, rows_per_sample(o.output), width, y.first_row, y.columns < width ? tensor_rank_ * y.columns : 0,
@@ -544,11 +328,11 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
             break;
         case OperatorKind::attention: attention_backward(id, x, dy, dx[0], place.micro_batch); break;
         case OperatorKind::gelu:
-        case OperatorKind::silu: kernels_.unary_backward(s, type_, unary_of(o), y.count(), x.inputs[0], dy, dx[0], adds()); break;
+        case OperatorKind::silu: kernels_.unary_backward(s, type_, unary_of<Unary>(o), y.count(), x.inputs[0], dy, dx[0], adds()); break;
         case OperatorKind::relu:
-        case OperatorKind::tanh: kernels_.unary_backward(s, type_, unary_of(o), y.count(), x.output, dy, dx[0], adds()); break;
+        case OperatorKind::tanh: kernels_.unary_backward(s, type_, unary_of<Unary>(o), y.count(), x.output, dy, dx[0], adds()); break;
         case OperatorKind::gated_silu:
-        case OperatorKind::gated_gelu: kernels_.gated_backward(s, type_, unary_of(o), y.rows, y.columns, x.inputs[0], dy, dx[0], adds()); break;
+        case OperatorKind::gated_gelu: kernels_.gated_backward(s, type_, unary_of<Unary>(o), y.rows, y.columns, x.inputs[0], dy, dx[0], adds()); break;
         case OperatorKind::dropout:
             kernels_.dropout_backward(s, type_, y.count(), static_cast<float>(o.attributes.probability), static_cast<const std::uint8_t*>(x.extra), dy, dx[0],
                                       adds());

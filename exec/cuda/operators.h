@@ -30,9 +30,13 @@ public:
     virtual const StepFactors* factors() = 0;
 };
 
+// Slots of scratch. Those of one operator's call must differ.
+enum Slot { weight_slot, sums_slot, attention_slot, turned_slot, gradient_slot, bias_slot, partial_slot };
+
 class Operators : public OperatorKernels {
 public:
-    Operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank, Machine& machine, Workplace& workplace);
+    // `is_training` false: evaluation, nothing is dropped.
+    Operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank, bool is_training, Machine& machine, Workplace& workplace);
     ~Operators() override;
 
     void forward(model::OperatorId op, const Operands& operands, const MicroBatchPlace& place) const override;
@@ -72,6 +76,7 @@ private:
     const schedule::Plan& plan_;
     const model::CostContext context_;
     const int tensor_rank_;
+    const bool is_training_;
     Machine& machine_;
     const Kernels& kernels_;
     Workplace& workplace_;

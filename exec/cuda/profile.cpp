@@ -10,10 +10,8 @@
 #include "core/diagnostics.h"
 #include "exec/cuda/device/device.h"
 #include "exec/cuda/make_backend.h"
+#include "exec/profiled_program.h"
 #include "exec/run.h"
-#include "model/signature.h"
-#include "schedule/lower.h"
-#include "schedule/partition.h"
 
 namespace exec::cuda {
 
@@ -28,23 +26,7 @@ double median(std::vector<double> values) {
 }  // namespace
 
 GpuPlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data) {
-    schedule::Plan single = plan;
-    single.layout.pipeline = single.layout.data = single.layout.tensor = 1;
-    single.virtual_stages = 1;
-    single.schedule = "1f1b";
-    single.micro_batches = 2;  // the second one adds to gradients that are there
-    single.partition = {};
-    single.sharding = schedule::Sharding::none;
-    single.shard_degree = 0;
-    single.sequence_parallel = false;
-    single.recompute = schedule::Recompute::none;
-    core::Diagnostics diagnostics;
-    const std::optional<schedule::Partition> partition = schedule::complete_partition(single, graph);
-    core::require(partition.has_value(), "one stage always has a partition");
-    single.partition = *partition;
-    const std::optional<schedule::Schedule> order = schedule::make_schedule(single, diagnostics);
-    core::require(order.has_value(), "one stage always has a schedule");
-    const schedule::Program program = schedule::lower(single, graph, *order);
+    const schedule::Program program = profiled_program(plan, 1, 1, graph);
 
     RunOptions options;
     options.times_operators = true;
@@ -59,22 +41,9 @@ GpuPlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph&
     std::map<std::pair<std::int32_t, int>, std::vector<double>> by_operator;
     for (const OperatorSample& sample : result.operator_samples)
         if (sample.step > 1) by_operator[{sample.op, static_cast<int>(sample.phase)}].push_back(sample.time.value);
-    struct Sum {
-        double time[3] = {0, 0, 0};
-        int count = 0;
-    };
-    std::map<std::string, Sum> by_signature;
-    const model::CostContext context = single.cost_context();
-    for (std::int32_t op = 0; op < static_cast<std::int32_t>(graph.operators.size()); ++op) {
-        Sum& sum = by_signature[model::signature(graph, model::OperatorId(op), context)];
-        ++sum.count;
-        for (int phase = 0; phase < 3; ++phase)
-            if (const auto found = by_operator.find({op, phase}); found != by_operator.end()) sum.time[phase] += median(found->second);
-    }
-    if (plan.layout.tensor == 1)
-        for (const auto& [signature, sum] : by_signature)
-            profile.operators.push_back(
-                {signature, core::Seconds(sum.time[0] / sum.count), core::Seconds(sum.time[1] / sum.count), core::Seconds(sum.time[2] / sum.count)});
+    std::map<std::pair<std::int32_t, int>, double> times;
+    for (const auto& [key, of_one] : by_operator) times[key] = median(of_one);
+    if (plan.layout.tensor == 1) profile.operators = by_signature(graph, program.plan.cost_context(), times);
 
     // Bytes as the simulator counts them: states and master read and written, the gradient read, the parameter written (and read without a master).
     const schedule::Precision& precision = plan.precision;

@@ -17,9 +17,6 @@ void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, 
             refuse("plan.precision", "the CUDA backend has no fp8", "set precision = \"bf16\"");
             break;
         }
-    if (precision.compute == core::DataType::fp16 && plan.layout.ranks() > 1)
-        refuse("plan.precision", "the CUDA backend scales fp16 losses on one rank only: whether a gradient overflowed is not agreed among ranks",
-               "set precision = \"bf16\", which needs no scaling");
     if (plan.optimizer.kind == schedule::OptimizerKind::lamb) refuse("training.optimizer", "the CUDA backend has no LAMB", "use sgd, adam or adamw");
     for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules())
         if (candidate.name == plan.schedule && candidate.is_asynchronous)

@@ -25,14 +25,14 @@ enum : Tag { tag_record = 1, tag_clock = 2 };
 class Packer {
 public:
     template <class T>
-    void add(const T& value) {
+    void operator()(const T& value) {
         static_assert(std::is_trivially_copyable_v<T>);
         text_.append(reinterpret_cast<const char*>(&value), sizeof value);
     }
     template <class T>
-    void add(const std::vector<T>& values) {
+    void operator()(const std::vector<T>& values) {
         static_assert(std::is_trivially_copyable_v<T>);
-        add(values.size());
+        (*this)(values.size());
         if (!values.empty()) text_.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
     }
     std::string take() { return std::move(text_); }
@@ -45,15 +45,15 @@ class Unpacker {
 public:
     explicit Unpacker(const std::string& text) : text_(text) {}
     template <class T>
-    void get(T& value) {
+    void operator()(T& value) {
         core::require(at_ + sizeof value <= text_.size(), "a rank's record is complete");
         std::memcpy(&value, text_.data() + at_, sizeof value);
         at_ += sizeof value;
     }
     template <class T>
-    void get(std::vector<T>& values) {
+    void operator()(std::vector<T>& values) {
         std::size_t count = 0;
-        get(count);
+        (*this)(count);
         core::require(count <= (text_.size() - at_) / sizeof(T), "a rank's record is complete");
         values.resize(count);
         if (count > 0) std::memcpy(values.data(), text_.data() + at_, count * sizeof(T));
@@ -65,41 +65,37 @@ private:
     std::size_t at_ = 0;
 };
 
+// All that a record holds, for packing and unpacking alike.
+template <class Visit, class Record>
+void visit_fields(const Visit& visit, Record& record) {
+    visit(record.begins);
+    for (auto& step : record.steps) visit(step);
+    visit(record.losses);
+    visit(record.samples);
+    visit(record.peak);
+    visit(record.at_peak);
+    visit(record.operator_samples);
+    visit(record.probes);
+    visit(record.step_computing);
+    visit(record.step_on_core);
+    visit(record.computing);
+    visit(record.on_core);
+}
+
 std::string pack(const RankRecord& record) {
     Packer packer;
-    packer.add(record.begins);
-    packer.add(record.steps.size());
-    for (const auto& step : record.steps) packer.add(step);
-    packer.add(record.losses);
-    packer.add(record.samples);
-    packer.add(record.peak);
-    packer.add(record.at_peak);
-    packer.add(record.operator_samples);
-    packer.add(record.probes);
-    packer.add(record.step_computing);
-    packer.add(record.step_on_core);
-    packer.add(record.computing);
-    packer.add(record.on_core);
+    packer(record.steps.size());
+    visit_fields([&](const auto& field) { packer(field); }, record);
     return packer.take();
 }
 
 RankRecord unpack(const std::string& text) {
     RankRecord record;
     Unpacker unpacker(text);
-    unpacker.get(record.begins);
     std::size_t steps = 0;
-    unpacker.get(steps);
-    for (std::size_t i = 0; i < steps; ++i) unpacker.get(record.steps.emplace_back());
-    unpacker.get(record.losses);
-    unpacker.get(record.samples);
-    unpacker.get(record.peak);
-    unpacker.get(record.at_peak);
-    unpacker.get(record.operator_samples);
-    unpacker.get(record.probes);
-    unpacker.get(record.step_computing);
-    unpacker.get(record.step_on_core);
-    unpacker.get(record.computing);
-    unpacker.get(record.on_core);
+    unpacker(steps);
+    record.steps.resize(steps);
+    visit_fields([&](auto& field) { unpacker(field); }, record);
     return record;
 }
 

@@ -1,6 +1,11 @@
 // The whole CUDA backend without a GPU: planning, arena, edges, precision and our kernels, with libraries replaced by loops.
 #include <catch2/catch.hpp>
 
+#include <cmath>
+#include <thread>
+
+#include "exec/cpu/thread_communicator.h"
+#include "exec/cuda/exchange_profile.h"
 #include "exec/cuda/make_backend.h"
 #include "exec/rank_run.h"
 #include "schedule/pipeline/registry.h"
@@ -101,6 +106,117 @@ TEST_CASE("in bf16 with fp32 master weights an emulated GPU's losses stay near t
     REQUIRE(run.losses.size() == reference.losses.size());
     // The mean of 64 token losses near log 30, each from sums rounded to 2^-9: well below one hundredth.
     for (std::size_t i = 0; i < run.losses.size(); ++i) CHECK(std::abs(run.losses[i] - reference.losses[i]) < 1e-2 * std::abs(reference.losses[i]));
+}
+
+TEST_CASE("emulated GPUs clip gradients by the norm of all of them") {
+    schedule::Plan plan = tiny::plan();
+    plan.optimizer.gradient_clipping = 0.05;  // below every norm that occurs
+    const model::ModelGraph graph = tiny::gpt(2);
+    SECTION("one rank") {}
+    SECTION("pipeline 2, tied embedding") { plan.layout.pipeline = 2; }
+    SECTION("tensor 2") { plan.layout.tensor = 2; }
+    SECTION("data 2, sharded parameters") {
+        plan.layout.data = 2;
+        plan.sharding = schedule::Sharding::parameters;
+    }
+    tiny::check_equal(tiny::compare(plan, graph, 2, emulated_backend()));
+}
+
+TEST_CASE("an emulated GPU that evaluates drops nothing and has the reference's losses") {
+    schedule::Plan plan = tiny::plan();
+    plan.schedule = "forward-only";
+    plan.layout.pipeline = 2;
+    tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.2\nattention_dropout = 0.3"), 1, emulated_backend()));
+}
+
+namespace {
+
+schedule::Program fp16_program(schedule::Plan plan, const model::ModelGraph& graph) {
+    plan.precision = {core::DataType::fp16, core::DataType::fp16, core::DataType::fp16, true};
+    core::Diagnostics diagnostics;
+    plan.partition = schedule::complete_partition(plan, graph).value();
+    return schedule::lower(plan, graph, schedule::make_schedule(plan, diagnostics).value());
+}
+
+// In its first step one weight's gradient is beyond every number of fp16.
+class Overflowing : public emulated::Emulated {
+public:
+    void product(exec::cuda::Stream stream, const exec::cuda::Product& p) override {
+        Emulated::product(stream, p);
+        if (p.transpose_a && p.accumulates && !has_overflown_) {
+            emulated::set(p.out, p.c, 0, INFINITY);
+            has_overflown_ = true;
+        }
+    }
+
+private:
+    bool has_overflown_ = false;
+};
+
+}  // namespace
+
+TEST_CASE("in fp16 an overflow on one rank leaves the update out on all, and training goes on with half the scale") {
+    const model::ModelGraph graph = tiny::gpt(2);
+    schedule::Plan plan = tiny::plan();
+    SECTION("pipeline 2") { plan.layout.pipeline = 2; }
+    SECTION("data 2, sharded optimizer: parameters are gathered after each update") {
+        plan.layout.data = 2;
+        plan.sharding = schedule::Sharding::optimizer;
+    }
+    SECTION("clipped") {
+        plan.layout.pipeline = 2;
+        plan.optimizer.gradient_clipping = 1.0;
+    }
+    const schedule::Program program = fp16_program(plan, graph);
+    const auto data = tiny::data_of(graph);
+    const auto train = [&](int steps, double learning_rate, bool overflows) {
+        schedule::Program own = program;
+        own.plan.optimizer.learning_rate = learning_rate;
+        exec::RunOptions options;
+        options.steps = steps;
+        options.keeps_state = true;
+        options.time_limit = core::seconds(20);
+        options.make_backend = [overflows](const exec::BackendRequest& request) {
+            const bool is_bad = overflows && request.communicator.rank() == 1;
+            std::shared_ptr<exec::cuda::Machine> machine = is_bad ? std::make_shared<Overflowing>() : std::make_shared<emulated::Emulated>();
+            return exec::cuda::make_backend(request, std::move(machine), std::make_shared<emulated::Messages>(request.communicator));
+        };
+        return exec::run(own, graph, data, options);
+    };
+    const exec::RunResult start = train(1, 0, false), bad = train(1, 0.1, true);
+    for (std::size_t p = 0; p < graph.parameters.size(); ++p) {
+        INFO(graph.parameters[p].name);
+        CHECK(bad.parameters[p] == start.parameters[p]);
+    }
+    // The next step updates.
+    const exec::RunResult later = train(2, 0.1, true);
+    CHECK(std::isfinite(later.losses[1]));
+    CHECK(later.parameters[0] != start.parameters[0]);
+    // Without an overflow losses follow the reference within fp16's rounding.
+    const exec::RunResult run = train(2, 0.1, false);
+    const exec::ReferenceResult reference = exec::run_reference(graph, program.plan, data, {2, exec::RunOptions{}.seed});
+    for (std::size_t i = 0; i < run.losses.size(); ++i) CHECK(std::abs(run.losses[i] - reference.losses[i]) < 2e-3 * std::abs(reference.losses[i]));
+}
+
+TEST_CASE("exchange is measured for every operation and size in the groups that a rank is in") {
+    exec::cpu::ThreadNetwork network(3, core::seconds(20), false);
+    std::vector<std::vector<exec::cuda::ExchangeRate>> rates(3);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 3; ++rank)
+        threads.emplace_back([&, rank] {
+            const auto communicator = network.communicator(rank);
+            emulated::Emulated machine;
+            emulated::Messages exchange(*communicator);
+            rates[static_cast<std::size_t>(rank)] =
+                exec::cuda::profile_exchange(machine, exchange, rank, {{0, 1, 2}, {0, 1}}, {core::bytes(192), core::bytes(4800)});
+        });
+    for (std::thread& thread : threads) thread.join();
+    CHECK(rates[0].size() == 2 * 4 + 2 * 5);  // two sizes; among two ranks messages too
+    CHECK(rates[2].size() == 2 * 4);
+    for (const exec::cuda::ExchangeRate& rate : rates[0]) CHECK(rate.time.value > 0);
+    // nccl-tests, doc/PERFORMANCE.md: of an all-reduce over three ranks every link carries 2 (3 - 1) / 3 of the array.
+    const exec::cuda::ExchangeRate reduced{"all_reduce", 3, core::bytes(3e9), core::seconds(1)};
+    CHECK(reduced.bus_bandwidth().value == Approx(4e9));
 }
 
 namespace {

@@ -358,18 +358,25 @@ struct Rotate {
     T* y;
     bool accumulates;
 
+    // V divides what is turned of a head, half of it, and the head.
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
-        static_assert(V == 1);
         const std::int64_t width = (shape.heads + 2 * shape.kv_heads) * shape.head_dimension, half = shape.dimension / 2;
-        const std::int64_t token = i / width % shape.tokens, head = i % width / shape.head_dimension, c = i % shape.head_dimension;
-        float out[1] = {to_float(x[i])};
-        if (head < shape.heads + shape.kv_heads && c < shape.dimension) {
-            const std::int64_t pair = token * half + c % half;
-            const float cosine = shape.cosines[pair], sine = sign * shape.sines[pair];
-            out[0] = c < half ? out[0] * cosine - to_float(x[i + half]) * sine : out[0] * cosine + to_float(x[i - half]) * sine;
+        const Divided row = divide(i, width), head = divide(row.remainder, shape.head_dimension);
+        const std::int64_t c = head.remainder;
+        const Pack<T, V> own = load<T, V>(x + i);
+        float out[V] = {};
+        for (int j = 0; j < V; ++j) out[j] = to_float(own.at[j]);
+        if (head.quotient < shape.heads + shape.kv_heads && c < shape.dimension) {
+            const bool is_first = c < half;
+            const Pack<T, V> other = load<T, V>(is_first ? x + i + half : x + i - half);
+            const std::int64_t pair = divide(row.quotient, shape.tokens).remainder * half + (is_first ? c : c - half);
+            for (int j = 0; j < V; ++j) {
+                const float cosine = shape.cosines[pair + j], sine = (is_first ? -sign : sign) * shape.sines[pair + j];
+                out[j] = out[j] * cosine + to_float(other.at[j]) * sine;
+            }
         }
-        put<T, 1>(y + i, out, accumulates);
+        put<T, V>(y + i, out, accumulates);
     }
 };
 
@@ -425,8 +432,10 @@ inline void rotate(Stream s, Type type, const RotationShape& shape, bool is_inve
     const std::int64_t count = shape.samples * shape.tokens * (shape.heads + 2 * shape.kv_heads) * shape.head_dimension;
     with_type(type, [&](auto t) {
         using T = decltype(t);
+        constexpr int wide = 16 / sizeof(T);
         const Rotate<T> f{shape, is_inverse ? -1.0f : 1.0f, static_cast<const T*>(x), static_cast<T*>(y), accumulates};
-        launch(s, at_most(ceiling(count, 256), 65536), 256, 0, Elementwise<Rotate<T>, 1>{f, count});
+        if (shape.head_dimension % wide == 0 && shape.dimension / 2 % wide == 0 && are_aligned(16, x, y)) each<wide>(s, count, f);
+        else each<1>(s, count, f);
     });
 }
 

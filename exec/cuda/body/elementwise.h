@@ -1,6 +1,8 @@
 // One element at a time, 16 bytes a thread.
 #pragma once
 
+#include <type_traits>
+
 #include "exec/cuda/body/launch.h"
 
 namespace exec::cuda::kernel_body {
@@ -72,41 +74,48 @@ struct Scale {
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
         const Pack<T, V> in = load<T, V>(x + i);
-        float out[V];
+        float out[V] = {};
         for (int j = 0; j < V; ++j) out[j] = factor * to_float(in.at[j]);
         put<T, V>(y + i, out, accumulates);
     }
 };
 
-SMSIM_DEVICE float unary_value(Unary kind, float x) {
-    switch (kind) {
-        case Unary::gelu: return 0.5f * x * (1.0f + erff(x * 0.70710678118654752440f));
-        // Hendrycks and Gimpel, arXiv 1606.08415.
-        case Unary::gelu_tanh: return 0.5f * x * (1.0f + tanhf(0.79788456080286535588f * (x + 0.044715f * x * x * x)));
-        case Unary::relu: return x > 0.0f ? x : 0.0f;
-        case Unary::silu: return x / (1.0f + expf(-x));
-        case Unary::tanh: return tanhf(x);
-    }
-    return 0;
+template <Unary kind, class T>
+SMSIM_DEVICE float unary_value(float x) {
+    if constexpr (kind == Unary::gelu) return 0.5f * x * (1.0f + erff(x * 0.70710678118654752440f));
+    // Hendrycks and Gimpel, arXiv 1606.08415; (1 + tanh u)/2 = 1/(1 + exp(-2u)).
+    if constexpr (kind == Unary::gelu_tanh) return x * reciprocal_of<T>(1.0f + exponential<T>(-2.0f * 0.79788456080286535588f * (x + 0.044715f * x * x * x)));
+    if constexpr (kind == Unary::relu) return x > 0.0f ? x : 0.0f;
+    if constexpr (kind == Unary::silu) return x * reciprocal_of<T>(1.0f + exponential<T>(-x));
+    if constexpr (kind == Unary::tanh) return tanhf(x);
 }
 // From the input for gelu and silu, from the output for relu and tanh.
-SMSIM_DEVICE float unary_slope(Unary kind, float x) {
-    switch (kind) {
-        case Unary::gelu: return 0.5f * (1.0f + erff(x * 0.70710678118654752440f)) + x * 0.39894228040143267794f * expf(-0.5f * x * x);
-        case Unary::gelu_tanh: {
-            // With e = exp(-2|u|): (1 + tanh u)/2 is 1/(1 + e) or e/(1 + e), and 1 - tanh^2 u = 4 e/(1 + e)^2, both without cancellation.
-            const float u = 0.79788456080286535588f * (x + 0.044715f * x * x * x);
-            const float e = expf(-2.0f * fabsf(u)), s = 1.0f / (1.0f + e);
-            return (u > 0.0f ? s : e * s) + 2.0f * x * e * s * s * 0.79788456080286535588f * (1.0f + 3.0f * 0.044715f * x * x);
-        }
-        case Unary::relu: return x > 0.0f ? 1.0f : 0.0f;
-        case Unary::silu: {
-            const float s = 1.0f / (1.0f + expf(-x));
-            return s * (1.0f + x * (1.0f - s));
-        }
-        case Unary::tanh: return 1.0f - x * x;
+template <Unary kind, class T>
+SMSIM_DEVICE float unary_slope(float x) {
+    if constexpr (kind == Unary::gelu) return 0.5f * (1.0f + erff(x * 0.70710678118654752440f)) + x * 0.39894228040143267794f * exponential<T>(-0.5f * x * x);
+    if constexpr (kind == Unary::gelu_tanh) {
+        // With e = exp(-2|u|): (1 + tanh u)/2 is 1/(1 + e) or e/(1 + e), and 1 - tanh^2 u = 4 e/(1 + e)^2, both without cancellation.
+        const float u = 0.79788456080286535588f * (x + 0.044715f * x * x * x);
+        const float e = exponential<T>(-2.0f * fabsf(u)), s = reciprocal_of<T>(1.0f + e);
+        return (u > 0.0f ? s : e * s) + 2.0f * x * e * s * s * 0.79788456080286535588f * (1.0f + 3.0f * 0.044715f * x * x);
     }
-    return 0;
+    if constexpr (kind == Unary::relu) return x > 0.0f ? 1.0f : 0.0f;
+    if constexpr (kind == Unary::silu) {
+        const float s = reciprocal_of<T>(1.0f + exponential<T>(-x));
+        return s * (1.0f + x * (1.0f - s));
+    }
+    if constexpr (kind == Unary::tanh) return 1.0f - x * x;
+}
+// Chooses once a pack, not once an element.
+template <class Call>
+SMSIM_DEVICE void with_unary(Unary kind, const Call& call) {
+    switch (kind) {
+        case Unary::gelu: call(std::integral_constant<Unary, Unary::gelu>{}); break;
+        case Unary::gelu_tanh: call(std::integral_constant<Unary, Unary::gelu_tanh>{}); break;
+        case Unary::relu: call(std::integral_constant<Unary, Unary::relu>{}); break;
+        case Unary::silu: call(std::integral_constant<Unary, Unary::silu>{}); break;
+        case Unary::tanh: call(std::integral_constant<Unary, Unary::tanh>{}); break;
+    }
 }
 
 template <class T>
@@ -118,8 +127,10 @@ struct Apply {
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
         const Pack<T, V> in = load<T, V>(x + i);
-        float out[V];
-        for (int j = 0; j < V; ++j) out[j] = unary_value(kind, to_float(in.at[j]));
+        float out[V] = {};
+        with_unary(kind, [&](auto unary) {
+            for (int j = 0; j < V; ++j) out[j] = unary_value<decltype(unary)::value, T>(to_float(in.at[j]));
+        });
         put<T, V>(y + i, out, false);
     }
 };
@@ -134,8 +145,10 @@ struct ApplyBackward {
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
         const Pack<T, V> in = load<T, V>(saved + i), gradient = load<T, V>(dy + i);
-        float out[V];
-        for (int j = 0; j < V; ++j) out[j] = unary_slope(kind, to_float(in.at[j])) * to_float(gradient.at[j]);
+        float out[V] = {};
+        with_unary(kind, [&](auto unary) {
+            for (int j = 0; j < V; ++j) out[j] = unary_slope<decltype(unary)::value, T>(to_float(in.at[j])) * to_float(gradient.at[j]);
+        });
         put<T, V>(dx + i, out, accumulates);
     }
 };
@@ -150,10 +163,12 @@ struct Gated {
     T* y;
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
-        const std::int64_t from = i / width * 2 * width + i % width;
+        const std::int64_t from = i + divide(i, width).quotient * width;
         const Pack<T, V> gate = load<T, V>(x + from), up = load<T, V>(x + from + width);
-        float out[V];
-        for (int j = 0; j < V; ++j) out[j] = unary_value(kind, to_float(gate.at[j])) * to_float(up.at[j]);
+        float out[V] = {};
+        with_unary(kind, [&](auto unary) {
+            for (int j = 0; j < V; ++j) out[j] = unary_value<decltype(unary)::value, T>(to_float(gate.at[j])) * to_float(up.at[j]);
+        });
         put<T, V>(y + i, out, false);
     }
 };
@@ -168,14 +183,16 @@ struct GatedBackward {
     bool accumulates;
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
-        const std::int64_t from = i / width * 2 * width + i % width;
+        const std::int64_t from = i + divide(i, width).quotient * width;
         const Pack<T, V> gate = load<T, V>(x + from), up = load<T, V>(x + from + width), gradient = load<T, V>(dy + i);
-        float dgate[V], dup[V];
-        for (int j = 0; j < V; ++j) {
-            const float g = to_float(gate.at[j]), d = to_float(gradient.at[j]);
-            dgate[j] = unary_slope(kind, g) * to_float(up.at[j]) * d;
-            dup[j] = unary_value(kind, g) * d;
-        }
+        float dgate[V] = {}, dup[V] = {};
+        with_unary(kind, [&](auto unary) {
+            for (int j = 0; j < V; ++j) {
+                const float g = to_float(gate.at[j]), d = to_float(gradient.at[j]);
+                dgate[j] = unary_slope<decltype(unary)::value, T>(g) * to_float(up.at[j]) * d;
+                dup[j] = unary_value<decltype(unary)::value, T>(g) * d;
+            }
+        });
         put<T, V>(dx + from, dgate, accumulates);
         put<T, V>(dx + from + width, dup, accumulates);
     }
@@ -193,14 +210,14 @@ struct Dropout {
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
         const float kept = 1.0f / (1.0f - shape.probability);
-        const std::int64_t row = shape.first_row + i / shape.columns, sample = row / shape.rows_per_sample;
-        const std::uint64_t key = shape.keys[sample];
-        const auto place = static_cast<std::uint64_t>(row % shape.rows_per_sample * shape.width + shape.first_column + i % shape.columns);
+        const Divided own = divide(i, shape.columns), row = divide(shape.first_row + own.quotient, shape.rows_per_sample);
+        const std::uint64_t key = shape.keys[row.quotient];
+        const auto place = static_cast<std::uint64_t>(row.remainder * shape.width + shape.first_column + own.remainder);
         const Pack<T, V> in = load<T, V>(x + i);
         Pack<T, V> base;
         if (residual) base = load<T, V>(residual + i);
         Pack<std::uint8_t, V> keeps;
-        float out[V];
+        float out[V] = {};
         for (int j = 0; j < V; ++j) {
             const bool drops = is_dropped(key, place + static_cast<std::uint64_t>(j), threshold);
             keeps.at[j] = drops ? 0 : 1;
@@ -224,7 +241,7 @@ struct DropoutBackward {
     SMSIM_DEVICE void at(std::int64_t i) const {
         const Pack<T, V> gradient = load<T, V>(dy + i);
         const Pack<std::uint8_t, V> keeps = load<std::uint8_t, V>(mask + i);
-        float out[V];
+        float out[V] = {};
         for (int j = 0; j < V; ++j) out[j] = keeps.at[j] ? to_float(gradient.at[j]) * kept : 0.0f;
         put<T, V>(dx + i, out, accumulates);
     }

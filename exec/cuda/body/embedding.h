@@ -14,9 +14,10 @@ struct Embedding {
     T* y;
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
-        const std::int64_t id = ids[i / width] - first;
-        float out[V];
-        for (int j = 0; j < V; ++j) out[j] = id >= 0 && id < table ? value_at(parameter, id * width + i % width + j) : 0.0f;
+        const Divided place = divide(i, width);
+        const std::int64_t id = ids[place.quotient] - first;
+        float out[V] = {};
+        if (id >= 0 && id < table) values_at<V>(parameter, id * width + place.remainder, out);
         put<T, V>(y + i, out, false);
     }
 };
@@ -61,6 +62,7 @@ struct EmbeddingWeight {
                 }
                 if (is_match) matches[place] = static_cast<int>(r - scan);
                 t.synchronize();
+SMSIM_UNROLL_4
                 for (int m = 0; m < found; ++m) {
                     const T* gradient = dy + (scan + matches[m]) * width + base;
                     for (int j = 0; j < sums_per_thread; ++j) {
@@ -95,10 +97,12 @@ struct Positions {
     T* y;
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
-        const std::int64_t position = (first_row + i / width) % tokens + offset;
+        const Divided place = divide(i, width);
+        const std::int64_t position = divide(first_row + place.quotient, tokens).remainder + offset;
         const Pack<T, V> in = load<T, V>(x + i);
-        float out[V];
-        for (int j = 0; j < V; ++j) out[j] = to_float(in.at[j]) + value_at(table, position * width + i % width + j);
+        float out[V] = {};
+        values_at<V>(table, position * width + place.remainder, out);
+        for (int j = 0; j < V; ++j) out[j] += to_float(in.at[j]);
         put<T, V>(y + i, out, false);
     }
 };

@@ -35,7 +35,7 @@ struct LossStatistics {
                 sum *= expf(most - local);
                 most = local;
             }
-            for (int j = 0; j < V; ++j) sum += c + j < shape.valid ? expf(x[j] - most) : 0.0f;
+            for (int j = 0; j < V; ++j) sum += c + j < shape.valid ? exponential<T>(x[j] - most) : 0.0f;
         }
         const float largest = block_max(t, most, scratch);
         const float total = block_sum(t, sum > 0 ? sum * expf(most - largest) : 0.0f, scratch);
@@ -128,11 +128,11 @@ struct CrossEntropyBackward {
         for (std::int64_t c = static_cast<std::int64_t>(t.thread()) * V; c < shape.columns; c += static_cast<std::int64_t>(t.threads()) * V) {
             Pack<T, V> pack;
             if (!probabilities) pack = load<T, V>(logits + at + c);
-            float out[V];
+            float out[V] = {};
             for (int j = 0; j < V; ++j) {
                 out[j] = 0;
                 if (c + j >= shape.valid) continue;
-                const float p = probabilities ? probabilities[at + c + j] : expf(to_float(pack.at[j]) - sum);
+                const float p = probabilities ? probabilities[at + c + j] : exponential<T>(to_float(pack.at[j]) - sum);
                 out[j] = weight * (c + j == label ? p - 1.0f : p);
             }
             put<T, V>(dlogits + at + c, out, accumulates);

@@ -72,11 +72,10 @@ struct Norm {
         const float reciprocal = 1.0f / sqrtf(r.sum(t, squares) / static_cast<float>(width) + epsilon);
         for (std::int64_t c = r.lane * V; c < width; c += r.lanes * V) {
             const Pack<T, V> pack = load<T, V>(in + c);
-            float out[V];
-            for (int j = 0; j < V; ++j) {
-                out[j] = (to_float(pack.at[j]) - mean) * reciprocal * value_at(scale, c + j);
-                if (shift.data) out[j] += value_at(shift, c + j);
-            }
+            float out[V], factors[V] = {}, offsets[V] = {};
+            values_at<V>(scale, c, factors);
+            if (shift.data) values_at<V>(shift, c, offsets);
+            for (int j = 0; j < V; ++j) out[j] = (to_float(pack.at[j]) - mean) * reciprocal * factors[j] + offsets[j];
             put<T, V>(y + r.row * width + c, out, false);
         }
         if (r.lane == 0) {
@@ -108,8 +107,10 @@ struct NormBackward {
         float sum = 0, product = 0;
         for (std::int64_t c = r.lane * V; c < width; c += r.lanes * V) {
             const Pack<T, V> a = load<T, V>(in + c), d = load<T, V>(gradient + c);
+            float factors[V] = {};
+            values_at<V>(scale, c, factors);
             for (int j = 0; j < V; ++j) {
-                const float g = to_float(d.at[j]) * value_at(scale, c + j);
+                const float g = to_float(d.at[j]) * factors[j];
                 if constexpr (is_layer) sum += g;
                 product += g * (to_float(a.at[j]) - mean);
             }
@@ -118,22 +119,23 @@ struct NormBackward {
         const float mean_product = r.sum(t, product) / static_cast<float>(width) * reciprocal * reciprocal;
         for (std::int64_t c = r.lane * V; c < width; c += r.lanes * V) {
             const Pack<T, V> a = load<T, V>(in + c), d = load<T, V>(gradient + c);
-            float out[V];
+            float out[V], factors[V] = {};
+            values_at<V>(scale, c, factors);
             for (int j = 0; j < V; ++j)
-                out[j] = reciprocal * (to_float(d.at[j]) * value_at(scale, c + j) - mean_gradient - (to_float(a.at[j]) - mean) * mean_product);
+                out[j] = reciprocal * (to_float(d.at[j]) * factors[j] - mean_gradient - (to_float(a.at[j]) - mean) * mean_product);
             put<T, V>(dx + r.row * width + c, out, accumulates);
         }
     }
 };
 
-// Sums over a chunk of rows, for columns that neighbouring threads read together: partials[chunk][2][columns] (with x: the product with the normalised row
-// first, the plain sum second) or [chunk][columns].
-template <class T, bool has_product, bool is_layer>
+// Sums over a chunk of rows: a warp takes 32 V neighbouring columns of a row, eight warps every eighth row. partials[chunk][2][columns] (the product with the
+// normalised row first, the plain sum second) or [chunk][columns].
+template <class T, int V, bool has_product, bool is_layer>
 struct ColumnPartials {
     static constexpr bool is_cooperative = true;
     static constexpr int most_threads = 256;
     static constexpr const char* name = "column_partials";
-    static constexpr int columns_per_block = 32, rows_at_once = 8;
+    static constexpr int columns_per_block = 32 * V, rows_at_once = 8;
     std::int64_t rows, columns, rows_per_chunk, column_blocks;
     const T* x;
     const float* statistics;
@@ -142,34 +144,48 @@ struct ColumnPartials {
 
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
-        float* scratch = t.template shared<float>();  // [rows at once][2][columns of the block]
-        const std::int64_t chunk = t.block() / column_blocks;
-        const std::int64_t column = t.block() % column_blocks * columns_per_block + t.thread() % columns_per_block;
-        const int part = t.thread() / columns_per_block;
+        float* scratch = t.template shared<float>();  // [rows at once][columns of the block]
+        const std::int64_t chunk = t.block() / column_blocks, first = t.block() % column_blocks * columns_per_block;
+        const int part = t.thread() / 32, lane = t.thread() % 32;
+        const std::int64_t column = first + lane * V;
         const std::int64_t begin = chunk * rows_per_chunk, end = begin + rows_per_chunk < rows ? begin + rows_per_chunk : rows;
-        float sum = 0, product = 0;
-        if (column < columns)
+        float sum[V] = {}, product[V] = {};
+        if (column < columns) {
+SMSIM_UNROLL_4
             for (std::int64_t r = begin + part; r < end; r += rows_at_once) {
-                const float d = to_float(dy[r * columns + column]);
-                sum += d;
+                const Pack<T, V> d = load<T, V>(dy + r * columns + column);
+                for (int j = 0; j < V; ++j) sum[j] += to_float(d.at[j]);
                 if constexpr (has_product) {
                     const float mean = is_layer ? statistics[2 * r] : 0.0f, reciprocal = statistics[is_layer ? 2 * r + 1 : r];
-                    product += d * (to_float(x[r * columns + column]) - mean) * reciprocal;
+                    const Pack<T, V> a = load<T, V>(x + r * columns + column);
+                    for (int j = 0; j < V; ++j) product[j] += to_float(d.at[j]) * (to_float(a.at[j]) - mean) * reciprocal;
                 }
             }
-        scratch[part * 64 + t.thread() % columns_per_block] = product;
-        scratch[part * 64 + 32 + t.thread() % columns_per_block] = sum;
+        }
+        if constexpr (has_product) {
+            add_parts(t, scratch, product, part, lane, first, partials + chunk * 2 * columns);
+            t.synchronize();
+        }
+        add_parts(t, scratch, sum, part, lane, first, partials + (has_product ? chunk * 2 + 1 : chunk) * columns);
+    }
+
+    // What the eight warps have, added up by all threads.
+    template <class Thread>
+    SMSIM_DEVICE void add_parts(const Thread& t, float* scratch, const float (&own)[V], int part, int lane, std::int64_t first, float* result) const {
+        for (int j = 0; j < V; ++j) scratch[part * columns_per_block + lane + 32 * j] = own[j];  // neighbouring lanes in neighbouring banks
         t.synchronize();
-        if (part >= 2 || column >= columns) return;  // two warps finish: one the products, one the sums
-        float total = 0;
-        for (int p = 0; p < rows_at_once; ++p) total += scratch[p * 64 + part * 32 + t.thread() % columns_per_block];
-        if constexpr (has_product) partials[(chunk * 2 + part) * columns + column] = total;
-        else if (part == 1) partials[chunk * columns + column] = total;
+        for (int place = t.thread(); place < columns_per_block; place += t.threads()) {
+            const std::int64_t column = first + place % 32 * V + place / 32;
+            float total = 0;
+            for (int p = 0; p < rows_at_once; ++p) total += scratch[p * columns_per_block + place];
+            if (column < columns) result[column] = total;
+        }
     }
 };
 
+// 32 columns a block; eight warps take every eighth chunk.
 struct AddPartials {
-    static constexpr bool is_cooperative = false;
+    static constexpr bool is_cooperative = true;
     static constexpr int most_threads = 256;
     static constexpr const char* name = "add_partials";
     std::int64_t columns, chunks, stride;
@@ -178,17 +194,24 @@ struct AddPartials {
 
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
-        const std::int64_t column = t.block() * t.threads() + t.thread();
-        if (column >= columns) return;
+        float* scratch = t.template shared<float>();  // [8][32]
+        const std::int64_t column = t.block() * 32 + t.thread() % 32;
         float total = 0;
-        for (std::int64_t chunk = 0; chunk < chunks; ++chunk) total += partials[chunk * stride + column];
+        if (column < columns) {
+SMSIM_UNROLL_4
+            for (std::int64_t chunk = t.thread() / 32; chunk < chunks; chunk += 8) total += partials[chunk * stride + column];
+        }
+        scratch[t.thread()] = total;
+        t.synchronize();
+        if (t.thread() >= 32 || column >= columns) return;
+        for (int part = 1; part < 8; ++part) total += scratch[part * 32 + t.thread()];
         add_at(sums, column, total);
     }
 };
 
 // Chunks so many that every multiprocessor has work, and so few that adding them up is nothing.
 inline std::int64_t row_chunks(std::int64_t rows, std::int64_t columns) {
-    const std::int64_t column_blocks = ceiling(columns, 32), wanted = ceiling(1024, column_blocks);
+    const std::int64_t column_blocks = ceiling(columns, 128), wanted = ceiling(1024, column_blocks);
     return at_most(at_most(ceiling(rows, 32), wanted), 256);
 }
 
@@ -234,20 +257,29 @@ inline void rms_norm_backward(Stream s, Type type, std::int64_t rows, std::int64
     norm_backward<false>(s, type, rows, width, x, statistics, scale, dy, dx, accumulates);
 }
 
+template <class T, int V, bool has_product, bool is_layer>
+void column_partials(Stream s, std::int64_t rows, std::int64_t columns, std::int64_t chunks, const void* x, const float* statistics, const void* dy,
+                     float* partials) {
+    using Body = ColumnPartials<T, V, has_product, is_layer>;
+    const std::int64_t column_blocks = ceiling(columns, Body::columns_per_block);
+    launch(s, chunks * column_blocks, 256, static_cast<std::size_t>(Body::rows_at_once) * Body::columns_per_block * sizeof(float),
+           Body{rows, columns, ceiling(rows, chunks), column_blocks, static_cast<const T*>(x), statistics, static_cast<const T*>(dy), partials});
+}
+
 template <bool has_product, bool is_layer>
 void sum_columns(Stream s, Type type, std::int64_t rows, std::int64_t columns, const void* x, const float* statistics, const void* dy, Sums products, Sums sums,
                  void* workspace) {
-    const std::int64_t chunks = row_chunks(rows, columns), column_blocks = ceiling(columns, 32);
+    const std::int64_t chunks = row_chunks(rows, columns);
     auto* partials = static_cast<float*>(workspace);
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        launch(s, chunks * column_blocks, 256, 8 * 64 * sizeof(float),
-               ColumnPartials<T, has_product, is_layer>{rows, columns, ceiling(rows, chunks), column_blocks, static_cast<const T*>(x), statistics,
-                                                        static_cast<const T*>(dy), partials});
+        constexpr int wide = 16 / sizeof(T);
+        if (columns % wide == 0 && are_aligned(16, x, dy)) column_partials<T, wide, has_product, is_layer>(s, rows, columns, chunks, x, statistics, dy, partials);
+        else column_partials<T, 1, has_product, is_layer>(s, rows, columns, chunks, x, statistics, dy, partials);
     });
     const std::int64_t stride = (has_product ? 2 : 1) * columns;
-    if (products.data) launch(s, ceiling(columns, 256), 256, 0, AddPartials{columns, chunks, stride, partials, products});
-    if (sums.data) launch(s, ceiling(columns, 256), 256, 0, AddPartials{columns, chunks, stride, partials + (has_product ? columns : 0), sums});
+    if (products.data) launch(s, ceiling(columns, 32), 256, 256 * sizeof(float), AddPartials{columns, chunks, stride, partials, products});
+    if (sums.data) launch(s, ceiling(columns, 32), 256, 256 * sizeof(float), AddPartials{columns, chunks, stride, partials + (has_product ? columns : 0), sums});
 }
 
 inline void norm_weights(Stream s, Type type, bool is_layer, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, const void* dy,

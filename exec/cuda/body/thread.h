@@ -13,10 +13,12 @@
 #define kernel_body device_body
 #define SMSIM_DEVICE __device__ __forceinline__
 #define SMSIM_HOST_DEVICE __host__ __device__ __forceinline__
+#define SMSIM_UNROLL_4 _Pragma("unroll 4")
 #else
 #define kernel_body host_body
 #define SMSIM_DEVICE inline
 #define SMSIM_HOST_DEVICE inline
+#define SMSIM_UNROLL_4
 #endif
 
 namespace exec::cuda::kernel_body {
@@ -97,6 +99,17 @@ SMSIM_DEVICE float value_at(const Values& values, std::int64_t i) {
     }
     return 0;
 }
+template <class T, int V>
+SMSIM_DEVICE void widen_from(const T* from, float (&out)[V]);
+// V neighbours at once: one load each where they lie aligned.
+template <int V>
+SMSIM_DEVICE void values_at(const Values& values, std::int64_t i, float (&out)[V]) {
+    switch (values.type) {
+        case Type::fp32: widen_from<float, V>(static_cast<const float*>(values.data) + i, out); break;
+        case Type::bf16: widen_from<Bf16, V>(static_cast<const Bf16*>(values.data) + i, out); break;
+        case Type::fp16: widen_from<Fp16, V>(static_cast<const Fp16*>(values.data) + i, out); break;
+    }
+}
 SMSIM_DEVICE void add_at(const Sums& sums, std::int64_t i, float x) {
     switch (sums.type) {
         case Type::fp32: static_cast<float*>(sums.data)[i] += x; break;
@@ -126,6 +139,18 @@ template <class T, int V>
 SMSIM_DEVICE void store(T* to, const Pack<T, V>& pack) {
     *reinterpret_cast<Pack<T, V>*>(to) = pack;
 }
+template <class T, int V>
+SMSIM_DEVICE void widen_from(const T* from, float (&out)[V]) {
+    constexpr int at_once = sizeof(T) * V > 16 ? 16 / sizeof(T) : V;  // no load is wider than 16 bytes
+    if (reinterpret_cast<std::uintptr_t>(from) % (sizeof(T) * at_once) == 0) {
+        for (int k = 0; k < V; k += at_once) {
+            const Pack<T, at_once> pack = load<T, at_once>(from + k);
+            for (int j = 0; j < at_once; ++j) out[k + j] = to_float(pack.at[j]);
+        }
+    } else {
+        for (int j = 0; j < V; ++j) out[j] = to_float(from[j]);
+    }
+}
 // y = x, or y += x: `values` are fp32.
 template <class T, int V>
 SMSIM_DEVICE void put(T* to, const float (&values)[V], bool accumulates) {
@@ -137,6 +162,34 @@ SMSIM_DEVICE void put(T* to, const float (&values)[V], bool accumulates) {
         for (int j = 0; j < V; ++j) pack.at[j] = from_float<T>(values[j]);
     }
     store<T, V>(to, pack);
+}
+
+// Quotient and remainder of numbers that are not negative: 64-bit division takes a GPU some hundred instructions, 32-bit division a fifth of that.
+struct Divided {
+    std::int64_t quotient, remainder;
+};
+SMSIM_DEVICE Divided divide(std::int64_t a, std::int64_t b) {
+    if (((a | b) >> 32) == 0) {
+        const auto x = static_cast<std::uint32_t>(a), y = static_cast<std::uint32_t>(b);
+        return {x / y, x % y};
+    }
+    return {a / b, a % b};
+}
+
+// exp and division for values that are rounded to T: in half precisions the hardware's approximations (2^-21) are as good as exact.
+template <class T>
+SMSIM_DEVICE float exponential(float x) {
+#if defined(__CUDA_ARCH__)
+    if constexpr (sizeof(T) == 2) return __expf(x);
+#endif
+    return expf(x);
+}
+template <class T>
+SMSIM_DEVICE float reciprocal_of(float x) {
+#if defined(__CUDA_ARCH__)
+    if constexpr (sizeof(T) == 2) return __fdividef(1.0f, x);
+#endif
+    return 1.0f / x;
 }
 
 #if defined(__CUDACC__)

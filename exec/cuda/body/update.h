@@ -5,7 +5,7 @@
 
 namespace exec::cuda::kernel_body {
 
-// P: the parameters that forward reads, G: gradients. A block takes one chunk of one range.
+// P: the parameters that forward reads, G: gradients. A block takes one chunk of one range, four elements a thread where all arrays lie aligned.
 template <class P, class G, bool is_adam>
 struct Update {
     static constexpr bool is_cooperative = false;
@@ -14,38 +14,70 @@ struct Update {
     const DeviceRange* ranges;
     const UpdateChunk* chunks;
     const StepFactors* factors;
-    const float* bad;
+    const float *bad, *squares;
+
+    struct Rates {
+        StepFactors f;
+        float weight_decay, keep, clip, unscale;
+    };
 
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
         if (bad && *bad != 0.0f) return;
         const UpdateChunk chunk = chunks[t.block()];
         const DeviceRange range = ranges[chunk.range];
-        const StepFactors f = *factors;
-        auto* parameter = static_cast<P*>(range.parameter);
-        const auto* gradients = static_cast<const G*>(range.gradient);
+        Rates r{*factors, range.weight_decay, 1.0f, 1.0f, 1.0f};
+        if (r.f.is_decoupled != 0.0f) r.keep = 1.0f - r.f.learning_rate * range.weight_decay;
+        // torch.nn.utils.clip_grad_norm_.
+        if (squares && r.f.largest_norm < sqrtf(*squares) + 1e-6f) r.clip = r.f.largest_norm / (sqrtf(*squares) + 1e-6f);
+        r.unscale = 1.0f / r.f.loss_scale;
         const std::int64_t end = chunk.begin + update_chunk < range.count ? chunk.begin + update_chunk : range.count;
-        const bool is_decoupled = f.is_decoupled != 0.0f;
-        const float keep = is_decoupled ? 1.0f - f.learning_rate * range.weight_decay : 1.0f, pull = is_decoupled ? 0.0f : range.weight_decay;
-        const float unscale = 1.0f / f.loss_scale;
-        for (std::int64_t i = chunk.begin + t.thread(); i < end; i += t.threads()) {
-            float p = range.master ? range.master[i] : to_float(parameter[i]);
-            float g = to_float(gradients[i]) * unscale;
+        const bool is_wide = is_aligned_for<P>(range.parameter) && is_aligned_for<G>(range.gradient) && is_aligned_for<float>(range.master) &&
+                             is_aligned_for<float>(range.first) && is_aligned_for<float>(range.second);
+        const std::int64_t wide_end = is_wide ? chunk.begin + (end - chunk.begin) / 4 * 4 : chunk.begin;
+        for (std::int64_t i = chunk.begin + 4 * t.thread(); i < wide_end; i += 4 * t.threads()) change<4>(range, r, i);
+        for (std::int64_t i = wide_end + t.thread(); i < end; i += t.threads()) change<1>(range, r, i);
+    }
+
+    template <class T>
+    SMSIM_DEVICE static bool is_aligned_for(const void* p) {
+        return reinterpret_cast<std::uintptr_t>(p) % (4 * sizeof(T)) == 0;
+    }
+
+    template <int V>
+    SMSIM_DEVICE static void change(const DeviceRange& range, const Rates& r, std::int64_t i) {
+        auto* parameters = static_cast<P*>(range.parameter) + i;
+        auto* gradients = static_cast<G*>(range.gradient) + i;
+        Pack<G, V> gradient = load<G, V>(gradients);
+        Pack<P, V> rounded;
+        if (!range.master) rounded = load<P, V>(parameters);
+        Pack<float, V> master, first, second;
+        if (range.master) master = load<float, V>(range.master + i);
+        if (range.first) first = load<float, V>(range.first + i);
+        if (range.second) second = load<float, V>(range.second + i);
+        for (int j = 0; j < V; ++j) {
+            float p = range.master ? master.at[j] : to_float(rounded.at[j]);
+            const float clipped = to_float(gradient.at[j]) * r.clip;
+            gradient.at[j] = from_float<G>(clipped);
+            float g = clipped * r.unscale;
             if constexpr (is_adam) {
-                g += pull * p;
-                const float first = f.beta1 * range.first[i] + (1.0f - f.beta1) * g;
-                const float second = f.beta2 * range.second[i] + (1.0f - f.beta2) * g * g;
-                range.first[i] = first;
-                range.second[i] = second;
-                p = p * keep - f.step_size * first / (sqrtf(second) * f.second_correction + f.epsilon);
+                if (r.f.is_decoupled == 0.0f) g += r.weight_decay * p;
+                first.at[j] = r.f.beta1 * first.at[j] + (1.0f - r.f.beta1) * g;
+                second.at[j] = r.f.beta2 * second.at[j] + (1.0f - r.f.beta2) * g * g;
+                p = p * r.keep - r.f.step_size * first.at[j] / (sqrtf(second.at[j]) * r.f.second_correction + r.f.epsilon);
             } else {
-                g += range.weight_decay * p;
-                if (range.first) g = range.first[i] = f.momentum * range.first[i] + g;
-                p -= f.learning_rate * g;
+                g += r.weight_decay * p;
+                if (range.first) g = first.at[j] = r.f.momentum * first.at[j] + g;
+                p -= r.f.learning_rate * g;
             }
-            if (range.master) range.master[i] = p;
-            parameter[i] = from_float<P>(p);
+            master.at[j] = p;
+            rounded.at[j] = from_float<P>(p);
         }
+        if (range.first) store<float, V>(range.first + i, first);
+        if (range.second) store<float, V>(range.second + i, second);
+        if (range.master) store<float, V>(range.master + i, master);
+        if (r.clip != 1.0f) store<G, V>(gradients, gradient);
+        store<P, V>(parameters, rounded);
     }
 };
 
@@ -68,6 +100,7 @@ struct NormPartials {
         const std::int64_t end = chunk.begin + update_chunk < range.count ? chunk.begin + update_chunk : range.count;
         const float unscale = 1.0f / factors->loss_scale;
         float sum = 0, bad = 0;
+SMSIM_UNROLL_4
         for (std::int64_t i = chunk.begin + t.thread(); i < end; i += t.threads()) {
             const float g = to_float(gradients[i]);
             if (!(fabsf(g) <= 3.402823466e38f)) bad = 1;
@@ -106,13 +139,13 @@ struct NormTotal {
 };
 
 inline void update(Stream s, UpdateRule rule, Type parameters, Type gradients, const DeviceRange* ranges, const UpdateChunk* chunks, std::int64_t chunk_count,
-                   const StepFactors* factors, const float* bad) {
+                   const StepFactors* factors, const float* bad, const float* squares) {
     with_type(parameters, [&](auto p) {
         with_type(gradients, [&](auto g) {
             using P = decltype(p);
             using G = decltype(g);
-            if (rule == UpdateRule::adam) launch(s, chunk_count, 256, 0, Update<P, G, true>{ranges, chunks, factors, bad});
-            else launch(s, chunk_count, 256, 0, Update<P, G, false>{ranges, chunks, factors, bad});
+            if (rule == UpdateRule::adam) launch(s, chunk_count, 256, 0, Update<P, G, true>{ranges, chunks, factors, bad, squares});
+            else launch(s, chunk_count, 256, 0, Update<P, G, false>{ranges, chunks, factors, bad, squares});
         });
     });
 }

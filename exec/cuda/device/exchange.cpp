@@ -1,8 +1,15 @@
 // NCCL: a communicator for each group, ids carried by the ranks' own messages.
+//
+// Communicators are blocking: with non-blocking ones NCCL starts a thread for every launch. What could hold the host for ever is watched instead: making a
+// communicator runs in a thread of its own, which is left behind when others do not come; a launch that does not return is ended by aborting every communicator.
 #include <array>
 #include <chrono>
+#include <condition_variable>
+#include <cstdlib>
 #include <cstring>
+#include <future>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -31,16 +38,23 @@ constexpr Tag id_tag = Tag(1) << 61;
 class NcclExchange : public Exchange {
 public:
     NcclExchange(Communicator& communicator, std::shared_ptr<Machine> machine, core::Seconds time_limit)
-        : communicator_(communicator), machine_(std::move(machine)), time_limit_(time_limit) {}
+        : communicator_(communicator), machine_(std::move(machine)), time_limit_(time_limit) {
+        // Connections are made with the communicator, not in the first step (NCCL's documentation of NCCL_RUNTIME_CONNECT, since 2.22).
+        setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+        watchdog_ = std::thread([this] { watch(); });
+    }
 
     ~NcclExchange() override {
-        for (Group& group : groups_)
-            if (group.communicator) ncclCommAbort(group.communicator);  // destroying would wait for ranks that may be gone
+        {
+            const std::lock_guard lock(mutex_);
+            is_ending_ = true;
+        }
+        ends_.notify_all();
+        watchdog_.join();
+        abort();  // destroying would wait for ranks that may be gone
     }
 
     int make_group(const std::vector<int>& members) override {
-        Group group;
-        group.members = members;
         const int position = position_in(members);
         ncclUniqueId id{};
         static_assert(sizeof id % sizeof(float) == 0);
@@ -55,28 +69,28 @@ public:
             communicator_.receive(members[0], tag, words, Arrival::overwrites);
             std::memcpy(&id, words.data(), sizeof id);
         }
-        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-        config.blocking = 0;  // so that a member that never comes does not hold this thread for ever
-        const ncclResult_t status = ncclCommInitRankConfig(&group.communicator, static_cast<int>(members.size()), id, position, &config);
-        if (status != ncclInProgress) check(status, "ncclCommInitRankConfig");
-        settle(group.communicator, "ncclCommInitRankConfig", members);
-        groups_.push_back(std::move(group));
+        const ncclComm_t made = connect_all(members, id, position);
+        {
+            const std::lock_guard lock(mutex_);
+            groups_.push_back({members, made});
+        }
         const int number = static_cast<int>(groups_.size()) - 1;
         connect(number, position);
         return number;
     }
 
     void all_reduce(Stream stream, int group, core::DataType type, void* data, std::size_t count, bool takes_maximum) override {
-        call(group, "ncclAllReduce", ncclAllReduce(data, data, count, library_type(type), takes_maximum ? ncclMax : ncclSum, of(group), on(stream)));
+        call(group, "ncclAllReduce", [&](ncclComm_t c) { return ncclAllReduce(data, data, count, library_type(type), takes_maximum ? ncclMax : ncclSum, c, on(stream)); });
     }
     void all_gather(Stream stream, int group, core::DataType type, void* data, std::size_t count) override {
-        call(group, "ncclAllGather", ncclAllGather(piece(group, type, data, count), data, count, library_type(type), of(group), on(stream)));
+        call(group, "ncclAllGather", [&](ncclComm_t c) { return ncclAllGather(piece(group, type, data, count), data, count, library_type(type), c, on(stream)); });
     }
     void reduce_scatter(Stream stream, int group, core::DataType type, void* data, std::size_t count) override {
-        call(group, "ncclReduceScatter", ncclReduceScatter(data, piece(group, type, data, count), count, library_type(type), ncclSum, of(group), on(stream)));
+        call(group, "ncclReduceScatter",
+             [&](ncclComm_t c) { return ncclReduceScatter(data, piece(group, type, data, count), count, library_type(type), ncclSum, c, on(stream)); });
     }
     void broadcast(Stream stream, int group, core::DataType type, void* data, std::size_t count) override {
-        call(group, "ncclBroadcast", ncclBroadcast(data, data, count, library_type(type), 0, of(group), on(stream)));
+        call(group, "ncclBroadcast", [&](ncclComm_t c) { return ncclBroadcast(data, data, count, library_type(type), 0, c, on(stream)); });
     }
     void all_to_all(Stream stream, int group, core::DataType type, const void* from, void* to, std::size_t count) override {
         const std::size_t bytes = count * static_cast<std::size_t>(core::size_of(type).value);
@@ -89,16 +103,19 @@ public:
         end_messages();
     }
     void begin_messages() override { check(ncclGroupStart(), "ncclGroupStart"); }
-    void end_messages() override { call(0, "ncclGroupEnd", ncclGroupEnd()); }
+    void end_messages() override {
+        if (!groups_.empty()) call(0, "ncclGroupEnd", [](ncclComm_t) { return ncclGroupEnd(); });
+    }
     void send(Stream stream, int group, int peer, const void* data, std::size_t bytes, Tag) override {
-        call(group, "ncclSend", ncclSend(data, bytes, ncclInt8, peer, of(group), on(stream)));
+        call(group, "ncclSend", [&](ncclComm_t c) { return ncclSend(data, bytes, ncclInt8, peer, c, on(stream)); });
     }
     void receive(Stream stream, int group, int peer, void* data, std::size_t bytes, Tag) override {
-        call(group, "ncclRecv", ncclRecv(data, bytes, ncclInt8, peer, of(group), on(stream)));
+        call(group, "ncclRecv", [&](ncclComm_t c) { return ncclRecv(data, bytes, ncclInt8, peer, c, on(stream)); });
     }
 
-    void check_errors() {
+    void check() override {
         for (const Group& group : groups_) {
+            if (!group.communicator) continue;
             ncclResult_t state = ncclSuccess;
             cuda::check(ncclCommGetAsyncError(group.communicator, &state), "ncclCommGetAsyncError");
             if (state != ncclSuccess && state != ncclInProgress)
@@ -106,63 +123,107 @@ public:
                                                      ncclGetLastError(group.communicator), words_of(group.members)));
         }
     }
-    void check() override { check_errors(); }
 
     void abort() override {
+        const std::lock_guard lock(mutex_);
+        abort_all();
+    }
+
+private:
+    struct Group {
+        std::vector<int> members;
+        ncclComm_t communicator = nullptr;  // null once aborted
+    };
+    using Time = std::chrono::steady_clock;
+
+    static cudaStream_t on(Stream stream) { return static_cast<cudaStream_t>(stream); }
+    static void check(ncclResult_t status, const char* what) { cuda::check(status, what); }
+
+    // Under the lock.
+    void abort_all() {
         for (Group& group : groups_) {
             if (group.communicator) ncclCommAbort(group.communicator);
             group.communicator = nullptr;
         }
     }
 
-private:
-    struct Group {
-        std::vector<int> members;
-        ncclComm_t communicator = nullptr;
-    };
-
-    static cudaStream_t on(Stream stream) { return static_cast<cudaStream_t>(stream); }
-    ncclComm_t of(int group) const { return groups_[static_cast<std::size_t>(group)].communicator; }
-    static void check(ncclResult_t status, const char* what) { cuda::check(status, what); }
-
-    // Launches return at once; with non-blocking communicators they may say that they are still at it.
-    void call(int group, const char* what, ncclResult_t status) {
-        if (status == ncclInProgress) settle(of(group), what, groups_[static_cast<std::size_t>(group)].members);
-        else check(status, what);
+    core::MachineError late(const char* what, const std::vector<int>& members) const {
+        return core::MachineError(
+            fmt::format("rank {} waited longer than {} in {} for the other ranks of {}", communicator_.rank(), core::format(time_limit_), what, words_of(members)));
     }
 
-    void settle(ncclComm_t communicator, const char* what, const std::vector<int>& members) {
-        const auto begin = std::chrono::steady_clock::now();
-        ncclResult_t state = ncclInProgress;
-        while (true) {
-            check(ncclCommGetAsyncError(communicator, &state), "ncclCommGetAsyncError");
-            if (state != ncclInProgress) break;
-            if (std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() > time_limit_.value) {
-                ncclCommAbort(communicator);
-                throw core::MachineError(fmt::format("rank {} waited longer than {} in {} for the other ranks of {}", communicator_.rank(),
-                                                     core::format(time_limit_), what, words_of(members)));
-            }
-            std::this_thread::yield();
+    template <class Launch>
+    void call(int group, const char* what, const Launch& launch) {
+        const Group& own = groups_[static_cast<std::size_t>(group)];
+        const ncclComm_t communicator = own.communicator;
+        if (!communicator) throw core::MachineError(fmt::format("{} after the communicator of ranks {} was given up", what, words_of(own.members)));
+        {
+            const std::lock_guard lock(mutex_);
+            call_began_ = Time::now();
         }
-        check(state, what);
+        const ncclResult_t status = launch(communicator);
+        bool was_late = false;
+        {
+            const std::lock_guard lock(mutex_);
+            call_began_.reset();
+            was_late = has_given_up_;
+        }
+        if (was_late) throw late(what, own.members);
+        check(status, what);
+    }
+
+    // Ends calls that do not return.
+    void watch() {
+        std::unique_lock lock(mutex_);
+        while (!is_ending_) {
+            ends_.wait_for(lock, std::chrono::milliseconds(200));
+            if (has_given_up_ || !call_began_ || std::chrono::duration<double>(Time::now() - *call_began_).count() <= time_limit_.value) continue;
+            has_given_up_ = true;
+            abort_all();
+        }
+    }
+
+    ncclComm_t connect_all(const std::vector<int>& members, const ncclUniqueId& id, int position) const {
+        int device = 0;
+        cuda::check(cudaGetDevice(&device), "cudaGetDevice");
+        struct Made {
+            ncclResult_t status = ncclSuccess;
+            ncclComm_t communicator = nullptr;
+            std::string words;
+        };
+        std::promise<Made> promise;
+        std::future<Made> future = promise.get_future();
+        std::thread([promise = std::move(promise), device, id, position, size = static_cast<int>(members.size())]() mutable {
+            Made made;
+            if (cudaSetDevice(device) != cudaSuccess) made.status = ncclUnhandledCudaError;
+            else made.status = ncclCommInitRank(&made.communicator, size, id, position);
+            if (made.status != ncclSuccess) made.words = ncclGetLastError(nullptr);
+            promise.set_value(std::move(made));
+        }).detach();
+        if (future.wait_for(std::chrono::duration<double>(time_limit_.value)) != std::future_status::ready) throw late("ncclCommInitRank", members);
+        const Made made = future.get();
+        if (made.status != ncclSuccess)
+            throw core::MachineError(fmt::format("ncclCommInitRank failed on device {} for ranks {}: {} ({})", device, words_of(members),
+                                                 ncclGetErrorString(made.status), made.words));
+        return made.communicator;
     }
 
     // NCCL connects two ranks at their first message, and the host waits for both: better here, where both are, than inside a step.
     void connect(int number, int position) {
-        if (groups_[static_cast<std::size_t>(number)].members.size() != 2) return;
+        const std::vector<int>& members = groups_[static_cast<std::size_t>(number)].members;
+        if (members.size() != 2) return;
         void* word = machine_->allocate(256);
         const Stream stream = machine_->stream(schedule::Stream::compute);
         if (position == 0) send(stream, number, 1, word, sizeof(float), 0);
         else receive(stream, number, 0, word, sizeof(float), 0);
         const Event done = machine_->make_event(false);
         machine_->record(done, stream);
-        const auto begin = std::chrono::steady_clock::now();
+        const auto begin = Time::now();
         while (!machine_->has_happened(done)) {
-            check_errors();
-            if (std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() > time_limit_.value) {
+            check();
+            if (std::chrono::duration<double>(Time::now() - begin).count() > time_limit_.value) {
                 abort();
-                throw core::MachineError(fmt::format("rank {} waited longer than {} for its first message with ranks {}", communicator_.rank(),
-                                                     core::format(time_limit_), words_of(groups_[static_cast<std::size_t>(number)].members)));
+                throw late("its first message", members);
             }
             std::this_thread::yield();
         }
@@ -199,7 +260,12 @@ private:
     Communicator& communicator_;
     const std::shared_ptr<Machine> machine_;  // outlives the communicators
     const core::Seconds time_limit_;
-    std::vector<Group> groups_;
+    std::vector<Group> groups_;  // changed under the lock
+    std::mutex mutex_;
+    std::condition_variable ends_;
+    std::optional<Time::time_point> call_began_;
+    bool has_given_up_ = false, is_ending_ = false;
+    std::thread watchdog_;  // last: it uses the others
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "exec/cuda/device/fused_attention.cuh"
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 #include <unordered_map>
 
@@ -74,11 +75,28 @@ Prepared prepare(cudnnHandle_t handle, bool is_backward, Type type, const Attent
 
 struct FusedAttention::Graphs {
     std::map<Key, Prepared> prepared;
+    std::set<Key> refused;
     void* workspace = nullptr;
     std::int64_t workspace_bytes = 0;
 
+    // Null when cuDNN has no kernel for it.
+    Prepared* find_or_none(cudnnHandle_t handle, bool is_backward, Type type, const AttentionShape& s) {
+        const Key key = key_of(is_backward, type, s);
+        if (refused.contains(key)) return nullptr;
+        try {
+            return &find(handle, is_backward, type, s);
+        } catch (const core::MachineError&) {
+            refused.insert(key);
+            return nullptr;
+        }
+    }
+
+    static Key key_of(bool is_backward, Type type, const AttentionShape& s) {
+        return {is_backward, type, s.samples, s.tokens, s.heads, s.kv_heads, s.head_dimension, s.is_causal, s.scale};
+    }
+
     Prepared& find(cudnnHandle_t handle, bool is_backward, Type type, const AttentionShape& s) {
-        const Key key{is_backward, type, s.samples, s.tokens, s.heads, s.kv_heads, s.head_dimension, s.is_causal, s.scale};
+        const Key key = key_of(is_backward, type, s);
         auto found = prepared.find(key);
         if (found == prepared.end()) {
             found = prepared.emplace(key, prepare(handle, is_backward, type, s)).first;
@@ -100,8 +118,9 @@ FusedAttention::~FusedAttention() { cudaFree(graphs_->workspace); }
 // cuDNN's support matrix: half precision from Ampere on, head dimensions in multiples of 8 up to 128 in both directions. Windows, ALiBi and our own dropout are
 // for our kernels.
 bool FusedAttention::takes(Type type, const AttentionShape& s) const {
-    return type != Type::fp32 && compute_major_ >= 8 && s.head_dimension % 8 == 0 && s.head_dimension <= 128 && s.window == 0 && !s.alibi_slopes &&
-           s.dropout == 0;
+    if (type == Type::fp32 || compute_major_ < 8 || s.head_dimension % 8 != 0 || s.head_dimension > 128 || s.window != 0 || s.alibi_slopes || s.dropout != 0)
+        return false;
+    return graphs_->find_or_none(handle_, false, type, s) && graphs_->find_or_none(handle_, true, type, s);
 }
 
 namespace {

@@ -139,7 +139,7 @@ void Products::perform(Stream stream, const Product& p) {
                                         p.stride_c,
                                         alignment_of(p.a),
                                         alignment_of(p.b),
-                                        alignment_of(p.c)};
+                                        std::min({alignment_of(p.c), alignment_of(p.bias), alignment_of(gelu_place(p))})};
     auto found = prepared_.find(key);
     if (found == prepared_.end()) found = prepared_.emplace(key, prepare(p, key)).first;
     const Prepared& prepared = found->second;

@@ -1,0 +1,123 @@
+// Who exchanges with whom, as groups and channels that every rank makes alike before the first step; and the exchanges themselves.
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include <fmt/core.h>
+
+#include "core/diagnostics.h"
+#include "exec/cuda/backend.h"
+
+namespace exec::cuda {
+
+using schedule::Instruction;
+using schedule::InstructionKind;
+using schedule::PayloadKind;
+
+// All groups that any rank's collectives and messages need; every rank makes its own in the same order, so that no two wait for one another.
+void CudaBackend::make_groups() {
+    const schedule::ParallelLayout& layout = program_.plan.layout;
+    if (layout.ranks() < 2) return;
+    std::set<std::vector<int>> groups;
+    using Message = std::pair<std::int32_t, std::int32_t>;  // boundary, micro-batch
+    std::map<Channel, std::vector<Message>> sent, received;
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+        const schedule::RankProgram& list = program_.classes[static_cast<std::size_t>(program_.class_of_rank[static_cast<std::size_t>(rank)])];
+        const schedule::RankCoordinates place = schedule::coordinates_of(layout, rank);
+        std::set<std::tuple<int, std::int32_t>> seen;
+        for (const Instruction& instruction : list.instructions) {
+            if (instruction.kind == InstructionKind::collective) {
+                const std::int32_t bucket = instruction.group == schedule::GroupKind::tied_stages ? instruction.bucket : -1;
+                if (!seen.insert({static_cast<int>(instruction.group), bucket}).second) continue;
+                std::vector<int> members = schedule::members_of(program_, rank, instruction);
+                if (members.size() > 1) groups.insert(std::move(members));
+            } else if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::receive) {
+                const bool sends = instruction.kind == InstructionKind::send, is_forward = instruction.payload == PayloadKind::activation;
+                const int peer = schedule::rank_of(layout, {place.data, place.tensor, instruction.peer});
+                const std::int32_t boundary = instruction.stage + (sends == is_forward ? 1 : 0);
+                (sends ? sent : received)[{sends ? rank : peer, sends ? peer : rank, instruction.payload, -1}].push_back({boundary, instruction.micro_batch});
+            }
+        }
+    }
+    // NCCL matches messages by their order. Where sender and receiver list them in different orders, every boundary between stages gets a channel of its own.
+    for (const auto& [channel, messages] : sent)
+        if (messages != received[channel]) is_boundary_apart_ = true;
+    std::set<Channel> channels;
+    for (const auto& [channel, messages] : sent) {
+        std::map<std::int32_t, std::vector<std::int32_t>> out, in;
+        for (const auto& [boundary, micro_batch] : messages) out[boundary].push_back(micro_batch);
+        for (const auto& [boundary, micro_batch] : received[channel]) in[boundary].push_back(micro_batch);
+        if (out != in)
+            throw core::MachineError(fmt::format("rank {} sends micro-batches to rank {} in another order than that rank receives them in: NCCL cannot match them",
+                                                 channel.from, channel.to));
+        for (const auto& [boundary, ignored] : out) channels.insert({channel.from, channel.to, channel.payload, is_boundary_apart_ ? boundary : -1});
+    }
+    if (scales_loss()) {
+        // All ranks leave out an update together.
+        everyone_.resize(static_cast<std::size_t>(layout.ranks()));
+        std::iota(everyone_.begin(), everyone_.end(), 0);
+        groups.insert(everyone_);
+    }
+    for (const std::vector<int>& members : groups)
+        if (std::find(members.begin(), members.end(), rank_) != members.end()) groups_[members] = exchange_.make_group(members);
+    for (const Channel& channel : channels)
+        if (channel.from == rank_ || channel.to == rank_) channels_[channel] = exchange_.make_group({channel.from, channel.to});
+}
+
+int CudaBackend::group_of(const std::vector<int>& members) const {
+    const auto found = groups_.find(members);
+    core::require(found != groups_.end(), "every group was made before the first step");
+    return found->second;
+}
+
+int CudaBackend::channel_to(int peer, bool sends) const {
+    const Instruction& own = instruction();
+    const bool is_forward = own.payload == PayloadKind::activation;
+    const std::int32_t boundary = own.stage + (sends == is_forward ? 1 : 0);
+    const auto found = channels_.find({sends ? rank_ : peer, sends ? peer : rank_, own.payload, is_boundary_apart_ ? boundary : -1});
+    core::require(found != channels_.end(), "every channel was made before the first step");
+    return found->second;
+}
+
+void CudaBackend::send(int peer, Tag tag, const BufferPointer& data) {
+    read(data->data());
+    clear_pending(data->data());
+    exchange_.send(stream(), channel_to(peer, true), 1, data->data(), data->bytes(), tag);
+}
+
+void CudaBackend::receive(int peer, Tag tag, Buffer& into) {
+    write(into.data());
+    exchange_.receive(stream(), channel_to(peer, false), 0, into.data(), into.bytes(), tag);
+}
+
+void CudaBackend::collective(const Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count, Tag) {
+    write(data);
+    clear_pending(data);
+    const int group = group_of(members);
+    const std::size_t piece = count / members.size();
+    switch (instruction.collective) {
+        case schedule::CollectiveKind::all_reduce: exchange_.all_reduce(stream(), group, type, data, count, false); break;
+        case schedule::CollectiveKind::all_gather: exchange_.all_gather(stream(), group, type, data, piece); break;
+        case schedule::CollectiveKind::reduce_scatter: exchange_.reduce_scatter(stream(), group, type, data, piece); break;
+        case schedule::CollectiveKind::broadcast: exchange_.broadcast(stream(), group, type, data, count); break;
+        case schedule::CollectiveKind::all_to_all: core::require(false, "plans with an exchange of all with all are refused on GPUs"); break;
+    }
+}
+
+void CudaBackend::reduce_loss(const Instruction&, const std::vector<int>& members, Tag) {
+    write(loss_sum_);
+    exchange_.all_reduce(stream(), group_of(members), core::DataType::fp32, loss_sum_, 1, false);
+}
+
+void CudaBackend::reduce_squares(const Instruction&, const std::vector<int>& members, Tag) {
+    write(norms_);
+    exchange_.all_reduce(stream(), group_of(members), core::DataType::fp32, squares(), 1, false);
+}
+
+// Whether a gradient of any rank is no number.
+void CudaBackend::agree_on_gradients() {
+    has_agreed_ = true;
+    if (!everyone_.empty()) exchange_.all_reduce(machine_.stream(schedule::Stream::compute), group_of(everyone_), core::DataType::fp32, bad(), 1, true);
+}
+
+}  // namespace exec::cuda

@@ -1,0 +1,140 @@
+// What a step's update is told and does: factors and keys from the host, norms and checks of gradients, scaled losses, the optimizer.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/diagnostics.h"
+#include "exec/cuda/backend.h"
+#include "exec/data.h"
+
+namespace exec::cuda {
+
+namespace {
+
+// Micikevicius et al., arXiv 1710.03740, with the constants of torch.amp.GradScaler: 2^16 to begin with, twice as much after 2,000 good steps, half after a bad
+// one.
+constexpr float first_loss_scale = 65536.0f;
+constexpr int steps_to_double = 2000;
+
+std::int64_t chunks_of(const std::vector<UpdateRange>& ranges) {
+    std::int64_t chunks = 0;
+    for (const UpdateRange& range : ranges) chunks += (range.count + update_chunk - 1) / update_chunk;
+    return chunks;
+}
+
+}  // namespace
+
+bool CudaBackend::scales_loss() const { return program_.plan.precision.compute == core::DataType::fp16; }
+
+float CudaBackend::initial_loss_scale() const { return scales_loss() ? first_loss_scale : 1.0f; }
+
+void CudaBackend::fill_step_block(std::int64_t step) {
+    const schedule::Optimizer& optimizer = program_.plan.optimizer;
+    StepFactors factors{};
+    factors.learning_rate = static_cast<float>(optimizer.learning_rate);
+    factors.beta1 = static_cast<float>(optimizer.beta1);
+    factors.beta2 = static_cast<float>(optimizer.beta2);
+    factors.epsilon = static_cast<float>(optimizer.epsilon);
+    factors.momentum = static_cast<float>(optimizer.momentum);
+    // In double: 1 - beta2^t loses half of its digits in float when t is small.
+    const auto updates = static_cast<double>(step + 1 - updates_left_out_);
+    factors.step_size = static_cast<float>(optimizer.learning_rate / (1.0 - std::pow(optimizer.beta1, updates)));
+    factors.second_correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(optimizer.beta2, updates)));
+    factors.loss_scale = loss_scale_;
+    factors.largest_norm = static_cast<float>(optimizer.gradient_clipping);
+    factors.is_decoupled = optimizer.kind == schedule::OptimizerKind::adamw ? 1.0f : 0.0f;
+    std::memset(step_block_, 0, step_block_bytes_);
+    std::memcpy(step_block_, &factors, sizeof factors);
+    auto* key = reinterpret_cast<std::uint64_t*>(step_block_ + keys_place);
+    const schedule::Plan& plan = program_.plan;
+    const int data_rank = schedule::coordinates_of(plan.layout, rank_).data;
+    for (const std::int32_t op : dropping_)
+        for (int k = 0; k < program_.micro_batches; ++k)
+            for (int i = 0; i < plan.micro_batch; ++i)
+                *key++ = mask_key(options_.seed, step, op,
+                                  options_.sample_offset + global_sample(step, data_rank, plan.layout.data, program_.micro_batches, plan.micro_batch, k, i));
+}
+
+// The table of these ranges in device memory, filled the first time: addresses do not change from step to step. Null when planning.
+const CudaBackend::RangeTable* CudaBackend::table_of(TableUse use, const std::vector<UpdateRange>& ranges) {
+    const TableKey key{instruction_, use};
+    if (plans()) {
+        learnt_.tables[key] = {ranges.size(), chunks_of(ranges)};
+        return nullptr;
+    }
+    RangeTable& table = tables_.at(key);
+    if (!table.is_filled) {
+        std::vector<DeviceRange> device;
+        std::vector<UpdateChunk> chunks;
+        for (std::size_t i = 0; i < ranges.size(); ++i) {
+            const UpdateRange& r = ranges[i];
+            device.push_back({r.parameter, r.gradient, r.master, r.first, r.second, r.count, static_cast<float>(r.weight_decay)});
+            for (std::int64_t begin = 0; begin < r.count; begin += update_chunk) chunks.push_back({static_cast<std::int32_t>(i), begin});
+        }
+        core::require(static_cast<std::int64_t>(chunks.size()) == table.chunk_count, "every step updates the same ranges");
+        machine_.upload_now(table.ranges, device.data(), device.size() * sizeof(DeviceRange));
+        machine_.upload_now(table.chunks, chunks.data(), chunks.size() * sizeof(UpdateChunk));
+        table.is_filled = true;
+    }
+    return &table;
+}
+
+void CudaBackend::add_squares(core::DataType, const float* gradient, std::int64_t count) {
+    read(gradient);
+    UpdateRange range;
+    range.gradient = const_cast<float*>(gradient);
+    range.count = count;
+    counted_.push_back(range);
+}
+
+// All that add_squares was given, at the end of its instruction: one launch.
+void CudaBackend::count_squares() {
+    write(norms_);
+    if (const RangeTable* table = table_of(TableUse::norm, counted_))
+        machine_.kernels().gradient_norm(stream(), type_of(program_.plan.precision.gradients), table->ranges, table->chunks, table->chunk_count, factors_,
+                                         norm_partials_, squares());
+    counted_.clear();
+}
+
+void CudaBackend::check_gradients(const std::vector<UpdateRange>& ranges) {
+    for (const UpdateRange& range : ranges) read(range.gradient);
+    write(norms_);
+    if (const RangeTable* table = table_of(TableUse::check, ranges))
+        machine_.kernels().gradient_norm(stream(), type_of(program_.plan.precision.gradients), table->ranges, table->chunks, table->chunk_count, factors_,
+                                         norm_partials_, norms_);
+    agree_on_gradients();
+}
+
+void CudaBackend::update(const schedule::Optimizer& optimizer, std::int64_t, const std::vector<UpdateRange>& ranges) {
+    for (const UpdateRange& range : ranges) {
+        if (optimizer.gradient_clipping > 0) write(range.gradient);
+        else read(range.gradient);
+        for (float* changed : {range.parameter, range.master, range.first, range.second}) write(changed);
+    }
+    if (scales_loss() || optimizer.gradient_clipping > 0) read(norms_);
+    const RangeTable* table = table_of(TableUse::update, ranges);
+    if (!table) return;
+    const schedule::Precision& precision = program_.plan.precision;
+    machine_.kernels().update(stream(), optimizer.kind == schedule::OptimizerKind::sgd ? UpdateRule::sgd : UpdateRule::adam, type_of(precision.parameters),
+                              type_of(precision.gradients), table->ranges, table->chunks, table->chunk_count, factors_, scales_loss() ? bad() : nullptr,
+                              optimizer.gradient_clipping > 0 ? squares() : nullptr);
+}
+
+void CudaBackend::adapt_loss_scale() {
+    if (!scales_loss()) return;
+    if (norms_host_[1] != 0.0f) {
+        good_steps_ = 0;
+        ++updates_left_out_;
+        loss_scale_ = std::max(1.0f, loss_scale_ / 2);
+    } else if (++good_steps_ % steps_to_double == 0) {
+        loss_scale_ *= 2;
+    }
+}
+
+void CudaBackend::add_loss(const float* loss, float weight) {
+    read(loss);
+    write(loss_sum_);
+    machine_.kernels().add_loss(stream(), loss, weight, loss_sum_);
+}
+
+}  // namespace exec::cuda
