@@ -80,7 +80,7 @@ core::Value document_of(const ExecutionReport& report) {
     }
     value["samples_per_s"] = rates.samples;
     value["tokens_per_s"] = rates.tokens;
-    if (report.predicted) value["mfu"] = rates.mfu;
+    if (rates.mfu > 0) value["mfu"] = rates.mfu;
     value["lost_to_others_pct"] = 100 * report.result.lost_share;
     if (report.comparison) value["comparison"] = exec::to_value(*report.comparison);
     value["remarks"] = core::Value(report.remarks);

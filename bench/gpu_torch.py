@@ -134,13 +134,19 @@ def measure(name, precision, steps):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=list(MODELS))
+    parser.add_argument("models", nargs="*", default=list(MODELS), help="names of models, or of scenarios (gpu_gpt2_124m, gpu_gpt2_xl, gpu_llama_1b)")
     parser.add_argument("--steps", type=int, default=15)
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("skipped: torch sees no GPU")
-    for name in arguments.models or MODELS:
+    scenarios = {"gpu_gpt2_124m": "gpt2-124m", "gpu_gpt2_xl": "gpt2-1.5b", "gpu_llama_1b": "llama-1b"}
+    for name in arguments.models:
+        name = scenarios.get(name, name)
         for precision in ("autocast", "bf16"):
             torch.cuda.reset_peak_memory_stats()
-            print(json.dumps(measure(name, precision, arguments.steps)), flush=True)
+            try:
+                result = measure(name, precision, arguments.steps)
+            except RuntimeError as problem:  # out of memory among others: the next may do
+                result = dict(model=name, precision=precision, error=str(problem).splitlines()[0])
+            print(json.dumps(result), flush=True)
             torch.cuda.empty_cache()

@@ -61,6 +61,11 @@ set(CUDA_INCLUDE_DIRECTORIES ${SMSIM_cublasLt.h_DIR} ${SMSIM_cudnn.h_DIR} ${SMSI
 list(REMOVE_DUPLICATES CUDA_INCLUDE_DIRECTORIES)
 # cuDNN's fused attention is reached through the header-only cudnn-frontend (github.com/NVIDIA/cudnn-frontend, MIT). Without it our own kernel does the work.
 find_path(SMSIM_CUDNN_FRONTEND cudnn_frontend.h HINTS "${CMAKE_SOURCE_DIR}/.cudnn-frontend" ${cuda_roots} PATH_SUFFIXES include)
+# Versions from 1.2x on call NVRTC; what is not used is not loaded (--as-needed).
+find_library(SMSIM_NVRTC NAMES nvrtc libnvrtc.so.13 libnvrtc.so.12 HINTS ${cuda_roots} PATH_SUFFIXES lib64 lib)
+if(SMSIM_CUDNN_FRONTEND AND SMSIM_NVRTC)
+  list(APPEND CUDA_LIBRARIES ${SMSIM_NVRTC})
+endif()
 
 if(SMSIM_CUDA STREQUAL "AUTO")
   # A compiler may be there and still refuse the host's g++ (CUDA 12.0 takes no g++ 13): then go on without. Tried once, not at every configuration.
