@@ -1,4 +1,4 @@
-// An ONNX graph as plain data: shapes inferred, small constants evaluated, nodes in topological order. Free of libonnx, so that one file alone includes it.
+// An ONNX graph as plain data: shapes inferred, small constants evaluated, nodes in topological order. Free of libonnx, so that few files include it.
 #pragma once
 
 #include <cstdint>
@@ -71,6 +71,9 @@ struct OnnxGraph {
 // The values of a node's first output when they follow from small constants and shapes (Shape, Gather, Concat, arithmetic, ...): what exporters compute shapes
 // with. Its shape is known.
 std::optional<std::vector<double>> fold(const OnnxGraph& graph, const OnnxNode& node);
+
+// Puts the nodes in topological order, earliest first; order[n] tells which one node n was. Returns nothing, or some nodes of a cycle in words.
+std::string sort_nodes(OnnxGraph& graph, std::vector<int>& order);
 
 // Do we know how to express this operator? Names of the standard domain.
 bool has_mapping(const OnnxNode& node);
