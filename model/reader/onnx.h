@@ -10,7 +10,6 @@ namespace model {
 std::optional<ModelGraph> read_onnx(const std::string& path, const LoadOptions& options, core::Diagnostics& diagnostics, const core::SourceLocation& referrer,
                                     const std::string& key);
 // The second half: from the plain graph. `path` is for messages.
-std::optional<ModelGraph> model_of_onnx(const OnnxGraph& graph, const std::string& path, const LoadOptions& options, core::Diagnostics& diagnostics,
-                                        const std::string& key);
+std::optional<ModelGraph> model_of_onnx(const OnnxGraph& graph, const std::string& path, core::Diagnostics& diagnostics, const std::string& key);
 
 }  // namespace model

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <initializer_list>
-#include <optional>
+#include <memory>
 
 #include <fmt/core.h>
 #include <onnx/checker.h>
@@ -88,8 +88,8 @@ struct OlderWords {
     onnx::NodeProto node;
     std::vector<const onnx::TypeProto*> types;
     std::vector<const onnx::TensorProto*> data;
-    std::optional<onnx::TensorProto> own_data;
-    std::optional<onnx::TypeProto> own_type;
+    std::unique_ptr<onnx::TensorProto> own_data;  // what types and data may point to
+    std::unique_ptr<onnx::TypeProto> own_type;
     bool is_like_first_input = false;  // newer than libonnx, and of the shape of what it reads
 
     void drop(const char* name) {
@@ -99,14 +99,14 @@ struct OlderWords {
     }
     void read_second(std::vector<double> values) {
         const std::vector<std::int64_t> shape{static_cast<std::int64_t>(values.size())};
-        own_data = tensor_of(values, shape, onnx::TensorProto::INT64);
-        own_type.emplace();
+        own_data = std::make_unique<onnx::TensorProto>(tensor_of(values, shape, onnx::TensorProto::INT64));
+        own_type = std::make_unique<onnx::TypeProto>();
         own_type->mutable_tensor_type()->set_elem_type(onnx::TensorProto::INT64);
         own_type->mutable_tensor_type()->mutable_shape()->add_dim()->set_dim_value(shape[0]);
         types.resize(2);
         data.resize(2);
-        types[1] = &*own_type;
-        data[1] = &*own_data;
+        types[1] = own_type.get();
+        data[1] = own_data.get();
         while (node.input_size() < 2) node.add_input();
         node.set_input(1, "split");
     }

@@ -327,6 +327,42 @@ TEST_CASE("A fixed batch is divided out") {
     CHECK(model::parameter_count(*one.graph) == 4 * 27 + 40 + 10);
 }
 
+TEST_CASE("Operators of sets beyond libonnx's are read as what they say in older words") {
+    // Set 18 gives Split a number of outputs and reductions their axes as an input, 20 has Gelu, 23 RMSNormalization; torch's default exporter writes all but the last.
+    Writer w;
+    w.model.mutable_opset_import(0)->set_version(23);
+    w.input("tokens", {1, 6, 7});
+    onnx::NodeProto& split = w.node("Split", {"tokens"}, "left");
+    split.add_output("right");
+    Writer::set(split, "axis", -1);
+    Writer::set(split, "num_outputs", 2);
+    w.make("MatMul", {"left", w.weight("a", {4, 8})}, "from_left");  // 7 in two: 4 and 3
+    w.make("MatMul", {"right", w.weight("b", {3, 8})}, "from_right");
+    w.make("Add", {"from_left", "from_right"}, "sum");
+    w.make("Gelu", {"sum"}, "active");
+    w.make("RMSNormalization", {"active", w.weight("scale", {8})}, "norm");
+    w.make("Transpose", {"norm"}, "turned");
+    w.model.mutable_graph()->mutable_node(w.model.graph().node_size() - 1)->clear_attribute();
+    Writer::set(*w.model.mutable_graph()->mutable_node(w.model.graph().node_size() - 1), "perm", std::vector<std::int64_t>{0, 2, 1});
+    // Scores of 8 x 6 by 6 x 8 with a stored mask, which is not trained.
+    w.make("MatMul", {"turned", "norm"}, "scores");
+    w.make("Add", {"scores", w.weight("mask", {1, 8, 8})}, "masked");
+    w.make("Softmax", {"masked"}, "attention");
+    w.integers("last", {-1});
+    onnx::NodeProto& reduced = w.node("ReduceMax", {"attention", "last"}, "largest");
+    Writer::set(reduced, "keepdims", 0);
+    w.make("MatMul", {"largest", w.weight("head", {8, 5})}, "scored");
+    w.output("scored");
+    const Loaded loaded = load(w.bytes());
+    INFO(loaded.errors);
+    REQUIRE(loaded.graph);
+    CHECK(model::parameter_count(*loaded.graph) == 4 * 8 + 3 * 8 + 8 + 8 * 5);
+    // 6 tokens by 4 x 8 and by 3 x 8; 8 x 6 x 8; one row of 8 by 5
+    CHECK(model::forward_flops_per_sample(*loaded.graph).value == 2.0 * 6 * (4 + 3) * 8 + 2.0 * 8 * 6 * 8 + 2.0 * 8 * 5);
+    w.model.mutable_opset_import(0)->set_version(99);
+    CHECK(load(w.bytes()).errors.find("operator set 99 is not supported") != std::string::npos);
+}
+
 TEST_CASE("Grouped convolutions count one group's inputs per output") {
     Writer w;
     w.input("images", {-1, 8, 10, 10});
