@@ -31,6 +31,13 @@ struct MicroBatchPlace {
     std::int32_t micro_batch = 0;
     std::vector<std::int64_t> samples;  // global numbers
     float loss_weight = 1;              // of the gradient that starts its backward
+    std::int32_t segment = 0;           // piece of the sequence
+};
+
+// Keys and values of one attention operator for one piece of a sequence: rows of the piece's tokens, sample by sample, keys of all heads before values of all heads.
+struct KeyValues {
+    float* data = nullptr;
+    std::int64_t stride = 0;  // elements from row to row
 };
 
 // Arrays of an operator on this rank, row-major, tensors as model::tensor_bytes counts them.
@@ -42,6 +49,10 @@ struct Operands {
     const MicroBatchPlace* place = nullptr;
     // Experts over several ranks: rows of each block of copies, a block for every source rank and own expert, sources outermost; null = this rank's own copies.
     const std::vector<std::int64_t>* expert_rows = nullptr;
+    // Attention in a piece of a sequence: keys and values of the pieces before, in order, and in backward their gradients, to be added to; then also what later
+    // pieces left for this one's.
+    std::vector<KeyValues> earlier, earlier_gradients;
+    const float* later_gradient = nullptr;
 };
 
 // What a random mask of an operator starts from: the same whatever the plan and the backend.
@@ -151,6 +162,7 @@ struct BackendRequest {
     const InputReader& inputs;
     const RunOptions& options;
     Communicator& communicator;
+    const std::vector<model::ModelGraph>& pieces;  // of sequences (model/segment.h), or the one graph
     const std::vector<StagePlan>& stage_plans;
     const std::vector<std::string>& activities;  // by instruction of this rank's list
 };

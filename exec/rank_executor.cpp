@@ -50,10 +50,11 @@ std::vector<std::vector<std::int32_t>> releases_of(const schedule::RankProgram& 
 
 }  // namespace
 
-RankExecutor::RankExecutor(const schedule::Program& program, const model::ModelGraph& graph, const InputReader& inputs, const RunOptions& options, int rank,
-                           Backend& backend, const std::vector<StagePlan>& stage_plans)
+RankExecutor::RankExecutor(const schedule::Program& program, const std::vector<model::ModelGraph>& pieces, const InputReader& inputs, const RunOptions& options,
+                           int rank, Backend& backend, const std::vector<StagePlan>& stage_plans)
     : program_(program),
-      graph_(graph),
+      pieces_(pieces),
+      graph_(pieces[0]),
       context_(program.plan.cost_context()),
       inputs_(inputs),
       options_(options),
@@ -63,15 +64,15 @@ RankExecutor::RankExecutor(const schedule::Program& program, const model::ModelG
       list_(program.classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)])]),
       place_(schedule::coordinates_of(program.plan.layout, rank)),
       account_(std::make_shared<MemoryAccount>(fmt::format("rank {}", rank), backend.blocks())),
-      parameter_places_(graph.parameters.size()),
+      parameter_places_(graph_.parameters.size()),
       micro_batches_(program.stages.size()) {
     const std::vector<int> shard_group = schedule::process_group(program.plan.layout, schedule::GroupKind::shard, rank, program.plan.effective_shard_degree());
     const auto piece = static_cast<int>(std::find(shard_group.begin(), shard_group.end(), rank) - shard_group.begin());
-    std::vector<std::int32_t> bucket_of(graph.parameters.size(), -1);
+    std::vector<std::int32_t> bucket_of(graph_.parameters.size(), -1);
     buckets_.reserve(list_.buckets.size());
     for (std::size_t b = 0; b < list_.buckets.size(); ++b) {
         const schedule::ParameterBucket& bucket = list_.buckets[b];
-        buckets_.emplace_back(graph, program.plan, bucket, place_.tensor, piece, options.seed, trains(list_), account_, backend);
+        buckets_.emplace_back(graph_, program.plan, bucket, place_.tensor, piece, options.seed, trains(list_), account_, backend);
         for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
             const auto parameter = static_cast<std::size_t>(bucket.parameters[i].index);
             parameter_places_[parameter] = {static_cast<std::int32_t>(b), bucket.offsets[i]};
@@ -79,7 +80,7 @@ RankExecutor::RankExecutor(const schedule::Program& program, const model::ModelG
         }
     }
     releases_.resize(list_.instructions.size());
-    if (program.plan.shards(Sharding::parameters)) releases_ = releases_of(list_, graph, bucket_of);
+    if (program.plan.shards(Sharding::parameters)) releases_ = releases_of(list_, graph_, bucket_of);
     for (std::size_t s = 0; s < program.stages.size(); ++s)
         if (is_here(static_cast<std::int32_t>(s))) micro_batches_[s].resize(static_cast<std::size_t>(program.micro_batches));
     loss_weight_ = 1.0f / static_cast<float>(program.micro_batches * program.plan.layout.data);
@@ -153,8 +154,13 @@ RankExecutor::MicroBatch& RankExecutor::micro_batch(std::int32_t stage, std::int
     if (!state.tensors.empty()) return state;
     state.tensors.resize(graph_.tensors.size());
     state.gradients.resize(graph_.tensors.size());
-    state.extras.resize(static_cast<std::size_t>(plan_of(stage).operators.size()));
+    state.extras.resize(static_cast<std::size_t>(plan_of(stage, index).operators.size()));
     state.kept_gradients.resize(state.extras.size());
+    if (program_.segments > 1) {
+        state.key_values.resize(state.extras.size());
+        state.key_value_gradients.resize(state.extras.size());
+    }
+    state.place.segment = program_.segment_of(index);
     state.place.step = step_;
     state.place.micro_batch = index;
     state.loss_weight = 1.0f / static_cast<float>(program_.micro_batches_of_update(index) * program_.plan.layout.data);
@@ -164,7 +170,7 @@ RankExecutor::MicroBatch& RankExecutor::micro_batch(std::int32_t stage, std::int
     const schedule::Plan& plan = program_.plan;
     for (int i = 0; i < plan.micro_batch; ++i)
         state.place.samples.push_back(options_.sample_offset +
-                                      global_sample(step_, place_.data, plan.layout.data, program_.micro_batches, plan.micro_batch, index, i));
+                                      global_sample(step_, place_.data, plan.layout.data, program_.whole_micro_batches(), plan.micro_batch, index / program_.segments, i));
     return state;
 }
 
@@ -176,7 +182,7 @@ void RankExecutor::take_over_activations(std::int32_t stage, std::int32_t index)
     const std::int32_t list = program_.stages[static_cast<std::size_t>(stage)].receives;
     if (list < 0 || !is_here(stage - 1)) return;
     MicroBatch& before = micro_batch(stage - 1, index);
-    const StagePlan &from = plan_of(stage - 1), &to = plan_of(stage);
+    const StagePlan &from = plan_of(stage - 1, index), &to = plan_of(stage, index);
     for (const TensorId id : program_.tensor_lists[static_cast<std::size_t>(list)]) {
         const auto source = static_cast<std::size_t>(from.storage[static_cast<std::size_t>(id.index)]);
         state.tensors[static_cast<std::size_t>(to.storage[static_cast<std::size_t>(id.index)])] = before.tensors[source];
@@ -192,8 +198,8 @@ void RankExecutor::take_over_gradients(std::int32_t stage, std::int32_t index) {
     if (list < 0 || !is_here(stage + 1)) return;
     MicroBatch& after = micro_batch(stage + 1, index);
     for (const TensorId id : program_.tensor_lists[static_cast<std::size_t>(list)]) {
-        BufferPointer& source = after.gradients[static_cast<std::size_t>(plan_of(stage + 1).gradient_storage[static_cast<std::size_t>(id.index)])];
-        state.gradients[static_cast<std::size_t>(plan_of(stage).gradient_storage[static_cast<std::size_t>(id.index)])] = std::move(source);
+        BufferPointer& source = after.gradients[static_cast<std::size_t>(plan_of(stage + 1, index).gradient_storage[static_cast<std::size_t>(id.index)])];
+        state.gradients[static_cast<std::size_t>(plan_of(stage, index).gradient_storage[static_cast<std::size_t>(id.index)])] = std::move(source);
     }
 }
 
@@ -230,18 +236,27 @@ void RankExecutor::read_input(MicroBatch& state, const StagePlan& plan, TensorId
     // May be called for later steps too: nothing of this step is captured.
     const auto write = [this, id, count, index](std::int64_t step, void* host) {
         const schedule::Plan& settings = program_.plan;
+        const auto segments = static_cast<std::size_t>(program_.segments), segment = static_cast<std::size_t>(program_.segment_of(index));
         for (int i = 0; i < settings.micro_batch; ++i) {
-            const std::int64_t sample =
-                options_.sample_offset + global_sample(step, place_.data, settings.layout.data, program_.micro_batches, settings.micro_batch, index, i);
-            const std::size_t at = static_cast<std::size_t>(i) * count;
-            if (graph_.tensor(id).type == core::DataType::int64) inputs_.read(id, sample, std::span(static_cast<std::int64_t*>(host) + at, count));
-            else inputs_.read(id, sample, std::span(static_cast<float*>(host) + at, count));
+            const std::int64_t sample = options_.sample_offset + global_sample(step, place_.data, settings.layout.data, program_.whole_micro_batches(),
+                                                                               settings.micro_batch, index / program_.segments, i);
+            const auto read_into = [&](auto* all) {
+                using Element = std::remove_pointer_t<decltype(all)>;
+                const std::span<Element> into(all + static_cast<std::size_t>(i) * count, count);
+                if (segments == 1) return inputs_.read(id, sample, into);
+                std::vector<Element> whole(count * segments);
+                inputs_.read(id, sample, std::span<Element>(whole));
+                std::copy_n(whole.begin() + static_cast<std::ptrdiff_t>(segment * count), count, into.begin());
+            };
+            if (graph_.tensor(id).type == core::DataType::int64) read_into(static_cast<std::int64_t*>(host));
+            else read_into(static_cast<float*>(host));
         }
     };
     backend_.read_data(*tensor(state, plan, id), graph_.tensor(id).type == core::DataType::int64 ? core::DataType::int64 : core::DataType::fp32, write);
 }
 
-Operands RankExecutor::operands(MicroBatch& state, const StagePlan& plan, std::int32_t index) {
+Operands RankExecutor::operands(MicroBatch& state, std::int32_t stage, std::int32_t index) {
+    const StagePlan& plan = plan_of(stage, state.place.micro_batch);
     const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
     Operands result;
     result.place = &state.place;
@@ -277,7 +292,7 @@ void RankExecutor::compute(const Instruction& instruction) {
 }
 
 void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
-    const StagePlan& plan = plan_of(instruction.stage);
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
     const bool is_again = instruction.phase == ComputePhase::recompute;
     backend_.begin_operators();
     for (std::int32_t i = instruction.operators.begin; i < instruction.operators.end; ++i) {
@@ -293,8 +308,12 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
         if (own.extra_bytes > 0 && !extra)
             extra = make_buffer(account_, own.drops_extra_after_forward && !is_again ? MemoryKind::workspace : MemoryKind::activations, own.extra_bytes);
         tensor(state, plan, op.output);
-        Operands x = operands(state, plan, i);
+        Operands x = operands(state, instruction.stage, i);
         for (const model::ParameterId id : op.parameters) x.parameters.push_back(parameter(state, id));
+        if (op.kind == OperatorKind::attention && program_.segments > 1) {
+            add_earlier_pieces(state, instruction.stage, i, false, x);
+            if (own.is_recomputed && !is_again) keep_key_values(state, plan, i);
+        }
         backend_.operators().forward(model::OperatorId(i), x, state.place);
         const model::Tensor& output = graph_.tensor(op.output);
         if (!is_again && output.consumers.empty() && !output.is_activation) backend_.add_loss(x.output, loss_weight_);
@@ -313,11 +332,11 @@ void RankExecutor::finish_forward(MicroBatch& state, const StagePlan& plan, std:
 void RankExecutor::backward(MicroBatch& state, const Instruction& instruction) {
     for (std::int32_t i = instruction.operators.end - 1; i >= instruction.operators.begin; --i)
         backward_operator(state, instruction.stage, i, instruction.phase);
-    if (instruction.operators.begin == plan_of(instruction.stage).operators.begin) state.weights.clear();
+    if (instruction.operators.begin == plan_of(instruction.stage, instruction.micro_batch).operators.begin) state.weights.clear();
 }
 
 void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std::int32_t index, ComputePhase phase) {
-    const StagePlan& plan = plan_of(stage);
+    const StagePlan& plan = plan_of(stage, state.place.micro_batch);
     const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
     const auto relative = static_cast<std::size_t>(index - plan.operators.begin);
     BufferPointer& dy = phase == ComputePhase::backward_weight
@@ -326,7 +345,7 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
     const bool is_loss = op.kind == OperatorKind::cross_entropy;
     backend_.begin_operators();
     if (op.kind != OperatorKind::input && (dy || (is_loss && phase != ComputePhase::backward_weight))) {
-        Operands x = operands(state, plan, index);
+        Operands x = operands(state, stage, index);
         const float* gradient_of_output = is_loss ? &state.loss_weight : dy->data();
         // The gradient of a bias inside attention needs the bias; other weights' gradients need no parameters, which may not be gathered then.
         if (phase != ComputePhase::backward_weight || op.kind == OperatorKind::attention)
@@ -340,7 +359,13 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
                 const bool is_wanted = plan.has_gradient[t] && plan.gradient_storage[t] != output_gradient;
                 dx.push_back(is_wanted ? gradient(state, plan, id)->data() : nullptr);
             }
+            const bool has_pieces = op.kind == OperatorKind::attention && program_.segments > 1;
+            if (has_pieces) add_earlier_pieces(state, stage, index, true, x);
             backend_.operators().backward_input(model::OperatorId(index), x, gradient_of_output, dx, state.place);
+            if (has_pieces) {  // pieces after this one are done, those before it have no use for its keys
+                state.key_values[relative].reset();
+                state.key_value_gradients[relative].reset();
+            }
             backend_.end_operator(index, model::Phase::backward_input);
         }
         if (phase != ComputePhase::backward_input && !op.parameters.empty()) {

@@ -16,8 +16,8 @@ namespace exec {
 
 class RankExecutor {
 public:
-    // `stage_plans` by virtual stage; everything given outlives the executor.
-    RankExecutor(const schedule::Program& program, const model::ModelGraph& graph, const InputReader& inputs, const RunOptions& options, int rank,
+    // `pieces` of sequences, or the one graph; `stage_plans` by virtual stage and piece; everything given outlives the executor.
+    RankExecutor(const schedule::Program& program, const std::vector<model::ModelGraph>& pieces, const InputReader& inputs, const RunOptions& options, int rank,
                  Backend& backend, const std::vector<StagePlan>& stage_plans);
 
     // One step; its instruction times are appended to `times`.
@@ -32,6 +32,8 @@ private:
     // Tensors of one micro-batch in one virtual stage, by storage; extras and kept gradients by operator relative to the stage.
     struct MicroBatch {
         std::vector<BufferPointer> tensors, gradients, extras, kept_gradients;
+        // By attention operator, for other pieces of the sequence: keys and values of a unit that will run again, and what later pieces leave as their gradient.
+        std::vector<BufferPointer> key_values, key_value_gradients;
         bool has_forward_input = false, has_backward_input = false;
         std::vector<BufferPointer> weights;  // by bucket: the version that the micro-batch began with, in an asynchronous schedule
         float loss_weight = 1;               // of the gradient that starts its backward
@@ -57,18 +59,23 @@ private:
     MicroBatch& micro_batch(std::int32_t stage, std::int32_t micro_batch);
     void take_over_activations(std::int32_t stage, std::int32_t micro_batch);
     void take_over_gradients(std::int32_t stage, std::int32_t micro_batch);
-    const StagePlan& plan_of(std::int32_t stage) const { return stage_plans_[static_cast<std::size_t>(stage)]; }
+    const StagePlan& plan_of(std::int32_t stage, std::int32_t micro_batch) const {
+        return stage_plans_[static_cast<std::size_t>(stage * program_.segments + program_.segment_of(micro_batch))];
+    }
+    void add_earlier_pieces(const MicroBatch& state, std::int32_t stage, std::int32_t op, bool with_gradients, Operands& operands);
+    void keep_key_values(MicroBatch& state, const StagePlan& plan, std::int32_t op);
     bool is_here(std::int32_t stage) const;
     std::size_t bytes(model::TensorId tensor) const;
     core::DataType type_of(model::TensorId tensor) const;
     BufferPointer& tensor(MicroBatch& state, const StagePlan& plan, model::TensorId id);    // made when absent
     BufferPointer& gradient(MicroBatch& state, const StagePlan& plan, model::TensorId id);  // made of zeros when absent
     void read_input(MicroBatch& state, const StagePlan& plan, model::TensorId id);
-    Operands operands(MicroBatch& state, const StagePlan& plan, std::int32_t op);
+    Operands operands(MicroBatch& state, std::int32_t stage, std::int32_t op);
     int peer_rank(std::int32_t pipeline) const;
 
     const schedule::Program& program_;
-    const model::ModelGraph& graph_;
+    const std::vector<model::ModelGraph>& pieces_;
+    const model::ModelGraph& graph_;  // the first piece: all have tensors of one size
     const model::CostContext context_;
     const InputReader& inputs_;
     const RunOptions& options_;
@@ -86,7 +93,7 @@ private:
     };
     std::vector<ParameterPlace> parameter_places_;        // by parameter
     std::vector<std::vector<std::int32_t>> releases_;     // by instruction: buckets whose gathered parameters go after it
-    std::vector<std::vector<MicroBatch>> micro_batches_;  // [stage][micro-batch]
+    std::vector<std::vector<MicroBatch>> micro_batches_;  // [stage][micro-batch]; a piece of a sequence is a micro-batch of its own
     std::int64_t step_ = 0;
     float loss_weight_ = 1;
     std::optional<double> loss_;

@@ -9,6 +9,7 @@
 #include "exec/cpu/kernels.h"
 #include "exec/exchange.h"
 #include "exec/training_state.h"
+#include "model/segment.h"
 
 namespace exec {
 
@@ -26,8 +27,10 @@ RunPreparation prepare_run(const schedule::Program& program, const model::ModelG
             trains[static_cast<std::size_t>(instruction.stage)] = 1;
             if (instruction.phase == schedule::ComputePhase::backward_input) splits[static_cast<std::size_t>(instruction.stage)] = 1;
         }
+    result.pieces = model::segment_graphs(graph, program.segments);
     for (std::size_t s = 0; s < program.stages.size(); ++s)
-        result.stage_plans.push_back(make_stage_plan(graph, program, static_cast<std::int32_t>(s), !trains[s], splits[s]));
+        for (const model::ModelGraph& piece : result.pieces)
+            result.stage_plans.push_back(make_stage_plan(piece, program, static_cast<std::int32_t>(s), !trains[s], splits[s]));
     return result;
 }
 
@@ -58,10 +61,10 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
     // Other backends' libraries start threads of their own (NCCL's proxies), which would inherit the one core.
     if (!options.make_backend) cpu::stay_on_core(core, cores);
     const std::unique_ptr<Backend> made =
-        options.make_backend ? options.make_backend({program, graph, inputs, options, communicator, preparation.stage_plans, activities})
-                             : std::make_unique<cpu::CpuBackend>(program, graph, options, communicator, activities);
+        options.make_backend ? options.make_backend({program, graph, inputs, options, communicator, preparation.pieces, preparation.stage_plans, activities})
+                             : std::make_unique<cpu::CpuBackend>(program, preparation.pieces, options, communicator, activities);
     Backend& backend = *made;
-    RankExecutor executor(program, graph, inputs, options, communicator.rank(), backend, preparation.stage_plans);
+    RankExecutor executor(program, preparation.pieces, inputs, options, communicator.rank(), backend, preparation.stage_plans);
     const CheckpointOptions& checkpoints = options.checkpoints;
     const bool writes_checkpoints = !checkpoints.directory.empty();
     try {

@@ -24,7 +24,7 @@ Tag tag_of(bool is_collective, std::uint64_t group, PayloadKind payload, std::ui
 
 void RankExecutor::send(const Instruction& instruction) {
     MicroBatch& state = micro_batch(instruction.stage, instruction.micro_batch);
-    const StagePlan& plan = plan_of(instruction.stage);
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
     const bool is_forward = instruction.payload == PayloadKind::activation;
     const std::int32_t boundary = instruction.stage + (is_forward ? 1 : 0);
     if (is_forward) take_over_activations(instruction.stage, instruction.micro_batch);
@@ -43,7 +43,7 @@ void RankExecutor::send(const Instruction& instruction) {
 
 void RankExecutor::receive(const Instruction& instruction) {
     MicroBatch& state = micro_batch(instruction.stage, instruction.micro_batch);
-    const StagePlan& plan = plan_of(instruction.stage);
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
     const bool is_forward = instruction.payload == PayloadKind::activation;
     const std::int32_t boundary = instruction.stage + (is_forward ? 0 : 1);
     Tag tag = tag_of(false, 0, instruction.payload, static_cast<std::uint64_t>(boundary), static_cast<std::uint64_t>(instruction.micro_batch));
@@ -86,7 +86,7 @@ void RankExecutor::collective(const Instruction& instruction) {
 // A collective that performs one operator: enter or exit of a region, or the exchange of the loss's statistics.
 void RankExecutor::activation_collective(const Instruction& instruction) {
     MicroBatch& state = micro_batch(instruction.stage, instruction.micro_batch);
-    const StagePlan& plan = plan_of(instruction.stage);
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
     const std::int32_t index = instruction.operators.begin;
     const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
     const Tag tag = tag_of(true, static_cast<std::uint64_t>(instruction.group), instruction.payload, static_cast<std::uint64_t>(index),

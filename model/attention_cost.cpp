@@ -11,6 +11,7 @@ struct Sizes {
     AttentionShape shape;
     double element = 0, scores = 0;   // bytes; elements of all score matrices
     double query = 0, key_value = 0;  // bytes of q, and of k and v together
+    double own_key_value = 0;         // of the latter, those of this piece of the sequence
     double output = 0, statistics = 0;
     double bias = 0;  // bytes of the expanded relative bias [heads, queries, keys]
     std::int64_t width = 0;  // of the input: what relative positions are projected from
@@ -26,7 +27,9 @@ Sizes sizes_of(const ModelGraph& graph, const Operator& op, const CostContext& c
     s.query = s.output;
     const std::int64_t key_rows = memory.rows * context.context_parallel + (op.attributes.has_relative_positions ? output.rows : 0);
     if (op.attributes.has_relative_positions) s.width = graph.parameter(op.parameters[0]).shape[1];
-    s.key_value = 2.0 * static_cast<double>(key_rows) * static_cast<double>(s.shape.kv_heads * s.shape.head_dimension) * s.element;
+    const double row = 2.0 * static_cast<double>(s.shape.kv_heads * s.shape.head_dimension) * s.element;
+    s.own_key_value = static_cast<double>(key_rows) * row;
+    s.key_value = s.own_key_value + static_cast<double>(context.micro_batch * graph.first_token()) * row;
     s.statistics = 4.0 * static_cast<double>(output.rows) * static_cast<double>(s.shape.heads);
     if (op.attributes.has_relative_bias)
         s.bias = static_cast<double>(s.shape.heads) * static_cast<double>(s.shape.queries) * static_cast<double>(s.shape.keys) * s.element;
@@ -52,7 +55,7 @@ Kernel flash_kernel(const Sizes& s, bool is_backward) {
 
 void append_rotary(std::vector<Kernel>& list, const Sizes& s, const char* what) {
     list.push_back(memory_kernel(what, s.query, s.query));
-    list.push_back(memory_kernel(what, s.key_value / 2, s.key_value / 2));
+    list.push_back(memory_kernel(what, s.own_key_value / 2, s.own_key_value / 2));
 }
 
 // Swin: tokens are gathered into windows before, and put back after (shifted: rolled as well).

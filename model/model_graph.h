@@ -43,9 +43,15 @@ struct ModelGraph {
     std::int64_t encoder_tokens_per_sample = 0;  // T5
     std::int64_t vocabulary = 0;
     std::int64_t image_size = 0;           // vision
+    // A piece of a sequence (segment.h): the `segment`-th of `segments` of equal length. Its attention sees the keys of those before it.
+    int segments = 1, segment = 0;
     // Kernels launched beside the operators without work worth counting (data-dependent matching, sampling, suppression of detectors), forward and backward.
     std::int64_t launches_per_sample = 0, launches_per_step = 0;
     std::vector<std::string> assumptions;  // what the source did not say
+
+    std::int64_t first_token() const { return segment * tokens_per_sample; }     // in the sequence
+    std::int64_t sequence_tokens() const { return segments * tokens_per_sample; }
+    bool has_later_segments() const { return segment + 1 < segments; }
 
     const Tensor& tensor(TensorId id) const { return tensors[static_cast<std::size_t>(id.index)]; }
     const Parameter& parameter(ParameterId id) const { return parameters[static_cast<std::size_t>(id.index)]; }

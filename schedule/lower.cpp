@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "model/segment.h"
 #include "schedule/explicit_order.h"
 #include "schedule/memory.h"
 #include "schedule/pass/rank_lowering.h"
@@ -28,12 +29,6 @@ const PipelineSchedule* usable_schedule(const Plan& plan, core::Diagnostics& dia
                           near.empty() ? "use " + core::list_in_words(names) : fmt::format("did you mean {}?", core::in_quotes(near)));
         return nullptr;
     }
-    if (found->has_segments) {
-        diagnostics.error(location, "plan.schedule",
-                          fmt::format("schedule = {} works on pieces of the sequence, which a plan cannot run", core::in_quotes(found->name)),
-                          "`smsim schedule` times it; plans use schedules of whole sequences");
-        return nullptr;
-    }
     if (found->is_asynchronous && plan.shards(Sharding::optimizer)) {
         diagnostics.error(
             location, "plan.schedule",
@@ -54,6 +49,7 @@ const PipelineSchedule* usable_schedule(const Plan& plan, core::Diagnostics& dia
     shape.active_micro_batches = plan.active_micro_batches;
     shape.group_size = plan.group_size;
     shape.is_strict = plan.strict_order;
+    shape.segments = plan.segments;
     if (const std::optional<std::string> violated = violation_of(*found, shape)) {
         diagnostics.error(location, "plan.schedule", fmt::format("schedule = {}: {}", core::in_quotes(plan.schedule), *violated),
                           found->constraint.empty() ? std::string() : "it needs: " + found->constraint);
@@ -81,8 +77,23 @@ bool check_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_
 
 namespace {
 
+// Pieces of sequences as micro-batches of their own: piece j of micro-batch k becomes number k * segments + j.
+Schedule in_whole_micro_batches(const Schedule& order) {
+    if (order.segments == 1) return order;
+    Schedule result = order;
+    result.segments = 1;
+    result.micro_batches = order.micro_batches * order.segments;
+    for (std::vector<Action>& actions : result.actions)
+        for (Action& action : actions) {
+            if (action.micro_batch >= 0) action.micro_batch = action.micro_batch * order.segments + action.segment;
+            action.segment = 0;
+        }
+    return result;
+}
+
 // Copies of the model one after the other: stage s of direction d becomes stage d * stages + s, its micro-batches follow those of the directions before.
-Schedule in_one_direction(const Schedule& order) {
+Schedule in_one_direction(const Schedule& given) {
+    const Schedule order = in_whole_micro_batches(given);
     if (order.directions == 1) return order;
     Schedule result = order;
     result.placement = StagePlacement::custom;
@@ -112,13 +123,14 @@ int micro_batches_per_update(const Schedule& order) {
     return backwards;
 }
 
-// `order` in one direction, `directions` of them before.
-Program skeleton(const Plan& plan, const Schedule& order, int directions) {
-    core::require(order.directions == 1 && order.segments == 1, "a lowered schedule works on whole sequences");
+// `order` in one direction and without pieces; `given` says how many of them it had.
+Program skeleton(const Plan& plan, const Schedule& order, const Schedule& given) {
+    core::require(given.segments == 1 || (given.directions == 1 && given.weight_versions == 0), "sequences are cut in one direction, with one update a step");
     Program program;
     program.plan = plan;
     program.micro_batches = order.micro_batches;
-    program.directions = directions;
+    program.directions = given.directions;
+    program.segments = given.segments;
     program.micro_batches_per_update = micro_batches_per_update(order);
     program.stages.resize(static_cast<std::size_t>(order.stages));
     for (int s = 0; s < order.stages; ++s) program.stages[static_cast<std::size_t>(s)].rank = rank_of_stage(order, s);
@@ -133,8 +145,8 @@ Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& 
     core::require(given.ranks == plan.layout.pipeline && given.stages == plan.stages(), "the schedule has the plan's pipeline shape");
     core::require(static_cast<int>(plan.partition.first_units.size()) == given.stages, "the plan's partition is complete");
     const Schedule order = in_one_direction(given);
-    core::require(options.micro_batches == 0 || options.micro_batches == order.micro_batches, "the schedule has the micro-batches that are lowered");
-    Program program = skeleton(plan, order, given.directions);
+    Program program = skeleton(plan, order, given);
+    core::require(options.micro_batches == 0 || options.micro_batches == program.whole_micro_batches(), "the schedule has the micro-batches that are lowered");
     program.model_hash = model::hash_of(graph);
 
     // Stages and boundaries: consecutive, covering all units; one tensor list per boundary that something crosses.
@@ -154,9 +166,12 @@ Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& 
         program.tensor_lists.push_back(std::move(tensors));
     }
 
-    std::vector<ActivationFootprint> footprints;
-    for (const StageInfo& stage : program.stages) footprints.push_back(activation_footprint(graph, stage.operators, plan, order.is_forward_only));
-    for (int rank = 0; rank < order.ranks; ++rank) program.classes.push_back(RankLowering(program, &graph, order, options, footprints, rank).lower());
+    // Pieces of a sequence differ in what attention keeps and leaves, not in their tensors.
+    const std::vector<model::ModelGraph> pieces = model::segment_graphs(graph, program.segments);
+    std::vector<std::vector<ActivationFootprint>> footprints(program.stages.size());
+    for (std::size_t s = 0; s < program.stages.size(); ++s)
+        for (const model::ModelGraph& piece : pieces) footprints[s].push_back(activation_footprint(piece, program.stages[s].operators, plan, order.is_forward_only));
+    for (int rank = 0; rank < order.ranks; ++rank) program.classes.push_back(RankLowering(program, &pieces[0], order, options, footprints, rank).lower());
     return program;
 }
 
@@ -166,10 +181,10 @@ Program lower_compute_only(const Schedule& given) {
     plan.layout.pipeline = order.ranks;
     plan.virtual_stages = given.stages / given.ranks;
     plan.schedule = order.name;
-    plan.micro_batches = order.micro_batches;
-    Program program = skeleton(plan, order, given.directions);
+    plan.micro_batches = given.micro_batches * given.directions;
+    Program program = skeleton(plan, order, given);
     program.micro_batches_per_update = 0;  // without operators there is nothing to update
-    const std::vector<ActivationFootprint> footprints(program.stages.size());
+    const std::vector<std::vector<ActivationFootprint>> footprints(program.stages.size(), std::vector<ActivationFootprint>(static_cast<std::size_t>(program.segments)));
     for (int rank = 0; rank < order.ranks; ++rank) program.classes.push_back(RankLowering(program, nullptr, order, {}, footprints, rank).lower());
     return program;
 }

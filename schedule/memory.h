@@ -27,10 +27,14 @@ struct ActivationFootprint {
     core::Bytes received_gradient;   // gradients from the stage after: from arrival to the end of backward
     core::Bytes sent_gradient;       // gradients for the stage before: from the start of backward until sent
     // Split backward: backward_input gives back what weights do not need and keeps what they do.
-    core::Bytes saved_for_weight;  // part of `saved` that is held until backward_weight
-    core::Bytes kept_for_weight;   // output gradients and recomputed tensors, from the start of backward_input to the end of backward_weight
+    core::Bytes saved_for_weight;  // part of `saved` that is held until backward_weight: what weights need, and memory that output gradients have taken over
+    core::Bytes kept_for_weight;   // the other output gradients and recomputed tensors, from the start of backward_input to the end of backward_weight
     core::Bytes input_transient;   // peak of backward_input beyond `saved`, `kept_for_weight` and the boundary gradients
     core::Bytes weight_transient;  // peak of backward_weight beyond `saved_for_weight` and `kept_for_weight`
+    // Sequences in pieces (model/segment.h). Where a unit runs again, `saved` holds the keys and values that later pieces read.
+    core::Bytes key_value_gradient;  // what backward of later pieces leaves for the keys and values of one piece: from the backward of the last piece to the end
+                                     // of its own
+    core::Bytes reused;              // last piece: the part of `saved` given back in time for what it leaves for the earlier ones
 };
 ActivationFootprint activation_footprint(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan, bool is_forward_only = false);
 // The same walk with what the kernels of an accelerator hold while they run (model/workspace.h): the transients are larger, the rest is equal. The executor's

@@ -4,6 +4,8 @@
 
 #include <fmt/core.h>
 
+#include "model/segment.h"
+#include "schedule/explicit_order.h"
 #include "schedule/lower.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/plan_file.h"
@@ -161,7 +163,9 @@ private:
             if (first.back() >= units)
                 error("partition", fmt::format("partition names unit {}, but the units of {} are 0 to {}", first.back(), graph_.name, units - 1));
         }
-        if (check_schedule(plan_, diagnostics_, 0, place("schedule"))) check_asynchronous();
+        if (!check_schedule(plan_, diagnostics_, 0, place("schedule"))) return;
+        check_asynchronous();
+        check_segments();
     }
 
     // Stages of an asynchronous schedule update at different times: what would make them wait for each other is refused.
@@ -174,6 +178,28 @@ private:
                   fmt::format("schedule = \"{}\" updates stages at different times, but {} of {} is shared by several units", plan_.schedule,
                               graph_.parameter(tied.parameter).name, graph_.name),
                   "choose a synchronous schedule, or a model whose output layer has weights of its own");
+    }
+
+    // Schedules that cut sequences need a model that works token by token behind causal attention, and pieces of equal length.
+    void check_segments() {
+        const PipelineSchedule* chosen = find_pipeline_schedule(plan_.schedule);
+        if (!chosen || !chosen->has_segments) {
+            if (plan_.segments > 1)
+                error("segments", fmt::format("segments = {}: schedule = {} works on whole sequences", plan_.segments, core::in_quotes(schedule_label(plan_.schedule))),
+                      "set schedule = \"seq1f1b\", or leave segments out");
+            return;
+        }
+        const int segments = plan_.segments > 0 ? plan_.segments : default_segments;
+        const char* key = plan_.segments > 0 ? "segments" : "schedule";
+        if (const std::string obstacle = model::segment_obstacle(graph_, segments); !obstacle.empty()) {
+            error(key, fmt::format("schedule = {} cannot cut the sequences of {} into {} pieces: {}", core::in_quotes(chosen->name), graph_.name, segments, obstacle),
+                  obstacle.find("multiple") != std::string::npos ? "choose segments that divide the sequence length" : "choose a schedule of whole sequences");
+            return;
+        }
+        const std::int64_t rows = graph_.tokens_per_sample / segments * plan_.micro_batch;
+        if (plan_.has_sequence_parallelism() && rows % plan_.layout.tensor != 0)
+            error(key, fmt::format("sequence_parallel = true: tensor_parallel = {} does not divide the {} tokens of a piece of a micro-batch", plan_.layout.tensor, rows),
+                  "use fewer pieces, or a larger micro_batch");
     }
 
     void check_sharding() {

@@ -181,6 +181,7 @@ std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* 
     plan.active_micro_batches = static_cast<int>(reader.integer("active_micro_batches", 0, not_negative));
     plan.strict_order = reader.boolean("strict_order", plan.strict_order);
     plan.group_size = static_cast<int>(reader.integer("group_size", 0, not_negative));
+    plan.segments = static_cast<int>(reader.integer("segments", 0, not_negative));
     read_partition(reader, plan);
     plan.sharding = read_name(reader, "sharding", all_shardings).value_or(plan.sharding);
     plan.shard_degree = static_cast<int>(reader.integer("shard_degree", 0, not_negative));
@@ -234,6 +235,7 @@ core::Value to_value(const Plan& plan) {
     if (plan.active_micro_batches > 0) table["active_micro_batches"] = plan.active_micro_batches;
     if (!plan.strict_order) table["strict_order"] = plan.strict_order;
     if (plan.group_size > 0) table["group_size"] = plan.group_size;
+    if (plan.segments > 0) table["segments"] = plan.segments;
     if (!plan.partition.file.empty()) table["partition"] = plan.partition.file;
     else if (!plan.partition.first_units.empty()) table["partition"] = plan.partition.first_units;
     if (plan.memory_weight > 0) table["memory_weight"] = plan.memory_weight;

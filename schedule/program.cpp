@@ -123,20 +123,25 @@ std::string operators_text(const Instruction& i) {
 
 }  // namespace
 
+std::string micro_batch_text(const Program& program, std::int32_t micro_batch) {
+    if (program.segments == 1) return std::to_string(micro_batch);
+    return fmt::format("{}.{}", micro_batch / program.segments, program.segment_of(micro_batch));
+}
+
 std::string describe(const Program& program, int class_index, std::uint32_t index) {
     const Instruction& i = program.classes[static_cast<std::size_t>(class_index)].instructions[index];
     std::string text = fmt::format("{} {}", index, name_of(i.kind));
     switch (i.kind) {
-        case InstructionKind::compute: text += fmt::format(" {}{} stage {}{}", letter_of(i.phase), i.micro_batch, i.stage, operators_text(i)); break;
+        case InstructionKind::compute: text += fmt::format(" {}{} stage {}{}", letter_of(i.phase), micro_batch_text(program, i.micro_batch), i.stage, operators_text(i)); break;
         case InstructionKind::send:
         case InstructionKind::receive:
-            text += fmt::format(" {} {} stage {} {} rank {} {:.0f} B", name_of(i.payload), i.micro_batch, i.stage,
+            text += fmt::format(" {} {} stage {} {} rank {} {:.0f} B", name_of(i.payload), micro_batch_text(program, i.micro_batch), i.stage,
                                 i.kind == InstructionKind::send ? "to" : "from", i.peer, i.bytes.value);
             break;
         case InstructionKind::collective:
             text += fmt::format(" {} {} over {}", name_of(i.collective), name_of(i.payload), name_of(i.group));
             if (i.bucket >= 0) text += fmt::format(" bucket {}{}", i.bucket, i.on_shard ? " (shard)" : "");
-            if (i.micro_batch >= 0) text += fmt::format(" {}{}", letter_of(i.phase), i.micro_batch);
+            if (i.micro_batch >= 0) text += fmt::format(" {}{}", letter_of(i.phase), micro_batch_text(program, i.micro_batch));
             if (i.stage >= 0) text += fmt::format(" stage {}", i.stage);
             text += operators_text(i) + fmt::format(" {:.0f} B", i.bytes.value);
             break;
@@ -189,6 +194,7 @@ std::string hash_of(const Program& program) {
     Hash hash;
     const Plan& plan = program.plan;
     hash.add(program.directions);
+    hash.add(program.segments);
     hash.add(program.micro_batches_per_update);
     for (const char letter : plan.layout.order) hash.add(static_cast<int>(letter));
     for (const int number : {plan.layout.data, plan.layout.tensor, plan.layout.pipeline, plan.virtual_stages, plan.micro_batch, plan.micro_batches,

@@ -117,7 +117,7 @@ OutOfMemory describe_overflow(const Task& task, const schedule::Program& program
     failure.what = schedule::describe(program, class_index, *overflow.instruction);
     failure.stream = schedule::name_of(instruction.stream);
     failure.stage = instruction.stage;
-    failure.micro_batch = instruction.micro_batch;
+    failure.micro_batch = instruction.micro_batch < 0 ? -1 : instruction.micro_batch / program.segments;
     if (op >= 0) {
         failure.operators = task.graph.operators[static_cast<std::size_t>(op)].name;
     } else if (instruction.operators.size() > 0) {

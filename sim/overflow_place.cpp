@@ -3,15 +3,17 @@
 #include <vector>
 
 #include "model/cost.h"
+#include "model/segment.h"
 #include "schedule/pass/recompute.h"
 
 namespace sim {
 
-std::optional<OverflowPlace> place_in_forward_pass(const schedule::Program& program, const model::ModelGraph& graph, const schedule::RankProgram& list,
+std::optional<OverflowPlace> place_in_forward_pass(const schedule::Program& program, const model::ModelGraph& whole, const schedule::RankProgram& list,
                                                    std::uint32_t first, core::Bytes room) {
     using schedule::InstructionKind;
     const schedule::Instruction& begin = list.instructions[first];
     if (begin.kind != InstructionKind::compute || begin.phase != schedule::ComputePhase::forward) return std::nullopt;
+    const model::ModelGraph graph = model::segment_graphs(whole, program.segments)[static_cast<std::size_t>(program.segment_of(begin.micro_batch))];
     const model::CostContext context = program.plan.cost_context();
     const model::OperatorRange stage = program.stages[static_cast<std::size_t>(begin.stage)].operators;
     std::vector<char> is_counted(graph.tensors.size(), 0);

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "model/segment.h"
+#include "schedule/pipeline/registry.h"
+
 namespace sim {
 
 namespace {
@@ -65,7 +68,14 @@ std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const
     const int ranks_a_node = std::min(cluster.ranks_per_node > 0 ? cluster.ranks_per_node : cluster.instance.devices, plan.layout.ranks());
     std::optional<ComputeCost> compute = ComputeCost::make(graph, cluster.instance.device, plan, diagnostics, constants, ranks_a_node);
     if (!compute) return std::nullopt;
-    return CostModels{std::move(*compute), CommunicationCost(plan, cluster, constants)};
+    CostModels models{std::move(*compute), CommunicationCost(plan, cluster, constants), {}};
+    const schedule::PipelineSchedule* order = schedule::find_pipeline_schedule(plan.schedule);
+    if (!order || !order->has_segments) return models;
+    for (const model::ModelGraph& piece : model::segment_graphs(graph, plan.segments > 0 ? plan.segments : schedule::default_segments)) {
+        core::Diagnostics known;
+        models.pieces.push_back(*ComputeCost::make(piece, cluster.instance.device, plan, known, constants, ranks_a_node));
+    }
+    return models;
 }
 
 PricedProgram price(const schedule::Program& program, CostModels& costs) {
@@ -83,7 +93,7 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
             ComputePrice work;
             switch (instruction.kind) {
                 case InstructionKind::compute:
-                    work = costs.compute.price(instruction.operators, instruction.phase);
+                    work = costs.of_piece(program.segment_of(instruction.micro_batch)).price(instruction.operators, instruction.phase);
                     if (instruction.phase == schedule::ComputePhase::recompute) recompute_flops += work.flops;
                     break;
                 case InstructionKind::optimizer_step: work = optimizer_price(program, list, instruction, costs.compute); break;
@@ -105,7 +115,7 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                     }
                     if (instruction.stream == schedule::Stream::tensor) {
                         if (instruction.phase == schedule::ComputePhase::backward && instruction.payload == schedule::PayloadKind::activation_gradient)
-                            time = costs.compute.beside_weight_gradient(time, instruction.operators);
+                            time = costs.of_piece(program.segment_of(instruction.micro_batch)).beside_weight_gradient(time, instruction.operators);
                         clocks.pass(time);
                     }
                     break;

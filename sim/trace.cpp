@@ -44,14 +44,15 @@ const char* payload_word(schedule::PayloadKind payload) {
 
 std::string label(const schedule::Program& program, const Instruction& instruction, bool full) {
     std::string text;
+    const std::string micro_batch = schedule::micro_batch_text(program, instruction.micro_batch);
     switch (instruction.kind) {
-        case InstructionKind::compute: text = fmt::format("{}{}", letter(instruction.phase), instruction.micro_batch); break;
-        case InstructionKind::send: text = fmt::format("send {} {}", payload_word(instruction.payload), instruction.micro_batch); break;
-        case InstructionKind::receive: text = fmt::format("receive {} {}", payload_word(instruction.payload), instruction.micro_batch); break;
+        case InstructionKind::compute: text = fmt::format("{}{}", letter(instruction.phase), micro_batch); break;
+        case InstructionKind::send: text = fmt::format("send {} {}", payload_word(instruction.payload), micro_batch); break;
+        case InstructionKind::receive: text = fmt::format("receive {} {}", payload_word(instruction.payload), micro_batch); break;
         case InstructionKind::collective:
             text = fmt::format("{} {}", schedule::name_of(instruction.collective), payload_word(instruction.payload));
             if (instruction.bucket >= 0) text += fmt::format(" {}", instruction.bucket);
-            if (instruction.micro_batch >= 0) text += fmt::format(" {}", instruction.micro_batch);
+            if (instruction.micro_batch >= 0) text += " " + micro_batch;
             break;
         case InstructionKind::optimizer_step: text = "optimizer step"; break;
         case InstructionKind::zero_gradients: text = "zero gradients"; break;

@@ -41,11 +41,32 @@ int most_on_a_node(const std::vector<int>& members, int ranks_per_node) {
 
 core::Seconds between(Clock::time_point start, Clock::time_point end) { return core::Seconds(std::chrono::duration<double>(end - start).count()); }
 
-std::unique_ptr<const OperatorKernels> make_operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank, std::uint64_t seed,
-                                                      bool is_training) {
-    if (plan.precision.compute == core::DataType::bf16)
-        return std::make_unique<RoundedOperators>(graph, plan.cost_context(), plan.precision, tensor_rank, seed, is_training);
-    return std::make_unique<Operators>(graph, plan.cost_context(), tensor_rank, seed, is_training);
+// Of several pieces of a sequence, each with its own: the place of the micro-batch says which.
+class OperatorsByPiece : public OperatorKernels {
+public:
+    explicit OperatorsByPiece(std::vector<std::unique_ptr<const OperatorKernels>> pieces) : pieces_(std::move(pieces)) {}
+    void forward(model::OperatorId op, const Operands& operands, const MicroBatchPlace& place) const override { of(place).forward(op, operands, place); }
+    void backward_input(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dx, const MicroBatchPlace& place) const override {
+        of(place).backward_input(op, operands, dy, dx, place);
+    }
+    void backward_weight(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dparameters) const override {
+        of(*operands.place).backward_weight(op, operands, dy, dparameters);
+    }
+
+private:
+    const OperatorKernels& of(const MicroBatchPlace& place) const { return *pieces_[static_cast<std::size_t>(place.segment)]; }
+    std::vector<std::unique_ptr<const OperatorKernels>> pieces_;
+};
+
+std::unique_ptr<const OperatorKernels> make_operators(const std::vector<model::ModelGraph>& pieces, const schedule::Plan& plan, int tensor_rank,
+                                                      std::uint64_t seed, bool is_training) {
+    std::vector<std::unique_ptr<const OperatorKernels>> result;
+    for (const model::ModelGraph& graph : pieces)
+        if (plan.precision.compute == core::DataType::bf16)
+            result.push_back(std::make_unique<RoundedOperators>(graph, plan.cost_context(), plan.precision, tensor_rank, seed, is_training));
+        else result.push_back(std::make_unique<Operators>(graph, plan.cost_context(), tensor_rank, seed, is_training));
+    if (result.size() == 1) return std::move(result[0]);
+    return std::make_unique<OperatorsByPiece>(std::move(result));
 }
 
 std::uint16_t* bfloats(void* array) { return static_cast<std::uint16_t*>(array); }
@@ -90,18 +111,18 @@ std::string CpuBackend::obstacle(const schedule::Precision& precision) {
     return {};
 }
 
-CpuBackend::CpuBackend(const schedule::Program& program, const model::ModelGraph& graph, const RunOptions& options, Communicator& communicator,
+CpuBackend::CpuBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& pieces, const RunOptions& options, Communicator& communicator,
                        const std::vector<std::string>& activities)
     : program_(program),
       list_(program.classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(communicator.rank())])]),
       options_(options),
       communicator_(communicator),
       activities_(activities),
-      operators_(make_operators(graph, program.plan, schedule::coordinates_of(program.plan.layout, communicator.rank()).tensor, options.seed,
+      operators_(make_operators(pieces, program.plan, schedule::coordinates_of(program.plan.layout, communicator.rank()).tensor, options.seed,
                                 schedule::trains(program))),
       side_(options.overlaps ? std::make_shared<SideStream>() : nullptr),
       blocks_(side_ ? std::shared_ptr<BlockSource>(std::make_shared<DeferredBlocks>(side_)) : std::make_shared<HostBlocks>()) {
-    if (side_) find_needs(graph);
+    if (side_) find_needs(pieces[0]);
 }
 
 void CpuBackend::settle() {

@@ -72,7 +72,7 @@ struct Scratch {
         std::unique_ptr<float[], decltype(&std::free)> data{nullptr, &std::free};
         std::int64_t floats = 0;
     };
-    std::array<Slot, 8> slots;
+    std::array<Slot, 10> slots;
 };
 thread_local Scratch thread_scratch;
 

@@ -30,6 +30,7 @@ struct AttentionShape {
     const std::int32_t* places = nullptr;
     std::int64_t place(std::int64_t query) const { return places ? places[query] : query; }
     std::int64_t sequence() const { return places ? keys : tokens; }
+    std::int64_t whole_sequence = 0;  // of which the keys are the first ones (Seq1F1B); 0 = they are all. Dropout goes by it
     // Added to the scores: bias[bias_buckets[query * keys + key] * heads + head]; null = none.
     const float* bias = nullptr;
     const std::int32_t* bias_buckets = nullptr;

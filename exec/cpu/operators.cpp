@@ -49,12 +49,33 @@ ImageShape image_shape(const model::ModelGraph& graph, const model::Operator& op
     return shape;
 }
 
+// Keys and values of a sequence whose pieces of `tokens` rows lie apart; together they are [samples, pieces * tokens, columns].
+struct KeyValueRows {
+    std::int64_t samples, tokens, columns;
+    std::vector<KeyValues> pieces;
+
+    template <class Work>
+    void for_each_row(float* together, Work work) const {
+        for (std::int64_t sample = 0; sample < samples; ++sample)
+            for (const KeyValues& piece : pieces)
+                for (std::int64_t t = 0; t < tokens; ++t, together += columns) work(piece.data + (sample * tokens + t) * piece.stride, together);
+    }
+    float* gather(float* together) const {
+        for_each_row(together, [&](const float* apart, float* row) { std::memcpy(row, apart, static_cast<std::size_t>(columns) * sizeof(float)); });
+        return together;
+    }
+    void add_from(const float* together) const {
+        for_each_row(const_cast<float*>(together), [&](float* apart, const float* row) { kernels().accumulate(columns, row, apart); });
+    }
+};
+
 const std::int64_t* ids(const float* pointer) { return reinterpret_cast<const std::int64_t*>(pointer); }
 
 }  // namespace
 
 Operators::Operators(const model::ModelGraph& graph, const model::CostContext& context, int tensor_rank, std::uint64_t seed, bool is_training)
     : graph_(graph), context_(context), tensor_rank_(tensor_rank), seed_(seed), is_training_(is_training) {
+    for (std::int64_t t = 0; t < graph.tokens_per_sample && graph.segments > 1; ++t) places_.push_back(static_cast<std::int32_t>(graph.first_token() + t));
     for (std::size_t i = 0; i < graph.operators.size(); ++i) {
         const model::Operator& o = graph.operators[i];
         if (o.kind != OperatorKind::attention) continue;
@@ -63,7 +84,7 @@ Operators::Operators(const model::ModelGraph& graph, const model::CostContext& c
             Rotation& rotation = rotations_[index];
             rotation.dimension = static_cast<std::int64_t>(o.attributes.rotary_fraction * static_cast<double>(o.attributes.head_dimension)) / 2 * 2;
             const std::int64_t half = rotation.dimension / 2, tokens = graph.tensor(o.inputs[0]).shape[0];
-            for (std::int64_t t = 0; t < tokens; ++t)
+            for (std::int64_t t = 0; t < graph.first_token() + tokens; ++t)
                 for (std::int64_t j = 0; j < half; ++j) {
                     const double angle =
                         static_cast<double>(t) * std::pow(o.attributes.rotary_base, -2.0 * static_cast<double>(j) / static_cast<double>(rotation.dimension));
@@ -185,7 +206,7 @@ void Operators::dropout(model::OperatorId id, const Operands& x, const MicroBatc
     auto* mask = static_cast<std::uint8_t*>(x.extra);
     for (std::int64_t r = 0; r < y.rows; ++r) {
         const std::int64_t row = y.first_row + r, at = r * y.columns;
-        kernels().dropout(random_key(id, place, row / per_sample), row % per_sample * width + first_column, y.columns,
+        kernels().dropout(random_key(id, place, row / per_sample), (graph_.first_token() + row % per_sample) * width + first_column, y.columns,
                           static_cast<float>(op(id).attributes.probability), x.inputs[0] + at, x.output + at, mask + at);
     }
 }
@@ -197,6 +218,7 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
     shape.samples = context_.micro_batch;
     shape.tokens = graph_.tensor(o.inputs[0]).shape[0];
     if (a.is_cross_attention) shape.keys = graph_.tensor(o.inputs[1]).shape[0];
+    if (graph_.segments > 1) shape.whole_sequence = graph_.sequence_tokens();
     shape.heads = model::rank_heads(o, a.heads, context_);
     shape.kv_heads = model::rank_heads(o, a.kv_heads, context_);
     shape.head_dimension = a.head_dimension;
@@ -204,6 +226,12 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
     shape.window = a.window;
     shape.scale = static_cast<float>(a.softmax_scale > 0 ? a.softmax_scale : 1.0 / std::sqrt(static_cast<double>(a.head_dimension)));
     shape.first_head = o.in_parallel_region ? tensor_rank_ * shape.heads : 0;
+    const std::int64_t key_columns = 2 * shape.kv_heads * shape.head_dimension, columns = shape.heads * shape.head_dimension + key_columns;
+    if (!x.earlier.empty()) {
+        shape.places = places_.data();
+        shape.keys = graph_.first_token() + shape.tokens;
+        shape.query_row = columns;
+    }
     if (const auto rotation = rotations_.find(id.index); rotation != rotations_.end()) {
         shape.rotary_dimension = rotation->second.dimension;
         shape.cosines = rotation->second.cosines.data();
@@ -232,8 +260,30 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
         }
     }
     const float* memory = a.is_cross_attention ? x.inputs[1] : x.inputs[0];
-    if (!dy) kernels().attention(shape, x.inputs[0], memory, x.output, saved);
-    else kernels().attention_backward(shape, x.inputs[0], memory, saved, dy, gradients.queries, gradients.keys, gradients.bias);
+    float* gradient = gradients.keys;
+    KeyValueRows joined{shape.samples, shape.tokens, key_columns, {}};
+    if (!x.earlier.empty()) {  // keys and values of all pieces in one array for the kernel, and their gradient
+        joined.pieces = x.earlier;
+        joined.pieces.push_back({x.inputs[0] + columns - key_columns, columns});
+        memory = joined.gather(scratch(8, shape.samples * shape.keys * key_columns));
+        if (dy) {
+            const std::int64_t count = shape.samples * shape.keys * key_columns;
+            gradient = scratch(9, count);
+            std::memset(gradient, 0, static_cast<std::size_t>(count) * sizeof(float));
+        }
+    }
+    if (!dy) {
+        kernels().attention(shape, x.inputs[0], memory, x.output, saved);
+        return;
+    }
+    kernels().attention_backward(shape, x.inputs[0], memory, saved, dy, gradients.queries, gradient, gradients.bias);
+    KeyValueRows own{shape.samples, shape.tokens, key_columns, {{gradients.keys + columns - key_columns, columns}}};
+    if (!x.earlier.empty()) {
+        joined.pieces = x.earlier_gradients;
+        joined.pieces.push_back(own.pieces[0]);
+        joined.add_from(gradient);
+    }
+    if (x.later_gradient) own.add_from(x.later_gradient);
 }
 
 // Per row: logarithm of the sum of exponentials over all classes, and the label's logit.

@@ -65,6 +65,7 @@ private:
     const int tensor_rank_;
     const std::uint64_t seed_;
     const bool is_training_;
+    std::vector<std::int32_t> places_;                           // of the tokens of a piece in its sequence
     std::map<std::int32_t, Rotation> rotations_;                 // by operator
     std::map<std::int32_t, std::vector<float>> slopes_;          // ALiBi, of this rank's heads
     std::map<std::int32_t, std::vector<std::int32_t>> buckets_;  // T5's relative positions, [tokens, keys]

@@ -1,6 +1,7 @@
 #include "exec/cpu/rounded_operators.h"
 
 #include "exec/cpu/bfloat16.h"
+#include "model/segment.h"
 
 namespace exec::cpu {
 
@@ -41,6 +42,15 @@ float* RoundedOperators::widen(Array& array, float* stored, std::int64_t count, 
     return array.wide.data();
 }
 
+KeyValues RoundedOperators::widen_rows(Array& array, const KeyValues& stored, std::int64_t count) const {
+    const std::int64_t rows = context_.micro_batch * graph_.tokens_per_sample, columns = count / rows;
+    array.stored = stored.data;
+    array.wide.resize(static_cast<std::size_t>(count));
+    for (std::int64_t r = 0; r < rows; ++r)
+        widen_bfloat16(columns, reinterpret_cast<const std::uint16_t*>(stored.data) + r * stored.stride, array.wide.data() + r * columns);
+    return {array.wide.data(), columns};
+}
+
 void RoundedOperators::round(const Array& array) {
     if (array.stored) round_to_bfloat16(static_cast<std::int64_t>(array.wide.size()), array.wide.data(), reinterpret_cast<std::uint16_t*>(array.stored));
 }
@@ -56,6 +66,14 @@ void RoundedOperators::widen_operands(model::OperatorId id, const Operands& oper
             wide.operands.parameters[p] =
                 widen(wide.arrays[op.inputs.size() + p], const_cast<float*>(operands.parameters[p]), elements(op.parameters[p]), true);
     if (is_rounded(op.output)) wide.operands.output = widen(wide.output, operands.output, elements(op.output), is_backward);
+    const std::int64_t key_values = op.kind == OperatorKind::attention
+                                        ? static_cast<std::int64_t>(model::key_value_bytes(graph_, op, context_) / core::size_of(context_.compute) + 0.5)
+                                        : 0;
+    wide.earlier.resize(operands.earlier.size() + operands.earlier_gradients.size());
+    for (std::size_t i = 0; i < operands.earlier.size(); ++i) wide.operands.earlier[i] = widen_rows(wide.earlier[i], operands.earlier[i], key_values);
+    for (std::size_t i = 0; i < operands.earlier_gradients.size(); ++i)
+        wide.operands.earlier_gradients[i] = widen_rows(wide.earlier[operands.earlier.size() + i], operands.earlier_gradients[i], key_values);
+    if (operands.later_gradient) wide.operands.later_gradient = widen(wide.later, const_cast<float*>(operands.later_gradient), key_values, true);
     if (has_rounded_extra(op)) wide.operands.extra = widen(wide.extra, static_cast<float*>(operands.extra), elements(op.inputs[0]), is_backward);
 }
 
@@ -85,6 +103,7 @@ void RoundedOperators::backward_input(model::OperatorId id, const Operands& oper
     }
     operators_.backward_input(id, wide.operands, dy, gradients, place);
     for (const Array& array : arrays) round(array);
+    for (std::size_t i = operands.earlier.size(); i < wide.earlier.size(); ++i) round(wide.earlier[i]);  // gradients of earlier pieces' keys and values
 }
 
 void RoundedOperators::backward_weight(model::OperatorId id, const Operands& operands, const float* dy, const std::vector<float*>& dparameters) const {

@@ -33,11 +33,14 @@ private:
     std::int64_t elements(model::ParameterId parameter) const { return model::parameter_elements(graph_, parameter, context_); }
     // The fp32 copy; with `reads` it begins with the stored values. Null stays null.
     static float* widen(Array& array, float* stored, std::int64_t count, bool reads);
+    // The same of rows that lie apart: the copy has them together.
+    KeyValues widen_rows(Array& array, const KeyValues& stored, std::int64_t count) const;
     static void round(const Array& array);
     // Widened inputs, output, parameters and extra of an operator.
     struct Wide {
         std::vector<Array> arrays;
-        Array output, extra;
+        Array output, extra, later;
+        std::vector<Array> earlier;  // of pieces of the sequence before: keys and values, then their gradients
         Operands operands;
     };
     void widen_operands(model::OperatorId op, const Operands& operands, bool is_backward, Wide& wide) const;

@@ -16,7 +16,7 @@ RunPlan plan_run(const BackendRequest& request, const Machine& machine) {
     const int rank = request.communicator.rank();
     CudaBackend planner(request.program, request.graph, request.options, rank, make_null_machine(machine), make_null_exchange(), nullptr, {},
                         request.activities);
-    RankExecutor executor(request.program, request.graph, request.inputs, request.options, rank, planner, request.stage_plans);
+    RankExecutor executor(request.program, request.pieces, request.inputs, request.options, rank, planner, request.stage_plans);
     std::vector<InstructionTime> none;
     for (const std::int64_t step : {0, 1}) executor.step(step, none);
     planner.begin_step(2);

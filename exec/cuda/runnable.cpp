@@ -21,6 +21,9 @@ void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, 
     for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules())
         if (candidate.name == plan.schedule && candidate.is_asynchronous)
             refuse("plan.schedule", fmt::format("the CUDA backend updates once a step, {} after every micro-batch", plan.schedule), "choose a synchronous schedule");
+    if (const schedule::PipelineSchedule* chosen = schedule::find_pipeline_schedule(plan.schedule); chosen && chosen->has_segments)
+        refuse("plan.schedule", fmt::format("the CUDA backend's attention reads whole sequences, schedule = \"{}\" runs pieces of them", plan.schedule),
+               "choose a schedule of whole sequences, or --backend cpu");
     std::set<std::string> obstacles;
     for (const model::Operator& op : graph.operators) {
         const std::string obstacle = Operators::obstacle(graph, op);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/segment.h"
 #include "schedule/pass/recompute.h"
 
 namespace schedule {
@@ -16,6 +17,7 @@ StageLiveness::StageLiveness(const model::ModelGraph& graph, model::OperatorRang
     last_use_.assign(tensors, -1);
     lowest_saver_.assign(tensors, -1);
     is_saved_.assign(tensors, 0);
+    weights_need_.assign(tensors, 0);
     is_received_.assign(tensors, 0);
     is_sent_.assign(tensors, 0);
     is_held_.assign(tensors, 0);
@@ -95,8 +97,15 @@ void StageLiveness::find_saved() {
                 const model::Operator& producer = graph_.op(graph_.tensor(tensor).producer);
                 const bool is_gathered = context_.sequence_parallel && producer.kind == OperatorKind::parallel_enter;
                 own.saved.push_back(storage(is_gathered ? producer.inputs[0] : tensor));
+                if (!op(i).parameters.empty()) weights_need_[static_cast<std::size_t>(own.saved.back())] = 1;
             }
             if (is_forward_only_) continue;
+            if (op(i).kind == OperatorKind::attention && graph_.segments > 1) {
+                own.key_value = model::key_value_bytes(graph_, op(i), context_).value;
+                own.copies_key_value = unit_is_recomputed_[u] && graph_.has_later_segments();
+                key_values_ += own.key_value;
+                if (own.copies_key_value) saved_extras_ += own.key_value;
+            }
             if (unit_is_recomputed_[u]) {
                 for (const model::TensorId tensor : op(i).inputs)
                     if (graph_.tensor(tensor).producer.index < unit.begin) save(storage(tensor), unit.begin);
@@ -109,7 +118,7 @@ void StageLiveness::find_saved() {
 }
 
 // Runs operators forward; what `kept` marks stays, and so do the operators' own extras when they are wanted.
-void StageLiveness::run_forward(model::OperatorRange range, const std::vector<char>& kept, bool keeps_extras) {
+void StageLiveness::run_forward(model::OperatorRange range, const std::vector<char>& kept, const std::vector<Index>& last_use, bool keeps_extras, bool is_again) {
     for (Index i = range.begin; i < range.end; ++i) {
         const Index output = storage(op(i).output);
         const double extra = info(i).extra;
@@ -117,8 +126,9 @@ void StageLiveness::run_forward(model::OperatorRange range, const std::vector<ch
         take(extra);
         touch(i, model::Phase::forward);
         drop(keeps_extras ? info(i).recomputable : extra);
+        if (info(i).copies_key_value && !is_again) take(info(i).key_value);
         const auto free_if_dead = [&](Index tensor) {
-            if (!kept[static_cast<std::size_t>(tensor)] && last_use_[static_cast<std::size_t>(tensor)] <= i) release(tensor);
+            if (!kept[static_cast<std::size_t>(tensor)] && last_use[static_cast<std::size_t>(tensor)] <= i) release(tensor);
         };
         for (const model::TensorId tensor : op(i).inputs) free_if_dead(storage(tensor));
         free_if_dead(output);
@@ -142,7 +152,11 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
                 has_gradient_held_[static_cast<std::size_t>(input)] = 1;
                 take(bytes(input));
             }
+            // The last piece of a sequence is the first to leave gradients for the keys and values of the others, which are done with them after their own.
+            if (own.key_value > 0 && !graph_.has_later_segments()) take(graph_.segment * own.key_value);
             touch(i, model::Phase::backward_input);
+            if (own.key_value > 0 && graph_.has_later_segments()) drop(own.key_value);
+            if (own.copies_key_value) drop(own.key_value);
             if (!is_split) touch(i, model::Phase::backward_weight);
             const bool is_view = !current.inputs.empty() && storage(current.inputs[0]) == static_cast<Index>(output);
             if (has_gradient_held_[output] && !is_view) {
@@ -163,15 +177,20 @@ void StageLiveness::run_backward(bool is_split) {
     for (std::size_t u = units_.size(); u-- > 0;) {
         const model::OperatorRange unit = units_[u];
         if (unit_is_recomputed_[u]) {
-            std::vector<char> kept = is_saved_;
+            // What later units saved of this one comes into being a second time: their backward is done with it, but for weights of a split backward.
+            std::vector<char> kept(is_saved_.size(), 0);
+            for (std::size_t tensor = 0; tensor < kept.size(); ++tensor)
+                kept[tensor] = is_saved_[tensor] && (lowest_saver[tensor] < unit.end || (is_split && weights_need_[tensor]));
+            std::vector<Index> last_use(is_saved_.size(), -1);
+            for (Index i = unit.begin; i < unit.end; ++i)
+                for (const model::TensorId tensor : op(i).inputs) last_use[static_cast<std::size_t>(storage(tensor))] = i;
+            const std::vector<char> stays = kept;
             for (Index i = unit.end - 1; i >= unit.begin; --i)
                 for (const Index tensor : info(i).saved) {
-                    if (!is_saved_[static_cast<std::size_t>(tensor)]) lowest_saver_[static_cast<std::size_t>(tensor)] = i;
+                    if (!stays[static_cast<std::size_t>(tensor)]) lowest_saver_[static_cast<std::size_t>(tensor)] = i;
                     kept[static_cast<std::size_t>(tensor)] = 1;
                 }
-            run_forward(unit, kept, true);
-            for (Index i = unit.begin; i < unit.end; ++i)  // the unit's output is of no use a second time
-                if (!kept[static_cast<std::size_t>(storage(op(i).output))]) release(storage(op(i).output));
+            run_forward(unit, kept, last_use, true, true);
         }
         if (is_split)  // what an operator with parameters saved stays until backward_weight
             for (Index i = unit.begin; i < unit.end; ++i)
@@ -211,7 +230,7 @@ ActivationFootprint StageLiveness::footprint() {
         if (is_received_[i] || is_data) hold(static_cast<Index>(i));
     }
     const double extras_before = saved_extras_;
-    for (std::size_t u = 0; u < units_.size(); ++u) run_forward(units_[u], kept, !is_forward_only_ && !unit_is_recomputed_[u]);
+    for (std::size_t u = 0; u < units_.size(); ++u) run_forward(units_[u], kept, last_use_, !is_forward_only_ && !unit_is_recomputed_[u], false);
     result.saved = core::Bytes(saved);
     result.received = core::Bytes(received);
     result.received_saved = core::Bytes(received_saved);
@@ -224,7 +243,9 @@ ActivationFootprint StageLiveness::footprint() {
     for (const bool is_split : {false, true}) {
         std::fill(is_held_.begin(), is_held_.end(), 0);
         std::fill(has_gradient_held_.begin(), has_gradient_held_.end(), 0);
-        held_ = extras_before;
+        const double left_by_later = graph_.has_later_segments() ? key_values_ : 0;
+        const double left_for_earlier = graph_.has_later_segments() ? 0 : graph_.segment * key_values_;
+        held_ = extras_before + left_by_later;
         weight_gradients_ = 0;
         for (std::size_t i = 0; i < is_saved_.size(); ++i) {
             if (is_saved_[i]) hold(static_cast<Index>(i));
@@ -236,7 +257,11 @@ ActivationFootprint StageLiveness::footprint() {
         peak_ = held_;
         run_backward(is_split);
         if (!is_split) {
-            result.backward_transient = core::Bytes(std::max(0.0, peak_ - saved - received_gradient - sent_gradient));
+            // What frees itself while gradients for earlier pieces grow is taken up by them.
+            const double together = saved + left_by_later + left_for_earlier + received_gradient + sent_gradient;
+            result.backward_transient = core::Bytes(std::max(0.0, peak_ - together));
+            result.key_value_gradient = core::Bytes(key_values_);
+            result.reused = core::Bytes(std::clamp(together - peak_, 0.0, std::min(left_for_earlier, saved - received_saved)));
             continue;
         }
         // What is left: saved tensors that weights need, recomputed ones, kept output gradients and the gradients for the stage before.
@@ -246,10 +271,14 @@ ActivationFootprint StageLiveness::footprint() {
         for (std::size_t u = 0; u < units_.size(); ++u)
             for (Index i = units_[u].begin; i < units_[u].end; ++i)
                 if (!unit_is_recomputed_[u] && !op(i).parameters.empty()) saved_for_weight += info(i).extra - info(i).recomputable;
-        const double kept_for_weight = std::max(0.0, held_ - saved_for_weight - sent_gradient);
+        double kept_for_weight = std::max(0.0, held_ - saved_for_weight - sent_gradient);
+        const double together = saved + kept_for_weight + received_gradient + sent_gradient;
+        const double reused = std::clamp(together - peak_, 0.0, std::min(kept_for_weight, saved - saved_for_weight));
+        saved_for_weight += reused;
+        kept_for_weight -= reused;
         result.saved_for_weight = core::Bytes(saved_for_weight);
         result.kept_for_weight = core::Bytes(kept_for_weight);
-        result.input_transient = core::Bytes(std::max(0.0, peak_ - saved - kept_for_weight - received_gradient - sent_gradient));
+        result.input_transient = core::Bytes(std::max(0.0, peak_ - (together - reused)));
         double gathered = 0;  // sequence parallelism: one gathered input at a time
         if (context_.sequence_parallel)
             for (Index i = stage_.begin; i < stage_.end; ++i)

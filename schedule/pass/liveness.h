@@ -22,6 +22,8 @@ private:
         std::vector<Index> saved;  // storages
         double extra = 0;          // bytes of its own, held with them
         double recomputable = 0;   // of `extra`, what selective recomputation drops
+        double key_value = 0;      // attention in a piece of a sequence: bytes of keys and values
+        bool copies_key_value = false;  // ... which later pieces need and nothing else keeps
     };
 
     Index storage(model::TensorId tensor) const { return storage_[static_cast<std::size_t>(tensor.index)]; }
@@ -40,7 +42,7 @@ private:
     void touch(Index i, model::Phase phase);
 
     void find_saved();
-    void run_forward(model::OperatorRange range, const std::vector<char>& kept, bool keeps_extras);
+    void run_forward(model::OperatorRange range, const std::vector<char>& kept, const std::vector<Index>& last_use, bool keeps_extras, bool is_again);
     void run_backward(bool is_split);
     void run_unit_backward(model::OperatorRange unit, bool is_split);
 
@@ -58,10 +60,12 @@ private:
     std::vector<Index> last_use_;      // by storage: last operator of the stage that reads it
     std::vector<Index> lowest_saver_;  // by storage: operator after whose backward it is freed
     std::vector<char> is_saved_;       // by storage: from forward to backward
+    std::vector<char> weights_need_;   // by storage: saved by an operator with parameters
     std::vector<char> is_received_, is_sent_;
     std::vector<char> is_held_, has_gradient_held_;
     mutable std::vector<double> bytes_;
     double saved_extras_ = 0;
+    double key_values_ = 0;  // of all attention operators, in a piece of a sequence
     double held_ = 0, peak_ = 0;
     double weight_gradients_ = 0;  // split backward: what is kept beyond `saved`
 };

@@ -5,7 +5,7 @@
 namespace schedule {
 
 RankLowering::RankLowering(const Program& program, const model::ModelGraph* graph, const Schedule& order, const LowerOptions& options,
-                           const std::vector<ActivationFootprint>& footprints, int rank)
+                           const std::vector<std::vector<ActivationFootprint>>& footprints, int rank)
     : program_(program),
       plan_(program.plan),
       graph_(graph),
@@ -82,7 +82,7 @@ void RankLowering::prepare() {
         local_of_[s] = static_cast<std::int32_t>(stages_.size());
         LocalStage stage;
         stage.index = static_cast<std::int32_t>(s);
-        stage.footprint = footprints_[s];
+        stage.footprints = &footprints_[s];
         stage.has_before = !program_.is_first_stage(stage.index) && (!graph_ || info.receives >= 0);
         stage.has_after = !program_.is_last_stage(stage.index) && (!graph_ || info.sends >= 0);
         stage.is_before_here = !program_.is_first_stage(stage.index) && program_.stages[s - 1].rank == rank_;
@@ -98,7 +98,8 @@ void RankLowering::prepare() {
         stage.message_after = message(info.sends);
         stage.splits_backward = std::any_of(actions.begin(), actions.end(),
                                             [&](const Action& action) { return action.stage == stage.index && action.kind == ActionKind::backward_input; });
-        for (auto* buffers : {&stage.received, &stage.received_saved, &stage.saved, &stage.saved_for_weight, &stage.kept_for_weight, &stage.received_gradient})
+        for (auto* buffers : {&stage.received, &stage.received_saved, &stage.saved, &stage.saved_for_weight, &stage.kept_for_weight, &stage.received_gradient,
+                              &stage.key_value_gradient, &stage.reused})
             buffers->assign(micro_batches, no_buffer);
         stages_.push_back(std::move(stage));
     }
@@ -158,13 +159,14 @@ void RankLowering::prepare_recipes(LocalStage& stage) {
 void RankLowering::make_room(std::int32_t index, std::int32_t micro_batch, PayloadKind payload) {
     LocalStage& stage = local(index);
     const auto k = static_cast<std::size_t>(micro_batch);
+    const ActivationFootprint& f = footprint(stage, micro_batch);
     if (payload == PayloadKind::activation) {
-        stage.received[k] = list_.buffer(MemoryKind::activations, stage.footprint.received);
-        stage.received_saved[k] = list_.buffer(MemoryKind::activations, stage.footprint.received_saved);
+        stage.received[k] = list_.buffer(MemoryKind::activations, f.received);
+        stage.received_saved[k] = list_.buffer(MemoryKind::activations, f.received_saved);
         takes_.push_back(stage.received[k]);
         takes_.push_back(stage.received_saved[k]);
     } else {
-        stage.received_gradient[k] = list_.buffer(MemoryKind::activations, stage.footprint.received_gradient);
+        stage.received_gradient[k] = list_.buffer(MemoryKind::activations, f.received_gradient);
         takes_.push_back(stage.received_gradient[k]);
     }
 }
@@ -198,7 +200,7 @@ std::uint32_t RankLowering::depart(LocalStage& stage, std::int32_t micro_batch, 
         make_room(stage.index + (is_forward ? 1 : -1), micro_batch, payload);
         return no_buffer;
     }
-    const std::uint32_t buffer = list_.buffer(MemoryKind::communication, is_forward ? stage.footprint.sent : stage.footprint.sent_gradient);
+    const std::uint32_t buffer = list_.buffer(MemoryKind::communication, is_forward ? footprint(stage, micro_batch).sent : footprint(stage, micro_batch).sent_gradient);
     takes_.push_back(buffer);
     return buffer;
 }
@@ -225,14 +227,17 @@ void RankLowering::send(LocalStage& stage, std::int32_t micro_batch, PayloadKind
 
 void RankLowering::lower_forward(LocalStage& stage, std::int32_t micro_batch) {
     const auto k = static_cast<std::size_t>(micro_batch);
-    const ActivationFootprint& f = stage.footprint;
+    const ActivationFootprint& f = footprint(stage, micro_batch);
     arrive(stage, micro_batch, PayloadKind::activation);
     const std::uint32_t sent = depart(stage, micro_batch, PayloadKind::activation);
     version_of_[k] = updates_done_;
     ++forwards_done_;
     // With a split backward, what weights do not need is given back before the rest. What arrived counts to the part that can hold it.
     const core::Bytes for_weight = stage.splits_backward ? f.saved_for_weight : core::Bytes(0);
-    const core::Bytes for_input = f.saved - for_weight;
+    const core::Bytes for_input = f.saved - for_weight - f.reused;
+    const int earlier = program_.segment_of(micro_batch);  // pieces of the sequence
+    for (int i = 1; i <= earlier && f.reused.value > 0; ++i)
+        takes_.push_back(stage.reused[k - static_cast<std::size_t>(i)] = list_.buffer(MemoryKind::activations, f.reused / earlier));
     const bool arrived_for_input = for_input >= f.received_saved;
     stage.saved[k] = list_.buffer(MemoryKind::activations, arrived_for_input ? for_input - f.received_saved : for_input);
     stage.saved_for_weight[k] = list_.buffer(MemoryKind::activations, arrived_for_input ? for_weight : for_weight - f.received_saved);
@@ -248,11 +253,17 @@ void RankLowering::lower_backward(LocalStage& stage, std::int32_t micro_batch, b
     const auto k = static_cast<std::size_t>(micro_batch);
     arrive(stage, micro_batch, PayloadKind::activation_gradient);
     const std::uint32_t sent = depart(stage, micro_batch, PayloadKind::activation_gradient);
-    const std::uint32_t transient = list_.buffer(MemoryKind::workspace, stage.footprint.backward_transient);
+    const std::uint32_t transient = list_.buffer(MemoryKind::workspace, footprint(stage, micro_batch).backward_transient);
     gives_back_too_ = std::move(replaced_parameters_[k]);
     ++backwards_done_;
+    const ActivationFootprint& f = footprint(stage, micro_batch);
+    const int earlier = program_.segment_of(micro_batch);
+    for (int i = 1; i <= earlier && earlier + 1 == program_.segments; ++i)  // the last piece of the sequence goes first
+        takes_.push_back(stage.key_value_gradient[k - static_cast<std::size_t>(i)] =
+                             list_.buffer(MemoryKind::activations, f.key_value_gradient - f.reused / earlier));
     run(is_last ? stage.last_backward : stage.backward, stage, micro_batch, {transient},
-        {transient, stage.saved[k], stage.saved_for_weight[k], stage.received_saved[k], stage.received[k], stage.received_gradient[k]});
+        {transient, stage.saved[k], stage.saved_for_weight[k], stage.received_saved[k], stage.received[k], stage.received_gradient[k],
+         stage.key_value_gradient[k], stage.reused[k]});
     send(stage, micro_batch, PayloadKind::activation_gradient, sent);
 }
 
@@ -260,8 +271,8 @@ void RankLowering::lower_input(LocalStage& stage, std::int32_t micro_batch) {
     const auto k = static_cast<std::size_t>(micro_batch);
     arrive(stage, micro_batch, PayloadKind::activation_gradient);
     const std::uint32_t sent = depart(stage, micro_batch, PayloadKind::activation_gradient);
-    const std::uint32_t transient = list_.buffer(MemoryKind::workspace, stage.footprint.input_transient);
-    stage.kept_for_weight[k] = list_.buffer(MemoryKind::activations, stage.footprint.kept_for_weight);
+    const std::uint32_t transient = list_.buffer(MemoryKind::workspace, footprint(stage, micro_batch).input_transient);
+    stage.kept_for_weight[k] = list_.buffer(MemoryKind::activations, footprint(stage, micro_batch).kept_for_weight);
     run(stage.input, stage, micro_batch, {transient, stage.kept_for_weight[k]},
         {transient, stage.saved[k], stage.received_saved[k], stage.received_gradient[k]});
     send(stage, micro_batch, PayloadKind::activation_gradient, sent);
@@ -269,7 +280,7 @@ void RankLowering::lower_input(LocalStage& stage, std::int32_t micro_batch) {
 
 void RankLowering::lower_weight(LocalStage& stage, std::int32_t micro_batch, bool is_last) {
     const auto k = static_cast<std::size_t>(micro_batch);
-    const std::uint32_t transient = list_.buffer(MemoryKind::workspace, stage.footprint.weight_transient);
+    const std::uint32_t transient = list_.buffer(MemoryKind::workspace, footprint(stage, micro_batch).weight_transient);
     run(is_last ? stage.last_weight : stage.weight, stage, micro_batch, {transient},
         {transient, stage.saved_for_weight[k], stage.received[k], stage.kept_for_weight[k]});
 }

@@ -14,16 +14,17 @@ namespace schedule {
 
 class RankLowering {
 public:
-    // `program` has plan, stages and tensor lists; `graph` is null for a Program without operators. `footprints` by virtual stage.
+    // `program` has plan, stages and tensor lists; `graph`, of a piece where sequences are cut, is null for a Program without operators. `footprints` by virtual
+    // stage and piece.
     RankLowering(const Program& program, const model::ModelGraph* graph, const Schedule& order, const LowerOptions& options,
-                 const std::vector<ActivationFootprint>& footprints, int rank);
+                 const std::vector<std::vector<ActivationFootprint>>& footprints, int rank);
     RankProgram lower();
 
 private:
     // What one stage of this rank needs to be lowered again and again.
     struct LocalStage {
         std::int32_t index = 0;  // virtual stage
-        ActivationFootprint footprint;
+        const std::vector<ActivationFootprint>* footprints = nullptr;  // by piece of a sequence
         bool splits_backward = false;
         bool has_before = false, has_after = false;  // tensors come from the stage before, go to the one after
         bool is_before_here = false, is_after_here = false;
@@ -31,6 +32,8 @@ private:
         Recipe forward, backward, last_backward, input, weight, last_weight;
         // Buffers by micro-batch.
         std::vector<std::uint32_t> received, received_saved, saved, saved_for_weight, kept_for_weight, received_gradient;
+        // The gradient that later pieces of the sequence leave for the keys and values of this one; memory of the last piece that part of it lies in.
+        std::vector<std::uint32_t> key_value_gradient, reused;
     };
     using Buffers = std::initializer_list<std::uint32_t>;
 
@@ -38,6 +41,9 @@ private:
     void prepare_recipes(LocalStage& stage);
     LocalStage& local(std::int32_t stage) { return stages_[static_cast<std::size_t>(local_of_[static_cast<std::size_t>(stage)])]; }
 
+    const ActivationFootprint& footprint(const LocalStage& stage, std::int32_t micro_batch) const {
+        return (*stage.footprints)[static_cast<std::size_t>(program_.segment_of(micro_batch))];
+    }
     void lower_forward(LocalStage& stage, std::int32_t micro_batch);
     void lower_backward(LocalStage& stage, std::int32_t micro_batch, bool is_last);
     void lower_input(LocalStage& stage, std::int32_t micro_batch);
@@ -76,7 +82,7 @@ private:
     const model::ModelGraph* graph_;
     const Schedule& order_;
     const LowerOptions options_;
-    const std::vector<ActivationFootprint>& footprints_;
+    const std::vector<std::vector<ActivationFootprint>>& footprints_;
     const int rank_;
     const bool trains_;
     RankProgram result_;

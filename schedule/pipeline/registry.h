@@ -58,6 +58,8 @@ struct PipelineSchedule {
 const std::vector<PipelineSchedule>& pipeline_schedules();
 // By name or alias ("simple" = "gpipe"); null when unknown.
 const PipelineSchedule* find_pipeline_schedule(const std::string& name);
+// Pieces of the sequence in a schedule that cuts it, when the shape does not say.
+inline constexpr int default_segments = 2;
 // Shape checks every schedule shares (positive degrees, its range of chunks), then the schedule's own.
 std::optional<std::string> violation_of(const PipelineSchedule& schedule, const PipelineShape& shape);
 

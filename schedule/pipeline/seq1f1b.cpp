@@ -11,7 +11,7 @@ namespace {
 
 Schedule generate(const PipelineShape& shape) {
     Schedule schedule = empty_schedule("seq1f1b", shape);
-    const int segments = schedule.segments = shape.segments > 0 ? shape.segments : 2;
+    const int segments = schedule.segments = shape.segments > 0 ? shape.segments : default_segments;
     const int total = segments * shape.micro_batches;
     for (int rank = 0; rank < shape.ranks; ++rank) {
         std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];

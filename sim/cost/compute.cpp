@@ -26,10 +26,15 @@ core::Seconds convolution_time(const model::Kernel& kernel, model::Phase phase, 
     return curve.launch + std::max(kernel.flops / (device.peak.at(compute) * efficiency), streaming);
 }
 
+// Of the square, with a causal mask: m queries at the end of n keys see all keys but half of the square at the end.
+double seen_share(const model::Kernel& kernel) {
+    return kernel.m > kernel.n ? 1.0 : 1.0 - 0.5 * static_cast<double>(kernel.m) / static_cast<double>(kernel.n);
+}
+
 core::Seconds attention_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device, core::DataType compute, const CostConstants& constants,
                              int flash_generation) {
     // The kernel's FLOPs are of the full square; kernels of the flash family skip the masked half.
-    const core::Flops flops = kernel.flops * (kernel.is_causal && kernel.m == kernel.n ? 0.5 : 1.0);
+    const core::Flops flops = kernel.flops * (kernel.is_causal ? seen_share(kernel) : 1.0);
     const bool is_backward = phase != model::Phase::forward;
     core::FlopsPerSecond rate = flash_attention_rate(device, compute, kernel.k, kernel.n, kernel.is_causal, is_backward);
     if (flash_generation == 1) rate = rate * constants.first_flash_rate;
@@ -126,9 +131,9 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
     std::map<std::string_view, const cluster::MeasuredOperator*> measured;
     for (const cluster::MeasuredOperator& entry : device.measured_operators) measured[entry.signature] = &entry;
 
-    // Gradients of several micro-batches are added up: the fresh gradient and the sum are read, the sum is written.
+    // Gradients of several micro-batches, or pieces of one, are added up: the fresh gradient and the sum are read, the sum is written.
     // (Sharded gradients are reduced after every micro-batch instead, and only the shard's share is added.)
-    const bool accumulates = plan.micro_batches > 1 && plan.sharding != schedule::Sharding::gradients && plan.sharding != schedule::Sharding::parameters;
+    const bool accumulates = (plan.micro_batches > 1 || graph.segments > 1) && plan.sharding != schedule::Sharding::gradients && plan.sharding != schedule::Sharding::parameters;
     const double accumulated_bytes =
         traits.accumulation_bytes > 0 ? traits.accumulation_bytes : core::size_of(compute).value + 2 * core::size_of(plan.precision.gradients).value;
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "model/segment.h"
 #include "schedule/memory.h"
 
 namespace sim {
@@ -83,11 +84,12 @@ public:
         for (const schedule::ParameterBucket& bucket : list.buckets) elements_ += static_cast<double>(bucket.padded_elements);
     }
 
+    // Footprints by stage and piece of a sequence.
     ExtraMemory write(const std::vector<schedule::ActivationFootprint>& with, const std::vector<schedule::ActivationFootprint>& without) {
         const Extents extents = extents_of(list_);
         for (const auto& [key, extent] : extents) {
             const auto& [stage, micro_batch, pass] = key;
-            const auto s = static_cast<std::size_t>(stage);
+            const auto s = static_cast<std::size_t>(stage * program_.segments + program_.segment_of(micro_batch));
             if (framework_.has_kernel_workspace) add(MemoryKind::workspace, workspace_of(pass, with[s], without[s]), extent);
             if (pass != Pass::forward || !framework_.keeps_stage_outputs) continue;
             // The output waits for its gradient, though another rank has a copy by then.
@@ -167,10 +169,12 @@ std::vector<ExtraMemory> extra_memory(const schedule::Program& program, const mo
     for (const schedule::RankProgram& list : program.classes)
         for (const Instruction& i : list.instructions) trains = trains || (i.kind == InstructionKind::compute && i.phase != ComputePhase::forward);
     std::vector<schedule::ActivationFootprint> with, without;
-    for (const schedule::StageInfo& stage : program.stages) {
-        with.push_back(schedule::activation_footprint(graph, stage.operators, plan, rules, !trains));
-        without.push_back(schedule::activation_footprint(graph, stage.operators, plan, !trains));
-    }
+    const std::vector<model::ModelGraph> pieces = model::segment_graphs(graph, program.segments);
+    for (const schedule::StageInfo& stage : program.stages)
+        for (const model::ModelGraph& piece : pieces) {
+            with.push_back(schedule::activation_footprint(piece, stage.operators, plan, rules, !trains));
+            without.push_back(schedule::activation_footprint(piece, stage.operators, plan, !trains));
+        }
     std::vector<ExtraMemory> memory;
     for (const schedule::RankProgram& list : program.classes) memory.push_back(ClassMemoryWriter(program, graph, framework, list).write(with, without));
     return memory;

@@ -239,7 +239,7 @@ exec::cuda::RunPlan planned(const schedule::Plan& plan, const model::ModelGraph&
     const exec::InputReader inputs(graph, tiny::data_of(graph));
     const exec::RunOptions options;
     emulated::Emulated machine;
-    return exec::cuda::plan_run({program, graph, inputs, options, communicator, preparation.stage_plans,
+    return exec::cuda::plan_run({program, graph, inputs, options, communicator, preparation.pieces, preparation.stage_plans,
                                  preparation.activities[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)])]},
                                 machine);
 }
