@@ -21,8 +21,8 @@ struct OrderedPlan {
     std::string explanation;  // one line: what was searched, found and proven
 };
 
-// The plan with the order found where a full simulation finds it faster than the plan's plain schedule (1F1B, or with several virtual stages breadth first), else
-// with that. With one pipeline rank there is nothing to order. `plan.schedule` is not read.
+// The plan with the order found where a full simulation finds it faster than the best registered schedule of whole sequences, else with that one. With one pipeline
+// rank there is nothing to order. `plan.schedule` is not read.
 std::optional<OrderedPlan> with_searched_order(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan, core::Diagnostics& diagnostics,
                                                const SearchBudget& budget = {});
 

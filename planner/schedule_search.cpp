@@ -11,6 +11,8 @@
 #include "planner/list_order.h"
 #include "planner/order_graph.h"
 #include "planner/order_proof.h"
+#include "planner/periodic_order.h"
+#include "planner/residence_bound.h"
 #include "schedule/pipeline/registry.h"
 
 namespace planner {
@@ -20,10 +22,12 @@ namespace {
 constexpr double infinite = std::numeric_limits<double>::infinity();
 // Actions relaxed per second on the slowest machine we know (2.1 GHz server core: 1.5e8), halved.
 constexpr double cautious_rate = 7e7;
-// A changed order is followed only where its longest paths differ: of long orders less than half is played.
-constexpr double plays_avoided = 2;
+// A changed order is followed only where its longest paths differ: of long orders a fifth is played.
+constexpr double plays_avoided = 5;
 // Elements of the closure's table touched per second, likewise; a node of the tree decides some twenty pairs.
 constexpr double cautious_table_rate = 4e8, tables_per_node = 12;
+// Stages placed per second in patterns of periodic orders, likewise; half of the time is theirs.
+constexpr double cautious_pattern_rate = 0.5 * 1.2e7;
 
 schedule::PipelineShape shape_of(const OrderProblem& problem) {
     schedule::PipelineShape shape;
@@ -42,6 +46,12 @@ schedule::PipelineShape shape_of(const OrderProblem& problem) {
     return shape;
 }
 
+bool is_provable(const OrderProblem& problem) {
+    return problem.ranks * problem.word_length() <= most_provable_actions &&
+           std::all_of(problem.stages.begin(), problem.stages.end(),
+                       [](const sim::StageCost& cost) { return cost.forward.value > 0 && cost.backward_input.value > 0 && cost.backward_weight.value > 0; });
+}
+
 struct Start {
     std::string name;
     Order order;
@@ -58,8 +68,9 @@ Word serial_word(const OrderProblem& problem) {
     return word;
 }
 
-// What every published order gives here, and one micro-batch after the other, which fits where anything does.
-std::vector<Start> starts_of(const OrderProblem& problem, OrderEvaluator& evaluator) {
+// What every published order gives here, and one micro-batch after the other, which fits where anything does; where memory keeps these from `bound`, orders that
+// repeat as well.
+std::vector<Start> starts_of(const OrderProblem& problem, OrderEvaluator& evaluator, double bound, const SearchBudget& budget) {
     std::vector<Start> starts;
     auto add = [&](const std::string& name, Order order) {
         for (int rank = 0; rank < problem.ranks; ++rank)
@@ -81,7 +92,14 @@ std::vector<Start> starts_of(const OrderProblem& problem, OrderEvaluator& evalua
                 for (const bool fills : {false, true})
                     if (std::optional<Order> order = list_order(graph, {admitted, falls, gradients_first, fills})) add("list scheduling", std::move(*order));
     add("one after the other", Order(static_cast<std::size_t>(problem.ranks), serial_word(problem)));
-    std::stable_sort(starts.begin(), starts.end(), [](const Start& a, const Start& b) { return a.objective < b.objective; });
+    const auto by_objective = [](const Start& a, const Start& b) { return a.objective < b.objective; };
+    std::stable_sort(starts.begin(), starts.end(), by_objective);
+    constexpr double worth_a_search = 1.02;
+    if (problem.memory_limit.value > 0 && !is_provable(problem) && !starts.empty() && starts.front().objective > worth_a_search * bound) {
+        const auto patterns = static_cast<std::int64_t>(budget.time_limit.value * cautious_pattern_rate / (problem.ranks * problem.chunks));
+        for (Order& order : periodic_orders(problem, evaluator, patterns, budget.seed)) add("periodic order", std::move(order));
+        std::stable_sort(starts.begin(), starts.end(), by_objective);
+    }
     return starts;
 }
 
@@ -231,10 +249,12 @@ core::Seconds order_lower_bound(const OrderProblem& problem) {
         for (std::size_t i = 0; i < room; ++i) filled += forwards[i];
         const double head = forward_arrival[static_cast<std::size_t>(first)];
         const double wait = std::max(0.0, gradient_arrival[static_cast<std::size_t>(last)] - head - filled);
+        const double residence = residence_bound(problem, rank);
         if (is_span) {
-            bound = std::max(bound, work + wait);
+            bound = std::max({bound, work + wait, residence});
             continue;
         }
+        bound = std::max(bound, head + residence);
         // After the rank's last gradient it goes back to stage 0. Weights may run meanwhile: only what exceeds them is lost.
         double tail = first > 0 ? cost(0).backward_weight.value : 0;
         for (int s = first - 1; s >= 0; --s) tail += hop(s) + cost(s).backward_input.value;
@@ -257,12 +277,6 @@ core::Seconds order_lower_bound(const OrderProblem& problem) {
 }
 
 namespace {
-
-bool is_provable(const OrderProblem& problem) {
-    return problem.ranks * problem.word_length() <= most_provable_actions &&
-           std::all_of(problem.stages.begin(), problem.stages.end(),
-                       [](const sim::StageCost& cost) { return cost.forward.value > 0 && cost.backward_input.value > 0 && cost.backward_weight.value > 0; });
-}
 
 struct Incumbent {
     Order order;
@@ -293,9 +307,10 @@ void close_gap(const OrderProblem& problem, OrderEvaluator& evaluator, std::int6
 std::optional<FoundSchedule> search_schedule(const OrderProblem& problem, const SearchBudget& budget) {
     const auto begin = std::chrono::steady_clock::now();
     OrderEvaluator evaluator(problem);
-    std::vector<Start> starts = starts_of(problem, evaluator);
+    const double bound = order_lower_bound(problem).value;
+    std::vector<Start> starts = starts_of(problem, evaluator, bound, budget);
     if (starts.empty()) return std::nullopt;
-    Incumbent best{starts.front().order, starts.front().objective, order_lower_bound(problem).value};
+    Incumbent best{starts.front().order, starts.front().objective, bound};
     const double actions = static_cast<double>(problem.ranks) * problem.word_length() * (problem.objective == OrderObjective::span ? problem.ranks : 1);
     const bool proves = is_provable(problem);
     const auto evaluations = static_cast<std::int64_t>(budget.time_limit.value * cautious_rate / actions * (proves ? 0.5 : plays_avoided));

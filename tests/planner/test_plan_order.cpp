@@ -7,6 +7,7 @@
 #include "schedule/explicit_order.h"
 #include "schedule/lower.h"
 #include "schedule/partition.h"
+#include "schedule/pipeline/registry.h"
 #include "schedule/verify.h"
 #include "sim/evaluate.h"
 
@@ -45,7 +46,7 @@ schedule::Plan plan_of(int stages, int chunks, int micro_batches) {
 
 }  // namespace
 
-TEST_CASE("A plan's searched order is an order of the plan that no plain schedule beats") {
+TEST_CASE("A plan's searched order is an order of the plan that no registered schedule beats") {
     const model::ModelGraph graph = model_of("gpt2");
     const cluster::Cluster cluster = cluster_of("p4d.24xlarge");
     for (const int stages : {2, 4})
@@ -63,12 +64,13 @@ TEST_CASE("A plan's searched order is an order of the plan that no plain schedul
             const auto evaluation = sim::evaluate(graph, cluster, ordered->plan, diagnostics);
             REQUIRE(evaluation);
             CHECK(evaluation->fits);
-            for (const char* name : {"1f1b", "simple", "looped-bfs"}) {
+            for (const schedule::PipelineSchedule& registered : schedule::pipeline_schedules()) {
+                if (registered.is_forward_only || registered.is_asynchronous || registered.is_bidirectional || registered.has_segments) continue;
                 schedule::Plan named = plan;
-                named.schedule = name;
+                named.schedule = registered.name;
                 core::Diagnostics refusals;
                 if (!schedule::check_schedule(named, refusals)) continue;
-                INFO(name);
+                INFO(registered.name);
                 CHECK(evaluation->step_time.value <= sim::evaluate(graph, cluster, named, refusals)->step_time.value * (1 + 1e-9));
             }
         }

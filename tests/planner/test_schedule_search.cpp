@@ -7,6 +7,7 @@
 
 #include "core/csv.h"
 #include "core/random.h"
+#include "planner/residence_bound.h"
 #include "planner/schedule_search.h"
 #include "schedule/verify.h"
 
@@ -127,6 +128,44 @@ TEST_CASE("The search reaches the optimum of an exhaustive enumeration and prove
             problem.memory_limit = core::Bytes(2);
             check(problem);
         }
+}
+
+TEST_CASE("No order undercuts what memory must hold for how long") {
+    core::Random random(11);
+    for (int trial = 0; trial < 40; ++trial) {
+        const int chunks = 1 + trial % 2, micro_batches = chunks == 1 ? 3 : 1;
+        for (const auto placement : {schedule::StagePlacement::loop, schedule::StagePlacement::v_shape}) {
+            if (placement == schedule::StagePlacement::v_shape && chunks == 1) continue;
+            OrderProblem problem = random_problem(random, 2, micro_batches, trial % 4 < 2 ? OrderObjective::makespan : OrderObjective::span, chunks);
+            problem.placement = placement;
+            for (sim::StageCost& stage : problem.stages) {
+                stage.memory_forward = core::Bytes(1.0 + static_cast<double>(random.below(3)));
+                stage.memory_backward_input = core::Bytes(0) - static_cast<double>(random.below(3)) / 4 * stage.memory_forward;
+                stage.memory_backward_weight = core::Bytes(0) - stage.memory_forward - stage.memory_backward_input;
+            }
+            problem.memory_limit = core::Bytes(3.0 * chunks + static_cast<double>(random.below(4)));
+            const double optimum = exhaustive_optimum(problem);
+            for (int rank = 0; rank < problem.ranks; ++rank) CHECK(planner::residence_bound(problem, rank) <= optimum * (1 + 1e-9));
+            CHECK(planner::order_lower_bound(problem).value <= optimum * (1 + 1e-9));
+            // Of larger ones any order that is found.
+            problem.micro_batches = 6;
+            const auto found = search_schedule(problem, {core::Seconds(0.05), 1});
+            REQUIRE(found);
+            CHECK(planner::order_lower_bound(problem).value <= found->objective.value * (1 + 1e-9));
+        }
+    }
+}
+
+TEST_CASE("Tight memory with several stages a rank leaves a gap of a tenth or two, not half") {
+    for (const auto& [chunks, limit, most] : {std::tuple{2, 4.0, 25.0}, {2, 6.0, 35.0}, {4, 16.0, 15.0}, {2, 12.0, 3.0}}) {
+        OrderProblem problem = problem_of(8, 32, OrderObjective::makespan, chunks);
+        problem.memory_limit = core::Bytes(limit);
+        const auto found = planner::search_placements(problem);
+        REQUIRE(found);
+        const double gap = 100 * (found->objective - found->lower_bound).value / found->objective.value;
+        INFO(chunks << " chunks, limit " << limit << ": " << found->objective.value << " against " << found->lower_bound.value);
+        CHECK(gap <= most);
+    }
 }
 
 TEST_CASE("One rank with two chunks is as long as its work") {
