@@ -6,10 +6,12 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <tuple>
 
 #include "core/diagnostics.h"
 #include "planner/contiguous_pass.h"
+#include "planner/lattice_pass.h"
 #include "planner/linear_placement.h"
 #include "planner/placement.h"
 #include "planner/placement_reduction.h"
@@ -21,6 +23,8 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t most_enumerated_downsets = 20000;  // some hundred million comparisons a pass
 
 struct Search {
     const PlacementOptions& options;
@@ -49,6 +53,8 @@ PlacementResult solve(const PlacementProblem& problem, std::vector<PlacedStage> 
     ceiling = ceiling * slowness * (1 + 1e-9) + std::numeric_limits<double>::min();
 
     const SearchGraph graph(problem);
+    // Where memory binds, load bounds little: with downsets few enough all are enumerated.
+    const std::optional<DownsetLattice> lattice = graph.has_memory_limit ? downset_lattice(problem, graph, most_enumerated_downsets) : std::nullopt;
     // Steps grow fourfold: a pass costs little less below the optimum than above it, so few may fail.
     const double top = std::min(upper, ceiling);
     // Without an incumbent memory binds, not load: one pass without a threshold decides.
@@ -58,7 +64,8 @@ PlacementResult solve(const PlacementProblem& problem, std::vector<PlacedStage> 
         threshold = std::min(top, threshold + step);
         step *= 4;
         if (!(threshold > lower)) threshold = top;
-        PassResult pass = contiguous_pass(problem, graph, threshold, lower, search.options.threads, search.deadline);
+        PassResult pass = lattice ? lattice_pass(problem, graph, *lattice, threshold, search.deadline)
+                                  : contiguous_pass(problem, graph, threshold, lower, search.options.threads, search.deadline);
         result.expanded += pass.expanded;
         if (!pass.stages.empty() && pass.value < upper) {
             upper = pass.value;
