@@ -7,6 +7,7 @@
 
 #include "core/diagnostics.h"
 #include "core/random.h"
+#include "exec/cpu/library_product.h"
 
 namespace exec::cpu {
 
@@ -59,7 +60,13 @@ const Kernels* find_kernels(std::string_view instruction_set) {
 }
 
 const Kernels& kernels() {
-    static const Kernels& chosen = best();
+    static const Kernels chosen = [] {
+        Kernels all = best();
+        const char* wanted = std::getenv("SMSIM_CPU_PRODUCTS");
+        if (wanted && std::string_view(wanted) == "eigen") return all;
+        if (const Product product = library_product(all.product)) all.product = product;
+        return all;
+    }();
     return chosen;
 }
 

@@ -119,7 +119,8 @@ struct Kernels {
     void (*sgd)(std::int64_t count, float learning_rate, float momentum, float weight_decay, const float* gradient, float* parameter, float* velocity);
 };
 
-// The table for this processor; SMSIM_CPU_INSTRUCTIONS = generic, avx2 or avx512 asks for a lesser one.
+// The table for this processor; SMSIM_CPU_INSTRUCTIONS = generic, avx2 or avx512 asks for a lesser one. Large products are oneDNN's where the build has it;
+// SMSIM_CPU_PRODUCTS = eigen asks for our own.
 const Kernels& kernels();
 // Of one instruction set by name; null when this build or this processor lacks it.
 const Kernels* find_kernels(std::string_view instruction_set);
