@@ -9,7 +9,11 @@
 
 #include "apps/command.h"
 #include "core/document.h"
+#include "sim/evaluate.h"
+#include "sim/explain.h"
+#include "sim/prepared_run.h"
 #include "sim/published_run.h"
+#include "sim/report.h"
 #include "sim/validate.h"
 
 namespace apps {
@@ -17,7 +21,7 @@ namespace apps {
 namespace {
 
 const char* const help =
-    "Usage: smsim validate FILE.csv --clusters clusters.csv [--sweeps sweeps.csv] [--worst N] [--constant NAME=VALUE]... [--json]\n"
+    "Usage: smsim validate FILE.csv --clusters clusters.csv [--sweeps sweeps.csv] [--worst N] [--explain ID] [--constant NAME=VALUE]... [--json]\n"
     "\n"
     "Predicts every row of a file of published measurements and scores the predictions: per group and macro mean absolute\n"
     "percentage error, median, bias, 95th percentile; peak memory; rank correlation and regret over sweeps.\n"
@@ -26,6 +30,7 @@ const char* const help =
     "  --clusters FILE  hardware the rows ran on\n"
     "  --sweeps FILE    rows that are alternatives of one another\n"
     "  --worst N        show the N worst rows (default 10)\n"
+    "  --explain ID     one row instead of all: where its predicted time goes, and what it rests on\n"
     "  --constant N=V   another value of a constant of the cost model (docs/accuracy.md lists them)\n"
     "  --json           one JSON document on stdout\n"
     "\n"
@@ -69,11 +74,41 @@ std::string set_constant(const std::string& assignment, sim::CostConstants& cons
     return "--constant " + assignment + ": no constant of that name";
 }
 
+// One row: its prediction, where the time goes and what it rests on.
+int explain_row(const std::string& id, const core::CsvTable& runs, const core::CsvTable& clusters, const sim::CostConstants& constants, bool as_json, std::ostream& out,
+                std::ostream& err) {
+    core::Diagnostics diagnostics;
+    for (const core::CsvRow& row : runs.rows) {
+        if (runs.cell(row, "id") != id) continue;
+        std::string unsupported;
+        const std::optional<sim::PublishedRun> run = sim::read_run(runs, row, clusters, diagnostics, unsupported);
+        if (!run && !unsupported.empty()) diagnostics.error({runs.file, row.line, 1}, "model", unsupported, "");
+        const std::optional<sim::PreparedRun> prepared = run ? sim::prepare(*run, diagnostics, constants) : std::nullopt;
+        sim::EvaluateOptions options;
+        options.constants = constants;
+        options.keeps_timeline = true;
+        const auto evaluation = prepared ? sim::evaluate(prepared->graph, prepared->cluster, prepared->plan, diagnostics, options) : std::nullopt;
+        if (!evaluation) return show(diagnostics, as_json, out, err);
+        const sim::Explanation why = sim::explain(*evaluation, prepared->graph, prepared->cluster, prepared->plan, {.constants = constants});
+        if (as_json) {
+            core::Value document = sim::to_value(*evaluation, prepared->graph, prepared->plan);
+            document["explanation"] = sim::to_value(why);
+            out << core::to_json(document) << '\n';
+            return good;
+        }
+        const std::string question = fmt::format("{}: measured {}, predicted {} ({:+.1f} %)", id, core::format(run->measured), core::format(evaluation->step_time),
+                                                 100 * (evaluation->step_time / run->measured - 1));
+        out << sim::text_report(*evaluation, prepared->graph, prepared->cluster, prepared->plan, question) << '\n' << sim::text_of(why);
+        return good;
+    }
+    return refuse_argument("--explain", "no row \"" + id + "\" in " + runs.file, "an id of the file's first column", as_json, out, err);
+}
+
 }  // namespace
 
 int run_validate_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
     const bool as_json = wants_json(arguments);
-    std::string file, clusters_file, sweeps_file;
+    std::string file, clusters_file, sweeps_file, explained;
     std::size_t worst = 10;
     sim::ValidateOptions options;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -83,11 +118,12 @@ int run_validate_command(const std::vector<std::string>& arguments, std::ostream
             return good;
         }
         if (argument == "--json") continue;
-        if (argument == "--clusters" || argument == "--sweeps" || argument == "--worst" || argument == "--constant") {
+        if (argument == "--clusters" || argument == "--sweeps" || argument == "--worst" || argument == "--constant" || argument == "--explain") {
             if (i + 1 == arguments.size()) return refuse_argument(argument, argument + " needs a value", "see smsim validate --help", as_json, out, err);
             const std::string& value = arguments[++i];
             if (argument == "--clusters") clusters_file = value;
             else if (argument == "--sweeps") sweeps_file = value;
+            else if (argument == "--explain") explained = value;
             else if (argument == "--constant") {
                 if (const std::string wrong = set_constant(value, options.constants); !wrong.empty())
                     return refuse_argument(argument, wrong, "docs/accuracy.md lists names and ranges", as_json, out, err);
@@ -113,6 +149,7 @@ int run_validate_command(const std::vector<std::string>& arguments, std::ostream
     if (!sweeps_file.empty()) sweeps = core::load_csv(sweeps_file, {"sweep_id", "ids"}, diagnostics);
     if (diagnostics.has_errors() || !runs || !clusters) return show(diagnostics, as_json, out, err);
 
+    if (!explained.empty()) return explain_row(explained, *runs, *clusters, options.constants, as_json, out, err);
     const bool on_terminal = isatty(STDERR_FILENO) != 0;
     if (on_terminal)
         options.progress = [&err](std::size_t done, std::size_t all) {

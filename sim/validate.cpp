@@ -4,17 +4,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <sstream>
 #include <thread>
 
-#include "cluster/load.h"
-#include "model/load.h"
-#include "schedule/partition.h"
-#include "schedule/plan_file.h"
-#include "sim/cost/framework.h"
 #include "sim/evaluate.h"
+#include "sim/prepared_run.h"
 #include "sim/published_run.h"
 
 namespace sim {
@@ -23,7 +20,10 @@ namespace {
 
 std::string first_error(const core::Diagnostics& diagnostics) {
     for (const core::Diagnostic& entry : diagnostics.entries())
-        if (entry.severity == core::Severity::error) return entry.key.empty() ? entry.message : entry.key + ": " + entry.message;
+        if (entry.severity == core::Severity::error) {
+            const std::string place = entry.location.file.empty() ? "" : fmt::format("{}:{}: ", entry.location.file, entry.location.line);
+            return place + (entry.key.empty() ? entry.message : entry.key + ": " + entry.message);
+        }
     return "no reason was given";
 }
 
@@ -35,29 +35,15 @@ void refuse(ScoredRow& row, PredictionStatus status, std::string reason) {
 // Everything that can go wrong with one row is a status of the row: the other rows are predicted all the same.
 void predict(const PublishedRun& run, const CostConstants& constants, ScoredRow& row) {
     core::Diagnostics diagnostics;
-    const std::optional<model::ModelGraph> graph = model::load_model(run.model, {}, diagnostics);
-    if (!graph) return refuse(row, PredictionStatus::unsupported, first_error(diagnostics));
-    std::optional<cluster::Cluster> cluster = cluster::load_cluster(run.cluster, diagnostics);
-    if (!cluster) return refuse(row, PredictionStatus::unsupported, first_error(diagnostics));
-    cluster->ranks_per_node = run.ranks_per_node;
-    if (run.transport == "tcp" && cluster->instance.network_name == "efa") {
-        cluster->instance.network_name = run.transport;
-        cluster->instance.network_latency = core::microseconds(100);  // half of a two-step ring over TCP on g4dn, about 200 us
-        cluster::prepare_routes(cluster->instance);
-    }
-    core::Diagnostics plan_diagnostics;
-    schedule::check_plan(run.plan, *graph, cluster->device_count(), nullptr, plan_diagnostics);
-    if (plan_diagnostics.has_errors()) return refuse(row, PredictionStatus::unsupported, first_error(plan_diagnostics));
+    const std::optional<PreparedRun> prepared = prepare(run, diagnostics, constants);
+    if (!prepared) return refuse(row, PredictionStatus::unsupported, first_error(diagnostics));
     EvaluateOptions options;
     options.constants = constants;
     options.most_micro_batches = 4 * run.plan.layout.pipeline * run.plan.virtual_stages;
-    schedule::Plan plan = run.plan;
-    if (framework_traits(plan.framework, constants).splits_by_layers)
-        if (std::optional<schedule::Partition> partition = schedule::partition_by_layers(*graph, plan.stages())) plan.partition = std::move(*partition);
-    const std::optional<Evaluation> evaluation = evaluate(*graph, *cluster, plan, plan_diagnostics, options);
-    if (!evaluation) return refuse(row, PredictionStatus::unsupported, first_error(plan_diagnostics));
+    const std::optional<Evaluation> evaluation = evaluate(prepared->graph, prepared->cluster, prepared->plan, diagnostics, options);
+    if (!evaluation) return refuse(row, PredictionStatus::unsupported, first_error(diagnostics));
     row.predicted = evaluation->step_time;
-    row.predicted_peak = published_peak(run, plan, *evaluation);
+    row.predicted_peak = published_peak(run, prepared->plan, *evaluation);
 }
 
 // Rows of a sweep with equal plans are repeats of one measurement.
@@ -102,13 +88,15 @@ std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTa
     std::map<std::string, std::size_t> row_of;
     for (std::size_t i = 0; i < runs.rows.size(); ++i) {
         std::string unsupported;
-        inputs[i] = read_run(runs, runs.rows[i], clusters, diagnostics, unsupported);
+        core::Diagnostics of_row;
+        inputs[i] = read_run(runs, runs.rows[i], clusters, of_row, unsupported);
         ScoredRow& row = validation.rows[i];
         row.id = std::string(runs.cell(runs.rows[i], "id"));
         row.group = std::string(runs.cell(runs.rows[i], "group"));
         if (const std::optional<double> measured = core::parse_real(runs.cell(runs.rows[i], "measured_step_s"))) row.measured = core::seconds(*measured);
         if (const std::optional<double> peak = core::parse_real(runs.cell(runs.rows[i], "measured_peak_gib"))) row.measured_peak = core::gibibytes(*peak);
-        if (!inputs[i]) refuse(row, PredictionStatus::unsupported, unsupported);
+        if (of_row.has_errors()) refuse(row, PredictionStatus::error, first_error(of_row));
+        else if (!inputs[i]) refuse(row, PredictionStatus::unsupported, unsupported);
         if (!row_of.emplace(row.id, i).second)
             diagnostics.error({runs.file, runs.rows[i].line, 1}, "id", "id \"" + row.id + "\" stands twice", "give every row its own id");
     }
@@ -122,7 +110,7 @@ std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTa
             if (inputs[i]) {
                 try {
                     predict(*inputs[i], options.constants, validation.rows[i]);
-                } catch (const core::InternalError& failure) {
+                } catch (const std::exception& failure) {
                     refuse(validation.rows[i], PredictionStatus::error, failure.what());
                 }
             }

@@ -28,7 +28,7 @@ struct ValidateOptions {
     std::function<void(std::size_t, std::size_t)> progress;  // (done, all), called from one thread at a time
 };
 
-// `sweeps` may be null. Rows that are wrong input (not merely unsupported) are diagnosed; the caller then shows the diagnostics and no score.
+// `sweeps` may be null. A row with a wrong cell has the status `error` and says where; the others are predicted all the same. An id that stands twice is diagnosed.
 std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTable& clusters, const core::CsvTable* sweeps, core::Diagnostics& diagnostics,
                                    const ValidateOptions& options = {});
 

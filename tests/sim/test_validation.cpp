@@ -37,6 +37,32 @@ TEST_CASE("published measurements are predicted, every row, within a few per cen
     }
 }
 
+TEST_CASE("a wrong cell spoils its own row only, and says where it stands") {
+    const std::string folder = std::string(SHARED_DIR) + "/measurements/";
+    if (!std::filesystem::exists(folder + "calibration.csv")) {
+        WARN("skipped: no ../shared/measurements");
+        return;
+    }
+    core::Diagnostics diagnostics;
+    auto runs = core::load_csv(folder + "calibration.csv", sim::run_columns(), diagnostics);
+    const auto clusters = core::load_csv(folder + "clusters.csv", sim::cluster_columns(), diagnostics);
+    REQUIRE(runs);
+    runs->rows.resize(4);
+    const auto cell = [&](std::size_t row, const char* column) -> std::string& { return runs->rows[row].cells[static_cast<std::size_t>(runs->column(column))]; };
+    cell(0, "precision") = "int3";
+    cell(1, "cluster") = "nowhere";
+    cell(2, "model") = "perceptron";
+    const auto validation = sim::validate(*runs, *clusters, nullptr, diagnostics);
+    REQUIRE(validation);
+    REQUIRE_FALSE(diagnostics.has_errors());
+    CHECK(validation->rows[0].status == sim::PredictionStatus::error);
+    CHECK(validation->rows[0].reason.find("calibration.csv:2") != std::string::npos);
+    CHECK(validation->rows[1].status == sim::PredictionStatus::error);
+    CHECK(validation->rows[1].reason.find("nowhere") != std::string::npos);
+    CHECK(validation->rows[2].status == sim::PredictionStatus::unsupported);
+    CHECK(validation->rows[3].status == sim::PredictionStatus::ok);
+}
+
 TEST_CASE("constants of the cost model lie in their physical ranges and say where they come from") {
     const sim::CostConstants constants;
     for (const sim::NamedConstant& constant : sim::named_constants()) {

@@ -1,0 +1,32 @@
+#include "sim/prepared_run.h"
+
+#include <utility>
+
+#include "cluster/load.h"
+#include "model/load.h"
+#include "schedule/partition.h"
+#include "schedule/plan_file.h"
+#include "sim/cost/framework.h"
+
+namespace sim {
+
+std::optional<PreparedRun> prepare(const PublishedRun& run, core::Diagnostics& diagnostics, const CostConstants& constants) {
+    std::optional<model::ModelGraph> graph = model::load_model(run.model, {}, diagnostics);
+    if (!graph) return std::nullopt;
+    std::optional<cluster::Cluster> cluster = cluster::load_cluster(run.cluster, diagnostics);
+    if (!cluster) return std::nullopt;
+    cluster->ranks_per_node = run.ranks_per_node;
+    if (run.transport == "tcp" && cluster->instance.network_name == "efa") {
+        cluster->instance.network_name = run.transport;
+        cluster->instance.network_latency = core::microseconds(100);  // half of a two-step ring over TCP on g4dn, about 200 us
+        cluster::prepare_routes(cluster->instance);
+    }
+    schedule::check_plan(run.plan, *graph, cluster->device_count(), nullptr, diagnostics);
+    if (diagnostics.has_errors()) return std::nullopt;
+    schedule::Plan plan = run.plan;
+    if (framework_traits(plan.framework, constants).splits_by_layers)
+        if (std::optional<schedule::Partition> partition = schedule::partition_by_layers(*graph, plan.stages())) plan.partition = std::move(*partition);
+    return PreparedRun{std::move(*graph), std::move(*cluster), std::move(plan)};
+}
+
+}  // namespace sim
