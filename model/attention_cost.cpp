@@ -96,6 +96,7 @@ void append_forward(std::vector<Kernel>& list, const Operator& op, const Sizes& 
         list.push_back(memory_kernel("softmax", scores, scores));
     } else {
         list.push_back(memory_kernel("scale_mask_softmax", scores + s.bias, scores));
+        list.back().is_causal = a.is_causal;
     }
     if (a.probability > 0) list.push_back(memory_kernel("attention_dropout", scores, scores + s.scores));
     list.push_back(product_kernel("attention_context", s.shape.batch, s.shape.queries, s.shape.head_dimension, s.shape.keys, s.element));
@@ -115,6 +116,7 @@ void append_backward(std::vector<Kernel>& list, const Operator& op, const Sizes&
         list.push_back(product_kernel("attention_probability_gradient", h.batch, h.queries, h.keys, h.head_dimension, s.element));
         if (a.probability > 0) list.push_back(memory_kernel("attention_dropout_backward", scores + s.scores, scores));
         list.push_back(memory_kernel("softmax_backward", 2 * scores, scores));
+        list.back().is_causal = a.is_causal && context.attention == AttentionImplementation::fused_softmax;
         if (context.attention == AttentionImplementation::unfused) {
             list.push_back(memory_kernel("mask_backward", scores, scores));
             list.push_back(memory_kernel("scale_backward", scores, scores));

@@ -175,9 +175,10 @@ core::Seconds CommunicationCost::collective(CollectiveKind kind, schedule::Group
     return entry->second;
 }
 
-core::Seconds CommunicationCost::broadcasts_of_owners(int pipeline) const {
+core::Seconds CommunicationCost::broadcasts_of_owners(int pipeline) {
+    if (!traits_.broadcasts_parameters) return {};
     const double owners = group_size(schedule::GroupKind::shard, pipeline);
-    return traits_.broadcast_step * (owners * owners);
+    return collective(CollectiveKind::broadcast, schedule::GroupKind::shard, core::Bytes(0), pipeline) * owners;
 }
 
 core::Seconds CommunicationCost::gather_latency(schedule::GroupKind group, int pipeline) {

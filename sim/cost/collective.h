@@ -30,8 +30,8 @@ public:
     // `tied_ranks` (schedule::ParameterBucket) are the pipeline coordinates that meet in a reduction over tied stages.
     core::Seconds collective(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline,
                              const std::vector<std::int32_t>& tied_ranks = {});
-    // Added once a step where updated parameters come back by a broadcast from every owner of a shard.
-    core::Seconds broadcasts_of_owners(int pipeline) const;
+    // Added once a step where updated parameters come back by a broadcast from every owner of a shard, one after another: the latency of each.
+    core::Seconds broadcasts_of_owners(int pipeline);
     // What each further all-gather costs beside its bytes where sharded parameters are gathered tensor by tensor; zero where a unit comes at once.
     core::Seconds gather_latency(schedule::GroupKind group, int pipeline);
     // From every rank at pipeline coordinate `from` to its counterpart at `to`.

@@ -1,6 +1,7 @@
 #include "sim/cost/compute.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string_view>
 
@@ -50,6 +51,8 @@ double memory_passes(const model::Kernel& kernel, core::DataType compute, const 
     // fp32 elementwise kernels with casts around them: 4 + 4 bytes and a cast of 2 + 4 on one side, against 2 + 2: (8 + 1.4) / 4.
     if (is_half && !is("batch_norm") && (is("softmax") || is("norm") || is("gelu") || is("dropout") || is("scale") || is("mask"))) passes *= traits.wide_elementwise;
     if (is("layer_norm") || is("norm_backward") || is("gelu") || is("dropout")) passes *= is("batch_norm") ? 1 : traits.composed_elementwise;
+    // The upper triangle is written but not read: 1.5 passes for 2, backward 2 for 3.
+    if (traits.skips_masked_scores && kernel.is_causal && is("softmax")) passes *= is("backward") ? 2.0 / 3.0 : 0.75;
     // x.float(), pow, mean, rsqrt, multiply, cast, multiply by the scale: 34 bytes an element instead of 4 (PyTorch without a fused kernel).
     // x.float(), cast, multiply as complex numbers, cast: 2 + 4, 4 + 8, 8 + 8, 8 + 2 bytes an element instead of 2 + 2 (Meta's llama, apply_rotary_emb).
     if (traits.composes_llama_kernels && is("rotary")) passes *= 11;
@@ -97,12 +100,19 @@ core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const
 }
 
 std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, const cluster::DeviceSpec& device, const schedule::Plan& plan,
-                                             core::Diagnostics& diagnostics, const CostConstants& constants, int ranks_a_node) {
+                                             core::Diagnostics& diagnostics, const CostConstants& given, int ranks_a_node) {
     const core::DataType compute = plan.precision.compute;
     if (!device.peak.contains(compute) || !device.matrix_product.contains(compute)) {
         diagnostics.error({}, "plan.precision", device.name + " has no figure for " + std::string(core::name_of(compute)) + " matrix products",
                           "it has " + formats_of(device.matrix_product) + "; an unknown rate is refused, not guessed");
         return std::nullopt;
+    }
+    CostConstants constants = given;
+    if (device.architecture.starts_with("sm")) {
+        // The least of n normal variates lies about sqrt(2 ln n) standard deviations below their mean.
+        const double pace = 1 + constants.device_spread * std::sqrt(2 * std::log(static_cast<double>(plan.layout.ranks())));
+        constants.sustained_half /= pace;
+        constants.sustained_full /= pace;
     }
     ComputeCost cost;
     cost.device_ = &device;

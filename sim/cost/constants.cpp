@@ -5,11 +5,11 @@ namespace sim {
 std::span<const NamedConstant> named_constants() {
     using C = CostConstants;
     static const NamedConstant list[] = {
-        {"full_tile_rate", &C::full_tile_rate, 1.0, 1.25, 1.1, false, "rate of a product of whole tiles over the profile's plateau", "vidur A100 and H100 products, m >= 512"},
+        {"full_tile_rate", &C::full_tile_rate, 1.0, 1.25, 1.13, false, "rate of a product of whole tiles over the profile's plateau", "vidur A100 and H100 products, m >= 512"},
         {"tile_fill_depth", &C::tile_fill_depth, 0, 512, 128, false, "depth k at which filling and draining a tile costs as much as its work", "vidur A100 and H100 products"},
-        {"wave_softness", &C::wave_softness, 0, 1, 0.5, false, "0: whole waves of tiles only; 1: no quantisation", "vidur A100 and H100 products"},
         {"sustained_half", &C::sustained_half, 0.6, 1.0, 0.9, true, "half precision on tensor cores, sustained over short runs", "all groups of half precision"},
         {"sustained_full", &C::sustained_full, 0.6, 1.2, 1.0, true, "fp32 and tf32, newer libraries over CUDA 10.1", "V100, T4 and A100 groups in fp32 and tf32"},
+        {"device_spread", &C::device_spread, 0, 0.04, 0.015, true, "standard deviation of the rates of devices of one kind; the slowest sets the pace", "all groups, 1 to 2,520 devices; Sinha et al., SC 2022: V100 and other GPUs of one machine differ by 8 % from end to end"},
         {"fp8_rate", &C::fp8_rate, 0.5, 1.1, 0.9, true, "fp8 products over the profile's efficiency", "fsdp_mpt_h100 (3 rows)"},
         {"convolution_half", &C::convolution_half, 0.8, 1.4, 1.0, true, "half-precision convolutions, newer libraries over cuDNN 7.6", "dle_ssd300, dle_resnet50, dlperf_resnet50"},
         {"memory_rate", &C::memory_rate, 0.6, 1.0, 0.9, true, "kernels of models over the streaming benchmark of the device", "all groups"},
@@ -37,7 +37,6 @@ std::span<const NamedConstant> named_constants() {
         {"step_eager_ms", &C::step_eager_ms, 0, 60, 2, true, "device idle per step, eager PyTorch", "eager groups"},
         {"tensor_adaptdl_us", &C::tensor_adaptdl_us, 0, 300, 80, true, "device idle per parameter tensor and step, AdaptDL", "pollux groups"},
         {"eager_loading_gib", &C::eager_loading_gib, 0, 4, 1.5, false, "GiB outside the allocator before lazy loading of kernels", "bloom, bigscience_1b3 (memory)"},
-        {"broadcast_hop_us", &C::broadcast_hop_us, 0, 30, 5, true, "a hop of the broadcasts that return ZeRO-1 parameters", "internlm"},
         {"input_copy_gbs", &C::input_copy_gbs, 3, 25, 8, true, "GB/s of a host copying inputs from pageable memory", "pollux groups"},
         {"container_flow_gbs", &C::container_flow_gbs, 0.3, 1.25, 0.625, true, "one TCP flow between pods", "pollux groups; EC2's limit is 0.625 to 1.25"},
         {"container_step_us", &C::container_step_us, 50, 5000, 500, true, "a ring step between pods", "pollux groups"},

@@ -8,17 +8,18 @@ namespace sim {
 
 struct CostConstants {
     // Matrix products on sm80 and later, by tiles (sim/cost/product.h).
-    double full_tile_rate = 1.10;
+    double full_tile_rate = 1.13;
     double tile_fill_depth = 128;
-    double wave_softness = 0.5;
 
     // Rate under sustained load over the rate of the short runs the curves were measured in (power and clocks).
     double sustained_half = 0.93;
     // fp32 and tf32: libraries of 2020 and later are faster than those of the tables (CUDA 10.1).
     double sustained_full = 1.04;
+    // Devices of one kind differ in the clock they hold; a synchronous step goes at the pace of the slowest. Standard deviation of their rates.
+    double device_spread = 0.012;
     double fp8_rate = 0.89;
     // Half-precision convolutions of libraries of 2020 and later over those of the table (cuDNN 7.6), which offsets part of the loss under sustained load.
-    double convolution_half = 1.2;
+    double convolution_half = 1.25;
 
     // Kernels of real models against the streaming benchmark of the device profile.
     double memory_rate = 0.86;
@@ -27,27 +28,25 @@ struct CostConstants {
     double first_flash_rate = 0.52;
 
     // Networks: achieved share of the profile's rate by transport, and its decay with the number of nodes.
-    double rate_infiniband = 0.78, rate_roce = 0.71, rate_omnipath = 0.33, rate_tcp = 1.0, rate_efa = 1.0;
-    double decay_per_doubling = 0.057;
+    double rate_infiniband = 0.78, rate_roce = 0.71, rate_omnipath = 0.31, rate_tcp = 1.0, rate_efa = 1.0;
+    double decay_per_doubling = 0.045;
     // Compute beside a collective gives it multiprocessors and memory bandwidth: share of the overlapped time lost.
     double overlap_loss = 0.21;
 
     // Passes over tensors of real code over those counted from its operators, by kind of framework.
-    double passes_eager_2020 = 1.76, passes_eager = 1, passes_megatron = 1.07, passes_xla = 1.29, passes_graph = 1.61;
+    double passes_eager_2020 = 1.74, passes_eager = 1, passes_megatron = 1.07, passes_xla = 1.29, passes_graph = 1.57;
     // fp32 elementwise kernels with casts over half-precision ones: 4 + 4 bytes and casts against 2 + 2.
     double wide_elementwise = 1.68;
 
     // Host, microseconds a kernel.
-    double dispatch_eager_us = 8.4, dispatch_megatron_us = 20, dispatch_vtrain_us = 48, dispatch_graph_us = 4;
+    double dispatch_eager_us = 8.4, dispatch_megatron_us = 20, dispatch_vtrain_us = 46, dispatch_graph_us = 4;
     double newer_host_time = 0.67;  // of hosts beside A100 and H100, over those beside V100 and T4
     // Milliseconds in which the device waits for the host.
-    double micro_batch_megatron_ms = 1.22, step_megatron_ms = 13, step_eager_ms = 12;
+    double micro_batch_megatron_ms = 1.6, step_megatron_ms = 9, step_eager_ms = 12;
     // AdaptDL: blocking reads for each parameter tensor and step.
     double tensor_adaptdl_us = 124;
     // GiB a process holds outside its allocator where every kernel is loaded at the start.
     double eager_loading_gib = 1.8;
-    // A hop of the broadcasts that return sharded parameters, owner by owner.
-    double broadcast_hop_us = 7.9;
     double input_copy_gbs = 8;  // GB/s of a host that copies images from pageable memory, all ranks of a node together
     // One TCP flow of a container network, GB/s, and the time a ring step takes over it.
     double container_flow_gbs = 0.64, container_step_us = 800;

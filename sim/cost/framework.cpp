@@ -29,6 +29,7 @@ FrameworkTraits megatron(const CostConstants& c) {
     traits.has_fused_dropout_add = true;
     traits.keeps_full_parameters = false;
     traits.attention = model::AttentionImplementation::fused_softmax;
+    traits.skips_masked_scores = true;
     traits.vocabulary_multiple = 128;
     traits.overlaps_reduction = false;  // local DDP reduces after the backward pass
     traits.blocks_on_transfers = true;
@@ -171,7 +172,8 @@ FrameworkTraits pytorch_of(const Says& says, const CostConstants& c) {
     }
     if (says({"internlm"})) {
         traits.name = "InternLM";
-        traits.broadcast_step = core::microseconds(c.broadcast_hop_us);
+        traits.broadcasts_parameters = true;
+        traits.bucket = core::mebibytes(512);  // reduce_bucket_size of its configurations
     }
     if (says({"foundry", "composer"})) {
         traits.name = "llm-foundry";
@@ -212,7 +214,9 @@ void adopt(const FrameworkTraits& traits, schedule::Plan& plan, bool has_experts
     plan.overlaps_parameter_gathering = traits.overlaps_parameter_gathering;
     const bool is_half = plan.precision.compute == core::DataType::fp16 || plan.precision.compute == core::DataType::bf16;
     // FSDP and ZeRO gather parameters in the compute type.
-    if (is_half && ((traits.keeps_full_parameters && plan.sharding == schedule::Sharding::none) || (traits.keeps_full_mixtures && has_experts)))
+    // XLA's partitioner gathers what the product reads: the cast of the shard, not its fp32 values.
+    if (is_half && traits.keeps_full_mixtures && has_experts && plan.sharding == schedule::Sharding::parameters) plan.precision.gradients = core::DataType::fp32;
+    else if (is_half && ((traits.keeps_full_parameters && plan.sharding == schedule::Sharding::none) || (traits.keeps_full_mixtures && has_experts)))
         plan.precision = {.compute = plan.precision.compute, .parameters = core::DataType::fp32, .gradients = core::DataType::fp32, .has_master_parameters = false};
     plan.gradient_bucket = traits.bucket;
     plan.fused_cross_entropy = traits.has_fused_loss;

@@ -26,6 +26,7 @@ struct FrameworkTraits {
     // Kernels.
     bool has_separate_bias = false;     // biases are added by kernels of their own
     bool has_fused_dropout_add = false; // bias, dropout and residual in one kernel
+    bool skips_masked_scores = false;   // the fused causal softmax reads the lower triangle only
     bool has_fused_norm_relu = false;   // batch norm with the activation and addition after it
     bool has_fused_loss = false;        // one pass over the logits
     bool composes_llama_kernels = false; // RMS norm, rotary positions and gated activations written as chains of operations, the first two in fp32
@@ -62,7 +63,7 @@ struct FrameworkTraits {
     bool copies_inputs = false;                     // every step starts with a blocking copy of fp32 images from pageable host memory
     core::BytesPerSecond tcp_flow_rate;             // of one; zero = the instance's limit
     core::Seconds tcp_step;                         // a ring step; zero = the network's latency
-    core::Seconds broadcast_step;                   // parameters come back by a broadcast from every owner, one after another: time a hop; zero = all-gather
+    bool broadcasts_parameters = false;             // ZeRO-1's parameters come back by a broadcast from every owner, one after another; else by an all-gather
     int vocabulary_multiple = 1;                    // the vocabulary is padded to a multiple of this times the tensor-parallel degree
 };
 

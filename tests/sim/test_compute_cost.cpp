@@ -65,7 +65,6 @@ TEST_CASE("tiles: a product that fills whole waves runs at the full-tile rate, o
     // 4096 x 4096 = 16 x 32 tiles of 256 x 128 = 512 = 4 waves of 128.
     const double full = 2.0 * 4096 * 4096 * 4096 / (50e12 * constants.full_tile_rate);
     REQUIRE(time(product(4096, 4096, 4096)) == Approx(full));
-    constants.wave_softness = 0;
     // One row more makes a fifth wave of the largest tile; no tile shape does better than 513/512 of the time, none worse than 5/4.
     const double more = time(product(4097, 4096, 4096));
     REQUIRE(more > full);
@@ -74,6 +73,23 @@ TEST_CASE("tiles: a product that fills whole waves runs at the full-tile rate, o
     scores.batch = 16;
     scores.flops = scores.flops * 16.0;
     REQUIRE(time(scores) == Approx(16 * 2.0 * 2048 * 2048 * 150 / (10e12 * 0.5)));
+}
+
+TEST_CASE("shallow batched products before Ampere fill and drain their tiles as often as they write them") {
+    cluster::DeviceSpec device = round_device();
+    device.architecture = "sm70";
+    sim::CostConstants constants;
+    constants.sustained_half = 1;
+    const auto arithmetic = [&](std::int64_t k, std::int64_t batch) {
+        model::Kernel kernel = product(2048, 2048, k);
+        kernel.batch = batch;
+        kernel.flops = kernel.flops * static_cast<double>(batch);
+        kernel.read = kernel.written = core::Bytes(0);
+        return sim::kernel_time(kernel, model::Phase::forward, device, DataType::bf16, {}, constants).value - device.matrix_product.at(DataType::bf16).launch.value;
+    };
+    // 128 deep: 1 + 128/128 against the 1 + 128/2048 that the plateau holds already.
+    REQUIRE(arithmetic(128, 8) / (8 * arithmetic(128, 1)) == Approx(2.0 / (1 + 128.0 / 2048)));
+    REQUIRE(arithmetic(4096, 8) == Approx(8 * arithmetic(4096, 1)));
 }
 
 TEST_CASE("a memory-bound kernel takes launch and its bytes at streaming bandwidth") {

@@ -1,6 +1,9 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "tests/validation/published_figures.h"
 #include "sim/validate.h"
@@ -189,4 +192,100 @@ TEST_CASE("a precision the device does not have is refused, not guessed") {
         CHECK(row.status == sim::PredictionStatus::unsupported);
         CHECK(row.reason.find("fp8") != std::string::npos);
     }
+}
+
+namespace {
+
+// A GPT of 1.3 billion parameters as a row, with some cells replaced.
+core::CsvTable one_row(const std::vector<std::map<std::string, std::string>>& changes) {
+    const core::CsvTable& runs = figures().runs;
+    core::CsvTable table{runs.file, runs.header, {}};
+    for (const std::map<std::string, std::string>& change : changes) {
+        std::map<std::string, std::string> cells = {{"group", "made"}, {"model", "gpt"}, {"layers", "24"}, {"hidden", "2048"}, {"heads", "16"}, {"kv_heads", "16"}, {"ffn", "8192"},
+                                                    {"vocab", "51200"}, {"seq_len", "1024"}, {"tied_embeddings", "yes"}, {"precision", "fp16"}, {"optimizer", "adamw"},
+                                                    {"cluster", "selene"}, {"nodes", "1"}, {"gpus_per_node", "8"}, {"tensor_parallel", "1"}, {"pipeline_parallel", "1"},
+                                                    {"virtual_stages", "1"}, {"data_parallel", "8"}, {"sharding", "none"}, {"micro_batch", "4"}, {"global_batch", "32"},
+                                                    {"grad_accumulation", "1"}, {"recompute", "full"}, {"sequence_parallel", "no"}, {"framework", "PyTorch DDP"},
+                                                    {"measured_step_s", "1"}};
+        cells["id"] = std::to_string(table.rows.size());
+        for (const auto& [column, value] : change) cells[column] = value;
+        core::CsvRow row{static_cast<int>(table.rows.size()), {}};
+        for (const std::string& column : table.header) row.cells.push_back(cells[column]);
+        table.rows.push_back(std::move(row));
+    }
+    return table;
+}
+
+// Steps of rows that must all be predicted.
+std::vector<double> steps(const std::vector<std::map<std::string, std::string>>& changes) {
+    std::vector<double> seconds;
+    for (const sim::ScoredRow& row : predicted(one_row(changes)).rows) {
+        INFO(row.id << ": " << row.reason);
+        REQUIRE(row.status == sim::PredictionStatus::ok);
+        seconds.push_back(row.predicted.value);
+    }
+    return seconds;
+}
+
+}  // namespace
+
+TEST_CASE("a narrower format is never slower: fp32, tf32, half, and fp8 where products are large") {
+    for (const char* code : {"", "PyTorch DDP", "Megatron-LM", "JAX", "somebody's trainer"}) {
+        INFO(code);
+        const std::vector<double> a100 = steps({{{"precision", "fp32"}, {"framework", code}}, {{"precision", "tf32"}, {"framework", code}}, {{"precision", "bf16"}, {"framework", code}}});
+        CHECK(a100[0] > 2 * a100[1]);
+        CHECK(a100[1] > a100[2]);
+        const std::map<std::string, std::string> wide = {{"cluster", "mosaic_h100"}, {"framework", code}, {"hidden", "8192"}, {"ffn", "32768"}, {"heads", "64"}, {"kv_heads", "64"}, {"layers", "4"}};
+        std::map<std::string, std::string> half = wide, eighth = wide;
+        half["precision"] = "bf16";
+        eighth["precision"] = "fp8";
+        const std::vector<double> h100 = steps({half, eighth});
+        CHECK(h100[1] < h100[0]);
+        CHECK(h100[1] > 0.5 * h100[0]);
+    }
+}
+
+TEST_CASE("a newer device of the same family of systems takes less time for the same plan") {
+    const std::vector<double> times = steps({{{"cluster", "dgx1_v100_32"}}, {{"cluster", "dgx2h"}}, {{"cluster", "dgx_a100_40"}}, {{"cluster", "dgx_a100_80"}}, {{"cluster", "mosaic_h100"}}});
+    for (std::size_t i = 0; i + 1 < times.size(); ++i) CHECK(times[i] > times[i + 1]);
+}
+
+TEST_CASE("tensor parallelism over two nodes is slower than in one, and slowest over the slowest network") {
+    const auto over = [](const char* cluster, const char* tensor, const char* nodes) {
+        return std::map<std::string, std::string>{{"cluster", cluster}, {"tensor_parallel", tensor}, {"nodes", nodes}, {"data_parallel", "1"}, {"global_batch", "4"}, {"framework", "Megatron-LM"}};
+    };
+    const std::vector<double> times = steps({over("dlperf_v100_16", "8", "1"), over("dlperf_v100_16", "16", "2"), over("p3_16xlarge", "16", "2"), over("dgx1_v100_16", "16", "2")});
+    CHECK(times[1] > times[0]);
+    CHECK(times[2] > times[1]);  // 25 Gbit/s of TCP against one EDR card
+    CHECK(times[1] > times[3]);  // one card against four
+}
+
+TEST_CASE("for one global batch, twice the nodes shorten the step, never to less than half, up to 512 nodes") {
+    const char* const codes[] = {"Megatron-LM 2022", "PyTorch FSDP", "DeepSpeed ZeRO-3", "a trainer of tomorrow"};
+    for (const char* code : codes)
+        for (const bool is_sharded : {false, true}) {
+            std::vector<std::map<std::string, std::string>> rows;
+            for (int nodes = 1; nodes <= 512; nodes *= 2)
+                rows.push_back({{"nodes", std::to_string(nodes)}, {"data_parallel", std::to_string(8 * nodes)}, {"grad_accumulation", std::to_string(512 / nodes)}, {"micro_batch", "1"},
+                                {"global_batch", "4096"}, {"framework", code}, {"sharding", is_sharded ? "parameters" : "none"}, {"shard_degree", is_sharded ? std::to_string(8 * nodes) : ""}});
+            const std::vector<double> times = steps(rows);
+            for (std::size_t i = 0; i + 1 < times.size(); ++i) {
+                INFO(code << (is_sharded ? ", sharded, " : ", ") << (1 << i) << " nodes: " << times[i] << " s, then " << times[i + 1]);
+                CHECK(times[i + 1] > 0.49 * times[i]);
+                // What every step costs once does not shrink; until it rules, more nodes help.
+                if (i < 5) CHECK(times[i + 1] < times[i]);
+            }
+        }
+}
+
+TEST_CASE("odd degrees, many nodes, long sequences and every schedule of the vocabulary are predicted") {
+    std::vector<std::map<std::string, std::string>> rows;
+    for (const char* ranks : {"3", "5", "6", "7"}) rows.push_back({{"gpus_per_node", ranks}, {"data_parallel", ranks}, {"global_batch", std::to_string(4 * std::stoi(ranks))}});
+    for (const char* schedule : {"1f1b", "interleaved", "zb-h1", "zb-h2", "gpipe"})
+        rows.push_back({{"pipeline_parallel", "4"}, {"data_parallel", "2"}, {"schedule", schedule}, {"virtual_stages", std::string(schedule) == "interleaved" ? "3" : "1"}, {"grad_accumulation", "16"},
+                        {"micro_batch", "1"}, {"global_batch", "32"}, {"framework", "Megatron-LM"}});
+    rows.push_back({{"nodes", "512"}, {"tensor_parallel", "8"}, {"pipeline_parallel", "12"}, {"gpus_per_node", "6"}, {"data_parallel", "32"}, {"global_batch", "128"}, {"framework", "Megatron-LM"}});
+    rows.push_back({{"seq_len", "131072"}, {"micro_batch", "1"}, {"global_batch", "8"}, {"attention", "flash"}});
+    rows.push_back({{"heads", "20"}, {"kv_heads", "4"}, {"hidden", "2560"}, {"model", "llama"}, {"ffn", "6912"}, {"vocab", "151936"}, {"tied_embeddings", "no"}});
+    for (double seconds : steps(rows)) CHECK(seconds > 0.01);
 }
