@@ -90,7 +90,7 @@ do_bundle() {
             { echo "cudnn-frontend is not to be had: attention would be our own kernel, which is slow"; return 1; }
     fi
     export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$root} CCACHE_NOHASHDIR=1
-    cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSMSIM_CUDA=ON -DSMSIM_MPI=OFF -DSMSIM_ONNX=OFF \
+    cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DSMSIM_CUDA=ON -DSMSIM_MPI=OFF -DSMSIM_ONNX=OFF -DSMSIM_DNNL=OFF \
         "-DSMSIM_CUDNN_FRONTEND=$root/.cudnn-frontend/include" "-DCMAKE_CUDA_ARCHITECTURES=$architecture" >"$scratch/cmake.log" 2>&1 || { cat "$scratch/cmake.log"; return 1; }
     ninja -C "$build" ${GPU_CHECK_JOBS:+-j$GPU_CHECK_JOBS} smexec test_exec_cuda >"$scratch/ninja.log" 2>&1 || { tail -40 "$scratch/ninja.log"; return 1; }
     rm -rf "$root/gpu-bundle"
