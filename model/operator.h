@@ -166,6 +166,8 @@ struct Attributes {
     bool is_maximum = false;
     // elementwise: what backward reads again
     bool saves_inputs = false, saves_output = false;
+
+    bool operator==(const Attributes&) const = default;
 };
 
 struct Operator {

@@ -1,0 +1,97 @@
+#include "model/repetition.h"
+
+#include <functional>
+
+namespace model {
+
+namespace {
+
+bool is_like(const Tensor& a, const Tensor& b) {
+    return a.shape == b.shape && a.is_activation == b.is_activation && a.type == b.type && a.split == b.split && a.split_dimension == b.split_dimension;
+}
+
+bool is_like(const Parameter& a, const Parameter& b) {
+    return a.shape == b.shape && a.split_dimension == b.split_dimension && a.split_blocks == b.split_blocks && a.split_sections == b.split_sections &&
+           a.is_expert == b.is_expert && a.has_partial_gradient == b.has_partial_gradient && a.is_task_head == b.is_task_head && a.decays == b.decays;
+}
+
+bool is_like(const Operator& a, const Operator& b) {
+    return a.kind == b.kind && a.attributes == b.attributes && a.inputs.size() == b.inputs.size() && a.parameters.size() == b.parameters.size() &&
+           a.in_parallel_region == b.in_parallel_region && a.in_attention_core == b.in_attention_core;
+}
+
+// Numbers of classes: the index of the first like element among those that are unlike all before.
+template <class Element>
+std::vector<std::int32_t> classes_of(const std::vector<Element>& elements) {
+    std::vector<const Element*> representatives;
+    std::vector<std::int32_t> classes;
+    for (const Element& element : elements) {
+        std::size_t c = 0;
+        while (c < representatives.size() && !is_like(*representatives[c], element)) ++c;
+        if (c == representatives.size()) representatives.push_back(&element);
+        classes.push_back(static_cast<std::int32_t>(c));
+    }
+    return classes;
+}
+
+}  // namespace
+
+Repetition::Repetition(const ModelGraph& graph)
+    : graph_(graph),
+      operator_class_(classes_of(graph.operators)),
+      tensor_class_(classes_of(graph.tensors)),
+      parameter_class_(classes_of(graph.parameters)) {
+    for (const Unit& unit : graph.units) crossing_[unit.operators.begin] = tensors_crossing(graph, unit.operators.begin);
+    crossing_[graph.units.back().operators.end] = {};
+}
+
+Repetition::Signature Repetition::signature(OperatorRange range) const {
+    Signature text;
+    text.reserve(static_cast<std::size_t>(range.size()) * 8);
+    text.push_back(range.begin == graph_.units.front().operators.begin);
+    text.push_back(range.end == graph_.units.back().operators.end);
+    // Tensors and parameters are numbered in the order in which the range meets them.
+    std::map<std::int32_t, std::int32_t> tensor_label, parameter_label;
+    const std::function<void(TensorId)> write_tensor = [&](TensorId id) {
+        const auto [place, is_new] = tensor_label.try_emplace(id.index, static_cast<std::int32_t>(tensor_label.size()));
+        text.push_back(place->second);
+        if (!is_new) return;
+        const Tensor& tensor = graph_.tensor(id);
+        text.push_back(tensor_class_[static_cast<std::size_t>(id.index)]);
+        text.push_back(static_cast<std::int32_t>(tensor.consumers.size()));
+        const bool is_wanted_after = !tensor.consumers.empty() && tensor.consumers.back().index >= range.end;
+        text.push_back(is_wanted_after ? operator_class_[static_cast<std::size_t>(tensor.consumers.back().index)] : -1);
+        if (tensor.producer.index >= range.begin) return;
+        // From before the range: how it came about decides whose storage it is.
+        const Operator& producer = graph_.op(tensor.producer);
+        text.push_back(static_cast<std::int32_t>(producer.kind));
+        if (is_view(producer.kind) || producer.kind == OperatorKind::parallel_enter || producer.kind == OperatorKind::parallel_exit)
+            write_tensor(producer.inputs[0]);
+    };
+    std::size_t unit = static_cast<std::size_t>(graph_.operators[static_cast<std::size_t>(range.begin)].unit);
+    for (std::int32_t i = range.begin; i < range.end; ++i) {
+        const Operator& op = graph_.operators[static_cast<std::size_t>(i)];
+        const bool begins_unit = unit < graph_.units.size() && graph_.units[unit].operators.begin == i;
+        unit += begins_unit;
+        text.push_back(-1 - begins_unit);
+        text.push_back(operator_class_[static_cast<std::size_t>(i)]);
+        for (const TensorId input : op.inputs) write_tensor(input);
+        write_tensor(op.output);
+        for (const ParameterId parameter : op.parameters) {
+            text.push_back(parameter_label.try_emplace(parameter.index, static_cast<std::int32_t>(parameter_label.size())).first->second);
+            text.push_back(parameter_class_[static_cast<std::size_t>(parameter.index)]);
+        }
+    }
+    text.push_back(-3);
+    for (const TensorId tensor : crossing_.at(range.begin)) write_tensor(tensor);
+    return text;
+}
+
+OperatorRange Repetition::first_like(OperatorRange range) {
+    const std::lock_guard lock(guard_);
+    const auto [place, is_new] = known_.try_emplace({range.begin, range.end}, range);
+    if (is_new) place->second = first_.try_emplace(signature(range), range).first->second;
+    return place->second;
+}
+
+}  // namespace model

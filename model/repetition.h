@@ -1,0 +1,36 @@
+// Ranges of operators that do the same work. A model of equal layers has few different stages, however many it is cut into: what one of them costs, all do.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "model/model_graph.h"
+
+namespace model {
+
+// May be asked by several threads at once. The graph must outlive it.
+class Repetition {
+public:
+    explicit Repetition(const ModelGraph& graph);
+
+    // The first range found to be like this one, itself included. Alike are ranges of the same operators (kinds, attributes, shapes, splits) wired the same way,
+    // with unit boundaries, shared parameters, tensors from before and tensors for after at the same places, passing tensors of the same sizes, and the model's
+    // first and last unit in both or neither. So they need the same memory and time under any plan; where the range lies decides only who its neighbours are.
+    // The range must begin and end at unit boundaries.
+    OperatorRange first_like(OperatorRange range);
+
+private:
+    using Signature = std::vector<std::int32_t>;
+    Signature signature(OperatorRange range) const;
+
+    const ModelGraph& graph_;
+    std::vector<std::int32_t> operator_class_, tensor_class_, parameter_class_;  // equal numbers: equal but for names and places
+    std::map<std::int32_t, std::vector<TensorId>> crossing_;                     // by boundary between units
+    std::mutex guard_;
+    std::map<std::pair<std::int32_t, std::int32_t>, OperatorRange> known_;
+    std::map<Signature, OperatorRange> first_;
+};
+
+}  // namespace model
