@@ -9,9 +9,8 @@
 #include <vector>
 
 #include "cluster/topology.h"
-#include "core/diagnostics.h"
 #include "model/model_graph.h"
-#include "schedule/memory.h"
+#include "planner/stage_collection.h"
 #include "schedule/plan.h"
 #include "schedule/schedule.h"
 #include "sim/schedule_timing.h"
@@ -39,10 +38,10 @@ private:
     std::unique_ptr<Content> content_;
 };
 
-// Not thread-safe: one object a thread. Remembers what plans of one model and cluster share.
+// Not thread-safe: one object a thread. Both collections must outlive it.
 class Bounds {
 public:
-    Bounds(const model::ModelGraph& graph, const cluster::Cluster& cluster, OrderCollection& orders);
+    Bounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCollection& stages);
     ~Bounds();
 
     // Least memory of the tightest rank: exact state, the schedule's micro-batches in flight times what each keeps, and the peak of one operator.
@@ -56,17 +55,19 @@ public:
     core::Seconds time_of_order(const schedule::Plan& plan);
 
 private:
-    struct StageCost;
     struct Caches;
+    Caches& caches_of(const schedule::Plan& plan);
 
-    const std::vector<model::OperatorRange>* stages(const schedule::Plan& plan);
-    const schedule::ActivationFootprint& footprint(const schedule::Plan& plan, model::OperatorRange range);
-    const StageCost& stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank);
+    // With the tensor-parallel collectives between the passes' operators.
+    StageCost stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank);
+    core::Seconds after_passes(const schedule::Plan& plan, const schedule::Schedule& order);
+    core::Seconds transfer_time(const schedule::Plan& plan, const schedule::Schedule& order);
+    core::Seconds data_parallel_time(const schedule::Plan& plan, const schedule::Schedule& order);
 
-    const model::ModelGraph& graph_;
     const cluster::Cluster& cluster_;
     OrderCollection& orders_;
-    std::unique_ptr<Caches> caches_;
+    StageCollection& stages_;
+    std::map<std::tuple<int, int, int>, std::unique_ptr<Caches>> caches_;  // by tensor-, pipeline- and data-parallel degree
 };
 
 }  // namespace planner

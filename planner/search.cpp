@@ -60,7 +60,9 @@ struct Entry {
 class Search {
 public:
     Search(const model::ModelGraph& graph, const std::vector<Candidate>& places, const SearchRequest& request)
-        : graph_(graph), places_(places), request_(request) {}
+        : graph_(graph), places_(places), request_(request) {
+        for (const Candidate& place : places) stages_.push_back(std::make_unique<StageCollection>(graph, place.cluster.instance.device));
+    }
 
     SearchResult run(core::Diagnostics& diagnostics);
 
@@ -93,13 +95,14 @@ private:
     const std::vector<Candidate>& places_;
     const SearchRequest& request_;
     struct GuardedBounds {
-        GuardedBounds(const model::ModelGraph& graph, const cluster::Cluster& cluster, OrderCollection& orders) : bounds(graph, cluster, orders) {}
+        GuardedBounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCollection& stages) : bounds(cluster, orders, stages) {}
         std::mutex guard;
         Bounds bounds;
     };
     std::vector<Entry> entries_;
     std::vector<std::unique_ptr<GuardedBounds>> bounds_;  // one a layout
     OrderCollection orders_;
+    std::vector<std::unique_ptr<StageCollection>> stages_;  // one a place
     Clock::time_point begin_ = Clock::now();
 };
 
@@ -116,7 +119,8 @@ void Search::bound_all() {
     }
     bounds_.resize(tasks.size());
     in_parallel(tasks.size(), request_.threads, [&](std::size_t t) {
-        bounds_[t] = std::make_unique<GuardedBounds>(graph_, places_[entries_[tasks[t].begin].place].cluster, orders_);
+        const std::size_t place = entries_[tasks[t].begin].place;
+        bounds_[t] = std::make_unique<GuardedBounds>(places_[place].cluster, orders_, *stages_[place]);
         Bounds* bounds = &bounds_[t]->bounds;
         for (std::size_t i = tasks[t].begin; i < tasks[t].end; ++i) {
             Entry& entry = entries_[i];
@@ -299,7 +303,8 @@ SearchResult search_plans(const model::ModelGraph& graph, const std::vector<Cand
 std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, const Candidate& place, int global_batch) {
     std::vector<schedule::Plan> plans = legal_plans(graph, place.cluster, {.global_batch = global_batch, .base = place.base, .most_virtual_stages = 1});
     OrderCollection orders;
-    Bounds bounds(graph, place.cluster, orders);
+    StageCollection stages(graph, place.cluster.instance.device);
+    Bounds bounds(place.cluster, orders, stages);
     std::vector<std::pair<double, std::size_t>> order;
     for (std::size_t i = 0; i < plans.size(); ++i) {
         // The least memory of a family: smallest micro-batch, everything recomputed.

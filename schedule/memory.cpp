@@ -13,7 +13,7 @@ ActivationFootprint activation_footprint(const model::ModelGraph& graph, model::
     return StageLiveness(graph, stage, plan, is_forward_only, &workspace).footprint();
 }
 
-StateFootprint state_footprint(const model::ModelGraph& graph, const std::vector<model::OperatorRange>& stages, const Plan& plan) {
+double state_elements(const model::ModelGraph& graph, const std::vector<model::OperatorRange>& stages, const Plan& plan) {
     const model::CostContext context = plan.cost_context();
     std::vector<char> is_counted(graph.parameters.size(), 0);
     double elements = 0;
@@ -24,6 +24,10 @@ StateFootprint state_footprint(const model::ModelGraph& graph, const std::vector
                 if (!counted) elements += static_cast<double>(model::parameter_elements(graph, parameter, context));
                 counted = 1;
             }
+    return elements;
+}
+
+StateFootprint state_footprint(double elements, const Plan& plan) {
     const double pieces = plan.effective_shard_degree();
     const auto share = [&](Sharding what) { return plan.shards(what) ? elements / pieces : elements; };
     StateFootprint state;
@@ -31,6 +35,10 @@ StateFootprint state_footprint(const model::ModelGraph& graph, const std::vector
     state.gradients = share(Sharding::gradients) * core::size_of(plan.precision.gradients);
     state.optimizer = share(Sharding::optimizer) * (state_bytes_per_parameter(plan.optimizer) + core::Bytes(plan.precision.has_master_parameters ? 4 : 0));
     return state;
+}
+
+StateFootprint state_footprint(const model::ModelGraph& graph, const std::vector<model::OperatorRange>& stages, const Plan& plan) {
+    return state_footprint(state_elements(graph, stages, plan), plan);
 }
 
 StateFootprint state_footprint(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan) {

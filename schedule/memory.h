@@ -48,5 +48,8 @@ struct StateFootprint {
 StateFootprint state_footprint(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan);
 // Of a rank with several virtual stages: a parameter that two of them use is held once.
 StateFootprint state_footprint(const model::ModelGraph& graph, const std::vector<model::OperatorRange>& stages, const Plan& plan);
+// The same in two steps: elements of the parameters before any sharding, and the bytes for so many.
+double state_elements(const model::ModelGraph& graph, const std::vector<model::OperatorRange>& stages, const Plan& plan);
+StateFootprint state_footprint(double elements, const Plan& plan);
 
 }  // namespace schedule

@@ -101,19 +101,25 @@ std::optional<PartitionSolution> partition_contiguous(const PartitionProblem& pr
     return PartitionSolution{{std::move(first)}, core::Seconds(largest)};
 }
 
-std::optional<Partition> complete_partition(const Plan& plan, const model::ModelGraph& graph) {
-    if (!plan.partition.first_units.empty()) return plan.partition;
+std::vector<core::Seconds> partition_loads(const Plan& plan, const model::ModelGraph& graph) {
     const model::CostContext context = plan.cost_context();
-    PartitionProblem problem;
-    problem.stages = plan.stages();
+    std::vector<core::Seconds> load;
     for (const model::Unit& unit : graph.units) {
         const core::Flops forward = model::phase_cost(graph, unit.operators, model::Phase::forward, context).flops;
         core::Flops all = forward + model::phase_cost(graph, unit.operators, model::Phase::backward_input, context).flops +
                           model::phase_cost(graph, unit.operators, model::Phase::backward_weight, context).flops;
         if (is_recomputed(graph, unit, plan.recompute)) all += forward;
-        problem.load.push_back(core::Seconds(all.value));  // on any one device time is proportional
+        load.push_back(core::Seconds(all.value));  // on any one device time is proportional
     }
-    if (plan.memory_weight > 0) weigh_memory(plan, graph, problem.load);
+    if (plan.memory_weight > 0) weigh_memory(plan, graph, load);
+    return load;
+}
+
+std::optional<Partition> complete_partition(const Plan& plan, const model::ModelGraph& graph) {
+    if (!plan.partition.first_units.empty()) return plan.partition;
+    PartitionProblem problem;
+    problem.stages = plan.stages();
+    problem.load = partition_loads(plan, graph);
     std::optional<PartitionSolution> solution = partition_contiguous(problem);
     if (!solution) return std::nullopt;
     return std::move(solution->partition);

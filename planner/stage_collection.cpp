@@ -1,0 +1,241 @@
+#include "planner/stage_collection.h"
+
+#include <algorithm>
+
+#include "schedule/partition.h"
+
+namespace planner {
+
+struct StageCollection::Passes {
+    StageCost cost;
+    Collectives collectives;
+};
+
+struct StageCollection::Shape {
+    std::mutex guard;  // of everything below
+    schedule::PartitionProblem balance;
+    std::map<int, std::optional<std::vector<model::OperatorRange>>> stages;  // by their number
+    std::map<std::int32_t, std::map<std::int32_t, schedule::ActivationFootprint>> footprints;
+    std::map<const schedule::Schedule*, std::vector<core::Bytes>> activation_peaks;
+    std::map<const schedule::Schedule*, std::vector<double>> state_elements;
+    std::map<const schedule::Schedule*, std::vector<RankParameters>> rank_parameters;
+    std::unique_ptr<schedule::Plan> owner;  // the prices refer to it
+    std::optional<sim::ComputeCost> compute;
+    std::map<std::pair<std::int32_t, std::int32_t>, Passes> passes;
+    std::map<int, core::Bytes> smallest_transfers;
+};
+
+StageCollection::StageCollection(const model::ModelGraph& graph, const cluster::DeviceSpec& device)
+    : graph_(graph), device_(device), repetition_(graph), tied_(model::tied_parameters(graph)) {}
+StageCollection::~StageCollection() = default;
+
+StageCollection::Shape& StageCollection::shape_of(const schedule::Plan& plan) {
+    const bool accumulates = plan.micro_batches > 1 && !plan.shards(schedule::Sharding::gradients);
+    const std::lock_guard lock(guard_);
+    std::unique_ptr<Shape>& shape =
+        shapes_[{plan.layout.tensor, plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, accumulates}];
+    if (!shape) shape = std::make_unique<Shape>();
+    return *shape;
+}
+
+const std::vector<model::OperatorRange>* StageCollection::stages(Shape& shape, const schedule::Plan& plan) {
+    const auto [place, is_new] = shape.stages.try_emplace(plan.stages());
+    if (is_new) {
+        // As schedule::complete_partition does, with the loads of the units computed once.
+        if (shape.balance.load.empty()) shape.balance.load = schedule::partition_loads(plan, graph_);
+        shape.balance.stages = plan.stages();
+        std::optional<schedule::Partition> partition;
+        if (!plan.partition.first_units.empty()) partition = plan.partition;
+        else if (const auto solution = schedule::partition_contiguous(shape.balance)) partition = solution->partition;
+        if (partition) {
+            std::vector<model::OperatorRange> ranges;
+            for (std::size_t s = 0; s < partition->first_units.size(); ++s) {
+                const auto first = static_cast<std::size_t>(partition->first_units[s]);
+                const auto last = s + 1 < partition->first_units.size() ? static_cast<std::size_t>(partition->first_units[s + 1]) : graph_.units.size();
+                ranges.push_back({graph_.units[first].operators.begin, graph_.units[last - 1].operators.end});
+            }
+            place->second = std::move(ranges);
+        }
+    }
+    return place->second ? &*place->second : nullptr;
+}
+
+const std::vector<model::OperatorRange>* StageCollection::stages(const schedule::Plan& plan) {
+    Shape& shape = shape_of(plan);
+    const std::lock_guard lock(shape.guard);
+    return stages(shape, plan);
+}
+
+const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage) {
+    const model::OperatorRange like = repetition_.first_like(stage);
+    const auto [place, is_new] = shape.footprints[like.begin].try_emplace(like.end);
+    if (is_new) place->second = schedule::activation_footprint(graph_, like, plan);
+    return place->second;
+}
+
+const sim::ComputeCost* StageCollection::prices(Shape& shape, const schedule::Plan& plan) const {
+    if (!shape.owner) {
+        shape.owner = std::make_unique<schedule::Plan>(plan);
+        core::Diagnostics diagnostics;
+        shape.compute = sim::ComputeCost::make(graph_, device_, *shape.owner, diagnostics);
+    }
+    return shape.compute ? &*shape.compute : nullptr;
+}
+
+// What every pass of the stage runs, as lowering cuts it, without data parallelism.
+void StageCollection::add_passes(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage) const {
+    schedule::Plan alone = plan;
+    alone.sharding = schedule::Sharding::none;
+    schedule::StageInfo info;
+    info.operators = stage;
+    const schedule::RankBuckets no_buckets;
+    const schedule::RecipeMaker maker(graph_, alone, 0, info, no_buckets);
+    const sim::ComputeCost* compute = prices(shape, plan);
+    Passes& passes = shape.passes[{stage.begin, stage.end}];
+    const auto add = [&](const schedule::Recipe& recipe, PassCost& cost, std::vector<schedule::Step>& collectives) {
+        for (const schedule::StepGroup& group : recipe)
+            for (const schedule::Step& step : group.steps) {
+                if (step.kind == schedule::Step::Kind::collective && !step.starts_early) collectives.push_back(step);
+                if (step.kind != schedule::Step::Kind::compute || !compute) continue;
+                const sim::ComputePrice price = compute->price(step.operators, step.phase);
+                cost.device += price.device + price.blocked;
+                cost.host += price.host + price.blocked;
+            }
+    };
+    add(maker.forward(), passes.cost.forward, passes.collectives.forward);
+    add(maker.backward(schedule::ComputePhase::backward, {}, {}), passes.cost.backward, passes.collectives.backward);
+    add(maker.backward(schedule::ComputePhase::backward_input, {}, {}), passes.cost.backward_input, passes.collectives.backward_input);
+}
+
+StageCost StageCollection::compute(const schedule::Plan& plan, model::OperatorRange stage) {
+    const model::OperatorRange range = repetition_.first_like(stage);
+    Shape& shape = shape_of(plan);
+    const std::lock_guard lock(shape.guard);
+    if (!shape.passes.contains({range.begin, range.end})) add_passes(shape, plan, range);
+    return shape.passes.at({range.begin, range.end}).cost;
+}
+
+const StageCollection::Collectives& StageCollection::collectives(const schedule::Plan& plan, model::OperatorRange stage) {
+    const model::OperatorRange range = repetition_.first_like(stage);
+    Shape& shape = shape_of(plan);
+    const std::lock_guard lock(shape.guard);
+    if (!shape.passes.contains({range.begin, range.end})) add_passes(shape, plan, range);
+    return shape.passes.at({range.begin, range.end}).collectives;
+}
+
+core::Seconds StageCollection::beside_weight_gradient(const schedule::Plan& plan, core::Seconds reduction, model::OperatorRange enter) {
+    Shape& shape = shape_of(plan);
+    const std::lock_guard lock(shape.guard);
+    const sim::ComputeCost* compute = prices(shape, plan);
+    return compute ? compute->beside_weight_gradient(reduction, enter) : core::Seconds(0);
+}
+
+core::Seconds StageCollection::update(const schedule::Plan& plan, double elements) {
+    Shape& shape = shape_of(plan);
+    const std::lock_guard lock(shape.guard);
+    const sim::ComputeCost* compute = prices(shape, plan);
+    return compute ? compute->optimizer_step(static_cast<std::int64_t>(elements), 1).device : core::Seconds(0);
+}
+
+core::Bytes StageCollection::smallest_transfer(const schedule::Plan& plan) {
+    Shape& shape = shape_of(plan);
+    const std::lock_guard lock(shape.guard);
+    const auto [place, is_new] = shape.smallest_transfers.try_emplace(plan.stages());
+    if (!is_new) return place->second;
+    const std::vector<model::OperatorRange>* ranges = stages(shape, plan);
+    const model::CostContext context = plan.cost_context();
+    bool is_first = true;
+    for (std::size_t s = 1; ranges && s < ranges->size(); ++s)
+        for (const model::TensorId tensor : model::tensors_crossing(graph_, (*ranges)[s].begin)) {
+            const core::Bytes bytes = model::tensor_bytes(graph_, tensor, context);
+            place->second = is_first ? bytes : std::min(place->second, bytes);
+            is_first = false;
+        }
+    return place->second;
+}
+
+const std::vector<core::Bytes>& StageCollection::activation_peaks(const schedule::Plan& plan, const schedule::Schedule& order) {
+    Shape& shape = shape_of(plan);
+    const std::lock_guard lock(shape.guard);
+    const auto [place, is_new] = shape.activation_peaks.try_emplace(&order);
+    if (!is_new) return place->second;
+    const std::vector<model::OperatorRange>& ranges = *stages(shape, plan);
+    std::vector<const schedule::ActivationFootprint*> by_stage;
+    for (const model::OperatorRange range : ranges) by_stage.push_back(&footprint(shape, plan, range));
+    for (int rank = 0; rank < order.ranks; ++rank) {
+        core::Bytes held, peak;
+        for (const schedule::Action& action : order.actions[static_cast<std::size_t>(rank)]) {
+            const schedule::ActivationFootprint& f = *by_stage[static_cast<std::size_t>(action.stage)];
+            switch (action.kind) {
+                case schedule::ActionKind::forward:
+                    held += f.saved;
+                    peak = std::max(peak, held + f.forward_transient);
+                    break;
+                case schedule::ActionKind::backward:
+                    peak = std::max(peak, held + f.backward_transient);
+                    held -= f.saved;
+                    break;
+                case schedule::ActionKind::backward_input:
+                    peak = std::max(peak, held);
+                    held -= f.saved - f.saved_for_weight;
+                    break;
+                case schedule::ActionKind::backward_weight: held -= f.saved_for_weight; break;
+                default: break;  // communication and shard cells hold nothing here
+            }
+        }
+        place->second.push_back(peak);
+    }
+    return place->second;
+}
+
+const std::vector<double>& StageCollection::state_elements(const schedule::Plan& plan, const schedule::Schedule& order) {
+    Shape& shape = shape_of(plan);
+    const std::lock_guard lock(shape.guard);
+    const auto [place, is_new] = shape.state_elements.try_emplace(&order);
+    if (!is_new) return place->second;
+    std::vector<std::vector<model::OperatorRange>> mine(static_cast<std::size_t>(order.ranks));
+    const std::vector<model::OperatorRange>& ranges = *stages(shape, plan);
+    for (int s = 0; s < order.stages; ++s) mine[static_cast<std::size_t>(schedule::rank_of_stage(order, s))].push_back(ranges[static_cast<std::size_t>(s)]);
+    for (const std::vector<model::OperatorRange>& of_rank : mine) place->second.push_back(schedule::state_elements(graph_, of_rank, plan));
+    return place->second;
+}
+
+double StageCollection::parameter_count(model::OperatorRange range) {
+    const std::lock_guard lock(guard_);
+    const auto [place, is_new] = parameter_counts_.try_emplace({range.begin, range.end});
+    if (is_new) place->second = static_cast<double>(model::parameter_count(graph_, range));
+    return place->second;
+}
+
+const std::vector<RankParameters>& StageCollection::rank_parameters(const schedule::Plan& plan, const schedule::Schedule& order) {
+    Shape& shape = shape_of(plan);
+    const std::lock_guard lock(shape.guard);
+    const auto [place, is_new] = shape.rank_parameters.try_emplace(&order);
+    if (!is_new) return place->second;
+    const std::vector<model::OperatorRange>& ranges = *stages(shape, plan);
+    std::vector<RankParameters>& ranks = place->second;
+    ranks.resize(static_cast<std::size_t>(order.ranks));
+    std::vector<int> rank_of_unit(graph_.units.size());
+    std::size_t unit = 0;
+    for (int s = 0; s < order.stages; ++s) {
+        const model::OperatorRange range = ranges[static_cast<std::size_t>(s)];
+        const int rank = schedule::rank_of_stage(order, s);
+        RankParameters& of_rank = ranks[static_cast<std::size_t>(rank)];
+        of_rank.all += parameter_count(range) / plan.layout.tensor;
+        for (; unit < graph_.units.size() && graph_.units[unit].operators.end <= range.end; ++unit) {
+            rank_of_unit[unit] = rank;
+            of_rank.largest_unit = std::max(of_rank.largest_unit, parameter_count(graph_.units[unit].operators) / plan.layout.tensor);
+        }
+    }
+    for (const model::TiedParameter& parameter : tied_) {
+        const double elements = static_cast<double>(model::element_count(graph_.parameter(parameter.parameter).shape)) / plan.layout.tensor;
+        for (int rank = 0; rank < order.ranks; ++rank) {
+            bool is_here = false, is_elsewhere = false;
+            for (const std::int32_t u : parameter.units) (rank_of_unit[static_cast<std::size_t>(u)] == rank ? is_here : is_elsewhere) = true;
+            if (is_here && is_elsewhere) ranks[static_cast<std::size_t>(rank)].tied += elements;
+        }
+    }
+    return ranks;
+}
+
+}  // namespace planner

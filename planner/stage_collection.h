@@ -1,0 +1,88 @@
+// What stages hold and compute, by what decides it: plans of one model and device differ in much that no stage notices, so one collection serves all threads.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "cluster/device.h"
+#include "core/units.h"
+#include "model/model_graph.h"
+#include "model/repetition.h"
+#include "schedule/memory.h"
+#include "schedule/pass/recipe.h"
+#include "schedule/plan.h"
+#include "schedule/schedule.h"
+#include "sim/cost/compute.h"
+
+namespace planner {
+
+// What one pass of a micro-batch takes from the device's clock and from the host's. The host runs ahead of the device over the passes of a rank, but not over the
+// arrival of a message: a pass that begins with one takes what the slower of both clocks needs.
+struct PassCost {
+    core::Seconds device, host;
+    core::Seconds after_arrival() const { return device > host ? device : host; }
+};
+struct StageCost {
+    PassCost forward, backward, backward_input;
+};
+
+// Elements of parameters on one pipeline rank, its share of the tensor-parallel split.
+struct RankParameters {
+    double all = 0;           // every virtual stage's
+    double largest_unit = 0;  // of one unit
+    double tied = 0;          // of these, with copies on other ranks
+};
+
+class StageCollection {
+public:
+    // Both must outlive it.
+    StageCollection(const model::ModelGraph& graph, const cluster::DeviceSpec& device);
+    ~StageCollection();
+
+    // Operators of every stage, from the plan's partition. Null when the model has fewer units than stages. It lives as long as the collection.
+    const std::vector<model::OperatorRange>* stages(const schedule::Plan& plan);
+    // The passes of one stage without communication. Zero when the device has no price for the model.
+    StageCost compute(const schedule::Plan& plan, model::OperatorRange stage);
+    // The collectives of tensor parallelism that a pass waits for, in order. It lives as long as the collection.
+    struct Collectives {
+        std::vector<schedule::Step> forward, backward, backward_input;
+    };
+    const Collectives& collectives(const schedule::Plan& plan, model::OperatorRange stage);
+    // What is left of a reduction of input gradients beside the weight gradient of the product behind it (sim::ComputeCost).
+    core::Seconds beside_weight_gradient(const schedule::Plan& plan, core::Seconds reduction, model::OperatorRange enter);
+    // Of the smallest tensor that any stage hands on; nothing when there is one stage.
+    core::Bytes smallest_transfer(const schedule::Plan& plan);
+    // The device's time to update so many elements.
+    core::Seconds update(const schedule::Plan& plan, double elements);
+    // Activations of each pipeline rank at its peak under an order of the plan's schedule, fragmentation not counted. The order must live as long as the collection.
+    const std::vector<core::Bytes>& activation_peaks(const schedule::Plan& plan, const schedule::Schedule& order);
+    // Elements of the parameters that a rank holds of each of its stages, each once (schedule::state_footprint).
+    const std::vector<double>& state_elements(const schedule::Plan& plan, const schedule::Schedule& order);
+    const std::vector<RankParameters>& rank_parameters(const schedule::Plan& plan, const schedule::Schedule& order);
+
+private:
+    struct Passes;
+    struct Shape;
+    Shape& shape_of(const schedule::Plan& plan);
+    const std::vector<model::OperatorRange>* stages(Shape& shape, const schedule::Plan& plan);
+    const sim::ComputeCost* prices(Shape& shape, const schedule::Plan& plan) const;
+    void add_passes(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage) const;
+    double parameter_count(model::OperatorRange range);
+    const schedule::ActivationFootprint& footprint(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage);
+
+    const model::ModelGraph& graph_;
+    const cluster::DeviceSpec& device_;
+    model::Repetition repetition_;
+    std::vector<model::TiedParameter> tied_;
+    std::mutex guard_;  // of the maps below; each shape has its own
+    std::map<std::pair<std::int32_t, std::int32_t>, double> parameter_counts_;
+    using ShapeKey = std::tuple<int, int, int, bool, bool>;  // tensor, micro_batch, recompute, sequence_parallel, adds to gradients of earlier micro-batches
+    std::map<ShapeKey, std::unique_ptr<Shape>> shapes_;
+};
+
+}  // namespace planner

@@ -1,0 +1,115 @@
+#include <catch2/catch.hpp>
+
+#include <map>
+#include <random>
+
+#include "cluster/load.h"
+#include "model/load.h"
+#include "model/repetition.h"
+#include "planner/search_space.h"
+#include "planner/stage_collection.h"
+#include "schedule/lower.h"
+#include "schedule/memory.h"
+
+namespace {
+
+model::ModelGraph load_graph(const char* name) {
+    core::Value table;
+    table["name"] = name;
+    core::Diagnostics diagnostics;
+    auto graph = model::load_model(table, {}, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(graph);
+    return *graph;
+}
+
+model::OperatorRange units(const model::ModelGraph& graph, std::size_t first, std::size_t end) {
+    return {graph.units[first].operators.begin, graph.units[end - 1].operators.end};
+}
+
+constexpr const char* catalogue[] = {"gpt2", "llama-2-7b", "bert-base", "t5-small", "mixtral-8x7b", "resnet50", "swin-t", "vit-base-16"};
+
+}  // namespace
+
+TEST_CASE("layers of a uniform model are alike wherever they are; embedding, head and what touches them are not") {
+    const auto graph = load_graph("gpt2");  // embedding, 12 layers, head
+    REQUIRE(graph.units.size() == 14);
+    model::Repetition repetition(graph);
+    const auto third = repetition.first_like(units(graph, 2, 5));
+    CHECK(repetition.first_like(units(graph, 5, 8)) == third);
+    CHECK(repetition.first_like(units(graph, 8, 11)) == third);
+    CHECK_FALSE(repetition.first_like(units(graph, 2, 6)) == third);
+    CHECK(repetition.first_like(units(graph, 0, 3)) == units(graph, 0, 3));
+    CHECK(repetition.first_like(units(graph, 11, 14)) == units(graph, 11, 14));
+}
+
+TEST_CASE("stages that are alike keep and need the same memory under every recomputation and split") {
+    std::mt19937 random(20261121);
+    for (const char* name : catalogue) {
+        const auto graph = load_graph(name);
+        model::Repetition repetition(graph);
+        std::size_t alike = 0;
+        for (int sample = 0; sample < 60; ++sample) {
+            const std::size_t first = random() % graph.units.size(), count = 1 + random() % std::min<std::size_t>(4, graph.units.size() - first);
+            const model::OperatorRange range = units(graph, first, first + count), like = repetition.first_like(range);
+            if (like == range) continue;
+            ++alike;
+            schedule::Plan plan;
+            plan.recompute = static_cast<schedule::Recompute>(random() % 3);
+            plan.micro_batch = 1 + static_cast<int>(random() % 4);
+            plan.attention = random() % 2 ? model::AttentionImplementation::flash : model::AttentionImplementation::unfused;
+            if (random() % 2 && model::tensor_parallel_obstacle(graph, 2).empty()) {
+                plan.layout.tensor = 2;
+                plan.sequence_parallel = random() % 2 && model::sequence_parallel_obstacle(graph).empty() && graph.tokens_per_sample % 2 == 0;
+            }
+            const auto a = schedule::activation_footprint(graph, range, plan), b = schedule::activation_footprint(graph, like, plan);
+            INFO(name << " units " << first << "+" << count);
+            CHECK(a.saved.value == b.saved.value);
+            CHECK(a.forward_transient.value == b.forward_transient.value);
+            CHECK(a.backward_transient.value == b.backward_transient.value);
+            CHECK(a.received.value == b.received.value);
+            CHECK(a.received_saved.value == b.received_saved.value);
+            CHECK(a.sent.value == b.sent.value);
+            CHECK(a.received_gradient.value == b.received_gradient.value);
+            CHECK(a.sent_gradient.value == b.sent_gradient.value);
+            CHECK(a.saved_for_weight.value == b.saved_for_weight.value);
+            CHECK(a.kept_for_weight.value == b.kept_for_weight.value);
+            CHECK(a.input_transient.value == b.input_transient.value);
+            CHECK(a.weight_transient.value == b.weight_transient.value);
+            CHECK(schedule::state_footprint(graph, range, plan).parameters.value == schedule::state_footprint(graph, like, plan).parameters.value);
+        }
+        INFO(name);
+        CHECK(alike > 0);
+    }
+}
+
+TEST_CASE("a stage's passes cost what the operators of its instructions cost") {
+    core::Value table;
+    table["instance"] = "p4d.24xlarge";
+    table["nodes"] = 1;
+    core::Diagnostics diagnostics;
+    const auto cluster = cluster::load_cluster(table, diagnostics);
+    REQUIRE(cluster);
+    for (const char* name : {"gpt2", "t5-small", "mixtral-8x7b"}) {
+        const auto graph = load_graph(name);
+        for (const auto recompute : {schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full}) {
+            planner::StageCollection stages(graph, cluster->instance.device);
+            schedule::Plan plan = planner::default_plan(cluster->instance.device);
+            plan.recompute = recompute;
+            plan.micro_batch = 2;
+            const auto compute = sim::ComputeCost::make(graph, cluster->instance.device, plan, diagnostics);
+            REQUIRE(compute);
+            for (std::size_t u = 0; u < graph.units.size(); ++u) {
+                const model::OperatorRange range = graph.units[u].operators;
+                const planner::StageCost cost = stages.compute(plan, range);
+                const auto device = [&](schedule::ComputePhase phase) { return compute->price(range, phase).device + compute->price(range, phase).blocked; };
+                INFO(name << " unit " << u);
+                CHECK(cost.forward.device.value == Approx(device(schedule::ComputePhase::forward).value));
+                // Whatever is computed again comes on top.
+                if (recompute == schedule::Recompute::none) CHECK(cost.backward.device.value == Approx(device(schedule::ComputePhase::backward).value));
+                else CHECK(cost.backward.device.value >= device(schedule::ComputePhase::backward).value * (1 - 1e-12));
+                CHECK(cost.backward_input.device <= cost.backward.device);
+            }
+        }
+    }
+}
