@@ -221,15 +221,27 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
             account.pruned = queue.size();
             break;
         }
-        // A first plan is worth more than punctuality: twice the time for it.
-        if (elapsed() > request_.time_limit.value * (best.empty() ? 2 : 1)) {
+        const bool is_late = elapsed() > request_.time_limit.value;
+        if (is_late && !best.empty()) {
             for (const Key& key : queue) (std::get<0>(key) >= to_beat ? account.pruned : account.unvisited) += 1;
             first_unvisited = std::get<0>(*queue.begin());
             break;
         }
         std::vector<std::size_t> taken, loose;
         bool is_wave_tight = true;
-        for (auto key = queue.begin(); key != queue.end() && std::get<0>(*key) < to_beat && loose.size() < tightened_at_once; ++key) {
+        if (is_late) {
+            // A first plan is worth more than punctuality. Now those come first whose bound leaves a fifth of the memory free, as they surely fit.
+            const auto hurry_key = [&](std::size_t i) {
+                const Entry& entry = entries_[i];
+                const bool is_roomy = entry.memory.peak * 1.25 <= places_[entry.place].cluster.instance.device.memory;
+                return std::tuple(!is_roomy, is_roomy ? entry.bound : entry.memory.peak.value, i);
+            };
+            for (const Key& key : queue) taken.push_back(std::get<2>(key));
+            const auto last = taken.begin() + static_cast<std::ptrdiff_t>(std::min(wave, taken.size()));
+            std::partial_sort(taken.begin(), last, taken.end(), [&](std::size_t a, std::size_t b) { return hurry_key(a) < hurry_key(b); });
+            taken.erase(last, taken.end());
+        }
+        for (auto key = queue.begin(); !is_late && key != queue.end() && std::get<0>(*key) < to_beat && loose.size() < tightened_at_once; ++key) {
             const std::size_t i = std::get<2>(*key);
             if (!entries_[i].is_tight) loose.push_back(i);
             if (taken.size() < wave) {
