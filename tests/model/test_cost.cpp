@@ -233,6 +233,14 @@ TEST_CASE("a sliding window bounds the keys of every query") {
     // Linears: qkv 3 h^2, output h^2, gate and up 2 h f, down h f, head h V; scores against 32 keys.
     const double linears = 2.0 * 256 * (4 * 64 * 64 + 3 * 64 * 128 + 64 * 100);
     CHECK(model::forward_flops_per_sample(graph).value == Approx(linears + 4.0 * 256 * 32 * 64));
+    // Unfused attention keeps the probabilities of all 256 x 256 pairs of its 4 heads all the same: the window is a mask.
+    for (std::size_t i = 0; i < graph.operators.size(); ++i) {
+        if (graph.operators[i].kind != model::OperatorKind::attention) continue;
+        CostContext context;
+        context.compute = core::DataType::fp32;
+        context.attention = model::AttentionImplementation::unfused;
+        CHECK(model::saved_for_backward(graph, model::OperatorId(static_cast<std::int32_t>(i)), context).extra.value == 4.0 * 4 * 256 * 256);
+    }
 }
 
 TEST_CASE("eager GPT kernels of a layer: the memory-bound bytes of the hidden stream, counted by hand") {
