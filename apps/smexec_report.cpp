@@ -94,9 +94,10 @@ void write_text(const ExecutionReport& report, std::ostream& out, std::ostream& 
     const Rates rates = rates_of(report);
     if (!job.scenario.question.empty()) out << job.scenario.question << "\n\n";
     for (const std::string& remark : report.remarks) err << remark << '\n';
-    out << fmt::format("{}: {} ranks as {} on {} {}, pipeline {} x data {} x tensor {}, {}, {} micro-batches of {}\n", job.scenario.graph.name,
+    out << fmt::format("{}: {} ranks as {} on {} {}, pipeline {} x data {}{} x tensor {}, {}, {} micro-batches of {}\n", job.scenario.graph.name,
                        plan.layout.ranks(), report.ranks_are, report.request.on_gpu ? 1 : job.here.device_count(),
-                       report.request.on_gpu ? exec::cuda::describe(exec::cuda::probe_device()) : fmt::format("cores ({})", result.instruction_set), plan.layout.pipeline, plan.layout.data,
+                       report.request.on_gpu ? exec::cuda::describe(exec::cuda::probe_device()) : fmt::format("cores ({})", result.instruction_set), plan.layout.pipeline, plan.layout.replicas(),
+                       plan.layout.context > 1 ? fmt::format(" x context {}", plan.layout.context) : std::string(),
                        plan.layout.tensor, schedule::schedule_label(plan.schedule), plan.micro_batches, plan.micro_batch);
     out << fmt::format("data: {}\nloss: {}\n", job.data->describe(), losses_line(result.losses));
     if (report.request.is_verbose)

@@ -17,6 +17,18 @@ void Backend::reduce_squares(const schedule::Instruction&, const std::vector<int
     core::require(false, "a backend without clipping is not asked to clip");
 }
 
+namespace {
+void refused(bool holds = false) { core::require(holds, "a backend is asked for the parallelism that its plans may have"); }
+}  // namespace
+
+void Backend::exchange(const std::vector<int>&, const float*, const std::vector<std::size_t>&, float*, const std::vector<std::size_t>&, Tag) { refused(); }
+
+std::vector<std::int64_t> OperatorKernels::expert_rows(model::OperatorId, const Operands&) const { return refused(), std::vector<std::int64_t>(); }
+void OperatorKernels::pack_keys(model::OperatorId, const float*, float*) const { refused(); }
+void OperatorKernels::order_keys(model::OperatorId, const float*, float*) const { refused(); }
+void OperatorKernels::split_key_gradients(model::OperatorId, const float*, float*) const { refused(); }
+void OperatorKernels::add_key_gradients(model::OperatorId, const float*, float*) const { refused(); }
+
 float* element_at(core::DataType type, float* array, std::int64_t element) {
     return reinterpret_cast<float*>(reinterpret_cast<char*>(array) + element * static_cast<std::int64_t>(core::size_of(type).value));
 }

@@ -53,6 +53,9 @@ struct Operands {
     // pieces left for this one's.
     std::vector<KeyValues> earlier, earlier_gradients;
     const float* later_gradient = nullptr;
+    // Attention over a context-parallel group: keys and values of all tokens [samples, sequence, 2 kv_heads d], and in backward their gradient.
+    const float* keys = nullptr;
+    float* dkeys = nullptr;
 };
 
 // What a random mask of an operator starts from: the same whatever the plan and the backend.
@@ -68,6 +71,15 @@ public:
                                 const MicroBatchPlace& place) const = 0;
     // Adds to the gradients of the parameters.
     virtual void backward_weight(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dparameters) const = 0;
+
+    // Expert parallelism: how many copies of its tokens a rank has for each expert; the operands are those of `dispatch`.
+    virtual std::vector<std::int64_t> expert_rows(model::OperatorId dispatch, const Operands& operands) const;
+    // Context parallelism: between packed rows [samples, tokens of this rank, q k v], a rank's piece [samples, tokens, 2 kv_heads d], the pieces of the group one
+    // after the other, and rows in the order of the sequence.
+    virtual void pack_keys(model::OperatorId attention, const float* packed, float* piece) const;
+    virtual void order_keys(model::OperatorId attention, const float* pieces, float* keys) const;
+    virtual void split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const;
+    virtual void add_key_gradients(model::OperatorId attention, const float* piece, float* dpacked) const;  // adds
 };
 
 // The address of an element of an array in the backend's memory.
@@ -141,6 +153,9 @@ public:
     virtual void collective(const schedule::Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count,
                             Tag tag) = 0;
     virtual void reduce_loss(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag) = 0;
+    // Every member's part for every other: `sent` and `received` floats by member, its own included, one after the other in `from` and `to`.
+    virtual void exchange(const std::vector<int>& members, const float* from, const std::vector<std::size_t>& sent, float* to, const std::vector<std::size_t>& received,
+                          Tag tag);
 
     // The rank gives up: no array of its step is used any more when this returns. Never throws.
     virtual void settle() {}

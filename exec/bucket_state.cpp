@@ -10,7 +10,7 @@ namespace exec {
 using schedule::MemoryKind;
 using schedule::Sharding;
 
-BucketState::BucketState(const model::ModelGraph& graph, const schedule::Plan& plan, const schedule::ParameterBucket& bucket, int tensor_rank, int piece,
+BucketState::BucketState(const model::ModelGraph& graph, const schedule::Plan& plan, const schedule::ParameterBucket& bucket, const ParameterShare& share, int piece,
                          std::uint64_t seed, bool trains, std::shared_ptr<MemoryAccount> account, Backend& backend)
     : graph_(graph),
       plan_(plan),
@@ -20,14 +20,14 @@ BucketState::BucketState(const model::ModelGraph& graph, const schedule::Plan& p
       piece_(piece),
       padded_(static_cast<std::size_t>(bucket.padded_elements)) {
     const schedule::Precision& precision = plan.precision;
-    piece_size_ = shards(Sharding::optimizer) ? padded_ / static_cast<std::size_t>(plan.effective_shard_degree()) : padded_;
+    piece_size_ = shards(Sharding::optimizer) ? padded_ / static_cast<std::size_t>(bucket.pieces) : padded_;
 
     std::vector<float> initial;
     if (backend.keeps_values()) {
         initial.resize(padded_, 0.0f);
         for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
             const model::Parameter& parameter = graph.parameter(bucket.parameters[i]);
-            initialize(parameter, seed, element_runs(parameter, plan.layout.tensor, tensor_rank), initial.data() + bucket.offsets[i]);
+            initialize(parameter, seed, element_runs(parameter, share), initial.data() + bucket.offsets[i]);
         }
     }
     if (shards(Sharding::parameters)) piece_parameters_ = array(MemoryKind::parameters, precision.parameters, piece_size_);

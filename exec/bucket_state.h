@@ -8,6 +8,7 @@
 #include "exec/backend.h"
 #include "exec/checkpoint.h"
 #include "exec/memory.h"
+#include "exec/parameters.h"
 #include "model/model_graph.h"
 #include "schedule/program.h"
 
@@ -23,7 +24,7 @@ struct FlatArray {
 class BucketState {
 public:
     // `piece`: which of the `pieces` equal parts of the padded array this rank owns.
-    BucketState(const model::ModelGraph& graph, const schedule::Plan& plan, const schedule::ParameterBucket& bucket, int tensor_rank, int piece,
+    BucketState(const model::ModelGraph& graph, const schedule::Plan& plan, const schedule::ParameterBucket& bucket, const ParameterShare& share, int piece,
                 std::uint64_t seed, bool trains, std::shared_ptr<MemoryAccount> account, Backend& backend);
 
     // Whole arrays. Sharded parameters exist between gather and release_parameters; a sharded gradient from its first contribution to reduce.
@@ -64,7 +65,7 @@ public:
     const schedule::ParameterBucket& bucket() const { return bucket_; }
 
 private:
-    bool shards(schedule::Sharding what) const { return plan_.shards(what); }
+    bool shards(schedule::Sharding what) const { return plan_.sharding >= what && bucket_.pieces > 1; }
     BufferPointer array(schedule::MemoryKind kind, core::DataType type, std::size_t elements) const;
     std::size_t piece_begin() const { return static_cast<std::size_t>(piece_) * piece_size_; }
     void upload_parameters(std::span<const float> whole);  // and the master copy

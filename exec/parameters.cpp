@@ -10,7 +10,13 @@
 
 namespace exec {
 
-std::vector<ElementRun> element_runs(const model::Parameter& parameter, int tensor_degree, int tensor_rank) {
+ParameterShare share_of(const schedule::ParallelLayout& layout, const schedule::RankCoordinates& place) {
+    return {layout.tensor, place.tensor, layout.expert, place.data % layout.expert};
+}
+
+namespace {
+
+std::vector<ElementRun> runs_of_tensor_rank(const model::Parameter& parameter, int tensor_degree, int tensor_rank) {
     if (tensor_degree == 1 || parameter.split_dimension < 0) return {{0, 0, model::element_count(parameter.shape)}};
     const auto split = static_cast<std::size_t>(parameter.split_dimension);
     const std::int64_t extent = parameter.shape[split];
@@ -31,6 +37,18 @@ std::vector<ElementRun> element_runs(const model::Parameter& parameter, int tens
             section_begin += section;
         }
     }
+    return runs;
+}
+
+}  // namespace
+
+// Experts are the outermost dimension: a rank's are one piece of the whole.
+std::vector<ElementRun> element_runs(const model::Parameter& parameter, const ParameterShare& share) {
+    if (!parameter.is_expert || share.expert_degree == 1) return runs_of_tensor_rank(parameter, share.tensor_degree, share.tensor_rank);
+    model::Parameter own = parameter;
+    own.shape[0] /= share.expert_degree;
+    std::vector<ElementRun> runs = runs_of_tensor_rank(own, share.tensor_degree, share.tensor_rank);
+    for (ElementRun& run : runs) run.global += share.expert_rank * model::element_count(own.shape);
     return runs;
 }
 

@@ -182,7 +182,7 @@ double updated_elements(const schedule::Program& program, const schedule::RankPr
         if (step.bucket >= 0 && static_cast<std::size_t>(step.bucket) != b) continue;
         const schedule::ParameterBucket& bucket = list.buckets[b];
         elements += program.plan.sharding == schedule::Sharding::none ? static_cast<double>(bucket.elements)
-                                                                      : static_cast<double>(bucket.padded_elements / program.plan.effective_shard_degree());
+                                                                      : static_cast<double>(bucket.padded_elements / bucket.pieces);
     }
     return elements;
 }

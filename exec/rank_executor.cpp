@@ -4,6 +4,7 @@
 
 #include <fmt/core.h>
 
+#include "exec/context_parallel.h"
 #include "model/rank_share.h"
 
 namespace exec {
@@ -65,14 +66,19 @@ RankExecutor::RankExecutor(const schedule::Program& program, const std::vector<m
       place_(schedule::coordinates_of(program.plan.layout, rank)),
       account_(std::make_shared<MemoryAccount>(fmt::format("rank {}", rank), backend.blocks())),
       parameter_places_(graph_.parameters.size()),
-      micro_batches_(program.stages.size()) {
-    const std::vector<int> shard_group = schedule::process_group(program.plan.layout, schedule::GroupKind::shard, rank, program.plan.effective_shard_degree());
-    const auto piece = static_cast<int>(std::find(shard_group.begin(), shard_group.end(), rank) - shard_group.begin());
+      micro_batches_(program.stages.size()),
+      offload_(make_offload_store(program.plan.offload, rank)) {
+    // This rank's place among those that share the bucket.
+    const auto piece_of = [&](const schedule::ParameterBucket& bucket) {
+        const std::vector<int> group =
+            schedule::process_group(program.plan.layout, schedule::groups_of(program.plan.layout, bucket).shard, rank, program.plan.effective_shard_degree());
+        return static_cast<int>(std::find(group.begin(), group.end(), rank) - group.begin());
+    };
     std::vector<std::int32_t> bucket_of(graph_.parameters.size(), -1);
     buckets_.reserve(list_.buckets.size());
     for (std::size_t b = 0; b < list_.buckets.size(); ++b) {
         const schedule::ParameterBucket& bucket = list_.buckets[b];
-        buckets_.emplace_back(graph_, program.plan, bucket, place_.tensor, piece, options.seed, trains(list_), account_, backend);
+        buckets_.emplace_back(graph_, program.plan, bucket, share(), piece_of(bucket), options.seed, trains(list_), account_, backend);
         for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
             const auto parameter = static_cast<std::size_t>(bucket.parameters[i].index);
             parameter_places_[parameter] = {static_cast<std::int32_t>(b), bucket.offsets[i]};
@@ -120,6 +126,7 @@ void RankExecutor::perform(const Instruction& instruction) {
         case InstructionKind::send: send(instruction); break;
         case InstructionKind::receive: receive(instruction); break;
         case InstructionKind::collective: collective(instruction); break;
+        case InstructionKind::copy: copy(instruction); break;
         case InstructionKind::optimizer_step: {
             std::vector<UpdateRange> ranges;
             if (instruction.bucket <= 0 && backend_.checks_gradients()) {  // every reduction has ended before the first update
@@ -136,7 +143,9 @@ void RankExecutor::perform(const Instruction& instruction) {
             std::vector<UpdateRange> ranges;
             for (std::size_t b = 0; b < buckets_.size(); ++b) {
                 const std::vector<std::int32_t>& tied = list_.buckets[b].tied_ranks;
-                if (tied.empty() || tied.front() == place_.pipeline) buckets_[b].list_updates(program_.plan.optimizer, ranges);
+                // Of ranks with equal parameters on the way that the sums take one counts them.
+                const bool is_counted = list_.buckets[b].is_expert || place_.data % program_.plan.divides_gradients_by() < program_.plan.pieces(false);
+                if (is_counted && (tied.empty() || tied.front() == place_.pipeline)) buckets_[b].list_updates(program_.plan.optimizer, ranges);
             }
             for (const UpdateRange& range : ranges)
                 if (place_.tensor == 0 || graph_.parameter(range.id).split_dimension >= 0)
@@ -170,7 +179,8 @@ RankExecutor::MicroBatch& RankExecutor::micro_batch(std::int32_t stage, std::int
     const schedule::Plan& plan = program_.plan;
     for (int i = 0; i < plan.micro_batch; ++i)
         state.place.samples.push_back(options_.sample_offset +
-                                      global_sample(step_, place_.data, plan.layout.data, program_.whole_micro_batches(), plan.micro_batch, index / program_.segments, i));
+                                      global_sample(step_, place_.data / plan.layout.context, plan.layout.replicas(), program_.whole_micro_batches(), plan.micro_batch,
+                                                    index / program_.segments, i));
     return state;
 }
 
@@ -208,11 +218,13 @@ BufferPointer& RankExecutor::tensor(MicroBatch& state, const StagePlan& plan, Te
     BufferPointer& buffer = state.tensors[storage];
     if (!buffer) {
         const bool is_kept = plan.is_saved[storage] || plan.is_received[storage];
+        const model::Operator& producer = graph_.op(graph_.tensors[storage].producer);
         buffer = make_buffer(account_,
                              is_kept                 ? MemoryKind::activations
                              : plan.is_sent[storage] ? MemoryKind::communication
                                                      : MemoryKind::workspace,
-                             bytes(TensorId(static_cast<std::int32_t>(storage))));
+                             has_exchanged_experts(producer) ? state.exchanges.at(dispatch_of(producer)).received_floats() * sizeof(float)
+                                                             : bytes(TensorId(static_cast<std::int32_t>(storage))));
     }
     return buffer;
 }
@@ -221,8 +233,11 @@ BufferPointer& RankExecutor::gradient(MicroBatch& state, const StagePlan& plan, 
     const auto storage = static_cast<std::size_t>(plan.gradient_storage[static_cast<std::size_t>(id.index)]);
     BufferPointer& buffer = state.gradients[storage];
     if (!buffer) {
+        // The gradient of copies begins where they came to.
+        const model::OperatorId producer = graph_.tensors[storage].producer;
+        const bool is_of_copies = context_.expert_parallel > 1 && graph_.op(producer).kind == OperatorKind::dispatch;
         buffer = make_buffer(account_, plan.is_received[storage] ? MemoryKind::communication : MemoryKind::workspace,
-                             bytes(TensorId(static_cast<std::int32_t>(storage))));
+                             is_of_copies ? state.exchanges.at(producer.index).received_floats() * sizeof(float) : bytes(TensorId(static_cast<std::int32_t>(storage))));
         backend_.fill_zero(buffer->data(), buffer->bytes());
     }
     return buffer;
@@ -236,10 +251,20 @@ void RankExecutor::read_input(MicroBatch& state, const StagePlan& plan, TensorId
     // May be called for later steps too: nothing of this step is captured.
     const auto write = [this, id, count, index](std::int64_t step, void* host) {
         const schedule::Plan& settings = program_.plan;
+        const schedule::ParallelLayout& layout = settings.layout;
+        const std::vector<std::int32_t> places =
+            layout.context > 1 ? places_of_tokens(static_cast<std::int64_t>(count), layout.context, place_.data % layout.context) : std::vector<std::int32_t>();
+        std::vector<std::int64_t> sequence(places.empty() ? 0 : count);
+        auto* ids = static_cast<std::int64_t*>(host);
         const auto segments = static_cast<std::size_t>(program_.segments), segment = static_cast<std::size_t>(program_.segment_of(index));
         for (int i = 0; i < settings.micro_batch; ++i) {
-            const std::int64_t sample = options_.sample_offset + global_sample(step, place_.data, settings.layout.data, program_.whole_micro_batches(),
+            const std::int64_t sample = options_.sample_offset + global_sample(step, place_.data / layout.context, layout.replicas(), program_.whole_micro_batches(),
                                                                                settings.micro_batch, index / program_.segments, i);
+            if (!places.empty()) {  // models of one sequence of tokens: all their inputs are ids
+                inputs_.read(id, sample, std::span(sequence));
+                for (const std::int32_t place : places) *ids++ = sequence[static_cast<std::size_t>(place)];
+                continue;
+            }
             const auto read_into = [&](auto* all) {
                 using Element = std::remove_pointer_t<decltype(all)>;
                 const std::span<Element> into(all + static_cast<std::size_t>(i) * count, count);
@@ -270,6 +295,9 @@ Operands RankExecutor::operands(MicroBatch& state, std::int32_t stage, std::int3
     result.output = output ? output->data() : nullptr;
     const BufferPointer& extra = state.extras[static_cast<std::size_t>(index - plan.operators.begin)];
     result.extra = extra ? extra->data() : nullptr;
+    if (has_exchanged_experts(op)) result.expert_rows = &state.exchanges.at(dispatch_of(op)).rows;
+    if (const auto keys = state.keys.find(index); keys != state.keys.end()) result.keys = keys->second->data();
+    if (const auto gradients = state.key_gradients.find(index); gradients != state.key_gradients.end()) result.dkeys = gradients->second->data();
     return result;
 }
 
@@ -305,8 +333,15 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
             continue;
         }
         BufferPointer& extra = state.extras[static_cast<std::size_t>(i - plan.operators.begin)];
-        if (own.extra_bytes > 0 && !extra)
-            extra = make_buffer(account_, own.drops_extra_after_forward && !is_again ? MemoryKind::workspace : MemoryKind::activations, own.extra_bytes);
+        if (own.extra_bytes > 0 && !extra) {
+            std::size_t extra_bytes = own.extra_bytes;
+            if (has_exchanged_experts(op)) {  // as many copies as came
+                const model::MixtureShape shape = model::mixture_shape(graph_, op, context_);
+                const auto rows = state.exchanges.at(dispatch_of(op)).received_floats() / static_cast<std::size_t>(shape.hidden);
+                extra_bytes = rows * static_cast<std::size_t>(shape.first_width + shape.width) * sizeof(float);
+            }
+            extra = make_buffer(account_, own.drops_extra_after_forward && !is_again ? MemoryKind::workspace : MemoryKind::activations, extra_bytes);
+        }
         tensor(state, plan, op.output);
         Operands x = operands(state, instruction.stage, i);
         for (const model::ParameterId id : op.parameters) x.parameters.push_back(parameter(state, id));
@@ -317,6 +352,7 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
         backend_.operators().forward(model::OperatorId(i), x, state.place);
         const model::Tensor& output = graph_.tensor(op.output);
         if (!is_again && output.consumers.empty() && !output.is_activation) backend_.add_loss(x.output, loss_weight_);
+        if (!own.is_recomputed_alone || !is_again) state.keys.erase(i);
         finish_forward(state, plan, i, is_again);
         backend_.end_operator(i, model::Phase::forward);
     }
@@ -345,6 +381,11 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
     const bool is_loss = op.kind == OperatorKind::cross_entropy;
     backend_.begin_operators();
     if (op.kind != OperatorKind::input && (dy || (is_loss && phase != ComputePhase::backward_weight))) {
+        if (state.keys.contains(index) && phase != ComputePhase::backward_weight) {
+            BufferPointer& keys = state.key_gradients[index];
+            keys = make_buffer(account_, MemoryKind::workspace, state.keys.at(index)->bytes());
+            backend_.fill_zero(keys->data(), keys->bytes());
+        }
         Operands x = operands(state, stage, index);
         const float* gradient_of_output = is_loss ? &state.loss_weight : dy->data();
         // The gradient of a bias inside attention needs the bias; other weights' gradients need no parameters, which may not be gathered then.
@@ -379,6 +420,7 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
         }
         if (phase == ComputePhase::backward_input && !op.parameters.empty()) state.kept_gradients[relative] = dy;
     }
+    state.keys.erase(index);
     finish_backward(state, plan, index, phase);
 }
 

@@ -1,7 +1,9 @@
 // One rank at work: its instructions in list order, on its tensors and buckets, with what it measures.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -9,6 +11,7 @@
 #include "exec/bucket_state.h"
 #include "exec/data.h"
 #include "exec/memory.h"
+#include "exec/offload.h"
 #include "exec/run.h"
 #include "exec/stage_plan.h"
 
@@ -26,9 +29,24 @@ public:
     std::optional<double> loss() const { return loss_; }
     MemoryAccount& memory() { return *account_; }
     std::vector<BucketState>& buckets() { return buckets_; }
-    int tensor_rank() const { return place_.tensor; }
+    ParameterShare share() const { return share_of(program_.plan.layout, place_); }
+    // Most that waited outside the rank's memory (offload).
+    core::Bytes offloaded_peak() const { return offload_ ? offload_->peak() : core::Bytes(0); }
 
 private:
+    // Copies of tokens that went to other ranks' experts and came from other ranks' tokens, by member of the group.
+    struct ExpertExchange {
+        std::vector<std::size_t> sent, received;  // floats
+        std::vector<std::int64_t> rows;           // Operands::expert_rows
+        std::size_t received_floats() const { return std::accumulate(received.begin(), received.end(), std::size_t{0}); }
+    };
+    // An array that waits outside: a tensor's, or an operator's extra.
+    struct Away {
+        bool is_extra = false;
+        std::size_t index = 0, bytes = 0;
+        std::int32_t unit = 0;  // its first operator
+        OffloadStore::Handle handle = 0;
+    };
     // Tensors of one micro-batch in one virtual stage, by storage; extras and kept gradients by operator relative to the stage.
     struct MicroBatch {
         std::vector<BufferPointer> tensors, gradients, extras, kept_gradients;
@@ -38,6 +56,9 @@ private:
         std::vector<BufferPointer> weights;  // by bucket: the version that the micro-batch began with, in an asynchronous schedule
         float loss_weight = 1;               // of the gradient that starts its backward
         MicroBatchPlace place;
+        std::map<std::int32_t, ExpertExchange> exchanges;           // by dispatch
+        std::map<std::int32_t, BufferPointer> keys, key_gradients;  // by attention: of a context-parallel group
+        std::vector<Away> away;
     };
 
     void perform(const schedule::Instruction& instruction);
@@ -53,6 +74,13 @@ private:
     void collective(const schedule::Instruction& instruction);
     void activation_collective(const schedule::Instruction& instruction);
     void bucket_collective(const schedule::Instruction& instruction);
+    void exchange_copies(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
+    void gather_keys(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
+    void scatter_key_gradients(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
+    void copy(const schedule::Instruction& instruction);
+    // Of a mixture's operators the dispatch.
+    std::int32_t dispatch_of(const model::Operator& op) const;
+    bool has_exchanged_experts(const model::Operator& op) const { return context_.expert_parallel > 1 && op.kind == model::OperatorKind::experts; }
     void reduce(const schedule::Instruction& instruction, core::DataType type, float* data, std::size_t count, Tag key);
     void reduce(const schedule::Instruction& instruction, const FlatArray& array, Tag key) { reduce(instruction, array.type, array.data, array.count, key); }
 
@@ -97,6 +125,7 @@ private:
     std::int64_t step_ = 0;
     float loss_weight_ = 1;
     std::optional<double> loss_;
+    const std::unique_ptr<OffloadStore> offload_;
 };
 
 }  // namespace exec

@@ -17,7 +17,7 @@ namespace {
 
 // Fields that tell concurrent messages between two ranks apart; a collective's rounds count up in the lowest 12 bits.
 Tag tag_of(bool is_collective, std::uint64_t group, PayloadKind payload, std::uint64_t what, std::uint64_t micro_batch) {
-    return static_cast<Tag>(is_collective) << 63 | group << 59 | static_cast<Tag>(payload) << 55 | (what & 0xFFFFFF) << 28 | (micro_batch & 0xFFFF) << 12;
+    return static_cast<Tag>(is_collective) << 63 | group << 58 | static_cast<Tag>(payload) << 54 | (what & 0xFFFFFF) << 28 | (micro_batch & 0xFFFF) << 12;
 }
 
 }  // namespace
@@ -91,6 +91,9 @@ void RankExecutor::activation_collective(const Instruction& instruction) {
     const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
     const Tag tag = tag_of(true, static_cast<std::uint64_t>(instruction.group), instruction.payload, static_cast<std::uint64_t>(index),
                            static_cast<std::uint64_t>(instruction.micro_batch));
+    if (instruction.collective == CollectiveKind::all_to_all) return exchange_copies(instruction, state, tag);
+    if (instruction.group == GroupKind::context)
+        return instruction.collective == CollectiveKind::all_gather ? gather_keys(instruction, state, tag) : scatter_key_gradients(instruction, state, tag);
     // This rank's piece of an array that the group shares, in bytes.
     const auto own_piece = [&](const Buffer& whole) { return piece_range(whole.bytes(), context_.tensor_parallel, place_.tensor, 1); };
     const auto place_of_piece = [&](Buffer& whole) { return reinterpret_cast<char*>(whole.data()) + own_piece(whole).begin; };

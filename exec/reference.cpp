@@ -86,7 +86,7 @@ double run_micro_batch(const model::ModelGraph& graph, const schedule::Plan& pla
     context.gradients.resize(graph.tensors.size());
     context.ids.resize(graph.tensors.size());
     std::vector<std::int64_t> samples;
-    for (int i = 0; i < plan.micro_batch; ++i) samples.push_back(global_sample(step, replica, plan.layout.data, plan.micro_batches, plan.micro_batch, k, i));
+    for (int i = 0; i < plan.micro_batch; ++i) samples.push_back(global_sample(step, replica, plan.layout.replicas(), plan.micro_batches, plan.micro_batch, k, i));
     context.is_training = !evaluates;
     context.mask_keys.resize(graph.operators.size());
     for (std::int32_t op = 0; op < operators; ++op)
@@ -122,11 +122,11 @@ ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Pl
     const InputReader inputs(graph, std::move(data));
     ReferenceResult result = start_of(graph, options.seed);
     ReferenceOptimizer optimizer(graph, plan.optimizer);
-    const double weight = 1.0 / (plan.micro_batches * plan.layout.data);
+    const double weight = 1.0 / (plan.micro_batches * plan.layout.replicas());
     for (int step = 0; step < options.steps; ++step) {
         clear(result.gradients);
         double loss = 0;
-        for (int replica = 0; replica < plan.layout.data; ++replica)
+        for (int replica = 0; replica < plan.layout.replicas(); ++replica)
             for (int k = 0; k < plan.micro_batches; ++k)
                 loss += weight * run_micro_batch(graph, plan, inputs, options.seed, step, replica, k, weight, result.parameters, result.gradients,
                                                  options.evaluates);
@@ -162,9 +162,9 @@ ReferenceResult run_asynchronous_reference(const model::ModelGraph& graph, const
                 begun_with.push_back(versions[p][static_cast<std::size_t>(finished / per_update)]);
             }
             const int group = k / per_update, size = std::min(per_update, m - group * per_update);
-            for (int replica = 0; replica < plan.layout.data; ++replica)
-                loss += run_micro_batch(graph, plan, inputs, options.seed, step, replica, k, 1.0 / (size * plan.layout.data), begun_with, result.gradients) /
-                        (m * plan.layout.data);
+            for (int replica = 0; replica < plan.layout.replicas(); ++replica)
+                loss += run_micro_batch(graph, plan, inputs, options.seed, step, replica, k, 1.0 / (size * plan.layout.replicas()), begun_with, result.gradients) /
+                        (m * plan.layout.replicas());
             if (k + 1 != group * per_update + size) continue;
             const int updates = (m + per_update - 1) / per_update;
             for (std::size_t p = 0; p < versions.size(); ++p) {

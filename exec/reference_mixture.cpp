@@ -39,10 +39,11 @@ public:
             for (size_t copy = 0; copy < choices.size(); ++copy)
                 for (size_t i = 0; i < hidden_; ++i) y[copy * hidden_ + i] = values(0)[copy / k_ * hidden_ + i];
         } else if (op_.kind == OperatorKind::experts) {
-            for (size_t copy = 0; copy < choices.size(); ++copy) {
-                const Array inner = activated(choices[copy].expert, copy);
-                for (size_t i = 0; i < hidden_; ++i)
-                    for (size_t f = 0; f < inner.size(); ++f) y[copy * hidden_ + i] += second(choices[copy].expert, i, f) * inner[f];
+            for (size_t e = 0; e < experts_; ++e) {
+                const Expert expert = work_of(e, choices);
+                const Array result = product(expert.count(), hidden(), width(), expert.inner, transposed(hidden(), width(), second(e)));
+                for (size_t n = 0; n < expert.copies.size(); ++n)
+                    for (size_t i = 0; i < hidden_; ++i) y[expert.copies[n] * hidden_ + i] = result[n * hidden_ + i];
             }
         } else {
             for (size_t copy = 0; copy < choices.size(); ++copy)
@@ -59,7 +60,7 @@ public:
             for (size_t copy = 0; copy < choices.size(); ++copy)
                 for (size_t i = 0; i < hidden_; ++i) gradient(0)[copy / k_ * hidden_ + i] += dy[copy * hidden_ + i];
         } else if (op_.kind == OperatorKind::experts) {
-            for (size_t copy = 0; copy < choices.size(); ++copy) expert_backward(choices[copy].expert, copy, dy);
+            for (size_t e = 0; e < experts_; ++e) expert_backward(e, work_of(e, choices), dy);
         } else {
             combine_backward(choices, dy);
         }
@@ -137,41 +138,60 @@ private:
         }
     }
 
-    size_t width() const { return static_cast<size_t>(a_.expert_hidden); }
-    size_t first_width() const { return a_.experts_are_gated ? 2 * width() : width(); }
-    double second(size_t expert, size_t i, size_t f) const { return parameter(1)[(expert * hidden_ + i) * width() + f]; }
-    Array product(size_t expert, size_t copy) const {
-        Array first(first_width(), 0.0);
-        for (size_t f = 0; f < first.size(); ++f)
-            for (size_t i = 0; i < hidden_; ++i) first[f] += parameter(0)[(expert * first.size() + f) * hidden_ + i] * values(0)[copy * hidden_ + i];
-        return first;
+    // One expert's copies as rows, their first product and its activation.
+    struct Expert {
+        std::vector<size_t> copies;
+        Array x, first, inner;
+        std::int64_t count() const { return static_cast<std::int64_t>(copies.size()); }
+    };
+    std::int64_t width() const { return a_.expert_hidden; }
+    std::int64_t first_width() const { return a_.experts_are_gated ? 2 * width() : width(); }
+    std::int64_t hidden() const { return static_cast<std::int64_t>(hidden_); }
+    Array part(size_t i, size_t expert) const {
+        const size_t size = parameter(i).size() / experts_;
+        return {parameter(i).begin() + static_cast<std::ptrdiff_t>(expert * size), parameter(i).begin() + static_cast<std::ptrdiff_t>((expert + 1) * size)};
     }
-    Array activated(size_t expert, size_t copy) const {
-        const Array first = product(expert, copy);
-        Array inner(width());
-        for (size_t f = 0; f < inner.size(); ++f)
-            inner[f] = activation_of(a_.expert_activation, a_.is_tanh_approximation, first[f]) * (a_.experts_are_gated ? first[width() + f] : 1.0);
-        return inner;
+    Array first(size_t expert) const { return part(0, expert); }    // [first_width, hidden]
+    Array second(size_t expert) const { return part(1, expert); }  // [hidden, width]
+
+    Expert work_of(size_t e, const std::vector<Choice>& choices) const {
+        Expert expert;
+        for (size_t copy = 0; copy < choices.size(); ++copy)
+            if (choices[copy].expert == e) expert.copies.push_back(copy);
+        for (const size_t copy : expert.copies)
+            for (size_t i = 0; i < hidden_; ++i) expert.x.push_back(values(0)[copy * hidden_ + i]);
+        expert.first = product(expert.count(), first_width(), hidden(), expert.x, transposed(first_width(), hidden(), first(e)));
+        const auto w = static_cast<size_t>(width()), all = static_cast<size_t>(first_width());
+        for (size_t n = 0; n < expert.copies.size(); ++n)
+            for (size_t f = 0; f < w; ++f)
+                expert.inner.push_back(activation_of(a_.expert_activation, a_.is_tanh_approximation, expert.first[n * all + f]) *
+                                       (a_.experts_are_gated ? expert.first[n * all + w + f] : 1.0));
+        return expert;
     }
 
-    void expert_backward(size_t expert, size_t copy, const Array& dy) {
-        const Array first = product(expert, copy), inner = activated(expert, copy);
-        Array dfirst(first.size(), 0.0);
-        for (size_t f = 0; f < width(); ++f) {
-            double dinner = 0;
-            for (size_t i = 0; i < hidden_; ++i) {
-                dinner += dy[copy * hidden_ + i] * second(expert, i, f);
-                parameter_gradient(1)[(expert * hidden_ + i) * width() + f] += dy[copy * hidden_ + i] * inner[f];
+    void add_to_parameter(size_t i, size_t expert, const Array& gradient) {
+        for (size_t k = 0; k < gradient.size(); ++k) parameter_gradient(i)[expert * gradient.size() + k] += gradient[k];
+    }
+
+    void expert_backward(size_t e, const Expert& expert, const Array& dy) {
+        Array own;
+        for (const size_t copy : expert.copies)
+            for (size_t i = 0; i < hidden_; ++i) own.push_back(dy[copy * hidden_ + i]);
+        add_to_parameter(1, e, product(hidden(), width(), expert.count(), transposed(expert.count(), hidden(), own), expert.inner));
+        const Array dinner = product(expert.count(), width(), hidden(), own, second(e));
+        Array dfirst(expert.first.size());
+        const auto w = static_cast<size_t>(width()), all = static_cast<size_t>(first_width());
+        for (size_t n = 0; n < expert.copies.size(); ++n)
+            for (size_t f = 0; f < w; ++f) {
+                const double gate = expert.first[n * all + f], gradient = dinner[n * w + f];
+                const double slope = slope_of_activation(a_.expert_activation, a_.is_tanh_approximation, gate);
+                dfirst[n * all + f] = gradient * slope * (a_.experts_are_gated ? expert.first[n * all + w + f] : 1.0);
+                if (a_.experts_are_gated) dfirst[n * all + w + f] = gradient * activation_of(a_.expert_activation, a_.is_tanh_approximation, gate);
             }
-            const double slope = slope_of_activation(a_.expert_activation, a_.is_tanh_approximation, first[f]);
-            dfirst[f] = dinner * slope * (a_.experts_are_gated ? first[width() + f] : 1.0);
-            if (a_.experts_are_gated) dfirst[width() + f] = dinner * activation_of(a_.expert_activation, a_.is_tanh_approximation, first[f]);
-        }
-        for (size_t f = 0; f < dfirst.size(); ++f)
-            for (size_t i = 0; i < hidden_; ++i) {
-                parameter_gradient(0)[(expert * dfirst.size() + f) * hidden_ + i] += dfirst[f] * values(0)[copy * hidden_ + i];
-                gradient(0)[copy * hidden_ + i] += dfirst[f] * parameter(0)[(expert * dfirst.size() + f) * hidden_ + i];
-            }
+        add_to_parameter(0, e, product(first_width(), hidden(), expert.count(), transposed(expert.count(), first_width(), dfirst), expert.x));
+        const Array dx = product(expert.count(), hidden(), first_width(), dfirst, first(e));
+        for (size_t n = 0; n < expert.copies.size(); ++n)
+            for (size_t i = 0; i < hidden_; ++i) gradient(0)[expert.copies[n] * hidden_ + i] += dx[n * hidden_ + i];
     }
 
     void combine_backward(const std::vector<Choice>& choices, const Array& dy) {

@@ -32,11 +32,11 @@ public:
         }
     }
 
-    void add(BucketState& bucket, int tensor_degree, int tensor_rank) {
+    void add(BucketState& bucket, const ParameterShare& share) {
         const std::lock_guard lock(mutex_);
         for (const BucketState::Owned& own : bucket.owned()) {
             const auto p = static_cast<std::size_t>(own.parameter.index);
-            for (const ElementRun& run : element_runs(graph_.parameter(own.parameter), tensor_degree, tensor_rank)) {
+            for (const ElementRun& run : element_runs(graph_.parameter(own.parameter), share)) {
                 const std::int64_t begin = std::max(run.local, own.first);
                 const std::int64_t end = std::min(run.local + run.count, own.first + static_cast<std::int64_t>(own.values.size()));
                 for (std::int64_t i = begin; i < end; ++i) {
@@ -87,7 +87,7 @@ RunResult run(const schedule::Program& program, const model::ModelGraph& graph, 
             records[static_cast<std::size_t>(rank)] =
                 run_rank(program, graph, inputs, options, *communicator, preparation, rank, ranks, [&](RankExecutor& executor) {
                     if (!collector) return;
-                    for (BucketState& bucket : executor.buckets()) collector->add(bucket, program.plan.layout.tensor, executor.tensor_rank());
+                    for (BucketState& bucket : executor.buckets()) collector->add(bucket, executor.share());
                 });
         } catch (const Stopped&) {
             failure = {std::current_exception(), true};

@@ -17,6 +17,8 @@ void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, 
     if (plan.optimizer.kind == schedule::OptimizerKind::lamb) refuse("training.optimizer", "the CPU backend has no LAMB", "use sgd, adam or adamw");
     if (plan.communication != "auto")
         refuse("plan.communication", fmt::format("communication = \"{}\" is for GPUs; ranks on CPUs exchange messages themselves", plan.communication), "leave it out");
+    if (plan.layout.context > 1 && plan.precision.compute == core::DataType::bf16)
+        refuse("plan.context_parallel", "the CPU backend gathers keys in fp32 only", "set precision = \"fp32\"");
     std::set<std::string> obstacles;
     for (const model::Operator& op : graph.operators) {
         std::string obstacle = cpu::Operators::obstacle(graph, op);
@@ -25,7 +27,7 @@ void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, 
             refuse("model", fmt::format("the CPU backend has no kernel for {}, which {} of {} needs", obstacle, op.name, graph.name),
                    "it runs GPT, Llama, BERT, T5 and convolutional models");
     }
-    if (plan.has_sequence_parallelism() && (plan.micro_batch * graph.tokens_per_sample) % plan.layout.tensor != 0)
+    if (plan.has_sequence_parallelism() && (plan.micro_batch * graph.tokens_per_sample / plan.layout.context) % plan.layout.tensor != 0)
         refuse("plan.sequence_parallel",
                fmt::format("{} tokens of a micro-batch cannot be divided into {} equal shares", plan.micro_batch * graph.tokens_per_sample, plan.layout.tensor),
                "choose a micro_batch or sequence length that the tensor-parallel degree divides");

@@ -31,6 +31,8 @@ public:
         for (const model::OperatorRange unit : schedule::units_of(graph_, info_.operators)) plan_unit(unit);
         for (const model::OperatorRange unit : schedule::units_of(graph_, info_.operators)) plan_recompute(unit);
         finish();
+        if (plan_.offload != schedule::Offload::none)
+            for (const model::OperatorRange unit : schedule::units_of(graph_, info_.operators)) plan_offload(unit);
         result_.is_saved = is_saved_;
         return std::move(result_);
     }
@@ -52,6 +54,7 @@ private:
         is_saved_.assign(tensors, 0);
         is_kept_again_.assign(tensors, 0);
         lowest_saver_.assign(tensors, -1);
+        highest_saver_.assign(tensors, -1);
         lowest_again_.assign(tensors, -1);
         weights_need_.assign(tensors, 0);
         for (std::size_t i = 0; i < tensors; ++i) {
@@ -92,6 +95,21 @@ private:
         value = value < 0 ? saver : std::min(value, saver);
     }
 
+    void raise(std::int32_t tensor, std::int32_t saver) {
+        std::int32_t& value = highest_saver_[static_cast<std::size_t>(tensor)];
+        value = std::max(value, saver);
+    }
+
+    void plan_offload(model::OperatorRange unit) {
+        StagePlan::UnitPlan& own = result_.units.emplace_back();
+        own.operators = unit;
+        for (std::size_t t = 0; t < is_saved_.size(); ++t) {
+            const bool is_of_unit = is_saved_[t] && lowest_saver_[t] >= unit.begin && highest_saver_[t] < unit.end && last_use_[t] < unit.end;
+            if (is_of_unit && !result_.is_received[t] && !result_.is_sent[t] && graph_.op(graph_.tensors[t].producer).kind != OperatorKind::input)
+                own.storages.push_back(static_cast<std::int32_t>(t));
+        }
+    }
+
     void plan_unit(model::OperatorRange unit) {
         const bool again = !is_forward_only_ && schedule::is_recomputed(graph_, {"", unit}, plan_.recompute);
         for (std::int32_t i = unit.begin; i < unit.end; ++i) {
@@ -110,6 +128,7 @@ private:
                 } else {
                     is_saved_[static_cast<std::size_t>(tensor)] = 1;
                     lower(lowest_saver_, tensor, i);
+                    raise(tensor, i);
                 }
             }
             if (again)
@@ -117,6 +136,7 @@ private:
                     if (graph_.tensor(tensor).producer.index < unit.begin) {
                         is_saved_[static_cast<std::size_t>(storage(tensor))] = 1;
                         lower(lowest_saver_, storage(tensor), unit.begin);
+                        raise(storage(tensor), unit.begin);
                     }
         }
     }
@@ -166,7 +186,7 @@ private:
     const schedule::StageInfo& info_;
     const bool is_forward_only_;
     StagePlan result_;
-    std::vector<std::int32_t> last_use_, last_use_in_unit_, lowest_saver_, lowest_again_;
+    std::vector<std::int32_t> last_use_, last_use_in_unit_, lowest_saver_, highest_saver_, lowest_again_;
     std::vector<char> is_saved_, is_kept_again_, weights_need_;
 };
 

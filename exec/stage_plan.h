@@ -30,6 +30,12 @@ struct StagePlan {
         bool drops_extra_after_forward = false;
     };
     std::vector<OperatorPlan> plans;
+    // Offload: storages that may leave after a unit's forward (schedule/memory.h, offloadable).
+    struct UnitPlan {
+        model::OperatorRange operators;
+        std::vector<std::int32_t> storages;
+    };
+    std::vector<UnitPlan> units;
     const OperatorPlan& plan_of(std::int32_t op) const { return plans[static_cast<std::size_t>(op - operators.begin)]; }
 };
 

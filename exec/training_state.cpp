@@ -17,9 +17,9 @@ enum : Tag { tag_files = 32, tag_committed = 33 };
 
 bool is_first_copy(const schedule::Program& program, const model::Parameter& parameter, const schedule::RankCoordinates& place) {
     const schedule::Plan& plan = program.plan;
-    // Shard groups are consecutive members of a data group; without sharding every replica has all.
-    const int replica = plan.shards(schedule::Sharding::optimizer) ? place.data / plan.effective_shard_degree() : place.data;
-    return replica == 0 && (place.tensor == 0 || parameter.split_dimension >= 0);
+    // Shard groups and those of experts are consecutive members of a data group; without sharding every replica has all.
+    const int degree = plan.shards(schedule::Sharding::optimizer) ? plan.effective_shard_degree() : 1;
+    return place.data < (parameter.is_expert ? std::max(degree, plan.layout.expert) : degree) && (place.tensor == 0 || parameter.split_dimension >= 0);
 }
 
 }  // namespace
@@ -32,7 +32,7 @@ std::vector<StateRecord> records_of(const schedule::Program& program, const mode
             const model::Parameter& parameter = graph.parameter(own.parameter);
             if (!is_first_copy(program, parameter, place)) continue;
             const std::int64_t last = own.first + static_cast<std::int64_t>(own.values.size());
-            for (const ElementRun& run : element_runs(parameter, program.plan.layout.tensor, place.tensor)) {
+            for (const ElementRun& run : element_runs(parameter, share_of(program.plan.layout, place))) {
                 const std::int64_t begin = std::max(run.local, own.first), end = std::min(run.local + run.count, last);
                 if (begin >= end) continue;
                 const auto add = [&](StateKind kind, const std::vector<float>& values) {
@@ -49,12 +49,12 @@ std::vector<StateRecord> records_of(const schedule::Program& program, const mode
 }
 
 void restore(const Checkpoint& checkpoint, const schedule::Program& program, const model::ModelGraph& graph, int rank, std::vector<BucketState>& buckets) {
-    const int tensor_rank = schedule::coordinates_of(program.plan.layout, rank).tensor;
+    const ParameterShare share = share_of(program.plan.layout, schedule::coordinates_of(program.plan.layout, rank));
     for (BucketState& bucket : buckets)
         bucket.restore([&](model::ParameterId id, StateKind kind, std::int64_t first, std::span<float> into) {
             const model::Parameter& parameter = graph.parameter(id);
             const std::int64_t last = first + static_cast<std::int64_t>(into.size());
-            for (const ElementRun& run : element_runs(parameter, program.plan.layout.tensor, tensor_rank)) {
+            for (const ElementRun& run : element_runs(parameter, share)) {
                 const std::int64_t begin = std::max(run.local, first), end = std::min(run.local + run.count, last);
                 if (begin >= end) continue;
                 const std::span<float> part = into.subspan(static_cast<std::size_t>(begin - first), static_cast<std::size_t>(end - begin));
@@ -98,7 +98,10 @@ void save_checkpoint(Communicator& communicator, const schedule::Program& progra
 }
 
 std::string degrees_in_words(const schedule::Plan& plan) {
-    return fmt::format("pipeline {} x data {} x tensor {}, sharding {}", plan.layout.pipeline, plan.layout.data, plan.layout.tensor, schedule::name_of(plan.sharding));
+    std::string text = fmt::format("pipeline {} x data {} x tensor {}", plan.layout.pipeline, plan.layout.replicas(), plan.layout.tensor);
+    if (plan.layout.context > 1) text += fmt::format(" x context {}", plan.layout.context);
+    if (plan.layout.expert > 1) text += fmt::format(", experts over {}", plan.layout.expert);
+    return text + fmt::format(", sharding {}", schedule::name_of(plan.sharding));
 }
 
 }  // namespace exec

@@ -89,6 +89,17 @@ MixtureShape mixture_shape(const ModelGraph& graph, const Operator& op, const Co
     return shape;
 }
 
+core::Bytes exchanged_bytes(const ModelGraph& graph, const Operator& op, const CostContext& context) {
+    const MixtureShape shape = mixture_shape(graph, op, context);
+    return core::Bytes(static_cast<double>(shape.copies) * static_cast<double>(shape.hidden) * core::size_of(context.compute).value);
+}
+
+core::Bytes gathered_key_bytes(const ModelGraph& graph, const Operator& attention, const CostContext& context) {
+    const AttentionShape shape = attention_shape(graph, attention, context);
+    const double rows = static_cast<double>(rank_matrix(graph, attention.output, context).rows * context.context_parallel);
+    return core::Bytes(rows * static_cast<double>(2 * shape.kv_heads * shape.head_dimension) * core::size_of(context.compute).value);
+}
+
 std::int64_t expert_capacity(const Attributes& a, std::int64_t tokens) {
     if (a.capacity_factor <= 0) return tokens;
     const double even = static_cast<double>(tokens * a.experts_per_token) / static_cast<double>(a.experts);

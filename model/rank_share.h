@@ -34,6 +34,10 @@ struct MixtureShape {
 MixtureShape mixture_shape(const ModelGraph& graph, const Operator& op, const CostContext& context);
 // Most copies an expert takes of that many tokens.
 std::int64_t expert_capacity(const Attributes& mixture, std::int64_t tokens);
+// What a rank sends to the experts' ranks, or back, its own copies included: dispatch and experts.
+core::Bytes exchanged_bytes(const ModelGraph& graph, const Operator& op, const CostContext& context);
+// Keys and values of all tokens, gathered over a context-parallel group.
+core::Bytes gathered_key_bytes(const ModelGraph& graph, const Operator& attention, const CostContext& context);
 // Does a gradient flow back into this tensor? Not into data.
 bool has_gradient(const ModelGraph& graph, TensorId tensor);
 

@@ -132,7 +132,7 @@ std::optional<MemoryBound> Bounds::memory(const schedule::Plan& plan) {
     const schedule::Schedule* order = stages_.stages(plan) ? orders_.order(plan) : nullptr;
     if (!order) return std::nullopt;
     const cluster::DeviceSpec& device = cluster_.instance.device;
-    const std::vector<double>& elements = stages_.state_elements(plan, *order);
+    const std::vector<schedule::StateElements>& elements = stages_.state_elements(plan, *order);
     MemoryBound worst;
     for (int rank = 0; rank < order->ranks; ++rank) {
         const schedule::StateFootprint state = schedule::state_footprint(elements[static_cast<std::size_t>(rank)], plan);

@@ -44,7 +44,9 @@ std::string bound_by(const sim::Evaluation& evaluation, const cluster::Cluster&)
 }
 
 std::string describe(const schedule::Plan& plan) {
-    std::string text = fmt::format("TP{} PP{} DP{}", plan.layout.tensor, plan.layout.pipeline, plan.layout.data);
+    std::string text = fmt::format("TP{} PP{} DP{}", plan.layout.tensor, plan.layout.pipeline, plan.layout.replicas());
+    if (plan.layout.context > 1) text += fmt::format(" CP{}", plan.layout.context);
+    if (plan.layout.expert > 1) text += fmt::format(" EP{}", plan.layout.expert);
     if (plan.layout.pipeline > 1) text += fmt::format(" {}{}", schedule::schedule_label(plan.schedule), plan.virtual_stages > 1 ? fmt::format(" x{}", plan.virtual_stages) : "");
     if (plan.sharding != schedule::Sharding::none) text += fmt::format(", {} sharded over {}", schedule::name_of(plan.sharding), plan.effective_shard_degree());
     text += fmt::format(", micro-batch {} x {}", plan.micro_batch, plan.micro_batches);

@@ -17,7 +17,7 @@ struct StageCollection::Shape {
     std::map<int, std::optional<std::vector<model::OperatorRange>>> stages;  // by their number
     std::map<std::int32_t, std::map<std::int32_t, schedule::ActivationFootprint>> footprints;
     std::map<const schedule::Schedule*, std::vector<core::Bytes>> activation_peaks;
-    std::map<const schedule::Schedule*, std::vector<double>> state_elements;
+    std::map<const schedule::Schedule*, std::vector<schedule::StateElements>> state_elements;
     std::map<const schedule::Schedule*, std::vector<RankParameters>> rank_parameters;
     std::unique_ptr<schedule::Plan> owner;  // the prices refer to it
     std::optional<sim::ComputeCost> compute;
@@ -188,7 +188,7 @@ const std::vector<core::Bytes>& StageCollection::activation_peaks(const schedule
     return place->second;
 }
 
-const std::vector<double>& StageCollection::state_elements(const schedule::Plan& plan, const schedule::Schedule& order) {
+const std::vector<schedule::StateElements>& StageCollection::state_elements(const schedule::Plan& plan, const schedule::Schedule& order) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
     const auto [place, is_new] = shape.state_elements.try_emplace(&order);

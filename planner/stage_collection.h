@@ -62,7 +62,7 @@ public:
     // Activations of each pipeline rank at its peak under an order of the plan's schedule, fragmentation not counted. The order must live as long as the collection.
     const std::vector<core::Bytes>& activation_peaks(const schedule::Plan& plan, const schedule::Schedule& order);
     // Elements of the parameters that a rank holds of each of its stages, each once (schedule::state_footprint).
-    const std::vector<double>& state_elements(const schedule::Plan& plan, const schedule::Schedule& order);
+    const std::vector<schedule::StateElements>& state_elements(const schedule::Plan& plan, const schedule::Schedule& order);
     const std::vector<RankParameters>& rank_parameters(const schedule::Plan& plan, const schedule::Schedule& order);
 
 private:

@@ -50,6 +50,10 @@ std::string_view name_of(GroupKind kind) {
         case GroupKind::shard: return "shard";
         case GroupKind::replica: return "replica";
         case GroupKind::tied_stages: return "tied_stages";
+        case GroupKind::context: return "context";
+        case GroupKind::expert: return "expert";
+        case GroupKind::expert_replica: return "expert_replica";
+        case GroupKind::expert_shard: return "expert_shard";
     }
     return "";
 }
@@ -84,6 +88,20 @@ std::vector<int> process_group(const ParallelLayout& layout, GroupKind kind, int
             if (own.pipeline != 0 && own.pipeline != layout.pipeline - 1) break;  // middle ranks hold no tied parameter
             add({own.data, own.tensor, 0});
             if (layout.pipeline > 1) add({own.data, own.tensor, layout.pipeline - 1});
+            break;
+        case GroupKind::context:
+        case GroupKind::expert: {
+            const int members = kind == GroupKind::context ? layout.context : layout.expert;
+            core::require(layout.data % members == 0, "context- and expert-parallel degrees divide the data axis");
+            for (int d = own.data / members * members, end = d + members; d < end; ++d) add({d, own.tensor, own.pipeline});
+            break;
+        }
+        case GroupKind::expert_replica:
+            for (int d = own.data % layout.expert; d < layout.data; d += layout.expert) add({d, own.tensor, own.pipeline});
+            break;
+        case GroupKind::expert_shard:
+            for (int d = own.data / degree * degree, end = d + degree; d < end; ++d)
+                if (d % layout.expert == own.data % layout.expert) add({d, own.tensor, own.pipeline});
             break;
     }
     return group;

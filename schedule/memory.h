@@ -35,6 +35,12 @@ struct ActivationFootprint {
     core::Bytes key_value_gradient;  // what backward of later pieces leaves for the keys and values of one piece: from the backward of the last piece to the end
                                      // of its own
     core::Bytes reused;              // last piece: the part of `saved` given back in time for what it leaves for the earlier ones
+    // Offload: by unit of the stage what of `saved` may leave after its forward, that is, what no other unit reads and no other stage gets or sends.
+    struct UnitSaved {
+        model::OperatorRange operators;
+        core::Bytes bytes;
+    };
+    std::vector<UnitSaved> offloadable;
 };
 ActivationFootprint activation_footprint(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan, bool is_forward_only = false);
 // The same walk with what the kernels of an accelerator hold while they run (model/workspace.h): the transients are larger, the rest is equal. The executor's
@@ -49,7 +55,10 @@ StateFootprint state_footprint(const model::ModelGraph& graph, model::OperatorRa
 // Of a rank with several virtual stages: a parameter that two of them use is held once.
 StateFootprint state_footprint(const model::ModelGraph& graph, const std::vector<model::OperatorRange>& stages, const Plan& plan);
 // The same in two steps: elements of the parameters before any sharding, and the bytes for so many.
-double state_elements(const model::ModelGraph& graph, const std::vector<model::OperatorRange>& stages, const Plan& plan);
-StateFootprint state_footprint(double elements, const Plan& plan);
+struct StateElements {
+    double dense = 0, experts = 0;  // experts where they are divided over ranks
+};
+StateElements state_elements(const model::ModelGraph& graph, const std::vector<model::OperatorRange>& stages, const Plan& plan);
+StateFootprint state_footprint(const StateElements& elements, const Plan& plan);
 
 }  // namespace schedule

@@ -21,6 +21,15 @@ std::string_view name_of(Recompute recompute) {
     return "";
 }
 
+std::string_view name_of(Offload offload) {
+    switch (offload) {
+        case Offload::none: return "none";
+        case Offload::host: return "host";
+        case Offload::disk: return "disk";
+    }
+    return "";
+}
+
 std::string_view name_of(OptimizerKind optimizer) {
     switch (optimizer) {
         case OptimizerKind::sgd: return "sgd";
@@ -45,6 +54,8 @@ model::CostContext Plan::cost_context() const {
     model::CostContext context;
     context.micro_batch = micro_batch;
     context.tensor_parallel = layout.tensor;
+    context.expert_parallel = layout.expert;
+    context.context_parallel = layout.context;
     context.sequence_parallel = sequence_parallel && layout.tensor > 1;
     // fp8 is a format of products: activations between them are bf16 (arXiv 2209.05433, section 3).
     context.compute = precision.compute == core::DataType::fp8 ? core::DataType::bf16 : precision.compute;

@@ -1,6 +1,7 @@
 // The decision: everything needed to turn a model and a cluster into a Program, and nothing that follows from it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,10 +16,12 @@ namespace schedule {
 
 enum class Sharding { none, optimizer, gradients, parameters };  // ZeRO stages 0 to 3; FSDP SHARD_GRAD_OP = gradients, FULL_SHARD = parameters
 enum class Recompute { none, selective, full };
+enum class Offload { none, host, disk };  // where activations wait for their backward
 enum class OptimizerKind { sgd, adam, adamw, lamb };
 
 std::string_view name_of(Sharding sharding);
 std::string_view name_of(Recompute recompute);
+std::string_view name_of(Offload offload);
 std::string_view name_of(OptimizerKind optimizer);
 
 // Storage per parameter. "fp32": 4 + 4; "mixed": low-precision copies with fp32 master weights (Micikevicius et al., arXiv 1710.03740).
@@ -64,6 +67,11 @@ struct Plan {
     int shard_degree = 0;  // ranks over which state is divided; 0 = the data-parallel degree; less = hybrid (MiCS)
     bool sequence_parallel = false;
     Recompute recompute = Recompute::none;
+    Offload offload = Offload::none;
+    // What is offloaded comes back this many tasks of its rank before its backward, a task being one pass of a micro-batch through one unit; what is wanted sooner
+    // than that stays (SageMaker SMP's key, which counts pipeline tasks; its default).
+    int activation_loading_horizon = 4;
+    core::BytesPerSecond offload_bandwidth;  // of a node's disks together, each way: offload = disk; no profile knows it
     Precision precision;
     model::AttentionImplementation attention = model::AttentionImplementation::flash;
     bool fused_cross_entropy = false;  // one pass over the logits, nothing kept beside them (model::CostContext)
@@ -77,10 +85,17 @@ struct Plan {
     bool operator==(const Plan&) const = default;
 
     int stages() const { return layout.pipeline * virtual_stages; }
-    int global_batch() const { return micro_batch * micro_batches * layout.data; }
+    int global_batch() const { return micro_batch * micro_batches * layout.replicas(); }
     int effective_shard_degree() const { return sharding == Sharding::none ? 1 : shard_degree > 0 ? shard_degree : layout.data; }
     // Is something divided at all, and into how many pieces: sharding over one rank is none.
     bool shards(Sharding what) const { return effective_shard_degree() > 1 && sharding >= what; }
+    // Into how many the state of a bucket is divided. Ranks of a shard group that hold other experts have nothing of one to share.
+    int pieces(bool is_expert) const {
+        const int degree = shards(Sharding::optimizer) ? effective_shard_degree() : 1;
+        return !is_expert ? degree : degree > layout.expert ? degree / layout.expert : 1;
+    }
+    // Ranks, consecutive along the data axis, among which gradients are divided: shards, or experts where those are spread wider.
+    int divides_gradients_by() const { return std::max(layout.expert, shards(Sharding::optimizer) ? effective_shard_degree() : 1); }
     bool has_sequence_parallelism() const { return sequence_parallel && layout.tensor > 1; }
     model::CostContext cost_context() const;
 };

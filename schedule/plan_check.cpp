@@ -26,7 +26,9 @@ public:
         check_tensor();
         check_pipeline();
         check_sharding();
+        check_parts_of_data_axis();
         check_recompute();
+        check_offload();
     }
 
 private:
@@ -69,7 +71,7 @@ private:
         // Larger products overflow what counts them, and no machine runs them.
         const double ranks = 1.0 * plan_.layout.data * plan_.layout.tensor * plan_.layout.pipeline;
         const double actions = 1.0 * plan_.layout.pipeline * plan_.virtual_stages * plan_.micro_batches;
-        const double samples = 1.0 * plan_.micro_batch * plan_.micro_batches * plan_.layout.data;
+        const double samples = 1.0 * plan_.micro_batch * plan_.micro_batches * plan_.layout.replicas();
         const auto limit = [&](const char* key, double value, double most, const std::string& what) {
             if (value <= most) return;
             error(key, fmt::format("{} are {:.0f}", what, value), fmt::format("at most {:.0f}", most));
@@ -82,13 +84,14 @@ private:
               fmt::format("pipeline_parallel = {} x virtual_stages = {} x micro_batches = {} passes", plan_.layout.pipeline, plan_.virtual_stages,
                           plan_.micro_batches));
         limit("micro_batches", samples, 2147483647.0,
-              fmt::format("micro_batch = {} x micro_batches = {} x data_parallel = {} samples", plan_.micro_batch, plan_.micro_batches, plan_.layout.data));
+              fmt::format("micro_batch = {} x micro_batches = {} x data_parallel = {} samples", plan_.micro_batch, plan_.micro_batches, plan_.layout.replicas()));
     }
 
     void check_devices(int device_count) {
         if (device_count == std::numeric_limits<int>::max()) return;  // ranks may share devices (local CPU)
         const int ranks = plan_.layout.ranks();
-        const std::string product = fmt::format("data_parallel = {} x tensor_parallel = {} x pipeline_parallel = {} = {} ranks", plan_.layout.data,
+        const std::string context = plan_.layout.context > 1 ? fmt::format(" x context_parallel = {}", plan_.layout.context) : std::string();
+        const std::string product = fmt::format("data_parallel = {}{} x tensor_parallel = {} x pipeline_parallel = {} = {} ranks", plan_.layout.replicas(), context,
                                                 plan_.layout.tensor, plan_.layout.pipeline, ranks);
         if (ranks > device_count) {
             error("data_parallel", fmt::format("{} need more than the cluster's {} device{}", product, device_count, device_count == 1 ? "" : "s"),
@@ -127,7 +130,7 @@ private:
         if (const std::string obstacle = model::sequence_parallel_obstacle(graph_); !obstacle.empty())
             error("sequence_parallel", fmt::format("sequence_parallel = true cannot divide the tokens of {}: {}", graph_.name, obstacle), "set it to false");
         for (const std::int64_t tokens : {graph_.tokens_per_sample, graph_.encoder_tokens_per_sample}) {
-            const std::int64_t rows = tokens * plan_.micro_batch;
+            const std::int64_t rows = tokens / plan_.layout.context * plan_.micro_batch;
             if (rows % degree != 0)
                 error("sequence_parallel",
                       fmt::format("sequence_parallel = true: tensor_parallel = {} does not divide the {} tokens of a micro-batch ({} x micro_batch = {})",
@@ -189,6 +192,9 @@ private:
                       "set schedule = \"seq1f1b\", or leave segments out");
             return;
         }
+        for (const auto& [axis, is_set] : {std::pair("context_parallel", plan_.layout.context > 1), std::pair("expert_parallel", plan_.layout.expert > 1),
+                                           std::pair("offload", plan_.offload != Offload::none)})
+            if (is_set) error(axis, fmt::format("{} works on whole sequences, schedule = {} on pieces of them", axis, core::in_quotes(chosen->name)), "leave it out, or choose another schedule");
         const int segments = plan_.segments > 0 ? plan_.segments : default_segments;
         const char* key = plan_.segments > 0 ? "segments" : "schedule";
         if (const std::string obstacle = model::segment_obstacle(graph_, segments); !obstacle.empty()) {
@@ -215,6 +221,40 @@ private:
         else if (plan_.effective_shard_degree() == 1)
             warning("sharding", fmt::format("sharding = \"{}\" has no effect over one rank (data_parallel = {}, shard_degree = {})", name_of(plan_.sharding),
                                             plan_.layout.data, plan_.shard_degree));
+    }
+
+    void check_parts_of_data_axis() {
+        const ParallelLayout& layout = plan_.layout;
+        if (layout.data % layout.context != 0) return error("context_parallel", fmt::format("context_parallel = {} does not divide {} ranks", layout.context, layout.data));
+        if (const std::string obstacle = model::context_parallel_obstacle(graph_, layout.context); !obstacle.empty())
+            error("context_parallel", fmt::format("context_parallel = {} cannot divide the samples of {}: {}", layout.context, graph_.name, obstacle), "use 1");
+        if (layout.expert == 1) return;
+        const std::string obstacle = model::expert_parallel_obstacle(graph_, layout.expert);
+        if (!obstacle.empty())
+            error("expert_parallel", fmt::format("expert_parallel = {} cannot spread the experts of {}: {}", layout.expert, graph_.name, obstacle), "use a divisor of experts");
+        if (layout.data % layout.expert != 0)
+            error("expert_parallel", fmt::format("expert_parallel = {} does not divide data_parallel x context_parallel = {}", layout.expert, layout.data),
+                  "experts are spread over ranks of the data axis: use a divisor of it");
+        const int shards = plan_.effective_shard_degree();
+        if (shards % layout.expert != 0 && layout.expert % shards != 0)
+            error("expert_parallel", fmt::format("expert_parallel = {} and shard_degree = {} divide the data axis into groups that overlap", layout.expert, shards),
+                  "one must divide the other");
+    }
+
+    void check_offload() {
+        if (plan_.offload == Offload::none) return;
+        if (plan_.offload == Offload::disk && plan_.offload_bandwidth.value <= 0)
+            error("offload_bandwidth", "offload = \"disk\" needs offload_bandwidth: no profile states what disks do", "for example offload_bandwidth = \"2GB/s\"");
+        core::Diagnostics unheard;
+        const auto order = is_searched_order(plan_.schedule) ? std::optional<Schedule>() : make_schedule(plan_, unheard);
+        if (!order) return;
+        for (const std::vector<Action>& actions : order->actions)
+            for (const Action& action : actions)
+                if (action.kind == ActionKind::backward_input)
+                    return error("offload", fmt::format("offload = \"{}\": schedule = \"{}\" splits backward, and what weights wait for stays on the device", name_of(plan_.offload),
+                                                        plan_.schedule),
+                                 "choose a schedule with whole backward passes, such as 1f1b");
+        if (order->is_forward_only) warning("offload", "offload has no effect without a backward pass");
     }
 
     void check_recompute() {

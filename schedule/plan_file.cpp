@@ -29,6 +29,7 @@ std::optional<Enum> read_name(core::TableReader& reader, std::string_view key, c
 }
 
 constexpr Sharding all_shardings[] = {Sharding::none, Sharding::optimizer, Sharding::gradients, Sharding::parameters};
+constexpr Offload all_offloads[] = {Offload::none, Offload::host, Offload::disk};
 constexpr Recompute all_recomputes[] = {Recompute::none, Recompute::selective, Recompute::full};
 constexpr OptimizerKind all_optimizers[] = {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw, OptimizerKind::lamb};
 const std::vector<std::string> attention_names = {"unfused", "fused_softmax", "flash"};
@@ -65,6 +66,10 @@ void read_layout(core::TableReader& reader, Plan& plan) {
     plan.layout.tensor = static_cast<int>(reader.integer("tensor_parallel", 1, positive));
     plan.layout.pipeline = static_cast<int>(reader.integer("pipeline_parallel", 1, positive));
     plan.layout.data = static_cast<int>(reader.integer("data_parallel", 1, positive));
+    plan.layout.context = static_cast<int>(reader.integer("context_parallel", 1, {.least = 1, .greatest = 1 << 12}));
+    plan.layout.expert = static_cast<int>(reader.integer("expert_parallel", 1, positive));
+    // Ranks that divide the tokens of one replica's samples stand beside the replicas on one axis.
+    plan.layout.data = plan.layout.data > (1 << 22) / plan.layout.context ? 1 << 22 : plan.layout.data * plan.layout.context;
     plan.virtual_stages = static_cast<int>(reader.integer("virtual_stages", 1, positive));
     if (reader.has("order") && reader.has("placement"))
         reader.error("placement", fmt::format("{} and {} cannot be given together", reader.path_of("order"), reader.path_of("placement")),
@@ -84,19 +89,20 @@ void read_batch(core::TableReader& reader, Plan& plan) {
     plan.micro_batches = static_cast<int>(reader.integer("micro_batches", 1, positive));
     const auto global = reader.optional_integer("global_batch", {.least = 1, .greatest = 1 << 30});
     if (!global) return;
-    const std::int64_t share = std::int64_t{plan.micro_batch} * plan.layout.data;
+    const int replicas = plan.layout.replicas();
+    const std::int64_t share = std::int64_t{plan.micro_batch} * replicas;
     if (reader.has("micro_batches")) {
         if (share * plan.micro_batches != *global)
             reader.error("global_batch",
                          fmt::format("global_batch = {} contradicts micro_batch = {} x micro_batches = {} x data_parallel = {} = {}", *global, plan.micro_batch,
-                                     plan.micro_batches, plan.layout.data, share * plan.micro_batches),
+                                     plan.micro_batches, replicas, share * plan.micro_batches),
                          "give micro_batches or global_batch, not both");
         return;
     }
     if (*global % share != 0) {
         reader.error("global_batch",
                      fmt::format("global_batch = {} is not a multiple of micro_batch = {} x data_parallel = {} = {}", *global, plan.micro_batch,
-                                 plan.layout.data, share),
+                                 replicas, share),
                      fmt::format("use {} or {}", std::max<std::int64_t>(1, *global / share) * share, (*global / share + 1) * share));
         return;
     }
@@ -118,12 +124,10 @@ void read_partition(core::TableReader& reader, Plan& plan) {
     else plan.partition.first_units.assign(units->begin(), units->end());
 }
 
-// Axes that files of other tools have: one rank of each is what a plan has.
-void refuse_other_axes(core::TableReader& reader) {
-    for (const char* key : {"expert_parallel", "context_parallel"})
-        if (reader.integer(key, 1, positive) > 1) reader.error(key, fmt::format("{} above 1 is not supported", key), "set it to 1 or leave it out");
-    if (const auto offload = reader.optional_string("offload"); offload && *offload != "none")
-        reader.error("offload", fmt::format("offload = {} is not supported", core::in_quotes(*offload)), "set it to \"none\" or leave it out");
+void read_offload(core::TableReader& reader, Plan& plan) {
+    plan.offload = read_name(reader, "offload", all_offloads).value_or(plan.offload);
+    plan.activation_loading_horizon = static_cast<int>(reader.integer("activation_loading_horizon", plan.activation_loading_horizon, positive));
+    if (const auto bandwidth = reader.optional_bytes_per_second("offload_bandwidth")) plan.offload_bandwidth = *bandwidth;
 }
 
 void read_optimizer(core::TableReader& reader, Optimizer& optimizer) {
@@ -202,7 +206,7 @@ std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* 
     plan.communication = reader.optional_choice("communication", libraries).value_or(plan.communication);
     plan.collective = reader.optional_choice("collective", collectives).value_or(plan.collective);
     plan.framework = reader.string("framework", plan.framework);
-    refuse_other_axes(reader);
+    read_offload(reader, plan);
     if (const core::Value* sagemaker = reader.optional_table("sagemaker")) read_sagemaker(*sagemaker, reader, nodes, plan);
     reader.finish();
     if (training_table) read_training(*training_table, plan, diagnostics);
@@ -228,7 +232,9 @@ core::Value to_value(const Plan& plan) {
     core::Value table = core::Value::table();
     table["tensor_parallel"] = plan.layout.tensor;
     table["pipeline_parallel"] = plan.layout.pipeline;
-    table["data_parallel"] = plan.layout.data;
+    table["data_parallel"] = plan.layout.replicas();
+    if (plan.layout.context > 1) table["context_parallel"] = plan.layout.context;
+    if (plan.layout.expert > 1) table["expert_parallel"] = plan.layout.expert;
     table["virtual_stages"] = plan.virtual_stages;
     table["order"] = plan.layout.order;
     table["schedule"] = plan.schedule;
@@ -245,6 +251,11 @@ core::Value to_value(const Plan& plan) {
     if (plan.shard_degree > 0) table["shard_degree"] = plan.shard_degree;
     table["sequence_parallel"] = plan.sequence_parallel;
     table["recompute"] = name_of(plan.recompute);
+    if (plan.offload != Offload::none) {
+        table["offload"] = name_of(plan.offload);
+        table["activation_loading_horizon"] = plan.activation_loading_horizon;
+        if (plan.offload_bandwidth.value > 0) table["offload_bandwidth"] = fmt::format("{}B/s", plan.offload_bandwidth.value);
+    }
     const Precision& p = plan.precision;
     if (p.compute != core::DataType::fp8 && p.compute != core::DataType::int64 && p == precision_named(p.compute)) {
         table["precision"] = core::name_of(p.compute);

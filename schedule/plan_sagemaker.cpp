@@ -145,17 +145,17 @@ private:
     }
 
     void read_rest() {
-        if (r_.boolean("offload_activations", false))
-            r_.error("offload_activations", "offload_activations = true cannot be honoured: activations stay on the device here",
-                     "use recompute, or leave it out");
-        r_.optional_integer("activation_loading_horizon", positive);
+        if (r_.boolean("offload_activations", false)) plan_.offload = Offload::host;
+        plan_.activation_loading_horizon = static_cast<int>(r_.integer("activation_loading_horizon", plan_.activation_loading_horizon, positive));
+        if (plan_.offload != Offload::none && r_.has("activation_loading_horizon"))
+            r_.warning("activation_loading_horizon", "activation_loading_horizon counts passes through units (layers) here, SMP 1's through stages");
         if (!r_.boolean("prescaled_batch", false) && plan_.layout.tensor > 1)
             r_.warning(
                 "tensor_parallel_degree",
                 fmt::format("prescaled_batch = false would give each of {} tensor-parallel ranks its own batch; here they share one (prescaled_batch = true)",
                             plan_.layout.tensor),
                 "set prescaled_batch = true");
-        for (const char* key : {"activation_loading_horizon", "deterministic_server", "skip_tracing", "delayed_parameter_initialization"}) r_.ignore(key);
+        for (const char* key : {"deterministic_server", "skip_tracing", "delayed_parameter_initialization"}) r_.ignore(key);
         without_effect("skip_tracing", "nothing is traced");
         without_effect("delayed_parameter_initialization", "parameters are made where they are used");
     }

@@ -53,6 +53,7 @@ std::string_view name_of(InstructionKind kind) {
         case InstructionKind::optimizer_step: return "optimizer_step";
         case InstructionKind::zero_gradients: return "zero_gradients";
         case InstructionKind::gradient_norm: return "gradient_norm";
+        case InstructionKind::copy: return "copy";
     }
     return "";
 }
@@ -86,6 +87,16 @@ bool trains(const Program& program) {
         for (const Instruction& i : list.instructions)
             if (i.kind == InstructionKind::zero_gradients || (i.kind == InstructionKind::compute && i.phase >= ComputePhase::backward)) return true;
     return false;
+}
+
+BucketGroups groups_of(const ParallelLayout& layout, const ParameterBucket& bucket) {
+    BucketGroups groups;
+    groups.size = layout.data;
+    if (!bucket.is_expert) return groups;
+    groups.members = GroupKind::expert_replica;
+    groups.shard = GroupKind::expert_shard;
+    groups.size = layout.data / layout.expert;
+    return groups;
 }
 
 std::vector<int> members_of(const Program& program, int rank, const Instruction& instruction) {
@@ -149,6 +160,9 @@ std::string describe(const Program& program, int class_index, std::uint32_t inde
             if (i.micro_batch >= 0) text += fmt::format(" {}", i.micro_batch);
             text += i.bucket >= 0 ? fmt::format(" bucket {}", i.bucket) : std::string(" all buckets");
             break;
+        case InstructionKind::copy:
+            text += fmt::format(" {} {} stage {}{} {:.0f} B", i.loads ? "in" : "out", i.micro_batch, i.stage, operators_text(i), i.bytes.value);
+            break;
         case InstructionKind::zero_gradients:
         case InstructionKind::gradient_norm: break;
     }
@@ -173,7 +187,7 @@ void add_instruction(Hash& hash, const RankProgram& list, const Instruction& i) 
     // One word for everything small: it keeps hashing of a large Program to a few mixes per instruction.
     hash.add(static_cast<std::uint64_t>(i.kind) | static_cast<std::uint64_t>(i.stream) << 8 | static_cast<std::uint64_t>(i.phase) << 16 |
              static_cast<std::uint64_t>(i.collective) << 24 | static_cast<std::uint64_t>(i.group) << 32 | static_cast<std::uint64_t>(i.payload) << 40 |
-             static_cast<std::uint64_t>(i.on_shard) << 48);
+             static_cast<std::uint64_t>(i.on_shard) << 48 | static_cast<std::uint64_t>(i.loads) << 49);
     const auto pair = [](std::int32_t a, std::int32_t b) {
         return static_cast<std::uint64_t>(static_cast<std::uint32_t>(a)) << 32 | static_cast<std::uint32_t>(b);
     };
@@ -197,7 +211,8 @@ std::string hash_of(const Program& program) {
     hash.add(program.segments);
     hash.add(program.micro_batches_per_update);
     for (const char letter : plan.layout.order) hash.add(static_cast<int>(letter));
-    for (const int number : {plan.layout.data, plan.layout.tensor, plan.layout.pipeline, plan.virtual_stages, plan.micro_batch, plan.micro_batches,
+    for (const int number : {plan.layout.data, plan.layout.tensor, plan.layout.pipeline, plan.layout.context, plan.layout.expert, static_cast<int>(plan.offload),
+                             plan.activation_loading_horizon, plan.virtual_stages, plan.micro_batch, plan.micro_batches,
                              program.micro_batches, static_cast<int>(plan.sharding), plan.effective_shard_degree(), static_cast<int>(plan.sequence_parallel),
                              static_cast<int>(plan.recompute), static_cast<int>(plan.precision.compute), static_cast<int>(plan.precision.parameters),
                              static_cast<int>(plan.precision.gradients), static_cast<int>(plan.precision.has_master_parameters),
@@ -223,6 +238,7 @@ std::string hash_of(const Program& program) {
             for (const std::int64_t offset : bucket.offsets) hash.add(offset);
             hash.add(bucket.elements);
             hash.add(bucket.padded_elements);
+            hash.add(bucket.pieces * 2 + (bucket.is_expert ? 1 : 0));
             hash.add(bucket.stage * 2 + (bucket.is_partial_over_tensor ? 1 : 0));
             for (const std::int32_t rank : bucket.tied_ranks) hash.add(rank);
         }

@@ -29,6 +29,7 @@ enum class InstructionKind : std::uint8_t {
     optimizer_step,  // update of the parameters of `bucket` (-1 = all of this rank's), on this rank's shard of them; asynchronous: the `micro_batch`-th of the
                      // step
     zero_gradients,  // start of a step
+    copy,            // what the operators of a range keep for the backward of a micro-batch, out to where the plan offloads to, or back (`loads`)
     gradient_norm,   // sum of squares of the gradients that this rank counts: of replicated parameters tensor rank 0 does, of tied ones their first pipeline
                     // rank; collectives with payload gradient_norm add it up, the updates scale gradients by what follows
 };
@@ -71,6 +72,8 @@ struct ParameterBucket {
     std::int64_t padded_elements = 0;            // multiple of the shard degree
     std::int32_t stage = 0;                      // virtual stage (of the last use on this rank)
     bool is_partial_over_tensor = false;         // sequence parallelism: each tensor rank has the gradient of its tokens only
+    int pieces = 1;          // into which its state is divided: the shard degree, or less for experts
+    bool is_expert = false;  // its parameters are those of this rank's experts only
     std::vector<std::int32_t> tied_ranks;        // pipeline coordinates that hold a copy of this (one-parameter) bucket, ascending; empty = only this rank
 };
 
@@ -85,6 +88,7 @@ struct Instruction {
     std::int32_t micro_batch = -1;
     model::OperatorRange operators;  // compute
     std::int32_t bucket = -1;        // index into RankProgram::buckets
+    bool loads = false;              // copy
     bool on_shard = false;           // parameter_gradient: of this rank's piece of the bucket (after its reduce_scatter), not of the full vector
     std::int32_t peer = -1;          // pipeline coordinate
     std::int32_t tensors = -1;       // index into Program::tensor_lists
@@ -149,6 +153,13 @@ struct Program {
         return micro_batches - first < micro_batches_per_update ? micro_batches - first : micro_batches_per_update;
     }
 };
+
+// Over which ranks a bucket's gradient is added up: all members that have its parameters, or its shards and then the replicas of a shard.
+struct BucketGroups {
+    GroupKind members = GroupKind::data, shard = GroupKind::shard, replica = GroupKind::replica;
+    int size = 1;  // members
+};
+BucketGroups groups_of(const ParallelLayout& layout, const ParameterBucket& bucket);
 
 // Is there a backward pass? Without one the Program evaluates: nothing is dropped and nothing updated.
 bool trains(const Program& program);

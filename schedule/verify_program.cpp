@@ -96,7 +96,7 @@ bool ProgramChecker::check_structure() {
                        has_micro_batch = within(i.micro_batch, static_cast<std::size_t>(program_.micro_batches));
             const bool is_on_activations =
                 i.kind == InstructionKind::collective && (i.payload == PayloadKind::activation || i.payload == PayloadKind::activation_gradient);
-            if (i.kind == InstructionKind::compute || i.kind == InstructionKind::send || i.kind == InstructionKind::receive || is_on_activations) {
+            if (i.kind == InstructionKind::compute || i.kind == InstructionKind::copy || i.kind == InstructionKind::send || i.kind == InstructionKind::receive || is_on_activations) {
                 if (!has_stage || !has_micro_batch || !passes(i.stage, i.micro_batch)) report("structure", c, n, "no such stage or micro-batch");
                 else if (program_.stages[static_cast<std::size_t>(i.stage)].rank != l.pipeline)
                     report("placement", c, n,

@@ -49,16 +49,46 @@ void ProgramChecker::step_forward(std::size_t c, std::size_t n) {
         need(c, p.last_forward, n, "the step before");
     }
     // The loss statistics are computed, then combined: their collective repeats the operator.
-    const bool combines = i.kind == InstructionKind::collective && i.collective == CollectiveKind::all_gather && i.operators.end == p.forward;
-    if (has_operators() && !combines) {
+    // So do the exchanges of copies for experts; keys of a context-parallel group are gathered before the attention that reads them.
+    const bool is_exchange = i.kind == InstructionKind::collective && (i.collective == CollectiveKind::all_gather || i.collective == CollectiveKind::all_to_all);
+    const bool combines = is_exchange && i.operators.end == p.forward;
+    const bool prepares = is_exchange && i.group == GroupKind::context && i.operators.begin == p.forward;
+    if (has_operators() && !combines && !prepares) {
         if (i.operators.begin != p.forward || i.operators.size() <= 0) report("completeness", c, n, fmt::format("forward has come to operator {}", p.forward));
         p.forward = i.operators.end;
     }
     p.last_forward = static_cast<std::int32_t>(n);
 }
 
+// What goes out has been computed and comes back before it is read.
+void ProgramChecker::check_copy(std::size_t c, std::size_t n) {
+    const Instruction& i = list(c).instructions[n];
+    Copies& copies = copies_[{i.stage, i.micro_batch, i.operators.begin}];
+    copies.end = i.operators.end;
+    std::int32_t& own = i.loads ? copies.back : copies.out;
+    if (own >= 0) report("order", c, n, "is there twice");
+    if (i.loads) {
+        need(c, copies.out, n, "the copy out");
+    } else {
+        const Progress& p = progress(i.stage, i.micro_batch);
+        need(c, p.last_forward, n, "the forward whose results it takes");
+        if (p.forward < i.operators.end) report("order", c, n, "takes results that are not there yet");
+    }
+    own = static_cast<std::int32_t>(n);
+}
+
+void ProgramChecker::need_loaded(std::size_t c, std::size_t n) {
+    const Instruction& i = list(c).instructions[n];
+    for (auto entry = copies_.lower_bound({i.stage, i.micro_batch, 0}); entry != copies_.end(); ++entry) {
+        const auto& [stage, micro_batch, begin] = entry->first;
+        if (stage != i.stage || micro_batch != i.micro_batch || begin >= i.operators.end) break;
+        if (entry->second.end > i.operators.begin) need(c, entry->second.back, n, "the copy back");
+    }
+}
+
 void ProgramChecker::step_backward(std::size_t c, std::size_t n) {
     const Instruction& i = list(c).instructions[n];
+    if (!copies_.empty() && i.kind == InstructionKind::compute) need_loaded(c, n);
     Progress& p = progress(i.stage, i.micro_batch);
     const bool is_weight = i.phase == ComputePhase::backward_weight, is_input = i.phase == ComputePhase::backward_input;
     const bool is_recomputed = i.phase == ComputePhase::recompute;
@@ -90,6 +120,9 @@ void ProgramChecker::step_backward(std::size_t c, std::size_t n) {
     (is_weight ? p.last_weight : p.last_backward) = static_cast<std::int32_t>(n);
     if (!has_operators()) return;
     std::int32_t& expected = is_weight ? p.weight : is_input ? p.input : p.backward;
+    // Gradients of experts' copies are exchanged before the operator that made the copies; those of gathered keys are scattered after the attention.
+    if (i.kind == InstructionKind::collective && i.group == GroupKind::expert && i.operators.end == expected) return;
+    if (i.kind == InstructionKind::collective && i.group == GroupKind::context && i.operators.begin == expected) return;
     if (i.operators.end != expected || i.operators.size() <= 0)
         report("completeness", c, n, expected == stage_end ? std::string("backward has not begun") : fmt::format("backward has come to operator {}", expected));
     expected = i.operators.begin;
@@ -119,6 +152,7 @@ void ProgramChecker::check_passes(std::size_t c) {
                 if (has_operators() && !is_finished) report("order", c, n, "sends before the pass has ended");
                 break;
             }
+            case InstructionKind::copy: check_copy(c, n); break;
             case InstructionKind::optimizer_step:
             case InstructionKind::zero_gradients:
             case InstructionKind::gradient_norm: break;

@@ -46,7 +46,7 @@ void ProgramChecker::check_updates_between(std::size_t c) {
             expect(i.micro_batch == update, fmt::format("is update {} of bucket {}", update, b));
             expect(finished == of_update(update), fmt::format("comes after the backward of {} micro-batches, not {}", finished, of_update(update)));
             expect(latest_backward >= 0 && is_ordered(c, latest_backward, n), "does not wait for the backward before it");
-            const int wanted = (update + 1) * ((program_.plan.layout.data > 1 ? 1 : 0) + (l.buckets[b].is_partial_over_tensor ? 1 : 0) +
+            const int wanted = (update + 1) * ((groups_of(program_.plan.layout, l.buckets[b]).size > 1 ? 1 : 0) + (l.buckets[b].is_partial_over_tensor ? 1 : 0) +
                                                (l.buckets[b].tied_ranks.empty() ? 0 : 1));
             expect(reductions[b] == wanted, fmt::format("bucket {} has been reduced {} times, not {}", b, reductions[b], wanted));
             expect(latest_reduction[b] < 0 || is_ordered(c, latest_reduction[b], n), fmt::format("does not wait for instruction {}", latest_reduction[b]));
@@ -81,7 +81,8 @@ void ProgramChecker::check_clipping(std::size_t c) {
     }
     std::vector<GroupKind> wanted;
     if (plan.optimizer.gradient_clipping > 0) {
-        if (plan.shards(Sharding::optimizer)) wanted.push_back(GroupKind::shard);
+        if (plan.divides_gradients_by() > 1)
+            wanted.push_back(plan.divides_gradients_by() == plan.layout.expert ? GroupKind::expert : GroupKind::shard);
         if (plan.layout.tensor > 1) wanted.push_back(GroupKind::tensor);
         if (plan.layout.pipeline > 1) wanted.push_back(GroupKind::pipeline);
     }
@@ -113,7 +114,6 @@ void ProgramChecker::check_update(std::size_t c) {
         std::vector<std::int32_t> reductions;
     };
     std::vector<Seen> seen(l.buckets.size());
-    const double pieces = plan.effective_shard_degree();
     std::int32_t zero = -1;
     // By stage: the first instruction of each pass that makes gradients, in list order.
     std::vector<std::vector<std::int32_t>> passes_begun(program_.stages.size());
@@ -146,7 +146,7 @@ void ProgramChecker::check_update(std::size_t c) {
         if (i.kind != InstructionKind::collective || i.bucket < 0) continue;
         const auto b = static_cast<std::size_t>(i.bucket);
         Seen& s = seen[b];
-        const auto elements = static_cast<double>(l.buckets[b].padded_elements) / (i.on_shard ? pieces : 1);
+        const auto elements = static_cast<double>(l.buckets[b].padded_elements) / (i.on_shard ? l.buckets[b].pieces : 1);
         const core::Bytes size = core::size_of(i.payload == PayloadKind::parameter ? plan.precision.parameters : plan.precision.gradients);
         if (i.bytes != elements * size) report("collectives", c, n, fmt::format("its bucket has {:.0f} B", (elements * size).value));
         if (i.payload == PayloadKind::parameter) {
@@ -158,18 +158,19 @@ void ProgramChecker::check_update(std::size_t c) {
         if (s.step >= 0) report("update", c, n, "reduces a gradient that has been used already");
         s.reductions.push_back(static_cast<std::int32_t>(n));
         if (i.collective == CollectiveKind::reduce_scatter) ++s.scatter;
-        else if (i.group == GroupKind::data) ++s.data;
+        else if (i.group == groups_of(plan.layout, l.buckets[b]).members) ++s.data;
         else if (i.group == GroupKind::replica) ++s.replica;
         else if (i.group == GroupKind::tensor) ++s.tensor;
         else if (i.group == GroupKind::tied_stages) ++s.tied;
     }
     if (!has_steps) return;
     check_clipping(c);
-    const bool is_reduced = plan.layout.data > 1, is_sharded = plan.shards(Sharding::optimizer);
     const std::int32_t micro_batches = program_.micro_batches_of_stage();
-    const int passes = plan.shards(Sharding::gradients) ? micro_batches : 1;
     for (std::size_t b = 0; b < seen.size(); ++b) {
         const Seen& s = seen[b];
+        const int members = groups_of(plan.layout, l.buckets[b]).size;
+        const bool is_reduced = members > 1, is_sharded = l.buckets[b].pieces > 1, is_scattered_often = is_sharded && plan.sharding >= Sharding::gradients;
+        const int passes = is_scattered_often ? micro_batches : 1;
         const auto expect = [&](int found, int wanted, const char* what) {
             if (found != wanted) report("update", c, fmt::format("bucket {} has {} {}, not {}", b, found, what, wanted));
         };
@@ -179,12 +180,12 @@ void ProgramChecker::check_update(std::size_t c) {
         }
         expect(s.data, is_reduced && !is_sharded, "all-reduces over data");
         // In a bidirectional schedule a parameter that both ends of the model use has micro-batches of both directions on one rank.
-        const bool goes_both_ways = plan.shards(Sharding::gradients) && program_.directions > 1 && s.scatter == program_.directions * passes;
+        const bool goes_both_ways = is_scattered_often && program_.directions > 1 && s.scatter == program_.directions * passes;
         if (!goes_both_ways) expect(s.scatter, is_reduced && is_sharded ? passes : 0, "reduce-scatters");
-        expect(s.replica, is_sharded && plan.effective_shard_degree() < plan.layout.data, "all-reduces over replicas");
+        expect(s.replica, is_sharded && l.buckets[b].pieces < members, "all-reduces over replicas");
         expect(s.tensor, l.buckets[b].is_partial_over_tensor, "all-reduces over tensor ranks");
         expect(s.tied, !l.buckets[b].tied_ranks.empty(), "all-reduces over tied stages");
-        if (plan.shards(Sharding::parameters)) {
+        if (is_sharded && plan.sharding == Sharding::parameters) {
             if (s.gathered_before < 2 * micro_batches)
                 report("update", c, fmt::format("bucket {} is gathered {} times for {} micro-batches", b, s.gathered_before, micro_batches));
         } else {

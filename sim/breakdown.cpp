@@ -12,11 +12,11 @@ using schedule::Instruction;
 using schedule::InstructionKind;
 
 // In order of precedence: of all that happens at one moment the first counts.
-enum Part : std::uint8_t { compute, recompute, optimizer, host, tensor_parallel, expert, sharding, data_parallel, pipeline, part_count };
+enum Part : std::uint8_t { compute, recompute, optimizer, host, tensor_parallel, expert, sharding, data_parallel, pipeline, offload, part_count };
 
 Part part_of_collective(const Instruction& instruction) {
     if (instruction.collective == schedule::CollectiveKind::all_to_all) return expert;
-    if (instruction.group == schedule::GroupKind::tensor) return tensor_parallel;
+    if (instruction.group == schedule::GroupKind::tensor || instruction.group == schedule::GroupKind::context) return tensor_parallel;
     if (instruction.group == schedule::GroupKind::tied_stages) return pipeline;
     if (instruction.payload == schedule::PayloadKind::parameter) return sharding;
     return data_parallel;
@@ -75,6 +75,7 @@ Breakdown break_down(const schedule::Program& program, const Simulation& simulat
                 add(on_device, span.end, host);
                 break;
             case InstructionKind::collective: add(active_from, span.end, part_of_collective(instruction)); break;
+            case InstructionKind::copy: add(span.start, span.end, offload); break;
             case InstructionKind::receive: add(active_from, span.end, pipeline); break;
             case InstructionKind::send:
                 if (!has_concurrent_streams) add(span.start, span.end, pipeline);
@@ -106,6 +107,7 @@ Breakdown break_down(const schedule::Program& program, const Simulation& simulat
     result.sharding = core::Seconds(total[sharding]);
     result.data_parallel = core::Seconds(total[data_parallel]);
     result.pipeline = core::Seconds(total[pipeline]);
+    result.offload = core::Seconds(total[offload]);
     result.bubble = std::max(core::Seconds(0), simulation.timeline.makespan - sum(result));
     return result;
 }

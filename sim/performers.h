@@ -10,7 +10,7 @@
 
 namespace sim {
 
-inline constexpr std::size_t group_kind_count = 7;  // schedule::GroupKind
+using schedule::group_kind_count;
 
 struct Performer {
     std::int32_t class_index = 0;

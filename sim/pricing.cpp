@@ -26,7 +26,7 @@ ComputePrice optimizer_price(const schedule::Program& program, const schedule::R
     for (std::size_t b = 0; b < list.buckets.size(); ++b) {
         if (step.bucket >= 0 && static_cast<std::size_t>(step.bucket) != b) continue;
         const schedule::ParameterBucket& bucket = list.buckets[b];
-        elements += is_sharded ? bucket.padded_elements / program.plan.effective_shard_degree() : bucket.elements;
+        elements += is_sharded ? bucket.padded_elements / bucket.pieces : bucket.elements;
         tensors += is_sharded ? 1 : static_cast<std::int64_t>(bucket.parameters.size());
     }
     return compute.optimizer_step(elements, tensors);
@@ -100,6 +100,7 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                 case InstructionKind::zero_gradients:
                 case InstructionKind::gradient_norm: work = costs.compute.zero(gradient_bytes(list)); break;  // one pass over the gradients
                 case InstructionKind::send: time = costs.communication.transfer(list.pipeline, instruction.peer, instruction.bytes, instruction.payload); break;
+                case InstructionKind::copy: time = costs.communication.host_copy(instruction.bytes, instruction.loads); break;
                 case InstructionKind::receive: clocks.meet(); break;  // ends when the sender's transfer has arrived
                 case InstructionKind::collective:
                     time = costs.communication.collective(instruction.collective, instruction.group, instruction.bytes, list.pipeline,
@@ -114,7 +115,8 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                         has_returned = true;
                     }
                     if (instruction.stream == schedule::Stream::tensor) {
-                        if (instruction.phase == schedule::ComputePhase::backward && instruction.payload == schedule::PayloadKind::activation_gradient)
+                        if (instruction.group == schedule::GroupKind::tensor && instruction.phase == schedule::ComputePhase::backward &&
+                            instruction.payload == schedule::PayloadKind::activation_gradient)
                             time = costs.of_piece(program.segment_of(instruction.micro_batch)).beside_weight_gradient(time, instruction.operators);
                         clocks.pass(time);
                     }

@@ -17,7 +17,9 @@ namespace {
 
 std::string parallel_words(const schedule::Plan& plan) {
     const schedule::ParallelLayout& layout = plan.layout;
-    std::string text = fmt::format("data {} x tensor {} x pipeline {} (order {})", layout.data, layout.tensor, layout.pipeline, layout.order);
+    const std::string context = layout.context > 1 ? fmt::format(" x context {}", layout.context) : std::string();
+    std::string text = fmt::format("data {}{} x tensor {} x pipeline {} (order {})", layout.replicas(), context, layout.tensor, layout.pipeline, layout.order);
+    if (layout.expert > 1) text += fmt::format(", experts over {} ranks", layout.expert);
     if (plan.virtual_stages > 1) text += fmt::format(", {} virtual stages a rank", plan.virtual_stages);
     if (plan.has_sequence_parallelism()) text += ", sequence parallel";
     return text;
@@ -26,6 +28,8 @@ std::string parallel_words(const schedule::Plan& plan) {
 std::string memory_words(const schedule::Plan& plan) {
     std::string text = fmt::format("recompute {}, sharding {}", schedule::name_of(plan.recompute), schedule::name_of(plan.sharding));
     if (plan.sharding != schedule::Sharding::none) text += fmt::format(" over {} ranks", plan.effective_shard_degree());
+    if (plan.offload != schedule::Offload::none)
+        text += fmt::format(", activations offloaded to {}, back {} units ahead", plan.offload == schedule::Offload::host ? "the host" : "disk", plan.activation_loading_horizon);
     text += fmt::format(", {} compute, {} gradients, {}{}", core::name_of(plan.precision.compute), core::name_of(plan.precision.gradients),
                         schedule::name_of(plan.optimizer.kind), plan.precision.has_master_parameters ? " with fp32 master weights" : "");
     return text;

@@ -205,6 +205,7 @@ private:
                 break;
             }
             case InstructionKind::compute:
+            case InstructionKind::copy:
             case InstructionKind::optimizer_step:
             case InstructionKind::zero_gradients:
             case InstructionKind::gradient_norm: break;

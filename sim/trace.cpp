@@ -54,6 +54,7 @@ std::string label(const schedule::Program& program, const Instruction& instructi
             if (instruction.bucket >= 0) text += fmt::format(" {}", instruction.bucket);
             if (instruction.micro_batch >= 0) text += " " + micro_batch;
             break;
+        case InstructionKind::copy: text = fmt::format("{} {}", instruction.loads ? "load" : "offload", instruction.micro_batch); break;
         case InstructionKind::optimizer_step: text = "optimizer step"; break;
         case InstructionKind::zero_gradients: text = "zero gradients"; break;
         case InstructionKind::gradient_norm: text = "gradient norm"; break;

@@ -94,6 +94,7 @@ int colour(const Instruction& instruction) {
         case InstructionKind::send: return 6;
         case InstructionKind::receive: return 7;
         case InstructionKind::collective: return instruction.group == schedule::GroupKind::tensor ? 5 : 9;
+        case InstructionKind::copy: return 9;
         case InstructionKind::optimizer_step:
         case InstructionKind::zero_gradients:
         case InstructionKind::gradient_norm: return 8;

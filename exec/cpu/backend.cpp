@@ -58,13 +58,13 @@ private:
     std::vector<std::unique_ptr<const OperatorKernels>> pieces_;
 };
 
-std::unique_ptr<const OperatorKernels> make_operators(const std::vector<model::ModelGraph>& pieces, const schedule::Plan& plan, int tensor_rank,
+std::unique_ptr<const OperatorKernels> make_operators(const std::vector<model::ModelGraph>& pieces, const schedule::Plan& plan, const schedule::RankCoordinates& place,
                                                       std::uint64_t seed, bool is_training) {
     std::vector<std::unique_ptr<const OperatorKernels>> result;
     for (const model::ModelGraph& graph : pieces)
         if (plan.precision.compute == core::DataType::bf16)
-            result.push_back(std::make_unique<RoundedOperators>(graph, plan.cost_context(), plan.precision, tensor_rank, seed, is_training));
-        else result.push_back(std::make_unique<Operators>(graph, plan.cost_context(), tensor_rank, seed, is_training));
+            result.push_back(std::make_unique<RoundedOperators>(graph, plan.cost_context(), plan.precision, place.tensor, seed, is_training));
+        else result.push_back(std::make_unique<Operators>(graph, plan.cost_context(), place.tensor, seed, is_training, place.data % plan.layout.context));
     if (result.size() == 1) return std::move(result[0]);
     return std::make_unique<OperatorsByPiece>(std::move(result));
 }
@@ -118,7 +118,7 @@ CpuBackend::CpuBackend(const schedule::Program& program, const std::vector<model
       options_(options),
       communicator_(communicator),
       activities_(activities),
-      operators_(make_operators(pieces, program.plan, schedule::coordinates_of(program.plan.layout, communicator.rank()).tensor, options.seed,
+      operators_(make_operators(pieces, program.plan, schedule::coordinates_of(program.plan.layout, communicator.rank()), options.seed,
                                 schedule::trains(program))),
       side_(options.overlaps ? std::make_shared<SideStream>() : nullptr),
       blocks_(side_ ? std::shared_ptr<BlockSource>(std::make_shared<DeferredBlocks>(side_)) : std::make_shared<HostBlocks>()) {
@@ -292,11 +292,11 @@ void CpuBackend::send(int peer, Tag tag, const BufferPointer& data) { communicat
 void CpuBackend::receive(int peer, Tag tag, Buffer& into) { communicator_.receive(peer, tag, words_of(into), Arrival::overwrites); }
 
 void CpuBackend::collective(const Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count, Tag tag) {
-    in_stream([this, &instruction, members, type, data, count, tag] { exchange(instruction, members, type, data, count, tag); });
+    in_stream([this, &instruction, members, type, data, count, tag] { perform_rounds(instruction, members, type, data, count, tag); });
 }
 
 // The rounds that the simulator prices.
-void CpuBackend::exchange(const Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count, Tag tag) {
+void CpuBackend::perform_rounds(const Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count, Tag tag) {
     WideView view(type, data, static_cast<std::int64_t>(count), true);  // sums are fp32, rounded once
     const auto size = static_cast<int>(members.size());
     const int per_node = most_on_a_node(members, options_.ranks_per_node);
@@ -309,6 +309,28 @@ void CpuBackend::exchange(const Instruction& instruction, const std::vector<int>
     exec::perform(communicator_, rounds, members, {view.data(), count}, tag);
 }
 
+// In round t members r and t - r exchange, as schedule/collective/ring.cpp lists them.
+void CpuBackend::exchange(const std::vector<int>& members, const float* from, const std::vector<std::size_t>& sent, float* to,
+                          const std::vector<std::size_t>& received, Tag tag) {
+    const std::size_t size = members.size();
+    std::vector<std::size_t> first_sent(size + 1, 0), first_received(size + 1, 0);
+    for (std::size_t m = 0; m < size; ++m) {
+        first_sent[m + 1] = first_sent[m] + sent[m];
+        first_received[m + 1] = first_received[m] + received[m];
+    }
+    const auto self = static_cast<std::size_t>(std::find(members.begin(), members.end(), communicator_.rank()) - members.begin());
+    core::require(self < size && sent[self] == received[self], "a rank keeps its own part");
+    std::copy_n(from + first_sent[self], sent[self], to + first_received[self]);
+    for (std::size_t t = 0; t < size; ++t) {
+        const std::size_t partner = (t + size - self) % size;
+        if (partner == self) continue;
+        Communicator::Ticket ticket = 0;
+        if (sent[partner] > 0) ticket = communicator_.start_send(members[partner], tag, {from + first_sent[partner], sent[partner]}, nullptr);
+        if (received[partner] > 0) communicator_.receive(members[partner], tag, {to + first_received[partner], received[partner]}, Arrival::overwrites);
+        if (sent[partner] > 0) communicator_.finish(ticket);
+    }
+}
+
 void CpuBackend::add_squares(core::DataType type, const float* gradient, std::int64_t count) {
     WideView view(type, const_cast<float*>(gradient), count, false);
     for (std::int64_t i = 0; i < count; ++i) squares_ += static_cast<double>(view.data()[i]) * static_cast<double>(view.data()[i]);
@@ -317,7 +339,7 @@ void CpuBackend::add_squares(core::DataType type, const float* gradient, std::in
 void CpuBackend::reduce_squares(const Instruction& instruction, const std::vector<int>& members, Tag tag) {
     in_stream([this, &instruction, members, tag] {
         auto value = static_cast<float>(squares_);
-        exchange(instruction, members, core::DataType::fp32, &value, 1, tag);
+        perform_rounds(instruction, members, core::DataType::fp32, &value, 1, tag);
         squares_ = static_cast<double>(value);
     });
 }
@@ -325,7 +347,7 @@ void CpuBackend::reduce_squares(const Instruction& instruction, const std::vecto
 void CpuBackend::reduce_loss(const Instruction& instruction, const std::vector<int>& members, Tag tag) {
     in_stream([this, &instruction, members, tag] {
         auto value = static_cast<float>(loss_);
-        exchange(instruction, members, core::DataType::fp32, &value, 1, tag);
+        perform_rounds(instruction, members, core::DataType::fp32, &value, 1, tag);
         loss_ = static_cast<double>(value);
     });
 }

@@ -57,6 +57,9 @@ public:
                     Tag tag) override;
     void reduce_loss(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag) override;
 
+    void exchange(const std::vector<int>& members, const float* from, const std::vector<std::size_t>& sent, float* to, const std::vector<std::size_t>& received,
+                  Tag tag) override;
+
     core::Seconds computing() const override { return computing_; }
     core::Seconds on_core() const override { return on_core_; }
 
@@ -68,7 +71,7 @@ private:
         else work();
     }
     void find_needs(const model::ModelGraph& graph);
-    void exchange(const schedule::Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count, Tag tag);
+    void perform_rounds(const schedule::Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count, Tag tag);
 
     const schedule::Program& program_;
     const schedule::RankProgram& list_;

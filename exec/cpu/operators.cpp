@@ -8,6 +8,7 @@
 
 #include "core/diagnostics.h"
 #include "core/random.h"
+#include "exec/context_parallel.h"
 #include "exec/cpu/kernels.h"
 #include "exec/cpu/mixture.h"
 #include "exec/unary.h"
@@ -73,8 +74,10 @@ const std::int64_t* ids(const float* pointer) { return reinterpret_cast<const st
 
 }  // namespace
 
-Operators::Operators(const model::ModelGraph& graph, const model::CostContext& context, int tensor_rank, std::uint64_t seed, bool is_training)
-    : graph_(graph), context_(context), tensor_rank_(tensor_rank), seed_(seed), is_training_(is_training) {
+Operators::Operators(const model::ModelGraph& graph, const model::CostContext& context, int tensor_rank, std::uint64_t seed, bool is_training, int context_rank)
+    : graph_(graph), context_(context), tensor_rank_(tensor_rank), seed_(seed), is_training_(is_training), context_rank_(context_rank) {
+    for (int rank = 0; context.context_parallel > 1 && rank < context.context_parallel; ++rank)
+        group_places_.push_back(places_of_tokens(graph.tokens_per_sample, context.context_parallel, rank));
     for (std::int64_t t = 0; t < graph.tokens_per_sample && graph.segments > 1; ++t) places_.push_back(static_cast<std::int32_t>(graph.first_token() + t));
     for (std::size_t i = 0; i < graph.operators.size(); ++i) {
         const model::Operator& o = graph.operators[i];
@@ -136,7 +139,7 @@ std::string Operators::obstacle(const model::ModelGraph&, const model::Operator&
 Operators::Sizes Operators::sizes_of(model::TensorId tensor) const {
     const model::RankMatrix matrix = model::rank_matrix(graph_, tensor, context_);
     Sizes sizes{matrix.rows, matrix.columns, 0};
-    const std::int64_t whole = rows_per_sample(tensor) * context_.micro_batch;
+    const std::int64_t whole = rows_per_sample(tensor) * context_.micro_batch / context_.context_parallel;
     if (sizes.rows < whole) sizes.first_row = tensor_rank_ * sizes.rows;
     return sizes;
 }
@@ -162,6 +165,55 @@ Operators::Classes Operators::classes_of(model::TensorId logits) const {
     const std::int64_t whole = graph_.tensor(logits).shape.back();
     const std::int64_t first = sizes.columns < whole ? tensor_rank_ * sizes.columns : 0;
     return {sizes.rows, sizes.columns, first, std::clamp<std::int64_t>(whole - first, 0, sizes.columns)};
+}
+
+Operators::RowPlace Operators::place_of(std::int64_t row, std::int64_t tokens) const {
+    if (group_places_.empty()) return {row / tokens, row % tokens};
+    const std::vector<std::int32_t>& own = group_places_[static_cast<std::size_t>(context_rank_)];
+    const auto count = static_cast<std::int64_t>(own.size());
+    return {row / count, own[static_cast<std::size_t>(row % count)]};
+}
+
+Operators::KeyColumns Operators::key_columns(model::OperatorId attention) const {
+    const model::Attributes& a = op(attention).attributes;
+    const std::int64_t queries = model::rank_heads(op(attention), a.heads, context_) * a.head_dimension;
+    const std::int64_t keys = 2 * model::rank_heads(op(attention), a.kv_heads, context_) * a.head_dimension;
+    return {queries, keys, queries + keys};
+}
+
+template <class Move>
+void Operators::for_each_key_row(const Move& move) const {
+    std::int64_t row = 0;
+    for (const std::vector<std::int32_t>& places : group_places_)
+        for (std::int64_t sample = 0; sample < context_.micro_batch; ++sample)
+            for (const std::int32_t token : places) move(row++, sample * graph_.tokens_per_sample + token);
+}
+
+void Operators::pack_keys(model::OperatorId attention, const float* packed, float* piece) const {
+    const KeyColumns at = key_columns(attention);
+    const std::int64_t rows = context_.micro_batch * static_cast<std::int64_t>(group_places_[0].size());
+    for (std::int64_t r = 0; r < rows; ++r) std::memcpy(piece + r * at.count, packed + r * at.row + at.first, static_cast<std::size_t>(at.count) * sizeof(float));
+}
+
+void Operators::order_keys(model::OperatorId attention, const float* pieces, float* keys) const {
+    const std::int64_t width = key_columns(attention).count;
+    for_each_key_row([&](std::int64_t from, std::int64_t to) { std::memcpy(keys + to * width, pieces + from * width, static_cast<std::size_t>(width) * sizeof(float)); });
+}
+
+void Operators::split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const {
+    const std::int64_t width = key_columns(attention).count;
+    for_each_key_row([&](std::int64_t to, std::int64_t from) { std::memcpy(pieces + to * width, dkeys + from * width, static_cast<std::size_t>(width) * sizeof(float)); });
+}
+
+void Operators::add_key_gradients(model::OperatorId attention, const float* piece, float* dpacked) const {
+    const KeyColumns at = key_columns(attention);
+    const std::int64_t rows = context_.micro_batch * static_cast<std::int64_t>(group_places_[0].size());
+    for (std::int64_t r = 0; r < rows; ++r) kernels().accumulate(at.count, piece + r * at.count, dpacked + r * at.row + at.first);
+}
+
+std::vector<std::int64_t> Operators::expert_rows(model::OperatorId id, const Operands& x) const {
+    const MixtureTask task = mixture_of(op(id));
+    return route(task.attributes, task.shape.tokens, x.inputs[1]).rows;
 }
 
 MixtureTask Operators::mixture_of(const model::Operator& o) const {
@@ -205,8 +257,9 @@ void Operators::dropout(model::OperatorId id, const Operands& x, const MicroBatc
     }
     auto* mask = static_cast<std::uint8_t*>(x.extra);
     for (std::int64_t r = 0; r < y.rows; ++r) {
-        const std::int64_t row = y.first_row + r, at = r * y.columns;
-        kernels().dropout(random_key(id, place, row / per_sample), (graph_.first_token() + row % per_sample) * width + first_column, y.columns,
+        const RowPlace row = place_of(y.first_row + r, per_sample);
+        const std::int64_t at = r * y.columns;
+        kernels().dropout(random_key(id, place, row.sample), (graph_.first_token() + row.token) * width + first_column, y.columns,
                           static_cast<float>(op(id).attributes.probability), x.inputs[0] + at, x.output + at, mask + at);
     }
 }
@@ -242,6 +295,13 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
         shape.bias = x.parameters[0];
         shape.bias_buckets = buckets_.at(id.index).data();
     }
+    if (x.keys) {  // the group's keys, and this rank's queries
+        const auto rank = static_cast<std::size_t>(context_rank_);
+        shape.keys = shape.tokens;
+        shape.tokens = static_cast<std::int64_t>(group_places_[rank].size());
+        shape.places = group_places_[rank].data();
+        shape.query_row = key_columns(id).row;
+    }
     std::vector<std::uint64_t> keys;
     if (a.probability > 0 && is_training_) {
         shape.dropout = static_cast<float>(a.probability);
@@ -259,8 +319,8 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
             saved.mask = reinterpret_cast<std::uint8_t*>(saved.dropped + scores);
         }
     }
-    const float* memory = a.is_cross_attention ? x.inputs[1] : x.inputs[0];
-    float* gradient = gradients.keys;
+    const float* memory = x.keys ? x.keys : a.is_cross_attention ? x.inputs[1] : x.inputs[0];
+    float* gradient = x.keys ? x.dkeys : gradients.keys;
     KeyValueRows joined{shape.samples, shape.tokens, key_columns, {}};
     if (!x.earlier.empty()) {  // keys and values of all pieces in one array for the kernel, and their gradient
         joined.pieces = x.earlier;
@@ -330,8 +390,8 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
         case OperatorKind::position_embedding: {
             const std::int64_t tokens = graph_.tensor(o.output).shape[0];
             for (std::int64_t r = 0; r < y.rows; ++r)
-                k.add(y.columns, x.inputs[0] + r * y.columns, x.parameters[0] + ((y.first_row + r) % tokens + o.attributes.position_offset) * y.columns,
-                      x.output + r * y.columns);
+                k.add(y.columns, x.inputs[0] + r * y.columns,
+                      x.parameters[0] + (place_of(y.first_row + r, tokens).token + o.attributes.position_offset) * y.columns, x.output + r * y.columns);
             break;
         }
         case OperatorKind::linear: {
@@ -528,7 +588,7 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, const f
         case OperatorKind::position_embedding: {
             const std::int64_t tokens = graph_.tensor(o.output).shape[0];
             for (std::int64_t r = 0; r < y.rows; ++r)
-                k.accumulate(y.columns, dy + r * y.columns, dparameters[0] + ((y.first_row + r) % tokens + o.attributes.position_offset) * y.columns);
+                k.accumulate(y.columns, dy + r * y.columns, dparameters[0] + (place_of(y.first_row + r, tokens).token + o.attributes.position_offset) * y.columns);
             break;
         }
         case OperatorKind::attention: {

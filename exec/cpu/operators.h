@@ -17,13 +17,19 @@ namespace exec::cpu {
 class Operators : public OperatorKernels {
 public:
     // `is_training` false: evaluation, nothing is dropped.
-    Operators(const model::ModelGraph& graph, const model::CostContext& context, int tensor_rank, std::uint64_t seed, bool is_training = true);
+    Operators(const model::ModelGraph& graph, const model::CostContext& context, int tensor_rank, std::uint64_t seed, bool is_training = true, int context_rank = 0);
 
     void forward(model::OperatorId op, const Operands& operands, const MicroBatchPlace& place) const override;
     // cross_entropy takes dy = one number in host memory, the weight of its micro-batch.
     void backward_input(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dx,
                         const MicroBatchPlace& place) const override;
     void backward_weight(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dparameters) const override;
+
+    std::vector<std::int64_t> expert_rows(model::OperatorId dispatch, const Operands& operands) const override;
+    void pack_keys(model::OperatorId attention, const float* packed, float* piece) const override;
+    void order_keys(model::OperatorId attention, const float* pieces, float* keys) const override;
+    void split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const override;
+    void add_key_gradients(model::OperatorId attention, const float* piece, float* dpacked) const override;
 
     // Why this operator cannot run here ("relative position bias"), or empty.
     static std::string obstacle(const model::ModelGraph& graph, const model::Operator& op);
@@ -58,6 +64,19 @@ private:
     void attention(model::OperatorId id, const Operands& operands, const MicroBatchPlace& place, const float* dy, const AttentionGradients& gradients) const;
     void cross_entropy(const model::Operator& op, const Operands& operands) const;
     void log_sums(const model::Operator& op, const Operands& operands, std::vector<float>& sums, std::vector<float>& labels) const;
+    // Of a row of an activation over tokens: its sample in the micro-batch and its token.
+    struct RowPlace {
+        std::int64_t sample = 0, token = 0;
+    };
+    RowPlace place_of(std::int64_t row, std::int64_t tokens) const;
+    // Columns of keys and values in packed rows on this rank.
+    struct KeyColumns {
+        std::int64_t first = 0, count = 0, row = 0;
+    };
+    KeyColumns key_columns(model::OperatorId attention) const;
+    // Calls move(row of the pieces, row of the sequence) for every token of every sample.
+    template <class Move>
+    void for_each_key_row(const Move& move) const;
     std::uint64_t random_key(model::OperatorId id, const MicroBatchPlace& place, std::int64_t sample) const;
 
     const model::ModelGraph& graph_;
@@ -66,6 +85,8 @@ private:
     const std::uint64_t seed_;
     const bool is_training_;
     std::vector<std::int32_t> places_;                           // of the tokens of a piece in its sequence
+    std::vector<std::vector<std::int32_t>> group_places_;        // tokens of each rank of the context-parallel group
+    const int context_rank_;
     std::map<std::int32_t, Rotation> rotations_;                 // by operator
     std::map<std::int32_t, std::vector<float>> slopes_;          // ALiBi, of this rank's heads
     std::map<std::int32_t, std::vector<std::int32_t>> buckets_;  // T5's relative positions, [tokens, keys]

@@ -20,6 +20,8 @@ public:
     DeepSpeedWriter(const ExportSource& source, core::Diagnostics& diagnostics) : e_(source, "DeepSpeed", diagnostics), plan_(source.file.plan), source_(source) {}
 
     std::optional<Export> write() {
+        e_.refuse_parts_of_data_axis();
+        e_.refuse_offload();
         document_["train_batch_size"] = plan_.global_batch();
         document_["train_micro_batch_size_per_gpu"] = plan_.micro_batch;
         document_["gradient_accumulation_steps"] = plan_.micro_batches;

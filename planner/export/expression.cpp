@@ -58,6 +58,16 @@ std::string one_line(const core::Value& value) {
 Expression::Expression(const ExportSource& source, std::string target, core::Diagnostics& diagnostics)
     : plan(source.file.plan), source(source), target_(std::move(target)), diagnostics_(diagnostics), errors_before_(diagnostics.error_count()) {}
 
+void Expression::refuse_parts_of_data_axis() {
+    if (plan.layout.context > 1) refuse("context_parallel", std::to_string(plan.layout.context), "its export here knows no context parallelism", "set context_parallel = 1");
+    if (plan.layout.expert > 1) refuse("expert_parallel", std::to_string(plan.layout.expert), "its export here knows no expert parallelism", "set expert_parallel = 1");
+}
+
+void Expression::refuse_offload() {
+    if (plan.offload != schedule::Offload::none)
+        refuse("offload", std::string(schedule::name_of(plan.offload)), "its export here keeps activations on the device", "set offload = \"none\"");
+}
+
 core::SourceLocation Expression::place(std::string_view key) const {
     if (const core::Value* value = source.plan_table.find(key)) return value->location;
     core::SourceLocation location = source.plan_table.location;

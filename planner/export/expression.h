@@ -31,6 +31,9 @@ public:
 
     // "plan.KEY = VALUE cannot be expressed by TARGET: WHY", with what to change.
     void refuse(std::string_view key, const std::string& value, const std::string& why, const std::string& change);
+    // What a target does not offer, or an export does not write.
+    void refuse_parts_of_data_axis();
+    void refuse_offload();
     void warn(std::string_view key, const std::string& message, const std::string& hint = {});
     // Left to the training script: listed in one warning by finish().
     void leave_to_script(const std::string& item);

@@ -68,6 +68,11 @@ private:
         flag("--attention-dropout", shape.attention_dropout);
         if (shape.experts > 0) {
             flag("--num-experts", shape.experts);
+            if (shape.auxiliary_loss > 0) flag("--moe-aux-loss-coeff", shape.auxiliary_loss);
+            if (shape.capacity_factor > 0) {
+                flag("--moe-expert-capacity-factor", shape.capacity_factor);
+                flag("--moe-token-drop-policy", "position");
+            }
             flag("--moe-router-topk", shape.experts_per_token);
         }
         flag("--vocab-size", shape.vocabulary);
@@ -101,6 +106,9 @@ private:
     }
 
     void batch() {
+        if (plan_.layout.context > 1) flag("--context-parallel-size", plan_.layout.context);
+        if (plan_.layout.expert > 1) flag("--expert-model-parallel-size", plan_.layout.expert);
+        e_.refuse_offload();
         flag("--micro-batch-size", plan_.micro_batch);
         flag("--global-batch-size", plan_.global_batch());
     }

@@ -141,6 +141,8 @@ core::Value read_model(Arguments& a, const ImportOptions& options) {
     if (experts > 0) {
         model["experts"] = experts;
         model["experts_per_token"] = a.positive("moe-router-topk", 2);
+        if (const double factor = a.real("moe-expert-capacity-factor", 0); factor > 0) model["capacity_factor"] = factor;
+        if (const double loss = a.real("moe-aux-loss-coeff", 0); loss > 0) model["auxiliary_loss"] = loss;
     }
     for (const char* key : {"layers", "hidden", "vocabulary", "sequence_length"})
         if (model.find(key)->integer() == 0 && options.model.empty()) a.error("", fmt::format("the model's {} is not among the arguments", key), "give --model");
@@ -194,8 +196,8 @@ void read_precision(Arguments& a, schedule::Precision& precision) {
 }
 
 void refuse_what_plans_lack(Arguments& a) {
-    for (const char* degree : {"context-parallel-size", "expert-model-parallel-size", "expert-tensor-parallel-size"})
-        if (a.positive(degree, 1) > 1) a.error(degree, fmt::format("--{} above 1 has no counterpart in a plan", degree), "plans divide data, tensors and pipelines only");
+    if (a.positive("expert-tensor-parallel-size", 1) > 1)
+        a.error("expert-tensor-parallel-size", "--expert-tensor-parallel-size above 1 has no counterpart in a plan", "experts are divided as the rest of the model");
     for (const char* name : {"optimizer-cpu-offload", "cpu-offloading", "use-torch-fsdp2", "use-custom-fsdp", "use-megatron-fsdp", "data-parallel-sharding-strategy"})
         if (a.has(name)) a.error(name, fmt::format("--{} is not read", name), "remove it, and say it in the plan where it can");
 }
@@ -236,8 +238,14 @@ std::optional<schedule::PlanFile> read_megatron(const std::string& text, const s
     }
     plan.layout.data = static_cast<int>(place.processes() / replica);
     plan.micro_batch = static_cast<int>(options.micro_batch.value_or(a.positive("micro-batch-size", 1)));
-    const std::int64_t share = std::int64_t{plan.micro_batch} * plan.layout.data, global = a.positive("global-batch-size", share);
-    if (global % share != 0) a.error("global-batch-size", fmt::format("global batch {} is not a multiple of micro-batch {} x {} replicas", global, plan.micro_batch, plan.layout.data), "mend one of them");
+    plan.layout.context = static_cast<int>(a.positive("context-parallel-size", 1));
+    plan.layout.expert = static_cast<int>(a.positive("expert-model-parallel-size", 1));
+    if (plan.layout.data % plan.layout.context != 0) {
+        a.error("context-parallel-size", fmt::format("{} ranks of the data axis are no multiple of it", plan.layout.data), "use a divisor");
+        plan.layout.context = 1;
+    }
+    const std::int64_t share = std::int64_t{plan.micro_batch} * plan.layout.replicas(), global = a.positive("global-batch-size", share);
+    if (global % share != 0) a.error("global-batch-size", fmt::format("global batch {} is not a multiple of micro-batch {} x {} replicas", global, plan.micro_batch, plan.layout.replicas()), "mend one of them");
     else plan.micro_batches = static_cast<int>(global / share);
 
     const std::string granularity = a.text("recompute-granularity", a.has("recompute-activations") ? "selective" : "none");

@@ -56,6 +56,8 @@ void sharding(Expression& e, core::Value& model, core::Value& optimizer) {
 
 std::optional<Export> write_nemo(const ExportSource& source, const ExportOptions&, core::Diagnostics& diagnostics) {
     Expression e(source, "NeMo", diagnostics);
+    e.refuse_parts_of_data_axis();
+    e.refuse_offload();
     const schedule::Plan& plan = e.plan;
     const TransformerShape shape = transformer_shape(source.graph);
     for (const std::string& obstacle : shape.obstacles)

@@ -25,6 +25,8 @@ public:
         : e_(source, "SageMaker SMP v1", diagnostics), plan_(source.file.plan), source_(source), options_(options) {}
 
     std::optional<Export> write() {
+        e_.refuse_parts_of_data_axis();
+        e_.refuse_offload();
         pipeline();
         tensor_and_data();
         precision();

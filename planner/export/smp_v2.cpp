@@ -61,14 +61,17 @@ std::optional<Export> write_smp_v2(const ExportSource& source, const ExportOptio
     const int processes = processes_per_node(source);
     if (processes == 0)
         e.refuse("data_parallel", std::to_string(plan.layout.data), "torchrun starts equally many processes on each instance", "make the ranks a multiple of the instances");
+    if (plan.offload == schedule::Offload::disk) e.refuse("offload", "\"disk\"", "it offloads to the memory of the host", "set offload = \"host\"");
+    if (plan.offload == schedule::Offload::host) e.leave_to_script("offload (offload_wrapper of PyTorch around the layers)");
     if (!e.finish()) return std::nullopt;
 
     core::Value parameters;
     parameters["hybrid_shard_degree"] = degree;  // 1: NO_SHARD; 0 would leave it to the script's FSDP strategy
     parameters["tensor_parallel_degree"] = plan.layout.tensor;
-    parameters["context_parallel_degree"] = 1;
-    parameters["expert_parallel_degree"] = 1;
-    parameters["sm_activation_offloading"] = false;
+    parameters["context_parallel_degree"] = plan.layout.context;
+    parameters["expert_parallel_degree"] = plan.layout.expert;
+    parameters["sm_activation_offloading"] = plan.offload == schedule::Offload::host;
+    if (plan.offload == schedule::Offload::host) parameters["activation_loading_horizon"] = plan.activation_loading_horizon;  // layers, as here
     parameters["random_seed"] = static_cast<std::int64_t>(source.file.training.seed);
     core::Value distribution;
     distribution["torch_distributed"]["enabled"] = true;
@@ -110,9 +113,13 @@ std::optional<schedule::PlanFile> read_smp_v2(const std::string& text, const std
     if (world % plan.layout.tensor != 0)
         reader.error("tensor_parallel_degree", fmt::format("tensor_parallel_degree = {} does not divide {} processes", plan.layout.tensor, world), "use a divisor");
     else plan.layout.data = static_cast<int>(world / plan.layout.tensor);
-    for (const char* key : {"context_parallel_degree", "expert_parallel_degree"})
-        if (const auto degree = reader.integer(key, 1, {.least = 1, .greatest = degree_range.greatest}); degree > 1)
-            reader.error(key, fmt::format("{} = {} has no counterpart in a plan", key, degree), "plans divide data, tensors and pipelines only");
+    plan.layout.context = static_cast<int>(reader.integer("context_parallel_degree", 1, {.least = 1, .greatest = degree_range.greatest}));
+    plan.layout.expert = static_cast<int>(reader.integer("expert_parallel_degree", 1, {.least = 1, .greatest = degree_range.greatest}));
+    for (const auto& [key, degree] : {std::pair("context_parallel_degree", plan.layout.context), std::pair("expert_parallel_degree", plan.layout.expert)})
+        if (plan.layout.data % degree != 0) {
+            reader.error(key, fmt::format("{} = {} does not divide {} ranks of a tensor-parallel rank", key, degree, plan.layout.data), "use a divisor");
+            plan.layout.context = plan.layout.expert = 1;
+        }
     const auto strategy_text = [&]() -> std::string {
         const core::Value* value = block.hyperparameter({"sharding_strategy"});
         return value && value->is_string() ? value->string() : std::string();

@@ -89,6 +89,8 @@ void precision(Expression& e, core::Value& training) {
 
 std::optional<Export> write_torchtitan(const ExportSource& source, const ExportOptions&, core::Diagnostics& diagnostics) {
     Expression e(source, "torchtitan", diagnostics);
+    e.refuse_parts_of_data_axis();
+    e.refuse_offload();
     const schedule::Plan& plan = e.plan;
     core::Value document = core::Value::table();
     document["model"]["name"] = source.graph.family == "llama" ? "llama3" : "REPLACE_WITH_A_MODEL";

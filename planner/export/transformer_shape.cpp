@@ -62,6 +62,8 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
                 ++mixtures;
                 shape.experts = a.experts;
                 shape.experts_per_token = a.experts_per_token;
+                shape.capacity_factor = a.capacity_factor;
+                shape.auxiliary_loss = a.auxiliary_loss;
                 shape.ffn = a.expert_hidden;
                 if (a.experts_are_gated) activations.insert(model::OperatorKind::gated_silu);
                 break;

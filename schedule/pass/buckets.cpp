@@ -13,6 +13,7 @@ struct ParameterUse {
     std::vector<BucketUse> stages;    // on this rank
     std::vector<std::int32_t> ranks;  // all pipeline ranks with a copy
     bool is_partial = false;
+    bool is_expert = false;  // spread over ranks
 };
 
 // Does each tensor-parallel rank compute only a part of this replicated parameter's gradient? With sequence parallelism outside regions each rank sees its
@@ -31,6 +32,7 @@ std::vector<ParameterUse> uses_of(const model::ModelGraph& graph, const Plan& pl
             for (const model::ParameterId id : op.parameters) {
                 ParameterUse& use = uses[static_cast<std::size_t>(id.index)];
                 if (std::find(use.ranks.begin(), use.ranks.end(), stages[s].rank) == use.ranks.end()) use.ranks.push_back(stages[s].rank);
+                use.is_expert = graph.parameter(id).is_expert && plan.layout.expert > 1;
                 use.is_partial = use.is_partial || is_partial_over_tensor(op, graph.parameter(id), plan);
                 if (stages[s].rank != rank) continue;
                 if (use.stages.empty() || use.stages.back().stage != static_cast<std::int32_t>(s))
@@ -61,6 +63,7 @@ public:
         ParameterBucket& bucket = result_.buckets[index_];
         bucket.stage = use.stages[0].stage;
         bucket.is_partial_over_tensor = use.is_partial;
+        bucket.is_expert = use.is_expert;
         if (use.ranks.size() > 1) bucket.tied_ranks = use.ranks;
         bucket.parameters.push_back(parameter);
         bucket.offsets.push_back(bucket.elements);
@@ -97,7 +100,7 @@ private:
 RankBuckets buckets_of_rank(const model::ModelGraph& graph, const Plan& plan, const std::vector<StageInfo>& stages, int rank, int directions) {
     const std::vector<ParameterUse> uses = uses_of(graph, plan, stages, rank);
     RankBuckets result;
-    Filler whole(graph, plan, result), partial(graph, plan, result), alone(graph, plan, result);
+    Filler whole(graph, plan, result), partial(graph, plan, result), of_experts(graph, plan, result), alone(graph, plan, result);
     // Bidirectional schedules: what only the copies of one stage use stays together. Their ranks name the buckets in one order, that of the stages.
     const std::int32_t stages_of_copy = static_cast<std::int32_t>(stages.size()) / directions;
     const auto is_of_copies = [&](const ParameterUse& use) {
@@ -119,19 +122,22 @@ RankBuckets buckets_of_rank(const model::ModelGraph& graph, const Plan& plan, co
             const model::Operator& op = graph.operators[static_cast<std::size_t>(i)];
             for (auto id = op.parameters.rbegin(); id != op.parameters.rend(); ++id) {
                 const ParameterUse& use = uses[static_cast<std::size_t>(id->index)];
-                if (!is_alone(use) && use.stages[0].lowest_operator == i) (use.is_partial ? partial : whole).add(*id, use);
+                if (!is_alone(use) && use.stages[0].lowest_operator == i) (use.is_expert ? of_experts : use.is_partial ? partial : whole).add(*id, use);
             }
         }
         whole.close();
         partial.close();
+        of_experts.close();
     }
     for (std::size_t i = 0; i < uses.size(); ++i) {
         if (uses[i].stages.empty() || !is_alone(uses[i])) continue;
         alone.add(model::ParameterId(static_cast<std::int32_t>(i)), uses[i]);
         alone.close();
     }
-    const std::int64_t pieces = plan.shards(Sharding::optimizer) ? plan.effective_shard_degree() : 1;
-    for (ParameterBucket& bucket : result.buckets) bucket.padded_elements = (bucket.elements + pieces - 1) / pieces * pieces;
+    for (ParameterBucket& bucket : result.buckets) {
+        bucket.pieces = plan.pieces(bucket.is_expert);
+        bucket.padded_elements = (bucket.elements + bucket.pieces - 1) / bucket.pieces * bucket.pieces;
+    }
     return result;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/rank_share.h"
 #include "model/segment.h"
 #include "schedule/pass/recompute.h"
 
@@ -16,6 +17,7 @@ StageLiveness::StageLiveness(const model::ModelGraph& graph, model::OperatorRang
     storage_.resize(tensors);
     last_use_.assign(tensors, -1);
     lowest_saver_.assign(tensors, -1);
+    highest_saver_.assign(tensors, -1);
     is_saved_.assign(tensors, 0);
     weights_need_.assign(tensors, 0);
     is_received_.assign(tensors, 0);
@@ -57,6 +59,7 @@ double StageLiveness::bytes(Index tensor) const {
 void StageLiveness::take(double bytes) {
     held_ += bytes;
     peak_ = std::max(peak_, held_);
+    beside_saved_ = std::max(beside_saved_, held_ - saved_held_);
 }
 
 void StageLiveness::touch(Index i, model::Phase phase) {
@@ -69,12 +72,14 @@ void StageLiveness::touch(Index i, model::Phase phase) {
 void StageLiveness::hold(Index tensor) {
     if (is_held_[static_cast<std::size_t>(tensor)]) return;
     is_held_[static_cast<std::size_t>(tensor)] = 1;
+    if (is_saved_[static_cast<std::size_t>(tensor)]) saved_held_ += bytes(tensor);
     take(bytes(tensor));
 }
 
 void StageLiveness::release(Index tensor) {
     if (!is_held_[static_cast<std::size_t>(tensor)]) return;
     is_held_[static_cast<std::size_t>(tensor)] = 0;
+    if (is_saved_[static_cast<std::size_t>(tensor)]) saved_held_ -= bytes(tensor);
     drop(bytes(tensor));
 }
 
@@ -84,6 +89,7 @@ void StageLiveness::find_saved() {
         is_saved_[static_cast<std::size_t>(tensor)] = 1;
         Index& lowest = lowest_saver_[static_cast<std::size_t>(tensor)];
         lowest = lowest < 0 ? saver : std::min(lowest, saver);
+        highest_saver_[static_cast<std::size_t>(tensor)] = std::max(highest_saver_[static_cast<std::size_t>(tensor)], saver);
     };
     for (std::size_t u = 0; u < units_.size(); ++u) {
         const model::OperatorRange unit = units_[u];
@@ -121,21 +127,49 @@ void StageLiveness::find_saved() {
 void StageLiveness::run_forward(model::OperatorRange range, const std::vector<char>& kept, const std::vector<Index>& last_use, bool keeps_extras, bool is_again) {
     for (Index i = range.begin; i < range.end; ++i) {
         const Index output = storage(op(i).output);
-        const double extra = info(i).extra;
+        const double extra = info(i).extra, gathered = gathered_bytes(i);
+        take(2 * gathered);  // as they come, and in the order of the sequence
+        drop(gathered);
         hold(output);
         take(extra);
         touch(i, model::Phase::forward);
         drop(keeps_extras ? info(i).recomputable : extra);
         if (info(i).copies_key_value && !is_again) take(info(i).key_value);
+        if (keeps_extras) saved_held_ += extra - info(i).recomputable;
+        drop(gathered);
         const auto free_if_dead = [&](Index tensor) {
             if (!kept[static_cast<std::size_t>(tensor)] && last_use[static_cast<std::size_t>(tensor)] <= i) release(tensor);
         };
         for (const model::TensorId tensor : op(i).inputs) free_if_dead(storage(tensor));
         free_if_dead(output);
+        take(exchanged_bytes(i));
+        drop(exchanged_bytes(i));
     }
 }
 
+double StageLiveness::exchanged_bytes(Index i) const {
+    const bool is_exchanged = context_.expert_parallel > 1 && (op(i).kind == OperatorKind::dispatch || op(i).kind == OperatorKind::experts);
+    return is_exchanged ? bytes(storage(op(i).output)) : 0;
+}
+
+double StageLiveness::gathered_bytes(Index i) const {
+    const bool is_gathered = context_.context_parallel > 1 && op(i).kind == OperatorKind::attention;
+    return is_gathered ? model::gathered_key_bytes(graph_, op(i), context_).value : 0;
+}
+
+core::Bytes StageLiveness::offloadable(model::OperatorRange unit) const {
+    double sum = 0;
+    for (std::size_t t = 0; t < is_saved_.size(); ++t) {
+        const bool is_of_unit = is_saved_[t] && lowest_saver_[t] >= unit.begin && highest_saver_[t] < unit.end && last_use_[t] < unit.end;
+        if (is_of_unit && !is_received_[t] && !is_sent_[t] && graph_.op(graph_.tensors[t].producer).kind != OperatorKind::input) sum += bytes(static_cast<Index>(t));
+    }
+    if (!is_recomputed(graph_, {"", unit}, plan_.recompute))
+        for (Index i = unit.begin; i < unit.end; ++i) sum += info(i).extra - info(i).recomputable;
+    return core::Bytes(sum);
+}
+
 void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) {
+    const bool again = is_recomputed(graph_, {"", unit}, plan_.recompute);
     for (Index i = unit.end - 1; i >= unit.begin; --i) {
         const model::Operator& current = op(i);
         const OperatorInfo& own = info(i);
@@ -143,7 +177,10 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
         const bool runs = current.kind == OperatorKind::cross_entropy || has_gradient_held_[output];
         const bool keeps_for_weight = is_split && !current.parameters.empty();
         take(own.recomputable);
+        take(exchanged_bytes(i));
+        drop(exchanged_bytes(i));
         if (runs) {
+            take(2 * gathered_bytes(i));
             for (const model::TensorId tensor : current.inputs) {
                 const Index input = storage(tensor);
                 // With the split, the gathered input is a matter of backward_weight.
@@ -158,6 +195,7 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
             if (own.key_value > 0 && graph_.has_later_segments()) drop(own.key_value);
             if (own.copies_key_value) drop(own.key_value);
             if (!is_split) touch(i, model::Phase::backward_weight);
+            drop(2 * gathered_bytes(i));
             const bool is_view = !current.inputs.empty() && storage(current.inputs[0]) == static_cast<Index>(output);
             if (has_gradient_held_[output] && !is_view) {
                 has_gradient_held_[output] = 0;
@@ -166,7 +204,10 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
             }
         }
         if (current.kind == OperatorKind::parallel_enter && context_.sequence_parallel) release(storage(current.output));
-        if (!keeps_for_weight) drop(own.extra);
+        if (!keeps_for_weight) {
+            drop(own.extra);
+            if (!again) saved_held_ -= own.extra - own.recomputable;
+        }
         for (const Index tensor : own.saved)
             if (lowest_saver_[static_cast<std::size_t>(tensor)] == i) release(tensor);
     }
@@ -190,7 +231,9 @@ void StageLiveness::run_backward(bool is_split) {
                     if (!stays[static_cast<std::size_t>(tensor)]) lowest_saver_[static_cast<std::size_t>(tensor)] = i;
                     kept[static_cast<std::size_t>(tensor)] = 1;
                 }
+            const double saved_before = saved_held_;
             run_forward(unit, kept, last_use, true, true);
+            saved_held_ = saved_before;  // what is computed anew does not wait
         }
         if (is_split)  // what an operator with parameters saved stays until backward_weight
             for (Index i = unit.begin; i < unit.end; ++i)
@@ -236,6 +279,8 @@ ActivationFootprint StageLiveness::footprint() {
     result.received_saved = core::Bytes(received_saved);
     result.sent = core::Bytes(sent);
     result.forward_transient = core::Bytes(std::max(0.0, peak_ - saved - received - sent));
+    // What leaves on the way is not there at the peak: the rest is counted against what is there at each moment.
+    if (plan_.offload != Offload::none) result.forward_transient = core::Bytes(std::max(0.0, beside_saved_ - received - sent));
     if (is_forward_only_) return result;
     result.received_gradient = core::Bytes(received_gradient);
     result.sent_gradient = core::Bytes(sent_gradient);
@@ -246,6 +291,7 @@ ActivationFootprint StageLiveness::footprint() {
         const double left_by_later = graph_.has_later_segments() ? key_values_ : 0;
         const double left_for_earlier = graph_.has_later_segments() ? 0 : graph_.segment * key_values_;
         held_ = extras_before + left_by_later;
+        saved_held_ = extras_before;
         weight_gradients_ = 0;
         for (std::size_t i = 0; i < is_saved_.size(); ++i) {
             if (is_saved_[i]) hold(static_cast<Index>(i));
@@ -255,6 +301,7 @@ ActivationFootprint StageLiveness::footprint() {
             }
         }
         peak_ = held_;
+        beside_saved_ = held_ - saved_held_;
         run_backward(is_split);
         if (!is_split) {
             // What frees itself while gradients for earlier pieces grow is taken up by them.
@@ -262,6 +309,10 @@ ActivationFootprint StageLiveness::footprint() {
             result.backward_transient = core::Bytes(std::max(0.0, peak_ - together));
             result.key_value_gradient = core::Bytes(key_values_);
             result.reused = core::Bytes(std::clamp(together - peak_, 0.0, std::min(left_for_earlier, saved - received_saved)));
+            if (plan_.offload != Offload::none) {
+                result.backward_transient = core::Bytes(std::max(0.0, beside_saved_ - received_gradient - sent_gradient));
+                for (const model::OperatorRange unit : units_) result.offloadable.push_back({unit, offloadable(unit)});
+            }
             continue;
         }
         // What is left: saved tensors that weights need, recomputed ones, kept output gradients and the gradients for the stage before.

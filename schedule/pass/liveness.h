@@ -38,6 +38,11 @@ private:
     void hold(Index tensor);
     void release(Index tensor);
 
+    double exchanged_bytes(Index i) const;  // experts over several ranks: a second array while copies are exchanged
+    double gathered_bytes(Index i) const;   // context parallelism: keys and values of all tokens
+    // What may leave after the unit's forward (memory.h, offloadable).
+    core::Bytes offloadable(model::OperatorRange unit) const;
+
     // The kernels of operator i hold `phase`'s workspace for a moment.
     void touch(Index i, model::Phase phase);
 
@@ -59,6 +64,7 @@ private:
     std::vector<Index> storage_;       // by tensor
     std::vector<Index> last_use_;      // by storage: last operator of the stage that reads it
     std::vector<Index> lowest_saver_;  // by storage: operator after whose backward it is freed
+    std::vector<Index> highest_saver_;
     std::vector<char> is_saved_;       // by storage: from forward to backward
     std::vector<char> weights_need_;   // by storage: saved by an operator with parameters
     std::vector<char> is_received_, is_sent_;
@@ -67,6 +73,7 @@ private:
     double saved_extras_ = 0;
     double key_values_ = 0;  // of all attention operators, in a piece of a sequence
     double held_ = 0, peak_ = 0;
+    double saved_held_ = 0, beside_saved_ = 0;  // of `held_` what waits for backward; the peak of the rest
     double weight_gradients_ = 0;  // split backward: what is kept beyond `saved`
 };
 

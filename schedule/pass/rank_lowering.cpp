@@ -104,6 +104,7 @@ void RankLowering::prepare() {
         stages_.push_back(std::move(stage));
     }
     for (LocalStage& stage : stages_) prepare_recipes(stage);
+    plan_offload();
 }
 
 void RankLowering::prepare_recipes(LocalStage& stage) {
@@ -140,14 +141,14 @@ void RankLowering::prepare_recipes(LocalStage& stage) {
             const BucketUse& use = *own;
             const auto lowest = static_cast<std::size_t>(use.lowest_operator - info.operators.begin);
             const auto highest = static_cast<std::size_t>(use.highest_operator - info.operators.begin);
-            if (reduces_every_micro_batch()) {
+            if (reduces_every_micro_batch(b)) {
                 every[lowest].push_back(static_cast<std::int32_t>(b));
+                last[lowest].push_back(static_cast<std::int32_t>(b));
                 if (has_gradient_of_the_pass(b)) begins[highest].push_back(static_cast<std::int32_t>(b));
             } else if (plan_.overlaps_gradient_reduction && !is_reduced_at_the_end(b)) {
                 last[lowest].push_back(static_cast<std::int32_t>(b));
             }
         }
-        if (reduces_every_micro_batch()) last = every;
     }
     stage.backward = maker.backward(ComputePhase::backward, every, begins);
     stage.last_backward = maker.backward(ComputePhase::backward, last, begins);
@@ -234,7 +235,7 @@ void RankLowering::lower_forward(LocalStage& stage, std::int32_t micro_batch) {
     ++forwards_done_;
     // With a split backward, what weights do not need is given back before the rest. What arrived counts to the part that can hold it.
     const core::Bytes for_weight = stage.splits_backward ? f.saved_for_weight : core::Bytes(0);
-    const core::Bytes for_input = f.saved - for_weight - f.reused;
+    const core::Bytes for_input = f.saved - for_weight - f.reused - offloaded_bytes(stage, micro_batch);
     const int earlier = program_.segment_of(micro_batch);  // pieces of the sequence
     for (int i = 1; i <= earlier && f.reused.value > 0; ++i)
         takes_.push_back(stage.reused[k - static_cast<std::size_t>(i)] = list_.buffer(MemoryKind::activations, f.reused / earlier));
@@ -296,7 +297,7 @@ void RankLowering::gather(const StepGroup& group, std::uint32_t after) {
         const std::uint32_t buffer = list_.buffer(MemoryKind::parameters, static_cast<double>(b.padded_elements) * core::size_of(plan_.precision.parameters));
         list_.take(buffer);
         next_gathered_.push_back(buffer);
-        next_gathers_.push_back(bucket_collective(bucket, CollectiveKind::all_gather, GroupKind::shard, PayloadKind::parameter, false, after));
+        next_gathers_.push_back(bucket_collective(bucket, CollectiveKind::all_gather, groups_of(plan_.layout, b).shard, PayloadKind::parameter, false, after));
     }
 }
 
@@ -314,14 +315,17 @@ void RankLowering::run(const Recipe& recipe, const LocalStage& stage, std::int32
             pending_.insert(pending_.end(), gathers_.begin(), gathers_.end());
             if (prefetches && g + 1 < recipe.size()) gather(recipe[g + 1], group_end_);
         }
-        if (g == 0) {
-            takes_.insert(takes_.end(), takes.begin(), takes.end());
-            take_all();
-        }
+        // Buffers are taken by the first instruction that works and given back by the last, of the pass or of the unit.
+        bool takes_now = g == 0;
         std::size_t last = group.steps.size();
         for (std::size_t i = 0; i < group.steps.size(); ++i)
-            if (group.steps[i].kind != Step::Kind::reduce) last = i;
+            if (group.steps[i].works()) last = i;
         for (std::size_t i = 0; i < group.steps.size(); ++i) {
+            if (group.steps[i].works() && takes_now) {
+                takes_.insert(takes_.end(), takes.begin(), takes.end());
+                take_all();
+                takes_now = false;
+            }
             if (i == last) {
                 for (const std::uint32_t buffer : gathered_) list_.give_back(buffer);
                 gathered_.clear();
@@ -330,6 +334,10 @@ void RankLowering::run(const Recipe& recipe, const LocalStage& stage, std::int32
                     for (const std::uint32_t buffer : gives_back_too_) list_.give_back(buffer);
                     gives_back_too_.clear();
                 }
+            }
+            if (group.steps[i].works() && (i == last || is_last_of_unit(group, i))) {
+                list_.give_back(loaded_);
+                loaded_ = no_buffer;
             }
             run_step(group.steps[i], stage, micro_batch);
         }
@@ -344,6 +352,8 @@ void RankLowering::run_step(const Step& step, const LocalStage& stage, std::int3
         if (has_reduction && !plan_.overlaps_gradient_reduction) pending_.push_back(last_on_data_);
         return;
     }
+    if (step.kind == Step::Kind::unit) return begin_unit(stage, micro_batch, step.unit);
+    if (step.kind == Step::Kind::store) return store(stage, micro_batch, step.unit);
     Instruction instruction;
     instruction.phase = step.phase;
     instruction.stage = stage.index;
@@ -365,7 +375,7 @@ void RankLowering::run_step(const Step& step, const LocalStage& stage, std::int3
     instruction.kind = InstructionKind::collective;
     instruction.stream = Stream::tensor;
     instruction.collective = step.collective;
-    instruction.group = GroupKind::tensor;
+    instruction.group = step.group;
     instruction.payload = step.payload;
     instruction.bytes = step.bytes;
     if (step.starts_early) {

@@ -71,11 +71,31 @@ private:
     void update_between(std::int32_t index);
     void add_persistent();
 
+    // Offload (pass/offload.cpp): tasks are passes of micro-batches through units, in the rank's order.
+    struct UnitTask {
+        std::int32_t stage = 0, micro_batch = 0, unit = 0;
+        bool is_backward = false;
+    };
+    struct OffloadedUnit {
+        std::int64_t forward = -1, backward = -1;  // tasks
+        bool leaves = false;
+        std::uint32_t buffer = no_buffer, stored = no_instruction;         // before it leaves
+        std::uint32_t loaded_buffer = no_buffer, loaded = no_instruction;  // after it is back
+    };
+    void plan_offload();
+    OffloadedUnit& offloaded(std::int32_t stage, std::int32_t micro_batch, std::int32_t unit);
+    core::Bytes offloaded_bytes(const LocalStage& stage, std::int32_t micro_batch);
+    void begin_unit(const LocalStage& stage, std::int32_t micro_batch, std::int32_t unit);
+    void store(const LocalStage& stage, std::int32_t micro_batch, std::int32_t unit);
+    void load(const UnitTask& task);
+    std::uint32_t append_copy(const LocalStage& stage, std::int32_t micro_batch, std::int32_t unit, bool loads);
+    static bool is_last_of_unit(const StepGroup& group, std::size_t step);
+
     bool is_asynchronous() const { return program_.micro_batches_per_update > 0; }
     void find_last_backwards();
     bool is_reduced_at_the_end(std::size_t bucket) const;
-    bool has_gradient_of_the_pass(std::size_t bucket) const { return reduces_every_micro_batch() && buckets_.uses[bucket].size() == 1; }
-    bool reduces_every_micro_batch() const { return plan_.shards(Sharding::gradients); }
+    bool has_gradient_of_the_pass(std::size_t bucket) const { return reduces_every_micro_batch(bucket) && buckets_.uses[bucket].size() == 1; }
+    bool reduces_every_micro_batch(std::size_t bucket) const { return plan_.sharding >= Sharding::gradients && buckets_.buckets[bucket].pieces > 1; }
 
     const Program& program_;
     const Plan& plan_;
@@ -102,6 +122,11 @@ private:
     std::vector<std::uint32_t> gathers_, next_gathers_;                              // instructions
     std::uint32_t last_on_data_ = no_instruction, last_on_tensor_ = no_instruction;  // of the reductions
     std::uint32_t loss_ready_ = no_instruction;
+
+    std::vector<UnitTask> unit_tasks_;
+    std::vector<std::vector<OffloadedUnit>> offloaded_;  // by local stage; [micro-batch][unit], flat
+    std::int64_t unit_task_ = -1;                        // the latest begun
+    std::uint32_t loaded_ = no_buffer;                   // what the unit at work gives back at its end
 
     // Asynchronous: the update whose parameters each micro-batch began with, and what its backward gives back of replaced ones.
     std::int32_t updates_done_ = 0, forwards_done_ = 0, backwards_done_ = 0;

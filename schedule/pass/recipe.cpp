@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/rank_share.h"
 #include "schedule/pass/recompute.h"
 
 namespace schedule {
@@ -12,16 +13,23 @@ using model::OperatorRange;
 RecipeMaker::RecipeMaker(const model::ModelGraph& graph, const Plan& plan, std::int32_t stage_index, const StageInfo& stage, const RankBuckets& buckets)
     : graph_(graph), plan_(plan), context_(plan.cost_context()), stage_index_(stage_index), stage_(stage), buckets_(buckets) {}
 
-Step RecipeMaker::collective(std::int32_t i, CollectiveKind kind, PayloadKind payload, ComputePhase phase, core::Bytes bytes) const {
+Step RecipeMaker::collective(std::int32_t i, CollectiveKind kind, PayloadKind payload, ComputePhase phase, core::Bytes bytes, GroupKind group) const {
     Step step;
     step.kind = Step::Kind::collective;
     step.phase = phase;
     step.operators = {i, i + 1};
     step.collective = kind;
+    step.group = group;
     step.payload = payload;
     step.bytes = bytes;
     return step;
 }
+
+bool RecipeMaker::exchanges_copies(std::int32_t i) const {
+    return context_.expert_parallel > 1 && (op(i).kind == OperatorKind::dispatch || op(i).kind == OperatorKind::experts);
+}
+
+bool RecipeMaker::gathers_keys(std::int32_t i) const { return context_.context_parallel > 1 && op(i).kind == OperatorKind::attention; }
 
 namespace {
 
@@ -43,7 +51,7 @@ std::vector<std::int32_t> RecipeMaker::gathers_of(OperatorRange unit) const {
     const std::int32_t unit_index = op(unit.begin).unit;
     for (std::size_t b = 0; b < buckets_.uses.size(); ++b)
         for (const BucketUse& use : buckets_.uses[b])
-            if (use.stage == stage_index_ && std::binary_search(use.units.begin(), use.units.end(), unit_index))
+            if (buckets_.buckets[b].pieces > 1 && use.stage == stage_index_ && std::binary_search(use.units.begin(), use.units.end(), unit_index))
                 gathers.push_back(static_cast<std::int32_t>(b));
     return gathers;
 }
@@ -51,7 +59,20 @@ std::vector<std::int32_t> RecipeMaker::gathers_of(OperatorRange unit) const {
 void RecipeMaker::append_forward(std::vector<Step>& steps, OperatorRange range, ComputePhase phase) const {
     const bool is_parallel = context_.tensor_parallel > 1;
     std::int32_t begin = range.begin;
-    for (std::int32_t i = range.begin; i < range.end && is_parallel; ++i) {
+    for (std::int32_t i = range.begin; i < range.end; ++i) {
+        if (exchanges_copies(i)) {
+            append_compute(steps, {begin, i + 1}, phase);
+            steps.push_back(collective(i, CollectiveKind::all_to_all, PayloadKind::activation, phase, model::exchanged_bytes(graph_, op(i), context_), GroupKind::expert));
+            begin = i + 1;
+            continue;
+        }
+        if (gathers_keys(i)) {
+            append_compute(steps, {begin, i}, phase);
+            steps.push_back(collective(i, CollectiveKind::all_gather, PayloadKind::activation, phase, model::gathered_key_bytes(graph_, op(i), context_), GroupKind::context));
+            begin = i;
+            continue;
+        }
+        if (!is_parallel) continue;
         const bool is_enter = op(i).kind == OperatorKind::parallel_enter && context_.sequence_parallel;
         const bool is_exit = op(i).kind == OperatorKind::parallel_exit;
         const bool is_split_loss = op(i).kind == OperatorKind::loss_statistics && graph_.tensor(op(i).output).split == model::TensorSplit::partial;
@@ -82,6 +103,16 @@ void RecipeMaker::append_backward(std::vector<Step>& steps, OperatorRange unit, 
     for (std::int32_t i = unit.end - 1; i >= unit.begin; --i) {
         const model::Operator& current = op(i);
         const auto within = static_cast<std::size_t>(i - stage_.operators.begin);
+        if (has_input_part && gathers_keys(i)) {
+            flush(i + 1);
+            steps.push_back(collective(i, CollectiveKind::all_gather, PayloadKind::activation, ComputePhase::recompute,
+                                       model::gathered_key_bytes(graph_, current, context_), GroupKind::context));
+        }
+        if (has_input_part && exchanges_copies(i)) {
+            flush(i + 1);
+            steps.push_back(collective(i, CollectiveKind::all_to_all, PayloadKind::activation_gradient, phase, model::exchanged_bytes(graph_, current, context_),
+                                       GroupKind::expert));
+        }
         if (has_input_part && is_recomputed(current, plan_.recompute)) {
             flush(i + 1);
             append_compute(steps, {i, i + 1}, ComputePhase::recompute);
@@ -98,6 +129,11 @@ void RecipeMaker::append_backward(std::vector<Step>& steps, OperatorRange unit, 
             steps.push_back(std::move(step));
         }
         if (!begins.empty()) begun.insert(begun.end(), begins[within].begin(), begins[within].end());
+        if (has_input_part && gathers_keys(i)) {
+            flush(i);
+            steps.push_back(collective(i, CollectiveKind::reduce_scatter, PayloadKind::activation_gradient, phase, model::gathered_key_bytes(graph_, current, context_),
+                                       GroupKind::context));
+        }
         if (is_parallel && has_input_part) {
             const bool is_enter = current.kind == OperatorKind::parallel_enter, is_exit = current.kind == OperatorKind::parallel_exit && is_sequence_parallel;
             if (is_enter || is_exit) {
@@ -123,16 +159,30 @@ void RecipeMaker::append_backward(std::vector<Step>& steps, OperatorRange unit, 
     flush(unit.begin);
 }
 
+Step RecipeMaker::mark(Step::Kind kind, std::size_t unit) const {
+    Step step;
+    step.kind = kind;
+    step.unit = static_cast<std::int32_t>(unit);
+    return step;
+}
+
 Recipe RecipeMaker::forward() const {
     Recipe recipe(1);
-    for (const OperatorRange unit : units_of(graph_, stage_.operators)) {
-        std::vector<std::int32_t> gathers = gathers_of(unit);
-        if (!plan_.shards(Sharding::parameters)) continue;
-        if (!recipe.back().steps.empty()) recipe.emplace_back();
-        recipe.back().gathers = std::move(gathers);
-        append_forward(recipe.back().steps, unit, ComputePhase::forward);
+    const bool marks = plan_.offload != Offload::none;
+    const std::vector<OperatorRange> units = units_of(graph_, stage_.operators);
+    for (std::size_t u = 0; u < units.size(); ++u) {
+        const bool is_sharded = plan_.shards(Sharding::parameters);
+        if (!is_sharded && !marks) continue;
+        if (is_sharded) {
+            std::vector<std::int32_t> gathers = gathers_of(units[u]);
+            if (!recipe.back().steps.empty()) recipe.emplace_back();
+            recipe.back().gathers = std::move(gathers);
+        }
+        if (marks) recipe.back().steps.push_back(mark(Step::Kind::unit, u));
+        append_forward(recipe.back().steps, units[u], ComputePhase::forward);
+        if (marks) recipe.back().steps.push_back(mark(Step::Kind::store, u));
     }
-    if (!plan_.shards(Sharding::parameters)) append_forward(recipe.back().steps, stage_.operators, ComputePhase::forward);
+    if (!plan_.shards(Sharding::parameters) && !marks) append_forward(recipe.back().steps, stage_.operators, ComputePhase::forward);
     return recipe;
 }
 
@@ -141,6 +191,7 @@ Recipe RecipeMaker::backward(ComputePhase phase, const Reductions& reductions, c
     const bool is_sharded = plan_.shards(Sharding::parameters) && has_input_part;  // weight gradients read no parameters
     const std::vector<OperatorRange> units = units_of(graph_, stage_.operators);
     const auto runs_again = [&](OperatorRange unit) { return has_input_part && is_recomputed(graph_, {"", unit}, plan_.recompute); };
+    const bool marks = plan_.offload != Offload::none;
     Recipe recipe(1);
     OperatorRange open{stage_.operators.end, stage_.operators.end};  // units that need no cut between them
     const auto flush = [&] {
@@ -152,6 +203,10 @@ Recipe RecipeMaker::backward(ComputePhase phase, const Reductions& reductions, c
             flush();
             if (!recipe.back().steps.empty()) recipe.emplace_back();
             recipe.back().gathers = gathers_of(*unit);
+        }
+        if (marks) {
+            flush();
+            recipe.back().steps.push_back(mark(Step::Kind::unit, static_cast<std::size_t>(units.rend() - unit - 1)));
         }
         if (runs_again(*unit)) {
             flush();

@@ -13,14 +13,18 @@
 namespace schedule {
 
 struct Step {
-    enum class Kind : std::uint8_t { compute, collective, reduce } kind = Kind::compute;
+    // unit: a unit's pass begins here; store: what it keeps for backward may leave (both with offload only).
+    enum class Kind : std::uint8_t { compute, collective, reduce, unit, store } kind = Kind::compute;
+    bool works() const { return kind == Kind::compute || kind == Kind::collective; }
     ComputePhase phase = ComputePhase::forward;
     model::OperatorRange operators;
     CollectiveKind collective = CollectiveKind::all_reduce;
+    GroupKind group = GroupKind::tensor;
     PayloadKind payload = PayloadKind::none;
     core::Bytes bytes;
     bool starts_early = false;         // collective: may run beside the compute before it
     std::int32_t bucket = -1;          // reduce
+    std::int32_t unit = -1;            // of the stage: unit, store
     std::vector<std::int32_t> begins;  // compute: buckets whose gradient begins here
 };
 
@@ -45,10 +49,15 @@ public:
 
 private:
     const model::Operator& op(std::int32_t i) const { return graph_.operators[static_cast<std::size_t>(i)]; }
+    Step mark(Step::Kind kind, std::size_t unit) const;
     std::vector<std::int32_t> gathers_of(model::OperatorRange unit) const;
     void append_forward(std::vector<Step>& steps, model::OperatorRange range, ComputePhase phase) const;
     void append_backward(std::vector<Step>& steps, model::OperatorRange unit, ComputePhase phase, const Reductions& reductions, const Reductions& begins) const;
-    Step collective(std::int32_t i, CollectiveKind kind, PayloadKind payload, ComputePhase phase, core::Bytes bytes) const;
+    Step collective(std::int32_t i, CollectiveKind kind, PayloadKind payload, ComputePhase phase, core::Bytes bytes, GroupKind group = GroupKind::tensor) const;
+    // Copies of tokens go to the ranks of their experts after `dispatch`, and back after `experts`.
+    bool exchanges_copies(std::int32_t i) const;
+    // Every rank of a context-parallel group needs the keys and values of all its tokens.
+    bool gathers_keys(std::int32_t i) const;
     core::Bytes input_bytes(std::int32_t i) const { return model::tensor_bytes(graph_, op(i).inputs[0], context_); }
     core::Bytes output_bytes(std::int32_t i) const { return model::tensor_bytes(graph_, op(i).output, context_); }
 

@@ -23,32 +23,33 @@ std::uint32_t RankLowering::bucket_collective(std::int32_t bucket, CollectiveKin
     instruction.bucket = bucket;
     instruction.on_shard = on_shard;
     instruction.stage = b.stage;
-    instruction.bytes = static_cast<double>(on_shard ? b.padded_elements / plan_.effective_shard_degree() : b.padded_elements) * size;
+    instruction.bytes = static_cast<double>(on_shard ? b.padded_elements / b.pieces : b.padded_elements) * size;
     list_.wait_for(after);
     return list_.append(instruction);
 }
 
 bool RankLowering::reduce(std::int32_t bucket, std::uint32_t after) {
-    if (plan_.layout.data == 1) return false;
-    if (!plan_.shards(Sharding::optimizer)) {
-        last_on_data_ = bucket_collective(bucket, CollectiveKind::all_reduce, GroupKind::data, PayloadKind::parameter_gradient, false, after);
+    const ParameterBucket& b = result_.buckets[static_cast<std::size_t>(bucket)];
+    const BucketGroups groups = groups_of(plan_.layout, b);
+    if (groups.size == 1) return false;
+    if (b.pieces == 1) {
+        last_on_data_ = bucket_collective(bucket, CollectiveKind::all_reduce, groups.members, PayloadKind::parameter_gradient, false, after);
         return true;
     }
     std::uint32_t& full = full_gradient_[static_cast<std::size_t>(bucket)];
     list_.give_back(full);
     full = no_buffer;
-    last_on_data_ = bucket_collective(bucket, CollectiveKind::reduce_scatter, GroupKind::shard, PayloadKind::parameter_gradient, false, after);
+    last_on_data_ = bucket_collective(bucket, CollectiveKind::reduce_scatter, groups.shard, PayloadKind::parameter_gradient, false, after);
     // Hybrid sharding adds the pieces up over the replicas once per step (MiCS, arXiv 2205.00119, section 3.4: two-hop gradient synchronisation).
-    if (!reduces_every_micro_batch() && plan_.effective_shard_degree() < plan_.layout.data)
-        last_on_data_ = bucket_collective(bucket, CollectiveKind::all_reduce, GroupKind::replica, PayloadKind::parameter_gradient, true, last_on_data_);
+    if (!reduces_every_micro_batch(static_cast<std::size_t>(bucket)) && b.pieces < groups.size)
+        last_on_data_ = bucket_collective(bucket, CollectiveKind::all_reduce, groups.replica, PayloadKind::parameter_gradient, true, last_on_data_);
     return true;
 }
 
 // What could not be reduced under the backward passes. Tied parameters come last: their other copies may be ready much later.
 void RankLowering::finish_reductions() {
     const std::uint32_t ready = last_step_;
-    const bool on_shard = reduces_every_micro_batch();
-    const auto sum_partial = [&](std::int32_t bucket, std::uint32_t after) {
+    const auto sum_partial = [&](std::int32_t bucket, bool on_shard, std::uint32_t after) {
         return last_on_tensor_ = bucket_collective(bucket, CollectiveKind::all_reduce, GroupKind::tensor, PayloadKind::parameter_gradient, on_shard, after);
     };
     for (const bool tied : {false, true})
@@ -56,14 +57,16 @@ void RankLowering::finish_reductions() {
             const ParameterBucket& bucket = buckets_.buckets[b];
             if (bucket.tied_ranks.empty() == tied) continue;
             const auto index = static_cast<std::int32_t>(b);
+            const bool on_shard = reduces_every_micro_batch(b);
+            const BucketGroups groups = groups_of(plan_.layout, bucket);
             std::uint32_t after = ready;
             if (on_shard) {
                 after = last_on_data_ == no_instruction ? ready : last_on_data_;
-                if (plan_.effective_shard_degree() < plan_.layout.data)
+                if (bucket.pieces < groups.size)
                     after = last_on_data_ =
-                        bucket_collective(index, CollectiveKind::all_reduce, GroupKind::replica, PayloadKind::parameter_gradient, true, after);
+                        bucket_collective(index, CollectiveKind::all_reduce, groups.replica, PayloadKind::parameter_gradient, true, after);
             }
-            if (bucket.is_partial_over_tensor) after = sum_partial(index, after);
+            if (bucket.is_partial_over_tensor) after = sum_partial(index, on_shard, after);
             if (tied)
                 after = last_on_data_ =
                     bucket_collective(index, CollectiveKind::all_reduce, GroupKind::tied_stages, PayloadKind::parameter_gradient, on_shard, after);
@@ -107,7 +110,7 @@ void RankLowering::take_gradient_norm() {
         list_.wait_for(last_step_);
         last_step_ = list_.append(sum);
     };
-    if (plan_.shards(Sharding::optimizer)) add_up(GroupKind::shard);
+    if (plan_.divides_gradients_by() > 1) add_up(plan_.divides_gradients_by() == plan_.layout.expert ? GroupKind::expert : GroupKind::shard);
     if (plan_.layout.tensor > 1) add_up(GroupKind::tensor);
     if (plan_.layout.pipeline > 1) add_up(GroupKind::pipeline);
 }
@@ -148,21 +151,22 @@ void RankLowering::update() {
             pending_.clear();
         }
         const std::uint32_t updated = list_.append(step);
-        if (plan_.shards(Sharding::optimizer) && !plan_.shards(Sharding::parameters))
-            bucket_collective(step.bucket, CollectiveKind::all_gather, GroupKind::shard, PayloadKind::parameter, false, updated);
+        const ParameterBucket& bucket = result_.buckets[b];
+        if (bucket.pieces > 1 && plan_.sharding < Sharding::parameters)
+            bucket_collective(step.bucket, CollectiveKind::all_gather, groups_of(plan_.layout, bucket).shard, PayloadKind::parameter, false, updated);
     }
 }
 
 void RankLowering::add_persistent() {
     double parameters = 0, gradients = 0, states = 0;
-    const double pieces = plan_.effective_shard_degree();
     for (std::size_t b = 0; b < result_.buckets.size(); ++b) {
         const auto whole = static_cast<double>(result_.buckets[b].padded_elements);
-        const auto share = [&](Sharding what) { return plan_.shards(what) ? whole / pieces : whole; };
+        const double pieces = result_.buckets[b].pieces;
+        const auto share = [&](Sharding what) { return plan_.sharding >= what ? whole / pieces : whole; };
         parameters += share(Sharding::parameters);
         gradients += share(Sharding::gradients);
         // A gradient that several stages of the rank add to stays whole between their passes.
-        if (reduces_every_micro_batch() && !has_gradient_of_the_pass(b)) gradients += whole;
+        if (reduces_every_micro_batch(b) && !has_gradient_of_the_pass(b)) gradients += whole;
         states += share(Sharding::optimizer);
     }
     list_.persistent(MemoryKind::parameters, parameters * core::size_of(plan_.precision.parameters));

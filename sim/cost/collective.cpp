@@ -87,7 +87,8 @@ std::vector<Candidate> CommunicationCost::ways(const Meeting& meeting, const Gro
     std::vector<Candidate> result;
     const bool uses_nccl = has_nccl(cluster_.instance.device);
     // A library other than NCCL serves the gradients and parameters of data parallelism; groups inside a model stay with NCCL.
-    const bool is_data = meeting.group != schedule::GroupKind::tensor && meeting.group != schedule::GroupKind::tied_stages;
+    const bool is_data = meeting.group != schedule::GroupKind::tensor && meeting.group != schedule::GroupKind::tied_stages &&
+                         meeting.group != schedule::GroupKind::context && meeting.group != schedule::GroupKind::expert;
     const Library* library = is_data ? find_library(plan_.communication) : nullptr;
     if (uses_nccl && library && groups.size() > 1) return library->ways({cluster_, collective_network_, transfer_network_}, meeting.kind, groups);
     if (uses_nccl) result = nccl_candidates(cluster_, collective_network_, meeting.kind, groups);
@@ -173,6 +174,31 @@ core::Seconds CommunicationCost::collective(CollectiveKind kind, schedule::Group
     const auto [entry, is_new] = prices_.try_emplace(std::pair(meeting, bytes.value));
     if (is_new && members(meeting, {0, 0, pipeline}).size() > 1) entry->second = time_of(choose(meeting, bytes), bytes).total();
     return entry->second;
+}
+
+core::Seconds CommunicationCost::host_copy(core::Bytes bytes, bool loads) {
+    std::optional<LinearCost>& cost = host_copies_[loads ? 1 : 0];
+    if (!cost) {
+        cost.emplace();
+        const int ranks = plan_.layout.ranks();
+        if (plan_.offload == schedule::Offload::disk) {
+            const int in_a_node = std::min(ranks, cluster_.ranks_per_node > 0 ? cluster_.ranks_per_node : cluster_.instance.devices);
+            cost->seconds_per_byte = in_a_node / plan_.offload_bandwidth.value;
+        } else if (!has_nccl(cluster_.instance.device)) {
+            std::vector<Flow> flows;  // a processor's host is itself
+            for (int rank = 0; rank < ranks; ++rank) flows.push_back({device_of(rank), device_of(rank), 1.0});
+            *cost = transfer_network_.price(flows);
+        } else {
+            std::vector<LoadedRoute> routes;
+            for (int rank = 0; rank < ranks; ++rank) {
+                const cluster::Route down = cluster::route_to_host(cluster_, cluster::DeviceId(device_of(rank)));
+                cost->latency = std::max(cost->latency, down.latency);
+                routes.push_back({loads ? cluster::reversed(down) : down, 1.0});
+            }
+            for (const LinkShare& link : transfer_network_.links(routes)) cost->seconds_per_byte = std::max(cost->seconds_per_byte, link.busy);
+        }
+    }
+    return cost->of(bytes);
 }
 
 core::Seconds CommunicationCost::broadcasts_of_owners(int pipeline) {

@@ -4,6 +4,7 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +37,9 @@ public:
     core::Seconds gather_latency(schedule::GroupKind group, int pipeline);
     // From every rank at pipeline coordinate `from` to its counterpart at `to`.
     core::Seconds transfer(int from, int to, core::Bytes bytes, schedule::PayloadKind payload = schedule::PayloadKind::activation);
+
+    // Out to the memory of each rank's host or to disk, or back, all ranks at the same time.
+    core::Seconds host_copy(core::Bytes bytes, bool loads);
 
     // Which of all ways is taken, for reports and for the clock: what it keeps busy and for how long. Lives as long as this object.
     const Candidate& choice(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline,
@@ -85,6 +89,7 @@ private:
     Network collective_network_, transfer_network_;
     std::map<Meeting, std::vector<Candidate>> candidates_;
     std::map<std::pair<Meeting, double>, core::Seconds> prices_;  // by bytes
+    std::optional<LinearCost> host_copies_[2];  // out, back
     std::map<std::pair<int, int>, Transfer> transfers_, own_transfers_;
     std::map<std::pair<Meeting, int>, std::vector<Candidate>> own_candidates_;  // by lowest rank of the group
 };

@@ -43,6 +43,12 @@ schedule::Plan random_plan(core::Random& random) {
     plan.overlaps_gradient_reduction = one_of(random, {false, true});
     plan.overlaps_parameter_gathering = one_of(random, {false, true});
     plan.collective = one_of<const char*>(random, {"auto", "ring", "tree"});
+    plan.layout.context = one_of(random, {1, 1, 2});
+    plan.layout.data *= plan.layout.context;
+    plan.layout.expert = one_of(random, {1, 1, 2, 4});
+    plan.offload = one_of(random, {Offload::none, Offload::none, Offload::host, Offload::disk});
+    plan.offload_bandwidth = core::gigabytes_per_second(1);
+    plan.activation_loading_horizon = one_of(random, {1, 3, 8});
     return plan;
 }
 
@@ -53,21 +59,27 @@ TEST_CASE("a random sample of plans trains as the reference does") {
     const char* given = std::getenv("SMSIM_SEED");
     const auto days = std::chrono::duration_cast<std::chrono::days>(std::chrono::system_clock::now().time_since_epoch()).count();
     const std::uint64_t seed = given ? std::strtoull(given, nullptr, 10) : static_cast<std::uint64_t>(days);
-    const model::ModelGraph gpt = tiny::gpt(6, "dropout = 0.1\nattention_dropout = 0.1"), llama = tiny::llama(6);
+    const model::ModelGraph gpt = tiny::gpt(6, "dropout = 0.1\nattention_dropout = 0.1"), llama = tiny::llama(6),
+                            mixture = tiny::llama(6, "experts = 4\nexperts_per_token = 2\nexpert_interval = 2");
     core::Random random(seed);
-    int plans = 0;
-    for (int draw = 0; draw < 2000 && plans < 40; ++draw) {
+    int plans = 0, of_experts = 0, of_parts = 0, offloaded = 0;
+    for (int draw = 0; draw < 20000 && plans < 60; ++draw) {
         const schedule::Plan plan = random_plan(random);
-        const model::ModelGraph& graph = one_of(random, {&gpt, &llama})[0];
+        const model::ModelGraph& graph = one_of(random, {&gpt, &llama, &mixture})[0];
         core::Diagnostics diagnostics;
         schedule::check_plan(plan, graph, std::numeric_limits<int>::max(), nullptr, diagnostics);
         if (diagnostics.has_errors() || plan.layout.ranks() > 16) continue;
         INFO("SMSIM_SEED=" << seed << ", draw " << draw << " on " << graph.family << ":\n" << core::to_toml(schedule::to_value(plan)));
         tiny::check_equal(tiny::compare(plan, graph), 2e-5);
         ++plans;
+        of_experts += plan.layout.expert > 1;
+        of_parts += plan.layout.context > 1;
+        offloaded += plan.offload != schedule::Offload::none;
     }
-    WARN(plans << " plans of seed " << seed);
-    CHECK(plans >= 20);
+    WARN(plans << " plans of seed " << seed << ", " << of_experts << " with experts over ranks, " << of_parts << " with sequences over ranks, " << offloaded
+               << " with offload");
+    CHECK(plans == 60);
+    CHECK(std::min({of_experts, of_parts, offloaded}) >= 3);
 }
 
 TEST_CASE("evaluation in a pipeline has the reference's losses, drops nothing and leaves parameters as they are") {

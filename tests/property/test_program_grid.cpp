@@ -94,6 +94,13 @@ TEST_CASE("what a run allocates is within a tenth of what was predicted, for eve
         plan.sequence_parallel = GENERATE(false, true);
     }
     SECTION("pipeline") { plan.layout.pipeline = 2; }
+    SECTION("context") { plan.layout.data = plan.layout.context = 2; }
+    SECTION("offload") {
+        plan.schedule = "gpipe";
+        plan.layout.pipeline = 2;
+        plan.offload = schedule::Offload::host;
+        plan.activation_loading_horizon = GENERATE(1, 3);
+    }
     SECTION("bf16") {
         plan.precision = {};
         plan.attention = model::AttentionImplementation::flash;

@@ -163,7 +163,6 @@ TEST_CASE("a global batch that cannot be divided or contradicts is an error with
 }
 
 TEST_CASE("what a plan cannot do is refused, not dropped") {
-    says(Reading(head + "[plan]\nexpert_parallel = 2\n").text(), "expert_parallel");
     says(Reading(head + "[plan]\noffload = 'activations'\n").text(), "offload");
     says(Reading(head + "[plan]\n[training]\noptimizer = 'adamw'\nmomentum = 0.9\n").text(), "momentum is of sgd");
     CHECK(Reading(head + "[plan]\nexpert_parallel = 1\noffload = 'none'\n").file);
@@ -215,7 +214,11 @@ TEST_CASE("SageMaker's own rules hold for its parameters") {
     says(with("partitions = 2\nddp = true\n", "pipeline_parallel = 2\n").text(),
          "plan.pipeline_parallel and plan.sagemaker.parameters cannot be given together");
     says(with("partitions = 2\nddp = true\nmicrobatchs = 4\n").text(), "microbatches");
-    says(with("partitions = 2\nddp = true\noffload_activations = true\n").text(), "cannot be honoured");
+    const Reading away = with("partitions = 2\nddp = true\noffload_activations = true\nactivation_loading_horizon = 6\n");
+    says(away.text(), "counts passes through units");
+    REQUIRE(away.file);
+    CHECK(away.file->plan.offload == Offload::host);
+    CHECK(away.file->plan.activation_loading_horizon == 6);
     says(with("partitions = 2\n").text(), "neither ddp nor horovod");
 
     const Reading good = with(
@@ -232,6 +235,64 @@ TEST_CASE("SageMaker's own rules hold for its parameters") {
     CHECK_FALSE(plan.strict_order);
     CHECK(plan.schedule == "simple");
     CHECK(plan.precision.compute == core::DataType::fp16);
+}
+
+TEST_CASE("ranks that divide tokens or experts stand on the data axis, and a batch counts replicas") {
+    const Reading reading(head + "[plan]\ndata_parallel = 2\ncontext_parallel = 2\nexpert_parallel = 4\nmicro_batch = 2\nglobal_batch = 8\noffload = 'disk'\n"
+                                 "offload_bandwidth = '2GB/s'\nactivation_loading_horizon = 7\n");
+    INFO(reading.text());
+    REQUIRE(reading.file);
+    const Plan& plan = reading.file->plan;
+    CHECK(plan.layout == ParallelLayout{.data = 4, .context = 2, .expert = 4});
+    CHECK(plan.layout.ranks() == 4);
+    CHECK(plan.layout.replicas() == 2);
+    CHECK(plan.micro_batches == 2);  // 8 = 2 samples x 2 replicas x 2
+    CHECK(plan.global_batch() == 8);
+    CHECK(plan.offload == Offload::disk);
+    CHECK(plan.offload_bandwidth == core::gigabytes_per_second(2));
+    const Reading again(write_plan_file(*reading.file));
+    INFO(again.text());
+    REQUIRE(again.file);
+    CHECK(again.file->plan == plan);
+}
+
+TEST_CASE("groups on the data axis are consecutive, and shards of experts are among ranks with the same ones") {
+    const ParallelLayout layout{.data = 8, .context = 2, .expert = 4};
+    CHECK(process_group(layout, GroupKind::context, 5) == std::vector<int>{4, 5});
+    CHECK(process_group(layout, GroupKind::expert, 5) == std::vector<int>{4, 5, 6, 7});
+    CHECK(process_group(layout, GroupKind::expert_replica, 5) == std::vector<int>{1, 5});
+    CHECK(process_group(layout, GroupKind::expert_shard, 5, 8) == std::vector<int>{1, 5});
+    CHECK(process_group(layout, GroupKind::expert_shard, 5, 4) == std::vector<int>{5});
+    Plan plan;
+    plan.layout = layout;
+    plan.sharding = Sharding::optimizer;
+    CHECK(plan.pieces(false) == 8);
+    CHECK(plan.pieces(true) == 2);
+    plan.shard_degree = 2;
+    CHECK(plan.pieces(true) == 1);
+    CHECK(plan.divides_gradients_by() == 4);
+}
+
+TEST_CASE("what cannot be divided or offloaded is said with its reason") {
+    Plan plan;
+    plan.layout.data = 4;
+    plan.layout.expert = 2;
+    says(checked(plan, load("gpt-tiny")), "the model has no experts");
+    plan.layout.expert = 3;
+    says(checked(plan, load("mixtral-8x7b")), "experts = 8");
+    says(checked(plan, load("mixtral-8x7b")), "expert_parallel = 3 does not divide");
+    plan.layout.expert = 1;
+    plan.layout.context = 2;
+    says(checked(plan, load("bert-tiny")), "needs all tokens of a sample");
+    says(checked(plan, load("t5-small")), "one sequence of tokens");
+    CHECK(checked(plan, load("llama-tiny")).find("error") == std::string::npos);
+    plan.layout.context = 1;
+    plan.offload = Offload::disk;
+    says(checked(plan, load("gpt-tiny")), "needs offload_bandwidth");
+    plan.schedule = "zb-h1";
+    plan.layout.pipeline = 2;
+    plan.micro_batches = 4;
+    says(checked(plan, load("gpt-tiny")), "splits backward");
 }
 
 TEST_CASE("a tensor-parallel degree must divide the heads, and the message says which do") {

@@ -1,0 +1,26 @@
+// Where activations of a rank wait outside its own memory: the host's, or a file of its own that nobody else sees.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "exec/memory.h"
+#include "schedule/plan.h"
+
+namespace exec {
+
+class OffloadStore {
+public:
+    using Handle = std::uint64_t;
+    virtual ~OffloadStore() = default;
+    virtual Handle put(const void* data, std::size_t bytes) = 0;
+    // Copies back what was put, and forgets it.
+    virtual void take(Handle handle, void* into, std::size_t bytes) = 0;
+    // Most that was held at a time.
+    virtual core::Bytes peak() const = 0;
+};
+
+// Null when nothing is offloaded. A file lies in TMPDIR and disappears with the process, however it ends.
+std::unique_ptr<OffloadStore> make_offload_store(schedule::Offload offload, int rank);
+
+}  // namespace exec

@@ -1,0 +1,125 @@
+// What leaves a rank in parts: copies of tokens for experts elsewhere, keys of a context-parallel group, activations that wait outside its memory.
+#include "exec/rank_executor.h"
+
+#include <algorithm>
+
+#include "model/rank_share.h"
+
+namespace exec {
+
+using model::OperatorKind;
+using schedule::ComputePhase;
+using schedule::Instruction;
+using schedule::MemoryKind;
+using schedule::PayloadKind;
+
+std::int32_t RankExecutor::dispatch_of(const model::Operator& op) const {
+    return op.kind == OperatorKind::experts ? graph_.tensor(op.inputs[0]).producer.index : graph_.tensor(op.output).producer.index;
+}
+
+// After `dispatch` copies stand in the order of experts, and so of the ranks that have them; what comes stands in the order of its sources, each in the order of
+// this rank's experts. Results, and gradients of copies, go the same ways back.
+void RankExecutor::exchange_copies(const Instruction& instruction, MicroBatch& state, Tag tag) {
+    const StagePlan& plan = plan_of(instruction.stage);
+    const std::int32_t index = instruction.operators.begin;
+    const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
+    const std::vector<int> members = schedule::members_of(program_, rank_, instruction);
+    const bool is_gradient = instruction.payload == PayloadKind::activation_gradient, is_dispatch = op.kind == OperatorKind::dispatch;
+    ExpertExchange& exchange = state.exchanges[dispatch_of(op)];
+    const auto hidden = static_cast<std::size_t>(graph_.tensor(op.output).shape.back());
+    if (is_dispatch && !is_gradient) {
+        const std::vector<std::int64_t> rows = backend_.operators().expert_rows(model::OperatorId(index), operands(state, instruction.stage, index));
+        const std::size_t own = rows.size() / members.size();
+        // Exact in fp32: far fewer than 2^24. One more is sent, so that zero is the silence of a peer that is not there: a profile runs ranks alone, and then as many
+        // copies come as stay.
+        std::vector<float> sent(rows.begin(), rows.end()), received(rows.size());
+        for (float& count : sent) count += 1;
+        const std::vector<std::size_t> counts(members.size(), own);
+        backend_.exchange(members, sent.data(), counts, received.data(), counts, tag);
+        const auto self = static_cast<std::size_t>(place_.data % context_.expert_parallel);
+        exchange.rows.assign(received.size(), 0);
+        for (std::size_t e = 0; e < received.size(); ++e)
+            exchange.rows[e] = static_cast<std::int64_t>((received[e] > 0 ? received[e] : received[self * own + e % own]) - 1);
+        exchange.sent.assign(members.size(), 0);
+        exchange.received.assign(members.size(), 0);
+        for (std::size_t e = 0; e < rows.size(); ++e) {
+            exchange.sent[e / own] += static_cast<std::size_t>(rows[e]) * hidden;
+            exchange.received[e / own] += static_cast<std::size_t>(exchange.rows[e]) * hidden;
+        }
+    }
+    const auto storage = static_cast<std::size_t>((is_gradient ? plan.gradient_storage : plan.storage)[static_cast<std::size_t>(op.output.index)]);
+    BufferPointer& from = (is_gradient ? state.gradients : state.tensors)[storage];
+    core::require(from != nullptr, "copies are there before they are exchanged");
+    const bool is_outward = is_dispatch != is_gradient;
+    const std::size_t bytes_to = is_outward ? exchange.received_floats() * sizeof(float) : bytes(op.output);
+    const BufferPointer to = make_buffer(account_, is_gradient ? MemoryKind::workspace : MemoryKind::activations, bytes_to);
+    // What capacity left empty has no rows.
+    if (!is_outward) backend_.fill_zero(to->data(), to->bytes());
+    backend_.exchange(members, from->data(), is_outward ? exchange.sent : exchange.received, to->data(), is_outward ? exchange.received : exchange.sent, tag + 1);
+    from = to;
+}
+
+void RankExecutor::gather_keys(const Instruction& instruction, MicroBatch& state, Tag tag) {
+    const StagePlan& plan = plan_of(instruction.stage);
+    const std::int32_t index = instruction.operators.begin;
+    const model::OperatorId id(index);
+    const model::Operator& op = graph_.op(id);
+    if (instruction.phase == ComputePhase::forward) take_over_activations(instruction.stage, instruction.micro_batch);
+    const auto size = static_cast<std::size_t>(model::gathered_key_bytes(graph_, op, context_).value + 0.5);
+    const BufferPointer pieces = make_buffer(account_, MemoryKind::workspace, size);
+    const std::size_t own = pieces->floats() / static_cast<std::size_t>(context_.context_parallel);
+    const BufferPointer& packed = state.tensors[static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.inputs[0].index)])];
+    core::require(packed != nullptr, "keys are there before they are gathered");
+    backend_.operators().pack_keys(id, packed->data(), pieces->data() + static_cast<std::size_t>(place_.data % context_.context_parallel) * own);
+    reduce(instruction, context_.compute, pieces->data(), pieces->floats(), tag);
+    BufferPointer keys = make_buffer(account_, MemoryKind::workspace, size);
+    backend_.operators().order_keys(id, pieces->data(), keys->data());
+    state.keys[index] = std::move(keys);
+}
+
+void RankExecutor::scatter_key_gradients(const Instruction& instruction, MicroBatch& state, Tag tag) {
+    const StagePlan& plan = plan_of(instruction.stage);
+    const std::int32_t index = instruction.operators.begin;
+    const model::OperatorId id(index);
+    const auto found = state.key_gradients.find(index);
+    if (found == state.key_gradients.end()) return;  // nothing came back to this attention
+    const BufferPointer pieces = make_buffer(account_, MemoryKind::workspace, found->second->bytes());
+    backend_.operators().split_key_gradients(id, found->second->data(), pieces->data());
+    state.key_gradients.erase(found);
+    reduce(instruction, context_.compute, pieces->data(), pieces->floats(), tag);
+    const std::size_t own = pieces->floats() / static_cast<std::size_t>(context_.context_parallel);
+    backend_.operators().add_key_gradients(id, pieces->data() + static_cast<std::size_t>(place_.data % context_.context_parallel) * own,
+                                           gradient(state, plan, graph_.op(id).inputs[0])->data());
+}
+
+void RankExecutor::copy(const Instruction& instruction) {
+    MicroBatch& state = micro_batch(instruction.stage, instruction.micro_batch);
+    const StagePlan& plan = plan_of(instruction.stage);
+    const auto slot = [&](const Away& one) -> BufferPointer& { return one.is_extra ? state.extras[one.index] : state.tensors[one.index]; };
+    if (instruction.loads) {
+        const auto comes_back = [&](const Away& one) { return one.unit == instruction.operators.begin; };
+        for (const Away& one : state.away) {
+            if (!comes_back(one)) continue;
+            slot(one) = make_buffer(account_, MemoryKind::activations, one.bytes);
+            offload_->take(one.handle, slot(one)->data(), one.bytes);
+        }
+        std::erase_if(state.away, comes_back);
+        return;
+    }
+    const auto leave = [&](bool is_extra, std::size_t index) {
+        Away one{is_extra, index, 0, instruction.operators.begin, 0};
+        BufferPointer& buffer = slot(one);
+        if (!buffer) return;
+        one.bytes = buffer->bytes();
+        one.handle = offload_->put(buffer->data(), one.bytes);
+        buffer.reset();
+        state.away.push_back(one);
+    };
+    for (const StagePlan::UnitPlan& unit : plan.units) {
+        if (unit.operators != instruction.operators) continue;
+        for (const std::int32_t storage : unit.storages) leave(false, static_cast<std::size_t>(storage));
+        for (std::int32_t i = unit.operators.begin; i < unit.operators.end; ++i) leave(true, static_cast<std::size_t>(i - plan.operators.begin));
+    }
+}
+
+}  // namespace exec

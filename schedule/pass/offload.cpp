@@ -1,0 +1,104 @@
+// What units keep for backward goes out to the host or to disk on the copy stream as soon as their forward has ended, and comes back `activation_loading_horizon`
+// tasks before their backward. What would be wanted back at once stays.
+#include <algorithm>
+
+#include "schedule/pass/rank_lowering.h"
+
+namespace schedule {
+
+void RankLowering::plan_offload() {
+    if (!graph_ || !trains_ || plan_.offload == Offload::none) return;
+    offloaded_.resize(stages_.size());
+    for (std::size_t s = 0; s < stages_.size(); ++s)
+        offloaded_[s].resize(static_cast<std::size_t>(order_.micro_batches) * stages_[s].footprint.offloadable.size());
+    for (const Action& action : order_.actions[static_cast<std::size_t>(rank_)]) {
+        const bool is_backward = action.kind == ActionKind::backward;
+        if (!is_backward && action.kind != ActionKind::forward) continue;
+        const auto units = static_cast<std::int32_t>(local(action.stage).footprint.offloadable.size());
+        for (std::int32_t i = 0; i < units; ++i) {
+            const std::int32_t unit = is_backward ? units - 1 - i : i;
+            OffloadedUnit& place = offloaded(action.stage, action.micro_batch, unit);
+            (is_backward ? place.backward : place.forward) = static_cast<std::int64_t>(unit_tasks_.size());
+            unit_tasks_.push_back({action.stage, action.micro_batch, unit, is_backward});
+        }
+    }
+    // The load begins with the task `horizon` before the backward. There must be another one between it and the forward, or nothing would be gained.
+    for (const UnitTask& task : unit_tasks_) {
+        OffloadedUnit& place = offloaded(task.stage, task.micro_batch, task.unit);
+        const core::Bytes bytes = local(task.stage).footprint.offloadable[static_cast<std::size_t>(task.unit)].bytes;
+        place.leaves = bytes.value > 0 && place.backward - plan_.activation_loading_horizon >= place.forward + 2;
+    }
+}
+
+RankLowering::OffloadedUnit& RankLowering::offloaded(std::int32_t stage, std::int32_t micro_batch, std::int32_t unit) {
+    const auto s = static_cast<std::size_t>(local_of_[static_cast<std::size_t>(stage)]);
+    return offloaded_[s][static_cast<std::size_t>(micro_batch) * stages_[s].footprint.offloadable.size() + static_cast<std::size_t>(unit)];
+}
+
+core::Bytes RankLowering::offloaded_bytes(const LocalStage& stage, std::int32_t micro_batch) {
+    core::Bytes sum;
+    if (offloaded_.empty()) return sum;
+    for (std::size_t unit = 0; unit < stage.footprint.offloadable.size(); ++unit)
+        if (offloaded(stage.index, micro_batch, static_cast<std::int32_t>(unit)).leaves) sum += stage.footprint.offloadable[unit].bytes;
+    return sum;
+}
+
+std::uint32_t RankLowering::append_copy(const LocalStage& stage, std::int32_t micro_batch, std::int32_t unit, bool loads) {
+    const ActivationFootprint::UnitSaved& saved = stage.footprint.offloadable[static_cast<std::size_t>(unit)];
+    Instruction copy;
+    copy.kind = InstructionKind::copy;
+    copy.stream = Stream::copy;
+    copy.phase = loads ? ComputePhase::backward : ComputePhase::forward;
+    copy.payload = PayloadKind::activation;
+    copy.stage = stage.index;
+    copy.micro_batch = micro_batch;
+    copy.operators = saved.operators;
+    copy.loads = loads;
+    copy.bytes = saved.bytes;
+    list_.wait_for(last_step_);
+    return list_.append(copy);
+}
+
+void RankLowering::begin_unit(const LocalStage& stage, std::int32_t micro_batch, std::int32_t unit) {
+    if (offloaded_.empty()) return;
+    ++unit_task_;
+    const std::int64_t ahead = unit_task_ + plan_.activation_loading_horizon;
+    if (ahead < static_cast<std::int64_t>(unit_tasks_.size())) load(unit_tasks_[static_cast<std::size_t>(ahead)]);
+    OffloadedUnit& place = offloaded(stage.index, micro_batch, unit);
+    if (!place.leaves) return;
+    if (unit_tasks_[static_cast<std::size_t>(unit_task_)].is_backward) {
+        pending_.push_back(place.loaded);
+        loaded_ = place.loaded_buffer;
+    } else {
+        place.buffer = list_.buffer(MemoryKind::activations, stage.footprint.offloadable[static_cast<std::size_t>(unit)].bytes);
+        list_.take(place.buffer);
+    }
+}
+
+void RankLowering::store(const LocalStage& stage, std::int32_t micro_batch, std::int32_t unit) {
+    if (offloaded_.empty()) return;
+    OffloadedUnit& place = offloaded(stage.index, micro_batch, unit);
+    if (!place.leaves) return;
+    list_.give_back(place.buffer);
+    place.stored = append_copy(stage, micro_batch, unit, false);
+}
+
+void RankLowering::load(const UnitTask& task) {
+    OffloadedUnit& place = offloaded(task.stage, task.micro_batch, task.unit);
+    if (!task.is_backward || !place.leaves) return;
+    const LocalStage& stage = local(task.stage);
+    place.loaded_buffer = list_.buffer(MemoryKind::activations, stage.footprint.offloadable[static_cast<std::size_t>(task.unit)].bytes);
+    list_.take(place.loaded_buffer);
+    list_.wait_for(place.stored);
+    place.loaded = append_copy(stage, task.micro_batch, task.unit, true);
+}
+
+bool RankLowering::is_last_of_unit(const StepGroup& group, std::size_t step) {
+    for (std::size_t i = step + 1; i < group.steps.size(); ++i) {
+        if (group.steps[i].works()) return false;
+        if (group.steps[i].kind == Step::Kind::unit) return true;
+    }
+    return true;
+}
+
+}  // namespace schedule

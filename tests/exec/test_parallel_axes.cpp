@@ -1,0 +1,172 @@
+// Experts and sequences divided over ranks, activations that wait elsewhere: training equals the reference, memory and bytes are as planned.
+#include <catch2/catch.hpp>
+
+#include "exec/context_parallel.h"
+#include "tests/exec/tiny.h"
+
+namespace {
+
+model::ModelGraph mixtral(int layers, const std::string& more = "experts_per_token = 2") {
+    return tiny::model_of("family = 'mixtral'\nhidden = 16\nffn = 12\nlayers = " + std::to_string(layers) +
+                          "\nheads = 4\nkv_heads = 2\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\nexperts = 4\n" + more);
+}
+
+double bytes_of(const schedule::Program& program, schedule::CollectiveKind kind, schedule::GroupKind group) {
+    double sum = 0;
+    for (const schedule::Instruction& i : program.classes[0].instructions)
+        if (i.kind == schedule::InstructionKind::collective && i.collective == kind && i.group == group) sum += i.bytes.value;
+    return sum;
+}
+
+}  // namespace
+
+TEST_CASE("experts spread over data-parallel ranks train as on one") {
+    schedule::Plan plan = tiny::plan();
+    plan.layout.data = plan.layout.expert = 2;
+    const std::string kind = GENERATE(std::string("experts_per_token = 2"), std::string("experts_per_token = 1\nauxiliary_loss = 0.3\ncapacity_factor = 1.0"));
+    SECTION("every expert once") {}
+    SECTION("experts in two copies") {
+        plan.layout.data = 4;
+        plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::gradients, schedule::Sharding::parameters);
+    }
+    SECTION("hybrid sharding inside and across groups of experts") {
+        plan.layout.data = 4;
+        plan.shard_degree = 2;
+        plan.layout.expert = GENERATE(2, 4);
+        plan.sharding = GENERATE(schedule::Sharding::optimizer, schedule::Sharding::parameters);
+    }
+    SECTION("with tensor and sequence parallelism") {
+        plan.layout.tensor = 2;
+        plan.sequence_parallel = GENERATE(false, true);
+    }
+    SECTION("in a pipeline, recomputed") {
+        plan.layout.pipeline = 2;
+        plan.recompute = schedule::Recompute::full;
+        plan.optimizer.gradient_clipping = 0.05;
+    }
+    SECTION("in a pipeline with split backward") {
+        plan.layout.pipeline = 2;
+        plan.schedule = "zb-h1";
+    }
+    INFO(kind << "\n" << core::to_toml(schedule::to_value(plan)));
+    tiny::check_equal(tiny::compare(plan, mixtral(3, kind)));
+}
+
+TEST_CASE("clipping counts the gradients of every expert once, however experts and shards divide the ranks") {
+    schedule::Plan plan = tiny::plan();
+    plan.optimizer.gradient_clipping = 0.02;
+    plan.layout.data = 4;
+    plan.layout.expert = GENERATE(1, 2, 4);
+    plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer);
+    plan.shard_degree = plan.sharding == schedule::Sharding::none ? 0 : GENERATE(2, 4);
+    const tiny::Comparison comparison = tiny::compare(plan, mixtral(2));
+    tiny::check_equal(comparison);
+    CHECK(comparison.parameters < 1e-5);
+}
+
+TEST_CASE("copies of tokens cross to their experts and back, forward and backward") {
+    // Two layers, 4 micro-batches of 2 samples x 8 tokens x 2 copies x 16 values x 4 bytes; two exchanges forward, two backward.
+    schedule::Plan plan = tiny::plan();
+    plan.layout.data = plan.layout.expert = 2;
+    const schedule::Program program = tiny::program_of(plan, mixtral(2));
+    CHECK(bytes_of(program, schedule::CollectiveKind::all_to_all, schedule::GroupKind::expert) == 2 * 4 * 4 * (2 * 8 * 2 * 16 * 4));
+}
+
+TEST_CASE("ranks of a context-parallel group have as many scores each under a causal mask") {
+    for (const int degree : {1, 2, 4}) {
+        std::vector<std::int64_t> scores;
+        std::vector<char> is_seen(64, 0);
+        for (int rank = 0; rank < degree; ++rank) {
+            scores.push_back(0);
+            for (const std::int32_t token : exec::places_of_tokens(64, degree, rank)) {
+                scores.back() += token + 1;
+                is_seen[static_cast<std::size_t>(token)] = 1;
+            }
+        }
+        for (const std::int64_t count : scores) CHECK(count == 64 * 65 / 2 / degree);
+        CHECK(std::count(is_seen.begin(), is_seen.end(), 1) == 64);
+    }
+}
+
+TEST_CASE("sequences divided over ranks train as whole ones") {
+    schedule::Plan plan = tiny::plan();
+    plan.layout.context = GENERATE(1, 2, 4);
+    plan.layout.data = plan.layout.context;
+    plan.attention = GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
+    std::string more;
+    SECTION("alone") {}
+    SECTION("with dropout, beside replicas, sharded") {
+        more = "dropout = 0.1\nattention_dropout = 0.1";
+        plan.layout.data *= 2;
+        plan.sharding = schedule::Sharding::parameters;
+        plan.optimizer.gradient_clipping = 0.1;
+    }
+    SECTION("with tensor and sequence parallelism") {
+        plan.layout.tensor = 2;
+        plan.sequence_parallel = GENERATE(false, true);
+    }
+    SECTION("in a pipeline, recomputed") {
+        plan.layout.pipeline = 2;
+        plan.recompute = GENERATE(schedule::Recompute::selective, schedule::Recompute::full);
+    }
+    SECTION("in a pipeline with split backward") {
+        plan.layout.pipeline = 2;
+        plan.schedule = "zb-h1";
+    }
+    INFO(core::to_toml(schedule::to_value(plan)));
+    tiny::check_equal(tiny::compare(plan, tiny::gpt(3, more)));
+    tiny::check_equal(tiny::compare(plan, tiny::llama(3, more.empty() ? "window = 3" : more)));
+    tiny::check_equal(tiny::compare(plan, tiny::gpt(3, "position_encoding = 'alibi'")));
+}
+
+TEST_CASE("experts and sequences are divided over the same ranks") {
+    schedule::Plan plan = tiny::plan();
+    plan.layout.data = 4;
+    plan.layout.context = 2;
+    plan.layout.expert = GENERATE(2, 4);
+    tiny::check_equal(tiny::compare(plan, mixtral(2)));
+}
+
+TEST_CASE("activations that wait on the host or on disk leave losses as they are, and memory smaller") {
+    schedule::Plan plan = tiny::plan();
+    plan.schedule = "gpipe";
+    plan.micro_batches = 8;
+    plan.recompute = GENERATE(schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full);
+    plan.attention = GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
+    plan.offload_bandwidth = core::gigabytes_per_second(1);
+    const model::ModelGraph graph = tiny::gpt(4, "dropout = 0.1\nattention_dropout = 0.1");
+    SECTION("one rank") {}
+    SECTION("pipeline") { plan.layout.pipeline = 2; }
+    SECTION("tensor and sequence parallel") {
+        plan.layout.tensor = 2;
+        plan.sequence_parallel = true;
+    }
+    SECTION("sharded parameters") {
+        plan.layout.data = 2;
+        plan.sharding = schedule::Sharding::parameters;
+    }
+    const double before = tiny::compare(plan, graph).run.memory.peak[0].value;
+    plan.offload = GENERATE(schedule::Offload::host, schedule::Offload::disk);
+    plan.activation_loading_horizon = GENERATE(1, 4);
+    INFO(core::to_toml(schedule::to_value(plan)));
+    const tiny::Comparison comparison = tiny::compare(plan, graph);
+    tiny::check_equal(comparison);
+    // All eight micro-batches wait for their backward; what stays is what crosses stages and what comes back soon.
+    CHECK(comparison.run.memory.peak[0].value < before);
+}
+
+TEST_CASE("what is wanted back within the horizon does not leave") {
+    schedule::Plan plan = tiny::plan();  // 1F1B on one rank: the backward of a unit is at most 2 x 6 - 1 tasks after its forward
+    plan.offload = schedule::Offload::host;
+    const auto copies = [&](int horizon) {
+        plan.activation_loading_horizon = horizon;
+        const schedule::Program program = tiny::program_of(plan, tiny::gpt(4));
+        return std::count_if(program.classes[0].instructions.begin(), program.classes[0].instructions.end(),
+                             [](const schedule::Instruction& i) { return i.kind == schedule::InstructionKind::copy; });
+    };
+    // Units: embedding, four layers, head. Forward of unit u is task u, its backward 11 - u. It leaves when 11 - 2 u >= horizon + 2: the embedding (nothing to
+    // keep but ids), layers 1 to 4 are units 1 ... 4 with distances 9, 7, 5, 3.
+    CHECK(copies(1) == 2 * 4 * 4);
+    CHECK(copies(4) == 2 * 2 * 4);
+    CHECK(copies(9) == 0);
+}
