@@ -20,7 +20,7 @@ std::int32_t RankExecutor::dispatch_of(const model::Operator& op) const {
 // After `dispatch` copies stand in the order of experts, and so of the ranks that have them; what comes stands in the order of its sources, each in the order of
 // this rank's experts. Results, and gradients of copies, go the same ways back.
 void RankExecutor::exchange_copies(const Instruction& instruction, MicroBatch& state, Tag tag) {
-    const StagePlan& plan = plan_of(instruction.stage);
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
     const std::int32_t index = instruction.operators.begin;
     const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
     const std::vector<int> members = schedule::members_of(program_, rank_, instruction);
@@ -60,7 +60,7 @@ void RankExecutor::exchange_copies(const Instruction& instruction, MicroBatch& s
 }
 
 void RankExecutor::gather_keys(const Instruction& instruction, MicroBatch& state, Tag tag) {
-    const StagePlan& plan = plan_of(instruction.stage);
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
     const std::int32_t index = instruction.operators.begin;
     const model::OperatorId id(index);
     const model::Operator& op = graph_.op(id);
@@ -78,7 +78,7 @@ void RankExecutor::gather_keys(const Instruction& instruction, MicroBatch& state
 }
 
 void RankExecutor::scatter_key_gradients(const Instruction& instruction, MicroBatch& state, Tag tag) {
-    const StagePlan& plan = plan_of(instruction.stage);
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
     const std::int32_t index = instruction.operators.begin;
     const model::OperatorId id(index);
     const auto found = state.key_gradients.find(index);
@@ -94,7 +94,7 @@ void RankExecutor::scatter_key_gradients(const Instruction& instruction, MicroBa
 
 void RankExecutor::copy(const Instruction& instruction) {
     MicroBatch& state = micro_batch(instruction.stage, instruction.micro_batch);
-    const StagePlan& plan = plan_of(instruction.stage);
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
     const auto slot = [&](const Away& one) -> BufferPointer& { return one.is_extra ? state.extras[one.index] : state.tensors[one.index]; };
     if (instruction.loads) {
         const auto comes_back = [&](const Away& one) { return one.unit == instruction.operators.begin; };

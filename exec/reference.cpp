@@ -70,7 +70,7 @@ ReferenceResult start_of(const model::ModelGraph& graph, std::uint64_t seed) {
     ReferenceResult result;
     for (const model::Parameter& parameter : graph.parameters) {
         std::vector<float> start(static_cast<std::size_t>(model::element_count(parameter.shape)));
-        initialize(parameter, seed, element_runs(parameter, 1, 0), start.data());
+        initialize(parameter, seed, element_runs(parameter, ParameterShare{}), start.data());
         result.parameters.emplace_back(start.begin(), start.end());
         result.gradients.emplace_back(start.size(), 0.0);
     }

@@ -300,7 +300,7 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
         shape.keys = shape.tokens;
         shape.tokens = static_cast<std::int64_t>(group_places_[rank].size());
         shape.places = group_places_[rank].data();
-        shape.query_row = key_columns(id).row;
+        shape.query_row = columns;
     }
     std::vector<std::uint64_t> keys;
     if (a.probability > 0 && is_training_) {

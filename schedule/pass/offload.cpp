@@ -10,11 +10,11 @@ void RankLowering::plan_offload() {
     if (!graph_ || !trains_ || plan_.offload == Offload::none) return;
     offloaded_.resize(stages_.size());
     for (std::size_t s = 0; s < stages_.size(); ++s)
-        offloaded_[s].resize(static_cast<std::size_t>(order_.micro_batches) * stages_[s].footprint.offloadable.size());
+        offloaded_[s].resize(static_cast<std::size_t>(order_.micro_batches) * stages_[s].footprints->front().offloadable.size());
     for (const Action& action : order_.actions[static_cast<std::size_t>(rank_)]) {
         const bool is_backward = action.kind == ActionKind::backward;
         if (!is_backward && action.kind != ActionKind::forward) continue;
-        const auto units = static_cast<std::int32_t>(local(action.stage).footprint.offloadable.size());
+        const auto units = static_cast<std::int32_t>(local(action.stage).footprints->front().offloadable.size());
         for (std::int32_t i = 0; i < units; ++i) {
             const std::int32_t unit = is_backward ? units - 1 - i : i;
             OffloadedUnit& place = offloaded(action.stage, action.micro_batch, unit);
@@ -25,26 +25,26 @@ void RankLowering::plan_offload() {
     // The load begins with the task `horizon` before the backward. There must be another one between it and the forward, or nothing would be gained.
     for (const UnitTask& task : unit_tasks_) {
         OffloadedUnit& place = offloaded(task.stage, task.micro_batch, task.unit);
-        const core::Bytes bytes = local(task.stage).footprint.offloadable[static_cast<std::size_t>(task.unit)].bytes;
+        const core::Bytes bytes = local(task.stage).footprints->front().offloadable[static_cast<std::size_t>(task.unit)].bytes;
         place.leaves = bytes.value > 0 && place.backward - plan_.activation_loading_horizon >= place.forward + 2;
     }
 }
 
 RankLowering::OffloadedUnit& RankLowering::offloaded(std::int32_t stage, std::int32_t micro_batch, std::int32_t unit) {
     const auto s = static_cast<std::size_t>(local_of_[static_cast<std::size_t>(stage)]);
-    return offloaded_[s][static_cast<std::size_t>(micro_batch) * stages_[s].footprint.offloadable.size() + static_cast<std::size_t>(unit)];
+    return offloaded_[s][static_cast<std::size_t>(micro_batch) * stages_[s].footprints->front().offloadable.size() + static_cast<std::size_t>(unit)];
 }
 
 core::Bytes RankLowering::offloaded_bytes(const LocalStage& stage, std::int32_t micro_batch) {
     core::Bytes sum;
     if (offloaded_.empty()) return sum;
-    for (std::size_t unit = 0; unit < stage.footprint.offloadable.size(); ++unit)
-        if (offloaded(stage.index, micro_batch, static_cast<std::int32_t>(unit)).leaves) sum += stage.footprint.offloadable[unit].bytes;
+    for (std::size_t unit = 0; unit < stage.footprints->front().offloadable.size(); ++unit)
+        if (offloaded(stage.index, micro_batch, static_cast<std::int32_t>(unit)).leaves) sum += stage.footprints->front().offloadable[unit].bytes;
     return sum;
 }
 
 std::uint32_t RankLowering::append_copy(const LocalStage& stage, std::int32_t micro_batch, std::int32_t unit, bool loads) {
-    const ActivationFootprint::UnitSaved& saved = stage.footprint.offloadable[static_cast<std::size_t>(unit)];
+    const ActivationFootprint::UnitSaved& saved = stage.footprints->front().offloadable[static_cast<std::size_t>(unit)];
     Instruction copy;
     copy.kind = InstructionKind::copy;
     copy.stream = Stream::copy;
@@ -70,7 +70,7 @@ void RankLowering::begin_unit(const LocalStage& stage, std::int32_t micro_batch,
         pending_.push_back(place.loaded);
         loaded_ = place.loaded_buffer;
     } else {
-        place.buffer = list_.buffer(MemoryKind::activations, stage.footprint.offloadable[static_cast<std::size_t>(unit)].bytes);
+        place.buffer = list_.buffer(MemoryKind::activations, stage.footprints->front().offloadable[static_cast<std::size_t>(unit)].bytes);
         list_.take(place.buffer);
     }
 }
@@ -87,7 +87,7 @@ void RankLowering::load(const UnitTask& task) {
     OffloadedUnit& place = offloaded(task.stage, task.micro_batch, task.unit);
     if (!task.is_backward || !place.leaves) return;
     const LocalStage& stage = local(task.stage);
-    place.loaded_buffer = list_.buffer(MemoryKind::activations, stage.footprint.offloadable[static_cast<std::size_t>(task.unit)].bytes);
+    place.loaded_buffer = list_.buffer(MemoryKind::activations, stage.footprints->front().offloadable[static_cast<std::size_t>(task.unit)].bytes);
     list_.take(place.loaded_buffer);
     list_.wait_for(place.stored);
     place.loaded = append_copy(stage, task.micro_batch, task.unit, true);
