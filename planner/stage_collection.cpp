@@ -95,7 +95,7 @@ void StageCollection::add_passes(Shape& shape, const schedule::Plan& plan, model
     const auto add = [&](const schedule::Recipe& recipe, PassCost& cost, std::vector<schedule::Step>& collectives) {
         for (const schedule::StepGroup& group : recipe)
             for (const schedule::Step& step : group.steps) {
-                if (step.kind == schedule::Step::Kind::collective && !step.starts_early) collectives.push_back(step);
+                if (step.kind == schedule::Step::Kind::collective && step.group == schedule::GroupKind::tensor && !step.starts_early) collectives.push_back(step);
                 if (step.kind != schedule::Step::Kind::compute || !compute) continue;
                 const sim::ComputePrice price = compute->price(step.operators, step.phase);
                 cost.device += price.device + price.blocked;
