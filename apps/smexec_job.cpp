@@ -179,7 +179,7 @@ void measure_here(ExecutionJob& job, exec::process::World& world) {
 
 std::optional<sim::Evaluation> predict(ExecutionJob& job, const ExecutionRequest& request, core::Diagnostics& diagnostics) {
     if (request.on_gpu) {
-        exec::cuda::apply(exec::cuda::profile_plan(job.plan(), job.scenario.graph, job.data), job.here.instance);
+        exec::cuda::apply(exec::cuda::profile_plan(job.plan(), job.scenario.graph, job.data, request.measures_products), job.here.instance);
     } else {
         const exec::PlanProfile profile = exec::profile_plan(job.program, job.scenario.graph, job.data);
         job.probe = profile.probe;

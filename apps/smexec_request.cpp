@@ -11,7 +11,7 @@ namespace apps {
 ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
     Options options(arguments,
                     {{"--backend", "--ranks-from", "--steps", "--data", "--tolerance", "--trace", "--checkpoint", "--every", "--from-step", "--time-limit"},
-                     {"--check", "--json", "--verbose", "--help", "--compare", "--no-compare", "--resume", "--cuda-graph"}},
+                     {"--check", "--json", "--verbose", "--help", "--compare", "--no-compare", "--resume", "--cuda-graph", "--cuda-tune"}},
                     diagnostics);
     ExecutionRequest request;
     request.as_json = options.has("--json");
@@ -30,7 +30,9 @@ ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core
     request.ranks_from = options.choice("--ranks-from", {"threads", "mpi", "env"}).value_or("");
     request.on_gpu = options.choice("--backend", {"cpu", "cuda"}).value_or("cpu") == "cuda";
     request.captures_steps = options.has("--cuda-graph");
-    if (request.captures_steps && !request.on_gpu) options.error("--cuda-graph", "--cuda-graph is of --backend cuda", "add --backend cuda");
+    request.measures_products = options.has("--cuda-tune");
+    for (const char* option : {"--cuda-graph", "--cuda-tune"})
+        if (options.has(option) && !request.on_gpu) options.error(option, fmt::format("{} is of --backend cuda", option), "add --backend cuda");
     if (options.has("--compare") && options.has("--no-compare")) options.error("--compare", "--compare and --no-compare contradict each other", "choose one");
     if (!request.compares && request.tolerance) options.error("--tolerance", "--tolerance needs a prediction", "leave out --no-compare");
     if (request.checkpoint.empty())

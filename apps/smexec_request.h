@@ -18,7 +18,7 @@ struct ExecutionRequest {
     std::optional<std::int64_t> steps, every, from_step;
     std::optional<double> tolerance;
     core::Seconds time_limit{120};
-    bool on_gpu = false, captures_steps = false;
+    bool on_gpu = false, captures_steps = false, measures_products = false;
     bool checks = false, as_json = false, is_verbose = false, compares = true, resumes = false;
 };
 

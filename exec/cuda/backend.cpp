@@ -44,7 +44,7 @@ public:
         if (backend_.graph_.op(op).kind != model::OperatorKind::cross_entropy) backend_.read(dy);
         for (float* gradient : dx) backend_.write(gradient);
         backend_.operators_->backward_input(op, x, dy, dx, place);
-        backend_.clear_pending(nullptr);
+        for (float* gradient : dx) backend_.clear(backend_.pending_zeros_.cut_around(gradient));
     }
     void backward_weight(model::OperatorId op, const Operands& x, const float* dy, const std::vector<float*>& dparameters) const override {
         note(x);
@@ -52,7 +52,6 @@ public:
         backend_.read(dy);
         for (float* gradient : dparameters) backend_.write(gradient);
         backend_.operators_->backward_weight(op, x, dy, dparameters);
-        backend_.clear_pending(nullptr);
     }
 
 private:
@@ -190,26 +189,22 @@ void* CudaBackend::scratch(int slot, std::size_t bytes) {
 
 bool CudaBackend::takes_over_zeros(void* data, std::size_t bytes) {
     if (!data) return false;
-    auto* address = static_cast<char*>(data);
-    auto found = pending_zeros_.upper_bound(address);
-    if (found == pending_zeros_.begin()) return false;
-    --found;
-    const auto [begin, size] = *found;
-    if (address >= begin + size) return false;
-    pending_zeros_.erase(found);
-    if (address == begin && bytes == size) return true;
-    machine_.fill_zero(stream(), begin, size);
+    if (pending_zeros_.take(data, bytes) || gradient_zeros_.take(data, bytes)) return true;
+    clear_zeros(data, bytes);
     return false;
 }
 
-// Clears what was to be cleared: the array around `data`, or all when null.
-void CudaBackend::clear_pending(void* data) {
-    if (data) {
-        takes_over_zeros(data, 0);
-        return;
+void CudaBackend::clear_zeros(void* data, std::size_t bytes) {
+    if (!data) return;
+    clear(pending_zeros_.cut(data, bytes));
+    clear(gradient_zeros_.cut(data, bytes));
+}
+
+void CudaBackend::clear(const std::vector<PendingZeros::Piece>& pieces) {
+    for (const PendingZeros::Piece& piece : pieces) {
+        write(piece.begin);
+        machine_.fill_zero(stream(), piece.begin, piece.bytes);
     }
-    for (const auto& [begin, size] : pending_zeros_) machine_.fill_zero(stream(), begin, size);
-    pending_zeros_.clear();
 }
 
 const std::uint64_t* CudaBackend::mask_keys(model::OperatorId op, std::int32_t micro_batch) {
@@ -269,8 +264,10 @@ void CudaBackend::begin(std::uint32_t index) {
 }
 
 void CudaBackend::end(std::uint32_t index) {
+    operators_->fusion().settle();
     if (!counted_.empty()) count_squares();
-    clear_pending(nullptr);
+    clear(pending_zeros_.cut_all());
+    if (is_last_instruction()) clear(gradient_zeros_.cut_all());
     if (plans()) return;
     machine_.record(ends_[index], stream());
     if (orders_[index]) machine_.record(orders_[index], stream());
@@ -359,23 +356,25 @@ void CudaBackend::end_operator(std::int32_t op, model::Phase phase) {
 
 void CudaBackend::fill_zero(void* data, std::size_t bytes) {
     write(data);
-    if (step_ < 0) machine_.fill_zero(machine_.stream(schedule::Stream::compute), data, bytes);
-    else if (bytes > 0) pending_zeros_[static_cast<char*>(data)] = bytes;
+    if (step_ < 0) return machine_.fill_zero(machine_.stream(schedule::Stream::compute), data, bytes);
+    operators_->fusion().forget(data, bytes);
+    (instruction().kind == InstructionKind::zero_gradients ? gradient_zeros_ : pending_zeros_).add(data, bytes);
 }
 
 void CudaBackend::copy(void* to, const void* from, std::size_t bytes) {
     read(from);
     write(to);
-    clear_pending(to);
-    clear_pending(const_cast<void*>(from));
+    for (PendingZeros* zeros : {&pending_zeros_, &gradient_zeros_}) zeros->cut(to, bytes);  // overwritten
+    clear_zeros(const_cast<void*>(from), bytes);
     machine_.copy(stream(), to, from, bytes);
 }
 
 void CudaBackend::accumulate(core::DataType type, std::int64_t count, const void* x, void* y) {
     read(x);
     write(y);
-    clear_pending(const_cast<void*>(x));
-    const bool takes_over = takes_over_zeros(y, static_cast<std::size_t>(count) * size_of(type_of(type)));
+    const std::size_t bytes = static_cast<std::size_t>(count) * size_of(type_of(type));
+    clear_zeros(const_cast<void*>(x), bytes);
+    const bool takes_over = takes_over_zeros(y, bytes);
     machine_.kernels().scale(stream(), type_of(type), count, 1.0f, x, y, !takes_over);
 }
 

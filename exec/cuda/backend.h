@@ -15,6 +15,7 @@
 #include "exec/cuda/arena.h"
 #include "exec/cuda/machine.h"
 #include "exec/cuda/operators.h"
+#include "exec/cuda/pending_zeros.h"
 
 namespace exec::cuda {
 
@@ -37,6 +38,7 @@ struct RunPlan {
 struct BackendSettings {
     bool captures_steps = false;  // as a CUDA graph, once two steps have been performed
     bool times_instructions = true;
+    bool measures_products = false;  // takes the fastest algorithm for each matrix product, not the library's first
 };
 
 class CudaBackend : public Backend, public Workplace {
@@ -86,6 +88,10 @@ public:
     Stream stream() override;
     void* scratch(int slot, std::size_t bytes) override;
     bool takes_over_zeros(void* data, std::size_t bytes) override;
+    void clear_zeros(void* data, std::size_t bytes) override;
+    void reads(const void* data) override { read(data); }
+    void writes(void* data) override { write(data); }
+    bool keeps_gradients() const override { return instruction().phase == schedule::ComputePhase::backward_input; }
     const std::uint64_t* mask_keys(model::OperatorId op, std::int32_t micro_batch) override;
     const StepFactors* factors() override { return factors_; }
 
@@ -95,7 +101,8 @@ private:
     const schedule::Instruction& instruction() const { return list_.instructions[instruction_]; }
     void read(const void* address);
     void write(void* address);
-    void clear_pending(void* data);
+    void clear(const std::vector<PendingZeros::Piece>& pieces);
+    bool is_last_instruction() const { return instruction_ + 1 == list_.instructions.size(); }
     void make_groups();
     int group_of(const std::vector<int>& members) const;
     int channel_to(int peer, bool sends) const;
@@ -104,6 +111,7 @@ private:
     bool scales_loss() const;
     float initial_loss_scale() const;
     void count_squares();
+    void clear_gradient(const float* gradient, std::int64_t count);
     void adapt_loss_scale();
     struct RangeTable {
         DeviceRange* ranges = nullptr;
@@ -177,7 +185,8 @@ private:
     std::map<Channel, int> channels_;
     bool is_boundary_apart_ = false;
 
-    std::map<char*, std::size_t> pending_zeros_;
+    PendingZeros pending_zeros_;   // of the instruction at work
+    PendingZeros gradient_zeros_;  // of this step: what the gradients of parameters begin with
     std::uint32_t instruction_ = 0;
     std::int64_t step_ = -1;
     int performed_ = 0;  // steps

@@ -81,7 +81,7 @@ int CudaBackend::channel_to(int peer, bool sends) const {
 
 void CudaBackend::send(int peer, Tag tag, const BufferPointer& data) {
     read(data->data());
-    clear_pending(data->data());
+    clear_zeros(data->data(), data->bytes());
     exchange_.send(stream(), channel_to(peer, true), 1, data->data(), data->bytes(), tag);
 }
 
@@ -92,7 +92,7 @@ void CudaBackend::receive(int peer, Tag tag, Buffer& into) {
 
 void CudaBackend::collective(const Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count, Tag) {
     write(data);
-    clear_pending(data);
+    clear_zeros(data, count * static_cast<std::size_t>(core::size_of(type).value));
     const int group = group_of(members);
     const std::size_t piece = count / members.size();
     switch (instruction.collective) {

@@ -79,8 +79,14 @@ const CudaBackend::RangeTable* CudaBackend::table_of(TableUse use, const std::ve
     return &table;
 }
 
+// What no operator contributed to.
+void CudaBackend::clear_gradient(const float* gradient, std::int64_t count) {
+    clear_zeros(const_cast<float*>(gradient), static_cast<std::size_t>(count) * size_of(type_of(program_.plan.precision.gradients)));
+}
+
 void CudaBackend::add_squares(core::DataType, const float* gradient, std::int64_t count) {
     read(gradient);
+    clear_gradient(gradient, count);
     UpdateRange range;
     range.gradient = const_cast<float*>(gradient);
     range.count = count;
@@ -97,7 +103,10 @@ void CudaBackend::count_squares() {
 }
 
 void CudaBackend::check_gradients(const std::vector<UpdateRange>& ranges) {
-    for (const UpdateRange& range : ranges) read(range.gradient);
+    for (const UpdateRange& range : ranges) {
+        read(range.gradient);
+        clear_gradient(range.gradient, range.count);
+    }
     write(norms_);
     if (const RangeTable* table = table_of(TableUse::check, ranges))
         machine_.kernels().gradient_norm(stream(), type_of(program_.plan.precision.gradients), table->ranges, table->chunks, table->chunk_count, factors_,
@@ -107,6 +116,7 @@ void CudaBackend::check_gradients(const std::vector<UpdateRange>& ranges) {
 
 void CudaBackend::update(const schedule::Optimizer& optimizer, std::int64_t, const std::vector<UpdateRange>& ranges) {
     for (const UpdateRange& range : ranges) {
+        clear_gradient(range.gradient, range.count);
         if (optimizer.gradient_clipping > 0) write(range.gradient);
         else read(range.gradient);
         for (float* changed : {range.parameter, range.master, range.first, range.second}) write(changed);

@@ -30,4 +30,6 @@ std::size_t norm_workspace(std::int64_t rows, std::int64_t width) {
     return static_cast<std::size_t>(host_body::row_chunks(rows, width) * 2 * width) * sizeof(float);
 }
 
+std::size_t loss_workspace(const ClassShape& shape) { return shape.is_across ? host_body::across_workspace(shape) : 0; }
+
 }  // namespace exec::cuda

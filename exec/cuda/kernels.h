@@ -24,6 +24,7 @@ struct Values {
 struct Sums {
     void* data = nullptr;
     Type type = Type::fp32;
+    bool accumulates = true;  // false: there is nothing yet to add to, and no need to read it
 };
 
 // Which scores or elements drop: those whose hash(key of the sample, place) is below the probability, as on the CPU. `keys` are in device memory, by sample.
@@ -64,6 +65,8 @@ struct ImageShape {
 struct ClassShape {
     std::int64_t rows = 0, columns = 0, valid = 0, first_class = 0;
     std::int64_t blocks = 1;  // of how many ranks the statistics hold the parts
+    // Logits are stored [columns, rows]: where a row of classes is no multiple of 16 bytes, matrix units and wide loads want the tokens next to one another.
+    bool is_across = false;
 };
 
 // One contiguous range of parameters: see exec::UpdateRange. In device memory.
@@ -103,14 +106,14 @@ struct Kernels {
     void (*dropout)(Stream, Type, const DropoutShape&, const void* x, const void* residual, void* y, std::uint8_t* mask);
     void (*dropout_backward)(Stream, Type, std::int64_t count, float probability, const std::uint8_t* mask, const void* dy, void* dx, bool accumulates);
 
-    // statistics: [rows, 2] mean and reciprocal deviation.
+    // statistics: [rows, 2] mean and reciprocal deviation. Backward adds to `base`, which is dx, another array, or null: nothing.
     void (*layer_norm)(Stream, Type, std::int64_t rows, std::int64_t width, float epsilon, const void* x, Values scale, Values shift, void* y, float* statistics);
     void (*layer_norm_backward)(Stream, Type, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, Values scale, const void* dy,
-                                void* dx, bool accumulates);
+                                void* dx, const void* base);
     // statistics: [rows] reciprocal root mean square.
     void (*rms_norm)(Stream, Type, std::int64_t rows, std::int64_t width, float epsilon, const void* x, Values scale, void* y, float* statistics);
     void (*rms_norm_backward)(Stream, Type, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, Values scale, const void* dy,
-                              void* dx, bool accumulates);
+                              void* dx, const void* base);
     // dscale, dshift += ...; of a layer norm (is_layer) or an rms norm. workspace: norm_workspace(rows, width) bytes.
     void (*norm_weights)(Stream, Type, bool is_layer, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, const void* dy,
                          Sums dscale, Sums dshift, void* workspace);
@@ -144,9 +147,9 @@ struct Kernels {
     // dp (gradient of what multiplies the values) becomes the scores' gradient.
     void (*attention_softmax_backward)(Stream, Type, const AttentionShape&, const void* probabilities, const std::uint8_t* mask, void* dp);
 
-    // statistics [rows, 3]: maximum, sum of exponentials, logit of the label (0 elsewhere).
-    void (*loss_statistics)(Stream, Type, const ClassShape&, const void* logits, const std::int64_t* labels, float* statistics);
-    // loss[0 ... copies) = mean over rows; probabilities (fp32) when not null.
+    // statistics [rows, 3]: maximum, sum of exponentials, logit of the label (0 elsewhere). workspace: loss_workspace(shape) bytes.
+    void (*loss_statistics)(Stream, Type, const ClassShape&, const void* logits, const std::int64_t* labels, float* statistics, void* workspace);
+    // loss[0 ... copies) = mean over rows; probabilities (fp32, laid out as the logits) when not null.
     void (*cross_entropy)(Stream, Type, const ClassShape&, const void* logits, const float* statistics, float* loss, std::int64_t copies,
                           float* probabilities);
     // dlogits = factor * loss_scale (p - [label]), from kept probabilities or, when null, from the logits again.
@@ -182,5 +185,7 @@ struct Kernels {
 
 // Bytes for norm_weights and column_sums.
 std::size_t norm_workspace(std::int64_t rows, std::int64_t width);
+// Bytes for loss_statistics.
+std::size_t loss_workspace(const ClassShape& shape);
 
 }  // namespace exec::cuda

@@ -17,7 +17,7 @@ namespace exec::cuda {
 
 using Event = void*;
 
-// c = alpha op(a) op(b) (+ c) (+ bias on every row): row-major, op(a) is m x k, op(b) is k x n; leading dimensions are of the stored matrices.
+// c = alpha op(a) op(b) (+ c or addend) (+ bias on every row): row-major, op(a) is m x k, op(b) is k x n; leading dimensions are of the stored matrices.
 struct Product {
     Type in = Type::fp32, out = Type::fp32;
     bool uses_tf32 = false;  // fp32 operands on the matrix units
@@ -29,13 +29,18 @@ struct Product {
     void* c = nullptr;
     std::int64_t ldc = 0;
     bool accumulates = false;
-    const void* bias = nullptr;  // [n], of type `out`
+    const void* addend = nullptr;  // laid out as c, instead of c
+    const void* bias = nullptr;    // [n], of type `out`
     // Epilogue of a layer followed by a GELU (tanh approximation): c = gelu(x), and x = op(a) op(b) + bias is kept here, when not null.
     void* before_gelu = nullptr;
     // Backward of the same: c = x gelu'(this).
     const void* gelu_input = nullptr;
+    // With a transposed a, b as it is (the gradient of a weight): the sums of a's rows, [m], of type `out`, are written here.
+    void* row_sums = nullptr;
     // `batch` problems at these distances, in elements.
     std::int64_t batch = 1, stride_a = 0, stride_b = 0, stride_c = 0;
+
+    bool has_epilogue() const { return before_gelu || gelu_input || row_sums; }
 };
 
 enum class ConvolutionPass : std::uint8_t { forward, input, weight };
@@ -94,6 +99,10 @@ public:
     virtual void download(Stream, void* to, const void* from, std::size_t bytes) = 0;  // to allocate_host
 
     virtual void product(Stream, const Product& product) = 0;
+    // Is there an algorithm for this product with its epilogue, faster than one after the other?
+    virtual bool offers(const Product& product) const = 0;
+    // Whatever can be chosen before the first step, with addresses that need not be of memory.
+    virtual void prepare(const Product&) const {}
 
     // Fused attention of cuDNN: can it take this? log_sums: [samples, heads, tokens]. dqkv is overwritten.
     virtual bool fuses(Type type, const AttentionShape& shape) const = 0;

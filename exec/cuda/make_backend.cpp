@@ -41,7 +41,7 @@ int rank_on_host(int rank) {
 
 }  // namespace
 
-RankDevice open_rank(Communicator& communicator, bool ranks_are_processes, core::Seconds time_limit) {
+RankDevice open_rank(Communicator& communicator, bool ranks_are_processes, core::Seconds time_limit, bool measures_products) {
     const int rank = communicator.rank(), devices = device_count();
     if (devices == 0) throw core::MachineError(describe(probe_device()));
     const int local = ranks_are_processes ? rank_on_host(rank) : rank;
@@ -53,14 +53,14 @@ RankDevice open_rank(Communicator& communicator, bool ranks_are_processes, core:
     if (local >= devices) setenv("NCCL_HOSTID", fmt::format("rank-{}", rank).c_str(), 0);
     RankDevice result;
     result.shares_device = local >= devices;
-    result.machine = open_machine(local % devices);
+    result.machine = open_machine(local % devices, measures_products);
     result.exchange = open_exchange(communicator, result.machine, time_limit);
     return result;
 }
 
 BackendMaker gpu_backend(const BackendSettings& settings, bool ranks_are_processes) {
     return [settings, ranks_are_processes](const BackendRequest& request) {
-        RankDevice device = open_rank(request.communicator, ranks_are_processes, request.options.time_limit);
+        RankDevice device = open_rank(request.communicator, ranks_are_processes, request.options.time_limit, settings.measures_products);
         return make_backend(request, std::move(device.machine), std::move(device.exchange), settings);
     };
 }

@@ -20,7 +20,7 @@ struct RankDevice {
     std::shared_ptr<Exchange> exchange;
     bool shares_device = false;
 };
-RankDevice open_rank(Communicator& communicator, bool ranks_are_processes, core::Seconds time_limit);
+RankDevice open_rank(Communicator& communicator, bool ranks_are_processes, core::Seconds time_limit, bool measures_products = false);
 
 // The same on a GPU of this host: rank r of those on this host takes device r, modulo their number. `ranks_are_processes`: several may then share a device, for
 // functional tests, each pretending to NCCL that it has a host of its own.

@@ -45,7 +45,8 @@ public:
     void copy(Stream, void*, const void*, std::size_t) override {}
     void upload(Stream, void*, const void*, std::size_t) override {}
     void download(Stream, void*, const void*, std::size_t) override {}
-    void product(Stream, const Product&) override {}
+    void product(Stream, const Product& product) override { like_.prepare(product); }
+    bool offers(const Product& product) const override { return like_.offers(product); }
     bool fuses(Type type, const AttentionShape& shape) const override { return like_.fuses(type, shape); }
     void fused_attention(Stream, Type, const AttentionShape&, const void*, void*, float*) override {}
     void fused_attention_backward(Stream, Type, const AttentionShape&, const void*, const void*, const float*, const void*, void*) override {}

@@ -39,7 +39,8 @@ Operators::Operators(const model::ModelGraph& graph, const schedule::Plan& plan,
       workplace_(workplace),
       type_(type_of(plan.precision.compute)),
       parameter_type_(type_of(plan.precision.parameters)),
-      gradient_type_(type_of(plan.precision.gradients)) {
+      gradient_type_(type_of(plan.precision.gradients)),
+      fusion_(std::make_unique<Fusion>(machine, workplace, type_)) {
     const auto keep = [&](const std::vector<float>& values) {
         void* block = machine.allocate(values.size() * sizeof(float));
         blocks_.push_back(block);
@@ -152,6 +153,7 @@ ClassShape Operators::classes_of(const model::Operator& o) const {
     shape.first_class = is_split ? tensor_rank_ * logits.columns : 0;
     shape.valid = std::clamp<std::int64_t>(whole - shape.first_class, 0, logits.columns);
     shape.blocks = is_split ? context_.tensor_parallel : 1;
+    shape.is_across = is_stored_across(o.inputs[0]);
     return shape;
 }
 
@@ -176,36 +178,47 @@ const void* Operators::weight(model::ParameterId id, const float* parameter, int
     return copy;
 }
 
-bool Operators::accumulates(model::TensorId tensor, float* dx) const {
-    return !workplace_.takes_over_zeros(dx, static_cast<std::size_t>(sizes_of(tensor).count()) * size_of(type_));
+Sums Operators::sums(model::ParameterId id, float* gradient) const {
+    const auto bytes = static_cast<std::size_t>(model::parameter_elements(graph_, id, context_)) * size_of(gradient_type_);
+    return {gradient, gradient_type_, !workplace_.takes_over_zeros(gradient, bytes)};
 }
 
-void Operators::linear(const model::Operator& o, const Operands& x) const {
-    const Sizes y = sizes_of(o.output);
-    const std::int64_t inputs = extent(o.parameters[0], 1);
-    const void* in = x.inputs[0];
-    if (o.attributes.input_scale != 1.0) {
-        kernels_.scale(workplace_.stream(), type_, y.rows * inputs, static_cast<float>(o.attributes.input_scale), in, x.extra, false);
-        in = x.extra;
+Sums Operators::added_sums(model::ParameterId id, float* gradient) const {
+    workplace_.clear_zeros(gradient, static_cast<std::size_t>(model::parameter_elements(graph_, id, context_)) * size_of(gradient_type_));
+    return {gradient, gradient_type_, true};
+}
+
+bool Operators::accumulates(model::TensorId tensor, float* dx) const {
+    if (workplace_.takes_over_zeros(dx, tensor_bytes(tensor))) return false;
+    fusion_->copy_now(dx);
+    return true;
+}
+
+const void* Operators::base_of(model::TensorId tensor, float* dx) const {
+    return workplace_.takes_over_zeros(dx, tensor_bytes(tensor)) ? nullptr : fusion_->take_contents(dx);
+}
+
+bool Operators::is_identity(const model::Operator& o) const {
+    if (o.kind == OperatorKind::parallel_enter || o.kind == OperatorKind::parallel_exit) return context_.tensor_parallel == 1;
+    return model::is_view(o.kind);
+}
+
+const model::Operator* Operators::only_reader(model::TensorId tensor) const {
+    for (;;) {
+        const std::vector<model::OperatorId>& consumers = graph_.tensor(tensor).consumers;
+        if (consumers.size() != 1) return nullptr;
+        const model::Operator& reader = op(consumers[0]);
+        if (!is_identity(reader)) return &reader;
+        tensor = reader.output;
     }
-    Product p = product();
-    p.transpose_b = true;
-    p.m = y.rows;
-    p.n = y.columns;
-    p.k = inputs;
-    p.a = in;
-    p.b = weight(o.parameters[0], x.parameters[0], weight_slot);
-    p.lda = p.ldb = inputs;
-    p.c = x.output;
-    p.ldc = y.columns;
-    // Partial sums: the bias counts once.
-    const bool is_partial = graph_.tensor(o.output).split == model::TensorSplit::partial && context_.tensor_parallel > 1;
-    if (o.attributes.has_bias && (!is_partial || tensor_rank_ == 0)) p.bias = weight(o.parameters[1], x.parameters[1], bias_slot);
-    machine_.product(workplace_.stream(), p);
 }
 
 void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatchPlace& place) const {
     const model::Operator& o = op(id);
+    if (is_identity(o)) return;
+    if (is_approximate_gelu(o) && gelu_with_product(x)) return;
+    if (o.kind == OperatorKind::add) return add(o, x);
+    fusion_->flush();
     const Stream s = workplace_.stream();
     const Sizes y = sizes_of(o.output);
     const auto epsilon = static_cast<float>(o.attributes.epsilon);
@@ -221,7 +234,7 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
             kernels_.positions(s, type_, y.rows, y.columns, graph_.tensor(o.output).shape[0], y.first_row, o.attributes.position_offset, x.inputs[0],
                                values(x.parameters[0]), x.output);
             break;
-        case OperatorKind::linear: linear(o, x); break;
+        case OperatorKind::linear: linear(id, x); break;
         case OperatorKind::layer_norm:
             kernels_.layer_norm(s, type_, y.rows, y.columns, epsilon, x.inputs[0], values(x.parameters[0]),
                                 o.attributes.has_bias ? values(x.parameters[1]) : Values{}, x.output, extra);
@@ -243,13 +256,14 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
                 break;
             }
             const std::int64_t width = graph_.tensor(o.output).shape.back();
-            kernels_.dropout(s, type_,
-                             {y.rows, y.columns, rows_per_sample(o.output), width, y.first_row, y.columns < width ? tensor_rank_ * y.columns : 0,
-                              static_cast<float>(o.attributes.probability), workplace_.mask_keys(id, place.micro_batch)},
-                             x.inputs[0], nullptr, x.output, static_cast<std::uint8_t*>(x.extra));
+            const HeldDropout dropout{{y.rows, y.columns, rows_per_sample(o.output), width, y.first_row, y.columns < width ? tensor_rank_ * y.columns : 0,
+                                       static_cast<float>(o.attributes.probability), workplace_.mask_keys(id, place.micro_batch)},
+                                      x.inputs[0], x.output, static_cast<std::uint8_t*>(x.extra)};
+            const model::Operator* reader = only_reader(o.output);
+            if (reader && reader->kind == OperatorKind::add) fusion_->hold(id.index, dropout);
+            else fusion_->launch(dropout, nullptr);
             break;
         }
-        case OperatorKind::add: kernels_.add(s, type_, y.count(), x.inputs[0], x.inputs[1], x.output); break;
         case OperatorKind::conv2d: {
             const ImageShape shape = image_shape(o);
             machine_.convolution(s, ConvolutionPass::forward, type_, shape, x.inputs[0], weight(o.parameters[0], x.parameters[0], weight_slot), x.output, false);
@@ -273,7 +287,11 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
             kernels_.select(s, type_, y.rows, graph_.tensor(o.output).shape[0], graph_.tensor(o.inputs[0]).shape[0], y.columns, ids(x.inputs[1]), x.inputs[0],
                             x.output);
             break;
-        case OperatorKind::loss_statistics: kernels_.loss_statistics(s, type_, classes_of(o), x.inputs[0], ids(x.inputs[1]), x.output); break;
+        case OperatorKind::loss_statistics: {
+            const ClassShape classes = classes_of(o);
+            kernels_.loss_statistics(s, type_, classes, x.inputs[0], ids(x.inputs[1]), x.output, workplace_.scratch(loss_slot, loss_workspace(classes)));
+            break;
+        }
         case OperatorKind::cross_entropy:
             kernels_.cross_entropy(s, type_, classes_of(o), x.inputs[0], x.inputs[1], x.output, y.count(), context_.fused_cross_entropy ? nullptr : extra);
             break;
@@ -281,47 +299,31 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
     }
 }
 
-void Operators::backward_input(model::OperatorId id, const Operands& x, const float* dy, const std::vector<float*>& dx, const MicroBatchPlace& place) const {
+void Operators::backward_input(model::OperatorId id, const Operands& x, const float* given, const std::vector<float*>& dx, const MicroBatchPlace& place) const {
     const model::Operator& o = op(id);
+    if (is_approximate_gelu(o) && dx[0] && gelu_backward_with_product(o, x, given, dx[0])) return;
+    fusion_->flush();
+    const auto* dy = static_cast<const float*>(o.kind == OperatorKind::cross_entropy ? given : contents_of_gradient(o, given));
+    if (o.kind == OperatorKind::add) return add_backward(o, dy, dx);
+    if (dx.empty() || !dx[0]) return;
     const Stream s = workplace_.stream();
     const Sizes y = sizes_of(o.output);
     const auto* extra = static_cast<const float*>(x.extra);
-    if (o.kind == OperatorKind::add) {
-        for (std::size_t i = 0; i < dx.size(); ++i) {
-            if (!dx[i]) continue;
-            if (accumulates(o.inputs[i], dx[i])) kernels_.scale(s, type_, y.count(), 1.0f, dy, dx[i], true);
-            else machine_.copy(s, dx[i], dy, static_cast<std::size_t>(y.count()) * size_of(type_));
-        }
-        return;
-    }
-    if (dx.empty() || !dx[0]) return;
     const auto adds = [&] { return accumulates(o.inputs[0], dx[0]); };
-    // What adds to few places of an array that must be clear.
-    const auto clear = [&] { workplace_.takes_over_zeros(dx[0], 0); };
+    const auto base = [&] { return base_of(o.inputs[0], dx[0]); };
+    // For what adds to few places of an array that must be clear.
+    const auto clear = [&] {
+        workplace_.clear_zeros(dx[0], tensor_bytes(o.inputs[0]));
+        fusion_->copy_now(dx[0]);
+    };
     switch (o.kind) {
-        case OperatorKind::position_embedding: kernels_.scale(s, type_, y.count(), 1.0f, dy, dx[0], adds()); break;
-        case OperatorKind::linear: {
-            const std::int64_t inputs = extent(o.parameters[0], 1);
-            Product p = product();
-            p.m = y.rows;
-            p.n = inputs;
-            p.k = y.columns;
-            p.alpha = static_cast<float>(o.attributes.input_scale);
-            p.a = dy;
-            p.lda = y.columns;
-            p.b = weight(o.parameters[0], x.parameters[0], weight_slot);
-            p.ldb = inputs;
-            p.c = dx[0];
-            p.ldc = inputs;
-            p.accumulates = adds();
-            machine_.product(s, p);
-            break;
-        }
+        case OperatorKind::position_embedding: add_backward(o, dy, dx); break;
+        case OperatorKind::linear: linear_backward(id, x, dy, dx[0]); break;
         case OperatorKind::layer_norm:
-            kernels_.layer_norm_backward(s, type_, y.rows, y.columns, x.inputs[0], extra, values(x.parameters[0]), dy, dx[0], adds());
+            kernels_.layer_norm_backward(s, type_, y.rows, y.columns, x.inputs[0], extra, values(x.parameters[0]), dy, dx[0], base());
             break;
         case OperatorKind::rms_norm:
-            kernels_.rms_norm_backward(s, type_, y.rows, y.columns, x.inputs[0], extra, values(x.parameters[0]), dy, dx[0], adds());
+            kernels_.rms_norm_backward(s, type_, y.rows, y.columns, x.inputs[0], extra, values(x.parameters[0]), dy, dx[0], base());
             break;
         case OperatorKind::batch_norm:
             kernels_.batch_norm_backward(s, type_, image_shape(o), x.inputs[0], extra, values(x.parameters[0]), dy, dx[0], adds());
@@ -371,66 +373,50 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
     }
 }
 
-void Operators::backward_weight(model::OperatorId id, const Operands& x, const float* dy, const std::vector<float*>& dparameters) const {
+void Operators::backward_weight(model::OperatorId id, const Operands& x, const float* given, const std::vector<float*>& dparameters) const {
     const model::Operator& o = op(id);
+    if (fusion_->owner() != id.index) fusion_->flush();  // its own product may wait for the operator before
+    const auto* dy = static_cast<const float*>(contents_of_gradient(o, given));
     const Stream s = workplace_.stream();
     const Sizes y = sizes_of(o.output);
     const auto* extra = static_cast<const float*>(x.extra);
     const auto workspace = [&] { return workplace_.scratch(sums_slot, norm_workspace(y.rows, y.columns)); };
-    for (float* gradient : dparameters) workplace_.takes_over_zeros(gradient, 0);
     switch (o.kind) {
         case OperatorKind::embedding: {
             const std::int64_t table = extent(o.parameters[0], 0), whole = graph_.parameter(o.parameters[0]).shape[0];
             kernels_.embedding_weight(s, type_, y.rows, y.columns, table < whole ? tensor_rank_ * table : 0, table, ids(x.inputs[0]) + y.first_row, dy,
-                                      sums(dparameters[0]));
+                                      added_sums(o.parameters[0], dparameters[0]));
             break;
         }
         case OperatorKind::position_embedding:
             kernels_.positions_weight(s, type_, y.rows, y.columns, graph_.tensor(o.output).shape[0], y.first_row, o.attributes.position_offset, dy,
-                                      sums(dparameters[0]));
+                                      added_sums(o.parameters[0], dparameters[0]));
             break;
-        case OperatorKind::linear: {
-            const std::int64_t inputs = extent(o.parameters[0], 1);
-            Product p = product();
-            p.out = gradient_type_;
-            p.transpose_a = true;
-            p.m = y.columns;
-            p.n = inputs;
-            p.k = y.rows;
-            p.a = dy;
-            p.lda = y.columns;
-            p.b = o.attributes.input_scale != 1.0 ? extra : x.inputs[0];
-            p.ldb = inputs;
-            p.c = dparameters[0];
-            p.ldc = inputs;
-            p.accumulates = true;
-            machine_.product(s, p);
-            if (o.attributes.has_bias) kernels_.column_sums(s, type_, y.rows, y.columns, dy, sums(dparameters[1]), workspace());
-            break;
-        }
+        case OperatorKind::linear: linear_weights(o, x, dy, dparameters); break;
         case OperatorKind::layer_norm:
-            kernels_.norm_weights(s, type_, true, y.rows, y.columns, x.inputs[0], extra, dy, sums(dparameters[0]),
-                                  o.attributes.has_bias ? sums(dparameters[1]) : Sums{}, workspace());
+            kernels_.norm_weights(s, type_, true, y.rows, y.columns, x.inputs[0], extra, dy, sums(o.parameters[0], dparameters[0]),
+                                  o.attributes.has_bias ? sums(o.parameters[1], dparameters[1]) : Sums{}, workspace());
             break;
         case OperatorKind::rms_norm:
-            kernels_.norm_weights(s, type_, false, y.rows, y.columns, x.inputs[0], extra, dy, sums(dparameters[0]), {}, workspace());
+            kernels_.norm_weights(s, type_, false, y.rows, y.columns, x.inputs[0], extra, dy, sums(o.parameters[0], dparameters[0]), {}, workspace());
             break;
         case OperatorKind::batch_norm:
-            kernels_.batch_norm_weights(s, type_, image_shape(o), x.inputs[0], extra, dy, sums(dparameters[0]), sums(dparameters[1]));
+            kernels_.batch_norm_weights(s, type_, image_shape(o), x.inputs[0], extra, dy, sums(o.parameters[0], dparameters[0]), sums(o.parameters[1], dparameters[1]));
             break;
         case OperatorKind::conv2d: {
             const ImageShape shape = image_shape(o);
+            const Sums weights = sums(o.parameters[0], dparameters[0]);
             if (gradient_type_ == type_) {
-                machine_.convolution(s, ConvolutionPass::weight, type_, shape, x.inputs[0], dy, dparameters[0], true);
+                machine_.convolution(s, ConvolutionPass::weight, type_, shape, x.inputs[0], dy, dparameters[0], weights.accumulates);
             } else {
                 const std::int64_t count = model::parameter_elements(graph_, o.parameters[0], context_);
                 void* own = workplace_.scratch(gradient_slot, static_cast<std::size_t>(count) * size_of(type_));
                 void* wide = workplace_.scratch(partial_slot, static_cast<std::size_t>(count) * size_of(gradient_type_));
                 machine_.convolution(s, ConvolutionPass::weight, type_, shape, x.inputs[0], dy, own, false);
-                kernels_.cast(s, type_, gradient_type_, count, own, wide);
-                kernels_.scale(s, gradient_type_, count, 1.0f, wide, dparameters[0], true);
+                kernels_.cast(s, type_, gradient_type_, count, own, weights.accumulates ? wide : dparameters[0]);
+                if (weights.accumulates) kernels_.scale(s, gradient_type_, count, 1.0f, wide, dparameters[0], true);
             }
-            if (o.attributes.has_bias) kernels_.channel_sums(s, type_, shape, dy, sums(dparameters[1]));
+            if (o.attributes.has_bias) kernels_.channel_sums(s, type_, shape, dy, sums(o.parameters[1], dparameters[1]));
             break;
         }
         default: break;

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "exec/backend.h"
+#include "exec/cuda/fusion.h"
 #include "exec/cuda/machine.h"
 #include "model/cost.h"
 #include "model/model_graph.h"
@@ -24,14 +26,21 @@ public:
     virtual Stream stream() = 0;  // of the instruction at work
     // Room for one call, the same for every call of a slot; of compute instructions only.
     virtual void* scratch(int slot, std::size_t bytes) = 0;
-    // True when `data` is all of an array that was to be cleared and is not yet: the caller writes it instead of adding to it. Else, if need be, it is cleared.
+    // True when all of this was to be cleared and is not yet: the caller writes it instead of adding to it. Else what of it is to be cleared is.
     virtual bool takes_over_zeros(void* data, std::size_t bytes) = 0;
+    // Clears what of this is to be cleared and is not yet.
+    virtual void clear_zeros(void* data, std::size_t bytes) = 0;
+    // What a launch touches beyond the operands of the operator at work, or later than it: for planning.
+    virtual void reads(const void* data) = 0;
+    virtual void writes(void* data) = 0;
+    // Do gradients stay for the gradients of weights, which another instruction computes?
+    virtual bool keeps_gradients() const = 0;
     virtual const std::uint64_t* mask_keys(model::OperatorId op, std::int32_t micro_batch) = 0;
     virtual const StepFactors* factors() = 0;
 };
 
 // Slots of scratch. Those of one operator's call must differ.
-enum Slot { weight_slot, sums_slot, attention_slot, turned_slot, gradient_slot, bias_slot, partial_slot };
+enum Slot { weight_slot, sums_slot, attention_slot, turned_slot, gradient_slot, bias_slot, partial_slot, loss_slot };
 
 class Operators : public OperatorKernels {
 public:
@@ -43,6 +52,8 @@ public:
     void backward_input(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dx,
                         const MicroBatchPlace& place) const override;
     void backward_weight(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dparameters) const override;
+    // Launches that wait for the operator after theirs.
+    Fusion& fusion() const { return *fusion_; }
 
     // Why this operator cannot run here, or empty.
     static std::string obstacle(const model::ModelGraph& graph, const model::Operator& op);
@@ -61,11 +72,33 @@ private:
     RotationShape rotation_shape(model::OperatorId id, const AttentionShape& shape) const;
     ImageShape image_shape(const model::Operator& op) const;
     Values values(const float* parameter) const { return {parameter, parameter_type_}; }
-    Sums sums(float* gradient) const { return {gradient, gradient_type_}; }
+    // The gradient of a parameter: written whole, where it is all new, or added to.
+    Sums sums(model::ParameterId id, float* gradient) const;
+    Sums added_sums(model::ParameterId id, float* gradient) const;
     const void* weight(model::ParameterId id, const float* parameter, int slot) const;  // in the precision of products
+    std::size_t tensor_bytes(model::TensorId tensor) const { return static_cast<std::size_t>(sizes_of(tensor).count()) * size_of(type_); }
     bool accumulates(model::TensorId tensor, float* dx) const;
+    // What a kernel adds to what it writes into dx: null, dx itself, or an array that dx is to be a copy of.
+    const void* base_of(model::TensorId tensor, float* dx) const;
 
-    void linear(const model::Operator& op, const Operands& operands) const;
+    // Where the gradient of the operator's output lies.
+    const void* contents_of_gradient(const model::Operator& op, const float* dy) const {
+        return fusion_->contents_of(dy, op.parameters.empty() || !workplace_.keeps_gradients());
+    }
+
+    // Neither launches nor moves anything: its output is its input's array.
+    bool is_identity(const model::Operator& op) const;
+    const model::Operator* only_reader(model::TensorId tensor) const;  // seen through identities; null: several, or none
+    bool is_approximate_gelu(const model::Operator& op) const { return op.kind == model::OperatorKind::gelu && op.attributes.is_tanh_approximation; }
+    bool is_stored_across(model::TensorId logits) const;
+
+    void linear(model::OperatorId id, const Operands& operands) const;
+    void linear_backward(model::OperatorId id, const Operands& operands, const void* dy, float* dx) const;
+    void linear_weights(const model::Operator& op, const Operands& operands, const void* dy, const std::vector<float*>& dparameters) const;
+    bool gelu_with_product(const Operands& operands) const;
+    bool gelu_backward_with_product(const model::Operator& op, const Operands& operands, const float* dy, float* dx) const;
+    void add(const model::Operator& op, const Operands& operands) const;
+    void add_backward(const model::Operator& op, const void* dy, const std::vector<float*>& dx) const;
     void attention(model::OperatorId id, const Operands& operands, std::int32_t micro_batch) const;
     void attention_backward(model::OperatorId id, const Operands& operands, const float* dy, float* dqkv, std::int32_t micro_batch) const;
     void unfused_attention(const AttentionShape& shape, const void* qkv, void* y, void* extra) const;
@@ -86,6 +119,7 @@ private:
         float *cosines = nullptr, *sines = nullptr, *slopes = nullptr;
     };
     std::map<std::int32_t, Tables> tables_;  // by operator
+    std::unique_ptr<Fusion> fusion_;
     std::vector<void*> blocks_;
 };
 

@@ -25,13 +25,13 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-GpuPlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data) {
+GpuPlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data, bool measures_products) {
     const schedule::Program program = profiled_program(plan, 1, 1, graph);
 
     RunOptions options;
     options.times_operators = true;
     options.steps = 3;
-    options.make_backend = gpu_backend({}, false);
+    options.make_backend = gpu_backend({.measures_products = measures_products}, false);
     const double first = run(program, graph, data, options).step_times.back().value;
     options.steps = std::clamp(static_cast<int>(3.0 / std::max(1e-4, first)), 8, 30);
     const RunResult result = run(program, graph, data, options);
@@ -225,7 +225,7 @@ void time_streams(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     measure("swiglu", 1.5 * tensor, [&] { k.gated(s, Type::bf16, Unary::silu, rows, width / 2, x.at(), y.at()); });
     measure("layer norm", 2 * tensor, [&] { k.layer_norm(s, Type::bf16, rows, width, 1e-5f, x.at(), factors, factors, y.at(), kept(statistics)); });
     measure("layer norm backward", 3 * tensor,
-            [&] { k.layer_norm_backward(s, Type::bf16, rows, width, x.at(), kept(statistics), factors, y.at(), z.at(), false); });
+            [&] { k.layer_norm_backward(s, Type::bf16, rows, width, x.at(), kept(statistics), factors, y.at(), z.at(), nullptr); });
     measure("layer norm weights", 2 * tensor, [&] {
         k.norm_weights(s, Type::bf16, true, rows, width, x.at(), kept(statistics), y.at(), {sums.at(), Type::fp32}, {sums.at(), Type::fp32}, workspace.at());
     });
@@ -234,7 +234,7 @@ void time_streams(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     DropoutShape dropout{rows, width, rows / 64, width, 0, 0, 0.1f, static_cast<const std::uint64_t*>(keys.at())};
     measure("dropout and residual", 3.5 * tensor,
             [&] { k.dropout(s, Type::bf16, dropout, x.at(), y.at(), z.at(), static_cast<std::uint8_t*>(mask.at())); });
-    measure("loss statistics", tensor, [&] { k.loss_statistics(s, Type::bf16, shape, x.at(), classes, kept(workspace)); });
+    measure("loss statistics", tensor, [&] { k.loss_statistics(s, Type::bf16, shape, x.at(), classes, kept(workspace), nullptr); });
     measure("cross-entropy backward", 2 * tensor, [&] {
         k.cross_entropy_backward(s, Type::bf16, shape, 1e-3f, nullptr, x.at(), kept(workspace), nullptr, classes, z.at(), false);
     });

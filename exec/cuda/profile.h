@@ -19,7 +19,7 @@ struct GpuPlanProfile {
     core::BytesPerSecond update_bandwidth;             // of the optimizer step, counting gradient, state and parameter traffic
     core::Bytes overhead;                              // memory held beside the arrays: context, libraries, scratch
 };
-GpuPlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data);
+GpuPlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data, bool measures_products = false);
 void apply(const GpuPlanProfile& profile, cluster::InstanceType& instance);
 
 // One GPU: products over sizes and layouts in every precision it has, attention, streaming kernels, launches, copies from and to the host.

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "exec/collective.h"
-#include "exec/cuda/body/thread.h"
+#include "exec/cuda/body/elementwise.h"
 #include "exec/cuda/emulated_kernels.h"
 #include "exec/cuda/machine.h"
 #include "schedule/collective/rounds.h"
@@ -28,7 +28,7 @@ inline void set(Type type, void* data, std::int64_t i, float x) {
 
 class Emulated : public Machine {
 public:
-    explicit Emulated(bool captures = false) : captures_(captures) {}
+    explicit Emulated(bool fuses = true) : fuses_(fuses) {}
     ~Emulated() override {
         for (void* block : blocks_) std::free(block);
     }
@@ -75,10 +75,26 @@ public:
                     sum *= p.alpha;
                     const std::int64_t at = b * p.stride_c + i * p.ldc + j;
                     if (p.bias) sum += value(p.out, p.bias, j);
-                    if (p.accumulates) sum += value(p.out, p.c, at);
+                    if (p.accumulates || p.addend) sum += value(p.out, p.addend ? p.addend : p.c, at);
+                    if (p.before_gelu) {
+                        set(p.out, p.before_gelu, at, sum);
+                        sum = host_body::unary_value<Unary::gelu_tanh, float>(sum);
+                    }
+                    if (p.gelu_input) sum *= host_body::unary_slope<Unary::gelu_tanh, float>(value(p.out, p.gelu_input, at));
                     set(p.out, p.c, at, sum);
                 }
+        for (std::int64_t i = 0; p.row_sums && i < p.m; ++i) {
+            float sum = 0;
+            for (std::int64_t k = 0; k < p.k; ++k) sum += value(p.in, p.a, k * p.lda + i);
+            set(p.out, p.row_sums, i, sum);
+        }
+        fused_ += p.has_epilogue();
+        added_ += p.addend != nullptr;
     }
+    bool offers(const Product& p) const override { return fuses_ && p.n % 8 == 0; }
+    // Products with an epilogue, and those that took an addition over.
+    int fused() const { return fused_; }
+    int added() const { return added_; }
 
     bool fuses(Type, const AttentionShape&) const override { return false; }
     void fused_attention(Stream, Type, const AttentionShape&, const void*, void*, float*) override {}
@@ -120,7 +136,8 @@ public:
     void end_range() override {}
 
 private:
-    const bool captures_;
+    const bool fuses_;
+    int fused_ = 0, added_ = 0;
     std::vector<void*> blocks_;
     std::vector<std::int64_t> events_;
     std::int64_t moment_ = 0;

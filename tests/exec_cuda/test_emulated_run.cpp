@@ -14,9 +14,10 @@
 
 namespace {
 
-exec::BackendMaker emulated_backend() {
-    return [](const exec::BackendRequest& request) {
-        return exec::cuda::make_backend(request, std::make_shared<emulated::Emulated>(), std::make_shared<emulated::Messages>(request.communicator));
+exec::BackendMaker emulated_backend(std::shared_ptr<emulated::Emulated> machine = {}) {
+    return [machine](const exec::BackendRequest& request) {
+        return exec::cuda::make_backend(request, machine ? machine : std::make_shared<emulated::Emulated>(),
+                                        std::make_shared<emulated::Messages>(request.communicator));
     };
 }
 
@@ -37,6 +38,80 @@ TEST_CASE("on one emulated GPU a model trains as the reference does") {
         plan.fused_cross_entropy = true;
         tiny::check_equal(tiny::compare(plan, tiny::gpt(2), 2, emulated));
     }
+}
+
+TEST_CASE("an approximate GELU, residuals and gradients of biases go along with the products, where the machine has that, and nothing else changes") {
+    schedule::Plan plan = tiny::plan();
+    plan.micro_batches = 2;
+    const std::string approximate = "activation = 'gelu_tanh'\n";
+    const auto with = std::make_shared<emulated::Emulated>(true), without = std::make_shared<emulated::Emulated>(false);
+    SECTION("one rank") {
+        constexpr int layers = 2, steps = 2, micro_batches = 2;
+        const model::ModelGraph graph = tiny::gpt(layers, approximate);
+        tiny::check_equal(tiny::compare(plan, graph, steps, emulated_backend(with)));
+        // A layer and micro-batch: its GELU there and back, and four biases. Planning multiplies nothing.
+        CHECK(with->fused() == steps * micro_batches * layers * (2 + 4));
+        CHECK(with->added() == steps * micro_batches * layers * 2);
+        tiny::check_equal(tiny::compare(plan, graph, steps, emulated_backend(without)));
+        CHECK(without->fused() == 0);
+        CHECK(without->added() == with->added());
+        // The exact GELU is not what the library computes.
+        const auto exact = std::make_shared<emulated::Emulated>(true);
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(layers, "activation = 'gelu'\n"), steps, emulated_backend(exact)));
+        CHECK(exact->fused() == steps * micro_batches * layers * 4);
+    }
+    SECTION("dropout takes the residual; attention and layers beside one another") {
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate + "dropout = 0.2\n"), 2, emulated_backend(with)));
+        CHECK(with->added() == 0);
+        tiny::check_equal(tiny::compare(plan, tiny::model_of("family = 'gpt-neox'\nhidden = 16\nlayers = 2\nheads = 4\nvocabulary = 30\nmax_positions = 8\n"
+                                                             "sequence_length = 8\nactivation = 'gelu_tanh'\n"),
+                                        2, emulated_backend()));
+    }
+    SECTION("layers that run again, and every layer a stage of its own") {
+        for (const schedule::Recompute recompute : {schedule::Recompute::full, schedule::Recompute::selective}) {
+            plan.recompute = recompute;
+            tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate), 2, emulated_backend()));
+        }
+        plan.recompute = schedule::Recompute::none;
+        plan.layout.pipeline = 2;
+        plan.micro_batches = 4;
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate), 2, emulated_backend()));
+    }
+    SECTION("gradients of weights in instructions of their own") {
+        plan.layout.pipeline = 2;
+        plan.micro_batches = 4;
+        plan.schedule = "zb-h1";
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate), 2, emulated_backend()));
+    }
+    SECTION("tensor parallelism leaves residuals to the exchange") {
+        plan.layout.tensor = 2;
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate), 2, emulated_backend()));
+    }
+    SECTION("sharded parameters and gradients") {
+        plan.layout.data = 2;
+        plan.sharding = schedule::Sharding::parameters;
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate), 2, emulated_backend()));
+    }
+}
+
+TEST_CASE("whoever writes all of a part of what is to be cleared takes it over, and the rest is cleared") {
+    using exec::cuda::PendingZeros;
+    char memory[64];
+    PendingZeros zeros;
+    CHECK_FALSE(zeros.take(memory, 8));
+    zeros.add(memory, 32);
+    zeros.add(memory + 32, 16);
+    CHECK(zeros.take(memory + 8, 8));
+    CHECK_FALSE(zeros.take(memory + 8, 8));
+    CHECK_FALSE(zeros.take(memory + 4, 8));    // half of it is taken
+    CHECK_FALSE(zeros.take(memory + 24, 16));  // of two arrays
+    CHECK(zeros.cut(memory + 4, 16) == std::vector<PendingZeros::Piece>{{memory + 4, 4}, {memory + 16, 4}});
+    CHECK(zeros.cut_around(memory + 22) == std::vector<PendingZeros::Piece>{{memory + 20, 12}});
+    CHECK(zeros.cut_all() == std::vector<PendingZeros::Piece>{{memory, 4}, {memory + 32, 16}});
+    CHECK(zeros.cut_all().empty());
+    zeros.add(memory, 32);
+    zeros.add(memory + 8, 8);  // again: still once
+    CHECK(zeros.cut(memory, 64) == std::vector<PendingZeros::Piece>{{memory, 8}, {memory + 8, 8}, {memory + 16, 16}});
 }
 
 TEST_CASE("emulated GPUs train as the reference does with every parallelism") {
@@ -143,7 +218,7 @@ class Overflowing : public emulated::Emulated {
 public:
     void product(exec::cuda::Stream stream, const exec::cuda::Product& p) override {
         Emulated::product(stream, p);
-        if (p.transpose_a && p.accumulates && !has_overflown_) {
+        if (p.transpose_a && !has_overflown_) {
             emulated::set(p.out, p.c, 0, INFINITY);
             has_overflown_ = true;
         }

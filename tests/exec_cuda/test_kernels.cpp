@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 
+#include "core/diagnostics.h"
 #include "core/random.h"
 #include "exec/cpu/kernels.h"
 #include "exec/cuda/device/device.h"
@@ -146,7 +147,9 @@ void check_dropout(Bench& b, Type type) {
 }
 
 void check_norms(Bench& b, Type type) {
-    const std::int64_t rows = b.between(1, 70), width = b.between(0, 3) == 0 ? b.between(1025, 1300) : 8 * b.between(1, 20) + (b.between(0, 1) ? 0 : 3);
+    // Rows of a warp and of a block, in registers and not.
+    const std::int64_t choice = b.between(0, 5), rows = b.between(1, choice < 3 ? 20 : 70);
+    const std::int64_t width = choice == 0 ? b.between(1025, 1300) : choice < 3 ? 8 * b.between(65, choice == 1 ? 600 : 300) : 8 * b.between(1, 20) + (choice == 3 ? 3 : 0);
     std::vector<float> x = b.normal(rows * width), scale = b.normal(width), shift = b.normal(width), dy = b.normal(rows * width), y(x.size()), dx(x.size());
     const void *in = b.put(type, x), *gradient = b.put(type, dy);
     const Values factors{b.put(Type::fp32, scale), Type::fp32}, offsets{b.put(type, shift), type};
@@ -163,18 +166,23 @@ void check_norms(Bench& b, Type type) {
             b.k.layer_norm(b.s, type, rows, width, 1e-5f, in, factors, offsets, out, statistics);
             cpu::kernels().layer_norm(rows, width, 1e-5f, x.data(), scale.data(), shift.data(), y.data(), kept.data());
             near("layer norm", type, b.get(type, out, x.size()), y, 8);
-            b.k.layer_norm_backward(b.s, type, rows, width, in, statistics, factors, gradient, out, false);
+            b.k.layer_norm_backward(b.s, type, rows, width, in, statistics, factors, gradient, out, nullptr);
             cpu::kernels().layer_norm_backward(rows, width, x.data(), kept.data(), scale.data(), dy.data(), dx.data());
             cpu::kernels().layer_norm_weights(rows, width, x.data(), kept.data(), dy.data(), dscale.data(), dshift.data());
         } else {
             b.k.rms_norm(b.s, type, rows, width, 1e-5f, in, factors, out, statistics);
             cpu::kernels().rms_norm(rows, width, 1e-5f, x.data(), scale.data(), y.data(), kept.data());
             near("rms norm", type, b.get(type, out, x.size()), y, 8);
-            b.k.rms_norm_backward(b.s, type, rows, width, in, statistics, factors, gradient, out, false);
+            b.k.rms_norm_backward(b.s, type, rows, width, in, statistics, factors, gradient, out, nullptr);
             cpu::kernels().rms_norm_backward(rows, width, x.data(), kept.data(), scale.data(), dy.data(), dx.data());
             cpu::kernels().rms_norm_weights(rows, width, x.data(), kept.data(), dy.data(), dscale.data());
         }
         near("norm backward", type, b.get(type, out, x.size()), dx, 16);
+        // Added to another array.
+        if (is_layer) b.k.layer_norm_backward(b.s, type, rows, width, in, statistics, factors, gradient, out, in);
+        else b.k.rms_norm_backward(b.s, type, rows, width, in, statistics, factors, gradient, out, in);
+        for (std::size_t i = 0; i < dx.size(); ++i) dx[i] += x[i];
+        near("norm backward that adds", type, b.get(type, out, x.size()), dx, 16);
         b.k.norm_weights(b.s, type, is_layer, rows, width, in, statistics, gradient, {dfirst, Type::fp32}, is_layer ? Sums{dsecond, Type::fp32} : Sums{}, workspace);
         near("norm scale", Type::fp32, b.get(Type::fp32, dfirst, scale.size()), dscale, 16 * units);
         if (is_layer) near("norm shift", Type::fp32, b.get(Type::fp32, dsecond, scale.size()), dshift, 16 * units);
@@ -184,10 +192,15 @@ void check_norms(Bench& b, Type type) {
     b.k.column_sums(b.s, type, rows, width, gradient, {dsum, Type::fp32}, workspace);
     cpu::kernels().sum_rows(rows, width, dy.data(), expected.data());
     near("column sums", Type::fp32, b.get(Type::fp32, dsum, sum.size()), expected, 4 * units);
+    std::fill(expected.begin(), expected.end(), 0.0f);
+    b.k.column_sums(b.s, type, rows, width, gradient, {dsum, Type::fp32, false}, workspace);
+    cpu::kernels().sum_rows(rows, width, dy.data(), expected.data());
+    near("column sums that are new", Type::fp32, b.get(Type::fp32, dsum, sum.size()), expected, 4 * units);
 }
 
 void check_embedding(Bench& b, Type type) {
-    const std::int64_t rows = b.between(1, 600), width = b.between(1, 40), table = b.between(1, 30), first = b.between(0, 5), tokens = b.between(1, 9);
+    // Of many rows the search goes in several parts.
+    const std::int64_t rows = type == Type::bf16 && b.between(0, 3) == 0 ? b.between(2050, 2200) : b.between(1, 600), width = b.between(1, rows > 600 ? 3 : 40), table = b.between(1, 30), first = b.between(0, 5), tokens = b.between(1, 9);
     std::vector<std::int64_t> ids;
     for (std::int64_t r = 0; r < rows; ++r) ids.push_back(b.between(0, table + 8));
     std::vector<float> values = b.normal(table * width), dy = b.normal(rows * width), y(dy.size(), 0.0f), dtable = b.normal(table * width);
@@ -235,7 +248,7 @@ void check_loss(Bench& b, Type type) {
     auto* probabilities = static_cast<float*>(b.room(logits.size() * 4));
     auto* loss = static_cast<float*>(b.room(8));
     void* out = b.room(logits.size() * 4);
-    b.k.loss_statistics(b.s, type, shape, in, classes, statistics);
+    b.k.loss_statistics(b.s, type, shape, in, classes, statistics, b.room(loss_workspace(shape)));
     b.k.cross_entropy(b.s, type, shape, in, statistics, loss, 2, probabilities);
     std::vector<float> kept(static_cast<std::size_t>(3 * rows)), sums;
     cpu::kernels().loss_statistics(rows, columns, valid, 0, logits.data(), labels.data(), kept.data());
@@ -252,6 +265,44 @@ void check_loss(Bench& b, Type type) {
     for (const float* from : {static_cast<const float*>(nullptr), static_cast<const float*>(probabilities)}) {
         b.k.cross_entropy_backward(b.s, type, shape, 0.25f, nullptr, in, statistics, from, classes, out, false);
         near("cross-entropy backward", type, b.get(type, out, expected.size()), expected, 64);
+    }
+}
+
+// The same with the tokens of a class next to one another.
+void check_loss_across(Bench& b, Type type) {
+    const std::int64_t rows = 8 * b.between(1, b.between(0, 2) == 0 ? 40 : 5), columns = b.between(2, 300), valid = b.between(1, columns);
+    std::vector<float> logits = b.normal(rows * columns, 3), p(logits.size()), expected(logits.size(), 0.0f);
+    std::vector<std::int64_t> labels;
+    for (std::int64_t r = 0; r < rows; ++r) labels.push_back(b.between(0, valid - 1));
+    const auto turned = [&](const std::vector<float>& from, std::int64_t lines) {
+        std::vector<float> to(from.size());
+        const auto width = static_cast<std::int64_t>(from.size()) / lines;
+        for (std::int64_t i = 0; i < lines; ++i)
+            for (std::int64_t j = 0; j < width; ++j) to[static_cast<std::size_t>(j * lines + i)] = from[static_cast<std::size_t>(i * width + j)];
+        return to;
+    };
+    std::vector<float> across = turned(logits, rows);
+    const void* in = b.put(type, across);
+    logits = turned(across, columns);  // as rounded
+    ClassShape shape{rows, columns, valid, 0, 1};
+    shape.is_across = true;
+    const std::int64_t* classes = b.put_raw(labels);
+    auto* statistics = static_cast<float*>(b.room(static_cast<std::size_t>(rows) * 12));
+    auto* probabilities = static_cast<float*>(b.room(logits.size() * 4));
+    auto* loss = static_cast<float*>(b.room(8));
+    void* out = b.room(logits.size() * 4);
+    b.k.loss_statistics(b.s, type, shape, in, classes, statistics, b.room(loss_workspace(shape)));
+    b.k.cross_entropy(b.s, type, shape, in, statistics, loss, 1, probabilities);
+    std::vector<float> kept(static_cast<std::size_t>(3 * rows)), sums;
+    cpu::kernels().loss_statistics(rows, columns, valid, 0, logits.data(), labels.data(), kept.data());
+    near("loss statistics across", Type::fp32, b.get(Type::fp32, statistics, kept.size()), kept, 64);
+    for (std::int64_t r = 0; r < rows; ++r) sums.push_back(kept[static_cast<std::size_t>(3 * r)] + std::log(kept[static_cast<std::size_t>(3 * r + 1)]));
+    cpu::kernels().softmax(rows, columns, valid, logits.data(), sums.data(), p.data());
+    near("probabilities across", Type::fp32, turned(b.get(Type::fp32, probabilities, p.size()), columns), p, 64);
+    cpu::kernels().cross_entropy_backward(rows, columns, 0, valid, 0.25f, p.data(), labels.data(), expected.data());
+    for (const float* from : {static_cast<const float*>(nullptr), static_cast<const float*>(probabilities)}) {
+        b.k.cross_entropy_backward(b.s, type, shape, 0.25f, nullptr, in, statistics, from, classes, out, false);
+        near("cross-entropy backward across", type, turned(b.get(type, out, expected.size()), columns), expected, 64);
     }
 }
 
@@ -534,6 +585,47 @@ void check_products(Bench& b, Type type) {
         cpu::kernels().product(ta, tb, m, n, k, 1, x.data(), p.lda, w.data(), p.ldb, expected.data(), n, ta);
         if (tb) cpu::kernels().add_row(m, n, bias.data(), expected.data());
         near("product", type, b.get(type, p.c, expected.size()), expected, 16);
+
+        // Added to another array, which stays.
+        std::vector<float> residual = b.normal(m * n);
+        Product added = p;
+        added.accumulates = false;
+        added.addend = b.put(type, residual);
+        b.machine.product(b.s, added);
+        std::fill(expected.begin(), expected.end(), 0.0f);
+        cpu::kernels().product(ta, tb, m, n, k, 1, x.data(), p.lda, w.data(), p.ldb, expected.data(), n, false);
+        if (tb) cpu::kernels().add_row(m, n, bias.data(), expected.data());
+        const std::vector<float> plain = expected;
+        for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += residual[i];
+        near("product added to an array", type, b.get(type, p.c, expected.size()), expected, 16);
+
+        if (Product with = p; tb) {
+            with.before_gelu = b.room(expected.size() * 4);
+            if (!b.machine.offers(with)) continue;
+            b.machine.product(b.s, with);
+            near("product before its GELU", type, b.get(type, with.before_gelu, plain.size()), plain, 16);
+            cpu::kernels().unary(cpu::Unary::gelu_tanh, m * n, plain.data(), expected.data());
+            near("GELU with a product", type, b.get(type, with.c, expected.size()), expected, 24);
+        } else if (!ta) {
+            with.gelu_input = added.addend;
+            if (!b.machine.offers(with)) continue;
+            b.machine.product(b.s, with);
+            std::fill(expected.begin(), expected.end(), 0.0f);
+            cpu::kernels().unary_backward(cpu::Unary::gelu_tanh, m * n, residual.data(), plain.data(), expected.data());
+            near("GELU backward with a product", type, b.get(type, with.c, expected.size()), expected, 24);
+        } else {
+            with.accumulates = false;
+            with.row_sums = b.room(static_cast<std::size_t>(m) * 4);
+            try {  // whether it pays or not
+                b.machine.product(b.s, with);
+            } catch (const core::MachineError&) {
+                continue;
+            }
+            near("product beside sums of rows", type, b.get(type, with.c, plain.size()), plain, 16);
+            std::vector<float> sums(static_cast<std::size_t>(m), 0.0f);
+            cpu::kernels().sum_rows(k, m, x.data(), sums.data());
+            near("sums of rows beside a product", type, b.get(type, with.row_sums, sums.size()), sums, 16);
+        }
     }
 }
 
@@ -583,7 +675,7 @@ struct Family {
     void (*check)(Bench&, Type);
 };
 constexpr Family families[] = {{"elementwise", check_elementwise}, {"dropout", check_dropout},     {"norms", check_norms},   {"embedding", check_embedding},
-                               {"loss", check_loss},               {"attention", check_attention}, {"rotation", check_rotation}, {"tokens", check_tokens},
+                               {"loss", check_loss},               {"loss across", check_loss_across}, {"attention", check_attention}, {"rotation", check_rotation}, {"tokens", check_tokens},
                                {"images", check_images},           {"update", check_update},       {"products", check_products}, {"convolutions", check_convolutions}};
 
 void check_family(Machine& machine, const Family& family, int rounds) {
@@ -616,6 +708,15 @@ TEST_CASE("every kernel of ours computes what the CPU's does on a GPU", "[device
     }
     static const std::shared_ptr<Machine> machine = open_machine(0);
     for (const Family& family : families) DYNAMIC_SECTION(family.name) { check_family(*machine, family, device_rounds()); }
+}
+
+TEST_CASE("products are right by whichever algorithm is the fastest", "[device]") {
+    if (const DeviceReport report = probe_device(); !report.available) {
+        WARN("skipped: " + describe(report));
+        return;
+    }
+    const std::shared_ptr<Machine> machine = open_machine(0, true);
+    check_family(*machine, {"products", check_products}, device_rounds());
 }
 
 TEST_CASE("cuDNN's fused attention takes the shapes of the usual models", "[device]") {

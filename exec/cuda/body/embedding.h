@@ -26,9 +26,12 @@ struct Embedding {
 template <class T>
 struct EmbeddingWeight {
     static constexpr bool is_cooperative = true;
-    static constexpr int most_threads = 256;
+    static constexpr int threads = 256;
+    static constexpr int most_threads = threads;
     static constexpr const char* name = "embedding_weight";
-    static constexpr int sums_per_thread = 4;
+    static constexpr int sums_per_thread = 4, rows_per_thread = 8, warps = threads / 32;
+    // Matches of one scan, ascending; counts by eighth of the scan and warp; sums of the counts by warp, of two scans in turn.
+    static constexpr std::size_t shared = (threads * rows_per_thread + rows_per_thread * warps + 2 * warps) * sizeof(int) + 32 * sizeof(float);
     std::int64_t rows, width, first, table;
     const std::int64_t* ids;
     const T* dy;
@@ -36,49 +39,62 @@ struct EmbeddingWeight {
 
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
-        int* matches = t.template shared<int>();  // rows of one scan that have the id, ascending; then one count a warp
-        int* counts = matches + t.threads();
+        int *matches = t.template shared<int>(), *counts = matches + threads * rows_per_thread, *totals = counts + rows_per_thread * warps;
         const std::int64_t own = t.block(), id = ids[own];
         if (id < first || id >= first + table) return;
         float is_repeated = 0;
-        for (std::int64_t r = t.thread(); r < own; r += t.threads())
-            if (ids[r] == id) is_repeated = 1;
-        if (block_sum(t, is_repeated, reinterpret_cast<float*>(counts)) > 0) return;
+SMSIM_UNROLL_4
+        for (std::int64_t r = t.thread(); r < own; r += threads) is_repeated = ids[r] == id ? 1.0f : is_repeated;
+        if (block_sum(t, is_repeated, reinterpret_cast<float*>(totals + 2 * warps)) > 0) return;
 
-        const std::int64_t slice = static_cast<std::int64_t>(t.threads()) * sums_per_thread;
-        for (std::int64_t base = 0; base < width; base += slice) {
+        const int warp = t.thread() / 32, lane = t.thread() % 32;
+        int turn = 0;
+        for (std::int64_t base = 0; base < width; base += threads * sums_per_thread) {
             float sum[sums_per_thread] = {};
-            for (std::int64_t scan = own; scan < rows; scan += t.threads()) {
-                const std::int64_t r = scan + t.thread();
-                const bool is_match = r < rows && ids[r] == id;
-                const unsigned votes = t.ballot(is_match);
-                const int warp = t.thread() / 32, lane = t.thread() % 32;
-                if (lane == 0) counts[warp] = bits(votes);
-                t.synchronize();
-                int place = bits(votes & ((1u << lane) - 1u)), found = 0;
-                for (int w = 0; w < t.threads() / 32; ++w) {
-                    if (w < warp) place += counts[w];
-                    found += counts[w];
+            for (std::int64_t scan = own; scan < rows; scan += threads * rows_per_thread, turn ^= 1) {
+                unsigned votes[rows_per_thread] = {};
+SMSIM_UNROLL
+                for (int j = 0; j < rows_per_thread; ++j) {
+                    const std::int64_t r = scan + j * threads + t.thread();
+                    votes[j] = t.ballot(r < rows && ids[r] == id);
                 }
-                if (is_match) matches[place] = static_cast<int>(r - scan);
+                if (lane == 0) {
+                    int total = 0;
+SMSIM_UNROLL
+                    for (int j = 0; j < rows_per_thread; ++j) total += counts_of(counts, j, warp) = bits(votes[j]);
+                    totals[turn * warps + warp] = total;
+                }
+                t.synchronize();
+                int found = 0;
+                for (int w = 0; w < warps; ++w) found += totals[turn * warps + w];
+                // Nothing here: the next scan counts in the other half of `totals`, and nobody reads `counts`.
+                if (found == 0) continue;
+                int before = 0;
+SMSIM_UNROLL
+                for (int j = 0; j < rows_per_thread; ++j)
+                    for (int w = 0; w < warps; ++w) {
+                        if (w == warp && (votes[j] >> lane & 1u)) matches[before + bits(votes[j] & ((1u << lane) - 1u))] = j * threads + t.thread();
+                        before += counts_of(counts, j, w);
+                    }
                 t.synchronize();
 SMSIM_UNROLL_4
                 for (int m = 0; m < found; ++m) {
                     const T* gradient = dy + (scan + matches[m]) * width + base;
                     for (int j = 0; j < sums_per_thread; ++j) {
-                        const std::int64_t c = static_cast<std::int64_t>(j) * t.threads() + t.thread();
+                        const int c = j * threads + t.thread();
                         if (base + c < width) sum[j] += to_float(gradient[c]);
                     }
                 }
                 t.synchronize();
             }
             for (int j = 0; j < sums_per_thread; ++j) {
-                const std::int64_t c = base + static_cast<std::int64_t>(j) * t.threads() + t.thread();
+                const std::int64_t c = base + j * threads + t.thread();
                 if (c < width) add_at(dtable, (id - first) * width + c, sum[j]);
             }
         }
     }
 
+    SMSIM_DEVICE static int& counts_of(int* counts, int j, int warp) { return counts[j * warps + warp]; }
     SMSIM_DEVICE static int bits(unsigned x) {
 #if defined(__CUDA_ARCH__)
         return __popc(x);
@@ -116,12 +132,16 @@ struct PositionsWeight {
     Sums dtable;
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
-        const std::int64_t position = i / width, begin = (position - first_row % tokens + tokens) % tokens;
-        for (int j = 0; j < V; ++j) {
-            float sum = 0;
-            for (std::int64_t r = begin; r < rows; r += tokens) sum += to_float(dy[r * width + i % width + j]);
-            if (begin < rows) add_at(dtable, (position + offset) * width + i % width + j, sum);
+        const Divided place = divide(i, width);
+        const std::int64_t begin = (place.quotient - first_row % tokens + tokens) % tokens;
+        if (begin >= rows) return;
+        float sum[V] = {};
+SMSIM_UNROLL_4
+        for (std::int64_t r = begin; r < rows; r += tokens) {
+            const Pack<T, V> gradient = load<T, V>(dy + r * width + place.remainder);
+            for (int j = 0; j < V; ++j) sum[j] += to_float(gradient.at[j]);
         }
+        for (int j = 0; j < V; ++j) add_at(dtable, (place.quotient + offset) * width + place.remainder + j, sum[j]);
     }
 };
 
@@ -137,8 +157,7 @@ inline void embedding_weight(Stream s, Type type, std::int64_t rows, std::int64_
                              const void* dy, Sums dtable) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        constexpr int threads = 256;
-        launch(s, rows, threads, (threads + 32) * sizeof(int), EmbeddingWeight<T>{rows, width, first, table, ids, static_cast<const T*>(dy), dtable});
+        launch(s, rows, EmbeddingWeight<T>::threads, EmbeddingWeight<T>::shared, EmbeddingWeight<T>{rows, width, first, table, ids, static_cast<const T*>(dy), dtable});
     });
 }
 
@@ -154,7 +173,7 @@ inline void positions_weight(Stream s, Type type, std::int64_t rows, std::int64_
                              const void* dy, Sums dtable) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each<1>(s, tokens * width, PositionsWeight<T>{rows, width, tokens, first_row, offset, static_cast<const T*>(dy), dtable});
+        each_in_rows<T>(s, tokens, width, PositionsWeight<T>{rows, width, tokens, first_row, offset, static_cast<const T*>(dy), dtable}, dy);
     });
 }
 

@@ -16,13 +16,23 @@ template <class Body>
 __global__ void __launch_bounds__(Body::most_threads) run(const Body body) {
     body(DeviceThread{});
 }
+// `least_blocks`: so many must fit on a multiprocessor, which limits registers.
+template <class Body>
+__global__ void __launch_bounds__(Body::most_threads, Body::least_blocks) run_together(const Body body) {
+    body(DeviceThread{});
+}
+template <class Body>
+constexpr auto entry() {
+    if constexpr (requires { Body::least_blocks; }) return &run_together<Body>;
+    else return &run<Body>;
+}
 template <class Body>
 void launch(Stream stream, std::int64_t blocks, int threads, std::size_t shared, const Body& body) {
     if (blocks <= 0) return;
     // More than 48 KiB has to be asked for, once a kernel; asking again costs a microsecond and nothing else.
     if (shared > 48 * 1024)
-        check(cudaFuncSetAttribute(run<Body>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), "cudaFuncSetAttribute", Body::name);
-    run<Body><<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared, static_cast<cudaStream_t>(stream)>>>(body);
+        check(cudaFuncSetAttribute(entry<Body>(), cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), "cudaFuncSetAttribute", Body::name);
+    entry<Body>()<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared, static_cast<cudaStream_t>(stream)>>>(body);
     check(cudaGetLastError(), "launch", Body::name);
 }
 #else

@@ -1,15 +1,16 @@
 // Normalisation, and sums over rows.
 //
-// A row is the work of a warp when it is short, of a block when it is long: what it reads a second time comes from the first-level cache, so that device memory
-// sees every element once. Sums over rows go in two launches, chunks of rows first: the same bits every time, without atomic additions.
+// A row is the work of a warp when it is short, of a block when it is long, and stays in registers: device memory sees every element once, and all of a row's
+// loads are under way together. Sums over rows go in two launches, chunks of rows first: the same bits every time, without atomic additions.
 #pragma once
+
+#include <type_traits>
 
 #include "exec/cuda/body/launch.h"
 
 namespace exec::cuda::kernel_body {
 
-inline constexpr int short_row = 1024;        // elements that one warp takes
-inline constexpr int rows_per_block = 4;      // of short rows
+inline constexpr int rows_per_block = 4;  // where a warp takes a row
 inline constexpr int long_row_threads = 256;
 
 // Threads `lane` of `lanes` share `row`; sum() is over them.
@@ -28,18 +29,59 @@ struct Row {
     SMSIM_DEVICE float sum(const Thread& t, float x) const { return lanes == 32 ? warp_sum(t, x) : block_sum(t, x, scratch); }
 };
 
-template <class Body>
-void launch_rows(Stream s, std::int64_t rows, std::int64_t width, const Body& body) {
-    if (width <= short_row) launch(s, ceiling(rows, rows_per_block), 32 * rows_per_block, 0, body);
-    else launch(s, rows, long_row_threads, 32 * sizeof(float), body);
+// What one thread has of a row: `packs` packs in registers, or, with packs = 0 (rows too long for that, or not aligned), read again from the cache each time.
+template <class T, int V, int packs>
+struct RowPart {
+    const T* from;
+    Pack<T, V> kept[packs > 0 ? packs : 1];
+
+    SMSIM_DEVICE RowPart(const T* row, std::int64_t width, int lane, int lanes) : from(row) {
+        if constexpr (packs > 0) {
+SMSIM_UNROLL
+            for (int p = 0; p < packs; ++p)
+                if (const std::int64_t c = place(p, lane, lanes); c < width) kept[p] = load<T, V>(row + c);
+        }
+    }
+    SMSIM_DEVICE static std::int64_t place(int p, int lane, int lanes) { return (static_cast<std::int64_t>(p) * lanes + lane) * V; }
+    SMSIM_DEVICE Pack<T, V> at(int p, std::int64_t c) const {
+        if constexpr (packs > 0) return kept[p];
+        else return load<T, V>(from + c);
+    }
+    // What was computed from the packs is computed anew from here on: fp32 copies of a row of halves would take twice the registers.
+    SMSIM_DEVICE void forget_copies() {
+#if defined(__CUDA_ARCH__)
+        if constexpr (packs > 0 && sizeof(T) == 2) {
+SMSIM_UNROLL
+            for (int p = 0; p < packs; ++p) {
+                unsigned words[V / 2];
+                memcpy(words, &kept[p], sizeof words);
+SMSIM_UNROLL
+                for (int w = 0; w < V / 2; ++w) asm volatile("" : "+r"(words[w]));
+                memcpy(&kept[p], words, sizeof words);
+            }
+        }
+#endif
+    }
+};
+// visit(pack's number, first column) for all that a thread has of a row.
+template <int V, int packs, class Visit>
+SMSIM_DEVICE void each_pack(std::int64_t width, int lane, int lanes, const Visit& visit) {
+    if constexpr (packs > 0) {
+SMSIM_UNROLL
+        for (int p = 0; p < packs; ++p)
+            if (const std::int64_t c = (static_cast<std::int64_t>(p) * lanes + lane) * V; c < width) visit(p, c);
+    } else {
+        for (std::int64_t c = static_cast<std::int64_t>(lane) * V; c < width; c += static_cast<std::int64_t>(lanes) * V) visit(0, c);
+    }
 }
 
 // A layer norm, or an rms norm (no mean, no shift).
-template <class T, int V, bool is_layer>
+template <class T, int V, int packs, bool is_layer>
 struct Norm {
     static constexpr bool is_cooperative = true;
     static constexpr int most_threads = 256;
     static constexpr const char* name = is_layer ? "layer_norm" : "rms_norm";
+    bool is_short;
     std::int64_t rows, width;
     float epsilon;
     const T* x;
@@ -49,35 +91,35 @@ struct Norm {
 
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
-        const Row<Thread> r(t, width <= short_row);
+        const Row<Thread> r(t, is_short);
         if (r.row >= rows) return;  // a whole warp
-        const T* in = x + r.row * width;
+        const RowPart<T, V, packs> in(x + r.row * width, width, r.lane, r.lanes);
         float mean = 0;
         if constexpr (is_layer) {
             float sum = 0;
-            for (std::int64_t c = r.lane * V; c < width; c += r.lanes * V) {
-                const Pack<T, V> pack = load<T, V>(in + c);
+            each_pack<V, packs>(width, r.lane, r.lanes, [&](int p, std::int64_t c) {
+                const Pack<T, V> pack = in.at(p, c);
                 for (int j = 0; j < V; ++j) sum += to_float(pack.at[j]);
-            }
+            });
             mean = r.sum(t, sum) / static_cast<float>(width);
         }
         float squares = 0;
-        for (std::int64_t c = r.lane * V; c < width; c += r.lanes * V) {
-            const Pack<T, V> pack = load<T, V>(in + c);
+        each_pack<V, packs>(width, r.lane, r.lanes, [&](int p, std::int64_t c) {
+            const Pack<T, V> pack = in.at(p, c);
             for (int j = 0; j < V; ++j) {
                 const float centred = to_float(pack.at[j]) - mean;
                 squares += centred * centred;
             }
-        }
+        });
         const float reciprocal = 1.0f / sqrtf(r.sum(t, squares) / static_cast<float>(width) + epsilon);
-        for (std::int64_t c = r.lane * V; c < width; c += r.lanes * V) {
-            const Pack<T, V> pack = load<T, V>(in + c);
+        each_pack<V, packs>(width, r.lane, r.lanes, [&](int p, std::int64_t c) {
+            const Pack<T, V> pack = in.at(p, c);
             float out[V], factors[V] = {}, offsets[V] = {};
             values_at<V>(scale, c, factors);
             if (shift.data) values_at<V>(shift, c, offsets);
             for (int j = 0; j < V; ++j) out[j] = (to_float(pack.at[j]) - mean) * reciprocal * factors[j] + offsets[j];
             put<T, V>(y + r.row * width + c, out, false);
-        }
+        });
         if (r.lane == 0) {
             if constexpr (is_layer) statistics[2 * r.row] = mean;
             statistics[is_layer ? 2 * r.row + 1 : r.row] = reciprocal;
@@ -85,28 +127,30 @@ struct Norm {
     }
 };
 
-template <class T, int V, bool is_layer>
+template <class T, int V, int packs, bool is_layer>
 struct NormBackward {
     static constexpr bool is_cooperative = true;
     static constexpr int most_threads = 256;
+    static constexpr int least_blocks = packs == 8 ? 2 : 3;
     static constexpr const char* name = is_layer ? "layer_norm_backward" : "rms_norm_backward";
+    bool is_short;
     std::int64_t rows, width;
     const T* x;
     const float* statistics;
     Values scale;
     const T* dy;
     T* dx;
-    bool accumulates;
+    const T* base;
 
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
-        const Row<Thread> r(t, width <= short_row);
+        const Row<Thread> r(t, is_short);
         if (r.row >= rows) return;
-        const T *in = x + r.row * width, *gradient = dy + r.row * width;
+        RowPart<T, V, packs> in(x + r.row * width, width, r.lane, r.lanes), gradient(dy + r.row * width, width, r.lane, r.lanes);
         const float mean = is_layer ? statistics[2 * r.row] : 0.0f, reciprocal = statistics[is_layer ? 2 * r.row + 1 : r.row];
         float sum = 0, product = 0;
-        for (std::int64_t c = r.lane * V; c < width; c += r.lanes * V) {
-            const Pack<T, V> a = load<T, V>(in + c), d = load<T, V>(gradient + c);
+        each_pack<V, packs>(width, r.lane, r.lanes, [&](int p, std::int64_t c) {
+            const Pack<T, V> a = in.at(p, c), d = gradient.at(p, c);
             float factors[V] = {};
             values_at<V>(scale, c, factors);
             for (int j = 0; j < V; ++j) {
@@ -114,17 +158,19 @@ struct NormBackward {
                 if constexpr (is_layer) sum += g;
                 product += g * (to_float(a.at[j]) - mean);
             }
-        }
+        });
+        in.forget_copies();
+        gradient.forget_copies();
         const float mean_gradient = is_layer ? r.sum(t, sum) / static_cast<float>(width) : 0.0f;
         const float mean_product = r.sum(t, product) / static_cast<float>(width) * reciprocal * reciprocal;
-        for (std::int64_t c = r.lane * V; c < width; c += r.lanes * V) {
-            const Pack<T, V> a = load<T, V>(in + c), d = load<T, V>(gradient + c);
+        each_pack<V, packs>(width, r.lane, r.lanes, [&](int p, std::int64_t c) {
+            const Pack<T, V> a = in.at(p, c), d = gradient.at(p, c);
             float out[V], factors[V] = {};
             values_at<V>(scale, c, factors);
             for (int j = 0; j < V; ++j)
                 out[j] = reciprocal * (to_float(d.at[j]) * factors[j] - mean_gradient - (to_float(a.at[j]) - mean) * mean_product);
-            put<T, V>(dx + r.row * width + c, out, accumulates);
-        }
+            put<T, V>(dx + r.row * width + c, out, base ? base + r.row * width + c : nullptr);
+        });
     }
 };
 
@@ -215,15 +261,29 @@ inline std::int64_t row_chunks(std::int64_t rows, std::int64_t columns) {
     return at_most(at_most(ceiling(rows, 32), wanted), 256);
 }
 
+// Calls with constants (elements of a pack, packs of a thread) and whether a warp takes a row, so that every thread has work and a row fits into registers.
+template <class T, class Call>
+void with_row_layout(std::int64_t rows, std::int64_t width, bool is_aligned, const Call& call) {
+    constexpr int wide = 16 / sizeof(T);
+    const auto with = [&]<int V, int packs>(bool is_short) {
+        call(std::integral_constant<int, V>{}, std::integral_constant<int, packs>{}, is_short, is_short ? ceiling(rows, rows_per_block) : rows,
+             is_short ? 32 * rows_per_block : long_row_threads, is_short ? std::size_t{0} : 32 * sizeof(float));
+    };
+    if (!is_aligned || width % wide != 0) with.template operator()<1, 0>(width <= 1024);
+    else if (width <= 32 * wide * 4) with.template operator()<wide, 4>(true);
+    else if (width <= 32 * wide * 8) with.template operator()<wide, 8>(true);
+    else if (width <= long_row_threads * wide * 4) with.template operator()<wide, 4>(false);
+    else with.template operator()<wide, 0>(false);
+}
+
 template <bool is_layer>
 void norm(Stream s, Type type, std::int64_t rows, std::int64_t width, float epsilon, const void* x, Values scale, Values shift, void* y, float* statistics) {
-    with_type(type, [&](auto t) {
-        using T = decltype(t);
-        constexpr int wide = 16 / sizeof(T);
-        const T* in = static_cast<const T*>(x);
-        T* out = static_cast<T*>(y);
-        if (width % wide == 0 && are_aligned(16, x, y)) launch_rows(s, rows, width, Norm<T, wide, is_layer>{rows, width, epsilon, in, scale, shift, out, statistics});
-        else launch_rows(s, rows, width, Norm<T, 1, is_layer>{rows, width, epsilon, in, scale, shift, out, statistics});
+    with_type(type, [&](auto element) {
+        using T = decltype(element);
+        with_row_layout<T>(rows, width, are_aligned(16, x, y), [&](auto v, auto packs, bool is_short, std::int64_t blocks, int threads, std::size_t shared) {
+            launch(s, blocks, threads, shared,
+                   Norm<T, v(), packs(), is_layer>{is_short, rows, width, epsilon, static_cast<const T*>(x), scale, shift, static_cast<T*>(y), statistics});
+        });
     });
 }
 
@@ -237,24 +297,23 @@ inline void rms_norm(Stream s, Type type, std::int64_t rows, std::int64_t width,
 
 template <bool is_layer>
 void norm_backward(Stream s, Type type, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, Values scale, const void* dy, void* dx,
-                   bool accumulates) {
-    with_type(type, [&](auto t) {
-        using T = decltype(t);
-        constexpr int wide = 16 / sizeof(T);
-        const T *in = static_cast<const T*>(x), *gradient = static_cast<const T*>(dy);
-        T* out = static_cast<T*>(dx);
-        if (width % wide == 0 && are_aligned(16, x, dy, dx))
-            launch_rows(s, rows, width, NormBackward<T, wide, is_layer>{rows, width, in, statistics, scale, gradient, out, accumulates});
-        else launch_rows(s, rows, width, NormBackward<T, 1, is_layer>{rows, width, in, statistics, scale, gradient, out, accumulates});
+                   const void* base) {
+    with_type(type, [&](auto element) {
+        using T = decltype(element);
+        with_row_layout<T>(rows, width, are_aligned(16, x, dy, dx, base), [&](auto v, auto packs, bool is_short, std::int64_t blocks, int threads, std::size_t shared) {
+            launch(s, blocks, threads, shared,
+                   NormBackward<T, v(), packs(), is_layer>{is_short, rows, width, static_cast<const T*>(x), statistics, scale, static_cast<const T*>(dy),
+                                                           static_cast<T*>(dx), static_cast<const T*>(base)});
+        });
     });
 }
 inline void layer_norm_backward(Stream s, Type type, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, Values scale,
-                                const void* dy, void* dx, bool accumulates) {
-    norm_backward<true>(s, type, rows, width, x, statistics, scale, dy, dx, accumulates);
+                                const void* dy, void* dx, const void* base) {
+    norm_backward<true>(s, type, rows, width, x, statistics, scale, dy, dx, base);
 }
 inline void rms_norm_backward(Stream s, Type type, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, Values scale, const void* dy,
-                              void* dx, bool accumulates) {
-    norm_backward<false>(s, type, rows, width, x, statistics, scale, dy, dx, accumulates);
+                              void* dx, const void* base) {
+    norm_backward<false>(s, type, rows, width, x, statistics, scale, dy, dx, base);
 }
 
 template <class T, int V, bool has_product, bool is_layer>

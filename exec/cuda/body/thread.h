@@ -13,11 +13,13 @@
 #define kernel_body device_body
 #define SMSIM_DEVICE __device__ __forceinline__
 #define SMSIM_HOST_DEVICE __host__ __device__ __forceinline__
+#define SMSIM_UNROLL _Pragma("unroll")
 #define SMSIM_UNROLL_4 _Pragma("unroll 4")
 #else
 #define kernel_body host_body
 #define SMSIM_DEVICE inline
 #define SMSIM_HOST_DEVICE inline
+#define SMSIM_UNROLL
 #define SMSIM_UNROLL_4
 #endif
 
@@ -110,19 +112,15 @@ SMSIM_DEVICE void values_at(const Values& values, std::int64_t i, float (&out)[V
         case Type::fp16: widen_from<Fp16, V>(static_cast<const Fp16*>(values.data) + i, out); break;
     }
 }
+template <class T>
+SMSIM_DEVICE void add_to(T& at, float x, bool accumulates) {
+    at = from_float<T>(accumulates ? to_float(at) + x : x);
+}
 SMSIM_DEVICE void add_at(const Sums& sums, std::int64_t i, float x) {
     switch (sums.type) {
-        case Type::fp32: static_cast<float*>(sums.data)[i] += x; break;
-        case Type::bf16: {
-            Bf16& at = static_cast<Bf16*>(sums.data)[i];
-            at = from_float<Bf16>(to_float(at) + x);
-            break;
-        }
-        case Type::fp16: {
-            Fp16& at = static_cast<Fp16*>(sums.data)[i];
-            at = from_float<Fp16>(to_float(at) + x);
-            break;
-        }
+        case Type::fp32: add_to(static_cast<float*>(sums.data)[i], x, sums.accumulates); break;
+        case Type::bf16: add_to(static_cast<Bf16*>(sums.data)[i], x, sums.accumulates); break;
+        case Type::fp16: add_to(static_cast<Fp16*>(sums.data)[i], x, sums.accumulates); break;
     }
 }
 
@@ -151,17 +149,21 @@ SMSIM_DEVICE void widen_from(const T* from, float (&out)[V]) {
         for (int j = 0; j < V; ++j) out[j] = to_float(from[j]);
     }
 }
-// y = x, or y += x: `values` are fp32.
+// y = values, or y = base + values where there is a base (y itself, or another array).
 template <class T, int V>
-SMSIM_DEVICE void put(T* to, const float (&values)[V], bool accumulates) {
+SMSIM_DEVICE void put(T* to, const float (&values)[V], const T* base) {
     Pack<T, V> pack;
-    if (accumulates) {
-        pack = load<T, V>(to);
+    if (base) {
+        pack = load<T, V>(base);
         for (int j = 0; j < V; ++j) pack.at[j] = from_float<T>(to_float(pack.at[j]) + values[j]);
     } else {
         for (int j = 0; j < V; ++j) pack.at[j] = from_float<T>(values[j]);
     }
     store<T, V>(to, pack);
+}
+template <class T, int V>
+SMSIM_DEVICE void put(T* to, const float (&values)[V], bool accumulates) {
+    put<T, V>(to, values, accumulates ? to : static_cast<const T*>(nullptr));
 }
 
 // Quotient and remainder of numbers that are not negative: 64-bit division takes a GPU some hundred instructions, 32-bit division a fifth of that.

@@ -39,7 +39,7 @@ struct TimedEvent {
 
 class CudaMachine : public Machine {
 public:
-    explicit CudaMachine(int device) : report_(probe_device(device)), kernels_(device_kernels()) {
+    CudaMachine(int device, bool measures_products) : report_(probe_device(device)), kernels_(device_kernels()) {
         if (!report_.available) throw core::MachineError(cuda::describe(report_));
         check(cudaSetDevice(device), "cudaSetDevice");
         for (std::size_t i = 0; i < streams_.size(); ++i) {
@@ -50,7 +50,7 @@ public:
             check(cudaStreamCreateWithPriority(&streams_[i], cudaStreamNonBlocking, computes ? least : greatest), "cudaStreamCreateWithPriority");
         }
         check(cudnnCreate(&cudnn_), "cudnnCreate");
-        products_ = std::make_unique<Products>(report_.compute_major);
+        products_ = std::make_unique<Products>(report_.compute_major, measures_products);
         attention_ = std::make_unique<FusedAttention>(cudnn_, report_.compute_major);
         convolutions_ = std::make_unique<Convolutions>(cudnn_);
     }
@@ -141,6 +141,8 @@ public:
     void download(Stream stream, void* to, const void* from, std::size_t bytes) override { move(stream, to, from, bytes, cudaMemcpyDeviceToHost); }
 
     void product(Stream stream, const Product& product) override { products_->perform(stream, product); }
+    bool offers(const Product& product) const override { return products_->offers(product); }
+    void prepare(const Product& product) const override { products_->prepare(product); }
     bool fuses(Type type, const AttentionShape& shape) const override { return attention_->takes(type, shape); }
     void fused_attention(Stream stream, Type type, const AttentionShape& shape, const void* qkv, void* y, float* log_sums) override {
         attention_->forward(stream, type, shape, qkv, y, log_sums);
@@ -192,6 +194,6 @@ private:
 
 }  // namespace
 
-std::shared_ptr<Machine> open_machine(int device) { return std::make_shared<CudaMachine>(device); }
+std::shared_ptr<Machine> open_machine(int device, bool measures_products) { return std::make_shared<CudaMachine>(device, measures_products); }
 
 }  // namespace exec::cuda

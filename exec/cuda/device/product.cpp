@@ -29,11 +29,13 @@ std::int64_t alignment_of(const void* address) {
 }
 
 cublasLtEpilogue_t epilogue_of(const Product& p) {
+    if (p.row_sums) return CUBLASLT_EPILOGUE_BGRADB;  // of the second operand, which to cuBLASLt's columns is a
     if (p.gelu_input) return CUBLASLT_EPILOGUE_DGELU;
     if (p.before_gelu) return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     return p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
+const void* bias_place(const Product& p) { return p.row_sums ? p.row_sums : p.bias; }
 const void* gelu_place(const Product& p) { return p.gelu_input ? p.gelu_input : p.before_gelu; }
 
 template <class Value>
@@ -57,9 +59,57 @@ cublasLtMatrixLayout_t layout(Type type, std::int64_t rows, std::int64_t columns
     return result;
 }
 
+// Memory for the time of a measurement.
+class Temporary {
+public:
+    explicit Temporary(std::size_t bytes) {
+        if (cudaMalloc(&data_, bytes) != cudaSuccess) {
+            cudaGetLastError();
+            data_ = nullptr;
+        } else {
+            cudaMemset(data_, 0x3C, bytes);  // small numbers in every precision: products of zeros run faster than real ones
+        }
+    }
+    ~Temporary() { cudaFree(data_); }
+    Temporary(const Temporary&) = delete;
+    Temporary& operator=(const Temporary&) = delete;
+    void* get() const { return data_; }
+
+private:
+    void* data_ = nullptr;
+};
+
+std::size_t extent(std::int64_t rows, std::int64_t leading, std::int64_t batch, std::int64_t stride, Type type) {
+    return static_cast<std::size_t>(rows * leading + (batch - 1) * stride) * size_of(type) + 512;
+}
+
+// The address with the alignment of another one.
+void* aligned_like(void* base, const void* like) { return static_cast<char*>(base) + (like ? reinterpret_cast<std::uintptr_t>(like) % 256 : 0); }
+
+// Least time of a few calls.
+template <class Call>
+float milliseconds_of(const Call& call) {
+    cudaEvent_t begin = nullptr, end = nullptr;
+    check(cudaEventCreate(&begin), "cudaEventCreate");
+    check(cudaEventCreate(&end), "cudaEventCreate");
+    float least = 1e30f;
+    for (int repetition = 0; repetition < 4; ++repetition) {
+        check(cudaEventRecord(begin, nullptr), "cudaEventRecord");
+        for (int i = 0; i < 2; ++i) call();
+        check(cudaEventRecord(end, nullptr), "cudaEventRecord");
+        check(cudaEventSynchronize(end), "cudaEventSynchronize");
+        float time = 0;
+        check(cudaEventElapsedTime(&time, begin, end), "cudaEventElapsedTime");
+        if (repetition > 0) least = std::min(least, time / 2);  // the first loads the kernel
+    }
+    cudaEventDestroy(begin);
+    cudaEventDestroy(end);
+    return least;
+}
+
 }  // namespace
 
-Products::Products(int compute_major) {
+Products::Products(int compute_major, bool measures) : measures_(measures) {
     check(cublasLtCreate(&handle_), "cublasLtCreate");
     // NVIDIA's advice: 32 MiB on Hopper, 4 MiB before (cuBLAS documentation, "cublasSetWorkspace").
     workspace_bytes_ = static_cast<std::size_t>(compute_major >= 9 ? 32 : 4) << 20;
@@ -77,8 +127,33 @@ Products::~Products() {
     cublasLtDestroy(handle_);
 }
 
+Products::Key Products::key_of(const Product& p) {
+    return {static_cast<std::int64_t>(p.in),
+            static_cast<std::int64_t>(p.out),
+            p.uses_tf32,
+            p.transpose_a,
+            p.transpose_b,
+            p.m,
+            p.n,
+            p.k,
+            p.lda,
+            p.ldb,
+            p.ldc,
+            p.accumulates || p.addend,
+            static_cast<std::int64_t>(epilogue_of(p)),
+            p.batch,
+            p.stride_a,
+            p.stride_b,
+            p.stride_c,
+            alignment_of(p.a),
+            alignment_of(p.b),
+            alignment_of(p.addend ? p.addend : p.c),
+            std::min(alignment_of(p.c), alignment_of(gelu_place(p))),
+            alignment_of(bias_place(p))};
+}
+
 // cuBLASLt stores columns: a row-major matrix is the transposed one to it. So c^T = op(b)^T op(a)^T: b comes first, sizes change places, transpositions stay.
-Products::Prepared Products::prepare(const Product& p, const std::vector<std::int64_t>& key) const {
+Products::Prepared Products::make(const Product& p, const Key& key) {
     Prepared result;
     const cublasComputeType_t compute = p.in == Type::fp32 && p.uses_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     check(cublasLtMatmulDescCreate(&result.operation, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
@@ -87,7 +162,7 @@ Products::Prepared Products::prepare(const Product& p, const std::vector<std::in
     set(result.operation, CUBLASLT_MATMUL_DESC_TRANSB, second);
     const cublasLtEpilogue_t epilogue = epilogue_of(p);
     set(result.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-    if (p.bias) set(result.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+    if (bias_place(p)) set(result.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias_place(p));
     if (gelu_place(p)) {
         set(result.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, gelu_place(p));
         set(result.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.ldc);
@@ -99,56 +174,104 @@ Products::Prepared Products::prepare(const Product& p, const std::vector<std::in
     cublasLtMatmulPreference_t preference = nullptr;
     check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
     set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes_);
-    const auto aligned = [](std::int64_t bytes) { return static_cast<std::uint32_t>(bytes); };
-    const std::size_t alignments = key.size() - 3;
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, aligned(key[alignments + 1]));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, aligned(key[alignments]));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, aligned(key[alignments + 2]));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, aligned(key[alignments + 2]));
-    cublasLtMatmulHeuristicResult_t found{};
+    // A bias that lies badly counts as a result that does: there is no attribute of its own.
+    const auto aligned = [&](std::size_t place) { return static_cast<std::uint32_t>(key[place]); };
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, aligned(18));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, aligned(17));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, aligned(19));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, std::min(aligned(20), aligned(21)));
+    std::vector<cublasLtMatmulHeuristicResult_t> found(measures_ ? 8 : 1);
     int count = 0;
-    const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(handle_, result.operation, result.a, result.b, result.c, result.c, preference, 1, &found, &count);
+    result.status = cublasLtMatmulAlgoGetHeuristic(handle_, result.operation, result.a, result.b, result.c, result.c, preference, static_cast<int>(found.size()),
+                                                   found.data(), &count);
     cublasLtMatmulPreferenceDestroy(preference);
-    if (status != CUBLAS_STATUS_SUCCESS || count == 0)
-        throw core::MachineError(fmt::format("cuBLASLt has no algorithm for a product {} x {} x {} (transposed: {}, {}; batch {}): {}", p.m, p.n, p.k,
-                                             p.transpose_a, p.transpose_b, p.batch, cublasLtGetStatusName(status)));
-    result.algorithm = found.algo;
-    result.workspace = found.workspaceSize;
+    found.resize(static_cast<std::size_t>(std::max(0, count)));
+    std::erase_if(found, [](const cublasLtMatmulHeuristicResult_t& candidate) { return candidate.state != CUBLAS_STATUS_SUCCESS; });
+    if (result.status == CUBLAS_STATUS_SUCCESS && found.empty()) result.status = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (result.status != CUBLAS_STATUS_SUCCESS) return result;
+    result.algorithm = found[0].algo;
+    result.workspace = found[0].workspaceSize;
+    if (measures_) choose_fastest(p, result, found);
     return result;
+}
+
+// On arrays of its own: while a run is planned there are no others yet.
+void Products::choose_fastest(const Product& p, Prepared& prepared, const std::vector<cublasLtMatmulHeuristicResult_t>& candidates) {
+    const Temporary a(extent(p.transpose_a ? p.k : p.m, p.lda, p.batch, p.stride_a, p.in)), b(extent(p.transpose_b ? p.n : p.k, p.ldb, p.batch, p.stride_b, p.in));
+    const std::size_t result = extent(p.m, p.ldc, p.batch, p.stride_c, p.out);
+    const Temporary c(result), addend(p.addend ? result : 512), gelu(gelu_place(p) ? result : 512),
+        bias(static_cast<std::size_t>(std::max(p.m, p.n)) * sizeof(float) + 512);
+    if (!a.get() || !b.get() || !c.get() || !addend.get() || !gelu.get() || !bias.get()) return;  // the first of them, then
+    Product q = p;
+    q.a = aligned_like(a.get(), p.a);
+    q.b = aligned_like(b.get(), p.b);
+    q.c = aligned_like(c.get(), p.c);
+    if (p.addend) q.addend = aligned_like(addend.get(), p.addend);
+    if (p.bias) q.bias = aligned_like(bias.get(), p.bias);
+    if (p.row_sums) q.row_sums = aligned_like(bias.get(), p.row_sums);
+    if (p.before_gelu) q.before_gelu = aligned_like(gelu.get(), p.before_gelu);
+    if (p.gelu_input) q.gelu_input = aligned_like(gelu.get(), p.gelu_input);
+    constexpr float clearly_faster = 0.97f;  // else the library's own order stands, which does not change from run to run
+    for (const cublasLtMatmulHeuristicResult_t& candidate : candidates) {
+        Prepared trial = prepared;
+        trial.algorithm = candidate.algo;
+        trial.workspace = candidate.workspaceSize;
+        if (call(nullptr, q, trial) != CUBLAS_STATUS_SUCCESS) continue;
+        const float time = milliseconds_of([&] { call(nullptr, q, trial); });
+        if (prepared.milliseconds == 0 || time < clearly_faster * prepared.milliseconds) {
+            prepared.algorithm = trial.algorithm;
+            prepared.workspace = trial.workspace;
+            prepared.milliseconds = time;
+        }
+    }
+}
+
+const Products::Prepared& Products::find(const Product& p) {
+    const Key key = key_of(p);
+    auto found = prepared_.find(key);
+    if (found == prepared_.end()) found = prepared_.emplace(key, make(p, key)).first;
+    return found->second;
+}
+
+void Products::prepare(const Product& p) {
+    if (p.m > 0 && p.n > 0) find(p);
+}
+
+bool Products::offers(const Product& p) {
+    if (p.m == 0 || p.n == 0 || p.k == 0) return false;
+    // In fp32 our own functions are more exact than the library's.
+    if ((p.before_gelu || p.gelu_input) && (p.out == Type::fp32 || p.ldc % 8 != 0)) return false;
+    if (!p.row_sums) return find(p).status == CUBLAS_STATUS_SUCCESS;
+    if (!measures_) return false;
+    const auto [known, is_new] = pays_.emplace(key_of(p), false);
+    if (!is_new) return known->second;
+    Product plain = p;
+    plain.row_sums = nullptr;
+    const Prepared &with = find(p), &without = find(plain);
+    if (with.status != CUBLAS_STATUS_SUCCESS || with.milliseconds == 0 || without.milliseconds == 0) return false;
+    // A kernel of our own reads a once more: at the pace of a copy, which reads and writes.
+    const std::size_t bytes = extent(p.k, p.lda, 1, 0, p.in);
+    const Temporary from(bytes), to(bytes);
+    if (!from.get() || !to.get()) return false;
+    const float copy = milliseconds_of([&] { cudaMemcpyAsync(to.get(), from.get(), bytes, cudaMemcpyDeviceToDevice, nullptr); });
+    return known->second = with.milliseconds < without.milliseconds + copy / 2;
+}
+
+cublasStatus_t Products::call(Stream stream, const Product& p, const Prepared& prepared) const {
+    if (bias_place(p)) set(prepared.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias_place(p));
+    if (gelu_place(p)) set(prepared.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, gelu_place(p));
+    const float beta = p.accumulates || p.addend ? 1.0f : 0.0f;
+    return cublasLtMatmul(handle_, prepared.operation, &p.alpha, p.b, prepared.a, p.a, prepared.b, &beta, p.addend ? p.addend : p.c, prepared.c, p.c, prepared.c,
+                          &prepared.algorithm, workspace_, prepared.workspace, static_cast<cudaStream_t>(stream));
 }
 
 void Products::perform(Stream stream, const Product& p) {
     if (p.m == 0 || p.n == 0) return;
-    const std::vector<std::int64_t> key{static_cast<std::int64_t>(p.in),
-                                        static_cast<std::int64_t>(p.out),
-                                        p.uses_tf32,
-                                        p.transpose_a,
-                                        p.transpose_b,
-                                        p.m,
-                                        p.n,
-                                        p.k,
-                                        p.lda,
-                                        p.ldb,
-                                        p.ldc,
-                                        p.accumulates,
-                                        static_cast<std::int64_t>(epilogue_of(p)),
-                                        p.batch,
-                                        p.stride_a,
-                                        p.stride_b,
-                                        p.stride_c,
-                                        alignment_of(p.a),
-                                        alignment_of(p.b),
-                                        std::min({alignment_of(p.c), alignment_of(p.bias), alignment_of(gelu_place(p))})};
-    auto found = prepared_.find(key);
-    if (found == prepared_.end()) found = prepared_.emplace(key, prepare(p, key)).first;
-    const Prepared& prepared = found->second;
-    if (p.bias) set(prepared.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
-    if (gelu_place(p)) set(prepared.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, gelu_place(p));
-    const float beta = p.accumulates ? 1.0f : 0.0f;
-    check(cublasLtMatmul(handle_, prepared.operation, &p.alpha, p.b, prepared.a, p.a, prepared.b, &beta, p.c, prepared.c, p.c, prepared.c, &prepared.algorithm,
-                         workspace_, prepared.workspace, static_cast<cudaStream_t>(stream)),
-          "cublasLtMatmul");
+    const Prepared& prepared = find(p);
+    if (prepared.status != CUBLAS_STATUS_SUCCESS)
+        throw core::MachineError(fmt::format("cuBLASLt has no algorithm for a product {} x {} x {} (transposed: {}, {}; batch {}): {}", p.m, p.n, p.k,
+                                             p.transpose_a, p.transpose_b, p.batch, cublasLtGetStatusName(prepared.status)));
+    check(call(stream, p, prepared), "cublasLtMatmul");
 }
 
 }  // namespace exec::cuda

@@ -3,6 +3,7 @@
 
 #include <cublasLt.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -13,25 +14,39 @@ namespace exec::cuda {
 
 class Products {
 public:
-    explicit Products(int compute_major);
+    // `measures`: of the algorithms that cuBLASLt proposes the fastest is taken, not the first. Then two runs may choose differently, and round differently.
+    Products(int compute_major, bool measures);
     ~Products();
     Products(const Products&) = delete;
     Products& operator=(const Products&) = delete;
+
     void perform(Stream stream, const Product& product);
+    // Chooses an algorithm. Looks at addresses for their alignment only.
+    void prepare(const Product& product);
+    bool offers(const Product& product);
 
 private:
+    using Key = std::array<std::int64_t, 22>;
     struct Prepared {
         cublasLtMatmulDesc_t operation = nullptr;
         cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
         cublasLtMatmulAlgo_t algorithm{};
         std::size_t workspace = 0;
+        float milliseconds = 0;  // where measured
+        cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
     };
-    Prepared prepare(const Product& product, const std::vector<std::int64_t>& key) const;
+    static Key key_of(const Product& product);
+    const Prepared& find(const Product& product);
+    Prepared make(const Product& product, const Key& key);
+    void choose_fastest(const Product& product, Prepared& prepared, const std::vector<cublasLtMatmulHeuristicResult_t>& candidates);
+    cublasStatus_t call(Stream stream, const Product& product, const Prepared& prepared) const;
 
+    const bool measures_;
     cublasLtHandle_t handle_ = nullptr;
     void* workspace_ = nullptr;
     std::size_t workspace_bytes_ = 0;
-    std::map<std::vector<std::int64_t>, Prepared> prepared_;  // by everything but addresses and alpha
+    std::map<Key, Prepared> prepared_;  // by everything but addresses and alpha
+    std::map<Key, bool> pays_;          // sums of rows with the product
 };
 
 }  // namespace exec::cuda

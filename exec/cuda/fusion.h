@@ -1,0 +1,69 @@
+// Launches that become one with what the next operator asks for, and gradients that are copies of others and are copied only where somebody must have them.
+//
+// A held launch goes when the operator after it takes it over, or as it is when it does not. Planning is told at that moment what is read and written, so that
+// arrays live as long as they are really used.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+
+#include "exec/cuda/machine.h"
+
+namespace exec::cuda {
+
+class Workplace;
+
+struct HeldDropout {
+    DropoutShape shape;
+    const void* x = nullptr;
+    void* y = nullptr;
+    std::uint8_t* mask = nullptr;
+};
+
+class Fusion {
+public:
+    Fusion(Machine& machine, Workplace& workplace, Type type) : machine_(machine), workplace_(workplace), type_(type) {}
+
+    void launch(const Product& product);
+    void launch(const HeldDropout& dropout, const void* residual);
+
+    // At most one is held: of operator `owner`, with its result not to be read before flush().
+    void hold(std::int32_t owner, const Product& product);
+    void hold(std::int32_t owner, const HeldDropout& dropout);
+    std::int32_t owner() const { return owner_; }  // -1: nothing is held
+    bool holds(const void* result) const;
+    std::optional<Product> held_product() const { return product_; }
+    std::optional<HeldDropout> held_dropout() const { return dropout_; }
+    void drop_held();  // it has become part of another launch
+    void flush();
+
+    // Later `to` is to be a copy of `from`, which nobody writes any more.
+    void copy_later(void* to, const void* from, std::size_t bytes);
+    // Where the contents of `array` are: there, or where they are to be copied from. `is_last`: nobody reads the array after the operator at work.
+    const void* contents_of(const void* array, bool is_last);
+    // The same for one who writes the array next: no copy is due any more.
+    const void* take_contents(void* array);
+    void copy_now(void* array);
+    void forget(void* data, std::size_t bytes);  // new contents are on their way
+    // The instruction ends: nothing is held or due after it.
+    void settle();
+
+private:
+    struct Copy {
+        const void* from;
+        std::size_t bytes;
+        bool is_done = false;  // everybody has read it where it comes from
+    };
+    void copy(void* to, const Copy& due);
+
+    Machine& machine_;
+    Workplace& workplace_;
+    const Type type_;
+    std::int32_t owner_ = -1;
+    std::optional<Product> product_;
+    std::optional<HeldDropout> dropout_;
+    std::map<char*, Copy> copies_;
+};
+
+}  // namespace exec::cuda
