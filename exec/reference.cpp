@@ -79,9 +79,11 @@ ReferenceResult start_of(const model::ModelGraph& graph, std::uint64_t seed) {
 
 // Forward and backward of one micro-batch: adds to the gradients, returns the loss times its weight.
 double run_micro_batch(const model::ModelGraph& graph, const schedule::Plan& plan, const InputReader& inputs, std::uint64_t seed, int step, int replica, int k,
-                       double weight, std::vector<std::vector<double>>& parameters, std::vector<std::vector<double>>& gradients, bool evaluates = false) {
+                       double weight, std::vector<std::vector<double>>& parameters, std::vector<std::vector<double>>& gradients, bool evaluates = false,
+                       reference::RouterMargins* router = nullptr) {
     const auto operators = static_cast<std::int32_t>(graph.operators.size());
     reference::Context context{graph, plan.micro_batch, {}, {}, {}, &parameters, &gradients, {}, weight};
+    context.router = router;
     context.values.resize(graph.tensors.size());
     context.gradients.resize(graph.tensors.size());
     context.ids.resize(graph.tensors.size());
@@ -126,11 +128,14 @@ ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Pl
     for (int step = 0; step < options.steps; ++step) {
         clear(result.gradients);
         double loss = 0;
+        reference::RouterMargins router;
+        router.other_way_below = options.other_way_below;
         for (int replica = 0; replica < plan.layout.replicas(); ++replica)
             for (int k = 0; k < plan.micro_batches; ++k)
                 loss += weight * run_micro_batch(graph, plan, inputs, options.seed, step, replica, k, weight, result.parameters, result.gradients,
-                                                 options.evaluates);
+                                                 options.evaluates, &router);
         result.losses.push_back(loss);
+        result.router_margins.push_back(router.least);
         if (options.evaluates) continue;
         if (plan.optimizer.gradient_clipping > 0) clip(result.gradients, plan.optimizer.gradient_clipping);
         for (std::size_t p = 0; p < result.parameters.size(); ++p) optimizer.update(step, p, result.parameters[p], result.gradients[p]);

@@ -16,10 +16,13 @@ struct ReferenceOptions {
     int steps = 1;
     std::uint64_t seed = 1234;
     bool evaluates = false;  // forward only: nothing dropped, nothing updated
+    // Choices of routers between experts whose probabilities differ by less than this are made the other way: what fp32 may make of a near tie.
+    double other_way_below = 0;
 };
 
 struct ReferenceResult {
     std::vector<double> losses;                   // by step
+    std::vector<double> router_margins;           // by step: the least, over all tokens and mixtures (reference::RouterMargins); infinite without mixtures
     std::vector<std::vector<double>> gradients;   // of the last step, by parameter
     std::vector<std::vector<double>> parameters;  // after it
 };

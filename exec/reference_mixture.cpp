@@ -104,10 +104,26 @@ private:
                                                       choices.begin() + static_cast<std::ptrdiff_t>(t * k_ + round), [&](const Choice& c) { return c.expert == e; });
                     if (!is_taken && p[t * experts_ + e] > choice.probability) choice = {e, p[t * experts_ + e], false};
                 }
+                if (round + 1 == k_) weigh(choices, p, t, choice);
                 choice.is_kept = places[choice.expert] >= 1;
                 places[choice.expert] -= 1;
             }
         return choices;
+    }
+
+    // Against the likeliest expert that is not chosen.
+    void weigh(const std::vector<Choice>& choices, const Array& p, size_t t, Choice& last) const {
+        if (!context_.router || k_ == experts_) return;
+        Choice next;
+        next.probability = -1;
+        for (size_t e = 0; e < experts_; ++e) {
+            const bool is_taken = std::any_of(choices.begin() + static_cast<std::ptrdiff_t>(t * k_), choices.begin() + static_cast<std::ptrdiff_t>((t + 1) * k_),
+                                              [&](const Choice& c) { return c.expert == e; });
+            if (!is_taken && p[t * experts_ + e] > next.probability) next = {e, p[t * experts_ + e], false};
+        }
+        const double margin = last.probability - next.probability;
+        context_.router->least = std::min(context_.router->least, margin);
+        if (margin < context_.router->other_way_below) last = next;
     }
 
     double sum_of(const std::vector<Choice>& choices, size_t token) const {

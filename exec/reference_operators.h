@@ -2,12 +2,19 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "exec/reference_matrix.h"
 #include "model/model_graph.h"
 
 namespace exec::reference {
+
+// How clear the choices of routers were: between the probabilities of the last expert that a token goes to and of the first that it does not.
+struct RouterMargins {
+    double least = std::numeric_limits<double>::infinity();
+    double other_way_below = 0;  // a choice with a smaller margin is made the other way
+};
 
 struct Context {
     const model::ModelGraph& graph;
@@ -20,6 +27,7 @@ struct Context {
     std::vector<std::vector<std::uint64_t>> mask_keys;  // [operator][sample], where the operator drops
     double loss_weight = 1;
     bool is_training = true;  // false: nothing is dropped
+    RouterMargins* router = nullptr;
 };
 
 void forward(Context& context, model::OperatorId op);
