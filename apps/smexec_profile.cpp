@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <filesystem>
 #include <numeric>
 #include <ostream>
 #include <sstream>
@@ -22,6 +23,7 @@
 #include "exec/exchange.h"
 #include "exec/process/launch.h"
 #include "exec/process/link_profile.h"
+#include "exec/process/transport_profile.h"
 #include "exec/process/world.h"
 #include "exec/profile.h"
 #include "exec/profiled_program.h"
@@ -43,9 +45,11 @@ const char* const help =
     "       smexec profile --backend cuda --base INSTANCE --out FILE [--json]\n"
     "\n"
     "Measures this machine with all cores busy: matrix products over sizes, memory streams, exchange between cores; writes a hardware profile\n"
-    "that smsim, smplan and smexec read (cluster.instance = \"FILE\"). Takes some ten seconds. Ranks are threads; started as several processes it measures what\n"
-    "lies between those instead: shared memory or the network under MPI, TCP connections under torchrun and srun, also between hosts.\n"
+    "that smsim, smplan and smexec read (cluster.instance = \"FILE\"). Takes some fifteen seconds. The links are those between threads; beside them the profile says\n"
+    "what passes between two processes of this machine over TCP and, where mpirun is found, MPI (cluster.process_transport = \"tcp\" takes those). Started as several\n"
+    "processes it measures what lies between those instead: shared memory or the network under MPI, TCP connections under torchrun and srun, also between hosts.\n"
     "\n"
+    "  --links-only    only what lies between the processes, nothing of the cores\n"
     "  --model MODEL   also the operators of a model (catalogue name, config.json or .toml), which then win over the curves\n"
     "  --backend cuda  the first GPU: matrix products by size and layout, attention, streaming kernels, launches, copies from and to the host\n"
     "                  mpirun, torchrun or srun start it on several: then NCCL too, per operation, size and group (--ranks-from as of smexec)\n"
@@ -160,11 +164,17 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
         return good;
     }
     core::Diagnostics diagnostics;
-    Options options(arguments, {{"--backend", "--base", "--out", "--model", "--seq-len", "--micro-batch", "--tensor-parallel", "--ranks-from"}, {"--json", "--help"}}, diagnostics);
+    Options options(arguments, {{"--backend", "--base", "--out", "--model", "--seq-len", "--micro-batch", "--tensor-parallel", "--ranks-from"}, {"--json", "--help", "--links-only"}}, diagnostics);
     if (!options.text("--out")) options.error("--out", "--out is missing", "name the file to write: smexec profile --out here.toml");
     const bool on_gpu = options.choice("--backend", {"cpu", "cuda"}).value_or("cpu") == "cuda";
     if (on_gpu && !options.text("--base")) options.error("--base", "--backend cuda needs --base", "name an instance with this GPU: smexec profile --backend cuda --base p5en.48xlarge --out h200.toml");
     if (!on_gpu && options.text("--base")) options.error("--base", "--base is of --backend cuda", "leave it out");
+    if (options.has("--links-only")) {
+        const bool has_processes = exec::process::find_launch(options.choice("--ranks-from", {"threads", "mpi", "env"}).value_or(""), exec::process::environment_variable, diagnostics).has_value();
+        if (!has_processes && !diagnostics.has_errors()) options.error("--links-only", "--links-only measures what lies between processes", "start several: mpirun -n 2 smexec profile ...");
+        if (options.text("--model")) options.error("--links-only", "--links-only and --model contradict each other", "leave one out");
+        if (on_gpu) options.error("--links-only", "--links-only is not of --backend cuda", "leave it out");
+    }
     if (on_gpu && options.text("--model")) options.error("--model", "operators of a model are measured on a GPU by smexec PLAN.toml --backend cuda itself", "leave it out");
     if (!options.positional().empty())
         diagnostics.error({}, "", fmt::format("{} is no option", core::in_quotes(options.positional()[0])), "smexec profile --help shows an example");
@@ -218,7 +228,20 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
         }
     }
     std::string transport = "threads";
-    cluster::InstanceType measured = exec::profile_machine(std::move(*base), today());
+    std::vector<exec::process::MeasuredTransport> others;
+    cluster::InstanceType measured = options.has("--links-only") ? std::move(*base) : exec::profile_machine(std::move(*base), today());
+    if (!world && measured.devices > 1) {
+        others = exec::process::measure_transports({std::filesystem::read_symlink("/proc/self/exe").string(), "profile", "--links-only", "--out"}, core::seconds(15));
+        for (const exec::process::MeasuredTransport& other : others) {
+            if (!other.obstacle.empty()) {
+                measured.notes.push_back(fmt::format("links over {} not measured: {}", other.name, other.obstacle));
+                continue;
+            }
+            measured.transports[other.name] = other.rate;
+            measured.provenance["transport." + other.name] = {"measured by `smexec profile` between two processes of this machine: ring all-reduces of 8 B and 4 MiB", today(),
+                                                              "measured"};
+        }
+    }
     if (world) {
         transport = world->transport();
         measured = exec::process::cluster_of(measured, links, *world, today()).instance;
@@ -244,16 +267,28 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
         value["link_bandwidth_bytes_per_s"] = link;
         value["link_latency_s"] = measured.links.empty() ? 0 : 2 * measured.links[0].latency.value;  // a route passes two
         if (measured.network_bandwidth.value > 0) value["network_bandwidth_bytes_per_s"] = measured.network_bandwidth.value;
+        value["transports"] = core::Value::table();
+        for (const auto& [name, rate] : measured.transports) {
+            core::Value one = core::Value::table();
+            one["bandwidth_bytes_per_s"] = rate.bandwidth.value;
+            one["latency_s"] = rate.latency.value;
+            value["transports"][name] = std::move(one);
+        }
         value["kernel_launch_s"] = device.kernel_launch.value;
         value["measured_operators"] = device.measured_operators.size();
         out << core::to_json(value) << '\n';
         return good;
     }
     out << fmt::format("{} cores, {} kernels\n", measured.devices, exec::cpu::kernels().instruction_set);
-    for (const auto& point : device.matrix_product.at(core::DataType::fp32).points)
+    if (const auto curve = device.matrix_product.find(core::DataType::fp32); curve != device.matrix_product.end() && !options.has("--links-only"))
+        for (const auto& point : curve->second.points)
         out << fmt::format("  matrix product of {:>9.3g} MFLOP  {}\n", point.flops.value / 1e6, core::format(point.rate));
     out << fmt::format("  memory streams                     {} a core\n  from core to core, by {:<12} {}\n", core::format(device.memory_bandwidth), transport,
                        core::format(core::BytesPerSecond(link)));
+    for (const auto& [name, rate] : measured.transports)
+        if (!world) out << fmt::format("  rank to rank by {:<18} {}, {}\n", name, core::format(rate.bandwidth), core::format(rate.latency));
+    for (const exec::process::MeasuredTransport& other : others)
+        if (!other.obstacle.empty()) err << fmt::format("remark: links over {} not measured: {}\n", other.name, other.obstacle);
     if (measured.network_bandwidth.value > 0) out << fmt::format("  from host to host                  {}\n", core::format(measured.network_bandwidth));
     if (!device.measured_operators.empty()) out << fmt::format("  {} operators of {}\n", device.measured_operators.size(), request.graph->name);
     out << fmt::format("written to {}\n", *options.text("--out"));

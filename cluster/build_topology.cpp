@@ -81,6 +81,17 @@ void assign_numa(InstanceType& instance) {
         if (vertex.kind == VertexKind::fabric || vertex.kind == VertexKind::nvswitch) vertex.numa = 0;
 }
 
+void set_memory_links(InstanceType& instance, const TransportRate& rate) {
+    for (Link& link : instance.links) {
+        if (link.kind != LinkKind::memory) continue;
+        link.bandwidth = rate.bandwidth;
+        link.efficiency = 1;
+        link.latency = rate.latency / 2.0;  // a route passes two of them
+        link.is_full_duplex = true;
+    }
+    prepare_routes(instance);
+}
+
 int hybrid_cube_mesh_links(int a, int b) {
     static constexpr int links[8][8] = {{0, 1, 1, 2, 2, 0, 0, 0}, {1, 0, 2, 1, 0, 2, 0, 0}, {1, 2, 0, 2, 0, 0, 1, 0}, {2, 1, 2, 0, 0, 0, 0, 1},
                                         {2, 0, 0, 0, 0, 1, 1, 2}, {0, 2, 0, 0, 1, 0, 2, 1}, {0, 0, 1, 0, 1, 2, 0, 2}, {0, 0, 0, 1, 2, 1, 2, 0}};

@@ -20,6 +20,9 @@ void add_link(InstanceType& instance, int a, int b, const LinkSpec& spec, int co
 void add_fabric(InstanceType& instance, int cards);
 // Physical cards: the links to the fabric, counted.
 int network_cards(const InstanceType& instance);
+// Ranks of a node reach each other at this rate and latency through its memory links; each receiver copies for itself, so opposite directions do not share.
+// Routes are prepared again.
+void set_memory_links(InstanceType& instance, const TransportRate& rate);
 // Every vertex takes the number of the nearest host.
 void assign_numa(InstanceType& instance);
 // Links per pair of the 8-V100 hybrid cube mesh, as `nvidia-smi topo -m` prints them on such a server (kyumdoctor.tistory.com/74; NVIDIA/nccl issue 671

@@ -65,6 +65,7 @@ public:
             instance_.has_gpudirect = figures.has_gpudirect && instance_.device.has_gpudirect;
             changes_network = true;
         }
+        join_processes();
         if (auto bandwidth = reader_.optional_bytes_per_second("network_bandwidth"); bandwidth && is_positive("network_bandwidth", bandwidth->value)) {
             tell("network_bandwidth", core::format(*bandwidth), core::format(instance_.network_baseline));
             instance_.network_bandwidth = instance_.network_baseline = *bandwidth;
@@ -112,6 +113,23 @@ private:
     int nic_count() const {
         return static_cast<int>(
             std::count_if(instance_.vertices.begin(), instance_.vertices.end(), [](const Vertex& v) { return v.kind == VertexKind::nic; }));
+    }
+
+    // Ranks of a node as threads or as processes: what `smexec profile` measured between them.
+    void join_processes() {
+        const auto transport = reader_.optional_choice("process_transport", {"threads", "tcp", "mpi"});
+        if (!transport) return;
+        const auto found = instance_.transports.find(*transport);
+        if (found == instance_.transports.end()) {
+            std::vector<std::string> known;
+            for (const auto& [name, rate] : instance_.transports) known.push_back(name);
+            reader_.error("process_transport", "the profile of " + instance_.name + " does not say what passes between ranks joined by " + *transport,
+                          known.empty() ? "measure it: smexec profile --out FILE, then cluster.instance = \"FILE\"" : "it has " + core::list_in_words(known));
+            return;
+        }
+        set_memory_links(instance_, found->second);
+        cluster_.assumptions.push_back("ranks of a node are joined by " + *transport + ": " + core::format(found->second.bandwidth) + ", " +
+                                       core::format(found->second.latency));
     }
 
     bool is_positive(const std::string& key, double value) {
@@ -172,7 +190,7 @@ std::optional<Cluster> load_cluster(const core::Value& table, core::Diagnostics&
         if (instance) cluster.instance = std::move(*instance);
         if (instance) Overrides(reader, cluster).apply();
         else
-            for (const char* key : {"transport", "network_bandwidth", "network_latency", "network_efficiency", "gpudirect", "memory", "price"}) reader.ignore(key);
+            for (const char* key : {"transport", "process_transport", "network_bandwidth", "network_latency", "network_efficiency", "gpudirect", "memory", "price"}) reader.ignore(key);
     }
     reader.finish();
     if (diagnostics.error_count() != before) return std::nullopt;

@@ -74,6 +74,20 @@ int read_network(const core::Value& table, InstanceType& instance, ProfileContex
     return cards;
 }
 
+// [transport.NAME]: rank to rank of one node, by how ranks are joined.
+void read_transports(const core::Value& table, InstanceType& instance, ProfileContext& context) {
+    core::TableReader reader(table, "transport", context.diagnostics);
+    for (const char* name : {"threads", "tcp", "mpi"})
+        if (const core::Value* one = reader.optional_table(name)) {
+            ProfileSection section(*one, std::string("transport.") + name, context);
+            TransportRate& rate = instance.transports[name];
+            rate.bandwidth = section.required_bytes_per_second("bandwidth");
+            rate.latency = section.seconds("latency").value_or(core::Seconds());
+            section.finish();
+        }
+    reader.finish();
+}
+
 void read_instance_section(const core::Value& table, InstanceType& instance, std::optional<std::string>& device_name, ProfileContext& context) {
     ProfileSection section(table, "instance", context);
     const core::Value* devices = table.find("devices");
@@ -186,6 +200,7 @@ std::optional<InstanceType> read_instance(const core::Value& document, const std
     }
     int cards = 0;
     if (const core::Value* network = reader.optional_table("network")) cards = read_network(*network, instance, context);
+    if (const core::Value* transports = reader.optional_table("transport")) read_transports(*transports, instance, context);
     instance.prices = read_prices(reader, context);
     const core::Value* topology = reader.required_table("topology");
     // A graph of a wrong number of devices would only repeat what is said already.

@@ -51,6 +51,13 @@ struct Provenance {
     auto operator<=>(const Provenance&) const = default;
 };
 
+// What passes between two ranks of a node, by how the ranks are joined (`smexec profile`).
+struct TransportRate {
+    core::BytesPerSecond bandwidth;
+    core::Seconds latency;
+    bool operator==(const TransportRate&) const = default;
+};
+
 class RouteTable;
 
 struct InstanceType {
@@ -70,6 +77,7 @@ struct InstanceType {
     double network_efficiency = 1.0;                // already the `efficiency` of the network links
     bool has_gpudirect = false;
     std::string network_name;                       // "efa", "tcp", "shared-memory"
+    std::map<std::string, TransportRate> transports;  // "threads", "tcp", "mpi"; the links are those of one of them
     std::vector<std::string> notes;                 // doubts a user should see, among them every assumed figure
     std::map<std::string, Provenance> provenance;   // by dotted path of a section or key of the profile: "device", "device.memory", "link.nvlink"
     std::vector<std::string> files;                 // the profile and the device file it names

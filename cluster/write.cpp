@@ -89,6 +89,7 @@ public:
         document["instance"] = instance_section();
         document["device"] = device_section();
         if (!instance_.network_name.empty() || instance_.network_bandwidth.value > 0) document["network"] = network_section();
+        if (!instance_.transports.empty()) document["transport"] = transport_section();
         document["topology"] = topology_section();
         if (!instance_.prices.empty()) document["price"] = prices();
         return document;
@@ -216,6 +217,18 @@ private:
             table["gpudirect"] = instance_.has_gpudirect;
         }
         set_sources(table, "network");
+        return table;
+    }
+
+    core::Value transport_section() const {
+        core::Value table = core::Value::table();
+        for (const auto& [name, rate] : instance_.transports) {
+            core::Value one = core::Value::table();
+            one["bandwidth"] = text(rate.bandwidth);
+            one["latency"] = text(rate.latency);
+            set_sources(one, "transport." + name);
+            table[name] = std::move(one);
+        }
         return table;
     }
 

@@ -9,6 +9,7 @@
 
 #include <fmt/core.h>
 
+#include "cluster/build_topology.h"
 #include "exec/collective.h"
 #include "exec/cpu/cores.h"
 #include "exec/cpu/kernels.h"
@@ -271,18 +272,6 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
 
 namespace {
 
-void set_link(cluster::InstanceType& instance, core::BytesPerSecond bandwidth, core::Seconds latency) {
-    for (cluster::Link& link : instance.links) {
-        if (link.kind != cluster::LinkKind::memory) continue;
-        link.bandwidth = bandwidth;
-        link.efficiency = 1;
-        link.latency = latency / 2.0;  // a route passes two of them
-        // Each receiver copies for itself: opposite directions do not share a core.
-        link.is_full_duplex = true;
-    }
-    cluster::prepare_routes(instance);
-}
-
 }  // namespace
 
 void apply(const PlanProfile& profile, cluster::InstanceType& instance) {
@@ -292,9 +281,10 @@ void apply(const PlanProfile& profile, cluster::InstanceType& instance) {
         instance.device.memory_efficiency = 1;
     }
     instance.device.peak[core::DataType::fp32] = profile.product_rate;
+    if (instance.device.peak.contains(core::DataType::bf16)) instance.device.peak[core::DataType::bf16] = profile.product_rate;  // emulated in fp32
     instance.device.kernel_launch = core::microseconds(1);
     instance.device.host_dispatch = core::Seconds(0);
-    set_link(instance, profile.link_bandwidth, profile.link_latency);
+    cluster::set_memory_links(instance, {profile.link_bandwidth, profile.link_latency});
 }
 
 cluster::InstanceType profile_machine(cluster::InstanceType base, const std::string& date) {
@@ -335,7 +325,9 @@ cluster::InstanceType profile_machine(cluster::InstanceType base, const std::str
     device.memory_efficiency = 1;
     device.kernel_launch = core::Seconds(overhead);
     device.has_concurrent_streams = false;
-    set_link(base, exchange.bandwidth, exchange.latency);
+    base.transports = {{"threads", {exchange.bandwidth, exchange.latency}}};
+    cluster::set_memory_links(base, base.transports.at("threads"));
+    base.provenance["transport.threads"] = {"measured by `smexec profile` on this machine: ring all-reduces of two threads, 8 B and 4 MiB", date, "measured"};
     base.notes.clear();
     base.notes.push_back(fmt::format("{} kernels; y += x streams at {:.1f} GB/s on one core alone, {:.1f} GB/s on each of {} at once", k.instruction_set,
                                      alone / 1e9, together / 1e9, all));

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstring>
 #include <fstream>
@@ -136,6 +137,12 @@ cluster::Cluster cluster_of(const cluster::InstanceType& base, const LinkProfile
         instance.device.has_concurrent_streams = true;
         cluster::add_fabric(instance, 1);
         instance.provenance["network"] = {source, date, "measured"};
+    }
+    if (links.within_bandwidth.value > 0) {
+        std::string name = world.transport();
+        std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+        instance.transports[name] = {links.within_bandwidth, links.within_latency};
+        instance.provenance["transport." + name] = {source, date, "measured"};
     }
     for (const char* what : {"topology", "topology.link.memory", "link.memory"}) instance.provenance[what] = {source, date, "measured"};
     cluster::assign_numa(instance);

@@ -34,6 +34,7 @@ void check_same(const cluster::InstanceType& a, const cluster::InstanceType& b) 
     CHECK(a.has_gpudirect == b.has_gpudirect);
     CHECK(a.network_name == b.network_name);
     CHECK(a.notes == b.notes);
+    CHECK(a.transports == b.transports);
     for (const auto& [path, provenance] : a.provenance) {
         INFO(path);
         REQUIRE(b.provenance.contains(path));
