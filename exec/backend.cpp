@@ -21,7 +21,9 @@ namespace {
 void refused(bool holds = false) { core::require(holds, "a backend is asked for the parallelism that its plans may have"); }
 }  // namespace
 
-void Backend::exchange(const std::vector<int>&, const float*, const std::vector<std::size_t>&, float*, const std::vector<std::size_t>&, Tag) { refused(); }
+void Backend::exchange(const std::vector<int>&, core::DataType, const float*, const std::vector<std::size_t>&, float*, const std::vector<std::size_t>&, Tag) {
+    refused();
+}
 
 std::vector<std::int64_t> OperatorKernels::expert_rows(model::OperatorId, const Operands&) const { return refused(), std::vector<std::int64_t>(); }
 void OperatorKernels::pack_keys(model::OperatorId, const float*, float*) const { refused(); }

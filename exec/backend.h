@@ -75,7 +75,7 @@ public:
     // Expert parallelism: how many copies of its tokens a rank has for each expert; the operands are those of `dispatch`.
     virtual std::vector<std::int64_t> expert_rows(model::OperatorId dispatch, const Operands& operands) const;
     // Context parallelism: between packed rows [samples, tokens of this rank, q k v], a rank's piece [samples, tokens, 2 kv_heads d], the pieces of the group one
-    // after the other, and rows in the order of the sequence.
+    // after the other, and rows in the order of the sequence. Elements are as the rank stores activations.
     virtual void pack_keys(model::OperatorId attention, const float* packed, float* piece) const;
     virtual void order_keys(model::OperatorId attention, const float* pieces, float* keys) const;
     virtual void split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const;
@@ -153,9 +153,9 @@ public:
     virtual void collective(const schedule::Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count,
                             Tag tag) = 0;
     virtual void reduce_loss(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag) = 0;
-    // Every member's part for every other: `sent` and `received` floats by member, its own included, one after the other in `from` and `to`.
-    virtual void exchange(const std::vector<int>& members, const float* from, const std::vector<std::size_t>& sent, float* to, const std::vector<std::size_t>& received,
-                          Tag tag);
+    // Every member's part for every other: `sent` and `received` elements by member, its own included, one after the other in `from` and `to`.
+    virtual void exchange(const std::vector<int>& members, core::DataType type, const float* from, const std::vector<std::size_t>& sent, float* to,
+                          const std::vector<std::size_t>& received, Tag tag);
 
     // The rank gives up: no array of its step is used any more when this returns. Never throws.
     virtual void settle() {}

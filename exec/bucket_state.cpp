@@ -10,6 +10,11 @@ namespace exec {
 using schedule::MemoryKind;
 using schedule::Sharding;
 
+int piece_of(const schedule::Plan& plan, const schedule::ParameterBucket& bucket, int rank) {
+    const std::vector<int> group = schedule::process_group(plan.layout, schedule::groups_of(plan.layout, bucket).shard, rank, plan.effective_shard_degree());
+    return static_cast<int>(std::find(group.begin(), group.end(), rank) - group.begin());
+}
+
 BucketState::BucketState(const model::ModelGraph& graph, const schedule::Plan& plan, const schedule::ParameterBucket& bucket, const ParameterShare& share, int piece,
                          std::uint64_t seed, bool trains, std::shared_ptr<MemoryAccount> account, Backend& backend)
     : graph_(graph),

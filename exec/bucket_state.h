@@ -21,6 +21,9 @@ struct FlatArray {
     std::size_t count = 0;
 };
 
+// Which of the equal parts of a bucket's state rank `rank` keeps: its place among those that share it.
+int piece_of(const schedule::Plan& plan, const schedule::ParameterBucket& bucket, int rank);
+
 class BucketState {
 public:
     // `piece`: which of the `pieces` equal parts of the padded array this rank owns.

@@ -35,7 +35,7 @@ void RankExecutor::exchange_copies(const Instruction& instruction, MicroBatch& s
         std::vector<float> sent(rows.begin(), rows.end()), received(rows.size());
         for (float& count : sent) count += 1;
         const std::vector<std::size_t> counts(members.size(), own);
-        backend_.exchange(members, sent.data(), counts, received.data(), counts, tag);
+        backend_.exchange(members, core::DataType::fp32, sent.data(), counts, received.data(), counts, tag);
         const auto self = static_cast<std::size_t>(place_.data % context_.expert_parallel);
         exchange.rows.assign(received.size(), 0);
         for (std::size_t e = 0; e < received.size(); ++e)
@@ -51,12 +51,19 @@ void RankExecutor::exchange_copies(const Instruction& instruction, MicroBatch& s
     BufferPointer& from = (is_gradient ? state.gradients : state.tensors)[storage];
     core::require(from != nullptr, "copies are there before they are exchanged");
     const bool is_outward = is_dispatch != is_gradient;
-    const std::size_t bytes_to = is_outward ? exchange.received_floats() * sizeof(float) : bytes(op.output);
+    const std::size_t bytes_to = is_outward ? activation_bytes(exchange.received_elements()) : bytes(op.output);
     const BufferPointer to = make_buffer(account_, is_gradient ? MemoryKind::workspace : MemoryKind::activations, bytes_to);
     // What capacity left empty has no rows.
     if (!is_outward) backend_.fill_zero(to->data(), to->bytes());
-    backend_.exchange(members, from->data(), is_outward ? exchange.sent : exchange.received, to->data(), is_outward ? exchange.received : exchange.sent, tag + 1);
+    backend_.exchange(members, context_.compute, from->data(), is_outward ? exchange.sent : exchange.received, to->data(), is_outward ? exchange.received : exchange.sent,
+                      tag + 1);
     from = to;
+}
+
+RankExecutor::KeyPieces RankExecutor::key_pieces(Buffer& all) const {
+    const std::size_t elements = all.bytes() / activation_bytes(1);
+    const auto own = static_cast<std::int64_t>(elements) / context_.context_parallel * (place_.data % context_.context_parallel);
+    return {elements, element_at(context_.compute, all.data(), own)};
 }
 
 void RankExecutor::gather_keys(const Instruction& instruction, MicroBatch& state, Tag tag) {
@@ -67,11 +74,11 @@ void RankExecutor::gather_keys(const Instruction& instruction, MicroBatch& state
     if (instruction.phase == ComputePhase::forward) take_over_activations(instruction.stage, instruction.micro_batch);
     const auto size = static_cast<std::size_t>(model::gathered_key_bytes(graph_, op, context_).value + 0.5);
     const BufferPointer pieces = make_buffer(account_, MemoryKind::workspace, size);
-    const std::size_t own = pieces->floats() / static_cast<std::size_t>(context_.context_parallel);
     const BufferPointer& packed = state.tensors[static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.inputs[0].index)])];
     core::require(packed != nullptr, "keys are there before they are gathered");
-    backend_.operators().pack_keys(id, packed->data(), pieces->data() + static_cast<std::size_t>(place_.data % context_.context_parallel) * own);
-    reduce(instruction, context_.compute, pieces->data(), pieces->floats(), tag);
+    const KeyPieces keys_of = key_pieces(*pieces);
+    backend_.operators().pack_keys(id, packed->data(), keys_of.own);
+    reduce(instruction, context_.compute, pieces->data(), keys_of.elements, tag);
     BufferPointer keys = make_buffer(account_, MemoryKind::workspace, size);
     backend_.operators().order_keys(id, pieces->data(), keys->data());
     state.keys[index] = std::move(keys);
@@ -86,10 +93,9 @@ void RankExecutor::scatter_key_gradients(const Instruction& instruction, MicroBa
     const BufferPointer pieces = make_buffer(account_, MemoryKind::workspace, found->second->bytes());
     backend_.operators().split_key_gradients(id, found->second->data(), pieces->data());
     state.key_gradients.erase(found);
-    reduce(instruction, context_.compute, pieces->data(), pieces->floats(), tag);
-    const std::size_t own = pieces->floats() / static_cast<std::size_t>(context_.context_parallel);
-    backend_.operators().add_key_gradients(id, pieces->data() + static_cast<std::size_t>(place_.data % context_.context_parallel) * own,
-                                           gradient(state, plan, graph_.op(id).inputs[0])->data());
+    const KeyPieces keys_of = key_pieces(*pieces);
+    reduce(instruction, context_.compute, pieces->data(), keys_of.elements, tag);
+    backend_.operators().add_key_gradients(id, keys_of.own, gradient(state, plan, graph_.op(id).inputs[0])->data());
 }
 
 void RankExecutor::copy(const Instruction& instruction) {

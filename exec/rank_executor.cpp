@@ -68,17 +68,11 @@ RankExecutor::RankExecutor(const schedule::Program& program, const std::vector<m
       parameter_places_(graph_.parameters.size()),
       micro_batches_(program.stages.size()),
       offload_(make_offload_store(program.plan.offload, rank)) {
-    // This rank's place among those that share the bucket.
-    const auto piece_of = [&](const schedule::ParameterBucket& bucket) {
-        const std::vector<int> group =
-            schedule::process_group(program.plan.layout, schedule::groups_of(program.plan.layout, bucket).shard, rank, program.plan.effective_shard_degree());
-        return static_cast<int>(std::find(group.begin(), group.end(), rank) - group.begin());
-    };
     std::vector<std::int32_t> bucket_of(graph_.parameters.size(), -1);
     buckets_.reserve(list_.buckets.size());
     for (std::size_t b = 0; b < list_.buckets.size(); ++b) {
         const schedule::ParameterBucket& bucket = list_.buckets[b];
-        buckets_.emplace_back(graph_, program.plan, bucket, share(), piece_of(bucket), options.seed, trains(list_), account_, backend);
+        buckets_.emplace_back(graph_, program.plan, bucket, share(), piece_of(program.plan, bucket, rank), options.seed, trains(list_), account_, backend);
         for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
             const auto parameter = static_cast<std::size_t>(bucket.parameters[i].index);
             parameter_places_[parameter] = {static_cast<std::int32_t>(b), bucket.offsets[i]};
@@ -223,7 +217,7 @@ BufferPointer& RankExecutor::tensor(MicroBatch& state, const StagePlan& plan, Te
                              is_kept                 ? MemoryKind::activations
                              : plan.is_sent[storage] ? MemoryKind::communication
                                                      : MemoryKind::workspace,
-                             has_exchanged_experts(producer) ? state.exchanges.at(dispatch_of(producer)).received_floats() * sizeof(float)
+                             has_exchanged_experts(producer) ? activation_bytes(state.exchanges.at(dispatch_of(producer)).received_elements())
                                                              : bytes(TensorId(static_cast<std::int32_t>(storage))));
     }
     return buffer;
@@ -237,7 +231,7 @@ BufferPointer& RankExecutor::gradient(MicroBatch& state, const StagePlan& plan, 
         const model::OperatorId producer = graph_.tensors[storage].producer;
         const bool is_of_copies = context_.expert_parallel > 1 && graph_.op(producer).kind == OperatorKind::dispatch;
         buffer = make_buffer(account_, plan.is_received[storage] ? MemoryKind::communication : MemoryKind::workspace,
-                             is_of_copies ? state.exchanges.at(producer.index).received_floats() * sizeof(float) : bytes(TensorId(static_cast<std::int32_t>(storage))));
+                             is_of_copies ? activation_bytes(state.exchanges.at(producer.index).received_elements()) : bytes(TensorId(static_cast<std::int32_t>(storage))));
         backend_.fill_zero(buffer->data(), buffer->bytes());
     }
     return buffer;
@@ -337,8 +331,8 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
             std::size_t extra_bytes = own.extra_bytes;
             if (has_exchanged_experts(op)) {  // as many copies as came
                 const model::MixtureShape shape = model::mixture_shape(graph_, op, context_);
-                const auto rows = state.exchanges.at(dispatch_of(op)).received_floats() / static_cast<std::size_t>(shape.hidden);
-                extra_bytes = rows * static_cast<std::size_t>(shape.first_width + shape.width) * sizeof(float);
+                const auto rows = state.exchanges.at(dispatch_of(op)).received_elements() / static_cast<std::size_t>(shape.hidden);
+                extra_bytes = activation_bytes(rows * static_cast<std::size_t>(shape.first_width + shape.width));
             }
             extra = make_buffer(account_, own.drops_extra_after_forward && !is_again ? MemoryKind::workspace : MemoryKind::activations, extra_bytes);
         }

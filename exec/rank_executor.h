@@ -36,9 +36,9 @@ public:
 private:
     // Copies of tokens that went to other ranks' experts and came from other ranks' tokens, by member of the group.
     struct ExpertExchange {
-        std::vector<std::size_t> sent, received;  // floats
+        std::vector<std::size_t> sent, received;  // elements
         std::vector<std::int64_t> rows;           // Operands::expert_rows
-        std::size_t received_floats() const { return std::accumulate(received.begin(), received.end(), std::size_t{0}); }
+        std::size_t received_elements() const { return std::accumulate(received.begin(), received.end(), std::size_t{0}); }
     };
     // An array that waits outside: a tensor's, or an operator's extra.
     struct Away {
@@ -75,11 +75,18 @@ private:
     void activation_collective(const schedule::Instruction& instruction);
     void bucket_collective(const schedule::Instruction& instruction);
     void exchange_copies(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
+    // Keys and values of a context-parallel group, and this rank's among them.
+    struct KeyPieces {
+        std::size_t elements = 0;
+        float* own = nullptr;
+    };
+    KeyPieces key_pieces(Buffer& all) const;
     void gather_keys(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
     void scatter_key_gradients(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
     void copy(const schedule::Instruction& instruction);
     // Of a mixture's operators the dispatch.
     std::int32_t dispatch_of(const model::Operator& op) const;
+    std::size_t activation_bytes(std::size_t elements) const { return elements * static_cast<std::size_t>(core::size_of(context_.compute).value); }
     bool has_exchanged_experts(const model::Operator& op) const { return context_.expert_parallel > 1 && op.kind == model::OperatorKind::experts; }
     void reduce(const schedule::Instruction& instruction, core::DataType type, float* data, std::size_t count, Tag key);
     void reduce(const schedule::Instruction& instruction, const FlatArray& array, Tag key) { reduce(instruction, array.type, array.data, array.count, key); }

@@ -5,7 +5,6 @@
 
 #include "exec/cpu/backend.h"
 #include "exec/cpu/operators.h"
-#include "exec/cpu/rounded_operators.h"
 #include "exec/run.h"
 
 namespace exec {
@@ -17,12 +16,9 @@ void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, 
     if (plan.optimizer.kind == schedule::OptimizerKind::lamb) refuse("training.optimizer", "the CPU backend has no LAMB", "use sgd, adam or adamw");
     if (plan.communication != "auto")
         refuse("plan.communication", fmt::format("communication = \"{}\" is for GPUs; ranks on CPUs exchange messages themselves", plan.communication), "leave it out");
-    if (plan.layout.context > 1 && plan.precision.compute == core::DataType::bf16)
-        refuse("plan.context_parallel", "the CPU backend gathers keys in fp32 only", "set precision = \"fp32\"");
     std::set<std::string> obstacles;
     for (const model::Operator& op : graph.operators) {
-        std::string obstacle = cpu::Operators::obstacle(graph, op);
-        if (obstacle.empty() && plan.precision.compute == core::DataType::bf16) obstacle = cpu::RoundedOperators::obstacle(op, plan.cost_context());
+        const std::string obstacle = cpu::Operators::obstacle(graph, op);
         if (!obstacle.empty() && obstacles.insert(obstacle).second)
             refuse("model", fmt::format("the CPU backend has no kernel for {}, which {} of {} needs", obstacle, op.name, graph.name),
                    "it runs GPT, Llama, BERT, T5 and convolutional models");

@@ -5,30 +5,9 @@
 #include <thread>
 
 #include "exec/cpu/kernels.h"
+#include "exec/no_peers.h"
 
 namespace exec {
-
-namespace {
-
-class NoPeers : public Communicator {
-public:
-    NoPeers(int rank, int size) : rank_(rank), size_(size) {}
-    int rank() const override { return rank_; }
-    int size() const override { return size_; }
-    Ticket start_send(int, Tag, std::span<const float>, std::shared_ptr<const void>) override { return ++tickets_; }
-    void finish(Ticket) override {}
-    // Zeros rather than what lies there: ids read as numbers are subnormal, and arithmetic on those is many times slower.
-    void receive(int, Tag, std::span<float> into, Arrival arrival) override {
-        if (arrival == Arrival::overwrites) std::fill(into.begin(), into.end(), 0.0f);
-    }
-    void set_activity(const std::string*) override {}
-
-private:
-    const int rank_, size_;
-    Ticket tickets_ = 0;
-};
-
-}  // namespace
 
 std::vector<RankRecord> run_alone(const schedule::Program& program, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data, const RunOptions& options,
                                   const std::vector<int>& ranks) {

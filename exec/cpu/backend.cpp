@@ -63,7 +63,8 @@ std::unique_ptr<const OperatorKernels> make_operators(const std::vector<model::M
     std::vector<std::unique_ptr<const OperatorKernels>> result;
     for (const model::ModelGraph& graph : pieces)
         if (plan.precision.compute == core::DataType::bf16)
-            result.push_back(std::make_unique<RoundedOperators>(graph, plan.cost_context(), plan.precision, place.tensor, seed, is_training));
+            result.push_back(std::make_unique<RoundedOperators>(graph, plan.cost_context(), plan.precision, place.tensor, seed, is_training,
+                                                                place.data % plan.layout.context));
         else result.push_back(std::make_unique<Operators>(graph, plan.cost_context(), place.tensor, seed, is_training, place.data % plan.layout.context));
     if (result.size() == 1) return std::move(result[0]);
     return std::make_unique<OperatorsByPiece>(std::move(result));
@@ -310,24 +311,46 @@ void CpuBackend::perform_rounds(const Instruction& instruction, const std::vecto
 }
 
 // In round t members r and t - r exchange, as schedule/collective/ring.cpp lists them.
-void CpuBackend::exchange(const std::vector<int>& members, const float* from, const std::vector<std::size_t>& sent, float* to,
+void CpuBackend::exchange(const std::vector<int>& members, core::DataType type, const float* from, const std::vector<std::size_t>& sent, float* to,
                           const std::vector<std::size_t>& received, Tag tag) {
     const std::size_t size = members.size();
-    std::vector<std::size_t> first_sent(size + 1, 0), first_received(size + 1, 0);
+    const auto element = static_cast<std::size_t>(core::size_of(type).value);
+    std::vector<std::size_t> first_sent(size + 1, 0), first_received(size + 1, 0);  // bytes
     for (std::size_t m = 0; m < size; ++m) {
-        first_sent[m + 1] = first_sent[m] + sent[m];
-        first_received[m + 1] = first_received[m] + received[m];
+        first_sent[m + 1] = first_sent[m] + sent[m] * element;
+        first_received[m + 1] = first_received[m] + received[m] * element;
     }
     const auto self = static_cast<std::size_t>(std::find(members.begin(), members.end(), communicator_.rank()) - members.begin());
     core::require(self < size && sent[self] == received[self], "a rank keeps its own part");
-    std::copy_n(from + first_sent[self], sent[self], to + first_received[self]);
+    const char* const source = reinterpret_cast<const char*>(from);
+    char* const target = reinterpret_cast<char*>(to);
+    std::memcpy(target + first_received[self], source + first_sent[self], sent[self] * element);
+    // Messages are whole words: bf16 values that begin or end inside one travel in words of their own.
+    const auto is_in_words = [](std::size_t first, std::size_t bytes) { return first % sizeof(float) == 0 && bytes % sizeof(float) == 0; };
+    std::vector<float> sent_words, received_words;
     for (std::size_t t = 0; t < size; ++t) {
         const std::size_t partner = (t + size - self) % size;
         if (partner == self) continue;
+        const std::size_t out = sent[partner] * element, in = received[partner] * element;
+        const std::size_t out_words = (out + sizeof(float) - 1) / sizeof(float), in_words = (in + sizeof(float) - 1) / sizeof(float);
         Communicator::Ticket ticket = 0;
-        if (sent[partner] > 0) ticket = communicator_.start_send(members[partner], tag, {from + first_sent[partner], sent[partner]}, nullptr);
-        if (received[partner] > 0) communicator_.receive(members[partner], tag, {to + first_received[partner], received[partner]}, Arrival::overwrites);
-        if (sent[partner] > 0) communicator_.finish(ticket);
+        if (out > 0) {
+            std::span<const float> words(reinterpret_cast<const float*>(source + first_sent[partner]), out_words);
+            if (!is_in_words(first_sent[partner], out)) {
+                sent_words.assign(out_words, 0.0f);
+                std::memcpy(sent_words.data(), source + first_sent[partner], out);
+                words = sent_words;
+            }
+            ticket = communicator_.start_send(members[partner], tag, words, nullptr);
+        }
+        if (in > 0 && is_in_words(first_received[partner], in)) {
+            communicator_.receive(members[partner], tag, {reinterpret_cast<float*>(target + first_received[partner]), in_words}, Arrival::overwrites);
+        } else if (in > 0) {
+            received_words.resize(in_words);
+            communicator_.receive(members[partner], tag, received_words, Arrival::overwrites);
+            std::memcpy(target + first_received[partner], received_words.data(), in);
+        }
+        if (out > 0) communicator_.finish(ticket);
     }
 }
 

@@ -57,8 +57,8 @@ public:
                     Tag tag) override;
     void reduce_loss(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag) override;
 
-    void exchange(const std::vector<int>& members, const float* from, const std::vector<std::size_t>& sent, float* to, const std::vector<std::size_t>& received,
-                  Tag tag) override;
+    void exchange(const std::vector<int>& members, core::DataType type, const float* from, const std::vector<std::size_t>& sent, float* to,
+                  const std::vector<std::size_t>& received, Tag tag) override;
 
     core::Seconds computing() const override { return computing_; }
     core::Seconds on_core() const override { return on_core_; }

@@ -189,20 +189,33 @@ void Operators::for_each_key_row(const Move& move) const {
             for (const std::int32_t token : places) move(row++, sample * graph_.tokens_per_sample + token);
 }
 
+// As activations are stored: the three below move elements, they do no arithmetic.
+std::size_t Operators::stored_bytes(std::int64_t elements) const {
+    return static_cast<std::size_t>(elements) * static_cast<std::size_t>(core::size_of(context_.compute).value);
+}
+
 void Operators::pack_keys(model::OperatorId attention, const float* packed, float* piece) const {
     const KeyColumns at = key_columns(attention);
     const std::int64_t rows = context_.micro_batch * static_cast<std::int64_t>(group_places_[0].size());
-    for (std::int64_t r = 0; r < rows; ++r) std::memcpy(piece + r * at.count, packed + r * at.row + at.first, static_cast<std::size_t>(at.count) * sizeof(float));
+    const core::DataType type = context_.compute;
+    for (std::int64_t r = 0; r < rows; ++r)
+        std::memcpy(element_at(type, piece, r * at.count), element_at(type, const_cast<float*>(packed), r * at.row + at.first), stored_bytes(at.count));
 }
 
 void Operators::order_keys(model::OperatorId attention, const float* pieces, float* keys) const {
     const std::int64_t width = key_columns(attention).count;
-    for_each_key_row([&](std::int64_t from, std::int64_t to) { std::memcpy(keys + to * width, pieces + from * width, static_cast<std::size_t>(width) * sizeof(float)); });
+    const core::DataType type = context_.compute;
+    for_each_key_row([&](std::int64_t from, std::int64_t to) {
+        std::memcpy(element_at(type, keys, to * width), element_at(type, const_cast<float*>(pieces), from * width), stored_bytes(width));
+    });
 }
 
 void Operators::split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const {
     const std::int64_t width = key_columns(attention).count;
-    for_each_key_row([&](std::int64_t to, std::int64_t from) { std::memcpy(pieces + to * width, dkeys + from * width, static_cast<std::size_t>(width) * sizeof(float)); });
+    const core::DataType type = context_.compute;
+    for_each_key_row([&](std::int64_t to, std::int64_t from) {
+        std::memcpy(element_at(type, pieces, to * width), element_at(type, const_cast<float*>(dkeys), from * width), stored_bytes(width));
+    });
 }
 
 void Operators::add_key_gradients(model::OperatorId attention, const float* piece, float* dpacked) const {

@@ -74,6 +74,7 @@ private:
         std::int64_t first = 0, count = 0, row = 0;
     };
     KeyColumns key_columns(model::OperatorId attention) const;
+    std::size_t stored_bytes(std::int64_t elements) const;
     // Calls move(row of the pieces, row of the sequence) for every token of every sample.
     template <class Move>
     void for_each_key_row(const Move& move) const;

@@ -1,6 +1,10 @@
 #include "exec/cpu/rounded_operators.h"
 
+#include <cstring>
+#include <numeric>
+
 #include "exec/cpu/bfloat16.h"
+#include "model/rank_share.h"
 #include "model/segment.h"
 
 namespace exec::cpu {
@@ -14,24 +18,60 @@ bool is_passive(OperatorKind kind) {
     return kind == OperatorKind::input || model::is_view(kind) || kind == OperatorKind::parallel_enter || kind == OperatorKind::parallel_exit;
 }
 
-// Extras are statistics in fp32, masks and indices, but for the scaled input of a linear layer.
-bool has_rounded_extra(const model::Operator& op) { return op.kind == OperatorKind::linear && op.attributes.input_scale != 1.0; }
-
 }  // namespace
 
 RoundedOperators::RoundedOperators(const model::ModelGraph& graph, const model::CostContext& context, const schedule::Precision& precision, int tensor_rank,
-                                   std::uint64_t seed, bool is_training)
-    : graph_(graph), context_(context), precision_(precision), operators_(graph, context, tensor_rank, seed, is_training) {}
-
-std::string RoundedOperators::obstacle(const model::Operator& op, const model::CostContext& context) {
-    if (op.kind == OperatorKind::attention && context.attention != model::AttentionImplementation::flash) return "attention that keeps its probabilities";
-    if (op.kind == OperatorKind::router) return "mixtures of experts in bf16";
-    return {};
-}
+                                   std::uint64_t seed, bool is_training, int context_rank)
+    : graph_(graph), context_(context), precision_(precision), operators_(graph, context, tensor_rank, seed, is_training, context_rank) {}
 
 std::int64_t RoundedOperators::elements(model::TensorId tensor) const {
     const core::DataType type = is_rounded(tensor) ? context_.compute : graph_.tensor(tensor).type;
     return static_cast<std::int64_t>(model::tensor_bytes(graph_, tensor, context_) / core::size_of(type) + 0.5);
+}
+
+std::int64_t RoundedOperators::elements(const model::Operator& op, model::TensorId tensor, const Operands& operands) const {
+    if (op.kind != OperatorKind::experts || !operands.expert_rows || (tensor != op.inputs[0] && tensor != op.output)) return elements(tensor);
+    return std::accumulate(operands.expert_rows->begin(), operands.expert_rows->end(), std::int64_t{0}) * graph_.tensor(tensor).shape.back();
+}
+
+// Extras are statistics in fp32, masks and indices, but for the scaled input of a linear layer, what experts compute inside, and kept probabilities of attention.
+RoundedOperators::Extra RoundedOperators::extra_of(model::OperatorId id, const Operands& operands) const {
+    const model::Operator& op = graph_.op(id);
+    Extra extra;
+    if (op.kind == OperatorKind::linear && op.attributes.input_scale != 1.0) {
+        extra.numbers = elements(op.inputs[0]);
+    } else if (op.kind == OperatorKind::experts) {
+        const model::MixtureShape shape = model::mixture_shape(graph_, op, context_);
+        const std::int64_t rows = operands.expert_rows ? std::accumulate(operands.expert_rows->begin(), operands.expert_rows->end(), std::int64_t{0}) : shape.copies;
+        extra.numbers = rows * (shape.first_width + shape.width);
+    } else if (op.kind == OperatorKind::attention && context_.attention != model::AttentionImplementation::flash) {
+        // Probabilities; with dropout also the dropped ones and the mask, an octet each.
+        const bool is_dropped = op.attributes.probability > 0;
+        const double a_score = core::size_of(context_.compute).value * (is_dropped ? 2 : 1) + (is_dropped ? 1 : 0);
+        const auto scores = static_cast<std::int64_t>(model::saved_for_backward(graph_, id, context_).extra.value / a_score + 0.5);
+        extra.numbers = is_dropped ? 2 * scores : scores;
+        extra.octets = is_dropped ? scores : 0;
+    }
+    return extra;
+}
+
+void* RoundedOperators::widen(Extra& extra, void* stored, bool reads) {
+    if (!stored || extra.numbers == 0) return stored;
+    Array& array = extra.array;
+    array.stored = static_cast<float*>(stored);
+    array.wide.resize(static_cast<std::size_t>(extra.numbers) + (static_cast<std::size_t>(extra.octets) + sizeof(float) - 1) / sizeof(float));
+    if (reads) {
+        widen_bfloat16(extra.numbers, static_cast<const std::uint16_t*>(stored), array.wide.data());
+        std::memcpy(array.wide.data() + extra.numbers, static_cast<const std::uint16_t*>(stored) + extra.numbers, static_cast<std::size_t>(extra.octets));
+    }
+    return array.wide.data();
+}
+
+void RoundedOperators::round(const Extra& extra) {
+    if (!extra.array.stored) return;
+    auto* const stored = reinterpret_cast<std::uint16_t*>(extra.array.stored);
+    round_to_bfloat16(extra.numbers, extra.array.wide.data(), stored);
+    std::memcpy(stored + extra.numbers, extra.array.wide.data() + extra.numbers, static_cast<std::size_t>(extra.octets));
 }
 
 float* RoundedOperators::widen(Array& array, float* stored, std::int64_t count, bool reads) {
@@ -60,12 +100,12 @@ void RoundedOperators::widen_operands(model::OperatorId id, const Operands& oper
     wide.operands = operands;
     wide.arrays.resize(op.inputs.size() + op.parameters.size());
     for (std::size_t i = 0; i < op.inputs.size(); ++i)
-        if (is_rounded(op.inputs[i])) wide.operands.inputs[i] = widen(wide.arrays[i], operands.inputs[i], elements(op.inputs[i]), true);
+        if (is_rounded(op.inputs[i])) wide.operands.inputs[i] = widen(wide.arrays[i], operands.inputs[i], elements(op, op.inputs[i], operands), true);
     if (precision_.parameters == core::DataType::bf16)
         for (std::size_t p = 0; p < operands.parameters.size(); ++p)
             wide.operands.parameters[p] =
                 widen(wide.arrays[op.inputs.size() + p], const_cast<float*>(operands.parameters[p]), elements(op.parameters[p]), true);
-    if (is_rounded(op.output)) wide.operands.output = widen(wide.output, operands.output, elements(op.output), is_backward);
+    if (is_rounded(op.output)) wide.operands.output = widen(wide.output, operands.output, elements(op, op.output, operands), is_backward);
     const std::int64_t key_values = op.kind == OperatorKind::attention
                                         ? static_cast<std::int64_t>(model::key_value_bytes(graph_, op, context_) / core::size_of(context_.compute) + 0.5)
                                         : 0;
@@ -74,7 +114,13 @@ void RoundedOperators::widen_operands(model::OperatorId id, const Operands& oper
     for (std::size_t i = 0; i < operands.earlier_gradients.size(); ++i)
         wide.operands.earlier_gradients[i] = widen_rows(wide.earlier[operands.earlier.size() + i], operands.earlier_gradients[i], key_values);
     if (operands.later_gradient) wide.operands.later_gradient = widen(wide.later, const_cast<float*>(operands.later_gradient), key_values, true);
-    if (has_rounded_extra(op)) wide.operands.extra = widen(wide.extra, static_cast<float*>(operands.extra), elements(op.inputs[0]), is_backward);
+    if (operands.keys) {  // of a context-parallel group
+        const auto all = static_cast<std::int64_t>(model::gathered_key_bytes(graph_, op, context_) / core::size_of(context_.compute) + 0.5);
+        wide.operands.keys = widen(wide.keys, const_cast<float*>(operands.keys), all, true);
+        wide.operands.dkeys = widen(wide.key_gradients, operands.dkeys, all, true);
+    }
+    wide.extra = extra_of(id, operands);
+    wide.operands.extra = widen(wide.extra, operands.extra, is_backward);
 }
 
 void RoundedOperators::forward(model::OperatorId id, const Operands& operands, const MicroBatchPlace& place) const {
@@ -92,17 +138,19 @@ void RoundedOperators::backward_input(model::OperatorId id, const Operands& oper
     Wide wide;
     widen_operands(id, operands, true, wide);
     Array gradient;
-    if (op.kind != OperatorKind::cross_entropy) dy = widen(gradient, const_cast<float*>(dy), elements(op.output), true);
+    if (op.kind != OperatorKind::cross_entropy) dy = widen(gradient, const_cast<float*>(dy), elements(op, op.output, operands), true);
     std::vector<Array> arrays(dx.size());
     std::vector<float*> gradients(dx.size());
     // One tensor read twice has one gradient: its contributions follow each other in one array.
     for (std::size_t i = 0; i < dx.size(); ++i) {
         for (std::size_t before = 0; before < i && !gradients[i]; ++before)
             if (dx[i] && dx[i] == dx[before]) gradients[i] = gradients[before];
-        if (!gradients[i]) gradients[i] = widen(arrays[i], dx[i], elements(op.inputs[i]), true);
+        if (!gradients[i]) gradients[i] = widen(arrays[i], dx[i], elements(op, op.inputs[i], operands), true);
     }
     operators_.backward_input(id, wide.operands, dy, gradients, place);
     for (const Array& array : arrays) round(array);
+    round(wide.key_gradients);
+    if (op.kind == OperatorKind::experts) round(wide.extra);  // where backward leaves what the weights' gradients need
     for (std::size_t i = operands.earlier.size(); i < wide.earlier.size(); ++i) round(wide.earlier[i]);  // gradients of earlier pieces' keys and values
 }
 
@@ -111,13 +159,29 @@ void RoundedOperators::backward_weight(model::OperatorId id, const Operands& ope
     Wide wide;
     widen_operands(id, operands, true, wide);
     Array gradient;
-    if (op.kind != OperatorKind::cross_entropy) dy = widen(gradient, const_cast<float*>(dy), elements(op.output), true);
+    if (op.kind != OperatorKind::cross_entropy) dy = widen(gradient, const_cast<float*>(dy), elements(op, op.output, operands), true);
     std::vector<Array> arrays(dparameters.size());
     std::vector<float*> gradients = dparameters;
     if (precision_.gradients == core::DataType::bf16)
         for (std::size_t p = 0; p < dparameters.size(); ++p) gradients[p] = widen(arrays[p], dparameters[p], elements(op.parameters[p]), true);
     operators_.backward_weight(id, wide.operands, dy, gradients);
     for (const Array& array : arrays) round(array);
+}
+
+std::vector<std::int64_t> RoundedOperators::expert_rows(model::OperatorId id, const Operands& operands) const {
+    Wide wide;
+    widen_operands(id, operands, true, wide);
+    return operators_.expert_rows(id, wide.operands);
+}
+
+void RoundedOperators::add_key_gradients(model::OperatorId id, const float* piece, float* dpacked) const {
+    const model::Operator& op = graph_.op(id);
+    const auto all = static_cast<std::int64_t>(model::gathered_key_bytes(graph_, op, context_) / core::size_of(context_.compute) + 0.5);
+    Array own, sum;
+    widen(own, const_cast<float*>(piece), all / context_.context_parallel, true);
+    widen(sum, dpacked, elements(op.inputs[0]), true);
+    operators_.add_key_gradients(id, own.wide.data(), sum.wide.data());
+    round(sum);
 }
 
 }  // namespace exec::cpu

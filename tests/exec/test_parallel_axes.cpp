@@ -127,6 +127,54 @@ TEST_CASE("experts and sequences are divided over the same ranks") {
     tiny::check_equal(tiny::compare(plan, mixtral(2)));
 }
 
+TEST_CASE("experts and sequences divided over ranks round in bf16 as one rank does") {
+    schedule::Plan plan = tiny::plan();
+    plan.precision = {core::DataType::bf16, core::DataType::bf16, GENERATE(core::DataType::bf16, core::DataType::fp32), true};
+    model::ModelGraph graph = mixtral(3, "experts_per_token = 2\nauxiliary_loss = 0.1");
+    schedule::Plan alone = plan;
+    plan.layout.data = 2;
+    SECTION("experts") {
+        plan.layout.expert = 2;
+        alone.layout.data = 2;
+        SECTION("alone") {}
+        SECTION("sharded, with a capacity") {
+            graph = mixtral(3, "experts_per_token = 1\ncapacity_factor = 1.0");
+            plan.sharding = schedule::Sharding::parameters;
+        }
+        SECTION("with split backward") {
+            plan.layout.pipeline = 2;
+            plan.schedule = "zb-h1";
+        }
+        SECTION("recomputed, beside tensor and sequence parallelism") {
+            plan.layout.tensor = 2;
+            plan.sequence_parallel = true;
+            plan.recompute = schedule::Recompute::full;
+        }
+    }
+    SECTION("sequences") {
+        plan.layout.context = 2;
+        plan.attention = alone.attention = GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
+        graph = GENERATE(tiny::gpt(3, "dropout = 0.1\nattention_dropout = 0.1"), tiny::llama(3));
+        SECTION("alone") {}
+        SECTION("with split backward") {
+            plan.layout.pipeline = 2;
+            plan.schedule = "zb-h1";
+        }
+        SECTION("offloaded") {
+            plan.schedule = "gpipe";
+            plan.offload = schedule::Offload::host;
+            plan.activation_loading_horizon = 1;
+        }
+    }
+    INFO(graph.family << "\n" << core::to_toml(schedule::to_value(plan)));
+    const tiny::Comparison one = tiny::compare(alone, graph), many = tiny::compare(plan, graph);
+    // Both round; the ranks' sums are of other parts, so a value on the edge between two bf16 numbers may fall to the other side.
+    CHECK(one.losses > 1e-7);
+    CHECK(std::abs(many.run.losses[0] - one.run.losses[0]) < 3e-4 * one.run.losses[0]);
+    CHECK(many.losses < 2 * one.losses + 2e-3);
+    CHECK(many.copies == 0);
+}
+
 TEST_CASE("activations that wait on the host or on disk leave losses as they are, and memory smaller") {
     schedule::Plan plan = tiny::plan();
     plan.schedule = "gpipe";
@@ -153,6 +201,23 @@ TEST_CASE("activations that wait on the host or on disk leave losses as they are
     tiny::check_equal(comparison);
     // All eight micro-batches wait for their backward; what stays is what crosses stages and what comes back soon.
     CHECK(comparison.run.memory.peak[0].value < before);
+}
+
+TEST_CASE("the axes run beside asynchronous and bidirectional schedules") {
+    schedule::Plan plan = tiny::plan();
+    plan.schedule = GENERATE(as<std::string>{}, "pipedream", "pipedream-2bw", "chimera", "dualpipe", "dualpipe-v");
+    plan.layout.pipeline = 2;
+    plan.group_size = plan.schedule == "pipedream-2bw" ? 2 : 0;
+    plan.virtual_stages = plan.schedule == "dualpipe-v" ? 2 : 1;
+    const bool splits = plan.schedule.starts_with("dualpipe");
+    SECTION("experts") { plan.layout.data = plan.layout.expert = 2; }
+    SECTION("experts and sequences") { plan.layout.data = plan.layout.context = plan.layout.expert = 2; }
+    SECTION("offload") {
+        plan.offload = splits ? schedule::Offload::none : schedule::Offload::host;
+        plan.activation_loading_horizon = 1;
+    }
+    INFO(core::to_toml(schedule::to_value(plan)));
+    tiny::check_equal(tiny::compare(plan, mixtral(4)));
 }
 
 TEST_CASE("what is wanted back within the horizon does not leave") {

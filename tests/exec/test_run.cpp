@@ -227,6 +227,7 @@ TEST_CASE("training in bf16 with fp32 master parameters follows the reference wi
     plan.optimizer.kind = GENERATE(schedule::OptimizerKind::sgd, schedule::OptimizerKind::adamw);
     plan.optimizer.learning_rate = plan.optimizer.kind == schedule::OptimizerKind::sgd ? 0.1 : 1e-3;
     plan.optimizer.gradient_clipping = 1.0;
+    plan.attention = GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
     const model::ModelGraph graph = GENERATE(tiny::gpt(4, "dropout = 0.1\nattention_dropout = 0.1"), tiny::llama(4));
     const exec::RunResult alone = tiny::compare(plan, graph).run;
     SECTION("one rank") {}

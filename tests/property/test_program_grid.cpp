@@ -101,9 +101,11 @@ TEST_CASE("what a run allocates is within a tenth of what was predicted, for eve
         plan.offload = schedule::Offload::host;
         plan.activation_loading_horizon = GENERATE(1, 3);
     }
-    SECTION("bf16") {
+    SECTION("bf16") { plan.precision = {}; }
+    SECTION("bf16 over sequences, split") {
         plan.precision = {};
-        plan.attention = model::AttentionImplementation::flash;
+        plan.layout.data = plan.layout.context = plan.layout.pipeline = 2;
+        plan.schedule = "zb-h1";
     }
     INFO(schedule::name_of(plan.sharding) << ", recompute " << schedule::name_of(plan.recompute) << ", sequence parallel " << plan.sequence_parallel
                                           << ", pipeline " << plan.layout.pipeline);
