@@ -69,6 +69,9 @@ void resume(const ExecutionRequest& request, ExecutionJob& job, core::Diagnostic
     if (manifest.data != job.data->describe())
         diagnostics.error({}, "--resume", fmt::format("the checkpoint was trained on {}, now it is {}", manifest.data, job.data->describe()),
                           "go on with the same data: samples are counted in it");
+    if (const std::string missing = schedule::trains(job.program) ? exec::state_difference(*job.resumed, job.plan(), job.scenario.graph).missing : std::string(); !missing.empty())
+        diagnostics.error({}, "--resume", fmt::format("the checkpoint of step {} has no {}, which {} needs", manifest.step, missing, schedule::name_of(job.plan().optimizer.kind)),
+                          "resume with the optimizer that was trained with");
     job.first_step = manifest.step;
     job.sample_offset = manifest.next_sample - manifest.step * job.plan().global_batch();
     if (manifest.step >= job.steps)
@@ -79,12 +82,40 @@ void resume(const ExecutionRequest& request, ExecutionJob& job, core::Diagnostic
                                           exec::degrees_in_words(job.plan())));
 }
 
+// Operators are measured as they run, conversions included; the rate of products in bf16 is that of fp32, in which they are computed.
+void emulate_bf16(ExecutionJob& job) {
+    cluster::DeviceSpec& device = job.here.instance.device;
+    if (device.peak.contains(core::DataType::bf16) || !device.peak.contains(core::DataType::fp32)) return;
+    device.peak[core::DataType::bf16] = device.peak.at(core::DataType::fp32);
+    if (const auto curve = device.matrix_product.find(core::DataType::fp32); curve != device.matrix_product.end()) device.matrix_product[core::DataType::bf16] = curve->second;
+    job.remarks.push_back("bf16 is emulated: arrays are stored in 16 bits, arithmetic is in fp32");
+}
+
 }  // namespace
+
+bool lower_plan(sim::Scenario& scenario, const cluster::Cluster& here, schedule::Program& program, std::vector<std::string>& remarks, core::Diagnostics& diagnostics) {
+    schedule::Plan& plan = scenario.file.plan;
+    const model::ModelGraph& graph = scenario.graph;
+    if (plan.partition.first_units.empty())
+        if (std::optional<schedule::Partition> partition = schedule::complete_partition(plan, graph)) plan.partition = std::move(*partition);
+    if (schedule::is_searched_order(plan.schedule)) {
+        std::optional<planner::OrderedPlan> ordered = planner::with_searched_order(graph, here, plan, diagnostics);
+        if (!ordered) return false;
+        plan = std::move(ordered->plan);
+        remarks.push_back(std::move(ordered->explanation));
+    }
+    const std::optional<schedule::Schedule> order = schedule::make_schedule(plan, diagnostics);
+    if (!order) return false;
+    program = schedule::lower(plan, graph, *order, {.micro_batches = 0, .has_optimizer = !order->is_forward_only});
+    const std::vector<schedule::Violation> violations = schedule::verify(program);
+    core::require(violations.empty(), "lowering makes programs that verify");
+    return true;
+}
 
 std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int processes, core::Diagnostics& diagnostics) {
     const std::optional<core::Value> document = sim::load_scenario_document(request.plan, diagnostics);
     if (!document) return std::nullopt;
-    std::optional<sim::Scenario> scenario = sim::read_scenario(*document, request.plan, diagnostics);
+    std::optional<sim::Scenario> scenario = sim::read_scenario(*document, request.plan, diagnostics, !request.on_gpu);
     if (!scenario) return std::nullopt;
     ExecutionJob job;
     job.scenario = std::move(*scenario);
@@ -108,23 +139,12 @@ std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int proces
             job.here.nodes = 1;
         }
     }
+    if (!request.on_gpu && plan.precision.compute == core::DataType::bf16) emulate_bf16(job);
     if (processes > 0 && processes != plan.layout.ranks())
         diagnostics.error({request.plan, 0, 0}, "plan", fmt::format("the plan has {} ranks, but {} processes were started", plan.layout.ranks(), processes),
                           fmt::format("start {} processes, for example mpirun -n {}", plan.layout.ranks(), plan.layout.ranks()));
     if (diagnostics.has_errors()) return std::nullopt;
-    if (plan.partition.first_units.empty())
-        if (std::optional<schedule::Partition> partition = schedule::complete_partition(plan, graph)) plan.partition = std::move(*partition);
-    if (schedule::is_searched_order(plan.schedule)) {
-        std::optional<planner::OrderedPlan> ordered = planner::with_searched_order(graph, job.here, plan, diagnostics);
-        if (!ordered) return std::nullopt;
-        plan = std::move(ordered->plan);
-        job.remarks.push_back(std::move(ordered->explanation));
-    }
-    const std::optional<schedule::Schedule> order = schedule::make_schedule(plan, diagnostics);
-    if (!order) return std::nullopt;
-    job.program = schedule::lower(plan, graph, *order, {.micro_batches = 0, .has_optimizer = !order->is_forward_only});
-    const std::vector<schedule::Violation> violations = schedule::verify(job.program);
-    core::require(violations.empty(), "lowering makes programs that verify");
+    if (!lower_plan(job.scenario, job.here, job.program, job.remarks, diagnostics)) return std::nullopt;
     if (request.resumes) resume(request, job, diagnostics);
     if (diagnostics.has_errors()) return std::nullopt;
     return job;

@@ -34,6 +34,9 @@ struct ExecutionJob {
 // Reads and checks everything a rank needs. `processes`: how many the launcher started; 0 = ranks are threads.
 std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int processes, core::Diagnostics& diagnostics);
 
+// A scenario's plan made whole for the cluster it runs on: partition and order chosen, lowered, verified. False after a diagnostic.
+bool lower_plan(sim::Scenario& scenario, const cluster::Cluster& here, schedule::Program& program, std::vector<std::string>& remarks, core::Diagnostics& diagnostics);
+
 // Why the state of all ranks cannot lie in the memory of the machines that run them, or empty. Asked before anything is allocated.
 std::string too_large(const ExecutionJob& job);
 

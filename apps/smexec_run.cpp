@@ -27,6 +27,7 @@ namespace {
 const char* const help =
     "Usage: smexec PLAN.toml [--steps N] [--data FILE] [--check] [--tolerance PCT] [--trace FILE] [--json] [--verbose]\n"
     "       smexec profile [--model MODEL] --out FILE      measures this machine, or a model's operators on it\n"
+    "       smexec convert CHECKPOINT --plan PLAN --out DIR  a checkpoint as another plan would have written it\n"
     "       mpirun -n 4 smexec PLAN.toml ...               one process a rank; srun and torchrun --no-python likewise\n"
     "\n"
     "Runs a plan on this machine, every rank at its instructions, and compares step time and memory with the simulator's prediction.\n"

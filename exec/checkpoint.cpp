@@ -298,10 +298,13 @@ bool Checkpoint::load(const std::string& folder, std::string& obstacle) {
     return true;
 }
 
-std::shared_ptr<const Checkpoint> Checkpoint::open(const std::string& directory, std::optional<std::int64_t> step, core::Diagnostics& diagnostics) {
+std::shared_ptr<const Checkpoint> Checkpoint::open(const std::string& directory, std::optional<std::int64_t> step, core::Diagnostics& diagnostics,
+                                                   bool is_resumed) {
+    const char* const key = is_resumed ? "--resume" : "CHECKPOINT";
     const std::vector<std::int64_t> steps = committed_steps(directory);
     if (steps.empty()) {
-        diagnostics.error({}, "--resume", fmt::format("there is no checkpoint in {}", core::in_quotes(directory)), "start without --resume");
+        diagnostics.error({}, key, fmt::format("there is no checkpoint in {}", core::in_quotes(directory)),
+                          is_resumed ? "start without --resume" : "name a folder that a run was given with --checkpoint");
         return nullptr;
     }
     if (step && std::find(steps.begin(), steps.end(), *step) == steps.end()) {
@@ -315,14 +318,14 @@ std::shared_ptr<const Checkpoint> Checkpoint::open(const std::string& directory,
     auto checkpoint = std::make_shared<Checkpoint>();
     std::string obstacle;
     if (checkpoint->load(checkpoint_folder(directory, wanted), obstacle)) return checkpoint;
-    std::string hint = "no older checkpoint is whole: start again without --resume";
+    std::string hint = is_resumed ? "no older checkpoint is whole: start again without --resume" : "no older checkpoint is whole";
     for (auto older = steps.rbegin(); older != steps.rend(); ++older) {
         std::string ignored;
         if (*older >= wanted || !Checkpoint().load(checkpoint_folder(directory, *older), ignored)) continue;
         hint = fmt::format("the checkpoint of step {} is whole: --from-step {}", *older, *older);
         break;
     }
-    diagnostics.error({}, "--resume", obstacle, hint);
+    diagnostics.error({}, key, obstacle, hint);
     return nullptr;
 }
 

@@ -45,10 +45,12 @@ struct StateRecord {
 // A committed checkpoint, read and verified.
 class Checkpoint {
 public:
-    // A missing, truncated or altered file is a diagnostic that names it and the newest older checkpoint that is whole.
-    static std::shared_ptr<const Checkpoint> open(const std::string& directory, std::optional<std::int64_t> step, core::Diagnostics& diagnostics);
+    // A missing, truncated or altered file is a diagnostic that names it and the newest older checkpoint that is whole. `is_resumed` false: who asks does not train.
+    static std::shared_ptr<const Checkpoint> open(const std::string& directory, std::optional<std::int64_t> step, core::Diagnostics& diagnostics,
+                                                  bool is_resumed = true);
 
     const CheckpointManifest& manifest() const { return manifest_; }
+    bool has(const std::string& parameter, StateKind kind) const { return pieces_.contains({parameter, kind}); }
     // Elements [first, first + into.size()); false when some are not there.
     bool read(const std::string& parameter, StateKind kind, std::int64_t first, std::span<float> into) const;
 

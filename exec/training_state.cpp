@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <sstream>
+#include <tuple>
 
 #include <fmt/core.h>
 
@@ -95,6 +96,23 @@ void save_checkpoint(Communicator& communicator, const schedule::Program& progra
         commit_checkpoint(directory, manifest, options.checkpoints.keep);
     }
     broadcast_text(communicator, tag_committed, "");
+}
+
+StateDifference state_difference(const Checkpoint& checkpoint, const schedule::Plan& plan, const model::ModelGraph& graph) {
+    StateDifference result;
+    const double states = schedule::state_bytes_per_parameter(plan.optimizer).value / 4;
+    const std::tuple<StateKind, const char*, bool> kinds[] = {{StateKind::value, "values", true},
+                                                              {StateKind::first_moment, "first moments (momentum)", states > 0},
+                                                              {StateKind::second_moment, "second moments", states > 1}};
+    for (const auto& [kind, words, is_needed] : kinds)
+        for (const model::Parameter& parameter : graph.parameters) {
+            const bool has = checkpoint.has(parameter.name, kind);
+            if (has == is_needed) continue;
+            std::string& list = is_needed ? result.missing : result.beyond;
+            list += fmt::format("{}{} of {}", list.empty() ? "" : ", ", words, parameter.name);
+            break;  // one parameter stands for all
+        }
+    return result;
 }
 
 std::string degrees_in_words(const schedule::Plan& plan) {

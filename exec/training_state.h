@@ -24,6 +24,12 @@ void restore(const Checkpoint& checkpoint, const schedule::Program& program, con
 void save_checkpoint(Communicator& communicator, const schedule::Program& program, const model::ModelGraph& graph, const RunOptions& options,
                      const std::string& data, std::int64_t step, const std::vector<BucketState>& buckets, const std::vector<double>& losses);
 
+// What the plan's optimizer keeps for each parameter and the checkpoint has not, in words, or the other way round; empty when they agree.
+struct StateDifference {
+    std::string missing, beyond;
+};
+StateDifference state_difference(const Checkpoint& checkpoint, const schedule::Plan& plan, const model::ModelGraph& graph);
+
 // "pipeline 2 x data 2 x tensor 1, sharding none"
 std::string degrees_in_words(const schedule::Plan& plan);
 

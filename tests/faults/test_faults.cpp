@@ -1,12 +1,5 @@
 // Ranks as processes that die at random moments: everybody else ends within seconds with a message, nothing committed is lost, and what is resumed is what an
 // unbroken run would have been. The seed is printed; SMSIM_FAULT_SEED repeats it, SMSIM_KILLS changes how many.
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <signal.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdlib>
@@ -18,44 +11,13 @@
 
 #include <fmt/core.h>
 
-#include "core/document.h"
 #include "core/random.h"
 #include "exec/checkpoint.h"
+#include "tests/processes/processes.h"
 
 namespace {
 
-namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
-
-const std::string smexec = BINARY_DIR "/smexec";
-
-struct Folder {
-    Folder() {
-        char name[] = "/tmp/smexec-faults-XXXXXX";
-        path = ::mkdtemp(name);
-    }
-    ~Folder() { fs::remove_all(path); }
-    std::string path;
-};
-
-std::string content_of(const std::string& path) {
-    std::ifstream file(path);
-    std::ostringstream text;
-    text << file.rdbuf();
-    return text.str();
-}
-
-int free_port() {
-    const int descriptor = ::socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    REQUIRE(::bind(descriptor, reinterpret_cast<sockaddr*>(&address), length) == 0);
-    REQUIRE(::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) == 0);
-    ::close(descriptor);
-    return ntohs(address.sin_port);
-}
+using namespace processes;
 
 std::string write_plan(const std::string& folder, const std::string& name, const std::string& degrees, const std::string& model = "hidden = 16") {
     const std::string path = folder + "/" + name;
@@ -64,79 +26,6 @@ std::string write_plan(const std::string& folder, const std::string& name, const
                            "[plan]\nprecision = \"fp32\"\nmicro_batch = 1\nmicro_batches = 4\n"
                         << degrees << "\n[training]\nsteps = 40\nlearning_rate = 1e-3\n";
     return path;
-}
-
-struct Process {
-    pid_t id = 0;
-    int status = 0;
-    bool has_ended = false;
-    std::string out, err;  // files
-
-    bool was_killed() const { return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL; }
-    int code() const { return WIFEXITED(status) ? WEXITSTATUS(status) : -1; }
-};
-
-Process start(const std::vector<std::string>& arguments, const std::vector<std::string>& environment, const std::string& output) {
-    Process process;
-    process.out = output + ".out";
-    process.err = output + ".err";
-    process.id = ::fork();
-    REQUIRE(process.id >= 0);
-    if (process.id == 0) {
-        ::setpgid(0, 0);
-        ::dup2(::open(process.out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), 1);
-        ::dup2(::open(process.err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644), 2);
-        for (const std::string& variable : environment) ::putenv(const_cast<char*>(variable.c_str()));
-        std::vector<char*> pointers;
-        for (const std::string& argument : arguments) pointers.push_back(const_cast<char*>(argument.c_str()));
-        pointers.push_back(nullptr);
-        ::execvp(pointers[0], pointers.data());
-        ::_exit(127);
-    }
-    return process;
-}
-
-// True when all ended in time; the rest is killed.
-bool wait_for_all(std::vector<Process>& processes, std::chrono::milliseconds limit) {
-    const Clock::time_point deadline = Clock::now() + limit;
-    while (true) {
-        bool all = true;
-        for (Process& process : processes) {
-            if (!process.has_ended) process.has_ended = ::waitpid(process.id, &process.status, WNOHANG) == process.id;
-            all = all && process.has_ended;
-        }
-        if (all) return true;
-        if (Clock::now() > deadline) break;
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    for (Process& process : processes)
-        if (!process.has_ended) {
-            ::kill(process.id, SIGKILL);
-            ::waitpid(process.id, &process.status, 0);
-        }
-    return false;
-}
-
-// One process a rank, joined over TCP.
-std::vector<Process> start_ranks(const std::vector<std::string>& arguments, int ranks, const std::string& folder,
-                                 const std::vector<std::vector<std::string>>& special = {}) {
-    const int port = free_port();
-    std::vector<Process> processes;
-    for (int rank = 0; rank < ranks; ++rank) {
-        const auto r = static_cast<std::size_t>(rank);
-        processes.push_back(start(r < special.size() && !special[r].empty() ? special[r] : arguments,
-                                  {fmt::format("RANK={}", rank), fmt::format("WORLD_SIZE={}", ranks), "MASTER_ADDR=127.0.0.1", fmt::format("MASTER_PORT={}", port)},
-                                  fmt::format("{}/rank{}", folder, rank)));
-    }
-    return processes;
-}
-
-std::vector<double> losses_of(const std::string& checkpoints) {
-    core::Diagnostics diagnostics;
-    const auto checkpoint = exec::Checkpoint::open(checkpoints, std::nullopt, diagnostics);
-    INFO(core::format(diagnostics));
-    REQUIRE(checkpoint);
-    return checkpoint->manifest().losses;
 }
 
 std::int64_t newest(const std::string& checkpoints) {
@@ -170,10 +59,6 @@ std::vector<pid_t> children_of(pid_t parent) {
     }
     return children;
 }
-
-bool has_mpirun() { return std::system("command -v mpirun >/dev/null 2>&1") == 0; }
-
-const std::vector<std::string> mpirun = {"mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2"};
 
 }  // namespace
 
@@ -247,7 +132,7 @@ TEST_CASE("ranks of mpirun killed at random moments: the job ends and goes on to
     const Folder folder;
     const std::string plan = write_plan(folder.path, "plan.toml", "pipeline_parallel = 2");
     const auto with = [&](const std::string& checkpoints, bool resumes) {
-        std::vector<std::string> arguments = mpirun;
+        std::vector<std::string> arguments = mpirun(2);
         for (const std::string& argument : {smexec, plan, std::string("--no-compare"), std::string("--json"), std::string("--every"), std::string("5"),
                                             std::string("--checkpoint"), checkpoints})
             arguments.push_back(argument);
