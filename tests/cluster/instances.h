@@ -3,11 +3,13 @@
 
 #include <catch2/catch.hpp>
 
+#include <optional>
 #include <string>
 
 #include "cluster/load.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
+#include "core/value.h"
 
 inline cluster::InstanceType instance_named(const std::string& name) {
     core::Diagnostics diagnostics;
@@ -17,11 +19,16 @@ inline cluster::InstanceType instance_named(const std::string& name) {
     return *instance;
 }
 
-inline cluster::Cluster nodes_of(const std::string& name, int nodes) {
-    cluster::Cluster cluster;
-    cluster.instance = instance_named(name);
-    cluster.nodes = nodes;
-    return cluster;
+inline cluster::Cluster nodes_of(const std::string& name, int nodes, const std::string& transport = "") {
+    core::Diagnostics diagnostics;
+    core::Value table = core::Value::table();
+    table["instance"] = name;
+    table["nodes"] = nodes;
+    if (!transport.empty()) table["transport"] = transport;
+    const std::optional<cluster::Cluster> cluster = cluster::load_cluster(table, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(cluster.has_value());
+    return *cluster;
 }
 
 inline std::optional<cluster::Cluster> cluster_from(const std::string& toml, core::Diagnostics& diagnostics) {

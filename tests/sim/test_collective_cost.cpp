@@ -1,25 +1,12 @@
 #include <catch2/catch.hpp>
 
-#include "cluster/load.h"
-#include "core/diagnostics.h"
-#include "core/value.h"
 #include "sim/cost/collective.h"
+#include "tests/cluster/instances.h"
 
 namespace {
 
 using schedule::CollectiveKind;
 using schedule::GroupKind;
-
-cluster::Cluster nodes_of(const char* instance, int nodes) {
-    core::Diagnostics diagnostics;
-    core::Value table = core::Value::table();
-    table["instance"] = instance;
-    table["nodes"] = nodes;
-    std::optional<cluster::Cluster> cluster = cluster::load_cluster(table, diagnostics);
-    INFO(core::format(diagnostics));
-    REQUIRE(cluster.has_value());
-    return *cluster;
-}
 
 schedule::Plan ring_plan(int data, int tensor, int pipeline) {
     schedule::Plan plan;
@@ -32,6 +19,8 @@ schedule::Plan ring_plan(int data, int tensor, int pipeline) {
 double slope(sim::CommunicationCost& cost, CollectiveKind kind, GroupKind group) { return cost.choice(kind, group, core::Bytes(3e9), 0).seconds_per_byte; }
 
 constexpr double nvlink = 12 * 20e9;            // A100: twelve links, of which a channel of NCCL moves 20 GB/s each
+constexpr double network_card = 12.5e9 * 0.85;  // EFA: 100 Gbit/s, 85 % achieved
+
 // Closed forms are of links at their stated rates, whatever the number of nodes.
 sim::CostConstants without_congestion() {
     sim::CostConstants constants;
@@ -39,7 +28,6 @@ sim::CostConstants without_congestion() {
     return constants;
 }
 
-constexpr double network_card = 12.5e9 * 0.85;  // EFA: 100 Gbit/s, 85 % achieved
 
 }  // namespace
 

@@ -6,9 +6,7 @@
 #include <map>
 #include <optional>
 
-#include "cluster/load.h"
 #include "core/diagnostics.h"
-#include "core/value.h"
 #include "model/load.h"
 #include "schedule/lower.h"
 #include "schedule/partition.h"
@@ -18,23 +16,13 @@
 #include "sim/evaluate.h"
 #include "sim/pricing.h"
 #include "sim/simulate.h"
+#include "tests/cluster/instances.h"
 #include "tests/sim/tiny_program.h"
 
 namespace {
 
 using schedule::CollectiveKind;
 using schedule::GroupKind;
-
-cluster::Cluster nodes_of(const char* instance, int nodes) {
-    core::Diagnostics diagnostics;
-    core::Value table = core::Value::table();
-    table["instance"] = instance;
-    table["nodes"] = nodes;
-    std::optional<cluster::Cluster> cluster = cluster::load_cluster(table, diagnostics);
-    INFO(core::format(diagnostics));
-    REQUIRE(cluster.has_value());
-    return *cluster;
-}
 
 // A step of one class: a send (to itself, as far as the clock is concerned) and an all-reduce of the data stream, both ready at once.
 schedule::Program send_beside_all_reduce() {

@@ -1,7 +1,6 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "cluster/load.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/value.h"
@@ -11,19 +10,9 @@
 #include "sim/evaluate.h"
 #include "sim/report.h"
 #include "sim/trace.h"
+#include "tests/cluster/instances.h"
 
 namespace {
-
-cluster::Cluster nodes_of(const char* instance, int nodes) {
-    core::Diagnostics diagnostics;
-    core::Value table = core::Value::table();
-    table["instance"] = instance;
-    table["nodes"] = nodes;
-    std::optional<cluster::Cluster> cluster = cluster::load_cluster(table, diagnostics);
-    INFO(core::format(diagnostics));
-    REQUIRE(cluster.has_value());
-    return *cluster;
-}
 
 model::ModelGraph model_named(const std::string& name) {
     core::Diagnostics diagnostics;

@@ -3,28 +3,15 @@
 
 #include <cmath>
 
-#include "cluster/load.h"
-#include "core/diagnostics.h"
-#include "core/value.h"
 #include "schedule/collective/library.h"
 #include "sim/cost/collective.h"
 #include "sim/cost/library.h"
+#include "tests/cluster/instances.h"
 
 namespace {
 
 using schedule::CollectiveKind;
 using schedule::GroupKind;
-
-cluster::Cluster nodes_of(const char* instance, int nodes) {
-    core::Diagnostics diagnostics;
-    core::Value table = core::Value::table();
-    table["instance"] = instance;
-    table["nodes"] = nodes;
-    std::optional<cluster::Cluster> cluster = cluster::load_cluster(table, diagnostics);
-    INFO(core::format(diagnostics));
-    REQUIRE(cluster.has_value());
-    return *cluster;
-}
 
 schedule::Plan plan_of(int ranks, const char* communication) {
     schedule::Plan plan;

@@ -14,23 +14,12 @@
 #include "sim/cost/collective.h"
 #include "sim/cost/nccl.h"
 #include "sim/cost/trees.h"
+#include "tests/cluster/instances.h"
 
 namespace {
 
 using schedule::CollectiveKind;
 using schedule::GroupKind;
-
-cluster::Cluster nodes_of(const std::string& instance, int nodes, const std::string& transport = "") {
-    core::Diagnostics diagnostics;
-    core::Value table = core::Value::table();
-    table["instance"] = instance;
-    table["nodes"] = nodes;
-    if (!transport.empty()) table["transport"] = transport;
-    std::optional<cluster::Cluster> cluster = cluster::load_cluster(table, diagnostics);
-    INFO(core::format(diagnostics));
-    REQUIRE(cluster.has_value());
-    return *cluster;
-}
 
 schedule::Plan plan_of(int ranks, const std::string& collective = "auto") {
     schedule::Plan plan;

@@ -1,24 +1,11 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "cluster/load.h"
-#include "core/diagnostics.h"
-#include "core/value.h"
 #include "sim/cost/network.h"
 #include "sim/cost/rings.h"
+#include "tests/cluster/instances.h"
 
 namespace {
-
-cluster::Cluster nodes_of(const char* instance, int nodes) {
-    core::Diagnostics diagnostics;
-    core::Value table = core::Value::table();
-    table["instance"] = instance;
-    table["nodes"] = nodes;
-    std::optional<cluster::Cluster> cluster = cluster::load_cluster(table, diagnostics);
-    INFO(core::format(diagnostics));
-    REQUIRE(cluster.has_value());
-    return *cluster;
-}
 
 // Seconds a byte of the narrowest link between two devices alone on it.
 double alone(const cluster::Cluster& cluster, int from, int to) {
