@@ -300,7 +300,8 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     account.evaluations_per_second = account.seconds.value > 0 ? static_cast<double>(account.evaluated) / account.seconds.value : 0;
     if (!result.plans.empty()) {
         account.best_value = result.plans.front().value;
-        account.is_proven_optimal = account.unvisited == 0;
+        // The first of the list is the best as soon as nothing unvisited can beat it, though something might still come before the last.
+        account.is_proven_optimal = account.unvisited == 0 || first_unvisited >= account.best_value;
         account.lower_bound = std::min(account.best_value, account.is_proven_optimal ? account.best_value : first_unvisited);
     }
     return result;
