@@ -24,17 +24,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-enum : Tag { tag_time = 48, tag_links = 49, tag_machine = 50, tag_ring = 100 };
+enum : Tag { tag_time = 48, tag_links = 49, tag_machine = 50, tag_size = 51, tag_ring = 100 };
 constexpr std::uint64_t first_barrier = 1 << 20;
 
-// The time of a ring all-reduce of `floats` over `members`, when all other groups do the same at the same time: the lower
-// quartile over repetitions of the slowest rank: what disturbs an exchange of several processes adds to it and never takes away.
+// The time of a ring all-reduce of `floats` over `members`, when all other groups do the same at the same time, over repetitions of the slowest rank. Inside a host the
+// lower quartile: what disturbs an exchange of several processes adds to it and never takes away. Between hosts the median: what TCP loses and sends again is part of
+// every step's transfers.
 class RingClock {
 public:
     explicit RingClock(World& world) : world_(world) {}
 
     // `times_each` of them without a pause between, for what is too short for a clock that starts after a barrier.
-    double seconds(const std::vector<int>& members, std::size_t floats, int repetitions, int times_each = 1) {
+    double seconds(const std::vector<int>& members, std::size_t floats, int repetitions, int times_each = 1, double quantile = 0.25) {
         ProcessCommunicator& communicator = world_.communicator();
         const auto size = static_cast<int>(members.size());
         const schedule::Rounds rounds = schedule::find_collective_algorithm("ring")->rounds(schedule::CollectiveKind::all_reduce, std::max(2, size), std::max(2, size));
@@ -55,7 +56,7 @@ public:
             if (i > 0) times.push_back(slowest);  // the first one finds connections and caches cold
         }
         std::sort(times.begin(), times.end());
-        return times[times.size() / 4];
+        return times[static_cast<std::size_t>(static_cast<double>(times.size()) * quantile)];
     }
 
 private:
@@ -87,9 +88,13 @@ LinkProfile measure_links(World& world) {
         std::vector<int> members;
         for (int host = 0; host < hosts; ++host) members.push_back(host * here + world.rank_on_host());
         const double n = hosts;
-        const std::size_t small = 1 << 16, large = 5 << 16;  // 256 KiB and 1.25 MiB
         const double latency = clock.seconds(members, 2, 5, 20) / (2 * (n - 1));
-        const double small_time = clock.seconds(members, small, 5), large_time = clock.seconds(members, large, 5);
+        // 256 KiB, and what takes some 0.6 s, 1.25 to 16 MiB: as long as the transfers of a step, in which TCP fills queues, loses and sends again.
+        const std::size_t small = 1 << 16;
+        const double small_time = clock.seconds(members, small, 7, 1, 0.5);
+        const double wanted = std::clamp(static_cast<double>(small) * 0.6 / std::max(1e-6, small_time), double(5 << 16), double(1 << 22));
+        const auto large = static_cast<std::size_t>(std::stoll(broadcast_text(world.communicator(), tag_size, fmt::format("{:.0f}", wanted))));  // rank 0 knows the slowest
+        const double large_time = clock.seconds(members, large, 7, 1, 0.5);
         const double bytes = static_cast<double>(large - small) * float_bytes * 2 * (n - 1) / n * here;
         links.between_bandwidth = core::BytesPerSecond(bytes / std::max(1e-9, large_time - small_time));
         links.between_latency = core::Seconds(latency);
