@@ -286,8 +286,15 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
     out << fmt::format("{}, {}global batch {}\n", graph.name, graph.tokens_per_sample > 0 ? fmt::format("{} tokens a sample, ", graph.tokens_per_sample) : "",
                        request.search.global_batch);
     for (const std::string& line : request.assumptions) out << "  assumed: " << line << '\n';
-    out << fmt::format("\n  {:>2}  {:<22} {:>3} {:>3} {:>4} {:<20} {:<16} {:>9} {:<9} {:>10} {:>6} {:>10} {:>9}{}  {}\n", "#", "target", "TP", "PP", "DP",
-                       "schedule", "sharding", "batch", "recompute", "step", "MFU", "peak", "USD/h", has_tokens ? "   hours       USD" : "", "bound by");
+    // Columns of axes that no plan of the list uses are left out.
+    const auto any = [&](auto degree) { return std::any_of(result.plans.begin(), result.plans.end(), [&](const planner::RankedPlan& p) { return degree(p.plan.layout) > 1; }); };
+    const bool has_context = any([](const schedule::ParallelLayout& layout) { return layout.context; });
+    const bool has_experts = any([](const schedule::ParallelLayout& layout) { return layout.expert; });
+    const auto parts_of_data = [&](const auto& context, const auto& expert) {
+        return (has_context ? fmt::format(" {:>3}", context) : std::string()) + (has_experts ? fmt::format(" {:>3}", expert) : std::string());
+    };
+    out << fmt::format("\n  {:>2}  {:<22} {:>3} {:>3} {:>4}{} {:<20} {:<16} {:>9} {:<9} {:>10} {:>6} {:>10} {:>9}{}  {}\n", "#", "target", "TP", "PP", "DP",
+                       parts_of_data("CP", "EP"), "schedule", "sharding", "batch", "recompute", "step", "MFU", "peak", "USD/h", has_tokens ? "   hours       USD" : "", "bound by");
     for (std::size_t i = 0; i < result.plans.size(); ++i) {
         const planner::RankedPlan& ranked = result.plans[i];
         const cluster::Cluster& cluster = places[ranked.candidate].cluster;
@@ -298,9 +305,9 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
         std::string sharding(schedule::name_of(plan.sharding));
         if (plan.sharding != schedule::Sharding::none) sharding += fmt::format("/{}", plan.effective_shard_degree());
         std::string total = has_tokens ? fmt::format(" {:>7.0f} {:>9.0f}", ranked.training_time.value / 3600, ranked.training_cost.value) : "";
-        out << fmt::format("  {:>2}  {:<22} {:>3} {:>3} {:>4} {:<20} {:<16} {:>9} {:<9} {:>10} {:>5.1f}% {:>10} {:>9.2f}{}  {}\n", i + 1,
-                           fmt::format("{} x {}", cluster.nodes, cluster.instance.name), plan.layout.tensor, plan.layout.pipeline, plan.layout.data, schedule,
-                           sharding, fmt::format("{} x {}", plan.micro_batch, plan.micro_batches), schedule::name_of(plan.recompute),
+        out << fmt::format("  {:>2}  {:<22} {:>3} {:>3} {:>4}{} {:<20} {:<16} {:>9} {:<9} {:>10} {:>5.1f}% {:>10} {:>9.2f}{}  {}\n", i + 1,
+                           fmt::format("{} x {}", cluster.nodes, cluster.instance.name), plan.layout.tensor, plan.layout.pipeline, plan.layout.replicas(),
+                           parts_of_data(plan.layout.context, plan.layout.expert), schedule, sharding, fmt::format("{} x {}", plan.micro_batch, plan.micro_batches), schedule::name_of(plan.recompute),
                            core::format(ranked.evaluation.step_time), 100 * ranked.evaluation.mfu, core::format(ranked.evaluation.peak_memory),
                            core::to_dollars_per_hour(ranked.evaluation.rate), total, ranked.bound_by);
     }

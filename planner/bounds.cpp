@@ -35,6 +35,12 @@ PassTimes pass_times(const PassCost& forward, const PassCost& backward, const Pa
     return times;
 }
 
+// Over which ranks the state of a bucket is divided.
+GroupKind shard_group(const schedule::Plan& plan, bool is_expert) {
+    if (is_expert) return GroupKind::expert_shard;
+    return plan.effective_shard_degree() < plan.layout.data ? GroupKind::shard : GroupKind::data;
+}
+
 }  // namespace
 
 struct Bounds::Caches {
@@ -46,11 +52,11 @@ struct Bounds::Caches {
     std::map<std::tuple<const schedule::Schedule*, int, int, int, int>, core::Seconds> after_passes;  // by order, micro-batch, recomputation and sharding
     std::map<std::tuple<const schedule::Schedule*, int, bool>, core::Seconds> transfers;           // by order, micro-batch and sequence parallelism
     std::map<std::pair<int, int>, core::Bytes> outside_memory;  // by shard degree and pipeline rank
-    struct TensorParallel {
+    struct Collectives {
         core::Seconds forward, backward, backward_input;
     };
-    // By micro-batch, recomputation, sequence parallelism, stage and pipeline rank.
-    std::map<std::tuple<int, int, bool, std::int32_t, std::int32_t, int>, TensorParallel> tensor_parallel;
+    // Of passes, by micro-batch, recomputation, sequence parallelism, stage and pipeline rank.
+    std::map<std::tuple<int, int, bool, std::int32_t, std::int32_t, int>, Collectives> collectives;
 
     sim::CommunicationCost& communication_of(const schedule::Plan& plan, const cluster::Cluster& cluster) {
         auto [place, is_new] = communication.try_emplace(plan.effective_shard_degree());
@@ -67,7 +73,7 @@ Bounds::Bounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCo
 Bounds::~Bounds() = default;
 
 Bounds::Caches& Bounds::caches_of(const schedule::Plan& plan) {
-    std::unique_ptr<Caches>& caches = caches_[{plan.layout.tensor, plan.layout.pipeline, plan.layout.data}];
+    std::unique_ptr<Caches>& caches = caches_[{plan.layout.tensor, plan.layout.pipeline, plan.layout.data, plan.layout.context, plan.layout.expert}];
     if (!caches) caches = std::make_unique<Caches>();
     return *caches;
 }
@@ -158,17 +164,17 @@ std::optional<MemoryBound> Bounds::memory(const schedule::Plan& plan) {
 
 StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank) {
     StageCost cost = stages_.compute(plan, range);
-    if (plan.layout.tensor == 1) return cost;
-    const auto [place, is_new] = caches_of(plan).tensor_parallel.try_emplace(
+    if (plan.layout.tensor == 1 && plan.layout.context == 1 && plan.layout.expert == 1) return cost;
+    const auto [place, is_new] = caches_of(plan).collectives.try_emplace(
         {plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, range.begin, range.end, pipeline_rank});
-    Caches::TensorParallel& times = place->second;
+    Caches::Collectives& times = place->second;
     if (is_new) {
         sim::CommunicationCost& communication = caches_of(plan).communication_of(plan, cluster_);
         const auto sum = [&](const std::vector<schedule::Step>& steps) {
             core::Seconds all;
             for (const schedule::Step& step : steps) {
-                core::Seconds time = communication.collective(step.collective, GroupKind::tensor, step.bytes, pipeline_rank);
-                if (step.phase == schedule::ComputePhase::backward && step.payload == schedule::PayloadKind::activation_gradient)
+                core::Seconds time = communication.collective(step.collective, step.group, step.bytes, pipeline_rank);
+                if (step.group == GroupKind::tensor && step.phase == schedule::ComputePhase::backward && step.payload == schedule::PayloadKind::activation_gradient)
                     time = stages_.beside_weight_gradient(plan, time, step.operators);
                 all += time;
             }
@@ -228,17 +234,20 @@ core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::S
     const bool gathers = plan.shards(schedule::Sharding::optimizer) && !plan.shards(schedule::Sharding::parameters);
     const auto [place, is_new] = caches_of(plan).after_passes.try_emplace({&order, plan.micro_batch, static_cast<int>(plan.recompute), static_cast<int>(plan.sharding), plan.effective_shard_degree()});
     if (!is_new) return place->second;
-    const int pieces = plan.shards(schedule::Sharding::optimizer) ? plan.effective_shard_degree() : 1;
     const std::vector<RankParameters>& parameters = stages_.rank_parameters(plan, order);
     std::optional<core::Seconds> least;
     for (int rank = 0; rank < order.ranks; ++rank) {
         const RankParameters& held = parameters[static_cast<std::size_t>(rank)];
-        const double elements = order.stages > order.ranks ? held.all - std::min(held.all, held.largest_unit) : held.all;
-        core::Seconds time = stages_.update(plan, elements / pieces);
+        const double dense = order.stages > order.ranks ? held.dense - std::min(held.dense, held.largest_unit) : held.dense;
+        core::Seconds time = stages_.update(plan, dense / plan.pieces(false) + held.experts / plan.pieces(true));
         if (gathers) {
-            const GroupKind group = plan.effective_shard_degree() < plan.layout.data ? GroupKind::shard : GroupKind::data;
-            const core::Bytes bytes = core::size_of(plan.precision.parameters) * elements;
-            time = std::max(time, caches_of(plan).communication_of(plan, cluster_).collective(CollectiveKind::all_gather, group, bytes, rank));
+            const auto gather = [&](bool is_expert, double elements) {
+                const core::Bytes bytes = core::size_of(plan.precision.parameters) * elements;
+                return caches_of(plan).communication_of(plan, cluster_).collective(CollectiveKind::all_gather, shard_group(plan, is_expert), bytes, rank);
+            };
+            core::Seconds gathered = gather(false, dense);
+            if (plan.pieces(true) > 1 && held.experts > 0) gathered += gather(true, held.experts);
+            time = std::max(time, gathered);
         }
         least = least ? std::min(*least, time) : time;
     }
@@ -264,7 +273,8 @@ core::Seconds Bounds::transfer_time(const schedule::Plan& plan, const schedule::
     return place->second;
 }
 
-// The data stream of one rank, every collective as one message: fewer messages than there are, each no larger in sum.
+// The data stream of one rank, every collective as one message: fewer messages than there are, each no larger in sum. Over the shards where there are any: the part
+// of a hybrid reduction over replicas comes on top.
 core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const schedule::Schedule& order) {
     sim::CommunicationCost& communication = caches_of(plan).communication_of(plan, cluster_);
     const core::Bytes element = core::size_of(plan.precision.gradients), stored = core::size_of(plan.precision.parameters);
@@ -272,28 +282,29 @@ core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const sched
     core::Seconds longest;
     for (int rank = 0; rank < order.ranks; ++rank) {
         const RankParameters& held = parameters[static_cast<std::size_t>(rank)];
-        double elements = held.all;
-        if (order.stages > order.ranks) elements -= std::min(elements, held.largest_unit);  // a tied parameter on one rank is reduced once
-        // Copies of a tied parameter on several ranks are summed over these first, so its gradient is reduced once a step whatever the sharding.
-        const double own = std::max(0.0, elements - held.tied);
-        const auto price = [&](CollectiveKind kind, GroupKind group, core::Bytes bytes) { return communication.collective(kind, group, bytes, rank); };
-        // Over the shards where there are any: the part of a hybrid reduction over replicas comes on top.
-        const GroupKind group =
-            plan.shards(schedule::Sharding::optimizer) && plan.effective_shard_degree() < plan.layout.data ? GroupKind::shard : GroupKind::data;
-        core::Seconds stream;
-        const double times = plan.shards(schedule::Sharding::gradients) ? plan.micro_batches : 1;
-        if (plan.shards(schedule::Sharding::optimizer)) {
-            stream += price(CollectiveKind::reduce_scatter, group, element * own) * times;
-            if (held.tied > 0) stream += price(CollectiveKind::reduce_scatter, group, element * held.tied);
-        } else {
-            stream += price(CollectiveKind::all_reduce, GroupKind::data, element * elements);
-        }
-        if (plan.shards(schedule::Sharding::parameters))
-            stream += price(CollectiveKind::all_gather, group, stored * std::max(0.0, 2 * elements - 2 * held.largest_unit)) *
-                      static_cast<double>(plan.micro_batches);
-        else if (plan.shards(schedule::Sharding::optimizer))
-            stream += price(CollectiveKind::all_gather, group, stored * elements);
-        longest = std::max(longest, stream);
+        double dense = held.dense;
+        if (order.stages > order.ranks) dense -= std::min(dense, held.largest_unit);  // a tied parameter on one rank is reduced once
+        const auto stream_of = [&](bool is_expert, double elements, double tied) {
+            core::Seconds stream;
+            schedule::ParameterBucket bucket;
+            bucket.is_expert = is_expert;
+            const schedule::BucketGroups groups = schedule::groups_of(plan.layout, bucket);
+            if (elements <= 0 || groups.size == 1) return stream;
+            const auto price = [&](CollectiveKind kind, GroupKind group, core::Bytes bytes) { return communication.collective(kind, group, bytes, rank); };
+            if (plan.pieces(is_expert) == 1) return price(CollectiveKind::all_reduce, groups.members, element * elements);
+            const GroupKind group = shard_group(plan, is_expert);
+            // Copies of a tied parameter on several ranks are summed over these first, so its gradient is reduced once a step whatever the sharding.
+            const double times = plan.shards(schedule::Sharding::gradients) ? plan.micro_batches : 1;
+            stream += price(CollectiveKind::reduce_scatter, group, element * std::max(0.0, elements - tied)) * times;
+            if (tied > 0) stream += price(CollectiveKind::reduce_scatter, group, element * tied);
+            // Of whole parameters, one unit's may stay from pass to pass.
+            if (plan.shards(schedule::Sharding::parameters))
+                stream += price(CollectiveKind::all_gather, group, stored * std::max(0.0, 2 * elements - 2 * held.largest_unit)) * static_cast<double>(plan.micro_batches);
+            else
+                stream += price(CollectiveKind::all_gather, group, stored * elements);
+            return stream;
+        };
+        longest = std::max(longest, stream_of(false, dense, held.tied) + stream_of(true, held.experts, 0));
     }
     return longest;
 }

@@ -67,7 +67,7 @@ private:
     const cluster::Cluster& cluster_;
     OrderCollection& orders_;
     StageCollection& stages_;
-    std::map<std::tuple<int, int, int>, std::unique_ptr<Caches>> caches_;  // by tensor-, pipeline- and data-parallel degree
+    std::map<std::tuple<int, int, int, int, int>, std::unique_ptr<Caches>> caches_;  // by the degrees of the layout
 };
 
 }  // namespace planner

@@ -18,9 +18,9 @@ std::vector<int> divisors(int n) {
     return result;
 }
 
-bool divides_tokens(const model::ModelGraph& graph, int tensor, int micro_batch) {
+bool divides_tokens(const model::ModelGraph& graph, const schedule::ParallelLayout& layout, int micro_batch) {
     for (std::int64_t tokens : {graph.tokens_per_sample, graph.encoder_tokens_per_sample})
-        if (tokens * micro_batch % tensor != 0) return false;
+        if (tokens / layout.context * micro_batch % layout.tensor != 0) return false;
     return graph.tokens_per_sample > 0 && model::sequence_parallel_obstacle(graph).empty();
 }
 
@@ -52,18 +52,34 @@ struct ShardingChoice {
     int degree;  // 0 = all replicas
 };
 
-std::vector<ShardingChoice> sharding_choices(int data, int tensor, int devices_per_node) {
+std::vector<ShardingChoice> sharding_choices(const schedule::ParallelLayout& layout, int devices_per_node) {
     using schedule::Sharding;
+    const int data = layout.data, tensor = layout.tensor;
     std::vector<ShardingChoice> choices{{Sharding::none, 0}};
     if (data == 1) return choices;
     // Replicas of one node: tensor groups are numbered first, so they are neighbours. Hybrid sharding keeps the gathering inside the node (MiCS, arXiv
     // 2205.00119).
-    int in_node = tensor < devices_per_node ? std::min(data, devices_per_node / tensor) : 1;
+    const int in_node = tensor < devices_per_node ? std::min(data, devices_per_node / tensor) : 1;
+    const bool overlaps_experts = in_node % layout.expert != 0 && layout.expert % in_node != 0;
     for (Sharding sharding : {Sharding::optimizer, Sharding::gradients, Sharding::parameters}) {
         choices.push_back({sharding, 0});
-        if (in_node > 1 && in_node < data && data % in_node == 0) choices.push_back({sharding, in_node});
+        if (in_node > 1 && in_node < data && data % in_node == 0 && !overlaps_experts) choices.push_back({sharding, in_node});
     }
     return choices;
+}
+
+// Degrees of context parallelism worth a look: each rank keeps this many tokens of a sample, and samples are long or fewer than the ranks that would each take one.
+constexpr std::int64_t least_tokens_of_a_part = 1024, long_sample = 8192;
+
+std::vector<int> context_degrees(const model::ModelGraph& graph, int data, int global_batch) {
+    std::vector<int> degrees;
+    const bool is_wanted = graph.tokens_per_sample >= long_sample || global_batch % data != 0;
+    for (const int context : divisors(data)) {
+        if (global_batch % (data / context) != 0) continue;
+        if (context > 1 && (!is_wanted || graph.tokens_per_sample / context < least_tokens_of_a_part || !model::context_parallel_obstacle(graph, context).empty())) continue;
+        degrees.push_back(context);
+    }
+    return degrees;
 }
 
 }  // namespace
@@ -74,9 +90,11 @@ std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& gra
         if (!model::tensor_parallel_obstacle(graph, tensor).empty()) continue;
         for (int pipeline : divisors(devices / tensor)) {
             if (pipeline > static_cast<int>(graph.units.size())) continue;
-            int data = devices / tensor / pipeline;
-            if (global_batch % data != 0) continue;
-            layouts.push_back({.data = data, .tensor = tensor, .pipeline = pipeline});
+            const int data = devices / tensor / pipeline;
+            for (const int context : context_degrees(graph, data, global_batch))
+                for (const int expert : divisors(data))
+                    if (model::expert_parallel_obstacle(graph, expert).empty())
+                        layouts.push_back({.data = data, .tensor = tensor, .pipeline = pipeline, .context = context, .expert = expert});
         }
     }
     return layouts;
@@ -88,20 +106,20 @@ std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cl
         request.base.attention != model::AttentionImplementation::flash &&
         std::any_of(graph.operators.begin(), graph.operators.end(), [](const model::Operator& op) { return op.in_attention_core; });
     for (const schedule::ParallelLayout& layout : legal_layouts(graph, cluster.device_count(), request.global_batch)) {
-        const int per_replica = request.global_batch / layout.data;
+        const int per_replica = request.global_batch / layout.replicas();
         for (int micro_batch : divisors(per_replica)) {
             schedule::Plan plan = request.base;
             plan.layout = layout;
             plan.micro_batch = micro_batch;
             plan.micro_batches = per_replica / micro_batch;
-            plan.sequence_parallel = layout.tensor > 1 && divides_tokens(graph, layout.tensor, micro_batch);
+            plan.sequence_parallel = layout.tensor > 1 && divides_tokens(graph, layout, micro_batch);
             for (schedule::Recompute recompute : {schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full}) {
                 if (recompute == schedule::Recompute::selective && !has_recomputable_attention) continue;
                 plan.recompute = recompute;
                 for (const ScheduleChoice& choice : schedule_choices(graph, layout.pipeline, plan.micro_batches, request.most_virtual_stages)) {
                     plan.schedule = choice.name;
                     plan.virtual_stages = choice.virtual_stages;
-                    for (ShardingChoice sharding : sharding_choices(layout.data, layout.tensor, cluster.instance.devices)) {
+                    for (ShardingChoice sharding : sharding_choices(layout, cluster.instance.devices)) {
                         plan.sharding = sharding.sharding;
                         plan.shard_degree = sharding.degree;
                         plans.push_back(plan);

@@ -10,19 +10,21 @@
 namespace planner {
 
 struct SpaceRequest {
-    int global_batch = 1;      // samples a step; data * micro_batch * micro_batches of every plan
+    int global_batch = 1;      // samples a step; replicas * micro_batch * micro_batches of every plan
     schedule::Plan base;       // precision, attention, optimizer and whatever else is not searched
     int most_virtual_stages = 8;
 };
 
-// In a fixed order: tensor, pipeline, micro-batch, recompute, schedule, virtual stages, sharding. All devices of the cluster are used. Axes:
-//   tensor * pipeline * data = devices; tensor a degree that splits the model; data * micro_batch divides the global batch;
+// In a fixed order: tensor, pipeline, context, expert, micro-batch, recompute, schedule, virtual stages, sharding. All devices of the cluster are used. Axes:
+//   tensor * pipeline * data = devices; tensor a degree that splits the model; replicas (data / context) * micro_batch divides the global batch;
+//   context, a divisor of data, where samples have 8,192 tokens or more or the batch is no multiple of data: parts of at least 1,024 tokens; expert, a divisor of data
+//   that divides the experts of mixtures;
 //   schedules of the registry that train with one copy of the weights, with every number of virtual stages they allow; one pipeline stage has one schedule;
 //   sharding none, optimizer, gradients and parameters over all replicas, and hybrid over the replicas of one node where these are fewer;
 //   recompute none, selective where attention cores keep something, full; with tensor parallelism sequence parallelism where tokens divide, else plain.
 std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cluster::Cluster& cluster, const SpaceRequest& request);
 
-// Tensor-, pipeline- and data-parallel degrees with that product that `legal_plans` visits.
+// Tensor-, pipeline- and data-parallel degrees with that product, and what of the data axis divides samples and experts, that `legal_plans` visits.
 std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& graph, int devices, int global_batch);
 
 // The base for a device: bf16 where its profile has it, else fp16, else fp32, each with the master copy it needs; flash attention where kernels for it are known.

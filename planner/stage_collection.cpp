@@ -33,7 +33,7 @@ StageCollection::Shape& StageCollection::shape_of(const schedule::Plan& plan) {
     const bool accumulates = plan.micro_batches > 1 && !plan.shards(schedule::Sharding::gradients);
     const std::lock_guard lock(guard_);
     std::unique_ptr<Shape>& shape =
-        shapes_[{plan.layout.tensor, plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, accumulates}];
+        shapes_[{plan.layout.tensor, plan.layout.context, plan.layout.expert, plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, accumulates}];
     if (!shape) shape = std::make_unique<Shape>();
     return *shape;
 }
@@ -95,7 +95,7 @@ void StageCollection::add_passes(Shape& shape, const schedule::Plan& plan, model
     const auto add = [&](const schedule::Recipe& recipe, PassCost& cost, std::vector<schedule::Step>& collectives) {
         for (const schedule::StepGroup& group : recipe)
             for (const schedule::Step& step : group.steps) {
-                if (step.kind == schedule::Step::Kind::collective && step.group == schedule::GroupKind::tensor && !step.starts_early) collectives.push_back(step);
+                if (step.kind == schedule::Step::Kind::collective && !step.starts_early) collectives.push_back(step);
                 if (step.kind != schedule::Step::Kind::compute || !compute) continue;
                 const sim::ComputePrice price = compute->price(step.operators, step.phase);
                 cost.device += price.device + price.blocked;
@@ -200,11 +200,23 @@ const std::vector<schedule::StateElements>& StageCollection::state_elements(cons
     return place->second;
 }
 
-double StageCollection::parameter_count(model::OperatorRange range) {
-    const std::lock_guard lock(guard_);
-    const auto [place, is_new] = parameter_counts_.try_emplace({range.begin, range.end});
-    if (is_new) place->second = static_cast<double>(model::parameter_count(graph_, range));
-    return place->second;
+// Before any sharding: a rank's share of the tensor-parallel split, and of experts that are spread over ranks.
+schedule::StateElements StageCollection::parameter_count(const schedule::Plan& plan, model::OperatorRange range) {
+    ParameterCount count;
+    {
+        const std::lock_guard lock(guard_);
+        const auto [place, is_new] = parameter_counts_.try_emplace({range.begin, range.end});
+        if (is_new) {
+            place->second.all = static_cast<double>(model::parameter_count(graph_, range));
+            for (std::int32_t i = range.begin; i < range.end; ++i)
+                for (const model::ParameterId id : graph_.operators[static_cast<std::size_t>(i)].parameters)
+                    if (graph_.parameter(id).is_expert) place->second.experts += static_cast<double>(model::element_count(graph_.parameter(id).shape));
+        }
+        count = place->second;
+    }
+    const int tensor = plan.layout.tensor, expert = plan.layout.expert;
+    if (expert == 1) return {count.all / tensor, 0};
+    return {(count.all - count.experts) / tensor, count.experts / tensor / expert};
 }
 
 const std::vector<RankParameters>& StageCollection::rank_parameters(const schedule::Plan& plan, const schedule::Schedule& order) {
@@ -221,10 +233,13 @@ const std::vector<RankParameters>& StageCollection::rank_parameters(const schedu
         const model::OperatorRange range = ranges[static_cast<std::size_t>(s)];
         const int rank = schedule::rank_of_stage(order, s);
         RankParameters& of_rank = ranks[static_cast<std::size_t>(rank)];
-        of_rank.all += parameter_count(range) / plan.layout.tensor;
+        const schedule::StateElements elements = parameter_count(plan, range);
+        of_rank.dense += elements.dense;
+        of_rank.experts += elements.experts;
         for (; unit < graph_.units.size() && graph_.units[unit].operators.end <= range.end; ++unit) {
             rank_of_unit[unit] = rank;
-            of_rank.largest_unit = std::max(of_rank.largest_unit, parameter_count(graph_.units[unit].operators) / plan.layout.tensor);
+            const schedule::StateElements of_unit = parameter_count(plan, graph_.units[unit].operators);
+            of_rank.largest_unit = std::max(of_rank.largest_unit, of_unit.dense + of_unit.experts);
         }
     }
     for (const model::TiedParameter& parameter : tied_) {

@@ -31,11 +31,12 @@ struct StageCost {
     PassCost forward, backward, backward_input;
 };
 
-// Elements of parameters on one pipeline rank, its share of the tensor-parallel split.
+// Elements of parameters on one pipeline rank, its share of the tensor-parallel split and, in `experts`, of the experts.
 struct RankParameters {
-    double all = 0;           // every virtual stage's
+    double dense = 0;         // every virtual stage's; experts too where they are not spread over ranks
+    double experts = 0;       // ... of experts that are
     double largest_unit = 0;  // of one unit
-    double tied = 0;          // of these, with copies on other ranks
+    double tied = 0;          // of the dense ones, with copies on other ranks
 };
 
 class StageCollection {
@@ -48,7 +49,7 @@ public:
     const std::vector<model::OperatorRange>* stages(const schedule::Plan& plan);
     // The passes of one stage without communication. Zero when the device has no price for the model.
     StageCost compute(const schedule::Plan& plan, model::OperatorRange stage);
-    // The collectives of tensor parallelism that a pass waits for, in order. It lives as long as the collection.
+    // The collectives (tensor, context and expert parallelism) that a pass waits for, in order. It lives as long as the collection.
     struct Collectives {
         std::vector<schedule::Step> forward, backward, backward_input;
     };
@@ -72,7 +73,7 @@ private:
     const std::vector<model::OperatorRange>* stages(Shape& shape, const schedule::Plan& plan);
     const sim::ComputeCost* prices(Shape& shape, const schedule::Plan& plan) const;
     void add_passes(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage) const;
-    double parameter_count(model::OperatorRange range);
+    schedule::StateElements parameter_count(const schedule::Plan& plan, model::OperatorRange range);
     const schedule::ActivationFootprint& footprint(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage);
 
     const model::ModelGraph& graph_;
@@ -80,8 +81,12 @@ private:
     model::Repetition repetition_;
     std::vector<model::TiedParameter> tied_;
     std::mutex guard_;  // of the maps below; each shape has its own
-    std::map<std::pair<std::int32_t, std::int32_t>, double> parameter_counts_;
-    using ShapeKey = std::tuple<int, int, int, bool, bool>;  // tensor, micro_batch, recompute, sequence_parallel, adds to gradients of earlier micro-batches
+    struct ParameterCount {
+        double all = 0, experts = 0;
+    };
+    std::map<std::pair<std::int32_t, std::int32_t>, ParameterCount> parameter_counts_;
+    // tensor, context, expert, micro_batch, recompute, sequence_parallel, adds to gradients of earlier micro-batches
+    using ShapeKey = std::tuple<int, int, int, int, int, bool, bool>;
     std::map<ShapeKey, std::unique_ptr<Shape>> shapes_;
 };
 

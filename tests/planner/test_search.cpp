@@ -22,6 +22,22 @@ model::ModelGraph load_graph(const char* name, std::int64_t tokens = 0) {
     return *graph;
 }
 
+// Eight experts, two a token.
+model::ModelGraph mixture(std::int64_t tokens) {
+    core::Value table;
+    table["family"] = "mixtral";
+    table["name"] = "small mixture";
+    for (const auto& [key, value] : {std::pair{"hidden", 512}, {"ffn", 1024}, {"layers", 4}, {"heads", 8}, {"kv_heads", 4}, {"vocabulary", 4096}, {"experts", 8}, {"experts_per_token", 2}})
+        table[key] = value;
+    table["sequence_length"] = tokens;
+    table["max_positions"] = tokens;
+    core::Diagnostics diagnostics;
+    auto graph = model::load_model(table, {}, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(graph);
+    return *graph;
+}
+
 cluster::Cluster load_machines(const char* instance, int nodes) {
     core::Value table;
     table["instance"] = instance;
@@ -59,6 +75,35 @@ TEST_CASE("layouts are the factorisations into tensor, pipeline and data degrees
     CHECK(layouts.size() == found.size());
 }
 
+TEST_CASE("experts are spread over every divisor of the data axis that divides them, samples over parts of a thousand tokens and more") {
+    // Tensor and pipeline 1 leave a data axis of 16: experts over 1, 2, 4, 8 of them (16 does not divide 8). 8,192 tokens are long: parts of 8,192 to 1,024.
+    const auto parts = [](const model::ModelGraph& graph, int devices, int batch) {
+        std::set<std::pair<int, int>> found;  // context, expert
+        for (const auto& layout : planner::legal_layouts(graph, devices, batch))
+            if (layout.data == devices) CHECK(found.insert({layout.context, layout.expert}).second);
+        return found;
+    };
+    std::set<std::pair<int, int>> want;
+    for (const int context : {1, 2, 4, 8})
+        for (const int expert : {1, 2, 4, 8}) want.insert({context, expert});
+    CHECK(parts(mixture(8192), 16, 16) == want);
+    // Shorter samples are divided only where there are fewer of them than ranks: 4 samples on 16 ranks are parts of 4,096 / 4 tokens, and no whole sample for each.
+    CHECK(parts(mixture(4096), 16, 16) == std::set<std::pair<int, int>>{{1, 1}, {1, 2}, {1, 4}, {1, 8}});
+    CHECK(parts(mixture(4096), 16, 4) == std::set<std::pair<int, int>>{{4, 1}, {4, 2}, {4, 4}, {4, 8}});
+    CHECK(parts(load_graph("gpt2", 1024), 16, 4).empty());
+}
+
+TEST_CASE("a mixture too large for whole copies is spread over the ranks of the data axis") {
+    // Mixtral 8x7B: 46.7 billion parameters, 45.1 of them in experts. On 64 x 40 GiB without pipeline or tensor parallelism whole copies do not fit.
+    const auto graph = load_graph("mixtral-8x7b");
+    planner::SearchRequest request;
+    request.global_batch = 64;
+    core::Diagnostics diagnostics;
+    const auto result = planner::search_plans(graph, {place("p4d.24xlarge", 8)}, request, diagnostics);
+    REQUIRE_FALSE(result.plans.empty());
+    CHECK(result.plans.front().plan.layout.expert > 1);
+}
+
 TEST_CASE("every plan of a space uses all devices, makes the global batch and is named once") {
     const auto graph = load_graph("gpt2", 128);
     const auto candidate = place("p3.16xlarge", 1);
@@ -75,15 +120,18 @@ TEST_CASE("every plan of a space uses all devices, makes the global batch and is
 
 TEST_CASE("no plan needs less memory or less time than its bounds say") {
     for (const auto& [name, tokens, instance, nodes, batch] : {std::tuple{"gpt2", 256, "p3.16xlarge", 1, 16}, std::tuple{"gpt2", 512, "p4d.24xlarge", 2, 32},
-                                                               std::tuple{"bert-base", 128, "g4dn.12xlarge", 1, 16}}) {
-        const auto graph = load_graph(name, tokens);
+                                                               std::tuple{"bert-base", 128, "g4dn.12xlarge", 1, 16}, std::tuple{"mixture", 8192, "p4d.24xlarge", 2, 16},
+                                                               std::tuple{"mixture", 2048, "p4d.24xlarge", 1, 4}}) {
+        const bool is_mixture = std::string(name) == "mixture";
+        const auto graph = is_mixture ? mixture(tokens) : load_graph(name, tokens);
         const auto candidate = place(instance, nodes);
         planner::OrderCollection orders;
         planner::StageCollection stages(graph, candidate.cluster.instance.device);
         planner::Bounds bounds(candidate.cluster, orders, stages);
         int seen = 0;
         const auto plans = planner::legal_plans(graph, candidate.cluster, {.global_batch = batch, .base = candidate.base, .most_virtual_stages = 2});
-        for (std::size_t i = 0; i < plans.size(); i += 7) {
+        const std::size_t step = plans.size() < 4000 ? 7 : plans.size() / 400;
+        for (std::size_t i = 0; i < plans.size(); i += step) {
             schedule::Plan plan = plans[i];
             const auto memory = bounds.memory(plan);
             const auto partition = schedule::complete_partition(plan, graph);
@@ -95,7 +143,7 @@ TEST_CASE("no plan needs less memory or less time than its bounds say") {
             const auto evaluation = sim::evaluate(graph, candidate.cluster, plan, diagnostics);
             REQUIRE(evaluation);
             INFO(name << " on " << instance << ": plan " << i << " tensor " << plan.layout.tensor << " pipeline " << plan.layout.pipeline << " data "
-                      << plan.layout.data << " " << plan.schedule << " sharding " << schedule::name_of(plan.sharding) << " recompute "
+                      << plan.layout.data << " context " << plan.layout.context << " expert " << plan.layout.expert << " " << plan.schedule << " sharding " << schedule::name_of(plan.sharding) << " recompute "
                       << schedule::name_of(plan.recompute));
             CHECK(memory->peak.value <= evaluation->peak_memory.value * (1 + 1e-9));
             CHECK(time.value <= time_of_order.value);
