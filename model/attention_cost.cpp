@@ -44,6 +44,7 @@ Kernel flash_kernel(const Sizes& s, bool is_backward) {
     kernel.n = s.shape.keys;
     kernel.k = s.shape.head_dimension;
     kernel.is_causal = s.shape.is_causal;
+    kernel.visible_share = s.shape.visible_share;
     // Forward two products; backward five: the scores again, dV, dP, dQ, dK (arXiv 2307.08691, section 3.1).
     kernel.flops = core::Flops((is_backward ? 10.0 : 4.0) * s.scores * static_cast<double>(s.shape.head_dimension));
     const double inputs = s.query + s.key_value;

@@ -44,6 +44,7 @@ struct Kernel {
     KernelKind kind = KernelKind::memory;
     std::int64_t batch = 1, m = 0, n = 0, k = 0;
     bool is_causal = false;
+    double visible_share = 1;  // attention: of the scores, what a mask leaves to kernels that skip what it hides
     core::Flops flops;
     core::Bytes read, written;
     std::int64_t kernel_y = 0, kernel_x = 0, stride = 0;  // convolutions

@@ -72,6 +72,9 @@ AttentionShape attention_shape(const ModelGraph& graph, const Operator& op, cons
         shape.keys = a.window;
         shape.is_causal = false;
     }
+    // The queries are at the end of the keys: they see all of them but half of the square at the end. Parts from both ends see half of every square.
+    if (shape.is_causal && context.context_parallel > 1) shape.visible_share = 0.5;
+    else if (shape.is_causal && shape.queries <= shape.keys) shape.visible_share = 1 - 0.5 * static_cast<double>(shape.queries) / static_cast<double>(shape.keys);
     shape.batch = context.micro_batch * windows * shape.heads;
     return shape;
 }

@@ -27,15 +27,10 @@ core::Seconds convolution_time(const model::Kernel& kernel, model::Phase phase, 
     return curve.launch + std::max(kernel.flops / (device.peak.at(compute) * efficiency), streaming);
 }
 
-// Of the square, with a causal mask: m queries at the end of n keys see all keys but half of the square at the end.
-double seen_share(const model::Kernel& kernel) {
-    return kernel.m > kernel.n ? 1.0 : 1.0 - 0.5 * static_cast<double>(kernel.m) / static_cast<double>(kernel.n);
-}
-
 core::Seconds attention_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device, core::DataType compute, const CostConstants& constants,
                              int flash_generation) {
-    // The kernel's FLOPs are of the full square; kernels of the flash family skip the masked half.
-    const core::Flops flops = kernel.flops * (kernel.is_causal ? seen_share(kernel) : 1.0);
+    // The kernel's FLOPs are of the full square; kernels of the flash family skip what is masked.
+    const core::Flops flops = kernel.flops * kernel.visible_share;
     const bool is_backward = phase != model::Phase::forward;
     core::FlopsPerSecond rate = flash_attention_rate(device, compute, kernel.k, kernel.n, kernel.is_causal, is_backward);
     if (flash_generation == 1) rate = rate * constants.first_flash_rate;
