@@ -1,8 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "cluster/load.h"
 #include "core/document.h"
-#include "model/load.h"
 #include "planner/plan_order.h"
 #include "schedule/explicit_order.h"
 #include "schedule/lower.h"
@@ -10,29 +8,9 @@
 #include "schedule/pipeline/registry.h"
 #include "schedule/verify.h"
 #include "sim/evaluate.h"
+#include "tests/planner/catalogue.h"
 
 namespace {
-
-model::ModelGraph model_of(const char* name) {
-    core::Diagnostics diagnostics;
-    core::Value table;
-    table["name"] = name;
-    const auto graph = model::load_model(table, {}, diagnostics);
-    INFO(core::format(diagnostics));
-    REQUIRE(graph);
-    return *graph;
-}
-
-cluster::Cluster cluster_of(const char* instance) {
-    core::Diagnostics diagnostics;
-    core::Value table;
-    table["instance"] = instance;
-    table["nodes"] = 1;
-    const auto cluster = cluster::load_cluster(table, diagnostics);
-    INFO(core::format(diagnostics));
-    REQUIRE(cluster);
-    return *cluster;
-}
 
 schedule::Plan plan_of(int stages, int chunks, int micro_batches) {
     schedule::Plan plan;
@@ -47,8 +25,8 @@ schedule::Plan plan_of(int stages, int chunks, int micro_batches) {
 }  // namespace
 
 TEST_CASE("A plan's searched order is an order of the plan that no registered schedule beats") {
-    const model::ModelGraph graph = model_of("gpt2");
-    const cluster::Cluster cluster = cluster_of("p4d.24xlarge");
+    const model::ModelGraph graph = load_graph("gpt2");
+    const cluster::Cluster cluster = load_machines("p4d.24xlarge");
     for (const int stages : {2, 4})
         for (const int chunks : {1, 2}) {
             INFO(stages << " ranks, " << chunks << " virtual stages each");
@@ -77,8 +55,8 @@ TEST_CASE("A plan's searched order is an order of the plan that no registered sc
 }
 
 TEST_CASE("The stage times of a plan add up to what its plain schedule takes on one micro-batch after the other") {
-    const model::ModelGraph graph = model_of("gpt2");
-    const cluster::Cluster cluster = cluster_of("p4d.24xlarge");
+    const model::ModelGraph graph = load_graph("gpt2");
+    const cluster::Cluster cluster = load_machines("p4d.24xlarge");
     core::Diagnostics diagnostics;
     const auto problem = planner::order_problem(graph, cluster, plan_of(4, 1, 8), diagnostics);
     REQUIRE(problem);

@@ -2,25 +2,13 @@
 
 #include <set>
 
-#include "cluster/load.h"
-#include "model/load.h"
 #include "planner/bounds.h"
 #include "planner/search.h"
 #include "planner/search_space.h"
 #include "schedule/partition.h"
+#include "tests/planner/catalogue.h"
 
 namespace {
-
-model::ModelGraph load_graph(const char* name, std::int64_t tokens = 0) {
-    core::Value table;
-    table["name"] = name;
-    if (tokens > 0) table["sequence_length"] = tokens;
-    core::Diagnostics diagnostics;
-    auto graph = model::load_model(table, {}, diagnostics);
-    INFO(core::format(diagnostics));
-    REQUIRE(graph);
-    return *graph;
-}
 
 // Eight experts, two a token.
 model::ModelGraph mixture(std::int64_t tokens) {
@@ -31,22 +19,7 @@ model::ModelGraph mixture(std::int64_t tokens) {
         table[key] = value;
     table["sequence_length"] = tokens;
     table["max_positions"] = tokens;
-    core::Diagnostics diagnostics;
-    auto graph = model::load_model(table, {}, diagnostics);
-    INFO(core::format(diagnostics));
-    REQUIRE(graph);
-    return *graph;
-}
-
-cluster::Cluster load_machines(const char* instance, int nodes) {
-    core::Value table;
-    table["instance"] = instance;
-    table["nodes"] = nodes;
-    core::Diagnostics diagnostics;
-    auto cluster = cluster::load_cluster(table, diagnostics);
-    INFO(core::format(diagnostics));
-    REQUIRE(cluster);
-    return *cluster;
+    return graph_of(table);
 }
 
 planner::Candidate place(const char* instance, int nodes) {

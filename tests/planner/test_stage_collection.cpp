@@ -3,25 +3,14 @@
 #include <map>
 #include <random>
 
-#include "cluster/load.h"
-#include "model/load.h"
 #include "model/repetition.h"
 #include "planner/search_space.h"
 #include "planner/stage_collection.h"
 #include "schedule/lower.h"
 #include "schedule/memory.h"
+#include "tests/planner/catalogue.h"
 
 namespace {
-
-model::ModelGraph load_graph(const char* name) {
-    core::Value table;
-    table["name"] = name;
-    core::Diagnostics diagnostics;
-    auto graph = model::load_model(table, {}, diagnostics);
-    INFO(core::format(diagnostics));
-    REQUIRE(graph);
-    return *graph;
-}
 
 model::OperatorRange units(const model::ModelGraph& graph, std::size_t first, std::size_t end) {
     return {graph.units[first].operators.begin, graph.units[end - 1].operators.end};
@@ -84,20 +73,16 @@ TEST_CASE("stages that are alike keep and need the same memory under every recom
 }
 
 TEST_CASE("a stage's passes cost what the operators of its instructions cost") {
-    core::Value table;
-    table["instance"] = "p4d.24xlarge";
-    table["nodes"] = 1;
+    const auto cluster = load_machines("p4d.24xlarge");
     core::Diagnostics diagnostics;
-    const auto cluster = cluster::load_cluster(table, diagnostics);
-    REQUIRE(cluster);
     for (const char* name : {"gpt2", "t5-small", "mixtral-8x7b"}) {
         const auto graph = load_graph(name);
         for (const auto recompute : {schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full}) {
-            planner::StageCollection stages(graph, cluster->instance.device);
-            schedule::Plan plan = planner::default_plan(cluster->instance.device);
+            planner::StageCollection stages(graph, cluster.instance.device);
+            schedule::Plan plan = planner::default_plan(cluster.instance.device);
             plan.recompute = recompute;
             plan.micro_batch = 2;
-            const auto compute = sim::ComputeCost::make(graph, cluster->instance.device, plan, diagnostics);
+            const auto compute = sim::ComputeCost::make(graph, cluster.instance.device, plan, diagnostics);
             REQUIRE(compute);
             for (std::size_t u = 0; u < graph.units.size(); ++u) {
                 const model::OperatorRange range = graph.units[u].operators;
