@@ -22,26 +22,40 @@ std::string list_nodes(const core::Value& nodes) {
     return text;
 }
 
-}  // namespace
-
-PartitionAnswer answer_of(const planner::PlacementProblem& problem, const planner::PlacementResult& result, bool is_contiguous, PlacementUnit unit) {
+// What every kind of problem answers first, in the unit of its times; without a placement only the reason.
+template <class Result>
+PartitionAnswer answer_with(const Result& result, const char* unit, double scale = 1) {
     PartitionAnswer answer;
     answer.is_feasible = result.is_feasible;
     answer.reason = result.reason;
     if (!result.is_feasible) return answer;
+    answer.document["objective"] = result.objective.value * scale;
+    answer.document["unit"] = unit;
+    answer.document["proven_optimal"] = result.is_proven_optimal;
+    answer.document["lower_bound"] = result.lower_bound.value * scale;
+    return answer;
+}
+
+core::Value entry_with(core::Value nodes, core::Seconds load, core::Bytes memory, double scale = 1) {
+    core::Value entry;
+    entry["nodes"] = std::move(nodes);
+    entry["load"] = load.value * scale;
+    entry["memory"] = memory.value;
+    return entry;
+}
+
+}  // namespace
+
+PartitionAnswer answer_of(const planner::PlacementProblem& problem, const planner::PlacementResult& result, bool is_contiguous, PlacementUnit unit) {
     const double scale = unit == PlacementUnit::milliseconds ? 1e3 : 1;
-    const char* name = unit == PlacementUnit::milliseconds ? "ms" : "s";
-    core::Value& document = answer.document;
-    document["objective"] = result.objective.value * scale;
-    document["unit"] = name;
-    document["proven_optimal"] = result.is_proven_optimal;
-    document["lower_bound"] = result.lower_bound.value * scale;
+    PartitionAnswer answer = answer_with(result, unit == PlacementUnit::milliseconds ? "ms" : "s", scale);
+    if (!result.is_feasible) return answer;
     core::Value stages = core::Value::array();
     // Models and costed graphs have loads of any size: milliseconds are easier to read.
     answer.text = summary(result.objective.value * 1e3, result.lower_bound.value * 1e3, "ms", result.is_proven_optimal, is_contiguous);
     const std::vector<planner::DeviceClass> classes = planner::device_classes(problem);
     for (const planner::PlacedStage& stage : result.stages) {
-        core::Value entry, nodes = core::Value::array();
+        core::Value nodes = core::Value::array();
         for (int item : stage.items)
             for (std::int64_t node : problem.items[static_cast<std::size_t>(item)].nodes) {
                 if (problem.node_names.empty()) nodes.append(node);
@@ -50,65 +64,47 @@ PartitionAnswer answer_of(const planner::PlacementProblem& problem, const planne
         const std::string& device = classes[static_cast<std::size_t>(stage.device_class)].name;
         answer.text += fmt::format("  {:<11} {:>12.6f} ms  {:>10}  {}\n", stage.is_cpu && device == "cpu" ? "CPU" : device, stage.load.value * 1e3, core::format(stage.memory),
                                    list_nodes(nodes));
-        entry["nodes"] = std::move(nodes);
+        core::Value entry = entry_with(std::move(nodes), stage.load, stage.memory, scale);
         entry["device"] = device;
-        entry["load"] = stage.load.value * scale;
-        entry["memory"] = stage.memory.value;
         stages.append(std::move(entry));
     }
-    document["stages"] = std::move(stages);
+    answer.document["stages"] = std::move(stages);
     return answer;
 }
 
 PartitionAnswer answer_of(const planner::ReplicatedProblem& problem, const planner::ReplicatedResult& result) {
-    PartitionAnswer answer;
-    answer.is_feasible = result.is_feasible;
-    answer.reason = result.reason;
+    PartitionAnswer answer = answer_with(result, "s per sample");
     if (!result.is_feasible) return answer;
-    core::Value& document = answer.document;
-    document["objective"] = result.objective.value;
-    document["unit"] = "s per sample";
-    document["proven_optimal"] = result.is_proven_optimal;
-    document["lower_bound"] = result.lower_bound.value;
     core::Value stages = core::Value::array();
     answer.text = summary(result.objective.value, result.lower_bound.value, "s per sample", result.is_proven_optimal, true);
     for (const planner::ReplicatedStage& stage : result.stages) {
-        core::Value entry, nodes = core::Value::array(), configurations = core::Value::array();
+        core::Value nodes = core::Value::array(), configurations = core::Value::array();
         for (std::size_t i = 0; i < stage.nodes.size(); ++i) {
             const planner::ConfigurableNode& node = problem.nodes[static_cast<std::size_t>(stage.nodes[i])];
             nodes.append(node.id);
             configurations.append(node.configurations.at(stage.tensor)[static_cast<std::size_t>(stage.configurations[i])].name);
         }
         answer.text += fmt::format("  data {:>3} x tensor {:>2} {:>14.9f} s  {:>10}  {}\n", stage.data, stage.tensor, stage.time.value, core::format(stage.memory), list_nodes(nodes));
-        entry["nodes"] = std::move(nodes);
-        entry["load"] = stage.time.value;
-        entry["memory"] = stage.memory.value;
+        core::Value entry = entry_with(std::move(nodes), stage.time, stage.memory);
         entry["data_parallel"] = stage.data;
         entry["tensor_parallel"] = stage.tensor;
         entry["configurations"] = std::move(configurations);
         stages.append(std::move(entry));
     }
-    document["stages"] = std::move(stages);
+    answer.document["stages"] = std::move(stages);
     return answer;
 }
 
 PartitionAnswer answer_of(const planner::HierarchicalProblem& problem, const planner::HierarchicalResult& result) {
-    PartitionAnswer answer;
-    answer.is_feasible = result.is_feasible;
-    answer.reason = result.reason;
+    PartitionAnswer answer = answer_with(result, "s");
     if (!result.is_feasible) return answer;
-    core::Value& document = answer.document;
-    document["objective"] = result.objective.value;
-    document["unit"] = "s";
-    document["proven_optimal"] = result.is_proven_optimal;
-    document["lower_bound"] = result.lower_bound.value;
-    document["data_parallel"] = result.data_parallel.value;
-    document["states"] = static_cast<std::int64_t>(result.states);
+    answer.document["data_parallel"] = result.data_parallel.value;
+    answer.document["states"] = static_cast<std::int64_t>(result.states);
     answer.text = summary(result.objective.value, result.lower_bound.value, "s", result.is_proven_optimal, true) +
                   fmt::format("everything replicated: {:.6f} s; {} cuts of the data flow\n", result.data_parallel.value, result.states);
     core::Value stages = core::Value::array();
     for (const planner::HierarchicalStage& stage : result.stages) {
-        core::Value entry, nodes = core::Value::array(), replicas = core::Value::array();
+        core::Value nodes = core::Value::array(), replicas = core::Value::array();
         std::string degrees;
         for (int v : stage.nodes) nodes.append(problem.nodes[static_cast<std::size_t>(v)].id);
         for (int r : stage.replicas) {
@@ -118,13 +114,11 @@ PartitionAnswer answer_of(const planner::HierarchicalProblem& problem, const pla
         const std::string &first = problem.nodes[static_cast<std::size_t>(stage.nodes.front())].id, &last = problem.nodes[static_cast<std::size_t>(stage.nodes.back())].id;
         answer.text += fmt::format("  replicas {:<8} {:>12.6f} s  {:>10}  {} ... {} ({} nodes)\n", degrees, stage.load.value, core::format(stage.memory), first, last,
                                    stage.nodes.size());
-        entry["nodes"] = std::move(nodes);
-        entry["load"] = stage.load.value;
-        entry["memory"] = stage.memory.value;
+        core::Value entry = entry_with(std::move(nodes), stage.load, stage.memory);
         entry["replicas"] = std::move(replicas);
         stages.append(std::move(entry));
     }
-    document["stages"] = std::move(stages);
+    answer.document["stages"] = std::move(stages);
     return answer;
 }
 
