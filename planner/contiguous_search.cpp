@@ -35,10 +35,15 @@ struct Search {
     }
 };
 
+// What is known before a search: no placement is better than `lower`, none of `upper` or above is wanted.
+struct Known {
+    double lower = 0, upper = infinity;
+};
+
 // The exact search on the items as they are, from an incumbent (none: empty).
-PlacementResult solve(const PlacementProblem& problem, std::vector<PlacedStage> incumbent, const Search& search) {
+PlacementResult solve(const PlacementProblem& problem, std::vector<PlacedStage> incumbent, const Known& known, const Search& search) {
     PlacementResult result;
-    double lower = placement_lower_bound(problem).value, upper = infinity;
+    double lower = std::max(known.lower, placement_lower_bound(problem).value), upper = infinity;
     result.stages = std::move(incumbent);
     if (!result.stages.empty()) {
         upper = largest_load(problem, result.stages).value;
@@ -56,10 +61,9 @@ PlacementResult solve(const PlacementProblem& problem, std::vector<PlacedStage> 
     // Where memory binds, load bounds little: with downsets few enough all are enumerated.
     const std::optional<DownsetLattice> lattice = graph.has_memory_limit ? downset_lattice(problem, graph, most_enumerated_downsets) : std::nullopt;
     // Steps grow fourfold: a pass costs little less below the optimum than above it, so few may fail.
-    const double top = std::min(upper, ceiling);
-    // Without an incumbent memory binds, not load: one pass without a threshold decides.
-    double threshold = lower, step = std::isinf(upper) ? top : (top - lower) / 64;
-    bool is_done = upper <= lower * (1 + 1e-11);
+    const double wanted = std::min(upper, known.upper), top = std::min(wanted, ceiling);
+    double threshold = lower, step = std::isinf(wanted) ? lower / 16 : (top - lower) / 64;
+    bool is_done = wanted <= lower * (1 + 1e-11);
     while (!is_done) {
         threshold = std::min(top, threshold + step);
         step *= 4;
@@ -67,7 +71,7 @@ PlacementResult solve(const PlacementProblem& problem, std::vector<PlacedStage> 
         PassResult pass = lattice ? lattice_pass(problem, graph, *lattice, threshold, search.deadline)
                                   : contiguous_pass(problem, graph, threshold, lower, search.options.threads, search.deadline);
         result.expanded += pass.expanded;
-        if (!pass.stages.empty() && pass.value < upper) {
+        if (!pass.stages.empty() && pass.value < std::min(upper, known.upper)) {
             upper = pass.value;
             result.stages = std::move(pass.stages);
             result.is_feasible = true;
@@ -108,7 +112,7 @@ std::vector<PlacedStage> unreduced(const PlacementProblem& problem, const Reduce
 bool respects_memory(const PlacementProblem& problem, const std::vector<PlacedStage>& stages) {
     const std::vector<DeviceClass> classes = device_classes(problem);
     return std::all_of(stages.begin(), stages.end(),
-                       [&](const PlacedStage& s) { return s.is_cpu || s.memory <= classes[static_cast<std::size_t>(s.device_class)].memory_limit; });
+                       [&](const PlacedStage& s) { return s.is_cpu || s.memory <= classes[static_cast<std::size_t>(s.device_class)].memory_limit * (1 + 1e-13); });
 }
 
 // Numbers stages from the last: there, how many micro-batches a stage keeps in flight is known before what lies in front of it.
@@ -126,6 +130,91 @@ PlacementProblem reversed(const PlacementProblem& problem) {
     return result;
 }
 
+// Items of the reduced problem with their own memory alone: what was merged into them lies where there is room.
+PlacementProblem without_moved_memory(const PlacementProblem& problem, const ReducedPlacement& reduced) {
+    PlacementProblem relaxed = reduced.problem;
+    for (std::size_t i = 0; i < relaxed.items.size(); ++i) {
+        const PlacementItem& own = problem.items[static_cast<std::size_t>(reduced.own[i])];
+        relaxed.items[i].memory = own.memory;
+        relaxed.items[i].activations = own.activations;
+    }
+    return relaxed;
+}
+
+// Of the merged items in stages that hold too much, the largest become items by themselves: as many as would relieve the stage. False: none is left.
+bool part_largest(const PlacementProblem& problem, const ReducedPlacement& reduced, const std::vector<PlacedStage>& stages, std::vector<char>& stays) {
+    const std::vector<DeviceClass> classes = device_classes(problem);
+    std::vector<char> is_own(problem.items.size(), 0);
+    for (int i : reduced.own) is_own[static_cast<std::size_t>(i)] = 1;
+    bool has_parted = false;
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+        if (stages[s].is_cpu) continue;
+        core::Bytes excess = stages[s].memory - classes[static_cast<std::size_t>(stages[s].device_class)].memory_limit;
+        const int in_flight = std::min(problem.micro_batches, static_cast<int>(s) + 1);
+        const auto kept = [&](int i) { return problem.items[static_cast<std::size_t>(i)].memory + problem.items[static_cast<std::size_t>(i)].activations * in_flight; };
+        std::vector<int> merged;
+        for (int i : stages[s].items)
+            if (!is_own[static_cast<std::size_t>(i)] && kept(i).value > 0) merged.push_back(i);
+        std::stable_sort(merged.begin(), merged.end(), [&](int a, int b) { return kept(a) > kept(b); });
+        for (std::size_t m = 0; m < merged.size() && excess.value > 0; ++m) {
+            stays[static_cast<std::size_t>(merged[m])] = 1;
+            excess -= kept(merged[m]);
+            has_parted = true;
+        }
+    }
+    return has_parted;
+}
+
+// Merged work-free items make the graph small, but their memory lies where they were merged to. Without that memory the optimum is a bound, and the answer when its
+// stages hold the items all the same. Otherwise the merged optimum is an incumbent, and some of the items become items by themselves until bound and incumbent meet.
+PlacementResult place_in_memory(const PlacementProblem& problem, const Search& search) {
+    PlacementResult best;
+    Known known;
+    const auto take = [&](const std::vector<PlacedStage>& stages) {
+        if (stages.empty() || !respects_memory(problem, stages)) return false;
+        const core::Seconds objective = largest_load(problem, stages);
+        if (!best.is_feasible || objective < best.objective) {
+            best.is_feasible = true;
+            best.stages = stages;
+            best.objective = objective;
+            known.upper = objective.value;
+        }
+        return true;
+    };
+    const auto is_met = [&] { return best.is_feasible && best.objective.value <= known.lower * (1 + 1e-11); };
+    take(place_on_orders(problem));
+    PlacementOptions quiet = search.options;
+    quiet.progress = {};
+    const Search unseen{.options = quiet, .begin = search.begin, .deadline = search.deadline};
+    std::vector<char> stays(problem.items.size(), 0);
+    for (bool is_open = true; is_open;) {
+        search.report(known.upper, known.lower);
+        const ReducedPlacement reduced = reduce(problem, stays);
+        const PlacementProblem relaxed = without_moved_memory(problem, reduced);
+        PlacementResult bound = solve(relaxed, {}, known, unseen);
+        best.expanded += bound.expanded;
+        known.lower = std::max(known.lower, bound.lower_bound.value);
+        is_open = false;
+        if (bound.is_proven_infeasible) {  // below the best
+            best.is_proven_optimal = best.is_feasible;
+            best.is_proven_infeasible = !best.is_feasible;
+        } else if (bound.is_feasible) {
+            bound.stages = unreduced(problem, reduced, bound.stages);
+            if (take(bound.stages)) {
+                best.is_proven_optimal = bound.is_proven_optimal || is_met();
+            } else if (bound.is_proven_optimal) {
+                const PlacementResult merged = solve(reduced.problem, {}, known, unseen);
+                best.expanded += merged.expanded;
+                if (merged.is_feasible) take(unreduced(problem, reduced, merged.stages));
+                best.is_proven_optimal = is_met();
+                is_open = !best.is_proven_optimal && Clock::now() < search.deadline && part_largest(problem, reduced, bound.stages, stays);
+            }
+        }
+    }
+    best.lower_bound = best.is_proven_optimal ? best.objective : core::Seconds(std::min(known.lower, known.upper));
+    return best;
+}
+
 PlacementResult place(const PlacementProblem& given, const Search& search) {
     PlacementProblem problem = given;
     core::Bytes total_memory;
@@ -137,41 +226,10 @@ PlacementResult place(const PlacementProblem& given, const Search& search) {
         if (total_memory <= device.memory_limit) device.memory_limit = core::Bytes(infinity);
         has_limit = has_limit || (!device.is_cpu && device.count > 0 && std::isfinite(device.memory_limit.value));
     }
-    ReducedPlacement reduced = reduce(problem);
-    PlacementResult result = solve(reduced.problem, place_on_orders(reduced.problem), search);
+    if (has_limit) return place_in_memory(problem, search);
+    const ReducedPlacement reduced = reduce(problem);
+    PlacementResult result = solve(reduced.problem, place_on_orders(reduced.problem), {}, search);
     if (result.is_feasible) result.stages = unreduced(problem, reduced, result.stages);
-    if (reduced.moved_memory.value > 0 && has_limit) {
-        // Merged items moved memory between stages: the merged optimum is feasible only if the stages still fit with it, and a bound only if memory were free
-        // for them.
-        if (result.is_feasible && !respects_memory(problem, result.stages)) result = {};
-        PlacementProblem relaxed = reduced.problem;
-        for (std::size_t i = 0; i < relaxed.items.size(); ++i) {
-            relaxed.items[i].memory = relaxed.items[i].activations = core::Bytes(0);
-            for (int member : reduced.members[i]) {
-                const PlacementItem& item = problem.items[static_cast<std::size_t>(member)];
-                if (item.accelerator_time.value > 0 || item.cpu_time.value > 0 || !item.runs_on_accelerator || reduced.members[i].size() == 1) {
-                    relaxed.items[i].memory += item.memory;
-                    relaxed.items[i].activations += item.activations;
-                }
-            }
-        }
-        bool is_proven = false;
-        if (result.is_proven_optimal) {
-            const double lower = placement_lower_bound(relaxed).value;
-            is_proven = result.objective.value <= lower * (1 + 1e-11);
-            if (!is_proven) {
-                PassResult pass = contiguous_pass(relaxed, SearchGraph(relaxed), result.objective.value, lower, search.options.threads, search.deadline);
-                is_proven = pass.outcome == PassResult::Outcome::none;
-                result.expanded += pass.expanded;
-            }
-        }
-        if (!is_proven) {
-            std::vector<PlacedStage> incumbent = result.is_feasible ? result.stages : place_on_orders(problem);
-            std::int64_t expanded = result.expanded;
-            result = solve(problem, std::move(incumbent), search);
-            result.expanded += expanded;
-        }
-    }
     return result;
 }
 

@@ -8,7 +8,7 @@
 
 namespace planner {
 
-ReducedPlacement reduce(const PlacementProblem& problem) {
+ReducedPlacement reduce(const PlacementProblem& problem, const std::vector<char>& stays) {
     const std::size_t n = problem.items.size();
     std::vector<std::set<int>> before(n), after(n), sends_to(n), receives_from(n);
     for (auto [a, b] : problem.precedence) {
@@ -25,7 +25,7 @@ ReducedPlacement reduce(const PlacementProblem& problem) {
     for (std::size_t i = 0; i < n; ++i) home[i] = static_cast<int>(i);
     std::vector<char> has_work(n);
     for (std::size_t i = 0; i < n; ++i)
-        has_work[i] = problem.items[i].accelerator_time.value > 0 || problem.items[i].cpu_time.value > 0 || !problem.items[i].runs_on_accelerator;
+        has_work[i] = problem.items[i].accelerator_time.value > 0 || problem.items[i].cpu_time.value > 0 || !problem.items[i].runs_on_accelerator || (!stays.empty() && stays[i]);
 
     auto merge = [&](int v, int u) {
         auto rename = [&](std::vector<std::set<int>>& mine, std::vector<std::set<int>>& mirror) {
@@ -95,6 +95,7 @@ ReducedPlacement reduce(const PlacementProblem& problem) {
     reduced.problem.micro_batches = problem.micro_batches;
     reduced.problem.items.resize(kept.size());
     reduced.members.resize(kept.size());
+    reduced.own.resize(kept.size());
     for (std::size_t i = 0; i < n; ++i) {
         int f = final_item(i);
         if (f < 0) continue;
@@ -107,6 +108,7 @@ ReducedPlacement reduce(const PlacementProblem& problem) {
         item.activations += original.activations;
         item.runs_on_accelerator = item.runs_on_accelerator && original.runs_on_accelerator;
         reduced.members[static_cast<std::size_t>(f)].push_back(static_cast<int>(i));
+        if (home[i] == static_cast<int>(i)) reduced.own[static_cast<std::size_t>(f)] = static_cast<int>(i);
     }
     for (auto& [a, b] : edges) reduced.problem.precedence.emplace_back(number[static_cast<std::size_t>(a)], number[static_cast<std::size_t>(b)]);
     std::sort(reduced.problem.precedence.begin(), reduced.problem.precedence.end());

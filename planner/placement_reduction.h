@@ -10,6 +10,7 @@ namespace planner {
 struct ReducedPlacement {
     PlacementProblem problem;
     std::vector<std::vector<int>> members;  // of each reduced item, items of the original
+    std::vector<int> own;                   // of each reduced item, the member that the others were merged into
     core::Bytes moved_memory;               // of the items that were merged: with zero the reduction is exact whatever the memory limit
 };
 
@@ -20,6 +21,7 @@ struct ReducedPlacement {
 // Moving v to u's stage keeps every stage a difference of downsets and lowers or keeps every load; only memory moves with it. Zero-cost items
 // otherwise double the number of downsets each.
 // The third rule drops v's other precedences: where it lies does not matter then, and a downset argument puts it into the first stage.
-ReducedPlacement reduce(const PlacementProblem& problem);
+// Items of which `stays` is true remain by themselves (empty: none).
+ReducedPlacement reduce(const PlacementProblem& problem, const std::vector<char>& stays = {});
 
 }  // namespace planner
