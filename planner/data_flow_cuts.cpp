@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <set>
 #include <tuple>
+#include <unordered_set>
 
 #include "core/diagnostics.h"
+#include "core/random.h"
 
 namespace planner {
 
@@ -63,7 +64,12 @@ public:
     }
 
     std::vector<Bits> all(std::size_t most) const {
-        std::set<Bits> known;
+        const auto hash_of = [](const Bits& bits) {
+            std::uint64_t hash = 0;
+            for (std::uint64_t word : bits) hash = core::mix64(hash ^ word);
+            return static_cast<std::size_t>(hash);
+        };
+        std::unordered_set<Bits, decltype(hash_of)> known(64, hash_of);
         std::vector<Bits> queue{closure_[starts_.front()]};
         known.insert(queue.front());
         for (std::size_t at = 0; at < queue.size() && queue.size() <= most; ++at) {

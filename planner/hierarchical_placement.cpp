@@ -1,11 +1,16 @@
 // One table a level: the least value of "what lies between two cuts on m units", over the last stage's start and its units. Lower levels need every pair of cuts,
 // the outermost only those from the start. Rows (pairs with one lower cut) are independent of each other: all cores fill them, in any order, to the same values.
+//
+// The placements on the prefixes of one order come first: of all other cuts only those matter that a better placement may have. A stage does at most the best value
+// of work a worker, so the work before a cut lies in a window around every number of workers; and what crosses it must cost less.
 #include "planner/hierarchical_placement.h"
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <thread>
 
@@ -22,6 +27,8 @@ using Clock = std::chrono::steady_clock;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr int nothing = -1;                          // the cut before the first node
 constexpr std::size_t most_states_with_levels = 2500;  // a table of every pair of cuts a level
+constexpr std::size_t few_states = 600;                // searched without a first value: that takes as long
+constexpr double margin = 1e-12;                       // of sums in another order
 
 struct Choice {
     double value = infinity;
@@ -31,20 +38,26 @@ struct Choice {
 
 class Hierarchy {
 public:
-    Hierarchy(const HierarchicalProblem& problem, std::vector<DataFlowCut> cuts, Clock::time_point deadline)
-        : problem_(problem), cuts_(std::move(cuts)), count_(static_cast<int>(cuts_.size())), deadline_(deadline) {
-        lies_in_.resize(cuts_.size() * cuts_.size());
-        for (int j = 0; j < count_; ++j)
-            for (int k = 0; k < j; ++k) lies_in_[index(k, j)] = cuts_[static_cast<std::size_t>(k)].lies_in(cuts_[static_cast<std::size_t>(j)]);
+    // Only values below `limit` are of interest: others may come out infinite.
+    Hierarchy(const HierarchicalProblem& problem, std::vector<DataFlowCut> cuts, double limit, Clock::time_point deadline)
+        : problem_(problem), cuts_(std::move(cuts)), count_(static_cast<int>(cuts_.size())), deadline_(deadline), words_((cuts_.size() + 63) / 64) {
         int workers = 1;
         for (const BandwidthLevel& level : problem.levels) {
             below_.push_back(workers);
             workers *= level.workers;
         }
+        for (const int below : below_) limit_.push_back(limit * workers / (below * problem.levels[limit_.size()].workers) * (1 + margin));
+        drop_useless(workers, limit);
     }
 
+    // Of the cuts given, those that matter.
+    std::size_t size() const { return cuts_.size(); }
     bool is_out_of_time() const { return is_out_of_time_; }
-    double value() { return outermost().back()[static_cast<std::size_t>(problem_.levels.back().workers - 1)].value; }
+    double value() {
+        list_inner_cuts();
+        const std::vector<Choice>& whole = outermost().back();
+        return whole.empty() ? infinity : whole.back().value;
+    }
     std::vector<HierarchicalStage> stages() {
         std::vector<HierarchicalStage> result;
         collect(problem_.levels.size() - 1, nothing, count_ - 1, 0, {}, result);
@@ -54,8 +67,41 @@ public:
 private:
     using Row = std::vector<std::vector<Choice>>;  // by upper cut, by units - 1
 
-    std::size_t index(int k, int j) const { return static_cast<std::size_t>(k) * cuts_.size() + static_cast<std::size_t>(j); }
-    bool contains(int j, int k) const { return k == nothing || (k < j && lies_in_[index(k, j)]); }
+    // Keeps the cuts that a placement below the limit may have, each with the levels at which it may.
+    void drop_useless(int workers, double limit) {
+        std::vector<DataFlowCut> kept;
+        const double compute = cuts_.back().compute;
+        for (std::size_t c = 0; c < cuts_.size(); ++c) {
+            std::uint32_t levels = 0;
+            for (std::size_t l = 0; l < problem_.levels.size(); ++l) {
+                const int here = problem_.levels[l].workers, units = workers / below_[l];
+                if (here < 2 || 2 * cuts_[c].output / (problem_.levels[l].bandwidth.value * (here - 1)) >= limit_[l]) continue;
+                // Units of this level before the cut and after it.
+                const double most = limit * below_[l] * (1 + margin);
+                const double before = std::max(1.0, std::ceil(cuts_[c].compute / most)), after = std::max(1.0, std::ceil((compute - cuts_[c].compute) / most));
+                if (!std::isfinite(limit) || before + after <= units) levels |= 1u << l;
+            }
+            if (levels == 0 && c + 1 < cuts_.size()) continue;
+            kept.push_back(std::move(cuts_[c]));
+            levels_of_.push_back(levels);
+        }
+        cuts_ = std::move(kept);
+        count_ = static_cast<int>(cuts_.size());
+        words_ = (cuts_.size() + 63) / 64;
+    }
+
+    void list_inner_cuts() {
+        lies_in_.assign(cuts_.size() * words_, 0);
+        for (int j = 0; j < count_; ++j)
+            for (int k = 0; k < j; ++k)
+                if (cuts_[static_cast<std::size_t>(k)].lies_in(cuts_[static_cast<std::size_t>(j)]))
+                    lies_in_[static_cast<std::size_t>(j) * words_ + static_cast<std::size_t>(k) / 64] |= std::uint64_t{1} << (k % 64);
+    }
+    bool contains(int j, int k) const { return k == nothing || (k < j && (lies_in_[static_cast<std::size_t>(j) * words_ + static_cast<std::size_t>(k) / 64] >> (k % 64) & 1)); }
+    // May a stage of the level end at the cut, and another one begin?
+    bool may_cut(std::size_t level, int cut) const { return levels_of_[static_cast<std::size_t>(cut)] >> level & 1; }
+    // May a stage of a level above?
+    bool may_bound(std::size_t level, int cut) const { return cut == nothing || cut == count_ - 1 || levels_of_[static_cast<std::size_t>(cut)] >> (level + 1); }
     double between(double DataFlowCut::*what, int lower, int upper) const {
         return cuts_[static_cast<std::size_t>(upper)].*what - (lower == nothing ? 0 : cuts_[static_cast<std::size_t>(lower)].*what);
     }
@@ -84,30 +130,44 @@ private:
         const BandwidthLevel& here = problem_.levels[level];
         const double bandwidth = here.bandwidth.value;
         const double workers = below_[level];
+        const double limit = limit_[level];
+        const bool is_outermost = level + 1 == problem_.levels.size();
+        const auto fewest = [&](double compute) { return std::isfinite(limit) ? static_cast<int>(std::clamp(std::ceil(compute / (limit * workers)), 1.0, 1e9)) : 1; };
         Row result(cuts_.size());
         for (int j = lower + 1; j < count_; ++j) {
-            if (!contains(j, lower)) continue;
+            if ((j & 63) == 0 && Clock::now() > deadline_) is_out_of_time_ = true;
+            if (is_out_of_time_) break;
+            if (between(&DataFlowCut::compute, lower, j) / (workers * here.workers) >= limit) break;
+            if (!(may_cut(level, j) || may_bound(level, j)) || !contains(j, lower)) continue;
             std::vector<Choice>& best = result[static_cast<std::size_t>(j)];
             best.resize(static_cast<std::size_t>(here.workers));
             auto later_than = [&](int units_so_far, int units) { return seen_by((later + (here.workers - units_so_far) * workers) / units); };
-            for (int m = 1; m <= here.workers; ++m) best[static_cast<std::size_t>(m - 1)].value = on_units(level, lower, j, m, later_than(m, m), true);
+            // Units that the work up to here takes, and that what follows leaves.
+            const int least = fewest(between(&DataFlowCut::compute, lower, j));
+            const int most = is_outermost && j < count_ - 1 ? here.workers - fewest(between(&DataFlowCut::compute, j, count_ - 1)) : here.workers;
+            for (int m = least; m <= most; ++m) {
+                const double value = on_units(level, lower, j, m, later_than(m, m), true);
+                if (value < limit) best[static_cast<std::size_t>(m - 1)].value = value;
+            }
             const double leaving = j < count_ - 1 ? 2 * cuts_[static_cast<std::size_t>(j)].output / bandwidth : 0;
             for (int k = j - 1; k > lower; --k) {
                 double worst = 0;
-                for (const Choice& choice : best) worst = std::max(worst, choice.value);
+                for (int m = least; m <= most; ++m) worst = std::max(worst, std::min(limit, best[static_cast<std::size_t>(m - 1)].value));
                 // Cuts are sorted by compute: from here on the last stage alone is too heavy for any number of units.
                 if (between(&DataFlowCut::compute, k, j) / (workers * here.workers) >= worst) break;
-                if (!contains(j, k) || !contains(k, lower)) continue;
+                if (!may_cut(level, k) || !contains(j, k) || !contains(k, lower)) continue;
                 const std::vector<Choice>& before = result[static_cast<std::size_t>(k)];
+                if (before.empty()) continue;
                 const double moved = std::max(2 * cuts_[static_cast<std::size_t>(k)].output / bandwidth, leaving);
                 if (moved / here.workers >= worst) continue;
-                for (int m = 2; m <= here.workers; ++m) {
+                const int fewest_here = fewest(between(&DataFlowCut::compute, k, j));
+                for (int m = std::max(2, least); m <= most; ++m) {
                     Choice& to = best[static_cast<std::size_t>(m - 1)];
-                    for (int units = 1; units < m; ++units) {
+                    for (int units = fewest_here; units < m; ++units) {
                         double value = std::max(before[static_cast<std::size_t>(m - units - 1)].value, moved / units);
-                        if (value >= to.value) continue;
+                        if (value >= to.value || value >= limit) continue;
                         value = std::max(value, on_units(level, k, j, units, later_than(m, units), false));
-                        if (value < to.value) to = {value, k, units};
+                        if (value < to.value && value < limit) to = {value, k, units};
                     }
                 }
             }
@@ -128,7 +188,7 @@ private:
         std::atomic<int> next{nothing};
         auto work = [&] {
             for (int lower = next++; lower < count_ - 1 && !is_out_of_time_; lower = next++) {
-                if (Clock::now() > deadline_) is_out_of_time_ = true;
+                if (!may_bound(level, lower)) continue;
                 const Row filled = row(level, lower, later);
                 for (int j = lower + 1; j < count_; ++j)
                     if (!filled[static_cast<std::size_t>(j)].empty())
@@ -148,9 +208,11 @@ private:
             for (int units = 1; units <= so_far; ++units) make_tables(level - 1, seen_by((later + (here - so_far) * static_cast<double>(below_[level])) / units));
     }
     const Row& outermost() {
-        if (outermost_.empty()) {
+        if (!has_outermost_) {
+            has_outermost_ = true;
             make_tables_below(problem_.levels.size() - 1, 0);
-            outermost_ = row(problem_.levels.size() - 1, nothing, 0);
+            if (is_out_of_time_) outermost_.resize(cuts_.size());
+            else outermost_ = row(problem_.levels.size() - 1, nothing, 0);
         }
         return outermost_;
     }
@@ -192,10 +254,14 @@ private:
     std::vector<DataFlowCut> cuts_;
     int count_;
     Clock::time_point deadline_;
-    std::vector<char> lies_in_;
-    std::vector<int> below_;  // workers in one unit of a level
+    std::size_t words_;
+    std::vector<std::uint64_t> lies_in_;  // of each cut, the cuts in it
+    std::vector<std::uint32_t> levels_of_;
+    std::vector<int> below_;     // workers in one unit of a level
+    std::vector<double> limit_;  // of values of a level, without what is divided by above
     std::map<std::pair<std::size_t, double>, std::vector<double>> tables_;
     Row outermost_;
+    bool has_outermost_ = false;
     std::atomic<bool> is_out_of_time_{false};
 };
 
@@ -216,37 +282,49 @@ double everything_replicated(const HierarchicalProblem& problem) {
 }  // namespace
 
 HierarchicalResult place_hierarchical(const HierarchicalProblem& problem, const HierarchicalOptions& options) {
-    core::require(!problem.levels.empty(), "a hierarchy has a level");
+    core::require(!problem.levels.empty() && problem.levels.size() < 32, "a hierarchy has a level, and few of them");
     Clock::time_point deadline = Clock::time_point::max();
     if (options.time_limit.value < 1e8)
         deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.time_limit.value));
     const bool has_levels = problem.levels.size() > 1;
-    DataFlowCuts cuts = data_flow_cuts(problem, has_levels ? std::min(options.most_states, most_states_with_levels) : options.most_states);
     HierarchicalResult result;
-    result.states = cuts.cuts.size();
     result.data_parallel = core::Seconds(everything_replicated(problem));
     int workers = 1;
     for (const BandwidthLevel& level : problem.levels) workers *= level.workers;
+    DataFlowCuts cuts = data_flow_cuts(problem, options.most_enumerated);
+    result.states = cuts.cuts.size();
     // A stage costs at least its compute over its workers, so the largest is at least the mean.
     const double relaxed = cuts.cuts.back().compute / workers;
-    const bool is_complete = cuts.is_complete;
-    Hierarchy hierarchy(problem, std::move(cuts.cuts), deadline);
-    const double value = hierarchy.value();
-    if (hierarchy.is_out_of_time()) {
-        result.reason = fmt::format("the time limit passed before the tables of {} cuts were complete", result.states);
-        return result;
+    // Without a limit of memory everything may be replicated; what is sought is that or better.
+    double best = infinity, limit = std::isinf(problem.memory_limit.value) && result.data_parallel.value > 0 ? result.data_parallel.value * (1 + 1e-9) : infinity;
+    const auto search = [&](std::vector<DataFlowCut> among, std::size_t most) {
+        Hierarchy hierarchy(problem, std::move(among), limit, deadline);
+        if (hierarchy.size() > most) return false;
+        const double value = hierarchy.value();
+        if (hierarchy.is_out_of_time()) return false;
+        if (value < best) {
+            best = limit = value;
+            result.stages = hierarchy.stages();
+        }
+        return true;
+    };
+    const std::size_t most = has_levels ? std::min(options.most_states, most_states_with_levels) : options.most_states;
+    bool is_exact = cuts.is_complete && cuts.cuts.size() <= few_states && search(cuts.cuts, most);
+    if (!is_exact) {
+        search(data_flow_cuts(problem, 0).cuts, std::numeric_limits<std::size_t>::max());
+        is_exact = cuts.is_complete && (best <= 0 || search(std::move(cuts.cuts), most));
     }
-    if (std::isinf(value)) {
-        result.is_proven_infeasible = is_complete;
-        result.reason = fmt::format("no division into stages keeps weights and activations in flight within {} on each of {} workers",
-                                    core::format(problem.memory_limit), workers);
+    if (std::isinf(best)) {
+        result.is_proven_infeasible = is_exact;
+        result.reason = is_exact ? fmt::format("no division into stages keeps weights and activations in flight within {} on each of {} workers", core::format(problem.memory_limit), workers)
+                                 : fmt::format("no placement was found within the time limit, and none is excluded either ({} cuts of the data flow{})", result.states,
+                                               cuts.is_complete ? "" : ", of one order only");
         return result;
     }
     result.is_feasible = true;
-    result.is_proven_optimal = is_complete;
-    result.objective = core::Seconds(value);
-    result.lower_bound = is_complete ? result.objective : core::Seconds(std::min(relaxed, value));
-    result.stages = hierarchy.stages();
+    result.is_proven_optimal = is_exact;
+    result.objective = core::Seconds(best);
+    result.lower_bound = is_exact ? result.objective : core::Seconds(std::min(relaxed, best));
     return result;
 }
 

@@ -52,7 +52,8 @@ struct HierarchicalResult {
 
 struct HierarchicalOptions {
     core::Seconds time_limit{1e9};
-    std::size_t most_states = 6000;  // beyond, cuts of one topological order only
+    std::size_t most_enumerated = 60000;  // cuts of the data flow; beyond, those of one topological order only
+    std::size_t most_states = 6000;       // of those that a placement better than the best known may have
 };
 
 HierarchicalResult place_hierarchical(const HierarchicalProblem& problem, const HierarchicalOptions& options = {});
