@@ -30,10 +30,8 @@ GpuPlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph&
 
     RunOptions options;
     options.times_operators = true;
-    options.steps = 3;
+    options.steps = 16;  // to make the parameters of a billion takes longer
     options.make_backend = gpu_backend({.measures_products = measures_products}, false);
-    const double first = run(program, graph, data, options).step_times.back().value;
-    options.steps = std::clamp(static_cast<int>(3.0 / std::max(1e-4, first)), 8, 30);
     const RunResult result = run(program, graph, data, options);
 
     GpuPlanProfile profile;
@@ -190,6 +188,16 @@ void time_attention(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
         }
 }
 
+// Adds a rate, and its share of the pace of a copy.
+void add_rate(GpuProfile& profile, std::string what, double bytes, core::Seconds time) {
+    const double share = bytes / time.value / profile.copy_bandwidth.value;
+    if (share < profile.worst_kernel_share) {
+        profile.worst_kernel_share = share;
+        profile.worst_kernel = what;
+    }
+    profile.rates.push_back({std::move(what), core::Flops(0), core::Bytes(bytes), time});
+}
+
 // Our own memory-bound kernels against a copy of as many bytes.
 void time_streams(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     constexpr std::int64_t rows = 32768, width = 4096, count = rows * width;
@@ -210,13 +218,7 @@ void time_streams(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     const Values factors{scale.at(), Type::fp32};
     const auto* classes = static_cast<const std::int64_t*>(labels.at());
     const auto measure = [&](const char* what, double bytes, const std::function<void()>& work) {
-        const core::Seconds time = watch.time(work);
-        profile.rates.push_back({fmt::format("{} bf16 {} x {}", what, rows, width), core::Flops(0), core::Bytes(bytes), time});
-        const double share = bytes / time.value / profile.copy_bandwidth.value;
-        if (share < profile.worst_kernel_share) {
-            profile.worst_kernel_share = share;
-            profile.worst_kernel = what;
-        }
+        add_rate(profile, fmt::format("{} bf16 {} x {}", what, rows, width), bytes, watch.time(work));
     };
     const ClassShape shape{rows, width, width, 0, 1};
     measure("add", 3 * tensor, [&] { k.add(s, Type::bf16, count, x.at(), y.at(), z.at()); });
@@ -239,6 +241,83 @@ void time_streams(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
         k.cross_entropy_backward(s, Type::bf16, shape, 1e-3f, nullptr, x.at(), kept(workspace), nullptr, classes, z.at(), false);
     });
     measure("embedding", 2 * tensor, [&] { k.embedding(s, Type::bf16, rows, width, 0, width, classes, {x.at(), Type::bf16}, y.at()); });
+}
+
+// The same at the shapes of GPT-2 124M, GPT-2 1.5B and a Llama of a billion, where rows are short or lie badly.
+void time_model_shapes(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
+    const Stream s = watch.stream();
+    const Kernels& k = machine.kernels();
+    for (const auto& [rows, width] : {std::pair<std::int64_t, std::int64_t>{32768, 768}, {8192, 1600}, {16384, 2048}}) {
+        const std::int64_t count = rows * width;
+        const double tensor = 2.0 * static_cast<double>(count);
+        // Larger together than any second-level cache: what one step reads another one has written long before.
+        constexpr int copies = 8;
+        const Block x(machine, static_cast<std::size_t>(2 * count * copies)), y(machine, static_cast<std::size_t>(2 * count * copies)),
+            z(machine, static_cast<std::size_t>(2 * count * copies)), scale(machine, static_cast<std::size_t>(4 * width)),
+            statistics(machine, static_cast<std::size_t>(8 * rows)), workspace(machine, norm_workspace(rows, width));
+        const Values factors{scale.at(), Type::bf16};
+        auto* kept = static_cast<float*>(statistics.at());
+        int turn = 0;
+        const auto at = [&](const Block& block) { return block.at(static_cast<std::size_t>(turn % copies) * static_cast<std::size_t>(2 * count)); };
+        const auto measure = [&](const char* what, double bytes, const std::function<void()>& work) {
+            add_rate(profile, fmt::format("{} bf16 {} x {}", what, rows, width), bytes, watch.time([&] {
+                work();
+                ++turn;
+            }));
+        };
+        measure("layer norm", 2 * tensor, [&] { k.layer_norm(s, Type::bf16, rows, width, 1e-5f, at(x), factors, factors, at(y), kept); });
+        measure("layer norm backward to a residual", 4 * tensor, [&] { k.layer_norm_backward(s, Type::bf16, rows, width, at(x), kept, factors, at(y), at(z), at(y)); });
+        measure("rms norm", 2 * tensor, [&] { k.rms_norm(s, Type::bf16, rows, width, 1e-5f, at(x), factors, at(y), kept); });
+        measure("rms norm backward", 3 * tensor, [&] { k.rms_norm_backward(s, Type::bf16, rows, width, at(x), kept, factors, at(y), at(z), nullptr); });
+        measure("norm weights", 2 * tensor,
+                [&] { k.norm_weights(s, Type::bf16, true, rows, width, at(x), kept, at(y), {scale.at(), Type::bf16}, {scale.at(), Type::bf16}, workspace.at()); });
+        measure("column sums", tensor, [&] { k.column_sums(s, Type::bf16, rows, width, at(x), {scale.at(), Type::bf16}, workspace.at()); });
+    }
+
+    // GPT-2's own vocabulary, which lies across, and its table.
+    constexpr std::int64_t rows = 8192, classes = 50257, width = 768;
+    ClassShape shape{rows, classes, classes, 0, 1};
+    shape.is_across = true;
+    const Block logits(machine, 2 * rows * classes), dlogits(machine, 2 * rows * classes), labels(machine, 8 * rows), statistics(machine, 12 * rows),
+        workspace(machine, loss_workspace(shape)), table(machine, 2 * classes * width), dy(machine, 2 * rows * width);
+    std::vector<std::int64_t> ids(rows);
+    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>(i * 7919 % classes);
+    machine.upload_now(labels.at(), ids.data(), ids.size() * 8);
+    const auto* own = static_cast<const std::int64_t*>(labels.at());
+    auto* kept = static_cast<float*>(statistics.at());
+    constexpr double all = 2.0 * rows * classes;
+    add_rate(profile, "loss statistics across bf16 8192 x 50257", all,
+             watch.time([&] { k.loss_statistics(s, Type::bf16, shape, logits.at(), own, kept, workspace.at()); }));
+    add_rate(profile, "cross-entropy backward across bf16 8192 x 50257", 2 * all, watch.time([&] {
+        k.cross_entropy_backward(s, Type::bf16, shape, 1e-3f, nullptr, logits.at(), kept, nullptr, own, dlogits.at(), false);
+    }));
+    // Bound by the search for equal ids, not by memory: told, and not counted among those that are.
+    profile.rates.push_back({"embedding weight bf16 8192 x 768 of 50257", core::Flops(0), core::Bytes(3 * 2.0 * rows * width), watch.time([&] {
+                                 k.embedding_weight(s, Type::bf16, rows, width, 0, classes, own, dy.at(), {table.at(), Type::bf16});
+                             })});
+
+    constexpr std::int64_t elements = 128 << 20;
+    const Block parameters(machine, 2 * elements), gradients(machine, 2 * elements), master(machine, 4 * elements), first(machine, 4 * elements),
+        second(machine, 4 * elements), ranges(machine, sizeof(DeviceRange)), chunks(machine, elements / update_chunk * sizeof(UpdateChunk)),
+        factors(machine, sizeof(StepFactors)), norm(machine, 256), partials(machine, 2 * elements / update_chunk * sizeof(float));
+    const DeviceRange range{parameters.at(), gradients.at(), static_cast<float*>(master.at()), static_cast<float*>(first.at()), static_cast<float*>(second.at()),
+                            elements, 0.1f};
+    machine.upload_now(ranges.at(), &range, sizeof range);
+    std::vector<UpdateChunk> list;
+    for (std::int64_t begin = 0; begin < elements; begin += update_chunk) list.push_back({0, begin});
+    machine.upload_now(chunks.at(), list.data(), list.size() * sizeof(UpdateChunk));
+    const StepFactors step{1e-4f, 0.9f, 0.99f, 1e-8f, 0, 1e-4f, 1, 1, 1, 0};
+    machine.upload_now(factors.at(), &step, sizeof step);
+    const auto* device_ranges = static_cast<const DeviceRange*>(ranges.at());
+    const auto* device_chunks = static_cast<const UpdateChunk*>(chunks.at());
+    const auto* device_factors = static_cast<const StepFactors*>(factors.at());
+    const auto count = static_cast<std::int64_t>(list.size());
+    add_rate(profile, fmt::format("AdamW bf16 with fp32 master weights, {}", elements), 28.0 * elements, watch.time([&] {
+        k.update(s, UpdateRule::adam, Type::bf16, Type::bf16, device_ranges, device_chunks, count, device_factors, nullptr, nullptr);
+    }, 3));
+    add_rate(profile, fmt::format("norm of gradients bf16, {}", elements), 2.0 * elements, watch.time([&] {
+        k.gradient_norm(s, Type::bf16, device_ranges, device_chunks, count, device_factors, static_cast<float*>(partials.at()), static_cast<float*>(norm.at()));
+    }, 3));
 }
 
 void time_launches(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
@@ -269,6 +348,7 @@ GpuProfile profile_gpu(Machine& machine) {
     Stopwatch watch(machine);
     time_launches(machine, watch, profile);
     time_streams(machine, watch, profile);
+    time_model_shapes(machine, watch, profile);
     time_products(machine, watch, profile);
     time_attention(machine, watch, profile);
     return profile;

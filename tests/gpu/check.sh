@@ -207,14 +207,14 @@ do_train() {
 }
 
 do_torch() {
-    local name graph failed=0
+    local name options failed=0
     python3 "$tables" speed-heading
     for name in gpu_gpt2_124m gpu_gpt2_xl gpu_llama_1b; do
-        for graph in "" --cuda-graph; do
+        for options in "" "--cuda-graph" "--cuda-graph --cuda-tune"; do
             # shellcheck disable=SC2086
-            limited 75 "$programs/smexec" "$root/scenarios/$name.toml" --backend cuda --no-compare --steps 15 --json $graph >"$scratch/speed.json" 2>"$scratch/err" ||
+            limited 75 "$programs/smexec" "$root/scenarios/$name.toml" --backend cuda --no-compare --steps 15 --json $options >"$scratch/speed.json" 2>"$scratch/err" ||
                 { failed=1; cat "$scratch/err"; }
-            python3 "$tables" speed-row "$name" "smexec$graph" "$scratch/speed.json" || failed=1
+            python3 "$tables" speed-row "$name" "smexec $options" "$scratch/speed.json" || failed=1
         done
         limited 120 python3 "$root/bench/gpu_torch.py" "$name" >"$scratch/torch.json" 2>"$scratch/err" || { failed=1; tail -5 "$scratch/err"; }
         python3 "$tables" torch-rows "$scratch/torch.json" || failed=1
@@ -230,7 +230,7 @@ do_predict() {
         [[ -n $base ]] || continue
         sed -e "s/^micro_batch = .*/micro_batch = $micro/" -e "s/^micro_batches = .*/micro_batches = $batches/" -e "s/^sequence_length = .*/sequence_length = $tokens/" \
             -e "s/^layers = .*/layers = $layers/" -e "s/^attention = .*/attention = \"flash\"\nrecompute = \"$recompute\"/" "$root/scenarios/$base.toml" >"$scratch/plan.toml"
-        limited 60 "$programs/smexec" "$scratch/plan.toml" --backend cuda --steps 10 --json >"$scratch/run.json" 2>"$scratch/err" || { failed=1; head -3 "$scratch/err"; }
+        limited 90 "$programs/smexec" "$scratch/plan.toml" --backend cuda --steps 10 --json >"$scratch/run.json" 2>"$scratch/err" || { failed=1; head -3 "$scratch/err"; }
         python3 "$tables" prediction-row "$base $micro $tokens $recompute $batches $layers" "$scratch/run.json" "$scratch/predicted" || failed=1
     done <<'TABLE'
 gpu_gpt2_124m 4 1024 none 1 12

@@ -26,7 +26,7 @@ def speed_row(model, how, path):
     r = load(path)
     if "errors" in r:
         sys.exit(f"{model} {how}: {r['errors'][0]['message']}")
-    speed(model, how.replace("--cuda-graph", ", CUDA graph"), r["measured_step_s"]["median"], r["tokens_per_s"], 100 * r["mfu"], r["measured_peak_gib"])
+    speed(model, how.replace(" --cuda-graph", ", CUDA graph").replace(" --cuda-tune", ", fastest products").strip(), r["measured_step_s"]["median"], r["tokens_per_s"], 100 * r["mfu"], r["measured_peak_gib"])
 
 
 def torch_rows(path):

@@ -371,10 +371,9 @@ struct Rotate {
             const bool is_first = c < half;
             const Pack<T, V> other = load<T, V>(is_first ? x + i + half : x + i - half);
             const std::int64_t pair = divide(row.quotient, shape.tokens).remainder * half + (is_first ? c : c - half);
-            for (int j = 0; j < V; ++j) {
-                const float cosine = shape.cosines[pair + j], sine = (is_first ? -sign : sign) * shape.sines[pair + j];
-                out[j] = out[j] * cosine + to_float(other.at[j]) * sine;
-            }
+            const Pack<float, V> cosines = load<float, V>(shape.cosines + pair), sines = load<float, V>(shape.sines + pair);
+            const float turn = is_first ? -sign : sign;
+            for (int j = 0; j < V; ++j) out[j] = out[j] * cosines.at[j] + to_float(other.at[j]) * turn * sines.at[j];
         }
         put<T, V>(y + i, out, accumulates);
     }
@@ -434,7 +433,7 @@ inline void rotate(Stream s, Type type, const RotationShape& shape, bool is_inve
         using T = decltype(t);
         constexpr int wide = 16 / sizeof(T);
         const Rotate<T> f{shape, is_inverse ? -1.0f : 1.0f, static_cast<const T*>(x), static_cast<T*>(y), accumulates};
-        if (shape.head_dimension % wide == 0 && shape.dimension / 2 % wide == 0 && are_aligned(16, x, y)) each<wide>(s, count, f);
+        if (shape.head_dimension % wide == 0 && shape.dimension / 2 % wide == 0 && are_aligned(16, x, y, shape.cosines, shape.sines)) each<wide>(s, count, f);
         else each<1>(s, count, f);
     });
 }

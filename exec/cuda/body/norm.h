@@ -115,8 +115,8 @@ struct Norm {
         each_pack<V, packs>(width, r.lane, r.lanes, [&](int p, std::int64_t c) {
             const Pack<T, V> pack = in.at(p, c);
             float out[V], factors[V] = {}, offsets[V] = {};
-            values_at<V>(scale, c, factors);
-            if (shift.data) values_at<V>(shift, c, offsets);
+            values_at<V, true>(scale, c, factors);
+            if (shift.data) values_at<V, true>(shift, c, offsets);
             for (int j = 0; j < V; ++j) out[j] = (to_float(pack.at[j]) - mean) * reciprocal * factors[j] + offsets[j];
             put<T, V>(y + r.row * width + c, out, false);
         });
@@ -152,7 +152,7 @@ struct NormBackward {
         each_pack<V, packs>(width, r.lane, r.lanes, [&](int p, std::int64_t c) {
             const Pack<T, V> a = in.at(p, c), d = gradient.at(p, c);
             float factors[V] = {};
-            values_at<V>(scale, c, factors);
+            values_at<V, true>(scale, c, factors);
             for (int j = 0; j < V; ++j) {
                 const float g = to_float(d.at[j]) * factors[j];
                 if constexpr (is_layer) sum += g;
@@ -166,7 +166,7 @@ struct NormBackward {
         each_pack<V, packs>(width, r.lane, r.lanes, [&](int p, std::int64_t c) {
             const Pack<T, V> a = in.at(p, c), d = gradient.at(p, c);
             float out[V], factors[V] = {};
-            values_at<V>(scale, c, factors);
+            values_at<V, true>(scale, c, factors);
             for (int j = 0; j < V; ++j)
                 out[j] = reciprocal * (to_float(d.at[j]) * factors[j] - mean_gradient - (to_float(a.at[j]) - mean) * mean_product);
             put<T, V>(dx + r.row * width + c, out, base ? base + r.row * width + c : nullptr);
@@ -280,7 +280,7 @@ template <bool is_layer>
 void norm(Stream s, Type type, std::int64_t rows, std::int64_t width, float epsilon, const void* x, Values scale, Values shift, void* y, float* statistics) {
     with_type(type, [&](auto element) {
         using T = decltype(element);
-        with_row_layout<T>(rows, width, are_aligned(16, x, y), [&](auto v, auto packs, bool is_short, std::int64_t blocks, int threads, std::size_t shared) {
+        with_row_layout<T>(rows, width, are_aligned(16, x, y, scale.data, shift.data), [&](auto v, auto packs, bool is_short, std::int64_t blocks, int threads, std::size_t shared) {
             launch(s, blocks, threads, shared,
                    Norm<T, v(), packs(), is_layer>{is_short, rows, width, epsilon, static_cast<const T*>(x), scale, shift, static_cast<T*>(y), statistics});
         });
@@ -300,7 +300,7 @@ void norm_backward(Stream s, Type type, std::int64_t rows, std::int64_t width, c
                    const void* base) {
     with_type(type, [&](auto element) {
         using T = decltype(element);
-        with_row_layout<T>(rows, width, are_aligned(16, x, dy, dx, base), [&](auto v, auto packs, bool is_short, std::int64_t blocks, int threads, std::size_t shared) {
+        with_row_layout<T>(rows, width, are_aligned(16, x, dy, dx, base, scale.data), [&](auto v, auto packs, bool is_short, std::int64_t blocks, int threads, std::size_t shared) {
             launch(s, blocks, threads, shared,
                    NormBackward<T, v(), packs(), is_layer>{is_short, rows, width, static_cast<const T*>(x), statistics, scale, static_cast<const T*>(dy),
                                                            static_cast<T*>(dx), static_cast<const T*>(base)});

@@ -101,15 +101,15 @@ SMSIM_DEVICE float value_at(const Values& values, std::int64_t i) {
     }
     return 0;
 }
-template <class T, int V>
+template <class T, int V, bool is_aligned>
 SMSIM_DEVICE void widen_from(const T* from, float (&out)[V]);
-// V neighbours at once: one load each where they lie aligned.
-template <int V>
+// V neighbours at once: one load each where they lie aligned, which is to be found out unless it is known.
+template <int V, bool is_aligned = false>
 SMSIM_DEVICE void values_at(const Values& values, std::int64_t i, float (&out)[V]) {
     switch (values.type) {
-        case Type::fp32: widen_from<float, V>(static_cast<const float*>(values.data) + i, out); break;
-        case Type::bf16: widen_from<Bf16, V>(static_cast<const Bf16*>(values.data) + i, out); break;
-        case Type::fp16: widen_from<Fp16, V>(static_cast<const Fp16*>(values.data) + i, out); break;
+        case Type::fp32: widen_from<float, V, is_aligned>(static_cast<const float*>(values.data) + i, out); break;
+        case Type::bf16: widen_from<Bf16, V, is_aligned>(static_cast<const Bf16*>(values.data) + i, out); break;
+        case Type::fp16: widen_from<Fp16, V, is_aligned>(static_cast<const Fp16*>(values.data) + i, out); break;
     }
 }
 template <class T>
@@ -129,18 +129,41 @@ template <class T, int V>
 struct alignas(sizeof(T) * V) Pack {
     T at[V];
 };
+// Said in words of the machine: of packs of halves nvcc makes loads and stores of 4 bytes here and there.
 template <class T, int V>
 SMSIM_DEVICE Pack<T, V> load(const T* from) {
+#if defined(__CUDA_ARCH__)
+    if constexpr (sizeof(T) * V % 16 == 0) {
+        Pack<T, V> pack;
+        uint4 words[sizeof(T) * V / 16];
+SMSIM_UNROLL
+        for (int w = 0; w < static_cast<int>(sizeof(T) * V / 16); ++w) words[w] = reinterpret_cast<const uint4*>(from)[w];
+        memcpy(&pack, words, sizeof pack);
+        return pack;
+    }
+#endif
     return *reinterpret_cast<const Pack<T, V>*>(from);
 }
 template <class T, int V>
 SMSIM_DEVICE void store(T* to, const Pack<T, V>& pack) {
+#if defined(__CUDA_ARCH__)
+    if constexpr (sizeof(T) * V % 16 == 0) {
+        unsigned words[sizeof(T) * V / 4];
+        memcpy(words, &pack, sizeof pack);
+SMSIM_UNROLL
+        for (int w = 0; w < static_cast<int>(sizeof(T) * V / 4); w += 4)
+            asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(reinterpret_cast<unsigned*>(to) + w)), "r"(words[w]), "r"(words[w + 1]),
+                         "r"(words[w + 2]), "r"(words[w + 3])
+                         : "memory");
+        return;
+    }
+#endif
     *reinterpret_cast<Pack<T, V>*>(to) = pack;
 }
-template <class T, int V>
+template <class T, int V, bool is_aligned>
 SMSIM_DEVICE void widen_from(const T* from, float (&out)[V]) {
     constexpr int at_once = sizeof(T) * V > 16 ? 16 / sizeof(T) : V;  // no load is wider than 16 bytes
-    if (reinterpret_cast<std::uintptr_t>(from) % (sizeof(T) * at_once) == 0) {
+    if (is_aligned || reinterpret_cast<std::uintptr_t>(from) % (sizeof(T) * at_once) == 0) {
         for (int k = 0; k < V; k += at_once) {
             const Pack<T, at_once> pack = load<T, at_once>(from + k);
             for (int j = 0; j < at_once; ++j) out[k + j] = to_float(pack.at[j]);

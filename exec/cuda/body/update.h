@@ -100,12 +100,21 @@ struct NormPartials {
         const std::int64_t end = chunk.begin + update_chunk < range.count ? chunk.begin + update_chunk : range.count;
         const float unscale = 1.0f / factors->loss_scale;
         float sum = 0, bad = 0;
-SMSIM_UNROLL_4
-        for (std::int64_t i = chunk.begin + t.thread(); i < end; i += t.threads()) {
-            const float g = to_float(gradients[i]);
+        const auto take = [&](G gradient) {
+            const float g = to_float(gradient);
             if (!(fabsf(g) <= 3.402823466e38f)) bad = 1;
             sum += g * unscale * (g * unscale);
+        };
+        constexpr int V = 16 / sizeof(G);
+        const bool is_wide = reinterpret_cast<std::uintptr_t>(gradients) % 16 == 0;
+        const std::int64_t wide_end = is_wide ? chunk.begin + (end - chunk.begin) / V * V : chunk.begin;
+SMSIM_UNROLL_4
+        for (std::int64_t i = chunk.begin + V * t.thread(); i < wide_end; i += V * t.threads()) {
+            const Pack<G, V> pack = load<G, V>(gradients + i);
+SMSIM_UNROLL
+            for (int j = 0; j < V; ++j) take(pack.at[j]);
         }
+        for (std::int64_t i = wide_end + t.thread(); i < end; i += t.threads()) take(gradients[i]);
         sum = block_sum(t, sum, scratch);
         bad = block_sum(t, bad, scratch);
         if (t.thread() != 0) return;
