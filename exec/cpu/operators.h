@@ -45,6 +45,7 @@ private:
     };
 
     const model::Operator& op(model::OperatorId id) const { return graph_.op(id); }
+    void make_attention_tables();
     Sizes sizes_of(model::TensorId tensor) const;
     std::int64_t rows_per_sample(model::TensorId tensor) const;
     std::int64_t elements(model::TensorId tensor) const;
@@ -63,6 +64,7 @@ private:
     };
     void attention(model::OperatorId id, const Operands& operands, const MicroBatchPlace& place, const float* dy, const AttentionGradients& gradients) const;
     void cross_entropy(const model::Operator& op, const Operands& operands) const;
+    void cross_entropy_backward(const model::Operator& op, const Operands& operands, float weight, float* dlogits) const;
     void log_sums(const model::Operator& op, const Operands& operands, std::vector<float>& sums, std::vector<float>& labels) const;
     // Of a row of an activation over tokens: its sample in the micro-batch and its token.
     struct RowPlace {
