@@ -148,7 +148,8 @@ Products::Key Products::key_of(const Product& p) {
             alignment_of(p.a),
             alignment_of(p.b),
             alignment_of(p.addend ? p.addend : p.c),
-            std::min(alignment_of(p.c), alignment_of(gelu_place(p))),
+            alignment_of(p.c),
+            alignment_of(gelu_place(p)),
             alignment_of(bias_place(p))};
 }
 
@@ -174,13 +175,13 @@ Products::Prepared Products::make(const Product& p, const Key& key) {
     cublasLtMatmulPreference_t preference = nullptr;
     check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
     set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes_);
-    // A bias that lies badly counts as a result that does: there is no attribute of its own.
+    // Those of bias and GELU are read off their addresses (cublasLt.h, at CUBLASLT_MATMUL_DESC_BIAS_POINTER).
     const auto aligned = [&](std::size_t place) { return static_cast<std::uint32_t>(key[place]); };
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, aligned(18));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, aligned(17));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, aligned(19));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, std::min(aligned(20), aligned(21)));
-    std::vector<cublasLtMatmulHeuristicResult_t> found(measures_ ? 8 : 1);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, aligned(20));
+    std::vector<cublasLtMatmulHeuristicResult_t> found(measures_ ? 8 : p.has_epilogue() ? 4 : 1);
     int count = 0;
     result.status = cublasLtMatmulAlgoGetHeuristic(handle_, result.operation, result.a, result.b, result.c, result.c, preference, static_cast<int>(found.size()),
                                                    found.data(), &count);
@@ -191,12 +192,12 @@ Products::Prepared Products::make(const Product& p, const Key& key) {
     if (result.status != CUBLAS_STATUS_SUCCESS) return result;
     result.algorithm = found[0].algo;
     result.workspace = found[0].workspaceSize;
-    if (measures_) choose_fastest(p, result, found);
+    if (measures_ || p.has_epilogue()) try_out(p, result, found);
     return result;
 }
 
-// On arrays of its own: while a run is planned there are no others yet.
-void Products::choose_fastest(const Product& p, Prepared& prepared, const std::vector<cublasLtMatmulHeuristicResult_t>& candidates) {
+// On arrays of its own: while a run is planned there are no others yet. An epilogue that is proposed and then refused must be known before the first step.
+void Products::try_out(const Product& p, Prepared& prepared, const std::vector<cublasLtMatmulHeuristicResult_t>& candidates) {
     const Temporary a(extent(p.transpose_a ? p.k : p.m, p.lda, p.batch, p.stride_a, p.in)), b(extent(p.transpose_b ? p.n : p.k, p.ldb, p.batch, p.stride_b, p.in));
     const std::size_t result = extent(p.m, p.ldc, p.batch, p.stride_c, p.out);
     const Temporary c(result), addend(p.addend ? result : 512), gelu(gelu_place(p) ? result : 512),
@@ -211,14 +212,22 @@ void Products::choose_fastest(const Product& p, Prepared& prepared, const std::v
     if (p.row_sums) q.row_sums = aligned_like(bias.get(), p.row_sums);
     if (p.before_gelu) q.before_gelu = aligned_like(gelu.get(), p.before_gelu);
     if (p.gelu_input) q.gelu_input = aligned_like(gelu.get(), p.gelu_input);
+    prepared.status = CUBLAS_STATUS_NOT_SUPPORTED;
     constexpr float clearly_faster = 0.97f;  // else the library's own order stands, which does not change from run to run
     for (const cublasLtMatmulHeuristicResult_t& candidate : candidates) {
         Prepared trial = prepared;
         trial.algorithm = candidate.algo;
         trial.workspace = candidate.workspaceSize;
         if (call(nullptr, q, trial) != CUBLAS_STATUS_SUCCESS) continue;
+        if (!measures_) {
+            check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+            prepared = trial;
+            prepared.status = CUBLAS_STATUS_SUCCESS;
+            return;
+        }
         const float time = milliseconds_of([&] { call(nullptr, q, trial); });
         if (prepared.milliseconds == 0 || time < clearly_faster * prepared.milliseconds) {
+            prepared.status = CUBLAS_STATUS_SUCCESS;
             prepared.algorithm = trial.algorithm;
             prepared.workspace = trial.workspace;
             prepared.milliseconds = time;

@@ -26,7 +26,7 @@ public:
     bool offers(const Product& product);
 
 private:
-    using Key = std::array<std::int64_t, 22>;
+    using Key = std::array<std::int64_t, 23>;
     struct Prepared {
         cublasLtMatmulDesc_t operation = nullptr;
         cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
@@ -38,7 +38,7 @@ private:
     static Key key_of(const Product& product);
     const Prepared& find(const Product& product);
     Prepared make(const Product& product, const Key& key);
-    void choose_fastest(const Product& product, Prepared& prepared, const std::vector<cublasLtMatmulHeuristicResult_t>& candidates);
+    void try_out(const Product& product, Prepared& prepared, const std::vector<cublasLtMatmulHeuristicResult_t>& candidates);
     cublasStatus_t call(Stream stream, const Product& product, const Prepared& prepared) const;
 
     const bool measures_;
