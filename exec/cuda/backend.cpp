@@ -228,7 +228,7 @@ bool CudaBackend::begin_step(std::int64_t step) {
     const Stream origin = machine_.stream(schedule::Stream::compute);
     is_replayed_ = is_captured_;
     if (is_captured_) {
-        for (const DataRead& read : reads_) read.write(step, read.host);
+        for (const DataRead& read : reads_) fill(read);
         machine_.launch_captured(origin);
         return true;
     }
@@ -297,6 +297,11 @@ void CudaBackend::end_step(std::vector<InstructionTime>& times) {
     }
     const Event finished = stream_ends_[static_cast<std::size_t>(schedule::Stream::compute)];
     machine_.record(finished, origin);
+    for (DataRead& read : reads_) {
+        read.ahead.resize(read.bytes);
+        read.write(step_ + 1, read.ahead.data());
+        read.ahead_of = step_ + 1;
+    }
     if (const std::string late = wait_for_device(); !late.empty()) {
         exchange_.abort();
         throw core::MachineError(late);
@@ -396,9 +401,14 @@ void CudaBackend::read_data(Buffer& into, core::DataType type, std::function<voi
             to_precision(compute, values, to);
         };
     }
-    write_data(step_, host);
-    if (is_capturing_) reads_.push_back({std::move(write_data), host});
+    if (place == reads_.size()) reads_.push_back({std::move(write_data), host, into.bytes()});
+    fill(reads_[place]);
     machine_.upload(stream(), into.data(), host, into.bytes());
+}
+
+void CudaBackend::fill(const DataRead& read) const {
+    if (read.ahead_of == step_) std::memcpy(read.host, read.ahead.data(), read.bytes);
+    else read.write(step_, read.host);
 }
 
 void CudaBackend::upload(core::DataType type, std::span<const float> values, void* to) {

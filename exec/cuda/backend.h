@@ -155,8 +155,13 @@ private:
     struct DataRead {
         std::function<void(std::int64_t step, void* host)> write;
         void* host = nullptr;
+        std::size_t bytes = 0;
+        // The next step's, read while this one runs.
+        std::vector<char> ahead = {};
+        std::int64_t ahead_of = -1;
     };
-    std::vector<DataRead> reads_;
+    void fill(const DataRead& read) const;
+    std::vector<DataRead> reads_;  // of a step, in order: the same in every step
     // The step block, on both sides: factors and keys.
     static constexpr std::size_t keys_place = 256;
     static_assert(sizeof(StepFactors) <= keys_place);
