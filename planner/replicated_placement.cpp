@@ -8,6 +8,7 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
+#include "planner/replicated_reduction.h"
 #include "planner/replicated_search.h"
 
 namespace planner {
@@ -33,11 +34,8 @@ std::string infeasible_reason(const ReplicatedProblem& problem) {
                        problem.memory_limit.value, most_demanding, largest);
 }
 
-}  // namespace
-
-ReplicatedResult place_replicated(const ReplicatedProblem& problem, const ReplicatedOptions& options) {
+ReplicatedResult solve(const ReplicatedProblem& problem, const ReplicatedOptions& options) {
     ReplicatedResult result;
-    if (problem.nodes.empty()) return result;
     ReplicatedSearch search(problem, options);
     auto offer = [&](std::vector<ReplicatedStage> stages) {
         core::Seconds largest;
@@ -86,6 +84,16 @@ ReplicatedResult place_replicated(const ReplicatedProblem& problem, const Replic
     result.lower_bound = core::Seconds(std::min(refuted, result.objective.value));
     result.is_proven_optimal = !search.is_out_of_time() && result.objective.value - refuted <= 2e-9 * result.objective.value;
     if (result.is_proven_optimal) result.lower_bound = result.objective;
+    return result;
+}
+
+}  // namespace
+
+ReplicatedResult place_replicated(const ReplicatedProblem& problem, const ReplicatedOptions& options) {
+    if (problem.nodes.empty()) return {};
+    const ReducedReplication reduced = without_free_nodes(problem);
+    ReplicatedResult result = solve(reduced.problem, options);
+    result.stages = with_free_nodes(problem, reduced, result.stages);
     return result;
 }
 

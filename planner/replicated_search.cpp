@@ -80,6 +80,7 @@ bool ReplicatedSearch::make_pairs() {
 
 // No placement beats perfect balance of every node's cheapest way, nor the fastest single node.
 void ReplicatedSearch::bound() {
+    std::vector<double> least_works;
     double work = 0;
     for (const ConfigurableNode& node : problem_.nodes) {
         double least_work = infinity, least_time = infinity;
@@ -90,9 +91,16 @@ void ReplicatedSearch::bound() {
                     if (problem_.micro_batches % d == 0) least_time = std::min(least_time, c.time_per_sample.value / d);
             }
         work += least_work;
+        least_works.push_back(least_work);
         lower_bound_ = std::max(lower_bound_, least_time);
     }
     lower_bound_ = std::max(lower_bound_, work / problem_.devices);
+    for (const std::vector<char>& set : sets_) {
+        double left = 0;
+        for (std::size_t v = 0; v < set.size(); ++v)
+            if (!set[v]) left += least_works[v];
+        work_left_.push_back(left);
+    }
 }
 
 void ReplicatedSearch::make_entries(std::size_t p) {
@@ -217,8 +225,12 @@ std::optional<std::vector<ReplicatedStage>> ReplicatedSearch::decide(core::Secon
     std::vector<std::int32_t> last(sets_.size(), -1);  // largest s reached
     fewest[0] = 0;
     last[0] = 0;
+    // Below the threshold a device does at most so much work per sample: what is left for later stages bounds the devices so far.
+    std::vector<std::int32_t> most_used(sets_.size());
+    for (std::size_t set = 0; set < sets_.size(); ++set)
+        most_used[set] = problem_.devices - static_cast<std::int32_t>(std::min(1e9, std::ceil(work_left_[set] / threshold.value * (1 - 1e-12))));
     for (const Pair& pair : pairs_) {
-        if (last[static_cast<std::size_t>(pair.inner)] < 0) continue;
+        if (last[static_cast<std::size_t>(pair.inner)] < 0 || most_used[static_cast<std::size_t>(pair.outer)] < 1) continue;
         if (Clock::now() > deadline_) {
             is_out_of_time_ = true;
             return std::nullopt;
@@ -228,12 +240,13 @@ std::optional<std::vector<ReplicatedStage>> ReplicatedSearch::decide(core::Secon
         for (std::size_t e = pair.first_entry; e < pair.last_entry; ++e) {
             const Entry& entry = entries_[e];
             if (entry.least_time > threshold.value) continue;
+            const std::int32_t added = entry.tensor * entry.data, room = most_used[static_cast<std::size_t>(pair.outer)] - added;
+            if (room < 0) continue;
             int most = most_in_flight(e, threshold.value, is_optimistic);
             int last_s = std::min({most * entry.data, most_replicas_}) - entry.data;
             last_s = std::min(last_s, last[static_cast<std::size_t>(pair.inner)]);
-            const std::int32_t added = entry.tensor * entry.data;
             for (int s = 0; s <= last_s; ++s) {
-                if (from[s] == none || from[s] + added > problem_.devices) continue;
+                if (from[s] == none || from[s] > room) continue;
                 if (from[s] + added < to[s + entry.data]) {
                     to[s + entry.data] = from[s] + added;
                     parent[static_cast<std::size_t>(pair.outer) * width + static_cast<std::size_t>(s + entry.data)] = static_cast<std::int32_t>(e);

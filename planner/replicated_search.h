@@ -63,6 +63,7 @@ private:
     std::unordered_map<std::uint64_t, Bounds> bounds_;
     bool covers_all_ = true, has_open_knapsacks_ = false, is_out_of_time_ = false;
     double lower_bound_ = 0;
+    std::vector<double> work_left_;  // device-seconds that the nodes outside a set take at least
     int most_replicas_ = 1;
 };
 
