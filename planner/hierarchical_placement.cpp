@@ -27,7 +27,6 @@ using Clock = std::chrono::steady_clock;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr int nothing = -1;                          // the cut before the first node
 constexpr std::size_t most_states_with_levels = 2500;  // a table of every pair of cuts a level
-constexpr std::size_t few_states = 600;                // searched without a first value: that takes as long
 constexpr double margin = 1e-12;                       // of sums in another order
 
 struct Choice {
@@ -309,7 +308,7 @@ HierarchicalResult place_hierarchical(const HierarchicalProblem& problem, const 
         return true;
     };
     const std::size_t most = has_levels ? std::min(options.most_states, most_states_with_levels) : options.most_states;
-    bool is_exact = cuts.is_complete && cuts.cuts.size() <= few_states && search(cuts.cuts, most);
+    bool is_exact = cuts.is_complete && cuts.cuts.size() <= options.few_states && search(cuts.cuts, most);
     if (!is_exact) {
         search(data_flow_cuts(problem, 0).cuts, std::numeric_limits<std::size_t>::max());
         is_exact = cuts.is_complete && (best <= 0 || search(std::move(cuts.cuts), most));

@@ -54,6 +54,7 @@ struct HierarchicalOptions {
     core::Seconds time_limit{1e9};
     std::size_t most_enumerated = 60000;  // cuts of the data flow; beyond, those of one topological order only
     std::size_t most_states = 6000;       // of those that a placement better than the best known may have
+    std::size_t few_states = 600;         // searched at once: a first placement on one order takes as long
 };
 
 HierarchicalResult place_hierarchical(const HierarchicalProblem& problem, const HierarchicalOptions& options = {});

@@ -146,16 +146,22 @@ TEST_CASE("hierarchical placement equals enumeration on 500 random profiles of u
         Oracle oracle(problem);
         const int top = static_cast<int>(problem.levels.size()) - 1;
         const double want = oracle.best(top, -1, oracle.last(), problem.levels.back().workers, 0, 0);
-        HierarchicalResult result = place_hierarchical(problem);
-        INFO("round " << round);
-        REQUIRE(result.is_feasible == std::isfinite(want));
-        if (!result.is_feasible) {
-            CHECK(result.is_proven_infeasible);
-            ++infeasible;
-            continue;
+        // At once, and from a first placement on one order.
+        for (const std::size_t few : {std::size_t{600}, std::size_t{0}}) {
+            HierarchicalOptions options;
+            options.few_states = few;
+            const HierarchicalResult result = place_hierarchical(problem, options);
+            INFO("round " << round << ", " << few);
+            REQUIRE(result.is_feasible == std::isfinite(want));
+            if (!result.is_feasible) {
+                CHECK(result.is_proven_infeasible);
+                ++infeasible;
+                continue;
+            }
+            CHECK(result.is_proven_optimal);
+            CHECK(result.objective.value == Approx(want).epsilon(1e-12));
+            for (const HierarchicalStage& stage : result.stages) CHECK(stage.memory <= problem.memory_limit);
         }
-        CHECK(result.objective.value == Approx(want).epsilon(1e-12));
-        for (const HierarchicalStage& stage : result.stages) CHECK(stage.memory <= problem.memory_limit);
     }
     CHECK(infeasible > 20);
 }
