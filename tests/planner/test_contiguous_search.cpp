@@ -80,6 +80,27 @@ TEST_CASE("the published optima of dnn-partitioning are reproduced and proven") 
     }
 }
 
+TEST_CASE("where memory leaves hardly any room, gnmt is placed or excluded at once") {
+    if (!std::filesystem::exists(graphs)) {
+        WARN("skipped: " << graphs << " is absent");
+        return;
+    }
+    // 2.3 GiB on devices of 600 MiB; fifteen work-free items of half a mebibyte may lie in any later stage.
+    PlacementProblem problem = load(graphs + "/latency-inputs/LayerGraphs/gnmt_inference.json");
+    problem.accelerators = 4;
+    problem.cpus = 0;
+    const PlacementResult without = place_contiguous(problem, {.time_limit = core::Seconds(20)});
+    CHECK(without.is_proven_infeasible);
+    problem.cpus = 1;
+    const PlacementResult with = place_contiguous(problem, {.time_limit = core::Seconds(20)});
+    CHECK(with.is_proven_optimal);
+    for (const PlacedStage& stage : with.stages)
+        if (!stage.is_cpu) CHECK(stage.memory <= problem.memory_limit);
+    problem.accelerators = 5;
+    problem.cpus = 0;
+    CHECK(place_contiguous(problem, {.time_limit = core::Seconds(20)}).is_proven_optimal);
+}
+
 TEST_CASE("the loads of the expert splits are reproduced by the checker") {
     if (!std::filesystem::exists(graphs)) {
         WARN("skipped: " << graphs << " is absent");
