@@ -84,6 +84,11 @@ private:
         if (format_ == "toml" || (format_.empty() && request_.path.ends_with(".toml"))) {
             document_ = core::parse_toml(*text_, request_.path, diagnostics_);
             if (!document_) return false;
+            if (document_->find("instance") && document_->find("device")) {
+                diagnostics_.error({.file = request_.path}, "--graph", fmt::format("{} is a hardware profile, not a graph", core::in_quotes(request_.path)),
+                                   "the model is the graph, the profile its target: --graph MODEL --target " + request_.path);
+                return false;
+            }
             format_ = document_->find("node") ? "toml" : "model";
             return true;
         }
