@@ -268,6 +268,8 @@ void CpuBackend::update(const schedule::Optimizer& optimizer, std::int64_t step,
     adam.learning_rate = static_cast<float>(optimizer.learning_rate);
     adam.beta1 = static_cast<float>(optimizer.beta1);
     adam.beta2 = static_cast<float>(optimizer.beta2);
+    adam.rest1 = static_cast<float>(1.0 - optimizer.beta1);
+    adam.rest2 = static_cast<float>(1.0 - optimizer.beta2);
     adam.epsilon = static_cast<float>(optimizer.epsilon);
     adam.correction1 = static_cast<float>(1.0 - std::pow(optimizer.beta1, static_cast<double>(step + 1)));
     adam.correction2 = static_cast<float>(1.0 - std::pow(optimizer.beta2, static_cast<double>(step + 1)));

@@ -53,6 +53,8 @@ struct ImageShape {
 struct AdamStep {
     float learning_rate, beta1, beta2, epsilon, weight_decay, correction1, correction2;  // corrections: 1 - beta^step
     bool is_decoupled;                                                                   // AdamW
+    // 1 - beta of the real number, as PyTorch takes it: of beta2 = 0.999 in fp32 it is 1.3e-5 too small, and every update 6e-6 too large.
+    float rest1, rest2;
 };
 
 struct Kernels {

@@ -34,6 +34,8 @@ void CudaBackend::fill_step_block(std::int64_t step) {
     factors.learning_rate = static_cast<float>(optimizer.learning_rate);
     factors.beta1 = static_cast<float>(optimizer.beta1);
     factors.beta2 = static_cast<float>(optimizer.beta2);
+    factors.rest1 = static_cast<float>(1.0 - optimizer.beta1);
+    factors.rest2 = static_cast<float>(1.0 - optimizer.beta2);
     factors.epsilon = static_cast<float>(optimizer.epsilon);
     factors.momentum = static_cast<float>(optimizer.momentum);
     // In double: 1 - beta2^t loses half of its digits in float when t is small.

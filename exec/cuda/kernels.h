@@ -90,6 +90,7 @@ struct StepFactors {
     float loss_scale;         // gradients are this much too large (fp16); 1 otherwise
     float is_decoupled;       // AdamW
     float largest_norm;       // of all gradients together, where they are clipped
+    float rest1, rest2;       // 1 - beta, of the real number: of a beta2 in fp32 the difference keeps three digits only
 };
 enum class UpdateRule : std::uint8_t { sgd, adam };
 

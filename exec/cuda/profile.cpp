@@ -306,7 +306,7 @@ void time_model_shapes(Machine& machine, Stopwatch& watch, GpuProfile& profile) 
     std::vector<UpdateChunk> list;
     for (std::int64_t begin = 0; begin < elements; begin += update_chunk) list.push_back({0, begin});
     machine.upload_now(chunks.at(), list.data(), list.size() * sizeof(UpdateChunk));
-    const StepFactors step{1e-4f, 0.9f, 0.99f, 1e-8f, 0, 1e-4f, 1, 1, 1, 0};
+    const StepFactors step{1e-4f, 0.9f, 0.99f, 1e-8f, 0, 1e-4f, 1, 1, 1, 0, 0.1f, 0.01f};
     machine.upload_now(factors.at(), &step, sizeof step);
     const auto* device_ranges = static_cast<const DeviceRange*>(ranges.at());
     const auto* device_chunks = static_cast<const UpdateChunk*>(chunks.at());

@@ -513,7 +513,7 @@ void check_images(Bench& b, Type type) {
 
 void check_update(Bench& b, Type type) {
     const std::vector<std::int64_t> counts{b.between(1, 40), b.between(8190, 8200), b.between(1, 3)};
-    StepFactors f{1e-2f, 0.9f, 0.99f, 1e-8f, 0.9f, 1e-2f / (1 - 0.9f), 1 / std::sqrt(1 - 0.99f), 2.0f, 1.0f, 0.5f};
+    StepFactors f{1e-2f, 0.9f, 0.99f, 1e-8f, 0.9f, 1e-2f / (1 - 0.9f), 1 / std::sqrt(1 - 0.99f), 2.0f, 1.0f, 0.5f, 1 - 0.9f, 1 - 0.99f};
     for (const bool is_adam : {true, false}) {
         std::vector<DeviceRange> ranges;
         std::vector<UpdateChunk> chunks;
@@ -550,7 +550,7 @@ void check_update(Bench& b, Type type) {
             if (clip < 1) near("clipped gradient", type, b.get(type, ranges[i].gradient, halved.size()), halved, 1);
             for (float& g : halved) g /= f.loss_scale;
             if (is_adam)
-                cpu::kernels().adam(counts[i], {1e-2f, 0.9f, 0.99f, 1e-8f, ranges[i].weight_decay, 1 - 0.9f, 1 - 0.99f, true}, halved.data(), masters[i].data(),
+                cpu::kernels().adam(counts[i], {1e-2f, 0.9f, 0.99f, 1e-8f, ranges[i].weight_decay, 1 - 0.9f, 1 - 0.99f, true, 1 - 0.9f, 1 - 0.99f}, halved.data(), masters[i].data(),
                                     firsts[i].data(), seconds[i].data());
             else
                 cpu::kernels().sgd(counts[i], 1e-2f, 0.9f, ranges[i].weight_decay, halved.data(), masters[i].data(), firsts[i].data());

@@ -62,8 +62,8 @@ struct Update {
             float g = clipped * r.unscale;
             if constexpr (is_adam) {
                 if (r.f.is_decoupled == 0.0f) g += r.weight_decay * p;
-                first.at[j] = r.f.beta1 * first.at[j] + (1.0f - r.f.beta1) * g;
-                second.at[j] = r.f.beta2 * second.at[j] + (1.0f - r.f.beta2) * g * g;
+                first.at[j] = r.f.beta1 * first.at[j] + r.f.rest1 * g;
+                second.at[j] = r.f.beta2 * second.at[j] + r.f.rest2 * g * g;
                 p = p * r.keep - r.f.step_size * first.at[j] / (sqrtf(second.at[j]) * r.f.second_correction + r.f.epsilon);
             } else {
                 g += r.weight_decay * p;
