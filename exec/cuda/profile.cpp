@@ -23,15 +23,47 @@ double median(std::vector<double> values) {
     return values[values.size() / 2];
 }
 
+using OperatorTimes = std::map<std::pair<std::int32_t, int>, double>;  // by operator and phase
+
+// Median over steps of all forward, or all backward, passes of a step.
+double time_of_passes(const RunResult& result, const schedule::Program& program, bool is_forward) {
+    std::vector<double> sums;
+    for (std::size_t step = 2; step < result.timelines.size(); ++step) {
+        double time = 0;
+        for (const schedule::Span& span : result.timelines[step].spans[0]) {
+            const schedule::Instruction& instruction = program.classes[0].instructions[span.instruction];
+            if (instruction.kind == schedule::InstructionKind::compute && (instruction.phase == schedule::ComputePhase::forward) == is_forward)
+                time += (span.end - span.start).value;
+        }
+        sums.push_back(time);
+    }
+    return median(std::move(sums));
+}
+
+// Marks between operators keep their kernels from following one another closely: times are scaled so that they add up to passes without marks.
+void scale_to_passes(OperatorTimes& times, const RunResult& unmarked, const schedule::Program& program) {
+    for (const bool is_forward : {true, false}) {
+        const auto belongs = [&](const auto& entry) { return (entry.first.second == static_cast<int>(model::Phase::forward)) == is_forward; };
+        double sum = 0;
+        for (const auto& entry : times)
+            if (belongs(entry)) sum += program.micro_batches * entry.second;
+        const double passes = time_of_passes(unmarked, program, is_forward);
+        if (sum <= 0 || passes <= 0) continue;
+        for (auto& entry : times)
+            if (belongs(entry)) entry.second *= std::clamp(passes / sum, 0.5, 1.5);
+    }
+}
+
 }  // namespace
 
 GpuPlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data, bool measures_products) {
     const schedule::Program program = profiled_program(plan, 1, 1, graph);
 
     RunOptions options;
-    options.times_operators = true;
     options.steps = 16;  // to make the parameters of a billion takes longer
     options.make_backend = gpu_backend({.measures_products = measures_products}, false);
+    const RunResult unmarked = run(program, graph, data, options);
+    options.times_operators = true;
     const RunResult result = run(program, graph, data, options);
 
     GpuPlanProfile profile;
@@ -39,8 +71,9 @@ GpuPlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph&
     std::map<std::pair<std::int32_t, int>, std::vector<double>> by_operator;
     for (const OperatorSample& sample : result.operator_samples)
         if (sample.step > 1) by_operator[{sample.op, static_cast<int>(sample.phase)}].push_back(sample.time.value);
-    std::map<std::pair<std::int32_t, int>, double> times;
+    OperatorTimes times;
     for (const auto& [key, of_one] : by_operator) times[key] = median(of_one);
+    scale_to_passes(times, unmarked, program);
     if (plan.layout.tensor == 1) profile.operators = by_signature(graph, program.plan.cost_context(), times);
 
     // Bytes as the simulator counts them: states and master read and written, the gradient read, the parameter written (and read without a master).
@@ -50,9 +83,9 @@ GpuPlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph&
     double elements = 0;
     for (const schedule::ParameterBucket& bucket : program.classes[0].buckets) elements += static_cast<double>(bucket.elements);
     std::vector<double> updates;
-    for (std::size_t step = 2; step < result.timelines.size(); ++step) {
+    for (std::size_t step = 2; step < unmarked.timelines.size(); ++step) {
         double time = 0;
-        for (const schedule::Span& span : result.timelines[step].spans[0])
+        for (const schedule::Span& span : unmarked.timelines[step].spans[0])
             if (program.classes[0].instructions[span.instruction].kind == schedule::InstructionKind::optimizer_step) time += (span.end - span.start).value;
         updates.push_back(time);
     }
