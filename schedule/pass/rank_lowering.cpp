@@ -262,6 +262,7 @@ void RankLowering::lower_backward(LocalStage& stage, std::int32_t micro_batch, b
     for (int i = 1; i <= earlier && earlier + 1 == program_.segments; ++i)  // the last piece of the sequence goes first
         takes_.push_back(stage.key_value_gradient[k - static_cast<std::size_t>(i)] =
                              list_.buffer(MemoryKind::activations, f.key_value_gradient - f.reused / earlier));
+    completes_gradients_now_ = is_last;
     run(is_last ? stage.last_backward : stage.backward, stage, micro_batch, {transient},
         {transient, stage.saved[k], stage.saved_for_weight[k], stage.received_saved[k], stage.received[k], stage.received_gradient[k],
          stage.key_value_gradient[k], stage.reused[k]});
@@ -282,6 +283,7 @@ void RankLowering::lower_input(LocalStage& stage, std::int32_t micro_batch) {
 void RankLowering::lower_weight(LocalStage& stage, std::int32_t micro_batch, bool is_last) {
     const auto k = static_cast<std::size_t>(micro_batch);
     const std::uint32_t transient = list_.buffer(MemoryKind::workspace, footprint(stage, micro_batch).weight_transient);
+    completes_gradients_now_ = is_last;
     run(is_last ? stage.last_weight : stage.weight, stage, micro_batch, {transient},
         {transient, stage.saved_for_weight[k], stage.received[k], stage.kept_for_weight[k]});
 }

@@ -95,6 +95,10 @@ private:
     void find_last_backwards();
     bool is_reduced_at_the_end(std::size_t bucket) const;
     bool has_gradient_of_the_pass(std::size_t bucket) const { return reduces_every_micro_batch(bucket) && buckets_.uses[bucket].size() == 1; }
+    // Hybrid sharding sums over the replicas once per step: beside the last backward pass where reductions may run there (FSDP's HYBRID_SHARD), else after it.
+    bool sums_replicas_beside_backward(std::size_t bucket) const {
+        return plan_.overlaps_gradient_reduction && !is_reduced_at_the_end(bucket) && program_.directions == 1 && !is_asynchronous();
+    }
     bool reduces_every_micro_batch(std::size_t bucket) const { return plan_.sharding >= Sharding::gradients && buckets_.buckets[bucket].pieces > 1; }
 
     const Program& program_;
@@ -122,6 +126,7 @@ private:
     std::vector<std::uint32_t> gathers_, next_gathers_;                              // instructions
     std::uint32_t last_on_data_ = no_instruction, last_on_tensor_ = no_instruction;  // of the reductions
     std::uint32_t loss_ready_ = no_instruction;
+    bool completes_gradients_now_ = false;  // the pass being lowered is the last that adds to its stage's gradients
 
     std::vector<UnitTask> unit_tasks_;
     std::vector<std::vector<OffloadedUnit>> offloaded_;  // by local stage; [micro-batch][unit], flat

@@ -41,7 +41,9 @@ bool RankLowering::reduce(std::int32_t bucket, std::uint32_t after) {
     full = no_buffer;
     last_on_data_ = bucket_collective(bucket, CollectiveKind::reduce_scatter, groups.shard, PayloadKind::parameter_gradient, false, after);
     // Hybrid sharding adds the pieces up over the replicas once per step (MiCS, arXiv 2205.00119, section 3.4: two-hop gradient synchronisation).
-    if (!reduces_every_micro_batch(static_cast<std::size_t>(bucket)) && b.pieces < groups.size)
+    const auto index = static_cast<std::size_t>(bucket);
+    const bool sums_replicas = !reduces_every_micro_batch(index) || (completes_gradients_now_ && sums_replicas_beside_backward(index));
+    if (sums_replicas && b.pieces < groups.size)
         last_on_data_ = bucket_collective(bucket, CollectiveKind::all_reduce, groups.replica, PayloadKind::parameter_gradient, true, last_on_data_);
     return true;
 }
@@ -62,7 +64,7 @@ void RankLowering::finish_reductions() {
             std::uint32_t after = ready;
             if (on_shard) {
                 after = last_on_data_ == no_instruction ? ready : last_on_data_;
-                if (bucket.pieces < groups.size)
+                if (bucket.pieces < groups.size && !sums_replicas_beside_backward(b))
                     after = last_on_data_ =
                         bucket_collective(index, CollectiveKind::all_reduce, groups.replica, PayloadKind::parameter_gradient, true, after);
             }

@@ -200,6 +200,14 @@ TEST_CASE("hybrid sharding sums the pieces over the replicas once a step") {
             }
         for (const ParameterBucket& bucket : list.buckets) full += static_cast<double>(bucket.padded_elements) * 2;
         CHECK(pieces == full / 2);
+        // Where reductions may run beside the backward pass, so may these: only the last unit's come after it.
+        std::size_t last_backward = 0, before = 0, after = 0;
+        for (std::size_t n = 0; n < list.instructions.size(); ++n)
+            if (list.instructions[n].kind == InstructionKind::compute) last_backward = n;
+        for (std::size_t n = 0; n < list.instructions.size(); ++n)
+            if (is_collective(list.instructions[n], CollectiveKind::all_reduce, GroupKind::replica, PayloadKind::parameter_gradient)) ++(n < last_backward ? before : after);
+        INFO(before << " before the last pass, " << after << " after it");
+        if (sharding == Sharding::parameters) CHECK((before >= list.buckets.size() - 2 && before > 0));
     }
 }
 
