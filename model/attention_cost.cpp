@@ -119,7 +119,8 @@ void append_backward(std::vector<Kernel>& list, const Operator& op, const Sizes&
         list.push_back(memory_kernel("softmax_backward", 2 * scores, scores));
         list.back().is_causal = a.is_causal && context.attention == AttentionImplementation::fused_softmax;
         if (context.attention == AttentionImplementation::unfused) {
-            list.push_back(memory_kernel("mask_backward", scores, scores));
+            // A causal mask overwrites scores, and their gradients; a padding mask is added, and gradients pass.
+            if (a.is_causal || a.has_relative_positions) list.push_back(memory_kernel("mask_backward", scores, scores));
             list.push_back(memory_kernel("scale_backward", scores, scores));
         }
         if (a.has_relative_positions) {

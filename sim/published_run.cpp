@@ -6,6 +6,8 @@
 #include <array>
 
 #include "sim/cost/framework.h"
+#include "sim/published_model.h"
+#include "sim/row_reader.h"
 
 namespace sim {
 
@@ -55,143 +57,16 @@ const std::vector<std::string>& cluster_columns() {
 
 namespace {
 
-// Typed access to the cells of one row with diagnostics at its line.
-class RowReader {
-public:
-    RowReader(const core::CsvTable& table, const core::CsvRow& row, core::Diagnostics& diagnostics) : table_(table), row_(row), diagnostics_(diagnostics) {}
-
-    std::string text(const char* column) const { return std::string(table_.cell(row_, column)); }
-    // Of a column a file may leave out.
-    std::string optional_text(const char* column) const { return has_column(column) ? text(column) : std::string(); }
-    bool is_blank(const char* column) const { return table_.cell(row_, column).empty(); }
-
-    std::int64_t integer(const char* column, std::int64_t least, std::int64_t fallback_when_blank = 0) {
-        if (is_blank(column)) return fallback_when_blank;
-        const std::optional<long long> value = core::parse_integer(table_.cell(row_, column));
-        // Far above any model or cluster, and small enough that products of a few stay within 64 bits.
-        if (!value || *value < least || *value > 100'000'000) {
-            error(column, fmt::format("{} = \"{}\" is not a whole number of at least {}", column, text(column), least), "correct the cell");
-            return least;
-        }
-        return *value;
-    }
-
-    std::optional<double> real(const char* column) {
-        if (is_blank(column)) return std::nullopt;
-        const std::optional<double> value = core::parse_real(table_.cell(row_, column));
-        if (!value || *value < 0) {
-            error(column, fmt::format("{} = \"{}\" is not a number of at least 0", column, text(column)), "correct the cell");
-            return std::nullopt;
-        }
-        return value;
-    }
-
-    template <class T, std::size_t N>
-    T choice(const char* column, const std::array<std::pair<const char*, T>, N>& words) {
-        std::vector<std::string> allowed;
-        for (const auto& [word, value] : words) {
-            if (table_.cell(row_, column) == word) return value;
-            if (*word != '\0') allowed.emplace_back(word);
-        }
-        error(column, fmt::format("{} = \"{}\" is not one of the words of this column", column, text(column)), "use " + core::list_in_words(allowed));
-        return words.front().second;
-    }
-
-    void error(const char* column, std::string message, std::string hint) {
-        diagnostics_.error({table_.file, row_.line, 1}, column, std::move(message), std::move(hint));
-    }
-
-private:
-    bool has_column(const char* column) const { return std::find(table_.header.begin(), table_.header.end(), column) != table_.header.end(); }
-
-    const core::CsvTable& table_;
-    const core::CsvRow& row_;
-    core::Diagnostics& diagnostics_;
-};
-
-// Language models are trained with 10 % dropout unless their code base does without.
-void set_dropout(core::Value& model, const FrameworkTraits& traits) {
-    if (!traits.applies_dropout) return;
-    model["dropout"] = 0.1;
-    model["attention_dropout"] = 0.1;
-}
-
-std::int64_t padded(std::int64_t vocabulary, std::int64_t multiple) { return (vocabulary + multiple - 1) / multiple * multiple; }
-
-void set_transformer(core::Value& model, RowReader& row, const char* family, const FrameworkTraits& traits) {
-    model["family"] = family;
-    model["layers"] = row.integer("layers", 1, 1);
-    model["hidden"] = row.integer("hidden", 1, 1);
-    model["heads"] = row.integer("heads", 1, 1);
-    if (!row.is_blank("ffn")) model["ffn"] = row.integer("ffn", 1);
-    model["vocabulary"] = padded(row.integer("vocab", 1, 1), traits.vocabulary_multiple * row.integer("tensor_parallel", 1, 1));
-    model["sequence_length"] = row.integer("seq_len", 1, 1);
-}
-
-void set_decoder(core::Value& model, RowReader& row, const char* family, const FrameworkTraits& traits) {
-    set_transformer(model, row, family, traits);
-    if (!row.is_blank("kv_heads")) model["kv_heads"] = row.integer("kv_heads", 1);
-    if (!row.is_blank("tied_embeddings")) model["tied_embeddings"] = row.text("tied_embeddings") == "yes";
-    // GPT-2 and GPT-3 code trains with dropout; BLOOM (hidden_dropout 0 in its configuration), Llama and their kin do not.
-    if (family == std::string_view("gpt")) set_dropout(model, traits);
-}
-
-void set_bert(core::Value& model, RowReader& row, const char* task, bool only_masked, const FrameworkTraits& traits) {
-    set_transformer(model, row, "bert", traits);
-    model["task"] = task;
-    const std::int64_t tokens = row.integer("seq_len", 1, 1);
-    // 20 of 128 and 80 of 512 tokens are masked in NVIDIA's and Google's pre-training data: 15.6 %.
-    if (only_masked) model["masked_positions"] = std::max<std::int64_t>(1, tokens * 20 / 128);
-}
-
-// The [model] table of a word of the vocabulary; empty when the simulator does not know the architecture.
-core::Value model_table(RowReader& row, const FrameworkTraits& traits) {
-    core::Value model;
-    const std::string word = row.text("model");
-    model["name"] = word;
-    if (word == "gpt" || word == "mpt") set_decoder(model, row, "gpt", traits);
-    else if (word == "bloom") set_decoder(model, row, "bloom", traits);
-    else if (word == "llama") set_decoder(model, row, "llama", traits);
-    else if (word == "internlm") {
-        set_decoder(model, row, "llama", traits);
-        model["qkv_bias"] = true;
-        model["attention_output_bias"] = true;
-    } else if (word.starts_with("moe_gpt_e")) {
-        set_decoder(model, row, "gpt", traits);
-        model["experts"] = static_cast<std::int64_t>(core::parse_integer(word.substr(9)).value_or(1));
-        model["experts_per_token"] = 2;
-        model["expert_interval"] = 2;
-    } else if (word == "bert_base" || word == "bert_large" || word == "bert_megatron") set_bert(model, row, "pretraining", false, traits);
-    else if (word == "bert_base_masked" || word == "bert_large_masked") set_bert(model, row, "pretraining", true, traits);
-    else if (word == "bert_base_qa" || word == "bert_large_qa") set_bert(model, row, "question_answering", false, traits);
-    else if (word == "resnet50") {
-        model["family"] = "resnet";
-        model["depth"] = 50;
-        model["image_size"] = row.integer("image_size", 1, 224);
-    } else if (word == "resnet18_cifar") {
-        model["family"] = "resnet";
-        model["depth"] = 18;
-        model["classes"] = 10;
-        model["small_stem"] = true;
-        model["image_size"] = row.integer("image_size", 1, 32);
-    } else if (word == "wide_resnet50") {
-        model["family"] = "resnet";
-        model["depth"] = 50;
-        model["base_channels"] = row.integer("hidden", 1, 64);
-        model["width_factor"] = row.integer("ffn", 1, 2);
-        model["image_size"] = row.integer("image_size", 1, 224);
-    } else if (word == "ssd300_r50") {
-        model["family"] = "ssd";
-    } else if (word == "mask_rcnn_r50_fpn") {
-        model["family"] = "mask_rcnn";
-        model["image_size"] = row.integer("image_size", 1, 800);
-    } else if (word == "transformer_xl" || word == "transformer_xl_div4") {
-        set_transformer(model, row, "transformer_xl", traits);
-        model["width_divisor"] = word == "transformer_xl" ? 1 : 4;
-    } else {
-        return {};
-    }
-    return model;
+// What a row without a framework was most likely run with, by what its plan asks for.
+std::string usual_framework(const RowReader& row, std::string_view gpu) {
+    const std::string model = row.text("model");
+    const auto is = [&](std::string_view part) { return model.starts_with(part); };
+    const auto is_one = [&](const char* column) { return row.is_blank(column) || row.text(column) == "1"; };
+    if (is("moe")) return "XLA";
+    if (is("llama") || is("internlm") || is("mpt") || is("gpt") || is("bloom") || is("bert_megatron"))
+        return row.text("sharding") == "parameters" && is_one("tensor_parallel") && is_one("pipeline_parallel") ? "PyTorch FSDP" : "Megatron-LM";
+    const bool is_language_model = is("bert") || is("transformer_xl");
+    return is_language_model && (gpu == "V100" || gpu == "T4") ? "PyTorch 2020 + apex" : "PyTorch + apex";
 }
 
 // What the sources state in words about how gradients are reduced.
@@ -260,7 +135,13 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
     run.group = row.text("group");
 
     schedule::Plan& plan = run.plan;
+    const core::CsvRow* cluster_row = find_cluster(clusters, row.text("cluster"));
+    const std::string_view gpu = cluster_row == nullptr ? std::string_view() : clusters.cell(*cluster_row, "gpu");
     plan.framework = row.text("framework");
+    if (plan.framework.empty()) {
+        plan.framework = usual_framework(row, gpu);
+        run.assumptions.push_back("framework is not stated: as usual for such a plan, " + plan.framework);
+    }
     FrameworkTraits traits = framework_traits(plan.framework);
     plan.layout.tensor = static_cast<int>(row.integer("tensor_parallel", 1, 1));
     plan.layout.pipeline = static_cast<int>(row.integer("pipeline_parallel", 1, 1));
@@ -295,6 +176,10 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
     adopt(traits, plan, row.text("model").starts_with("moe"));
     read_notes(row, plan);
     using model::AttentionImplementation;
+    // fp8 comes from Transformer Engine, whose attention is of the flash family; so is that of Megatron-LM's kin on H100, for which Transformer Engine was made.
+    const bool is_of_megatron = traits.attention == AttentionImplementation::fused_softmax;
+    if (compute == core::DataType::fp8 || (is_of_megatron && (gpu.starts_with("H100") || gpu.starts_with("H200") || gpu.starts_with("B200"))))
+        traits.attention = AttentionImplementation::flash;
     plan.attention = row.choice<AttentionImplementation, 4>("attention", {{{"", traits.attention},
                                                                            {"unfused", AttentionImplementation::unfused},
                                                                            {"fused_softmax", AttentionImplementation::fused_softmax},
@@ -322,7 +207,14 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
     if (const std::optional<double> peak = row.real("measured_peak_gib")) run.measured_peak = core::gibibytes(*peak);
 
     run.model = model_table(row, traits);
-    const core::CsvRow* cluster_row = find_cluster(clusters, row.text("cluster"));
+    // Layers without a form for tensor parallelism: what compilers that divide any operator do with them first is divide the samples.
+    const bool has_tensor_form = !is_convolutional(row.text("model")) && !row.text("model").starts_with("transformer_xl");
+    if (!has_tensor_form && plan.layout.tensor > 1 && plan.micro_batch % plan.layout.tensor == 0) {
+        run.assumptions.push_back(fmt::format("{} has no tensor-parallel form: its {} ranks divide the samples", row.text("model"), plan.layout.tensor));
+        plan.layout.data *= plan.layout.tensor;
+        plan.micro_batch /= plan.layout.tensor;
+        plan.layout.tensor = 1;
+    }
     if (cluster_row == nullptr) {
         row.error("cluster", "cluster \"" + row.text("cluster") + "\" is not in " + clusters.file, "add a row for it");
     } else {

@@ -40,8 +40,8 @@ core::Seconds attention_time(const model::Kernel& kernel, model::Phase phase, co
 // Passes over the counted bytes, by what is known of the framework.
 double memory_passes(const model::Kernel& kernel, core::DataType compute, const FrameworkTraits& traits) {
     const std::string_view what = kernel.what;
-    double passes = traits.memory_passes;
     const bool is_half = core::size_of(compute).value < 4;
+    double passes = traits.memory_passes * (is_half ? traits.half_passes : 1);
     const auto is = [&](std::string_view part) { return what.find(part) != std::string_view::npos; };
     // fp32 elementwise kernels with casts around them: 4 + 4 bytes and a cast of 2 + 4 on one side, against 2 + 2: (8 + 1.4) / 4.
     if (is_half && !is("batch_norm") && (is("softmax") || is("norm") || is("gelu") || is("dropout") || is("scale") || is("mask"))) passes *= traits.wide_elementwise;
@@ -55,6 +55,21 @@ double memory_passes(const model::Kernel& kernel, core::DataType compute, const 
     // silu and the product as kernels of their own: 4 + 6 bytes an element instead of 6; backward 6 + 10 instead of 10.
     if (traits.composes_llama_kernels && is("gated_silu")) passes *= 1.6;
     return passes;
+}
+
+// Of a layer's operator, what runs again where attention and every other product are kept: of the products in the order q, k, v, output, gate, up, down the second,
+// fourth and sixth; of the rest all.
+double recomputed_share(const model::ModelGraph& graph, const model::Operator& op) {
+    using model::OperatorKind;
+    if (op.kind == OperatorKind::attention) return 0;
+    if (op.kind != OperatorKind::linear) return 1;
+    if (graph.op(graph.tensor(op.inputs[0]).producer).kind == OperatorKind::attention) return 1;
+    for (const model::OperatorId reader : graph.tensor(op.output).consumers) {
+        const model::Operator& next = graph.op(reader);
+        if (next.kind == OperatorKind::attention) return static_cast<double>(next.attributes.kv_heads) / static_cast<double>(next.attributes.heads + 2 * next.attributes.kv_heads);
+        if (next.kind == OperatorKind::gated_silu || next.kind == OperatorKind::gated_gelu) return 0.5;
+    }
+    return 0;
 }
 
 std::string formats_of(const std::map<core::DataType, cluster::MatrixProductCurve>& curves) {
@@ -116,7 +131,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
     cost.constants_ = constants;
     // Convolutional networks run on whole-tensor kernels of the vendor's library: what was counted is what there is.
     for (const model::Operator& op : graph.operators)
-        if (op.kind == model::OperatorKind::conv2d) cost.traits_.memory_passes = 1;
+        if (op.kind == model::OperatorKind::conv2d) cost.traits_.memory_passes = cost.traits_.half_passes = 1;
     // NVIDIA's Transformer-XL brings its own LAMB, a scripted loop over the tensors.
     if (graph.family == "transformer_xl" && plan.optimizer.kind == schedule::OptimizerKind::lamb) {
         cost.traits_.has_multi_tensor_update = false;
@@ -140,7 +155,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
     // (Sharded gradients are reduced after every micro-batch instead, and only the shard's share is added.)
     const bool accumulates = (plan.micro_batches > 1 || graph.segments > 1) && plan.sharding != schedule::Sharding::gradients && plan.sharding != schedule::Sharding::parameters;
     const double accumulated_bytes =
-        traits.accumulation_bytes > 0 ? traits.accumulation_bytes : core::size_of(compute).value + 2 * core::size_of(plan.precision.gradients).value;
+        traits.accumulation_bytes > 0 ? traits.accumulation_bytes : traits.unscales_every_micro_batch && core::size_of(compute).value < 4 ? 10 : core::size_of(compute).value + 2 * core::size_of(plan.precision.gradients).value;
 
     // Casting fp32 parameters at each use and their gradients back: 4 + 2 bytes each way.
     const bool is_half = compute == core::DataType::fp16 || compute == core::DataType::bf16;
@@ -207,6 +222,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
         append(backward_input, of_phase[1]);
         append(backward_weight, of_phase[2]);
     }
+    if (traits.recomputes_alternate_products) cost.recompute_alternate_products(graph, context);
     if (measured_count > 0)
         cost.assumptions_.push_back(std::to_string(measured_count) + " of " + std::to_string(priced_count) + " operator phases have times measured on " +
                                     device.name + "; the rest follow its curves");
@@ -226,6 +242,34 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
         }
     }
     return cost;
+}
+
+// The instructions of selective recomputation are those of attention: each carries what its layer runs again.
+void ComputeCost::recompute_alternate_products(const model::ModelGraph& graph, const model::CostContext& context) {
+    std::vector<ComputePrice> of_unit(graph.units.size());
+    std::vector<int> attentions(graph.units.size(), 0);
+    for (std::size_t o = 0; o < graph.operators.size(); ++o) {
+        const model::Operator& op = graph.operators[o];
+        const auto i = static_cast<std::int32_t>(o);
+        const ComputePrice whole = between(forward, {i, i + 1});
+        const double share = recomputed_share(graph, op);
+        ComputePrice& sum = of_unit[static_cast<std::size_t>(op.unit)];
+        sum += {whole.device * share, share > 0 ? whole.host : core::Seconds(0), {}, whole.flops * share};
+        if (!op.in_attention_core) continue;
+        ++attentions[static_cast<std::size_t>(op.unit)];
+        for (const model::Kernel& kernel : model::kernels(graph, model::OperatorId(i), model::Phase::forward, context))
+            if (std::string_view(kernel.what) == "rotary")
+                sum += {kernel_time(kernel, model::Phase::forward, *device_, plan_->precision.compute, traits_, constants_), dispatch_, {}, {}};
+    }
+    std::vector<ComputePrice>& sums = sums_[attention_core_forward];
+    for (std::size_t o = 0; o < graph.operators.size(); ++o) {
+        const model::Operator& op = graph.operators[o];
+        sums[o + 1] = sums[o];
+        if (!op.in_attention_core) continue;
+        const ComputePrice& all = of_unit[static_cast<std::size_t>(op.unit)];
+        const double part = 1.0 / attentions[static_cast<std::size_t>(op.unit)];
+        sums[o + 1] += {all.device * part, all.host * part, {}, all.flops * part};
+    }
 }
 
 ComputePrice ComputeCost::between(Column column, model::OperatorRange range) const {
@@ -259,13 +303,16 @@ ComputePrice ComputeCost::optimizer_step(std::int64_t elements, std::int64_t ten
     bytes += precision.has_master_parameters ? 2 * 4.0 + parameter : 2 * parameter;
     if (plan_->optimizer.kind == schedule::OptimizerKind::lamb) bytes += 2 * 4.0;
     bytes += traits_.step_bytes;
+    // DDP copies every gradient into its bucket, where it is divided and reduced, and back (torch/csrc/distributed/c10d/reducer.cpp).
+    const bool copies = traits_.copies_into_buckets && plan_->layout.data > 1 && plan_->sharding == schedule::Sharding::none;
+    if (copies) bytes += 4 * core::size_of(precision.gradients).value;
     ComputePrice price;
     price.device = device_->kernel_launch + streaming_time(core::Bytes(bytes * static_cast<double>(elements)), *device_, constants_);
     const std::int64_t count = std::max<std::int64_t>(tensors, 1);
     // A multi-tensor kernel takes up to 36 tensors with four lists (gradient, value, two moments): depth_to_max_tensors in NVIDIA apex, csrc/multi_tensor_apply.cuh.
     constexpr std::int64_t tensors_a_launch = 36;
     const std::int64_t launches = traits_.has_multi_tensor_update ? (count + tensors_a_launch - 1) / tensors_a_launch : count * traits_.update_kernels_per_tensor;
-    price.host = dispatch_ * static_cast<double>(launches);
+    price.host = dispatch_ * static_cast<double>(launches + (copies ? 2 * count : 0));
     price.blocked = traits_.blocked_per_tensor * static_cast<double>(count);
     return price;
 }

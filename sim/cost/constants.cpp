@@ -21,7 +21,7 @@ std::span<const NamedConstant> named_constants() {
         {"rate_efa", &C::rate_efa, 0.3, 1, 1.0, false, "achieved share of the profile's rate, EFA", "not fitted: no rows"},
         {"decay_per_doubling", &C::decay_per_doubling, 0, 0.3, 0.04, true, "network rate lost for each doubling of the nodes", "multi-node groups"},
         {"overlap_loss", &C::overlap_loss, 0, 0.6, 0.2, true, "compute lost to a collective beside it", "FSDP groups"},
-        {"passes_eager_2020", &C::passes_eager_2020, 0.8, 2, 1.3, true, "passes over tensors, eager PyTorch of 2020, over those counted", "dle_bert_pytorch, dlperf_bert, dle_transformer_xl, deepspeed_bert", &C::passes_eager},
+        {"passes_eager_2020", &C::passes_eager_2020, 0.8, 2, 1.3, true, "passes over tensors in half precision, eager PyTorch of 2020, over those counted: kernels load 2 bytes at a time", "dle_bert_pytorch, dlperf_bert, dle_transformer_xl, deepspeed_bert"},
         {"passes_eager", &C::passes_eager, 0.8, 2, 1.0, true, "passes over tensors, eager PyTorch, over those counted", "pollux, dle_bert_pytorch 21.11, FSDP groups"},
         {"passes_megatron", &C::passes_megatron, 0.8, 1.5, 1.0, true, "passes over tensors, Megatron-LM, over those counted", "Megatron groups", &C::passes_eager},
         {"passes_xla", &C::passes_xla, 0.5, 1.5, 1.0, true, "passes over tensors, XLA, over those counted", "alpa groups"},

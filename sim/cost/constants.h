@@ -34,7 +34,7 @@ struct CostConstants {
     double overlap_loss = 0.21;
 
     // Passes over tensors of real code over those counted from its operators, by kind of framework.
-    double passes_eager_2020 = 1.74, passes_eager = 1, passes_megatron = 1.07, passes_xla = 1.29, passes_graph = 1.57;
+    double passes_eager_2020 = 1.42, passes_eager = 1.12, passes_megatron = 1.07, passes_xla = 1.29, passes_graph = 1.4;
     // fp32 elementwise kernels with casts over half-precision ones: 4 + 4 bytes and casts against 2 + 2.
     double wide_elementwise = 1.68;
 

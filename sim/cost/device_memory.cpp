@@ -126,14 +126,17 @@ private:
         if (reduces && plan_.sharding == Sharding::none && framework_.copies_gradients_into_buckets) hold(MemoryKind::communication, elements_ * gradient);
         if (reduces && plan_.shards(Sharding::optimizer) && framework_.reduction_bucket_elements > 0)
             hold(MemoryKind::communication, std::min(elements_, framework_.reduction_bucket_elements) * gradient);
-        if (plan_.shards(Sharding::gradients) && framework_.keeps_whole_gradients)
+        if (plan_.shards(Sharding::gradients) && framework_.keeps_whole_gradients) {
+            std::set<std::int32_t> held;  // buckets: micro-batches add to the same gradient
             for (std::uint32_t n = 0; n < list_.instructions.size(); ++n) {
                 // The Program gives a bucket's whole gradient back with its reduction; here the reductions come together, after the last backward pass.
                 const Instruction& i = list_.instructions[n];
                 if (i.kind != InstructionKind::collective || i.collective != schedule::CollectiveKind::reduce_scatter || i.bucket < 0) continue;
+                if (!held.insert(i.bucket).second) continue;
                 const auto bucket = static_cast<double>(list_.buckets[static_cast<std::size_t>(i.bucket)].padded_elements);
                 add(MemoryKind::gradients, core::Bytes((bucket - bucket / pieces) * gradient), {n, update.first});
             }
+        }
         if (plan_.shards(Sharding::parameters) && framework_.live_parameter_elements > 0)
             hold(MemoryKind::parameters, std::min(elements_ * (1 - 1 / pieces), framework_.live_parameter_elements) * core::size_of(plan_.precision.parameters).value);
         if (plan_.precision.compute == core::DataType::bf16) hold(MemoryKind::gradients, elements_ * framework_.bf16_accumulator_bytes);

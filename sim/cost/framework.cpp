@@ -98,6 +98,7 @@ FrameworkTraits hand_written(const CostConstants& c) {
     traits.has_fused_loss = true;
     traits.has_fused_dropout_add = true;
     traits.applies_dropout = false;
+    traits.attention = model::AttentionImplementation::flash;  // llm.c: cuDNN's, with which its scripts are built
     return traits;
 }
 
@@ -106,7 +107,11 @@ FrameworkTraits megatron_of(const Says& says, const CostConstants& c) {
     FrameworkTraits traits = megatron(c);
     // --async-tensor-model-parallel-allreduce came to Megatron-LM in 2022 and is its default since 3.0; forks of before do without.
     traits.overlaps_input_gradients = says({"nemo", "vtrain", "megatron-core", "megatron core", "megatron-lm 2022", "2023", "2024", "2025", "megatron-lm v"});
-    if (says({"deepspeed", "vtrain"})) {
+    // FlashAttention of Transformer Engine, whose layers Megatron-Core and NeMo of 2024 and later use.
+    if (says({"transformer engine", "megatron-core", "megatron core", "mcore", "2024", "2025", "nemo 2", "nemo 24", "nemo 25"}))
+        traits.attention = model::AttentionImplementation::flash;
+    if (says({"2022", "23.01", "23.03", "23.05"})) traits.flash_generation = 1;  // version 2 is of July 2023
+    if (says({"deepspeed", "vtrain", "neox"})) {
         traits.name = "Megatron-DeepSpeed";
         traits.accumulation_bytes = 6;
         traits.dispatch = core::microseconds(says({"vtrain"}) ? c.dispatch_vtrain_us : c.dispatch_megatron_us);
@@ -126,7 +131,7 @@ FrameworkTraits pytorch_of(const Says& says, const CostConstants& c) {
     const bool is_old = says({"2019", "2020", "19.", "20.0", "adaptdl", "baseline of the deepspeed"});
     if (is_old) {
         traits.has_separate_bias = true;
-        traits.memory_passes = c.passes_eager_2020;
+        traits.half_passes = c.passes_eager_2020;
     }
     if (says({"ngc", "apex"})) {
         traits.name = "PyTorch (NGC)";
@@ -134,6 +139,7 @@ FrameworkTraits pytorch_of(const Says& says, const CostConstants& c) {
     }
     // apex O2: half-precision model, fp32 master weights in the optimizer.
     if (is_old && !says({"ddp", "adaptdl"})) traits.keeps_full_parameters = false;
+    traits.unscales_every_micro_batch = is_old && says({"apex"});
     if (says({"adaptdl"})) {
         traits.name = "PyTorch (AdaptDL)";
         traits.blocked_per_tensor = core::microseconds(c.tensor_adaptdl_us);
@@ -144,7 +150,12 @@ FrameworkTraits pytorch_of(const Says& says, const CostConstants& c) {
         traits.step_bytes = 176;  // 11 passes of 16 bytes: statistics of the gradients (clone, square, sums) beside the update
         traits.has_multi_tensor_update = false;
     }
-    traits.copies_inputs = !says({"ngc", "apex", "dali"});
+    // Others pin their batches and copy them beside the compute, as PyTorch's ImageNet example does.
+    traits.copies_inputs = says({"adaptdl"});
+    traits.copies_into_buckets = true;
+    // F.scaled_dot_product_attention of PyTorch 2, or flash-attn: the models of these codes know nothing else.
+    if (says({"sdpa", "flash", "titan", "fms", "fsdp2", "foundry", "composer", "internlm", "litgpt", "lit-gpt", "nanogpt", "2024", "2025"}))
+        traits.attention = model::AttentionImplementation::flash;
     if (says({"compile", "fms", "inductor"})) {
         // Chains of elementwise operations become one kernel; layers are still started by the interpreter.
         traits.name = "PyTorch (compiled)";
@@ -153,6 +164,11 @@ FrameworkTraits pytorch_of(const Says& says, const CostConstants& c) {
         traits.applies_dropout = false;
     }
     if (says({"fsdp", "titan"})) traits.applies_dropout = false;  // trainers of large models of 2023 and later go without
+    if (says({"titan"})) {
+        // torchtitan's defaults: mixed_precision_reduce = float32; selective_ac_option = "op" keeps attention and every other product, and runs the rest again.
+        traits.reduction = core::DataType::fp32;
+        traits.recomputes_alternate_products = true;
+    }
     if (says({"deepspeed"}) && !says({"baseline"})) {
         traits.name = "DeepSpeed";
         traits.gathers_by_tensor = true;
@@ -161,6 +177,7 @@ FrameworkTraits pytorch_of(const Says& says, const CostConstants& c) {
         if (says({"kernel", "fused"})) {
             traits.has_separate_bias = false;
             traits.has_fused_dropout_add = true;
+            traits.half_passes = 1;
             traits.memory_passes = c.passes_megatron;
             traits.attention = model::AttentionImplementation::fused_softmax;
         }
@@ -195,17 +212,19 @@ FrameworkTraits framework_traits(std::string_view given, const CostConstants& c)
     const auto says = [&](std::initializer_list<std::string_view> parts) {
         return std::any_of(parts.begin(), parts.end(), [&](std::string_view part) { return name.find(part) != std::string::npos; });
     };
-    if (says({"tensorflow", "oneflow", "paddle", "mxnet", "graph engine"})) return graph_engine_of(says, c);
-    if (says({"alpa", "jax", "xla"})) {
+    if (says({"tensorflow", "keras", "oneflow", "libai", "paddle", "mindspore", "mxnet", "graph engine"})) return graph_engine_of(says, c);
+    if (says({"alpa", "jax", "xla", "maxtext", "flax", "praxis", "paxml", "t5x", "levanter", "easylm"})) {
         FrameworkTraits traits = graph_compiler(c);
         traits.applies_dropout = false;
+        // XLA's latency-hiding scheduler for GPUs is of 2023.
+        if (says({"2023", "2024", "2025", "maxtext"})) traits.overlaps_reduction = traits.overlaps_parameter_gathering = true;
         traits.dense_dispatch_group = 1024;
         // Experts are created and updated in fp32 and cast where they are used: the published peaks hold 12 bytes a parameter, not 16.
         traits.keeps_full_mixtures = true;
         return traits;
     }
     if (says({"llm.c", "c++", "cuda"}) && !says({"pytorch", "torch"})) return hand_written(c);
-    if (says({"megatron", "nemo", "zero-bubble", "vtrain"})) return megatron_of(says, c);
+    if (says({"megatron", "nemo", "neox", "zero-bubble", "vtrain"})) return megatron_of(says, c);
     return pytorch_of(says, c);
 }
 

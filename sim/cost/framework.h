@@ -37,12 +37,15 @@ struct FrameworkTraits {
     model::AttentionImplementation attention = model::AttentionImplementation::unfused;  // where a plan does not say
     double composed_elementwise = 1.0;  // passes of norms, activations and dropout written as chains of simple operations
     double memory_passes = 1.0;         // passes over tensors beyond those counted
+    double half_passes = 1.0;           // ... and of tensors in half precision, where kernels load and store them 2 bytes at a time
     bool applies_dropout = true;        // the usual 0.1 of language models
+    bool recomputes_alternate_products = false;  // selective recomputation keeps attention and every other product of a layer, and runs all else again
 
     // Gradients.
     std::optional<core::DataType> reduction;        // type gradients are reduced in; nothing = that of the parameters
     double sharded_gradient_bytes = 0;              // per unsharded parameter and micro-batch when gradients are sharded: views, cast, division (FSDP)
     double accumulation_bytes = 0;                  // per parameter and micro-batch; zero = counted from the types
+    bool unscales_every_micro_batch = false;        // apex's O2 adds each micro-batch's half-precision gradients to fp32 master gradients: 2 + 4 read, 4 written
     double step_bytes = 0;                          // per parameter and step beside the update: unscale, norm, clip, copies
     bool keeps_full_parameters = false;             // mixed precision by casting fp32 parameters at every use (autocast, apex O1, graph rewriting): fp32 gradients
     bool overlaps_parameter_gathering = true;
@@ -50,6 +53,7 @@ struct FrameworkTraits {
     bool keeps_full_mixtures = false;               // as keeps_full_parameters, but for models with experts, sharded or not
     bool overlaps_input_gradients = false;          // tensor parallelism reduces a product's input gradient while its weight gradient is computed
     bool overlaps_reduction = true;
+    bool copies_into_buckets = false;               // whole gradients are copied into the buckets that are reduced, and back, tensor by tensor (DDP)
     core::Bytes bucket = core::mebibytes(25);
     bool has_multi_tensor_update = true;            // else every tensor has update kernels of its own
     int update_kernels_per_tensor = 10;

@@ -81,7 +81,14 @@ TEST_CASE("frameworks are told apart by their names, and an unknown one is an ea
     CHECK(sim::framework_traits("torchtitan, torch.compile").name == "PyTorch (compiled)");
     CHECK(sim::framework_traits("torchtitan").name == "PyTorch (eager)");
     CHECK(sim::framework_traits("JAX").name == "XLA");
+    CHECK(sim::framework_traits("MaxText").name == "XLA");
+    CHECK(sim::framework_traits("GPT-NeoX").name == "Megatron-DeepSpeed");
+    CHECK(sim::framework_traits("MindSpore").name == "graph engine");
     CHECK(sim::framework_traits("somebody's trainer").name == "PyTorch (eager)");
+    // Where a plan does not name its attention, it is that of the code's year.
+    CHECK(sim::framework_traits("torchtitan").attention == model::AttentionImplementation::flash);
+    CHECK(sim::framework_traits("PyTorch 2020").attention == model::AttentionImplementation::unfused);
+    CHECK(sim::framework_traits("Megatron-LM 2021").attention == model::AttentionImplementation::fused_softmax);
     // Nothing said: what the device profile has, nothing added.
     CHECK(sim::framework_traits("").dispatch.value == 0);
     CHECK(sim::framework_traits("").memory_passes == 1);
