@@ -137,8 +137,15 @@ private:
                 add(MemoryKind::gradients, core::Bytes((bucket - bucket / pieces) * gradient), {n, update.first});
             }
         }
-        if (plan_.shards(Sharding::parameters) && framework_.live_parameter_elements > 0)
-            hold(MemoryKind::parameters, std::min(elements_ * (1 - 1 / pieces), framework_.live_parameter_elements) * core::size_of(plan_.precision.parameters).value);
+        if (plan_.shards(Sharding::parameters) && framework_.live_parameter_elements > 0) {
+            // The Program has buffers for the unit at work and the next.
+            std::vector<double> units;
+            for (const schedule::ParameterBucket& bucket : list_.buckets) units.push_back(static_cast<double>(bucket.padded_elements));
+            std::sort(units.rbegin(), units.rend());
+            const double gathered = (units.empty() ? 0 : units[0]) + (units.size() < 2 ? 0 : units[1]);
+            const double live = std::min(elements_ * (1 - 1 / pieces), framework_.live_parameter_elements);
+            hold(MemoryKind::parameters, std::max(0.0, live - gathered) * core::size_of(plan_.precision.parameters).value);
+        }
         if (plan_.precision.compute == core::DataType::bf16) hold(MemoryKind::gradients, elements_ * framework_.bf16_accumulator_bytes);
         hold(MemoryKind::gradients, elements_ * framework_.accumulator_bytes);
         if (reduces && plan_.layout.pipeline == 1 && plan_.sharding == Sharding::optimizer) hold(MemoryKind::communication, elements_ * framework_.flattened_bytes);
