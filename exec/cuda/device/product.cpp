@@ -213,6 +213,7 @@ void Products::try_out(const Product& p, Prepared& prepared, const std::vector<c
     if (p.before_gelu) q.before_gelu = aligned_like(gelu.get(), p.before_gelu);
     if (p.gelu_input) q.gelu_input = aligned_like(gelu.get(), p.gelu_input);
     prepared.status = CUBLAS_STATUS_NOT_SUPPORTED;
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // the workspace is that of products which may be under way
     constexpr float clearly_faster = 0.97f;  // else the library's own order stands, which does not change from run to run
     for (const cublasLtMatmulHeuristicResult_t& candidate : candidates) {
         Prepared trial = prepared;
