@@ -114,6 +114,15 @@ void write_text(const ExecutionReport& report, std::ostream& out, std::ostream& 
                            report.checked->is_wrong() ? "TOO FAR" : fmt::format("equal in {}", core::name_of(plan.precision.compute)));
 }
 
+// A token whose experts are chosen otherwise has another output: its loss jumps, and no rounding of sums explains it.
+std::string near_tie(const CheckedLosses& checked) {
+    const auto least = std::min_element(checked.router_margins.begin(), checked.router_margins.end());
+    constexpr double may_flip = 1e-6;  // some roundings of a probability in fp32, 6e-8 each
+    if (least == checked.router_margins.end() || *least >= may_flip) return {};
+    return fmt::format("a router chose between experts whose probabilities are {:.1e} apart, in step {}: rounding may choose otherwise there\n", *least,
+                       least - checked.router_margins.begin());
+}
+
 }  // namespace
 
 // A loss that is no number is not near to anything.
@@ -128,7 +137,8 @@ void show_report(const ExecutionReport& report, std::ostream& out, std::ostream&
     else write_text(report, out, err);
     if (report.is_too_far()) err << fmt::format("the prediction is {:+.1f}% off, more than {}%\n", report.error_percent(), *report.request.tolerance);
     if (report.checked && report.checked->is_wrong())
-        err << fmt::format("losses differ from the reference by {:.1e}, more than {:.0e}\n", report.checked->largest_difference, report.checked->allowed);
+        err << fmt::format("losses differ from the reference by {:.1e}, more than {:.0e}\n{}", report.checked->largest_difference, report.checked->allowed,
+                           near_tie(*report.checked));
 }
 
 }  // namespace apps

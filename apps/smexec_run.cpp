@@ -69,8 +69,9 @@ CheckedLosses check(const ExecutionJob& job, const exec::RunOptions& options, co
         default: break;
     }
     // The reference begins at the beginning.
-    const std::vector<double> all = exec::run_reference(job.scenario.graph, job.plan(), job.data, {job.steps, options.seed}).losses;
-    result.reference.assign(all.begin() + job.first_step, all.end());
+    const exec::ReferenceResult all = exec::run_reference(job.scenario.graph, job.plan(), job.data, {job.steps, options.seed});
+    result.reference.assign(all.losses.begin() + job.first_step, all.losses.end());
+    result.router_margins = all.router_margins;
     for (std::size_t i = 0; i < losses.size(); ++i) {
         const double difference = std::abs(losses[i] - result.reference[i]) / std::max(1e-30, std::abs(result.reference[i]));
         result.largest_difference = std::isfinite(difference) ? std::max(result.largest_difference, difference) : std::numeric_limits<double>::infinity();

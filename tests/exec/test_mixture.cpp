@@ -65,3 +65,19 @@ TEST_CASE("a mixture of experts trains as the reference does") {
         tiny::check_equal(tiny::compare(plan, mixtral(2)));
     }
 }
+
+TEST_CASE("the reference says how near its routers' choices were, and one made the other way is another loss") {
+    const schedule::Plan plan = tiny::plan();
+    const model::ModelGraph graph = mixtral(2);
+    const auto data = tiny::data_of(graph);
+    const auto run = [&](const model::ModelGraph& model, double other_way_below) { return exec::run_reference(model, plan, data, {1, 1234, false, other_way_below}); };
+    const exec::ReferenceResult as_it_is = run(graph, 0);
+    const double margin = as_it_is.router_margins.at(0);
+    CHECK((margin > 0 && margin < 1));
+    CHECK(run(graph, 0.999 * margin).losses == as_it_is.losses);
+    // One token of 64, one of its two experts, nearly equal weights: a small part of the loss, and far beyond rounding in double.
+    const double difference = std::abs(run(graph, 1.001 * margin).losses[0] - as_it_is.losses[0]);
+    CHECK(difference > 1e-9);
+    CHECK(difference < 1e-2);
+    CHECK(std::isinf(run(tiny::llama(2), 0).router_margins.at(0)));
+}
