@@ -229,28 +229,35 @@ SMSIM_UNROLL_4
     }
 };
 
-// 32 columns a block; eight warps take every eighth chunk.
+// 32 columns a block; 32 warps take every 32nd chunk: what takes as long as a few loads one after the other should not take many. The first and, where there are
+// twice as many partial sums, the second half of them.
 struct AddPartials {
     static constexpr bool is_cooperative = true;
-    static constexpr int most_threads = 256;
+    static constexpr int warps = 32;
+    static constexpr int most_threads = 32 * warps;
     static constexpr const char* name = "add_partials";
     std::int64_t columns, chunks, stride;
     const float* partials;
-    Sums sums;
+    Sums first, second;  // null data: nobody wants them
 
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
-        float* scratch = t.template shared<float>();  // [8][32]
-        const std::int64_t column = t.block() * 32 + t.thread() % 32;
+        float* scratch = t.template shared<float>();  // [warps][32]
+        const std::int64_t blocks = (columns + 31) / 32;
+        const bool is_second = t.block() >= blocks;
+        const Sums& sums = is_second ? second : first;
+        if (!sums.data) return;
+        const std::int64_t column = (t.block() - (is_second ? blocks : 0)) * 32 + t.thread() % 32;
+        const float* own = partials + (is_second ? columns : 0) + column;
         float total = 0;
         if (column < columns) {
 SMSIM_UNROLL_4
-            for (std::int64_t chunk = t.thread() / 32; chunk < chunks; chunk += 8) total += partials[chunk * stride + column];
+            for (std::int64_t chunk = t.thread() / 32; chunk < chunks; chunk += warps) total += own[chunk * stride];
         }
         scratch[t.thread()] = total;
         t.synchronize();
         if (t.thread() >= 32 || column >= columns) return;
-        for (int part = 1; part < 8; ++part) total += scratch[part * 32 + t.thread()];
+        for (int part = 1; part < warps; ++part) total += scratch[part * 32 + t.thread()];
         add_at(sums, column, total);
     }
 };
@@ -336,9 +343,9 @@ void sum_columns(Stream s, Type type, std::int64_t rows, std::int64_t columns, c
         if (columns % wide == 0 && are_aligned(16, x, dy)) column_partials<T, wide, has_product, is_layer>(s, rows, columns, chunks, x, statistics, dy, partials);
         else column_partials<T, 1, has_product, is_layer>(s, rows, columns, chunks, x, statistics, dy, partials);
     });
-    const std::int64_t stride = (has_product ? 2 : 1) * columns;
-    if (products.data) launch(s, ceiling(columns, 32), 256, 256 * sizeof(float), AddPartials{columns, chunks, stride, partials, products});
-    if (sums.data) launch(s, ceiling(columns, 32), 256, 256 * sizeof(float), AddPartials{columns, chunks, stride, partials + (has_product ? columns : 0), sums});
+    constexpr int halves = has_product ? 2 : 1;
+    launch(s, halves * ceiling(columns, 32), AddPartials::most_threads, AddPartials::most_threads * sizeof(float),
+           AddPartials{columns, chunks, halves * columns, partials, has_product ? products : sums, has_product ? sums : Sums{}});
 }
 
 inline void norm_weights(Stream s, Type type, bool is_layer, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, const void* dy,
