@@ -67,6 +67,10 @@ void SideStream::stop() {
     if (thread_.joinable()) thread_.join();
 }
 
+DeferredBlocks::~DeferredBlocks() {
+    for (const Waiting& waiting : waiting_) blocks_.give_back(waiting.bytes, waiting.block);
+}
+
 void* DeferredBlocks::take(std::size_t bytes) {
     while (!waiting_.empty() && stream_->is_done(waiting_.front().number)) {
         blocks_.give_back(waiting_.front().bytes, waiting_.front().block);

@@ -45,6 +45,9 @@ private:
 class DeferredBlocks : public BlockSource {
 public:
     explicit DeferredBlocks(std::shared_ptr<SideStream> stream) : stream_(std::move(stream)) {}
+    ~DeferredBlocks() override;  // the stream must have ended
+    DeferredBlocks(const DeferredBlocks&) = delete;
+    DeferredBlocks& operator=(const DeferredBlocks&) = delete;
     void* take(std::size_t bytes) override;
     void give_back(std::size_t bytes, void* block) override;
 
