@@ -1,7 +1,6 @@
 #include "apps/smexec_convert.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <ostream>
 
@@ -41,14 +40,8 @@ const char* const help =
 void take_step_from_name(std::string& folder, std::optional<std::int64_t>& step) {
     fs::path path(folder);
     if (path.filename().empty()) path = path.parent_path();
-    const std::string name = path.filename().string();
-    constexpr std::string_view start = "step-";
-    std::int64_t number = 0;
-    if (!name.starts_with(start) || name.size() == start.size()) return;
-    const auto [end, error] = std::from_chars(name.data() + start.size(), name.data() + name.size(), number);
-    if (error != std::errc() || end != name.data() + name.size()) return;
-    folder = path.has_parent_path() ? path.parent_path().string() : ".";
-    step = number;
+    step = exec::step_of_folder(path.filename().string());
+    if (step) folder = path.has_parent_path() ? path.parent_path().string() : ".";
 }
 
 // What the plan and the checkpoint must have in common.

@@ -123,7 +123,6 @@ private:
     std::size_t at_ = 0;
 };
 
-// Nothing for a name that is none of ours.
 std::optional<std::int64_t> step_of(const std::string& name, const std::string& ending) {
     constexpr std::string_view begin = "step-";
     if (!name.starts_with(begin) || !name.ends_with(ending)) return std::nullopt;
@@ -265,6 +264,8 @@ std::optional<std::string> read_verified(const std::string& folder, const Checkp
 std::string checkpoint_folder(const std::string& directory, std::int64_t step) { return fmt::format("{}/step-{:08}", directory, step); }
 
 std::vector<std::int64_t> committed_steps(const std::string& directory) { return steps_with(directory, ""); }
+
+std::optional<std::int64_t> step_of_folder(const std::string& name) { return step_of(name, ""); }
 
 bool Checkpoint::load(const std::string& folder, std::string& obstacle) {
     const std::optional<CheckpointManifest> manifest = read_manifest(folder, obstacle);

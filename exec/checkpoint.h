@@ -76,5 +76,7 @@ CheckpointManifest::File write_rank_state(const std::string& directory, std::int
 void commit_checkpoint(const std::string& directory, const CheckpointManifest& manifest, int keep);
 
 std::string checkpoint_folder(const std::string& directory, std::int64_t step);
+// Of a folder's own name; nothing for a name that is none of ours.
+std::optional<std::int64_t> step_of_folder(const std::string& name);
 
 }  // namespace exec

@@ -92,6 +92,12 @@ MixtureShape mixture_shape(const ModelGraph& graph, const Operator& op, const Co
     return shape;
 }
 
+bool exchanges_copies(const Operator& op, const CostContext& context) {
+    return context.expert_parallel > 1 && (op.kind == OperatorKind::dispatch || op.kind == OperatorKind::experts);
+}
+
+bool gathers_keys(const Operator& op, const CostContext& context) { return context.context_parallel > 1 && op.kind == OperatorKind::attention; }
+
 core::Bytes exchanged_bytes(const ModelGraph& graph, const Operator& op, const CostContext& context) {
     const MixtureShape shape = mixture_shape(graph, op, context);
     return core::Bytes(static_cast<double>(shape.copies) * static_cast<double>(shape.hidden) * core::size_of(context.compute).value);

@@ -35,6 +35,10 @@ struct MixtureShape {
 MixtureShape mixture_shape(const ModelGraph& graph, const Operator& op, const CostContext& context);
 // Most copies an expert takes of that many tokens.
 std::int64_t expert_capacity(const Attributes& mixture, std::int64_t tokens);
+// Copies of tokens go to the ranks of their experts after `dispatch`, and back after `experts`.
+bool exchanges_copies(const Operator& op, const CostContext& context);
+// Every rank of a context-parallel group needs the keys and values of all its tokens.
+bool gathers_keys(const Operator& op, const CostContext& context);
 // What a rank sends to the experts' ranks, or back, its own copies included: dispatch and experts.
 core::Bytes exchanged_bytes(const ModelGraph& graph, const Operator& op, const CostContext& context);
 // Keys and values of all tokens, gathered over a context-parallel group.

@@ -106,8 +106,7 @@ void RoundedOperators::widen_operands(model::OperatorId id, const Operands& oper
             wide.operands.parameters[p] =
                 widen(wide.arrays[op.inputs.size() + p], const_cast<float*>(operands.parameters[p]), elements(op.parameters[p]), true);
     // Behind an exchange of copies stands what was received, in another number of rows; no backward pass reads it.
-    const bool is_exchanged = context_.expert_parallel > 1 && (op.kind == OperatorKind::dispatch || op.kind == OperatorKind::experts);
-    if (is_backward && is_exchanged) wide.operands.output = nullptr;
+    if (is_backward && model::exchanges_copies(op, context_)) wide.operands.output = nullptr;
     else if (is_rounded(op.output)) wide.operands.output = widen(wide.output, operands.output, elements(op, op.output, operands), is_backward);
     const std::int64_t key_values = op.kind == OperatorKind::attention
                                         ? static_cast<std::int64_t>(model::key_value_bytes(graph_, op, context_) / core::size_of(context_.compute) + 0.5)

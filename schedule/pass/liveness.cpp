@@ -148,13 +148,11 @@ void StageLiveness::run_forward(model::OperatorRange range, const std::vector<ch
 }
 
 double StageLiveness::exchanged_bytes(Index i) const {
-    const bool is_exchanged = context_.expert_parallel > 1 && (op(i).kind == OperatorKind::dispatch || op(i).kind == OperatorKind::experts);
-    return is_exchanged ? bytes(storage(op(i).output)) : 0;
+    return model::exchanges_copies(op(i), context_) ? bytes(storage(op(i).output)) : 0;
 }
 
 double StageLiveness::gathered_bytes(Index i) const {
-    const bool is_gathered = context_.context_parallel > 1 && op(i).kind == OperatorKind::attention;
-    return is_gathered ? model::gathered_key_bytes(graph_, op(i), context_).value : 0;
+    return model::gathers_keys(op(i), context_) ? model::gathered_key_bytes(graph_, op(i), context_).value : 0;
 }
 
 core::Bytes StageLiveness::offloadable(model::OperatorRange unit) const {

@@ -25,12 +25,6 @@ Step RecipeMaker::collective(std::int32_t i, CollectiveKind kind, PayloadKind pa
     return step;
 }
 
-bool RecipeMaker::exchanges_copies(std::int32_t i) const {
-    return context_.expert_parallel > 1 && (op(i).kind == OperatorKind::dispatch || op(i).kind == OperatorKind::experts);
-}
-
-bool RecipeMaker::gathers_keys(std::int32_t i) const { return context_.context_parallel > 1 && op(i).kind == OperatorKind::attention; }
-
 namespace {
 
 void append_compute(std::vector<Step>& steps, OperatorRange range, ComputePhase phase, std::vector<std::int32_t> begins = {}) {
@@ -60,13 +54,13 @@ void RecipeMaker::append_forward(std::vector<Step>& steps, OperatorRange range, 
     const bool is_parallel = context_.tensor_parallel > 1;
     std::int32_t begin = range.begin;
     for (std::int32_t i = range.begin; i < range.end; ++i) {
-        if (exchanges_copies(i)) {
+        if (model::exchanges_copies(op(i), context_)) {
             append_compute(steps, {begin, i + 1}, phase);
             steps.push_back(collective(i, CollectiveKind::all_to_all, PayloadKind::activation, phase, model::exchanged_bytes(graph_, op(i), context_), GroupKind::expert));
             begin = i + 1;
             continue;
         }
-        if (gathers_keys(i)) {
+        if (model::gathers_keys(op(i), context_)) {
             append_compute(steps, {begin, i}, phase);
             steps.push_back(collective(i, CollectiveKind::all_gather, PayloadKind::activation, phase, model::gathered_key_bytes(graph_, op(i), context_), GroupKind::context));
             begin = i;
@@ -103,12 +97,12 @@ void RecipeMaker::append_backward(std::vector<Step>& steps, OperatorRange unit, 
     for (std::int32_t i = unit.end - 1; i >= unit.begin; --i) {
         const model::Operator& current = op(i);
         const auto within = static_cast<std::size_t>(i - stage_.operators.begin);
-        if (has_input_part && gathers_keys(i)) {
+        if (has_input_part && model::gathers_keys(op(i), context_)) {
             flush(i + 1);
             steps.push_back(collective(i, CollectiveKind::all_gather, PayloadKind::activation, ComputePhase::recompute,
                                        model::gathered_key_bytes(graph_, current, context_), GroupKind::context));
         }
-        if (has_input_part && exchanges_copies(i)) {
+        if (has_input_part && model::exchanges_copies(op(i), context_)) {
             flush(i + 1);
             steps.push_back(collective(i, CollectiveKind::all_to_all, PayloadKind::activation_gradient, phase, model::exchanged_bytes(graph_, current, context_),
                                        GroupKind::expert));
@@ -129,7 +123,7 @@ void RecipeMaker::append_backward(std::vector<Step>& steps, OperatorRange unit, 
             steps.push_back(std::move(step));
         }
         if (!begins.empty()) begun.insert(begun.end(), begins[within].begin(), begins[within].end());
-        if (has_input_part && gathers_keys(i)) {
+        if (has_input_part && model::gathers_keys(op(i), context_)) {
             flush(i);
             steps.push_back(collective(i, CollectiveKind::reduce_scatter, PayloadKind::activation_gradient, phase, model::gathered_key_bytes(graph_, current, context_),
                                        GroupKind::context));

@@ -54,10 +54,6 @@ private:
     void append_forward(std::vector<Step>& steps, model::OperatorRange range, ComputePhase phase) const;
     void append_backward(std::vector<Step>& steps, model::OperatorRange unit, ComputePhase phase, const Reductions& reductions, const Reductions& begins) const;
     Step collective(std::int32_t i, CollectiveKind kind, PayloadKind payload, ComputePhase phase, core::Bytes bytes, GroupKind group = GroupKind::tensor) const;
-    // Copies of tokens go to the ranks of their experts after `dispatch`, and back after `experts`.
-    bool exchanges_copies(std::int32_t i) const;
-    // Every rank of a context-parallel group needs the keys and values of all its tokens.
-    bool gathers_keys(std::int32_t i) const;
     core::Bytes input_bytes(std::int32_t i) const { return model::tensor_bytes(graph_, op(i).inputs[0], context_); }
     core::Bytes output_bytes(std::int32_t i) const { return model::tensor_bytes(graph_, op(i).output, context_); }
 

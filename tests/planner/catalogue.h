@@ -1,11 +1,10 @@
-// Models and machines of the catalogue, by name.
+// Models of the catalogue, by name.
 #pragma once
 
 #include <catch2/catch.hpp>
 
 #include <cstdint>
 
-#include "cluster/load.h"
 #include "core/diagnostics.h"
 #include "model/load.h"
 
@@ -22,15 +21,4 @@ inline model::ModelGraph load_graph(const char* name, std::int64_t tokens = 0) {
     table["name"] = name;
     if (tokens > 0) table["sequence_length"] = tokens;
     return graph_of(table);
-}
-
-inline cluster::Cluster load_machines(const char* instance, int nodes = 1) {
-    core::Value table;
-    table["instance"] = instance;
-    table["nodes"] = nodes;
-    core::Diagnostics diagnostics;
-    auto cluster = cluster::load_cluster(table, diagnostics);
-    INFO(core::format(diagnostics));
-    REQUIRE(cluster);
-    return *cluster;
 }

@@ -8,6 +8,7 @@
 #include "schedule/pipeline/registry.h"
 #include "schedule/verify.h"
 #include "sim/evaluate.h"
+#include "tests/cluster/instances.h"
 #include "tests/planner/catalogue.h"
 
 namespace {
@@ -26,7 +27,7 @@ schedule::Plan plan_of(int stages, int chunks, int micro_batches) {
 
 TEST_CASE("A plan's searched order is an order of the plan that no registered schedule beats") {
     const model::ModelGraph graph = load_graph("gpt2");
-    const cluster::Cluster cluster = load_machines("p4d.24xlarge");
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
     for (const int stages : {2, 4})
         for (const int chunks : {1, 2}) {
             INFO(stages << " ranks, " << chunks << " virtual stages each");
@@ -56,7 +57,7 @@ TEST_CASE("A plan's searched order is an order of the plan that no registered sc
 
 TEST_CASE("The stage times of a plan add up to what its plain schedule takes on one micro-batch after the other") {
     const model::ModelGraph graph = load_graph("gpt2");
-    const cluster::Cluster cluster = load_machines("p4d.24xlarge");
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
     core::Diagnostics diagnostics;
     const auto problem = planner::order_problem(graph, cluster, plan_of(4, 1, 8), diagnostics);
     REQUIRE(problem);

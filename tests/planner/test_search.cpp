@@ -6,6 +6,7 @@
 #include "planner/search.h"
 #include "planner/search_space.h"
 #include "schedule/partition.h"
+#include "tests/cluster/instances.h"
 #include "tests/planner/catalogue.h"
 
 namespace {
@@ -24,7 +25,7 @@ model::ModelGraph mixture(std::int64_t tokens) {
 
 planner::Candidate place(const char* instance, int nodes) {
     planner::Candidate candidate;
-    candidate.cluster = load_machines(instance, nodes);
+    candidate.cluster = nodes_of(instance, nodes);
     candidate.base = planner::default_plan(candidate.cluster.instance.device);
     return candidate;
 }

@@ -8,6 +8,7 @@
 #include "planner/stage_collection.h"
 #include "schedule/lower.h"
 #include "schedule/memory.h"
+#include "tests/cluster/instances.h"
 #include "tests/planner/catalogue.h"
 
 namespace {
@@ -73,7 +74,7 @@ TEST_CASE("stages that are alike keep and need the same memory under every recom
 }
 
 TEST_CASE("a stage's passes cost what the operators of its instructions cost") {
-    const auto cluster = load_machines("p4d.24xlarge");
+    const auto cluster = nodes_of("p4d.24xlarge", 1);
     core::Diagnostics diagnostics;
     for (const char* name : {"gpt2", "t5-small", "mixtral-8x7b"}) {
         const auto graph = load_graph(name);

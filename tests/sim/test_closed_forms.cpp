@@ -1,15 +1,14 @@
 // Generated schedules, lowered and run on the clock: figures of papers and frameworks.
 #include <catch2/catch.hpp>
 
-#include "cluster/load.h"
 #include "core/diagnostics.h"
-#include "core/value.h"
 #include "model/load.h"
 #include "schedule/lower.h"
 #include "schedule/partition.h"
 #include "schedule/pipeline/registry.h"
 #include "sim/pricing.h"
 #include "sim/simulate.h"
+#include "tests/cluster/instances.h"
 
 namespace {
 
@@ -71,12 +70,8 @@ TEST_CASE("Megatron's interleaved 1F1B divides the bubble by the number of chunk
 TEST_CASE("folding changes nothing: every rank of a lowered plan has the times of its class") {
     core::Diagnostics diagnostics;
     const std::optional<model::ModelGraph> graph = model::load_model(std::string("gpt2"), {}, diagnostics);
-    core::Value table = core::Value::table();
-    table["instance"] = "p4d.24xlarge";
-    table["nodes"] = 2;
-    const std::optional<cluster::Cluster> cluster = cluster::load_cluster(table, diagnostics);
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 2);
     REQUIRE(graph.has_value());
-    REQUIRE(cluster.has_value());
     for (schedule::Sharding sharding : {schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::parameters})
         for (const schedule::ParallelLayout& layout :
              {schedule::ParallelLayout{4, 2, 2, "PDT"}, schedule::ParallelLayout{2, 2, 4, "DPT"}, schedule::ParallelLayout{16, 1, 1, "PDT"}}) {
@@ -89,7 +84,7 @@ TEST_CASE("folding changes nothing: every rank of a lowered plan has the times o
             const std::optional<schedule::Schedule> order = schedule::make_schedule(plan, diagnostics);
             REQUIRE(order.has_value());
             const schedule::Program program = schedule::lower(plan, *graph, *order);
-            std::optional<sim::CostModels> costs = sim::make_cost_models(*graph, *cluster, plan, diagnostics);
+            std::optional<sim::CostModels> costs = sim::make_cost_models(*graph, cluster, plan, diagnostics);
             REQUIRE(costs.has_value());
             const sim::PricedProgram priced = sim::price(program, *costs);
             const sim::Simulation folded = sim::simulate(program, priced.durations);

@@ -2,13 +2,13 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "cluster/load.h"
 #include "model/load.h"
 #include "schedule/memory.h"
 #include "schedule/plan_file.h"
 #include "sim/cost/device_memory.h"
 #include "sim/evaluate.h"
 #include "sim/explain.h"
+#include "tests/cluster/instances.h"
 
 namespace {
 
@@ -26,16 +26,6 @@ model::ModelGraph gpt(int layers, int sequence) {
     INFO(core::format(diagnostics));
     REQUIRE(graph);
     return *graph;
-}
-
-cluster::Cluster p4d(int nodes) {
-    core::Diagnostics diagnostics;
-    core::Value table;
-    table["instance"] = "p4d.24xlarge";
-    table["nodes"] = nodes;
-    auto cluster = cluster::load_cluster(table, diagnostics);
-    REQUIRE(cluster);
-    return *cluster;
 }
 
 sim::Evaluation memory_of(const model::ModelGraph& graph, const schedule::Plan& plan, const cluster::Cluster& cluster) {
@@ -56,7 +46,7 @@ schedule::Plan plan_of(int data, int micro_batch) {
 }  // namespace
 
 TEST_CASE("memory grows with the micro-batch, the sequence and the layers, whatever is recomputed or sharded") {
-    const cluster::Cluster cluster = p4d(1);
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
     for (const schedule::Recompute recompute : {schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full})
         for (const schedule::Sharding sharding : {schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::parameters})
             for (const char* framework : {"", "Megatron-LM", "PyTorch FSDP", "DeepSpeed"}) {
@@ -115,7 +105,7 @@ TEST_CASE("kernels' workspace only adds to transients") {
 }
 
 TEST_CASE("a communicator's buffers follow its channels") {
-    const cluster::Cluster cluster = p4d(2);
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 2);
     CHECK(sim::communicator_memory(cluster, {0}).value == 0);
     // Inside the node: twelve NVLinks, two channels each, three connections of 9.2 MiB: 662 MiB, at most what the profile states.
     CHECK(sim::communicator_memory(cluster, {0, 1, 2, 3, 4, 5, 6, 7}) == cluster.instance.device.further_communicator_memory);
@@ -125,7 +115,7 @@ TEST_CASE("a communicator's buffers follow its channels") {
 
 TEST_CASE("a plan that does not fit fails where its activations have used up the room") {
     const model::ModelGraph graph = gpt(16, 2048);
-    const cluster::Cluster cluster = p4d(1);
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
     schedule::Plan plan = plan_of(8, 1);
     while (memory_of(graph, plan, cluster).fits) plan.micro_batch *= 2;
     const sim::Evaluation evaluation = memory_of(graph, plan, cluster);
@@ -141,7 +131,7 @@ TEST_CASE("a plan that does not fit fails where its activations have used up the
 
 TEST_CASE("an explanation accounts for the compute of the critical rank and finds what the step rests on") {
     const model::ModelGraph graph = gpt(8, 512);
-    const cluster::Cluster cluster = p4d(1);
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
     schedule::Plan plan = plan_of(8, 8);
     plan.sharding = schedule::Sharding::parameters;
     core::Diagnostics diagnostics;
