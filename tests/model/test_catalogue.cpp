@@ -1,7 +1,6 @@
 // The catalogue against published integers.
 #include <catch2/catch.hpp>
 
-#include <chrono>
 #include <fstream>
 #include <sstream>
 

@@ -1,8 +1,6 @@
 // Structure of built graphs: units, ties, crossings, regions, hashes.
 #include "tests/model/model_from_text.h"
 
-#include <chrono>
-
 #include "model/builder/graph_builder.h"
 #include "model/model_graph.h"
 #include "model/signature.h"
@@ -160,17 +158,4 @@ TEST_CASE("equal layers have equal signatures; another shard, micro-batch or pre
         context.compute = core::DataType::fp32;
         CHECK(model::signature(graph, op, context) != base);
     }
-}
-
-TEST_CASE("GPT-3 175B is built in less than 50 ms and looked up in less than 20 ms") {
-    core::Diagnostics diagnostics;
-    double best = 1e9;
-    for (int i = 0; i < 5; ++i) {
-        const auto begin = std::chrono::steady_clock::now();
-        const auto graph = model::load_model("gpt3-175b", {}, diagnostics);
-        best = std::min(best, std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
-        REQUIRE(graph);
-    }
-    INFO(best << " ms");
-    CHECK(best < 50);
 }

@@ -1,7 +1,6 @@
 // Hugging Face configs and descriptions of our own: what is honoured, what is refused, and where the message points.
 #include "tests/model/model_from_text.h"
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <limits>
