@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <chrono>
 
 #include "core/diagnostics.h"
 #include "sim/simulate.h"
@@ -178,18 +177,4 @@ TEST_CASE("two simulations of one program give the same spans to the bit") {
             REQUIRE(a.timeline.spans[c][i].start.value == b.timeline.spans[c][i].start.value);
             REQUIRE(a.timeline.spans[c][i].end.value == b.timeline.spans[c][i].end.value);
         }
-}
-
-TEST_CASE("the clock performs at least two million instructions a second on one core", "[speed]") {
-    const schedule::Program program = tiny::pipeline(16, 1024, Order::one_forward_one_backward);
-    const sim::Durations durations = sim::durations_of(program, equal_stages(16, 1, 2, 0.1));
-    const auto begin = std::chrono::steady_clock::now();
-    std::uint64_t performed = 0;
-    for (int repeat = 0; repeat < 10; ++repeat)
-        performed += sim::simulate(program, durations, {.keeps_spans = false, .keeps_memory_samples = false}).instructions;
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    const double rate = static_cast<double>(performed) / seconds;
-    INFO("instructions per second: " << rate);
-    WARN("clock: " << rate / 1e6 << " million instructions per second");
-    REQUIRE(rate > 2e6 / 4);  // a quarter of the aim: other processes may share this core
 }
