@@ -97,7 +97,7 @@ sim::ScheduleCosts costs_of(const OrderProblem& problem) {
 TEST_CASE("The search reaches the optimum of an exhaustive enumeration and proves it") {
     core::Random random(7);
     auto check = [](const OrderProblem& problem) {
-        const auto found = search_schedule(problem, {core::Seconds(0.2), 1});
+        const auto found = search_schedule(problem, {core::Seconds(1), 1});
         const double optimum = exhaustive_optimum(problem);
         REQUIRE(found.has_value() == (optimum < 1e300));
         if (!found) return;
