@@ -116,8 +116,12 @@ private:
             }
             gradient_end = std::max(time, arrival) + cost.backward_input;
         }
-        for (int s = 1; s < p_; ++s)
-            while (more[index(s)] > 0 && more[index(s)] >= more[index(s - 1)] && at(s).forwards() + more[index(s)] < m_) --more[index(s)];
+        // Never more than the stage before gives, which memory may have stopped; and one fewer, until all are through.
+        for (int s = 1; s < p_; ++s) {
+            int& here = more[index(s)];
+            here = std::min(here, more[index(s - 1)]);
+            if (here > 0 && here == more[index(s - 1)] && at(s).forwards() + here < m_) --here;
+        }
         for (int s = 0; s < p_; ++s)
             for (int k = 0; k < more[index(s)]; ++k) put_forward(s);
         for (int s = p_ - 1; s >= 0; --s) put_gradient(s);
