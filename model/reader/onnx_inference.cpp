@@ -59,6 +59,19 @@ private:
     std::vector<onnx::TypeProto> outputs_;
 };
 
+bool is_any_of(const std::string& text, std::initializer_list<const char*> words) {
+    return std::any_of(words.begin(), words.end(), [&](const char* word) { return text == word; });
+}
+
+// Where kernel_shape is absent, inference takes it from the filter and indexes with it by the input's dimensions.
+std::string unsound_filter(const OnnxGraph& graph, const OnnxNode& node) {
+    if (!is_any_of(node.type, {"Conv", "ConvTranspose", "ConvInteger", "QLinearConv"})) return {};
+    const int input = node.input(0), filter = node.input(node.type == "QLinearConv" ? 3 : 1);
+    if (input < 0 || filter < 0) return {};
+    const std::size_t rank = graph.value(input).shape.size(), filter_rank = graph.value(filter).shape.size();
+    return rank == filter_rank ? "" : fmt::format("its input has {} dimensions, its filter {}", rank, filter_rank);
+}
+
 // What inference functions divide by or index with, unchecked: empty, or what is wrong.
 std::string unsound_attribute(const OnnxGraph& graph, const OnnxNode& node) {
     for (const char* key : {"strides", "dilations", "kernel_shape", "group", "blocksize", "num_outputs", "num_groups", "hidden_size"})
@@ -77,10 +90,6 @@ std::string unsound_attribute(const OnnxGraph& graph, const OnnxNode& node) {
     if (input >= 0 && graph.value(input).shape.size() != order.size())
         return fmt::format("perm has {} entries for {} dimensions", order.size(), graph.value(input).shape.size());
     return {};
-}
-
-bool is_any_of(const std::string& text, std::initializer_list<const char*> words) {
-    return std::any_of(words.begin(), words.end(), [&](const char* word) { return text == word; });
 }
 
 // A node in the words of libonnx's newest operator set.
@@ -185,6 +194,7 @@ OnnxInference infer_outputs(const OnnxGraph& graph, const OnnxNode& node, const 
     result.is_known = schema || words.is_like_first_input;
     if (!result.is_known) return result;
     result.problem = unsound_attribute(graph, node);
+    if (result.problem.empty()) result.problem = unsound_filter(graph, node);
     if (!result.problem.empty()) return result;
     if (words.is_like_first_input) {
         result.types.resize(node.outputs.size());

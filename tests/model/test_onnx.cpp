@@ -434,6 +434,18 @@ TEST_CASE("What is wrong with an ONNX file is told with the node") {
         Writer::set(*w.model.mutable_graph()->mutable_node(0), "strides", std::vector<std::int64_t>{0, 0});
         CHECK(contains(load(w.bytes()).errors, "strides"));
     }
+    SECTION("a filter of more dimensions than what it goes over") {  // libonnx takes the kernel's shape from it
+        for (const char* type : {"Conv", "ConvTranspose"}) {
+            INFO(type);
+            Writer w;
+            w.input("image", {-1, 8, 10});
+            w.node(type, {"image", w.weight("filter", {8, 8, 3, 3})}, "maps");
+            w.output("maps");
+            const std::string errors = load(w.bytes()).errors;
+            CHECK(contains(errors, "maps_node"));
+            CHECK(contains(errors, "3 dimensions, its filter 4"));
+        }
+    }
 }
 
 TEST_CASE("Weights larger than a constant are skipped, whatever they hold") {
