@@ -1,6 +1,7 @@
 #include "planner/configuration_knapsack.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -21,63 +22,78 @@ void ConfigurationKnapsack::add(std::vector<Choice> choices) {
     nodes_.push_back(std::move(frontier));
 }
 
-std::pair<core::Seconds, core::Seconds> ConfigurationKnapsack::bounds(core::Bytes limit, std::vector<int>* chosen) const {
-    struct Step {
-        double time, memory;  // lost and won: seconds, bytes
-        std::size_t node, to;
-    };
-    std::vector<Step> steps;
-    std::vector<std::size_t> at(nodes_.size(), 0);
-    double time = 0, memory = 0;
+// Steps along the lower convex hull of every node's choices, by seconds lost a byte won: taken in this order until the memory fits, the last one in part.
+ConfigurationKnapsack::Relaxation ConfigurationKnapsack::relaxation(core::Bytes limit) const {
+    Relaxation result;
+    result.at.assign(nodes_.size(), 0);
+    std::vector<Step>& steps = result.steps;
+    double memory = 0;
     for (std::size_t n = 0; n < nodes_.size(); ++n) {
         const std::vector<Choice>& node = nodes_[n];
         const auto lost = [&](std::size_t from, std::size_t to) { return (node[to].time - node[from].time).value; };
         const auto won = [&](std::size_t from, std::size_t to) { return (node[from].memory - node[to].memory).value; };
-        time += node[0].time.value;
+        result.base += node[0].time.value;
         memory += node[0].memory.value;
-        for (std::size_t from = 0; from + 1 < node.size();) {  // lower convex hull
+        double price = 0;  // rises along a hull, so a node's steps stay in order when they are sorted
+        for (std::size_t from = 0; from + 1 < node.size();) {
             std::size_t best = from + 1;
             for (std::size_t to = from + 2; to < node.size(); ++to)
                 if (lost(from, to) * won(from, best) <= lost(from, best) * won(from, to)) best = to;
-            steps.push_back({lost(from, best), won(from, best), n, best});
+            const double time = lost(from, best), saved = won(from, best);
+            price = std::max(price, time / saved);
+            steps.push_back({price, time, saved, n, from, best});
             from = best;
         }
     }
-    std::stable_sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) { return a.time * b.memory < b.time * a.memory; });
+    std::stable_sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) { return a.price < b.price; });
+    result.excess = memory - limit.value;
+    result.relaxed = result.base;
     const double rounding = 1e-14 * limit.value;
-    double excess = memory - limit.value, relaxed = time, rounded = infinity, base = time;
-    std::size_t s = 0;
-    std::vector<std::size_t> best_at;
-    for (; s < steps.size() && excess > rounding; ++s) {
-        // Stop here with one single step that is large enough, whichever is cheapest: roundings of every prefix.
-        double cheapest = infinity;
-        std::size_t which = steps.size();
-        for (std::size_t r = s; r < steps.size(); ++r)
-            if (steps[r].memory >= excess && steps[r].time < cheapest && at[steps[r].node] < steps[r].to) {
-                bool is_next = true;  // steps of one node are taken in order
-                for (std::size_t q = s; q < r; ++q) is_next = is_next && steps[q].node != steps[r].node;
-                if (is_next) cheapest = steps[r].time, which = r;
-            }
-        if (which < steps.size() && base + cheapest < rounded) {
-            rounded = base + cheapest;
-            best_at = at;
-            best_at[steps[which].node] = steps[which].to;
+    for (; result.next < steps.size() && result.excess > rounding; ++result.next) {
+        const Step& step = steps[result.next];
+        result.price = step.price;
+        if (step.memory >= result.excess) {
+            result.relaxed = result.base + step.time * (result.excess / step.memory);
+            return result;
         }
-        relaxed += steps[s].time * std::min(1.0, excess / steps[s].memory);
-        base += steps[s].time;
-        excess -= steps[s].memory;
-        at[steps[s].node] = steps[s].to;
+        result.base += step.time;
+        result.relaxed = result.base;
+        result.excess -= step.memory;
+        result.at[step.node] = step.to;
     }
-    if (excess > rounding) return {core::Seconds(infinity), core::Seconds(infinity)};
-    if (base < rounded) {
-        rounded = base;
-        best_at = at;
+    if (result.excess > rounding) result.relaxed = infinity;
+    return result;
+}
+
+std::pair<core::Seconds, core::Seconds> ConfigurationKnapsack::bounds(core::Bytes limit, std::vector<int>* chosen) const {
+    Relaxation relaxation = this->relaxation(limit);
+    if (std::isinf(relaxation.relaxed)) return {core::Seconds(infinity), core::Seconds(infinity)};
+    double time = relaxation.base, spare = -relaxation.excess;
+    std::vector<std::size_t>& at = relaxation.at;
+    // The step that was taken in part is rounded to the cheapest that suffices.
+    if (spare < -1e-14 * limit.value) {
+        const Step* cheapest = nullptr;
+        for (std::size_t s = relaxation.next; s < relaxation.steps.size(); ++s) {
+            const Step& step = relaxation.steps[s];
+            if (at[step.node] == step.from && step.memory >= relaxation.excess && (!cheapest || step.time < cheapest->time)) cheapest = &step;
+        }
+        time += cheapest->time;  // the partial step itself suffices
+        spare += cheapest->memory;
+        at[cheapest->node] = cheapest->to;
+    }
+    // What was bought before and is no longer needed is returned, the dearest first.
+    for (std::size_t s = relaxation.next; s-- > 0;) {
+        const Step& step = relaxation.steps[s];
+        if (at[step.node] != step.to || step.memory > spare) continue;
+        at[step.node] = step.from;
+        time -= step.time;
+        spare -= step.memory;
     }
     if (chosen) {
         chosen->clear();
-        for (std::size_t n = 0; n < nodes_.size(); ++n) chosen->push_back(nodes_[n][best_at[n]].index);
+        for (std::size_t n = 0; n < nodes_.size(); ++n) chosen->push_back(nodes_[n][at[n]].index);
     }
-    return {core::Seconds(relaxed), core::Seconds(rounded)};
+    return {core::Seconds(std::min(relaxation.relaxed, time)), core::Seconds(time)};
 }
 
 std::optional<core::Seconds> ConfigurationKnapsack::exact(core::Bytes limit, core::Seconds best, std::vector<int>* chosen) const {
@@ -86,12 +102,20 @@ std::optional<core::Seconds> ConfigurationKnapsack::exact(core::Bytes limit, cor
         std::int32_t parent;
         std::int32_t choice;
     };
-    // What the nodes still to come need at least.
-    std::vector<double> least_time(nodes_.size() + 1, 0), least_memory(nodes_.size() + 1, 0);
+    // What the nodes still to come need at least: memory; and, at the relaxation's price of a byte, time and memory together. No completion of a point takes less time than
+    // point.time + least_priced + price * (point.memory - limit), whatever the price (Lagrange).
+    const double price = relaxation(limit).price;
+    std::vector<double> least_memory(nodes_.size() + 1, 0), least_priced(nodes_.size() + 1, 0);
     for (std::size_t n = nodes_.size(); n-- > 0;) {
-        least_time[n] = least_time[n + 1] + nodes_[n].front().time.value;
         least_memory[n] = least_memory[n + 1] + nodes_[n].back().memory.value;
+        double priced = infinity;
+        for (const Choice& c : nodes_[n]) priced = std::min(priced, c.time.value + price * c.memory.value);
+        least_priced[n] = least_priced[n + 1] + priced;
     }
+    const double most = best.value * (1 + 1e-12) + (price > 0 ? price * limit.value * 1e-12 : 0);
+    const auto least_time = [&](const Point& point, std::size_t placed) {
+        return point.time + least_priced[placed] + (price > 0 ? price * (point.memory - limit.value) : 0);
+    };
     std::vector<std::vector<Point>> levels{{Point{0, 0, -1, -1}}};
     for (std::size_t n = 0; n < nodes_.size(); ++n) {
         std::vector<Point> next;
@@ -99,7 +123,7 @@ std::optional<core::Seconds> ConfigurationKnapsack::exact(core::Bytes limit, cor
             for (std::size_t c = 0; c < nodes_[n].size(); ++c) {
                 const Point point{levels.back()[p].time + nodes_[n][c].time.value, levels.back()[p].memory + nodes_[n][c].memory.value, static_cast<std::int32_t>(p),
                                   static_cast<std::int32_t>(c)};
-                if (point.memory + least_memory[n + 1] <= limit.value && point.time + least_time[n + 1] <= best.value * (1 + 1e-12)) next.push_back(point);
+                if (point.memory + least_memory[n + 1] <= limit.value && least_time(point, n + 1) <= most) next.push_back(point);
             }
         std::sort(next.begin(), next.end(), [](const Point& a, const Point& b) { return std::pair(a.time, a.memory) < std::pair(b.time, b.memory); });
         std::vector<Point> frontier;

@@ -27,6 +27,19 @@ public:
     std::optional<core::Seconds> exact(core::Bytes limit, core::Seconds best, std::vector<int>* chosen = nullptr) const;
 
 private:
+    struct Step {
+        double price, time, memory;  // seconds a byte; seconds lost, bytes won
+        std::size_t node, from, to;
+    };
+    struct Relaxation {
+        std::vector<Step> steps;      // by price
+        std::vector<std::size_t> at;  // choice of each node before steps[next]
+        std::size_t next = 0;         // the first step not taken whole
+        double base = 0, excess = 0;  // time and memory above the limit before it
+        double relaxed = 0, price = 0;
+    };
+    Relaxation relaxation(core::Bytes limit) const;
+
     std::vector<std::vector<Choice>> nodes_;  // each an efficient frontier: time rising, memory falling
 };
 

@@ -147,4 +147,11 @@ DataFlowCuts data_flow_cuts(const HierarchicalProblem& problem, std::size_t most
     return result;
 }
 
+DataFlowCut data_flow_cut(const HierarchicalProblem& problem, const std::vector<char>& nodes) {
+    Bits bits((nodes.size() + 63) / 64, 0);
+    for (std::size_t v = 0; v < nodes.size(); ++v)
+        if (nodes[v]) set(bits, v);
+    return Cutter(problem).measured(std::move(bits));
+}
+
 }  // namespace planner

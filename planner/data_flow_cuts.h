@@ -28,5 +28,7 @@ struct DataFlowCuts {
 
 // From the first source, by adding a successor of what is inside with all its ancestors. More than `most`: prefixes of the given order instead.
 DataFlowCuts data_flow_cuts(const HierarchicalProblem& problem, std::size_t most);
+// Of one set of nodes, closed under predecessors.
+DataFlowCut data_flow_cut(const HierarchicalProblem& problem, const std::vector<char>& nodes);
 
 }  // namespace planner

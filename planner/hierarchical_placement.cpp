@@ -18,6 +18,7 @@
 
 #include "core/diagnostics.h"
 #include "planner/data_flow_cuts.h"
+#include "planner/hierarchical_check.h"
 
 namespace planner {
 
@@ -264,20 +265,6 @@ private:
     std::atomic<bool> is_out_of_time_{false};
 };
 
-double everything_replicated(const HierarchicalProblem& problem) {
-    double time = 0, parameters = 0;
-    for (const HierarchicalProblem::Node& node : problem.nodes) {
-        time += (node.forward + node.backward).value;
-        parameters += node.parameters.value;
-    }
-    int below = 1;
-    for (const BandwidthLevel& level : problem.levels) {
-        time = (time + 4.0 * (level.workers - 1) * parameters / (level.bandwidth.value * level.workers) / below) / level.workers;
-        below = level.workers;
-    }
-    return time;
-}
-
 }  // namespace
 
 HierarchicalResult place_hierarchical(const HierarchicalProblem& problem, const HierarchicalOptions& options) {
@@ -287,7 +274,7 @@ HierarchicalResult place_hierarchical(const HierarchicalProblem& problem, const 
         deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.time_limit.value));
     const bool has_levels = problem.levels.size() > 1;
     HierarchicalResult result;
-    result.data_parallel = core::Seconds(everything_replicated(problem));
+    result.data_parallel = everything_replicated(problem);
     int workers = 1;
     for (const BandwidthLevel& level : problem.levels) workers *= level.workers;
     DataFlowCuts cuts = data_flow_cuts(problem, options.most_enumerated);
@@ -296,6 +283,11 @@ HierarchicalResult place_hierarchical(const HierarchicalProblem& problem, const 
     const double relaxed = cuts.cuts.back().compute / workers;
     // Without a limit of memory everything may be replicated; what is sought is that or better.
     double best = infinity, limit = std::isinf(problem.memory_limit.value) && result.data_parallel.value > 0 ? result.data_parallel.value * (1 + 1e-9) : infinity;
+    const Clock::time_point begin = Clock::now();
+    const auto report = [&] {
+        if (options.progress) options.progress({.objective = best, .lower_bound = std::min(relaxed, best), .seconds = std::chrono::duration<double>(Clock::now() - begin).count()});
+    };
+    report();
     const auto search = [&](std::vector<DataFlowCut> among, std::size_t most) {
         Hierarchy hierarchy(problem, std::move(among), limit, deadline);
         if (hierarchy.size() > most) return false;
@@ -304,6 +296,7 @@ HierarchicalResult place_hierarchical(const HierarchicalProblem& problem, const 
         if (value < best) {
             best = limit = value;
             result.stages = hierarchy.stages();
+            report();
         }
         return true;
     };
@@ -320,6 +313,9 @@ HierarchicalResult place_hierarchical(const HierarchicalProblem& problem, const 
                                                cuts.is_complete ? "" : ", of one order only");
         return result;
     }
+    const HierarchicalResult judged = judge_hierarchical(problem, result.stages);
+    core::require(judged.is_feasible && std::abs(judged.objective.value - best) <= 1e-9 * best, "the stages found have the objective they were found for");
+    result.stages = judged.stages;  // with the memory of what is in flight, which a search without a limit leaves aside
     result.is_feasible = true;
     result.is_proven_optimal = is_exact;
     result.objective = core::Seconds(best);

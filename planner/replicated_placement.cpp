@@ -3,6 +3,7 @@
 #include "planner/replicated_placement.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 
 #include <fmt/core.h>
@@ -36,7 +37,13 @@ std::string infeasible_reason(const ReplicatedProblem& problem) {
 
 ReplicatedResult solve(const ReplicatedProblem& problem, const ReplicatedOptions& options) {
     ReplicatedResult result;
+    const auto begin = std::chrono::steady_clock::now();
     ReplicatedSearch search(problem, options);
+    const auto report = [&](double refuted) {
+        if (options.progress)
+            options.progress({.objective = result.is_feasible ? result.objective.value : infinity, .lower_bound = refuted,
+                              .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()});
+    };
     auto offer = [&](std::vector<ReplicatedStage> stages) {
         core::Seconds largest;
         for (const ReplicatedStage& stage : stages) {
@@ -58,6 +65,17 @@ ReplicatedResult solve(const ReplicatedProblem& problem, const ReplicatedOptions
                                                        : infeasible_reason(problem) + "; of the graph's sets only those of one topological order were tried";
         return result;
     }
+    // What is achievable at all is far above the optimum, and a low threshold is decided sooner than a high one: up from the bound to the first success.
+    double refuted = result.lower_bound.value;
+    for (double step = 0.02; refuted > 0 && refuted * (1 + step) < result.objective.value && !search.is_out_of_time(); step *= 2) {
+        const double threshold = refuted * (1 + step);
+        if (auto stages = search.decide(core::Seconds(threshold), false)) {
+            offer(std::move(*stages));
+            break;
+        }
+        if (!search.is_out_of_time()) refuted = threshold;
+        report(refuted);
+    }
     // Bisection. `low` is refuted (or the relaxation's bound), `result.objective` achieved.
     auto bisect = [&](double low, double high, bool is_optimistic) {
         while (high - low > 1e-9 * high && !search.is_out_of_time()) {
@@ -72,10 +90,11 @@ ReplicatedResult solve(const ReplicatedProblem& problem, const ReplicatedOptions
                 offer(std::move(*stages));
                 high = std::min(middle, result.objective.value);
             }
+            report(low);
         }
         return low;
     };
-    double refuted = bisect(result.lower_bound.value, result.objective.value, false);
+    refuted = bisect(refuted, result.objective.value, false);
     if (!search.covers_all_downsets()) {
         result.lower_bound = std::min(result.lower_bound, result.objective);
         return result;

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "core/units.h"
+#include "planner/placement.h"
 
 namespace planner {
 
@@ -58,6 +60,7 @@ struct ReplicatedResult {
 
 struct ReplicatedOptions {
     core::Seconds time_limit{1e9};
+    std::function<void(const PlacementProgress&)> progress = {};  // called when a bound moves, from the calling thread
     std::size_t most_downsets = 4000;       // beyond, stages are cut from one topological order and nothing is proven
 };
 

@@ -1,9 +1,11 @@
-// For every set of last nodes and every sum s of data-parallel degrees so far, the fewest devices with all stages at most a threshold. Samples in flight on a stage
-// are ceil(s / d), so s is all that a stage needs to know of what follows it.
+// For every set of last nodes the ways to place it with all stages at most a threshold, by the sum s of data-parallel degrees and the devices taken. Samples in flight on
+// a stage are ceil(s / d), so s is all that a stage needs to know of what follows it; and more of s or of devices is never better, so few ways stay.
 //
 // Within a stage the choice of configurations under the memory limit is a knapsack: fastest everywhere when that fits; else the linear relaxation bounds it
 // from below, its rounding from above, and only a threshold between the two needs the exact frontier.
 #include "planner/replicated_search.h"
+
+#include "planner/replicated_check.h"
 
 #include <algorithm>
 #include <cmath>
@@ -17,6 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t most_pairs = 150000;
+constexpr std::int32_t nowhere = std::numeric_limits<std::int32_t>::max() / 2;
 
 bool is_subset(const std::vector<char>& a, const std::vector<char>& b) {
     for (std::size_t v = 0; v < a.size(); ++v)
@@ -35,7 +38,7 @@ ReplicatedSearch::ReplicatedSearch(const ReplicatedProblem& problem, const Repli
                     : Clock::time_point::max();
     most_replicas_ = std::min(problem.micro_batches, problem.devices);
     make_sets(options.most_downsets);
-    bound();
+    lower_bound_ = replicated_lower_bound(problem).value;
     for (std::size_t p = 0; p < pairs_.size(); ++p) make_entries(p);
 }
 
@@ -76,31 +79,6 @@ bool ReplicatedSearch::make_pairs() {
                 if (pairs_.size() > most_pairs) return false;
             }
     return true;
-}
-
-// No placement beats perfect balance of every node's cheapest way, nor the fastest single node.
-void ReplicatedSearch::bound() {
-    std::vector<double> least_works;
-    double work = 0;
-    for (const ConfigurableNode& node : problem_.nodes) {
-        double least_work = infinity, least_time = infinity;
-        for (const auto& [tensor, list] : node.configurations)
-            for (const NodeConfiguration& c : list) {
-                least_work = std::min(least_work, tensor * c.time_per_sample.value);
-                for (int d = 1; d <= most_replicas_ && d * tensor <= problem_.devices; ++d)
-                    if (problem_.micro_batches % d == 0) least_time = std::min(least_time, c.time_per_sample.value / d);
-            }
-        work += least_work;
-        least_works.push_back(least_work);
-        lower_bound_ = std::max(lower_bound_, least_time);
-    }
-    lower_bound_ = std::max(lower_bound_, work / problem_.devices);
-    for (const std::vector<char>& set : sets_) {
-        double left = 0;
-        for (std::size_t v = 0; v < set.size(); ++v)
-            if (!set[v]) left += least_works[v];
-        work_left_.push_back(left);
-    }
 }
 
 void ReplicatedSearch::make_entries(std::size_t p) {
@@ -187,96 +165,95 @@ ConfigurationKnapsack ReplicatedSearch::knapsack(const Entry& entry, int in_flig
     return knapsack;
 }
 
-const ReplicatedSearch::Bounds& ReplicatedSearch::bounds(std::size_t entry, int in_flight) {
+ReplicatedSearch::Bounds& ReplicatedSearch::bounds(std::size_t entry, int in_flight) {
     std::uint64_t key = static_cast<std::uint64_t>(entry) << 16 | static_cast<std::uint64_t>(in_flight);
     auto [place, is_new] = bounds_.try_emplace(key);
     if (is_new) {
         auto [lower, upper] = knapsack(entries_[entry], in_flight).bounds(memory_limit_);
-        place->second = {lower.value, upper.value, lower.value >= upper.value * (1 - 1e-13)};
+        place->second = {lower.value, upper.value, lower.value >= upper.value * (1 - 1e-13), false};
     }
     return place->second;
 }
 
-int ReplicatedSearch::most_in_flight(std::size_t e, double threshold, bool is_optimistic) {
+// Can the entry's stage keep so many samples in flight and take at most the threshold, which is not below its fastest?
+bool ReplicatedSearch::is_below(std::size_t e, int in_flight, double threshold, bool is_optimistic) {
     const Entry& entry = entries_[e];
-    if (entry.least_time > threshold) return 0;
-    int low = entry.most_fast, high = entry.most_any;
-    while (low < high) {
-        int middle = (low + high + 1) / 2;
-        Bounds known = bounds(e, middle);
-        if (!known.is_exact && known.lower <= threshold && threshold < known.upper) {
-            if (const auto time = knapsack(entry, middle).exact(memory_limit_, core::Seconds(known.upper))) {
-                known = {time->value, time->value, true};
-                bounds_[static_cast<std::uint64_t>(e) << 16 | static_cast<std::uint64_t>(middle)] = known;
-            } else {
-                has_open_knapsacks_ = true;
-            }
-        }
-        if ((is_optimistic ? known.lower : known.upper) <= threshold) low = middle;
-        else high = middle - 1;
+    if (in_flight <= entry.most_fast) return true;
+    if (in_flight > entry.most_any) return false;
+    if (std::isinf(threshold)) return true;
+    Bounds& known = bounds(e, in_flight);
+    if (known.lower > threshold) return false;
+    if (is_optimistic || known.upper <= threshold) return true;
+    if (known.is_exact || known.is_open) return false;
+    if (const auto time = knapsack(entry, in_flight).exact(memory_limit_, core::Seconds(known.upper))) {
+        known.lower = known.upper = time->value;
+        known.is_exact = true;
+    } else {
+        known.is_open = has_open_knapsacks_ = true;
     }
-    return low;
+    return known.upper <= threshold;
+}
+
+// For every set the fewest devices that the nodes outside it take with stages below the threshold, memory aside.
+std::vector<std::int32_t> ReplicatedSearch::fewest_to_come(double threshold) const {
+    std::vector<std::int32_t> fewest(sets_.size(), nowhere);
+    fewest.back() = 0;
+    for (auto pair = pairs_.rbegin(); pair != pairs_.rend(); ++pair) {  // by outer set, the largest first
+        const std::int32_t after = fewest[static_cast<std::size_t>(pair->outer)];
+        std::int32_t& here = fewest[static_cast<std::size_t>(pair->inner)];
+        if (after >= here) continue;
+        for (std::size_t e = pair->first_entry; e < pair->last_entry; ++e)
+            if (entries_[e].least_time <= threshold) here = std::min(here, after + entries_[e].tensor * entries_[e].data);
+    }
+    return fewest;
 }
 
 std::optional<std::vector<ReplicatedStage>> ReplicatedSearch::decide(core::Seconds threshold, bool is_optimistic) {
-    const std::size_t width = static_cast<std::size_t>(most_replicas_) + 1;
-    constexpr std::int32_t none = std::numeric_limits<std::int32_t>::max();
-    std::vector<std::int32_t> fewest(sets_.size() * width, none), parent(sets_.size() * width, -1);
-    std::vector<std::int32_t> last(sets_.size(), -1);  // largest s reached
-    fewest[0] = 0;
-    last[0] = 0;
-    // Below the threshold a device does at most so much work per sample: what is left for later stages bounds the devices so far.
-    std::vector<std::int32_t> most_used(sets_.size());
-    for (std::size_t set = 0; set < sets_.size(); ++set)
-        most_used[set] = problem_.devices - static_cast<std::int32_t>(std::min(1e9, std::ceil(work_left_[set] / threshold.value * (1 - 1e-12))));
+    const std::vector<std::int32_t> to_come = fewest_to_come(threshold.value);
+    ways_.assign(sets_.size(), {});
+    ways_[0].push_back({0, 0, 0, 0});
     for (const Pair& pair : pairs_) {
-        if (last[static_cast<std::size_t>(pair.inner)] < 0 || most_used[static_cast<std::size_t>(pair.outer)] < 1) continue;
+        const std::vector<Way>& from = ways_[static_cast<std::size_t>(pair.inner)];
+        const std::int32_t left = problem_.devices - to_come[static_cast<std::size_t>(pair.outer)];
+        if (from.empty() || left < 1) continue;
         if (Clock::now() > deadline_) {
             is_out_of_time_ = true;
             return std::nullopt;
         }
-        const std::int32_t* from = fewest.data() + static_cast<std::size_t>(pair.inner) * width;
-        std::int32_t* to = fewest.data() + static_cast<std::size_t>(pair.outer) * width;
+        std::vector<Way>& to = ways_[static_cast<std::size_t>(pair.outer)];
         for (std::size_t e = pair.first_entry; e < pair.last_entry; ++e) {
             const Entry& entry = entries_[e];
             if (entry.least_time > threshold.value) continue;
-            const std::int32_t added = entry.tensor * entry.data, room = most_used[static_cast<std::size_t>(pair.outer)] - added;
-            if (room < 0) continue;
-            int most = most_in_flight(e, threshold.value, is_optimistic);
-            int last_s = std::min({most * entry.data, most_replicas_}) - entry.data;
-            last_s = std::min(last_s, last[static_cast<std::size_t>(pair.inner)]);
-            for (int s = 0; s <= last_s; ++s) {
-                if (from[s] == none || from[s] > room) continue;
-                if (from[s] + added < to[s + entry.data]) {
-                    to[s + entry.data] = from[s] + added;
-                    parent[static_cast<std::size_t>(pair.outer) * width + static_cast<std::size_t>(s + entry.data)] = static_cast<std::int32_t>(e);
-                    last[static_cast<std::size_t>(pair.outer)] = std::max(last[static_cast<std::size_t>(pair.outer)], s + entry.data);
-                }
+            for (std::size_t w = 0; w < from.size(); ++w) {
+                const Way way{from[w].replicas + entry.data, from[w].devices + entry.tensor * entry.data, static_cast<std::int32_t>(e), static_cast<std::int32_t>(w)};
+                if (way.devices > left || way.replicas > most_replicas_) continue;
+                const auto is_no_worse = [](const Way& a, const Way& b) { return a.replicas <= b.replicas && a.devices <= b.devices; };
+                if (std::any_of(to.begin(), to.end(), [&](const Way& known) { return is_no_worse(known, way); })) continue;
+                if (!is_below(e, (way.replicas + entry.data - 1) / entry.data, threshold.value, is_optimistic)) continue;
+                std::erase_if(to, [&](const Way& known) { return is_no_worse(way, known); });
+                to.push_back(way);
             }
         }
     }
-    const std::int32_t* whole = fewest.data() + (sets_.size() - 1) * width;
-    const std::size_t replicas = static_cast<std::size_t>(std::find_if(whole, whole + width, [](std::int32_t devices) { return devices != none; }) - whole);
-    if (replicas == width) return std::nullopt;
+    if (ways_.back().empty()) return std::nullopt;
     if (is_optimistic) return std::vector<ReplicatedStage>{};
-    return trace_back(parent, replicas);
+    return trace_back();
 }
 
-std::vector<ReplicatedStage> ReplicatedSearch::trace_back(const std::vector<std::int32_t>& parent, std::size_t replicas) const {
-    const std::size_t width = static_cast<std::size_t>(most_replicas_) + 1;
+std::vector<ReplicatedStage> ReplicatedSearch::trace_back() const {
     std::vector<ReplicatedStage> stages;
-    for (std::size_t set = sets_.size() - 1, s = replicas; set != 0;) {
-        const Entry& entry = entries_[static_cast<std::size_t>(parent[set * width + s])];
+    const Way* way = &*std::min_element(ways_.back().begin(), ways_.back().end(), [](const Way& a, const Way& b) { return a.replicas < b.replicas; });
+    for (std::size_t set = sets_.size() - 1; set != 0;) {
+        const Entry& entry = entries_[static_cast<std::size_t>(way->entry)];
         const Pair& pair = pairs_[static_cast<std::size_t>(entry.pair)];
-        int in_flight = (static_cast<int>(s) + entry.data - 1) / entry.data;
-        const ConfigurationKnapsack choices = knapsack(entry, in_flight);
+        const ConfigurationKnapsack choices = knapsack(entry, (way->replicas + entry.data - 1) / entry.data);
         std::vector<int> chosen, better;
         auto [lower, upper] = choices.bounds(memory_limit_, &chosen);
         if (lower < upper)
             if (const auto time = choices.exact(memory_limit_, upper, &better); time && *time < upper) chosen = std::move(better);
-        stages.push_back(evaluate_stage(problem_, nodes_of(pair), entry.data, entry.tensor, std::move(chosen), static_cast<int>(s) - entry.data));
-        s -= static_cast<std::size_t>(entry.data);
+        stages.push_back(evaluate_stage(problem_, nodes_of(pair), entry.data, entry.tensor, std::move(chosen), way->replicas - entry.data));
         set = static_cast<std::size_t>(pair.inner);
+        way = &ways_[set][static_cast<std::size_t>(way->parent)];
     }
     return stages;
 }

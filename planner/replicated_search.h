@@ -34,7 +34,11 @@ private:
     };
     struct Bounds {
         double lower, upper;
-        bool is_exact;
+        bool is_exact, is_open;  // open: too long a frontier to know
+    };
+    struct Way {  // to place a set
+        std::int32_t replicas, devices;
+        std::int32_t entry, parent;  // the last stage placed, and the way of the set before it
     };
     struct Pair {
         std::int32_t inner, outer;  // sets of last nodes
@@ -43,15 +47,15 @@ private:
 
     void make_sets(std::size_t most_downsets);
     bool make_pairs();
-    void bound();
     void make_entries(std::size_t pair);
     Entry entry_of(std::size_t pair, const std::vector<int>& nodes, const std::vector<char>& inside, int tensor, int data) const;
 
     std::vector<int> nodes_of(const Pair& pair) const;
     ConfigurationKnapsack knapsack(const Entry& entry, int in_flight) const;
-    const Bounds& bounds(std::size_t entry, int in_flight);
-    int most_in_flight(std::size_t entry, double threshold, bool is_optimistic);
-    std::vector<ReplicatedStage> trace_back(const std::vector<std::int32_t>& parent, std::size_t replicas) const;
+    Bounds& bounds(std::size_t entry, int in_flight);
+    bool is_below(std::size_t entry, int in_flight, double threshold, bool is_optimistic);
+    std::vector<std::int32_t> fewest_to_come(double threshold) const;
+    std::vector<ReplicatedStage> trace_back() const;
 
     const ReplicatedProblem& problem_;
     const ReplicatedCosts costs_;
@@ -63,7 +67,7 @@ private:
     std::unordered_map<std::uint64_t, Bounds> bounds_;
     bool covers_all_ = true, has_open_knapsacks_ = false, is_out_of_time_ = false;
     double lower_bound_ = 0;
-    std::vector<double> work_left_;  // device-seconds that the nodes outside a set take at least
+    std::vector<std::vector<Way>> ways_;  // of each set, none no worse than another
     int most_replicas_ = 1;
 };
 

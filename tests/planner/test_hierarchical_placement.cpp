@@ -10,6 +10,7 @@
 #include "core/document.h"
 #include "core/random.h"
 #include "planner/data_flow_cuts.h"
+#include "planner/hierarchical_check.h"
 #include "planner/hierarchical_placement.h"
 #include "planner/reader/pipedream.h"
 
@@ -161,6 +162,10 @@ TEST_CASE("hierarchical placement equals enumeration on 500 random profiles of u
             CHECK(result.is_proven_optimal);
             CHECK(result.objective.value == Approx(want).epsilon(1e-12));
             for (const HierarchicalStage& stage : result.stages) CHECK(stage.memory <= problem.memory_limit);
+            const HierarchicalResult judged = judge_hierarchical(problem, result.stages);
+            CHECK(judged.reason == "");
+            CHECK(judged.objective.value == Approx(want).epsilon(1e-12));
+            for (std::size_t s = 0; s < judged.stages.size(); ++s) CHECK(judged.stages[s].load.value == Approx(result.stages[s].load.value).epsilon(1e-12));
         }
     }
     CHECK(infeasible > 20);
@@ -196,4 +201,22 @@ TEST_CASE("a broken profile is refused with its line") {
     CHECK(errors(a + b + "\ta -- b\n\tb -- a\n").find("cycle") != std::string::npos);
     CHECK(errors("a -- Conv -- forward_compute_time=x, activation_size=1, parameter_size=0\n").find("'x'") != std::string::npos);
     CHECK(errors("a -- Conv -- forward_compute_time=1, activation_size=1, parameter_size=0\n").find("no backward_compute_time") != std::string::npos);
+}
+
+TEST_CASE("stages whose replicas do not fill the levels, or that run before what feeds them, are no placement") {
+    HierarchicalProblem problem;
+    for (const char* id : {"a", "b"}) problem.nodes.push_back({id, "", core::Seconds(3), core::Seconds(3), core::Bytes(4), core::Bytes(0)});
+    problem.edges = {{0, 1}};
+    problem.levels = {{2, core::BytesPerSecond(2)}, {2, core::BytesPerSecond(1)}};
+    const auto stage = [](int node, std::vector<int> replicas) { return HierarchicalStage{.nodes = {node}, .replicas = std::move(replicas), .load = {}, .memory = {}}; };
+    const auto judged = [&](std::vector<HierarchicalStage> stages) { return judge_hierarchical(problem, std::move(stages)); };
+    // A stage on each of two units of two workers: 6 s of compute over two workers, and 2 * 4 bytes between the units at 1 byte a second.
+    CHECK(judged({stage(0, {2, 1}), stage(1, {2, 1})}).objective.value == 8);
+    // Both inside a unit that is there twice: 6 s over one worker and 2 * 4 bytes at 2 a second, halved by the copies.
+    CHECK(judged({stage(0, {1, 2}), stage(1, {1, 2})}).objective.value == 3);
+    CHECK(judged({stage(0, {1, 1}), stage(1, {2, 1})}).reason.find("do not add up to its 2 workers") != std::string::npos);
+    CHECK(judged({stage(0, {2, 2}), stage(1, {2, 2})}).reason.find("fill all workers 2 times") != std::string::npos);
+    CHECK(judged({stage(0, {2}), stage(1, {2})}).reason.find("for 1 levels, the workers have 2") != std::string::npos);
+    CHECK(judged({stage(1, {2, 1}), stage(0, {2, 1})}).reason.find("feeds") != std::string::npos);
+    CHECK(judged({stage(0, {2, 2})}).reason.find("'b' is in no stage") != std::string::npos);
 }

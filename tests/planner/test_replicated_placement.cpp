@@ -9,6 +9,7 @@
 #include "core/document.h"
 #include "core/random.h"
 #include "planner/reader/piper.h"
+#include "planner/replicated_check.h"
 #include "planner/replicated_placement.h"
 
 using namespace planner;
@@ -157,6 +158,10 @@ TEST_CASE("replicated stages equal enumeration on 500 random graphs of up to 12 
             }
         }
         CHECK(largest_time == Approx(want).epsilon(3e-9));
+        const ReplicatedResult judged = judge_replicated(problem, result.stages);
+        CHECK(judged.is_feasible);
+        CHECK(judged.objective == result.objective);
+        CHECK(judged.lower_bound <= result.objective);
         for (int stage : stage_of) CHECK(stage >= 0);
         for (auto [from, to, bytes] : problem.edges) CHECK(stage_of[static_cast<std::size_t>(from)] <= stage_of[static_cast<std::size_t>(to)]);
     }
@@ -207,4 +212,59 @@ TEST_CASE("Piper's instances are never worse than its published values, and infe
         }
         CHECK(devices <= row.devices);
     }
+}
+
+TEST_CASE("resnet on 64 and 128 devices is placed with proof where memory forces recomputation") {
+    if (!std::filesystem::exists(graphs)) {
+        WARN("skipped: " << graphs << " is absent");
+        return;
+    }
+    core::Diagnostics diagnostics;
+    const auto document = core::load_document(graphs + "/resnet.json", diagnostics);
+    REQUIRE(document);
+    const auto problem = read_piper(*document, diagnostics);
+    REQUIRE(problem);
+    // More devices and more memory never cost time: each row bounds the next. One of these took minutes while every stage's configurations were chosen exactly.
+    double before = INFINITY;
+    for (auto [devices, gibibytes] : {std::pair(64, 8.0), std::pair(128, 2.0), std::pair(128, 8.0)}) {
+        INFO(devices << " devices of " << gibibytes << " GiB");
+        ReplicatedProblem sized = *problem;
+        sized.devices = devices;
+        sized.memory_limit = core::gibibytes(gibibytes);
+        sized.bandwidth = core::BytesPerSecond(25.0 * (1 << 30));
+        const ReplicatedResult result = place_replicated(sized);
+        CHECK(result.is_proven_optimal);
+        CHECK(result.objective.value < before);
+        CHECK(judge_replicated(sized, result.stages).objective == result.objective);
+        before = result.objective.value;
+    }
+}
+
+TEST_CASE("replicated stages that are no placement are refused with the reason") {
+    ReplicatedProblem problem;
+    for (int v = 0; v < 2; ++v) {
+        ConfigurableNode node;
+        node.id = v;
+        node.configurations[1].push_back({"plain", core::Seconds(2), core::Bytes(0), core::Bytes(1), core::Bytes(1), {}, {}});
+        problem.nodes.push_back(node);
+    }
+    problem.edges.push_back({0, 1, core::Bytes(3)});
+    problem.devices = 2;
+    problem.memory_limit = core::Bytes(3);
+    problem.bandwidth = core::BytesPerSecond(2);
+    problem.micro_batches = 4;
+    const auto stage = [](int node, int data) { return ReplicatedStage{.nodes = {node}, .data = data, .tensor = 1, .configurations = {0}, .time = {}, .memory = {}}; };
+    const auto reason = [&](std::vector<ReplicatedStage> stages) { return judge_replicated(problem, stages).reason; };
+    // One replica each: 2 s of compute and 2 * 3 bytes at 2 bytes a second; the first keeps two samples: 2 * 1 + 1 bytes.
+    const ReplicatedResult good = judge_replicated(problem, {stage(0, 1), stage(1, 1)});
+    CHECK(good.is_feasible);
+    CHECK(good.objective.value == 5);
+    CHECK(good.stages[0].memory.value == 3);
+    CHECK(good.lower_bound.value == 2);
+    CHECK(reason({stage(1, 1), stage(0, 1)}).find("feeds") != std::string::npos);
+    CHECK(reason({stage(0, 2), stage(1, 1)}).find("take 3 devices") != std::string::npos);
+    CHECK(reason({stage(0, 1)}).find("in no stage") != std::string::npos);
+    CHECK(reason({stage(0, 3), stage(1, 1)}).find("do not divide the 4") != std::string::npos);
+    problem.memory_limit = core::Bytes(2);
+    CHECK(reason({stage(0, 1), stage(1, 1)}).find("stage 0 of the partition needs 3 B") != std::string::npos);
 }
