@@ -101,7 +101,7 @@ PartitionAnswer answer_of(const planner::HierarchicalProblem& problem, const pla
     answer.document["data_parallel"] = result.data_parallel.value;
     answer.document["states"] = static_cast<std::int64_t>(result.states);
     answer.text = summary(result.objective.value, result.lower_bound.value, "s", result.is_proven_optimal, true) +
-                  fmt::format("everything replicated: {:.6f} s; {} cuts of the data flow\n", result.data_parallel.value, result.states);
+                  fmt::format("everything replicated: {:.6f} s{}\n", result.data_parallel.value, result.states > 0 ? fmt::format("; {} cuts of the data flow", result.states) : "");
     core::Value stages = core::Value::array();
     for (const planner::HierarchicalStage& stage : result.stages) {
         core::Value nodes = core::Value::array(), replicas = core::Value::array();

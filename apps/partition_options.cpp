@@ -35,7 +35,7 @@ const char* const partition_help =
     "  --micro-batch B    samples (default 1); --seq-len S; --allow-unknown (operators without a mapping cost their bytes)\n"
     "\n"
     "Decisions:\n"
-    "  --out FILE               save the decision with the graph's hash: a plan takes it as partition = \"FILE\"\n"
+    "  --out FILE               save the decision with the graph's hash: a plan takes a model's as partition = \"FILE\"\n"
     "  --load-partition FILE    judge a saved or hand-made decision instead of searching; refused when the graph changed\n"
     "  --default-partition N    stage of what the loaded decision does not name\n"
     "  --devices-per-instance N for the cut report (default: the target's, else all on one)\n"
@@ -164,18 +164,26 @@ void refuse_foreign_options(const std::vector<std::string>& arguments, const std
     core::Diagnostics ignored;
     Options options(with_joined_lists(arguments), names, ignored);
     const std::vector<std::string> of_models = {"--target", "--granularity", "--tied", "--micro-batch", "--seq-len", "--allow-unknown"};
-    const std::vector<std::string> of_placements = {"--cpus", "--non-contiguous", "--algorithm", "--optimize", "--memory-weight", "--out", "--load-partition", "--default-partition",
-                                                    "--devices-per-instance", "--dot", "--svg"};
+    const std::vector<std::string> of_placements = {"--cpus", "--non-contiguous", "--algorithm", "--optimize", "--memory-weight", "--default-partition", "--devices-per-instance"};
     std::vector<std::string> foreign;
     if (format != "model") foreign = of_models;
     if (format == "model") foreign = {"--cpus", "--bandwidth"};
     if (format == "piper" || format == "pipedream") foreign.insert(foreign.end(), of_placements.begin(), of_placements.end());
     if (format == "pipedream") foreign.push_back("--micro-batches");
     if (format == "dnn-partitioning") foreign.insert(foreign.end(), {"--micro-batches", "--bandwidth"});
+    const bool is_replicated = format == "piper" || format == "pipedream";
+    const auto reason = [&](const std::string& name) -> std::string {
+        if (format == "dnn-partitioning" && name == "--bandwidth") return "its edges carry times";
+        if (!is_replicated) return "leave it out";
+        if (name == "--cpus") return "its devices are all alike: leave it out";
+        if (name == "--non-contiguous") return "the samples in flight of its stages are counted in pipeline order: leave it out";
+        if (name == "--algorithm" || name == "--optimize" || name == "--memory-weight") return "the baselines and SMP's weights know no replicated stages: leave it out";
+        if (name == "--default-partition") return "a stage's replicas belong to its nodes: name every node in its stage";
+        if (name == "--devices-per-instance") return format == "piper" ? "all its devices share one bandwidth: leave it out" : "say it by levels: --devices 8x2";
+        return "leave it out";
+    };
     for (const std::string& name : foreign)
-        if (options.has(name))
-            diagnostics.error({}, name, fmt::format("{} has no meaning for {}", name, format == "model" ? "a model" : "the " + format + " format"),
-                              format == "dnn-partitioning" && name == "--bandwidth" ? "its edges carry times" : "leave it out");
+        if (options.has(name)) diagnostics.error({}, name, fmt::format("{} has no meaning for {}", name, format == "model" ? "a model" : "the " + format + " format"), reason(name));
 }
 
 std::vector<planner::BandwidthLevel> bandwidth_levels(const PartitionRequest& request, core::Diagnostics& diagnostics) {

@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
-#include <map>
 #include <set>
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
-#include "apps/partition_picture.h"
 #include "core/document.h"
 
 namespace apps {
@@ -68,98 +67,8 @@ void add_cut_report(const planner::PlacementProblem& problem, const planner::Pla
     }
 }
 
-schedule::PartitionFile decision_of(const planner::PlacementProblem& problem, const planner::PlacementResult& result) {
-    schedule::PartitionFile file;
-    const std::vector<planner::DeviceClass> classes = planner::device_classes(problem);
-    for (const planner::PlacedStage& stage : result.stages) {
-        schedule::PartitionFile::Stage entry;
-        entry.device = classes[static_cast<std::size_t>(stage.device_class)].name;
-        for (int item : stage.items)
-            for (std::int64_t node : problem.items[static_cast<std::size_t>(item)].nodes) entry.nodes.push_back(planner::node_name(problem, node));
-        file.stages.push_back(std::move(entry));
-    }
-    file.is_proven_optimal = result.is_proven_optimal;
-    return file;
-}
-
-std::optional<planner::PlacementResult> apply_decision(const schedule::PartitionFile& file, const std::string& path, const std::string& graph_hash,
-                                                       std::optional<int> default_partition, const planner::PlacementProblem& problem, core::Diagnostics& diagnostics) {
-    const std::size_t errors = diagnostics.error_count();
-    const core::SourceLocation place{.file = path};
-    if (!file.graph_hash.empty() && file.graph_hash != graph_hash) {
-        diagnostics.error(place, "partition.graph_hash", fmt::format("the partition was decided for another graph: {} then, {} now", file.graph_hash, graph_hash),
-                          "partition the graph again, or go back to the graph it was made for");
-        return std::nullopt;
-    }
-    const std::vector<planner::DeviceClass> classes = planner::device_classes(problem);
-    const std::vector<schedule::PartitionFile::Stage>& stages = file.stages;
-    if (default_partition && *default_partition >= static_cast<int>(stages.size()))
-        diagnostics.error({}, "--default-partition", fmt::format("default_partition = {} is not below partitions = {}", *default_partition, stages.size()));
-    std::map<std::string, int> item_of;
-    for (std::size_t i = 0; i < problem.items.size(); ++i)
-        for (std::int64_t node : problem.items[i].nodes) item_of[planner::node_name(problem, node)] = static_cast<int>(i);
-    std::vector<int> stage_of(problem.items.size(), -1);
-    for (std::size_t s = 0; s < stages.size(); ++s)
-        for (const std::string& name : stages[s].nodes) {
-            std::vector<int> items;
-            if (const auto found = item_of.find(name); found != item_of.end()) items.push_back(found->second);
-            else  // a module: everything below it
-                for (auto below = item_of.lower_bound(name + "."); below != item_of.end() && below->first.starts_with(name + "."); ++below) items.push_back(below->second);
-            if (items.empty()) diagnostics.error(place, fmt::format("partition.stage[{}].nodes", s), fmt::format("{} names no node of the graph", core::in_quotes(name)));
-            for (int item : items) {
-                int& holder = stage_of[static_cast<std::size_t>(item)];
-                if (holder >= 0 && holder != static_cast<int>(s))
-                    diagnostics.error(place, fmt::format("partition.stage[{}].nodes", s),
-                                      fmt::format("{}, or what must stay beside it, is in stage {} already", core::in_quotes(name), holder));
-                holder = static_cast<int>(s);
-            }
-        }
-    for (std::size_t i = 0; i < stage_of.size(); ++i) {
-        if (stage_of[i] >= 0) continue;
-        if (default_partition) stage_of[i] = *default_partition;
-        else diagnostics.error(place, "partition.stage", fmt::format("{} is in no stage", core::in_quotes(planner::node_name(problem, problem.items[i].nodes.front()))),
-                               "name it, or give --default-partition");
-        if (diagnostics.error_count() > errors + 20) break;
-    }
-    if (diagnostics.error_count() > errors) return std::nullopt;
-    planner::PlacementResult result;
-    std::vector<int> used(classes.size(), 0);
-    for (std::size_t s = 0; s < stages.size(); ++s) {
-        std::vector<int> items;
-        for (std::size_t i = 0; i < stage_of.size(); ++i)
-            if (stage_of[i] == static_cast<int>(s)) items.push_back(static_cast<int>(i));
-        if (items.empty()) continue;
-        std::size_t kind = 0;
-        while (kind < classes.size() && classes[kind].name != stages[s].device) ++kind;
-        if (kind == classes.size()) {
-            diagnostics.error(place, fmt::format("partition.stage[{}].device", s), fmt::format("{} is no device of this problem", core::in_quotes(stages[s].device)));
-            return std::nullopt;
-        }
-        if (++used[kind] > classes[kind].count) {
-            diagnostics.error(place, fmt::format("partition.stage[{}].device", s), fmt::format("more stages than the {} devices of kind {}", classes[kind].count, stages[s].device));
-            return std::nullopt;
-        }
-        result.stages.push_back(planner::stage_of(problem, std::move(items), static_cast<int>(kind)));
-    }
-    planner::settle_memory(problem, result.stages);
-    result.objective = planner::largest_load(problem, result.stages);
-    result.lower_bound = std::min(result.objective, planner::placement_lower_bound(problem));
-    result.is_feasible = true;
-    for (std::size_t s = 0; s < result.stages.size(); ++s) {
-        const planner::DeviceClass& device = classes[static_cast<std::size_t>(result.stages[s].device_class)];
-        if (!device.is_cpu && result.stages[s].memory > device.memory_limit) {
-            result.is_feasible = false;
-            result.reason = fmt::format("stage {} of the partition needs {}, its device has {}", s, core::format(result.stages[s].memory), core::format(device.memory_limit));
-            break;
-        }
-    }
-    return result;
-}
-
-void write_pictures(const planner::PlacementProblem& problem, const planner::PlacementResult& result, const std::string& title, const std::optional<std::string>& dot,
-                    const std::optional<std::string>& svg) {
-    if (!dot && !svg) return;
-    Picture picture{.title = title, .nodes = {}, .edges = {}, .stages = {}};
+Picture picture_of(const planner::PlacementProblem& problem, const planner::PlacementResult& result) {
+    Picture picture;
     std::vector<int> node_of_item(problem.items.size(), -1);
     double heaviest = 0;
     for (const planner::PlacementItem& item : problem.items) heaviest = std::max(heaviest, item.accelerator_time.value);
@@ -174,8 +83,50 @@ void write_pictures(const planner::PlacementProblem& problem, const planner::Pla
         }
     }
     for (auto [from, to] : problem.precedence) picture.edges.emplace_back(node_of_item[static_cast<std::size_t>(from)], node_of_item[static_cast<std::size_t>(to)]);
-    if (dot) core::write_file_atomically(*dot, to_dot(picture));
-    if (svg) core::write_file_atomically(*svg, to_svg(picture));
+    return picture;
+}
+
+Picture picture_of(const planner::ReplicatedProblem& problem, const planner::ReplicatedResult& result) {
+    Picture picture;
+    picture.nodes.resize(problem.nodes.size());
+    double slowest = 0;
+    for (std::size_t s = 0; s < result.stages.size(); ++s) {
+        const planner::ReplicatedStage& stage = result.stages[s];
+        picture.stages.push_back(fmt::format("stage {}: data {} x tensor {}, {} a sample, {}", s, stage.data, stage.tensor, core::format(stage.time), core::format(stage.memory)));
+        for (std::size_t i = 0; i < stage.nodes.size(); ++i) {
+            const planner::ConfigurableNode& node = problem.nodes[static_cast<std::size_t>(stage.nodes[i])];
+            const planner::NodeConfiguration& configuration = node.configurations.at(stage.tensor)[static_cast<std::size_t>(stage.configurations[i])];
+            const double work = configuration.time_per_sample.value * stage.tensor;
+            slowest = std::max(slowest, work);
+            picture.nodes[static_cast<std::size_t>(stage.nodes[i])] = {(node.name.empty() ? std::to_string(node.id) : node.name) + ": " + configuration.name, static_cast<int>(s), work};
+        }
+    }
+    for (PictureNode& node : picture.nodes) node.share = slowest > 0 ? node.share / slowest : 0;
+    for (const planner::ReplicatedProblem::Edge& edge : problem.edges) picture.edges.emplace_back(edge.from, edge.to);
+    return picture;
+}
+
+Picture picture_of(const planner::HierarchicalProblem& problem, const planner::HierarchicalResult& result) {
+    Picture picture;
+    double heaviest = 0;
+    for (const planner::HierarchicalProblem::Node& node : problem.nodes) {
+        picture.nodes.push_back({node.id + (node.description.empty() ? "" : " ") + node.description, -1, (node.forward + node.backward).value});
+        heaviest = std::max(heaviest, picture.nodes.back().share);
+    }
+    for (PictureNode& node : picture.nodes) node.share = heaviest > 0 ? node.share / heaviest : 0;
+    for (std::size_t s = 0; s < result.stages.size(); ++s) {
+        const planner::HierarchicalStage& stage = result.stages[s];
+        picture.stages.push_back(fmt::format("stage {}: replicas {}, {}, {}", s, fmt::join(stage.replicas, " x "), core::format(stage.load), core::format(stage.memory)));
+        for (int v : stage.nodes) picture.nodes[static_cast<std::size_t>(v)].stage = static_cast<int>(s);
+    }
+    picture.edges = problem.edges;
+    return picture;
+}
+
+void write_picture(Picture picture, const PartitionRequest& request) {
+    picture.title = request.path;
+    if (request.dot) core::write_file_atomically(*request.dot, to_dot(picture));
+    if (request.svg) core::write_file_atomically(*request.svg, to_svg(picture));
 }
 
 std::function<void(const planner::PlacementProgress&)> progress_bar(bool as_json) {

@@ -11,16 +11,19 @@
 
 #include "apps/command.h"
 #include "apps/partition_answer.h"
+#include "apps/partition_decision.h"
 #include "apps/partition_options.h"
 #include "apps/partition_report.h"
 #include "cluster/load.h"
 #include "core/document.h"
 #include "model/load.h"
 #include "planner/baseline_placement.h"
+#include "planner/hierarchical_check.h"
 #include "planner/reader/costed_graph.h"
 #include "planner/reader/dnn_partitioning.h"
 #include "planner/reader/pipedream.h"
 #include "planner/reader/piper.h"
+#include "planner/replicated_check.h"
 #include "planner/search_space.h"
 #include "sim/cost/compute.h"
 
@@ -52,6 +55,7 @@ public:
         : arguments_(arguments), diagnostics_(diagnostics), as_json_(as_json), request_(read_partition_request(arguments, diagnostics)) {}
 
     const std::string& path() const { return request_.path; }
+    bool is_loaded() const { return request_.load.has_value(); }  // a decision is judged, nothing searched
 
     std::optional<PartitionAnswer> run() {
         if (diagnostics_.has_errors()) return std::nullopt;
@@ -107,7 +111,10 @@ private:
         if (!problem || diagnostics_.has_errors()) return std::nullopt;
         problem->levels = std::move(levels);
         if (request_.memory) problem->memory_limit = *request_.memory;
-        return answer_of(*problem, planner::place_hierarchical(*problem, {.time_limit = request_.time_limit}));
+        planner::HierarchicalOptions search;
+        search.time_limit = request_.time_limit;
+        search.progress = progress_bar(as_json_);
+        return place_or_judge(*problem, [&] { return planner::place_hierarchical(*problem, search); }, "s");
     }
 
     std::optional<PartitionAnswer> place_piper() {
@@ -120,7 +127,38 @@ private:
         if (!request_.bandwidths.empty()) problem->bandwidth = request_.bandwidths.front();
         planner::ReplicatedOptions search;
         search.time_limit = request_.time_limit;
-        return answer_of(*problem, planner::place_replicated(*problem, search));
+        search.progress = progress_bar(as_json_);
+        return place_or_judge(*problem, [&] { return planner::place_replicated(*problem, search); }, "s per sample");
+    }
+
+    // Replicated stages, searched or loaded, with all that is asked for beside them.
+    template <class Problem, class Search>
+    std::optional<PartitionAnswer> place_or_judge(const Problem& problem, Search search, const char* unit) {
+        decltype(search()) result;
+        if (request_.load) {
+            const std::optional<schedule::PartitionFile> file = schedule::load_partition_file(*request_.load, diagnostics_, {}, "--load-partition");
+            if (!file) return std::nullopt;
+            auto loaded = apply_decision(*file, *request_.load, problem, diagnostics_);
+            if (!loaded) return std::nullopt;
+            result = std::move(*loaded);
+        } else {
+            result = search();
+            clear_progress_bar(as_json_);
+        }
+        PartitionAnswer answer = answer_of(problem, result);
+        if (!result.is_feasible) return answer;
+        answer.document["graph_hash"] = planner::hash_of(problem);
+        if (request_.out) {
+            schedule::PartitionFile file = decision_of(problem, result);
+            file.graph_hash = planner::hash_of(problem);
+            file.objective = result.objective.value;
+            file.lower_bound = result.lower_bound.value;
+            file.unit = unit;
+            save(std::move(file));
+            answer.text += fmt::format("  saved to {}\n", *request_.out);
+        }
+        write_picture(picture_of(problem, result), request_);
+        return answer;
     }
 
     std::optional<Placeable> read_dnn() {
@@ -254,26 +292,31 @@ private:
             answer.document["assumptions"] = std::move(assumptions);
         }
         if (request_.out) save(placeable, result, answer);
-        write_pictures(placeable.problem, result, request_.path, request_.dot, request_.svg);
+        write_picture(picture_of(placeable.problem, result), request_);
         return answer;
     }
 
-    void save(const Placeable& placeable, const planner::PlacementResult& result, PartitionAnswer& answer) {
-        schedule::PartitionFile file = decision_of(placeable.problem, result);
+    void save(schedule::PartitionFile file) const {
         file.graph = request_.path;
-        file.graph_hash = placeable.hash;
-        file.granularity = placeable.granularity;
-        file.algorithm = request_.algorithm == PartitionAlgorithm::smp_tree     ? "smp_tree"
+        file.algorithm = request_.load                                          ? "given"
+                         : request_.algorithm == PartitionAlgorithm::smp_tree   ? "smp_tree"
                          : request_.algorithm == PartitionAlgorithm::chain      ? "chain"
                          : request_.algorithm == PartitionAlgorithm::multilevel ? "multilevel"
                                                                                 : "exact";
+        core::write_file_atomically(*request_.out, schedule::write_partition_file(file));
+    }
+    void save(const Placeable& placeable, const planner::PlacementResult& result, PartitionAnswer& answer) {
+        schedule::PartitionFile file = decision_of(placeable.problem, result);
+        file.graph_hash = placeable.hash;
+        file.granularity = placeable.granularity;
         const double scale = placeable.unit == PlacementUnit::milliseconds ? 1e3 : 1;
         file.objective = result.objective.value * scale;
         file.lower_bound = result.lower_bound.value * scale;
         file.unit = placeable.unit == PlacementUnit::milliseconds ? "ms" : "s";
         if (placeable.graph) file.first_units = planner::first_units_of(*placeable.graph, *placeable.placement, result.stages);
-        core::write_file_atomically(*request_.out, schedule::write_partition_file(file));
-        answer.text += fmt::format("  saved to {}{}\n", *request_.out, file.first_units.empty() && placeable.graph ? " (stages are not whole units: smsim and smexec cannot run it)" : "");
+        const bool runs = !file.first_units.empty();
+        save(std::move(file));
+        answer.text += fmt::format("  saved to {}{}\n", *request_.out, !runs && placeable.graph ? " (stages are not whole units: smsim and smexec cannot run it)" : "");
     }
 
     const std::vector<std::string>& arguments_;
@@ -301,7 +344,8 @@ int run_partition_command(const std::vector<std::string>& arguments, std::ostrea
     if (!answer || diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
     if (!answer->is_feasible) {
         core::Diagnostics reason;
-        reason.error({.file = command.path()}, "--devices", "no placement: " + answer->reason, "more or larger devices (--devices, --memory), or a CPU (--cpus)");
+        if (command.is_loaded()) reason.error({.file = command.path()}, "--load-partition", "the decision is no placement: " + answer->reason, "change it, or leave it out to search anew");
+        else reason.error({.file = command.path()}, "--devices", "no placement: " + answer->reason, "more or larger devices (--devices, --memory), or a CPU (--cpus)");
         show(reason, as_json, out, err);
         return no_plan;
     }

@@ -41,6 +41,11 @@ std::optional<PartitionFile> load_partition_file(const std::string& path, core::
             PartitionFile::Stage stage;
             stage.device = one.string("device", "accelerator");
             stage.nodes = one.optional_strings("nodes").value_or(std::vector<std::string>());
+            if (const auto replicas = one.optional_integers("replicas", {.least = 1, .greatest = 1 << 30})) stage.replicas.assign(replicas->begin(), replicas->end());
+            stage.tensor_parallel = static_cast<std::int32_t>(one.integer("tensor_parallel", 1, {.least = 1, .greatest = 1 << 30}));
+            stage.configurations = one.optional_strings("configurations").value_or(std::vector<std::string>());
+            if (!stage.configurations.empty() && stage.configurations.size() != stage.nodes.size())
+                one.error("configurations", fmt::format("{} configurations for {} nodes", stage.configurations.size(), stage.nodes.size()), "one a node, in their order");
             one.finish();
             file.stages.push_back(std::move(stage));
         }
@@ -72,6 +77,9 @@ std::string write_partition_file(const PartitionFile& file) {
         for (const std::string& node : stage.nodes) nodes.append(node);
         entry["device"] = stage.device;
         entry["nodes"] = std::move(nodes);
+        if (!stage.replicas.empty()) entry["replicas"] = stage.replicas;
+        if (stage.tensor_parallel != 1) entry["tensor_parallel"] = stage.tensor_parallel;
+        if (!stage.configurations.empty()) entry["configurations"] = stage.configurations;
         stages.append(std::move(entry));
     }
     table["stage"] = std::move(stages);

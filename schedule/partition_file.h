@@ -8,6 +8,9 @@
 //   [[partition.stage]]
 //   device = "accelerator"
 //   nodes = ["conv1", "layer1"]        # names; a module's name stands for all below it
+//   replicas = [4, 2]                  # of replicated stages (piper, pipedream): by level of bandwidth, innermost first
+//   tensor_parallel = 8                # piper: devices of a replica, and how each node runs on them
+//   configurations = ["vanilla", "activation recomp"]
 #pragma once
 
 #include <cstdint>
@@ -27,6 +30,9 @@ struct PartitionFile {
     struct Stage {
         std::string device;
         std::vector<std::string> nodes;
+        std::vector<std::int32_t> replicas = {};
+        std::int32_t tensor_parallel = 1;
+        std::vector<std::string> configurations = {};  // of each node
         bool operator==(const Stage&) const = default;
     };
     std::vector<Stage> stages = {};

@@ -48,7 +48,7 @@ std::string check(const std::string& path, const model::ModelGraph& graph, Plan*
 
 TEST_CASE("A partition file says the same after writing and reading") {
     PartitionFile file{.graph = "a.onnx", .graph_hash = "0123", .algorithm = "exact", .granularity = "unit", .unit = "s", .objective = 0.25, .lower_bound = 0.2, .is_proven_optimal = false,
-                       .first_units = {0, 3}, .stages = {{"accelerator", {"a", "b"}}, {"cpu", {"c"}}}};
+                       .first_units = {0, 3}, .stages = {{"accelerator", {"a", "b"}, {4, 2}, 8, {"plain", "recomputed"}}, {"cpu", {"c"}}}};
     Folder folder;
     core::Diagnostics diagnostics;
     const auto read = load_partition_file(folder.write("p.toml", write_partition_file(file)), diagnostics);

@@ -1,0 +1,1 @@
+cd tests/golden/runs && smplan partition --graph three_layers.pipedream.txt --devices 4 --algorithm chain --cpus 1 --default-partition 0 --load-partition x --devices-per-instance 2; smplan partition --graph three_nodes.piper.json --memory-weight 0.2 --non-contiguous --devices-per-instance 2
