@@ -6,11 +6,15 @@ namespace schedule {
 
 bool is_recomputed(const model::ModelGraph& graph, const model::Unit& unit, Recompute recompute) {
     if (recompute != Recompute::full) return false;
+    bool has_input = false, continues = false;
     for (std::int32_t i = unit.operators.begin; i < unit.operators.end; ++i) {
-        const model::OperatorKind kind = graph.operators[static_cast<std::size_t>(i)].kind;
-        if (kind == model::OperatorKind::input || kind == model::OperatorKind::cross_entropy) return false;
+        const model::Operator& op = graph.operators[static_cast<std::size_t>(i)];
+        if (op.kind == model::OperatorKind::embedding || op.kind == model::OperatorKind::cross_entropy) return false;
+        has_input = has_input || op.kind == model::OperatorKind::input;
+        for (const model::TensorId input : op.inputs) continues = continues || graph.tensor(input).producer.index < unit.operators.begin;
     }
-    return true;
+    // What begins with the data is not run again; a layer that reads data beside what comes from the layer before (the memory of a Transformer-XL) is.
+    return !has_input || continues;
 }
 
 bool is_recomputed(const model::Operator& op, Recompute recompute) { return recompute == Recompute::selective && op.in_attention_core; }
