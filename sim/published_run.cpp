@@ -208,11 +208,12 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
 
     run.model = model_table(row, traits);
     // Layers without a form for tensor parallelism: what compilers that divide any operator do with them first is divide the samples.
-    const bool has_tensor_form = !is_convolutional(row.text("model")) && !row.text("model").starts_with("transformer_xl");
-    if (!has_tensor_form && plan.layout.tensor > 1 && plan.micro_batch % plan.layout.tensor == 0) {
+    const bool has_tensor_form = !is_convolutional(row.text("model")) && !row.text("model").starts_with("transformer_xl") && !row.text("model").starts_with("vit");
+    if (!has_tensor_form && plan.layout.tensor > 1) {
         run.assumptions.push_back(fmt::format("{} has no tensor-parallel form: its {} ranks divide the samples", row.text("model"), plan.layout.tensor));
         plan.layout.data *= plan.layout.tensor;
-        plan.micro_batch /= plan.layout.tensor;
+        // The step takes as long as the rank with the most samples.
+        plan.micro_batch = (plan.micro_batch + plan.layout.tensor - 1) / plan.layout.tensor;
         plan.layout.tensor = 1;
     }
     if (cluster_row == nullptr) {
