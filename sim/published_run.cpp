@@ -178,8 +178,10 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
     using model::AttentionImplementation;
     // fp8 comes from Transformer Engine, whose attention is of the flash family; so is that of Megatron-LM's kin on H100, for which Transformer Engine was made.
     const bool is_of_megatron = traits.attention == AttentionImplementation::fused_softmax;
-    if (compute == core::DataType::fp8 || (is_of_megatron && (gpu.starts_with("H100") || gpu.starts_with("H200") || gpu.starts_with("B200"))))
-        traits.attention = AttentionImplementation::flash;
+    // PyTorch knows these devices since version 2, whose scaled_dot_product_attention is of that family too; BERT's codes went on writing theirs out.
+    const bool is_of_torch = (traits.name.starts_with("PyTorch") || traits.name == "DeepSpeed") && !row.text("model").starts_with("bert");
+    const bool is_recent = gpu.starts_with("H100") || gpu.starts_with("H200") || gpu.starts_with("B200");
+    if (compute == core::DataType::fp8 || ((is_of_megatron || is_of_torch) && is_recent)) traits.attention = AttentionImplementation::flash;
     plan.attention = row.choice<AttentionImplementation, 4>("attention", {{{"", traits.attention},
                                                                            {"unfused", AttentionImplementation::unfused},
                                                                            {"fused_softmax", AttentionImplementation::fused_softmax},
