@@ -3,13 +3,15 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cluster/synthetic.h"
+
 namespace sim {
 
 LinearCost operator*(const LinearCost& cost, double times) { return {cost.latency * times, cost.seconds_per_byte * times}; }
 
 NetworkTerms network_terms(const cluster::Cluster& cluster, const CostConstants& constants, const FrameworkTraits& traits) {
     const std::string& name = cluster.instance.network_name;
-    const double base = name == "infiniband" ? constants.rate_infiniband
+    double base = name == "infiniband" ? constants.rate_infiniband
                         : name == "roce"     ? constants.rate_roce
                         : name == "omnipath" ? constants.rate_omnipath
                         : name == "tcp"      ? constants.rate_tcp
@@ -18,6 +20,9 @@ NetworkTerms network_terms(const cluster::Cluster& cluster, const CostConstants&
     // More nodes lose more to each other's congestion.
     const double doublings = std::log2(std::max(2, cluster.nodes)) - 1;
     NetworkTerms terms;
+    // Over the same cards and switches, TCP's copies only add to what verbs do. (Instances of a cloud are known by their own measurements.)
+    if (name == "tcp" && cluster.instance.provider != "aws")
+        base = std::min(base, constants.rate_infiniband * cluster::transport_figures("infiniband").efficiency / cluster::transport_figures(name).efficiency);
     terms.share = base / (1 + constants.decay_per_doubling * doublings);
     // NCCL opens 16 sockets on AWS's cards and one on others of each channel, of which there are two (net_socket.cc, autoNt and autoNs by vendor).
     const int nccl_flows = cluster.instance.provider == "aws" ? 16 : 2;
