@@ -24,7 +24,11 @@ core::Seconds convolution_time(const model::Kernel& kernel, model::Phase phase, 
     const double efficiency =
         convolution_efficiency(kernel, phase, device, compute) * sustained_rate(device, compute, constants) * (is_half ? constants.convolution_half : 1);
     const core::Seconds streaming = (kernel.read + kernel.written) / (device.memory_bandwidth * convolution_memory_efficiency(device, compute));
-    return curve.launch + std::max(kernel.flops / (device.peak.at(compute) * efficiency), streaming);
+    const core::Seconds time = curve.launch + std::max(kernel.flops / (device.peak.at(compute) * efficiency), streaming);
+    // On tensor cores a convolution is an implicit product (cuDNN, arXiv 1410.0759): it fills tiles and waves no better than a product of its shape. The tables are of
+    // V100, where waves are not modelled. (Weight gradients divide their depth, all pixels of the batch, over as many blocks as the device takes.)
+    const bool is_implicit_product = compute != core::DataType::fp32 && kernel.batch == 1 && phase != model::Phase::backward_weight && has_tiles(device);
+    return is_implicit_product ? std::max(time, product_time(kernel, device, compute, constants)) : time;
 }
 
 core::Seconds attention_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device, core::DataType compute, const CostConstants& constants,

@@ -50,6 +50,8 @@ core::Seconds tiled_arithmetic(const model::Kernel& kernel, core::FlopsPerSecond
 
 }  // namespace
 
+bool has_tiles(const cluster::DeviceSpec& device) { return is_gpu(device) && generation(device) >= 80 && device.multiprocessors > 0; }
+
 double sustained_rate(const cluster::DeviceSpec& device, core::DataType compute, const CostConstants& constants) {
     if (!is_gpu(device)) return 1;
     const bool is_full = compute == core::DataType::fp32 || compute == core::DataType::tf32;
@@ -78,7 +80,7 @@ core::Seconds product_time(const model::Kernel& kernel, const cluster::DeviceSpe
         const auto full = device.peak.find(core::DataType::fp32);
         if (full != device.peak.end()) return device.kernel_launch + std::max(kernel.flops / (full->second * curve.compute_efficiency), streaming);
     }
-    if (is_gpu(device) && generation(device) >= 80 && device.multiprocessors > 0 && kernel.m > 0)
+    if (has_tiles(device) && kernel.m > 0)
         return device.kernel_launch + std::max(tiled_arithmetic(kernel, plateau * constants.full_tile_rate, device.multiprocessors, constants), streaming);
     // The plateau is that of deep products; a batch of shallow ones (attention) fills and drains its tiles as often as it writes them.
     const double depth = static_cast<double>(std::max<std::int64_t>(kernel.k, 1)), deep = 2048;

@@ -12,6 +12,9 @@ namespace sim {
 // and waves; a batched product whose depth or width is no multiple of 8 runs without tensor cores.
 core::Seconds product_time(const model::Kernel& kernel, const cluster::DeviceSpec& device, core::DataType compute, const CostConstants& constants);
 
+// Whether products are priced by tiles and waves there.
+bool has_tiles(const cluster::DeviceSpec& device);
+
 // Rate under sustained load over that of the short runs behind the curves.
 double sustained_rate(const cluster::DeviceSpec& device, core::DataType compute, const CostConstants& constants);
 // Achieved bandwidth of memory-bound kernels.
