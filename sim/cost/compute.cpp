@@ -307,6 +307,9 @@ ComputePrice ComputeCost::optimizer_step(std::int64_t elements, std::int64_t ten
     bytes += precision.has_master_parameters ? 2 * 4.0 + parameter : 2 * parameter;
     if (plan_->optimizer.kind == schedule::OptimizerKind::lamb) bytes += 2 * 4.0;
     bytes += traits_.step_bytes;
+    // Momentum alone is one kernel everywhere.
+    const bool is_composed = traits_.composed_update_bytes > 0 && plan_->optimizer.kind != schedule::OptimizerKind::sgd;
+    if (is_composed) bytes += traits_.composed_update_bytes;
     // DDP copies every gradient into its bucket, where it is divided and reduced, and back (torch/csrc/distributed/c10d/reducer.cpp).
     const bool copies = traits_.copies_into_buckets && plan_->layout.data > 1 && plan_->sharding == schedule::Sharding::none;
     if (copies) bytes += 4 * core::size_of(precision.gradients).value;
@@ -315,7 +318,7 @@ ComputePrice ComputeCost::optimizer_step(std::int64_t elements, std::int64_t ten
     const std::int64_t count = std::max<std::int64_t>(tensors, 1);
     // A multi-tensor kernel takes up to 36 tensors with four lists (gradient, value, two moments): depth_to_max_tensors in NVIDIA apex, csrc/multi_tensor_apply.cuh.
     constexpr std::int64_t tensors_a_launch = 36;
-    const std::int64_t launches = traits_.has_multi_tensor_update ? (count + tensors_a_launch - 1) / tensors_a_launch : count * traits_.update_kernels_per_tensor;
+    const std::int64_t launches = traits_.has_multi_tensor_update && !is_composed ? (count + tensors_a_launch - 1) / tensors_a_launch : count * traits_.update_kernels_per_tensor;
     price.host = dispatch_ * static_cast<double>(launches + (copies ? 2 * count : 0));
     price.blocked = traits_.blocked_per_tensor * static_cast<double>(count);
     return price;

@@ -85,6 +85,10 @@ FrameworkTraits graph_engine_of(const Says& says, const CostConstants& c) {
         if (!is_compiled) {
             traits.composed_elementwise = 4.5;
             traits.wide_elementwise = 2.35;
+            // google-research/bert@02102db, optimization.py: Adam out of multiply, add, square, sqrt, divide and assign, 39 passes over fp32 tensors a parameter
+            // (m 7, v 9, quotient 7, decay 5, step 5, three assignments 6), and clip_by_global_norm 3, where one pass over the state reads and writes 7.
+            traits.composed_update_bytes = 4 * (39 + 3 - 7);
+            traits.update_kernels_per_tensor = 20;
         }
         if (says({"horovod"})) traits.accumulation_bytes = 56;  // unscale, all-finite test, clip and assign_add of fp32 gradients: 14 passes
     }

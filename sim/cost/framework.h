@@ -55,6 +55,7 @@ struct FrameworkTraits {
     bool overlaps_reduction = true;
     bool copies_into_buckets = false;               // whole gradients are copied into the buckets that are reduced, and back, tensor by tensor (DDP)
     core::Bytes bucket = core::mebibytes(25);
+    double composed_update_bytes = 0;               // per parameter: Adam or LAMB written as chains of operations, beside one pass over its state
     bool has_multi_tensor_update = true;            // else every tensor has update kernels of its own
     int update_kernels_per_tensor = 10;
 
