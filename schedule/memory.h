@@ -39,6 +39,7 @@ struct ActivationFootprint {
     struct UnitSaved {
         model::OperatorRange operators;
         core::Bytes bytes;
+        core::Bytes for_weight;  // part of `bytes` that a split backward needs until backward_weight
     };
     std::vector<UnitSaved> offloadable;
 };

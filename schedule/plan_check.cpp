@@ -192,8 +192,7 @@ private:
                       "set schedule = \"seq1f1b\", or leave segments out");
             return;
         }
-        for (const auto& [axis, is_set] : {std::pair("context_parallel", plan_.layout.context > 1), std::pair("expert_parallel", plan_.layout.expert > 1),
-                                           std::pair("offload", plan_.offload != Offload::none)})
+        for (const auto& [axis, is_set] : {std::pair("context_parallel", plan_.layout.context > 1), std::pair("offload", plan_.offload != Offload::none)})
             if (is_set) error(axis, fmt::format("{} works on whole sequences, schedule = {} on pieces of them", axis, core::in_quotes(chosen->name)), "leave it out, or choose another schedule");
         const int segments = plan_.segments > 0 ? plan_.segments : default_segments;
         const char* key = plan_.segments > 0 ? "segments" : "schedule";
@@ -248,12 +247,6 @@ private:
         core::Diagnostics unheard;
         const auto order = is_searched_order(plan_.schedule) ? std::optional<Schedule>() : make_schedule(plan_, unheard);
         if (!order) return;
-        for (const std::vector<Action>& actions : order->actions)
-            for (const Action& action : actions)
-                if (action.kind == ActionKind::backward_input)
-                    return error("offload", fmt::format("offload = \"{}\": schedule = \"{}\" splits backward, and what weights wait for stays on the device", name_of(plan_.offload),
-                                                        plan_.schedule),
-                                 "choose a schedule with whole backward passes, such as 1f1b");
         if (order->is_forward_only) warning("offload", "offload has no effect without a backward pass");
     }
 

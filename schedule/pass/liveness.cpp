@@ -155,14 +155,16 @@ double StageLiveness::gathered_bytes(Index i) const {
     return model::gathers_keys(op(i), context_) ? model::gathered_key_bytes(graph_, op(i), context_).value : 0;
 }
 
-core::Bytes StageLiveness::offloadable(model::OperatorRange unit) const {
+core::Bytes StageLiveness::offloadable(model::OperatorRange unit, bool for_weight) const {
     double sum = 0;
     for (std::size_t t = 0; t < is_saved_.size(); ++t) {
+        if (for_weight && !is_held_[t]) continue;
         const bool is_of_unit = is_saved_[t] && lowest_saver_[t] >= unit.begin && highest_saver_[t] < unit.end && last_use_[t] < unit.end;
         if (is_of_unit && !is_received_[t] && !is_sent_[t] && graph_.op(graph_.tensors[t].producer).kind != OperatorKind::input) sum += bytes(static_cast<Index>(t));
     }
     if (!is_recomputed(graph_, {"", unit}, plan_.recompute))
-        for (Index i = unit.begin; i < unit.end; ++i) sum += info(i).extra - info(i).recomputable;
+        for (Index i = unit.begin; i < unit.end; ++i)
+            if (!for_weight || !op(i).parameters.empty()) sum += info(i).extra - info(i).recomputable;
     return core::Bytes(sum);
 }
 
@@ -309,7 +311,7 @@ ActivationFootprint StageLiveness::footprint() {
             result.reused = core::Bytes(std::clamp(together - peak_, 0.0, std::min(left_for_earlier, saved - received_saved)));
             if (plan_.offload != Offload::none) {
                 result.backward_transient = core::Bytes(std::max(0.0, beside_saved_ - received_gradient - sent_gradient));
-                for (const model::OperatorRange unit : units_) result.offloadable.push_back({unit, offloadable(unit)});
+                for (const model::OperatorRange unit : units_) result.offloadable.push_back({unit, offloadable(unit, false), {}});
             }
             continue;
         }
@@ -321,6 +323,11 @@ ActivationFootprint StageLiveness::footprint() {
             for (Index i = units_[u].begin; i < units_[u].end; ++i)
                 if (!unit_is_recomputed_[u] && !op(i).parameters.empty()) saved_for_weight += info(i).extra - info(i).recomputable;
         double kept_for_weight = std::max(0.0, held_ - saved_for_weight - sent_gradient);
+        if (plan_.offload != Offload::none) {
+            // What of the saved is there at each moment is counted apart, so nothing takes over its memory.
+            for (std::size_t u = 0; u < units_.size(); ++u) result.offloadable[u].for_weight = offloadable(units_[u], true);
+            peak_ = saved + std::max(beside_saved_, kept_for_weight + received_gradient + sent_gradient);
+        }
         const double together = saved + kept_for_weight + received_gradient + sent_gradient;
         const double reused = std::clamp(together - peak_, 0.0, std::min(kept_for_weight, saved - saved_for_weight));
         saved_for_weight += reused;

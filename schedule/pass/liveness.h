@@ -40,8 +40,8 @@ private:
 
     double exchanged_bytes(Index i) const;  // experts over several ranks: a second array while copies are exchanged
     double gathered_bytes(Index i) const;   // context parallelism: keys and values of all tokens
-    // What may leave after the unit's forward (memory.h, offloadable).
-    core::Bytes offloadable(model::OperatorRange unit) const;
+    // What may leave after the unit's forward (memory.h, offloadable); after backward_input the part that weights still need.
+    core::Bytes offloadable(model::OperatorRange unit, bool for_weight) const;
 
     // The kernels of operator i hold `phase`'s workspace for a moment.
     void touch(Index i, model::Phase phase);

@@ -1,5 +1,6 @@
 // What units keep for backward goes out to the host or to disk on the copy stream as soon as their forward has ended, and comes back `activation_loading_horizon`
-// tasks before their backward. What would be wanted back at once stays.
+// tasks before their backward, before the first of the two where it is split; then what weights need stays until they have had it. What would be wanted back at
+// once stays.
 #include <algorithm>
 
 #include "schedule/pass/rank_lowering.h"
@@ -12,14 +13,15 @@ void RankLowering::plan_offload() {
     for (std::size_t s = 0; s < stages_.size(); ++s)
         offloaded_[s].resize(static_cast<std::size_t>(order_.micro_batches) * stages_[s].footprints->front().offloadable.size());
     for (const Action& action : order_.actions[static_cast<std::size_t>(rank_)]) {
-        const bool is_backward = action.kind == ActionKind::backward;
-        if (!is_backward && action.kind != ActionKind::forward) continue;
+        const bool is_forward = action.kind == ActionKind::forward;
+        if (!is_forward && action.kind != ActionKind::backward && action.kind != ActionKind::backward_input && action.kind != ActionKind::backward_weight) continue;
         const auto units = static_cast<std::int32_t>(local(action.stage).footprints->front().offloadable.size());
         for (std::int32_t i = 0; i < units; ++i) {
-            const std::int32_t unit = is_backward ? units - 1 - i : i;
-            OffloadedUnit& place = offloaded(action.stage, action.micro_batch, unit);
-            (is_backward ? place.backward : place.forward) = static_cast<std::int64_t>(unit_tasks_.size());
-            unit_tasks_.push_back({action.stage, action.micro_batch, unit, is_backward});
+            const UnitTask task{action.stage, action.micro_batch, is_forward ? i : units - 1 - i, action.kind};
+            OffloadedUnit& place = offloaded(task.stage, task.micro_batch, task.unit);
+            if (is_forward) place.forward = static_cast<std::int64_t>(unit_tasks_.size());
+            if (task.reads_first()) place.backward = static_cast<std::int64_t>(unit_tasks_.size());
+            unit_tasks_.push_back(task);
         }
     }
     // The load begins with the task `horizon` before the backward. There must be another one between it and the forward, or nothing would be gained.
@@ -35,11 +37,19 @@ RankLowering::OffloadedUnit& RankLowering::offloaded(std::int32_t stage, std::in
     return offloaded_[s][static_cast<std::size_t>(micro_batch) * stages_[s].footprints->front().offloadable.size() + static_cast<std::size_t>(unit)];
 }
 
-core::Bytes RankLowering::offloaded_bytes(const LocalStage& stage, std::int32_t micro_batch) {
-    core::Bytes sum;
+core::Bytes RankLowering::for_weight(const LocalStage& stage, std::int32_t unit) {
+    return stage.splits_backward ? stage.footprints->front().offloadable[static_cast<std::size_t>(unit)].for_weight : core::Bytes(0);
+}
+
+RankLowering::Offloaded RankLowering::offloaded_bytes(const LocalStage& stage, std::int32_t micro_batch) {
+    Offloaded sum;
     if (offloaded_.empty()) return sum;
-    for (std::size_t unit = 0; unit < stage.footprints->front().offloadable.size(); ++unit)
-        if (offloaded(stage.index, micro_batch, static_cast<std::int32_t>(unit)).leaves) sum += stage.footprints->front().offloadable[unit].bytes;
+    for (std::size_t u = 0; u < stage.footprints->front().offloadable.size(); ++u) {
+        const auto unit = static_cast<std::int32_t>(u);
+        if (!offloaded(stage.index, micro_batch, unit).leaves) continue;
+        sum.all += stage.footprints->front().offloadable[u].bytes;
+        sum.for_weight += for_weight(stage, unit);
+    }
     return sum;
 }
 
@@ -66,9 +76,11 @@ void RankLowering::begin_unit(const LocalStage& stage, std::int32_t micro_batch,
     if (ahead < static_cast<std::int64_t>(unit_tasks_.size())) load(unit_tasks_[static_cast<std::size_t>(ahead)]);
     OffloadedUnit& place = offloaded(stage.index, micro_batch, unit);
     if (!place.leaves) return;
-    if (unit_tasks_[static_cast<std::size_t>(unit_task_)].is_backward) {
+    const ActionKind pass = unit_tasks_[static_cast<std::size_t>(unit_task_)].pass;
+    if (pass != ActionKind::forward) {
         pending_.push_back(place.loaded);
-        loaded_ = place.loaded_buffer;
+        if (pass != ActionKind::backward_weight) loaded_.push_back(place.loaded_for_input);
+        if (pass != ActionKind::backward_input) loaded_.push_back(place.loaded_for_weight);
     } else {
         place.buffer = list_.buffer(MemoryKind::activations, stage.footprints->front().offloadable[static_cast<std::size_t>(unit)].bytes);
         list_.take(place.buffer);
@@ -85,10 +97,13 @@ void RankLowering::store(const LocalStage& stage, std::int32_t micro_batch, std:
 
 void RankLowering::load(const UnitTask& task) {
     OffloadedUnit& place = offloaded(task.stage, task.micro_batch, task.unit);
-    if (!task.is_backward || !place.leaves) return;
+    if (!task.reads_first() || !place.leaves) return;
     const LocalStage& stage = local(task.stage);
-    place.loaded_buffer = list_.buffer(MemoryKind::activations, stage.footprints->front().offloadable[static_cast<std::size_t>(task.unit)].bytes);
-    list_.take(place.loaded_buffer);
+    const core::Bytes weight = for_weight(stage, task.unit), all = stage.footprints->front().offloadable[static_cast<std::size_t>(task.unit)].bytes;
+    place.loaded_for_input = list_.buffer(MemoryKind::activations, all - weight);
+    place.loaded_for_weight = list_.buffer(MemoryKind::activations, weight);
+    list_.take(place.loaded_for_input);
+    list_.take(place.loaded_for_weight);
     list_.wait_for(place.stored);
     place.loaded = append_copy(stage, task.micro_batch, task.unit, true);
 }

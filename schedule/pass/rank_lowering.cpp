@@ -234,8 +234,9 @@ void RankLowering::lower_forward(LocalStage& stage, std::int32_t micro_batch) {
     version_of_[k] = updates_done_;
     ++forwards_done_;
     // With a split backward, what weights do not need is given back before the rest. What arrived counts to the part that can hold it.
-    const core::Bytes for_weight = stage.splits_backward ? f.saved_for_weight : core::Bytes(0);
-    const core::Bytes for_input = f.saved - for_weight - f.reused - offloaded_bytes(stage, micro_batch);
+    const Offloaded away = offloaded_bytes(stage, micro_batch);
+    const core::Bytes for_weight = stage.splits_backward ? f.saved_for_weight - away.for_weight : core::Bytes(0);
+    const core::Bytes for_input = f.saved - for_weight - f.reused - away.all;
     const int earlier = program_.segment_of(micro_batch);  // pieces of the sequence
     for (int i = 1; i <= earlier && f.reused.value > 0; ++i)
         takes_.push_back(stage.reused[k - static_cast<std::size_t>(i)] = list_.buffer(MemoryKind::activations, f.reused / earlier));
@@ -338,8 +339,8 @@ void RankLowering::run(const Recipe& recipe, const LocalStage& stage, std::int32
                 }
             }
             if (group.steps[i].works() && (i == last || is_last_of_unit(group, i))) {
-                list_.give_back(loaded_);
-                loaded_ = no_buffer;
+                for (const std::uint32_t buffer : loaded_) list_.give_back(buffer);
+                loaded_.clear();
             }
             run_step(group.steps[i], stage, micro_batch);
         }

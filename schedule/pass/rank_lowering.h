@@ -74,17 +74,23 @@ private:
     // Offload (pass/offload.cpp): tasks are passes of micro-batches through units, in the rank's order.
     struct UnitTask {
         std::int32_t stage = 0, micro_batch = 0, unit = 0;
-        bool is_backward = false;
+        ActionKind pass = ActionKind::forward;
+        bool reads_first() const { return pass == ActionKind::backward || pass == ActionKind::backward_input; }  // ... what left
     };
     struct OffloadedUnit {
         std::int64_t forward = -1, backward = -1;  // tasks
         bool leaves = false;
         std::uint32_t buffer = no_buffer, stored = no_instruction;         // before it leaves
-        std::uint32_t loaded_buffer = no_buffer, loaded = no_instruction;  // after it is back
+        std::uint32_t loaded = no_instruction;                             // after it is back: what goes with the first backward pass, and with the last
+        std::uint32_t loaded_for_input = no_buffer, loaded_for_weight = no_buffer;
     };
     void plan_offload();
     OffloadedUnit& offloaded(std::int32_t stage, std::int32_t micro_batch, std::int32_t unit);
-    core::Bytes offloaded_bytes(const LocalStage& stage, std::int32_t micro_batch);
+    struct Offloaded {
+        core::Bytes all, for_weight;  // the second a part of the first
+    };
+    Offloaded offloaded_bytes(const LocalStage& stage, std::int32_t micro_batch);
+    static core::Bytes for_weight(const LocalStage& stage, std::int32_t unit);
     void begin_unit(const LocalStage& stage, std::int32_t micro_batch, std::int32_t unit);
     void store(const LocalStage& stage, std::int32_t micro_batch, std::int32_t unit);
     void load(const UnitTask& task);
@@ -131,7 +137,7 @@ private:
     std::vector<UnitTask> unit_tasks_;
     std::vector<std::vector<OffloadedUnit>> offloaded_;  // by local stage; [micro-batch][unit], flat
     std::int64_t unit_task_ = -1;                        // the latest begun
-    std::uint32_t loaded_ = no_buffer;                   // what the unit at work gives back at its end
+    std::vector<std::uint32_t> loaded_;                  // what the unit at work gives back at its end
 
     // Asynchronous: the update whose parameters each micro-batch began with, and what its backward gives back of replaced ones.
     std::int32_t updates_done_ = 0, forwards_done_ = 0, backwards_done_ = 0;

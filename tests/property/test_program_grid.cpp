@@ -101,6 +101,14 @@ TEST_CASE("what a run allocates is within a tenth of what was predicted, for eve
         plan.offload = schedule::Offload::host;
         plan.activation_loading_horizon = GENERATE(1, 3);
     }
+    SECTION("offload, split backward") {
+        plan.schedule = GENERATE(as<std::string>{}, "zb-h1", "zb-h2", "zb-v");
+        plan.layout.pipeline = 2;
+        plan.virtual_stages = plan.schedule == "zb-v" ? 2 : 1;
+        plan.micro_batches = 8;
+        plan.offload = schedule::Offload::host;
+        plan.activation_loading_horizon = GENERATE(1, 3);
+    }
     SECTION("bf16") { plan.precision = {}; }
     SECTION("bf16 over sequences, split") {
         plan.precision = {};

@@ -289,10 +289,18 @@ TEST_CASE("what cannot be divided or offloaded is said with its reason") {
     plan.layout.context = 1;
     plan.offload = Offload::disk;
     says(checked(plan, load("gpt-tiny")), "needs offload_bandwidth");
-    plan.schedule = "zb-h1";
+    plan.offload = Offload::host;
     plan.layout.pipeline = 2;
     plan.micro_batches = 4;
-    says(checked(plan, load("gpt-tiny")), "splits backward");
+    for (const char* schedule : {"1f1b", "zb-h1"}) {
+        plan.schedule = schedule;
+        CHECK(checked(plan, load("gpt-tiny")).find("error") == std::string::npos);
+    }
+    plan.schedule = "seq1f1b";
+    says(checked(plan, load("gpt-tiny")), "offload works on whole sequences");
+    plan.offload = Offload::none;
+    plan.layout.context = 2;
+    says(checked(plan, load("llama-tiny")), "context_parallel works on whole sequences");
 }
 
 TEST_CASE("a tensor-parallel degree must divide the heads, and the message says which do") {
