@@ -74,6 +74,8 @@ public:
 
     // Expert parallelism: how many copies of its tokens a rank has for each expert; the operands are those of `dispatch`.
     virtual std::vector<std::int64_t> expert_rows(model::OperatorId dispatch, const Operands& operands) const;
+    // Copies before any is dropped, by expert; the operands are those of `router` in backward.
+    virtual std::vector<std::int64_t> choices(model::OperatorId router, const Operands& operands) const;
     // Context parallelism: between packed rows [samples, tokens of this rank, q k v], a rank's piece [samples, tokens, 2 kv_heads d], the pieces of the group one
     // after the other, and rows in the order of the sequence. Elements are as the rank stores activations.
     virtual void pack_keys(model::OperatorId attention, const float* packed, float* piece) const;

@@ -98,6 +98,17 @@ void RankExecutor::scatter_key_gradients(const Instruction& instruction, MicroBa
     backend_.operators().add_key_gradients(id, keys_of.own, gradient(state, plan, graph_.op(id).inputs[0])->data());
 }
 
+// A profile runs ranks alone: the silence of the others is no choice of theirs.
+void RankExecutor::sum_choices(const Instruction& instruction, MicroBatch& state, Tag tag) {
+    const std::int32_t index = instruction.operators.begin;
+    const Operands x = operands(state, instruction.stage, index);
+    core::require(x.extra != nullptr, "a router that divides its tokens with others has room for the choices of all");
+    const std::vector<std::int64_t> own = backend_.operators().choices(model::OperatorId(index), x);
+    auto* const all = static_cast<float*>(x.extra);
+    for (std::size_t e = 0; e < own.size(); ++e) all[e] = static_cast<float>(own[e]);  // exact: far fewer than 2^24
+    reduce(instruction, core::DataType::fp32, all, own.size(), tag);
+}
+
 void RankExecutor::copy(const Instruction& instruction) {
     MicroBatch& state = micro_batch(instruction.stage, instruction.micro_batch);
     const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);

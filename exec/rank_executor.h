@@ -83,6 +83,7 @@ private:
     KeyPieces key_pieces(Buffer& all) const;
     void gather_keys(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
     void scatter_key_gradients(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
+    void sum_choices(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
     void copy(const schedule::Instruction& instruction);
     // Of a mixture's operators the dispatch.
     std::int32_t dispatch_of(const model::Operator& op) const;

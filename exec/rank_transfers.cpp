@@ -92,6 +92,7 @@ void RankExecutor::activation_collective(const Instruction& instruction) {
     const Tag tag = tag_of(true, static_cast<std::uint64_t>(instruction.group), instruction.payload, static_cast<std::uint64_t>(index),
                            static_cast<std::uint64_t>(instruction.micro_batch));
     if (instruction.collective == CollectiveKind::all_to_all) return exchange_copies(instruction, state, tag);
+    if (instruction.group == GroupKind::context && instruction.collective == CollectiveKind::all_reduce) return sum_choices(instruction, state, tag);
     if (instruction.group == GroupKind::context)
         return instruction.collective == CollectiveKind::all_gather ? gather_keys(instruction, state, tag) : scatter_key_gradients(instruction, state, tag);
     // This rank's piece of an array that the group shares, in bytes.

@@ -6,6 +6,7 @@
 #include "exec/backend.h"
 #include "exec/parameters.h"
 #include "exec/reference_operators.h"
+#include "schedule/pipeline/registry.h"
 
 namespace exec {
 
@@ -84,6 +85,9 @@ double run_micro_batch(const model::ModelGraph& graph, const schedule::Plan& pla
     const auto operators = static_cast<std::int32_t>(graph.operators.size());
     reference::Context context{graph, plan.micro_batch, {}, {}, {}, &parameters, &gradients, {}, weight};
     context.router = router;
+    context.parts = plan.layout.context;
+    if (const schedule::PipelineSchedule* chosen = schedule::find_pipeline_schedule(plan.schedule); chosen && chosen->has_segments)
+        context.pieces = plan.segments > 0 ? plan.segments : schedule::default_segments;
     context.values.resize(graph.tensors.size());
     context.gradients.resize(graph.tensors.size());
     context.ids.resize(graph.tensors.size());

@@ -181,8 +181,6 @@ std::string context_parallel_obstacle(const ModelGraph& graph, int degree) {
         const Attributes& a = op.attributes;
         if (op.kind == OperatorKind::attention && (a.is_cross_attention || a.has_relative_bias || a.has_relative_positions || a.local_window > 0))
             return "attention of " + op.name + " has relative positions or windows of its own";
-        // Balance and capacity are of all tokens of a micro-batch.
-        if (op.kind == OperatorKind::router && (a.auxiliary_loss > 0 || a.capacity_factor > 0)) return op.name + " balances all tokens of a micro-batch";
         if (op.kind == OperatorKind::batch_norm || op.kind == OperatorKind::unknown || graph.tensor(op.output).shape.empty()) return op.name + " has no tokens to divide";
     }
     return {};

@@ -98,6 +98,12 @@ bool exchanges_copies(const Operator& op, const CostContext& context) {
 
 bool gathers_keys(const Operator& op, const CostContext& context) { return context.context_parallel > 1 && op.kind == OperatorKind::attention; }
 
+bool sums_choices(const Operator& op, const CostContext& context) {
+    return context.context_parallel > 1 && op.kind == OperatorKind::router && op.attributes.auxiliary_loss > 0;
+}
+
+core::Bytes choices_bytes(const Operator& router) { return core::Bytes(4.0 * static_cast<double>(router.attributes.experts)); }
+
 core::Bytes exchanged_bytes(const ModelGraph& graph, const Operator& op, const CostContext& context) {
     const MixtureShape shape = mixture_shape(graph, op, context);
     return core::Bytes(static_cast<double>(shape.copies) * static_cast<double>(shape.hidden) * core::size_of(context.compute).value);

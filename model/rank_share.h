@@ -39,6 +39,9 @@ std::int64_t expert_capacity(const Attributes& mixture, std::int64_t tokens);
 bool exchanges_copies(const Operator& op, const CostContext& context);
 // Every rank of a context-parallel group needs the keys and values of all its tokens.
 bool gathers_keys(const Operator& op, const CostContext& context);
+// The balance loss of a mixture is of all tokens of a micro-batch: ranks that divide them add up how many went to each expert, in fp32.
+bool sums_choices(const Operator& op, const CostContext& context);
+core::Bytes choices_bytes(const Operator& router);
 // What a rank sends to the experts' ranks, or back, its own copies included: dispatch and experts.
 core::Bytes exchanged_bytes(const ModelGraph& graph, const Operator& op, const CostContext& context);
 // Keys and values of all tokens, gathered over a context-parallel group.

@@ -102,6 +102,7 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
         case OperatorKind::router:
             keep(op.inputs[0]);
             keep(op.output);
+            if (sums_choices(op, context)) saved.extra = choices_bytes(op);  // of the group, from backward_input to backward_weight
             break;
         case OperatorKind::dispatch: keep(op.inputs[1]); break;
         case OperatorKind::experts: {

@@ -26,6 +26,10 @@ std::string obstacle_of(const Operator& op) {
         case OperatorKind::gated_gelu:
         case OperatorKind::dropout:
         case OperatorKind::add:
+        case OperatorKind::router:
+        case OperatorKind::dispatch:
+        case OperatorKind::experts:
+        case OperatorKind::combine:
         case OperatorKind::parallel_enter:
         case OperatorKind::parallel_exit:
         case OperatorKind::loss_statistics:
@@ -41,6 +45,11 @@ std::string obstacle_of(const Operator& op) {
     }
 }
 
+// Rows of a tensor that one token has: of copies for experts as many as it chooses.
+std::int64_t rows_of_a_token(const Operator& producer) {
+    return producer.kind == OperatorKind::dispatch || producer.kind == OperatorKind::experts ? producer.attributes.experts_per_token : 1;
+}
+
 }  // namespace
 
 std::string segment_obstacle(const ModelGraph& graph, int segments) {
@@ -51,7 +60,7 @@ std::string segment_obstacle(const ModelGraph& graph, int segments) {
         if (std::string obstacle = obstacle_of(op); !obstacle.empty()) return obstacle;
     for (const Tensor& tensor : graph.tensors) {
         const Operator& producer = graph.op(tensor.producer);
-        if (producer.kind != OperatorKind::cross_entropy && tensor.shape.front() != tokens)
+        if (producer.kind != OperatorKind::cross_entropy && tensor.shape.front() != tokens * rows_of_a_token(producer))
             return fmt::format("the output of {} has {} rows for {} tokens", producer.name, tensor.shape.front(), tokens);
     }
     if (tokens % segments != 0) return fmt::format("its {} tokens are not a multiple of {}", tokens, segments);
@@ -69,7 +78,8 @@ std::vector<ModelGraph> segment_graphs(const ModelGraph& graph, int segments) {
         piece.segment = s;
         piece.tokens_per_sample = graph.tokens_per_sample / segments;
         for (Tensor& tensor : piece.tensors)
-            if (graph.op(tensor.producer).kind != OperatorKind::cross_entropy) tensor.shape.front() = piece.tokens_per_sample;
+            if (const Operator& producer = graph.op(tensor.producer); producer.kind != OperatorKind::cross_entropy)
+                tensor.shape.front() = piece.tokens_per_sample * rows_of_a_token(producer);
         for (Operator& op : piece.operators)
             if (op.kind == OperatorKind::position_embedding) op.attributes.position_offset += piece.first_token();
     }

@@ -120,9 +120,12 @@ void ProgramChecker::step_backward(std::size_t c, std::size_t n) {
     (is_weight ? p.last_weight : p.last_backward) = static_cast<std::int32_t>(n);
     if (!has_operators()) return;
     std::int32_t& expected = is_weight ? p.weight : is_input ? p.input : p.backward;
-    // Gradients of experts' copies are exchanged before the operator that made the copies; those of gathered keys are scattered after the attention.
+    // Gradients of experts' copies are exchanged before the operator that made the copies, routers' choices summed before the router; gradients of gathered keys are
+    // scattered after the attention.
     if (i.kind == InstructionKind::collective && i.group == GroupKind::expert && i.operators.end == expected) return;
-    if (i.kind == InstructionKind::collective && i.group == GroupKind::context && i.operators.begin == expected) return;
+    if (i.kind == InstructionKind::collective && i.group == GroupKind::context &&
+        (i.collective == CollectiveKind::all_reduce ? i.operators.end : i.operators.begin) == expected)
+        return;
     if (i.operators.end != expected || i.operators.size() <= 0)
         report("completeness", c, n, expected == stage_end ? std::string("backward has not begun") : fmt::format("backward has come to operator {}", expected));
     expected = i.operators.begin;

@@ -52,6 +52,7 @@ public:
     void backward_weight(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dparameters) const override {
         of(*operands.place).backward_weight(op, operands, dy, dparameters);
     }
+    std::vector<std::int64_t> expert_rows(model::OperatorId dispatch, const Operands& operands) const override { return of(*operands.place).expert_rows(dispatch, operands); }
 
 private:
     const OperatorKernels& of(const MicroBatchPlace& place) const { return *pieces_[static_cast<std::size_t>(place.segment)]; }

@@ -31,11 +31,14 @@ std::vector<float> logit_gradients(const MixtureTask& task, const Operands& x, c
     const std::int64_t tokens = task.shape.tokens, experts = task.attributes.experts;
     std::vector<float> balance(at(experts), 0.0f);
     if (task.has_auxiliary_loss && task.attributes.auxiliary_loss > 0) {
-        const Routing routing = route(task.attributes, tokens, x.output);
-        const double copies = static_cast<double>(tokens * task.attributes.experts_per_token);
-        for (std::int64_t e = 0; e < experts; ++e)
-            balance[at(e)] = static_cast<float>(static_cast<double>(x.place->loss_weight) * task.attributes.auxiliary_loss * static_cast<double>(experts) *
-                                                static_cast<double>(routing.chosen[at(e)]) / copies / static_cast<double>(tokens));
+        const auto* const of_all = task.ranks > 1 ? static_cast<const float*>(x.extra) : nullptr;
+        const Routing routing = of_all ? Routing() : route(task.attributes, tokens, x.output);
+        const double copies = static_cast<double>(task.ranks * tokens * task.attributes.experts_per_token);
+        for (std::int64_t e = 0; e < experts; ++e) {
+            const double chosen = of_all ? static_cast<double>(of_all[e]) : static_cast<double>(routing.chosen[at(e)]);
+            balance[at(e)] = static_cast<float>(static_cast<double>(x.place->loss_weight) * task.attributes.auxiliary_loss * static_cast<double>(experts) * chosen / copies /
+                                                static_cast<double>(tokens));
+        }
     }
     std::vector<float> gradients(at(tokens * experts));
     for (std::int64_t t = 0; t < tokens; ++t) {

@@ -24,6 +24,7 @@ struct MixtureTask {
     const model::Attributes& attributes;
     model::MixtureShape shape;
     bool has_auxiliary_loss = false;  // of the tensor-parallel ranks one adds its gradient
+    int ranks = 1;                    // that divide the tokens of a micro-batch; the router's extra has the choices of all of them, in fp32
 };
 
 void router(const MixtureTask& task, const Operands& x);

@@ -155,8 +155,13 @@ std::vector<std::int64_t> Operators::expert_rows(model::OperatorId id, const Ope
     return route(task.attributes, task.shape.tokens, x.inputs[1]).rows;
 }
 
+std::vector<std::int64_t> Operators::choices(model::OperatorId id, const Operands& x) const {
+    const MixtureTask task = mixture_of(op(id));
+    return route(task.attributes, task.shape.tokens, x.output).chosen;
+}
+
 MixtureTask Operators::mixture_of(const model::Operator& o) const {
-    return {o.attributes, model::mixture_shape(graph_, o, context_), !o.in_parallel_region || tensor_rank_ == 0};
+    return {o.attributes, model::mixture_shape(graph_, o, context_), !o.in_parallel_region || tensor_rank_ == 0, context_.context_parallel};
 }
 
 std::uint64_t Operators::random_key(model::OperatorId id, const MicroBatchPlace& place, std::int64_t sample) const {

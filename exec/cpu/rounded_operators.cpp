@@ -176,6 +176,12 @@ std::vector<std::int64_t> RoundedOperators::expert_rows(model::OperatorId id, co
     return operators_.expert_rows(id, wide.operands);
 }
 
+std::vector<std::int64_t> RoundedOperators::choices(model::OperatorId id, const Operands& operands) const {
+    Wide wide;
+    widen_operands(id, operands, true, wide);
+    return operators_.choices(id, wide.operands);
+}
+
 void RoundedOperators::add_key_gradients(model::OperatorId id, const float* piece, float* dpacked) const {
     const model::Operator& op = graph_.op(id);
     const auto all = static_cast<std::int64_t>(model::gathered_key_bytes(graph_, op, context_) / core::size_of(context_.compute) + 0.5);

@@ -107,6 +107,10 @@ void RecipeMaker::append_backward(std::vector<Step>& steps, OperatorRange unit, 
             steps.push_back(collective(i, CollectiveKind::all_to_all, PayloadKind::activation_gradient, phase, model::exchanged_bytes(graph_, current, context_),
                                        GroupKind::expert));
         }
+        if (has_input_part && model::sums_choices(current, context_)) {
+            flush(i + 1);
+            steps.push_back(collective(i, CollectiveKind::all_reduce, PayloadKind::activation_gradient, phase, model::choices_bytes(current), GroupKind::context));
+        }
         if (has_input_part && is_recomputed(current, plan_.recompute)) {
             flush(i + 1);
             append_compute(steps, {i, i + 1}, ComputePhase::recompute);

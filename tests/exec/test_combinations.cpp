@@ -25,8 +25,9 @@ schedule::Plan random_plan(core::Random& random) {
     plan.virtual_stages = one_of(random, {1, 1, 2});
     std::vector<std::string> names;
     for (const PipelineSchedule& candidate : pipeline_schedules())
-        if (!candidate.is_forward_only && !candidate.is_asynchronous && !candidate.has_segments) names.push_back(candidate.name);
+        if (!candidate.is_forward_only && !candidate.is_asynchronous) names.push_back(candidate.name);
     plan.schedule = names[random.below(names.size())];
+    if (schedule::find_pipeline_schedule(plan.schedule)->has_segments) plan.segments = one_of(random, {0, 2, 4});
     plan.micro_batch = one_of(random, {1, 2});
     plan.micro_batches = one_of(random, {1, 2, 4, 8});
     plan.sharding = one_of(random, {Sharding::none, Sharding::optimizer, Sharding::gradients, Sharding::parameters});
@@ -61,12 +62,13 @@ TEST_CASE("a random sample of plans trains as the reference does") {
     const auto days = std::chrono::duration_cast<std::chrono::days>(std::chrono::system_clock::now().time_since_epoch()).count();
     const std::uint64_t seed = given ? std::strtoull(given, nullptr, 10) : static_cast<std::uint64_t>(days);
     const model::ModelGraph gpt = tiny::gpt(6, "dropout = 0.1\nattention_dropout = 0.1"), llama = tiny::llama(6),
-                            mixture = tiny::llama(6, "experts = 4\nexperts_per_token = 2\nexpert_interval = 2");
+                            mixture = tiny::llama(6, "experts = 4\nexperts_per_token = 2\nexpert_interval = 2"),
+                            balanced = tiny::llama(6, "experts = 4\nexperts_per_token = 1\nexpert_interval = 3\nauxiliary_loss = 0.1\ncapacity_factor = 1.0");
     core::Random random(seed);
     int plans = 0, of_experts = 0, of_parts = 0, offloaded = 0, rounded = 0, of_several = 0;
     for (int draw = 0; draw < 20000 && plans < 60; ++draw) {
         const schedule::Plan plan = random_plan(random);
-        const model::ModelGraph& graph = one_of(random, {&gpt, &llama, &mixture})[0];
+        const model::ModelGraph& graph = one_of(random, {&gpt, &llama, &mixture, &balanced})[0];
         core::Diagnostics diagnostics;
         schedule::check_plan(plan, graph, std::numeric_limits<int>::max(), nullptr, diagnostics);
         if (diagnostics.has_errors() || plan.layout.ranks() > 16) continue;

@@ -32,6 +32,15 @@ const std::vector<Case>& cases() {
           "data_parallel = 2\ncontext_parallel = 2\nexpert_parallel = 4\nsharding = \"parameters\"\nrecompute = \"selective\"\noffload = \"host\"\n"
           "activation_loading_horizon = 1",
           "gradient_clipping = 0.1"}},
+        {"sequences of a mixture with balance and capacity, its experts over the same ranks",
+         2,
+         {"mixtral", "experts = 4\nexperts_per_token = 2\nauxiliary_loss = 0.1\ncapacity_factor = 1.0", "context_parallel = 2\nexpert_parallel = 2", ""}},
+        {"offload in a pipeline with split backward",
+         2,
+         {"gpt", "dropout = 0.1", "pipeline_parallel = 2\nmicro_batches = 8\nschedule = \"zb-h2\"\noffload = \"host\"\nactivation_loading_horizon = 1", ""}},
+        {"experts of pieces of sequences in a pipeline",
+         4,
+         {"mixtral", experts, "data_parallel = 2\nexpert_parallel = 2\npipeline_parallel = 2\nschedule = \"seq1f1b\"\nsegments = 4", ""}},
     };
     return all;
 }
