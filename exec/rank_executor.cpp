@@ -24,6 +24,9 @@ bool trains(const schedule::RankProgram& list) {
     return std::any_of(list.instructions.begin(), list.instructions.end(), [](const Instruction& i) { return i.kind == InstructionKind::zero_gradients; });
 }
 
+// The gradient of a bias inside attention needs the bias; other weights' gradients need no parameters, which may not be gathered then.
+bool reads_parameters(const model::Operator& op, ComputePhase phase) { return phase != ComputePhase::backward_weight || op.kind == OperatorKind::attention; }
+
 // A gathered copy lives until the last computation that reads it before it is gathered anew.
 std::vector<std::vector<std::int32_t>> releases_of(const schedule::RankProgram& list, const model::ModelGraph& graph,
                                                    const std::vector<std::int32_t>& bucket_of) {
@@ -40,10 +43,13 @@ std::vector<std::vector<std::int32_t>> releases_of(const schedule::RankProgram& 
             release(static_cast<std::size_t>(instruction.bucket));
             is_gathered[static_cast<std::size_t>(instruction.bucket)] = 1;
         }
-        if (instruction.kind != InstructionKind::compute || instruction.phase == ComputePhase::backward_weight) continue;
-        for (std::int32_t op = instruction.operators.begin; op < instruction.operators.end; ++op)
-            for (const model::ParameterId parameter : graph.operators[static_cast<std::size_t>(op)].parameters)
+        if (instruction.kind != InstructionKind::compute) continue;
+        for (std::int32_t n = instruction.operators.begin; n < instruction.operators.end; ++n) {
+            const model::Operator& op = graph.operators[static_cast<std::size_t>(n)];
+            if (!reads_parameters(op, instruction.phase)) continue;
+            for (const model::ParameterId parameter : op.parameters)
                 last_reader[static_cast<std::size_t>(bucket_of[static_cast<std::size_t>(parameter.index)])] = static_cast<std::int64_t>(i);
+        }
     }
     for (std::size_t bucket = 0; bucket < list.buckets.size(); ++bucket) release(bucket);
     return result;
@@ -382,8 +388,7 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
         }
         Operands x = operands(state, stage, index);
         const float* gradient_of_output = is_loss ? &state.loss_weight : dy->data();
-        // The gradient of a bias inside attention needs the bias; other weights' gradients need no parameters, which may not be gathered then.
-        if (phase != ComputePhase::backward_weight || op.kind == OperatorKind::attention)
+        if (reads_parameters(op, phase))
             for (const model::ParameterId id : op.parameters) x.parameters.push_back(parameter(state, id));
         if (phase != ComputePhase::backward_weight) {
             std::vector<float*> dx;

@@ -184,7 +184,9 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
             for (const model::TensorId tensor : current.inputs) {
                 const Index input = storage(tensor);
                 // With the split, the gathered input is a matter of backward_weight.
-                if (context_.sequence_parallel && graph_.op(graph_.tensor(tensor).producer).kind == OperatorKind::parallel_enter && !is_split) hold(input);
+                const model::Operator& producer = graph_.op(graph_.tensor(tensor).producer);
+                const bool is_gathered = context_.sequence_parallel && producer.kind == OperatorKind::parallel_enter;
+                if (is_gathered && !is_split && std::find(own.saved.begin(), own.saved.end(), storage(model::storage_of(graph_, tensor))) != own.saved.end()) hold(input);
                 if (!has_gradient(tensor) || has_gradient_held_[static_cast<std::size_t>(input)]) continue;
                 has_gradient_held_[static_cast<std::size_t>(input)] = 1;
                 take(bytes(input));

@@ -50,6 +50,20 @@ std::vector<std::int32_t> RecipeMaker::gathers_of(OperatorRange unit) const {
     return gathers;
 }
 
+// ... that gradients of its weights read: those of a bias inside attention need the bias again, all others only what was kept.
+std::vector<std::int32_t> RecipeMaker::gathers_for_weight(OperatorRange unit) const {
+    std::vector<std::int32_t> gathers;
+    for (const std::int32_t bucket : gathers_of(unit)) {
+        const std::vector<model::ParameterId>& held = buckets_.buckets[static_cast<std::size_t>(bucket)].parameters;
+        bool is_read = false;
+        for (std::int32_t i = unit.begin; i < unit.end; ++i)
+            for (const model::ParameterId parameter : op(i).parameters)
+                is_read = is_read || (op(i).kind == OperatorKind::attention && std::find(held.begin(), held.end(), parameter) != held.end());
+        if (is_read) gathers.push_back(bucket);
+    }
+    return gathers;
+}
+
 void RecipeMaker::append_forward(std::vector<Step>& steps, OperatorRange range, ComputePhase phase) const {
     const bool is_parallel = context_.tensor_parallel > 1;
     std::int32_t begin = range.begin;
@@ -119,6 +133,9 @@ void RecipeMaker::append_backward(std::vector<Step>& steps, OperatorRange unit, 
         for (const model::TensorId tensor : current.inputs) {
             const std::int32_t producer = graph_.tensor(tensor).producer.index;
             if (!is_sequence_parallel || !has_weight_part || op(producer).kind != OperatorKind::parallel_enter) continue;
+            // Not where it keeps a copy of its own: a scaled input.
+            const std::vector<model::TensorId> read = model::saved_for_backward(graph_, model::OperatorId(i), context_).tensors;
+            if (std::find(read.begin(), read.end(), model::storage_of(graph_, tensor)) == read.end()) continue;
             if (std::find(gathered.begin(), gathered.end(), producer) != gathered.end()) continue;
             gathered.push_back(producer);
             flush(i + 1);
@@ -186,8 +203,10 @@ Recipe RecipeMaker::forward() const {
 
 Recipe RecipeMaker::backward(ComputePhase phase, const Reductions& reductions, const Reductions& begins) const {
     const bool has_input_part = phase != ComputePhase::backward_weight;
-    const bool is_sharded = plan_.shards(Sharding::parameters) && has_input_part;  // weight gradients read no parameters
     const std::vector<OperatorRange> units = units_of(graph_, stage_.operators);
+    const auto gathers = [&](OperatorRange unit) { return has_input_part ? gathers_of(unit) : gathers_for_weight(unit); };
+    const bool is_sharded = plan_.shards(Sharding::parameters) &&
+                            (has_input_part || std::any_of(units.begin(), units.end(), [&](OperatorRange unit) { return !gathers(unit).empty(); }));
     const auto runs_again = [&](OperatorRange unit) { return has_input_part && is_recomputed(graph_, {"", unit}, plan_.recompute); };
     const bool marks = plan_.offload != Offload::none;
     Recipe recipe(1);
@@ -200,7 +219,7 @@ Recipe RecipeMaker::backward(ComputePhase phase, const Reductions& reductions, c
         if (is_sharded) {
             flush();
             if (!recipe.back().steps.empty()) recipe.emplace_back();
-            recipe.back().gathers = gathers_of(*unit);
+            recipe.back().gathers = gathers(*unit);
         }
         if (marks) {
             flush();

@@ -51,6 +51,7 @@ private:
     const model::Operator& op(std::int32_t i) const { return graph_.operators[static_cast<std::size_t>(i)]; }
     Step mark(Step::Kind kind, std::size_t unit) const;
     std::vector<std::int32_t> gathers_of(model::OperatorRange unit) const;
+    std::vector<std::int32_t> gathers_for_weight(model::OperatorRange unit) const;
     void append_forward(std::vector<Step>& steps, model::OperatorRange range, ComputePhase phase) const;
     void append_backward(std::vector<Step>& steps, model::OperatorRange unit, ComputePhase phase, const Reductions& reductions, const Reductions& begins) const;
     Step collective(std::int32_t i, CollectiveKind kind, PayloadKind payload, ComputePhase phase, core::Bytes bytes, GroupKind group = GroupKind::tensor) const;
