@@ -140,6 +140,9 @@ std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int proces
         }
     }
     if (!request.on_gpu && plan.precision.compute == core::DataType::bf16) emulate_bf16(job);
+    if (const std::string obstacle = request.checkpoint.empty() ? std::string() : exec::folder_obstacle(request.checkpoint); !obstacle.empty())
+        diagnostics.error({}, "--checkpoint", fmt::format("--checkpoint {}: no checkpoints can be written there: {}", core::in_quotes(request.checkpoint), obstacle),
+                          "name a folder that you may write");
     if (processes > 0 && processes != plan.layout.ranks())
         diagnostics.error({request.plan, 0, 0}, "plan", fmt::format("the plan has {} ranks, but {} processes were started", plan.layout.ranks(), processes),
                           fmt::format("start {} processes, for example mpirun -n {}", plan.layout.ranks(), plan.layout.ranks()));

@@ -347,6 +347,15 @@ bool Checkpoint::read(const std::string& parameter, StateKind kind, std::int64_t
     return at >= end;
 }
 
+std::string folder_obstacle(const std::string& directory) {
+    std::error_code error;
+    fs::path existing = fs::absolute(directory, error);
+    while (!fs::exists(fs::symlink_status(existing, error)) && existing.has_relative_path() && existing != existing.parent_path()) existing = existing.parent_path();
+    if (!fs::is_directory(existing, error)) return fmt::format("{} is no folder", existing.string());
+    if (::access(existing.c_str(), W_OK | X_OK) != 0) return fmt::format("{} cannot be written: {}", existing.string(), std::strerror(errno));
+    return {};
+}
+
 void tidy_checkpoints(const std::string& directory) {
     std::error_code error;
     fs::create_directories(directory, error);

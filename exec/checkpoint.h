@@ -68,6 +68,9 @@ private:
 // Steps of the committed checkpoints in a folder, ascending.
 std::vector<std::int64_t> committed_steps(const std::string& directory);
 
+// Why checkpoints cannot be written into a folder, which may be one to be made, or empty: asked before hours of training, not after.
+std::string folder_obstacle(const std::string& directory);
+
 // The steps of writing one, in this order; each throws core::MachineError with path and the system's words.
 // Rank 0 first: what a killed run left half done goes, and a checkpoint that only lacked its name gets it.
 void tidy_checkpoints(const std::string& directory);

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <thread>
 
 #include <fmt/core.h>
@@ -109,9 +110,10 @@ bool send_all(int descriptor, const void* from, std::size_t bytes) {
 }
 
 Socket listen_at(int port) {
-    Socket socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    // Who is announced may be gone when it is to be accepted: that must not wait.
+    Socket socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const bool has_version_6 = socket.get() >= 0;
-    if (!has_version_6) socket = Socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (!has_version_6) socket = Socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (socket.get() < 0) fail_with_error("socket");
     const int on = 1, off = 0;
     ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -153,14 +155,56 @@ std::string address_of_peer(const Socket& socket) {
     return text;
 }
 
-Socket accept_one(const Socket& listener, const Deadline& deadline) {
-    while (wait_for(listener.get(), POLLIN, deadline)) {
-        const int accepted = ::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC);
-        if (accepted >= 0) return Socket(accepted);
-        if (errno != EINTR && errno != ECONNABORTED && errno != EAGAIN) fail_with_error("accept");
+// Connections whose first words are still coming. Who connects may be a stranger that says nothing, or a rank that ends half-way: nobody waits for it alone.
+class Door {
+public:
+    explicit Door(const Socket& listener) : listener_(listener) {}
+
+    // Ranks that are connected already: when one of them goes, those that wait for others are told.
+    void watch(int descriptor, std::string who) { watched_.emplace_back(descriptor, std::move(who)); }
+
+    // The next caller that has said all of `hello`; none when time is up.
+    template <class Hello>
+    Socket next(Hello& hello, const Deadline& deadline) {
+        while (true) {
+            std::vector<pollfd> polled = {{listener_.get(), POLLIN, 0}};
+            for (const Caller& caller : callers_) polled.push_back({caller.socket.get(), POLLIN, 0});
+            for (const auto& [descriptor, who] : watched_) polled.push_back({descriptor, POLLRDHUP, 0});
+            const int ready = ::poll(polled.data(), polled.size(), deadline.milliseconds());
+            if (ready < 0 && errno != EINTR) fail_with_error("poll");
+            if (ready == 0) return Socket();
+            if (ready < 0) continue;
+            for (std::size_t i = 0; i < watched_.size(); ++i)
+                if (polled[1 + callers_.size() + i].revents != 0) fail(fmt::format("{} is gone before the start", watched_[i].second));
+            for (std::size_t i = callers_.size(); i-- > 0;) {
+                if (polled[1 + i].revents == 0) continue;
+                Caller& caller = callers_[i];
+                std::byte part[sizeof(Hello)];
+                const ssize_t got = ::recv(caller.socket.get(), part, sizeof(Hello) - caller.said.size(), MSG_DONTWAIT);
+                if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+                if (got > 0) caller.said.insert(caller.said.end(), part, part + got);
+                if (got > 0 && caller.said.size() < sizeof(Hello)) continue;
+                Socket socket = std::move(caller.socket);
+                if (got > 0) std::memcpy(&hello, caller.said.data(), sizeof hello);
+                callers_.erase(callers_.begin() + static_cast<std::ptrdiff_t>(i));
+                if (got > 0) return socket;
+            }
+            if (polled[0].revents == 0) continue;
+            const int accepted = ::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC);
+            if (accepted >= 0) callers_.push_back({Socket(accepted), {}});
+            else if (errno != EINTR && errno != ECONNABORTED && errno != EAGAIN) fail_with_error("accept");
+        }
     }
-    return Socket();
-}
+
+private:
+    struct Caller {
+        Socket socket;
+        std::vector<std::byte> said;
+    };
+    const Socket& listener_;
+    std::vector<Caller> callers_;
+    std::vector<std::pair<int, std::string>> watched_;
+};
 
 // Tries again until somebody listens there.
 Socket connect_to(const std::string& address, int port, const Deadline& deadline, const std::string& whom) {
@@ -173,11 +217,16 @@ Socket connect_to(const std::string& address, int port, const Deadline& deadline
         for (const addrinfo* candidate = found; candidate; candidate = candidate->ai_next) {
             Socket socket(::socket(candidate->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
             if (socket.get() < 0) continue;
+            // A host that answers nothing at all would keep a plain connect() for two minutes.
+            const int left = std::max(1, deadline.milliseconds());
+            const timeval limit{left / 1000, left % 1000 * 1000}, none{};
+            ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
             if (::connect(socket.get(), candidate->ai_addr, candidate->ai_addrlen) == 0) {
+                ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &none, sizeof none);
                 ::freeaddrinfo(found);
                 return socket;
             }
-            last = std::strerror(errno);
+            last = errno == EINPROGRESS ? "no answer" : std::strerror(errno);
         }
         if (found) ::freeaddrinfo(found);
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -215,16 +264,17 @@ struct Member {
 // Rank 0's part: everybody's report, by launch rank.
 std::vector<Member> collect(const Launch& launch, const Socket& listener, const Deadline& deadline) {
     std::vector<Member> members(static_cast<std::size_t>(launch.size));
+    Door door(listener);
     for (int missing = launch.size - 1; missing > 0;) {
-        Socket socket = accept_one(listener, deadline);
+        Report report;
+        Socket socket = door.next(report, deadline);
         if (socket.get() < 0) {
             std::string absent;
             for (int r = 1; r < launch.size; ++r)
                 if (members[static_cast<std::size_t>(r)].socket.get() < 0) absent += fmt::format(" {}", r);
             fail(fmt::format("of {} ranks these did not report to rank 0 in time:{}", launch.size, absent));
         }
-        Report report;
-        if (!receive_all(socket.get(), &report, sizeof report, deadline) || std::memcmp(report.magic, Report{}.magic, sizeof report.magic) != 0) continue;
+        if (std::memcmp(report.magic, Report{}.magic, sizeof report.magic) != 0) continue;
         report.host[sizeof report.host - 1] = 0;
         if (report.size != launch.size || report.rank < 1 || report.rank >= launch.size)
             fail(fmt::format("a process on {} says it is rank {} of {}; rank 0 knows {} ranks", report.host, report.rank, report.size, launch.size));
@@ -233,6 +283,7 @@ std::vector<Member> collect(const Launch& launch, const Socket& listener, const 
         member.address = address_of_peer(socket);
         member.report = report;
         member.socket = std::move(socket);
+        door.watch(member.socket.get(), fmt::format("rank {} on {}", report.rank, report.host));
         --missing;
     }
     return members;
@@ -291,13 +342,17 @@ std::unique_ptr<Wire> connect_all(const Launch& launch, core::Seconds time_limit
         const auto number = static_cast<std::int32_t>(own);
         if (!send_all(sockets[lower].get(), &number, sizeof number)) fail(fmt::format("rank {} is gone before the start", lower));
     }
-    for (std::size_t missing = own == 0 ? 0 : size - 1 - own; missing > 0; --missing) {
-        Socket socket = accept_one(listener, deadline);
+    Door door(listener);
+    for (std::size_t i = 0; i < own; ++i) door.watch(sockets[i].get(), fmt::format("rank {}", i));
+    for (std::size_t missing = own == 0 ? 0 : size - 1 - own; missing > 0;) {
         std::int32_t number = -1;
-        if (socket.get() < 0 || !receive_all(socket.get(), &number, sizeof number, deadline)) fail(fmt::format("rank {}: not all higher ranks connected in time", own));
-        if (number <= static_cast<std::int32_t>(own) || number >= launch.size || sockets[static_cast<std::size_t>(number)].get() >= 0)
-            fail(fmt::format("rank {}: something that is no rank connected", own));
+        Socket socket = door.next(number, deadline);
+        if (socket.get() < 0) fail(fmt::format("rank {}: not all higher ranks connected in time", own));
+        // Something that is no rank is let go.
+        if (number <= static_cast<std::int32_t>(own) || number >= launch.size || sockets[static_cast<std::size_t>(number)].get() >= 0) continue;
+        door.watch(socket.get(), fmt::format("rank {}", number));
         sockets[static_cast<std::size_t>(number)] = std::move(socket);
+        --missing;
     }
     hosts.clear();
     std::vector<int> descriptors;

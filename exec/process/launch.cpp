@@ -92,7 +92,9 @@ std::optional<Launch> find_launch(const std::string& wanted, const Environment& 
     }
     // The batch script of a Slurm job has SLURM_PROCID too, but is no step.
     const bool is_slurm_step = has_slurm && environment("SLURM_STEP_NUM_TASKS").value_or("1") != "1";
-    if (wanted.empty() && !has_torchrun && !is_slurm_step) return std::nullopt;
+    // One of many that was not told where rank 0 is would otherwise train alone, and write where the others write.
+    const bool is_half_told = environment("RANK") && environment("WORLD_SIZE").value_or("1") != "1";
+    if (wanted.empty() && !has_torchrun && !is_half_told && !is_slurm_step) return std::nullopt;
     const std::string address = environment("MASTER_ADDR").value_or("");
     const auto needs_address = [&](std::optional<Launch> launch) {
         if (launch && launch->address.empty()) {

@@ -111,14 +111,19 @@ void ProcessCommunicator::set_activity(const std::string* activity) {
 }
 
 bool ProcessCommunicator::move_messages() {
+    const auto end = [&](const std::string& why) {
+        is_abandoned_ = true;
+        is_stopped_ = true;
+        if (reason_.empty()) reason_ = fmt::format("{}: {}", names_[static_cast<std::size_t>(rank_)], why);
+        wire_->abandon(*this);
+        return false;
+    };
     try {
         return wire_->progress(*this);
     } catch (const core::MachineError& failure) {
-        is_abandoned_ = true;
-        is_stopped_ = true;
-        if (reason_.empty()) reason_ = fmt::format("{}: {}", names_[static_cast<std::size_t>(rank_)], failure.what());
-        wire_->abandon(*this);
-        return false;
+        return end(failure.what());
+    } catch (const std::bad_alloc&) {  // in a thread of its own it would end the process without a word
+        return end("no memory for a message that arrived");
     }
 }
 

@@ -24,6 +24,8 @@ struct WireHeader {
 static_assert(sizeof(WireHeader) == 24);
 
 constexpr std::size_t read_ahead = 64 * 1024;
+// No frame is longer: words about failures, and arrays of a machine's memory.
+constexpr std::uint64_t most_control_bytes = std::uint64_t{1} << 24, most_data_bytes = std::uint64_t{1} << 40;
 // One call does not stay with one peer for longer than this many bytes.
 constexpr std::size_t most_bytes_a_turn = 8 * 1024 * 1024;
 
@@ -218,7 +220,9 @@ private:
             WireHeader header;
             std::memcpy(&header, peer.buffer.data() + peer.begin, sizeof header);
             peer.begin += sizeof header;
-            if (header.magic != WireHeader{}.magic) {
+            const bool is_control = header.kind != static_cast<std::uint32_t>(FrameKind::data);
+            if (header.magic != WireHeader{}.magic || header.kind > static_cast<std::uint32_t>(FrameKind::goodbye) || (is_control && header.bytes > most_control_bytes) ||
+                header.bytes > most_data_bytes) {
                 lose(receiver, from, "it does not speak this program's protocol");
                 return true;
             }

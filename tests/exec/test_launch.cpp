@@ -60,6 +60,9 @@ TEST_CASE("the first host of a Slurm node list") {
 TEST_CASE("wrong or missing variables are named") {
     CHECK(find({}, "env").errors.find("WORLD_SIZE is not set") != std::string::npos);
     CHECK(find({{"RANK", "1"}, {"WORLD_SIZE", "2"}}, "env").errors.find("MASTER_ADDR is not set") != std::string::npos);
+    // Two such processes would each train alone, and write the same files.
+    CHECK(find({{"RANK", "1"}, {"WORLD_SIZE", "2"}}).errors.find("MASTER_ADDR is not set") != std::string::npos);
+    CHECK(find({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).errors.empty());
     CHECK(find({{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}}).errors.find("RANK = ") != std::string::npos);
     CHECK(find({{"RANK", "x"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}}).errors.find("a number from 0 to 1") != std::string::npos);
     CHECK(find({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "70000"}}).errors.find("MASTER_PORT") != std::string::npos);

@@ -147,6 +147,63 @@ TEST_CASE("a process that is gone is named at once by everybody that is left") {
     CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(5));
 }
 
+TEST_CASE("half a frame, and bytes that are none, end a wait with who sent them") {
+    // The header of socket_wire.cpp: magic, kind, tag, bytes.
+    struct {
+        std::uint32_t magic = 0x534D5031, kind = 0;
+        std::uint64_t tag = 5, bytes = 4096;
+    } header;
+    std::string sent, words = "rank 1 is gone: its connection closed";
+    const auto header_and = [&](std::size_t payload) { return std::string(reinterpret_cast<const char*>(&header), sizeof header) + std::string(payload, 'x'); };
+    SECTION("nothing") {}
+    SECTION("half a header") { sent = header_and(0).substr(0, 11); }
+    SECTION("a header without its payload") { sent = header_and(0); }
+    SECTION("half a payload") { sent = header_and(1000); }
+    SECTION("a whole frame for somebody else, then half of the awaited one") {
+        header.tag = 6;
+        sent = header_and(4096);
+        header.tag = 5;
+        sent += header_and(4095);
+    }
+    SECTION("another protocol") {
+        sent = "GET / HTTP/1.1\r\nHost: here\r\n\r\n";
+        words = "does not speak this program's protocol";
+    }
+    SECTION("a kind that is none") {
+        header.kind = 77;
+        sent = header_and(0);
+        words = "does not speak this program's protocol";
+    }
+    SECTION("words longer than any") {
+        header.kind = 1;
+        header.bytes = std::uint64_t{1} << 40;
+        sent = header_and(0);
+        words = "does not speak this program's protocol";
+    }
+    SECTION("an array longer than any memory") {
+        header.bytes = ~std::uint64_t{0};
+        sent = header_and(0);
+        words = "does not speak this program's protocol";
+    }
+    int ends[2];
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    REQUIRE(::send(ends[1], sent.data(), sent.size(), 0) == static_cast<ssize_t>(sent.size()));
+    ::close(ends[1]);
+    const auto begin = std::chrono::steady_clock::now();
+    ProcessCommunicator communicator(exec::process::make_socket_wire(0, {-1, ends[0]}), {"rank 0", "rank 1"}, core::seconds(60), false);
+    std::vector<float> into(1024);
+    std::string told;
+    try {
+        communicator.receive(1, 5, into, exec::Arrival::overwrites);
+    } catch (const exec::Stopped& stopped) {
+        told = stopped.what();
+        communicator.give_up(told);
+    }
+    CHECK(told.find("rank 1 is gone: ") == 0);
+    CHECK(told.find(words) != std::string::npos);
+    CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+}
+
 TEST_CASE("texts of any length travel between ranks") {
     const auto failures = on_processes(3, core::seconds(10), [](ProcessCommunicator& communicator) {
         const std::string own(static_cast<std::size_t>(communicator.rank()) * 12345, 'a');

@@ -1,0 +1,222 @@
+// How ranks find each other, and what is said when they do not: wrong variables, strangers, ranks that go before the start, folders and files that will not do.
+#include "tests/processes/processes.h"
+
+namespace {
+
+using namespace processes;
+using Catch::Contains;
+
+// One process of the tool with a launcher's variables.
+Process run_with(const std::vector<std::string>& environment, const std::vector<std::string>& arguments, const std::string& output) {
+    std::vector<Process> one = {start(arguments, environment, output)};
+    REQUIRE(wait_for_all(one, std::chrono::seconds(60)));
+    return one[0];
+}
+
+int errors_in(const std::string& text) {
+    int count = 0;
+    for (std::size_t at = text.find("error: "); at != std::string::npos; at = text.find("error: ", at + 1)) ++count;
+    return count;
+}
+
+std::vector<std::string> rank_variables(const std::string& rank, const std::string& size, int port) {
+    return {"RANK=" + rank, "WORLD_SIZE=" + size, "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port)};
+}
+
+// Connects to a port of this machine as soon as somebody listens there.
+int connect_to(int port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    const Clock::time_point deadline = Clock::now() + std::chrono::seconds(20);
+    while (Clock::now() < deadline) {
+        const int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);  // ranks started later must not hold it too
+        if (::connect(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return descriptor;
+        ::close(descriptor);
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    FAIL("nobody listens at port " << port);
+    return -1;
+}
+
+// What a rank tells rank 0 first (exec/process/connect.cpp).
+struct Report {
+    char magic[8] = {'s', 'm', 'e', 'x', 'e', 'c', '0', '1'};
+    std::int32_t rank = 0, size = 0, port = 0;
+    char host[256] = "elsewhere";
+};
+
+void say(int descriptor, const void* words, std::size_t bytes) { REQUIRE(::send(descriptor, words, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes)); }
+
+struct Job {
+    Folder folder;
+    std::string plan = write_plan(folder.path + "/plan.toml", {"gpt", "", "pipeline_parallel = 2", ""});
+    std::string three = write_plan(folder.path + "/three.toml", {"gpt", "", "data_parallel = 3", ""});
+    int port = free_port();
+
+    Process rank(int r, int size, const std::string& of_plan) const {
+        return start({smexec, of_plan, "--no-compare", "--steps", "2", "--time-limit", "30"}, rank_variables(std::to_string(r), std::to_string(size), port),
+                     fmt::format("{}/rank{}", folder.path, r));
+    }
+};
+
+}  // namespace
+
+TEST_CASE("wrong variables of a launcher are one message and exit code 2") {
+    const Job job;
+    const struct {
+        std::vector<std::string> variables;
+        const char* words;
+    } cases[] = {
+        {rank_variables("-1", "2", job.port), "RANK = '-1'"},
+        {rank_variables("2", "2", job.port), "RANK = '2'"},
+        {rank_variables("one", "2", job.port), "RANK = 'one'"},
+        {rank_variables("0", "0", job.port), "WORLD_SIZE = '0'"},
+        {rank_variables("0", "-2", job.port), "WORLD_SIZE = '-2'"},
+        {rank_variables("0", "99999999999999999999", job.port), "WORLD_SIZE = '99999999999999999999'"},
+        {rank_variables("0", "2x", job.port), "WORLD_SIZE = '2x'"},
+        {rank_variables("0", "2", 70000), "MASTER_PORT = '70000'"},
+        {{"RANK=0", "WORLD_SIZE=2"}, "MASTER_ADDR is not set"},
+        {{"SLURM_PROCID=4", "SLURM_STEP_NUM_TASKS=4", "SLURM_STEP_NODELIST=n1"}, "SLURM_PROCID = '4'"},
+        {{"SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=many", "SLURM_STEP_NODELIST=n1"}, "SLURM_STEP_NUM_TASKS = 'many'"},
+        {{"SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2"}, "MASTER_ADDR is not set"},
+    };
+    for (const auto& one : cases) {
+        const Process process = run_with(one.variables, {smexec, job.plan, "--no-compare"}, job.folder.path + "/log");
+        const std::string told = content_of(process.err);
+        INFO(told);
+        CHECK(process.code() == 2);
+        CHECK_THAT(told, Contains(one.words));
+        CHECK(errors_in(told) == 1);
+        CHECK(content_of(process.out).empty());
+    }
+}
+
+TEST_CASE("strangers at rank 0's port, silent or talking, keep no rank from starting") {
+    const Job job;
+    std::vector<Process> ranks = {job.rank(0, 2, job.plan)};
+    const int silent = connect_to(job.port), half = connect_to(job.port), gone = connect_to(job.port), other = connect_to(job.port);
+    Report report;
+    report.rank = 1;
+    report.size = 2;
+    say(half, &report, 100);
+    say(gone, &report, 5);
+    ::close(gone);
+    const std::string words(sizeof(Report), 'x');
+    say(other, words.data(), words.size());
+    ranks.push_back(job.rank(1, 2, job.plan));
+    CHECK(wait_for_all(ranks, std::chrono::seconds(25)));
+    INFO(content_of(ranks[0].err));
+    CHECK(ranks[0].code() == 0);
+    CHECK(ranks[1].code() == 0);
+    for (const int descriptor : {silent, half, other}) ::close(descriptor);
+}
+
+TEST_CASE("a rank that goes before the start is named, and the others end at once") {
+    const Job job;
+    std::vector<Process> ranks = {job.rank(0, 3, job.three)};
+    // Rank 2 reports and goes, while rank 0 still waits for rank 1.
+    const int second = connect_to(job.port);
+    Report report;
+    report.rank = 2;
+    report.size = 3;
+    say(second, &report, sizeof report);
+    SECTION("before all have come") {
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        ::close(second);
+        CHECK(wait_for_all(ranks, std::chrono::seconds(15)));
+        CHECK(ranks[0].code() == 4);
+        CHECK_THAT(content_of(ranks[0].err), Contains("rank 2 on elsewhere is gone before the start"));
+    }
+    SECTION("when it knows who listens where") {
+        ranks.push_back(job.rank(1, 3, job.three));
+        char first = 0;
+        REQUIRE(::recv(second, &first, 1, 0) == 1);  // of the table
+        ::close(second);
+        CHECK(wait_for_all(ranks, std::chrono::seconds(15)));
+        CHECK(ranks[0].code() == 4);
+        CHECK(ranks[1].code() == 4);
+        INFO(content_of(ranks[0].err) << content_of(ranks[1].err));
+        CHECK_THAT(content_of(ranks[0].err), Contains("is gone"));
+    }
+    CHECK(errors_in(content_of(ranks[0].err)) == 1);
+}
+
+TEST_CASE("processes that disagree on how many they are, or who, are told apart") {
+    const Job job;
+    Report report;
+    report.rank = 1;
+    std::string words;
+    SECTION("how many") {
+        report.size = 5;
+        words = "says it is rank 1 of 5; rank 0 knows 3 ranks";
+    }
+    SECTION("who") {
+        report.size = 3;
+        words = "two processes say they are rank 1";
+    }
+    std::vector<Process> ranks = {job.rank(0, 3, job.three)};
+    const int one = connect_to(job.port), two = connect_to(job.port);
+    say(one, &report, sizeof report);
+    if (report.size == 3) say(two, &report, sizeof report);
+    CHECK(wait_for_all(ranks, std::chrono::seconds(15)));
+    CHECK(ranks[0].code() == 4);
+    CHECK_THAT(content_of(ranks[0].err), Contains(words));
+    ::close(one);
+    ::close(two);
+}
+
+TEST_CASE("nobody to talk to is said with the address, in time") {
+    const Job job;
+    const std::vector<std::string> command = {smexec, job.plan, "--no-compare", "--time-limit", "1"};
+    const Process lonely = run_with(rank_variables("0", "2", job.port), command, job.folder.path + "/a");
+    CHECK(lonely.code() == 4);
+    CHECK_THAT(content_of(lonely.err), Contains("of 2 ranks these did not report to rank 0 in time: 1"));
+    const Process lost = run_with(rank_variables("1", "2", job.port), command, job.folder.path + "/b");
+    CHECK(lost.code() == 4);
+    CHECK_THAT(content_of(lost.err), Contains(fmt::format("no connection to rank 0 at 127.0.0.1:{}", job.port)));
+}
+
+TEST_CASE("a folder that checkpoints cannot be written into is said before training") {
+    const Job job;
+    const auto told = [&](std::vector<std::string> before, const std::string& checkpoints) {
+        before.insert(before.end(), {smexec, job.plan, "--no-compare", "--ranks-from", "threads", "--steps", "1000000", "--checkpoint", checkpoints});
+        const Process process = run(before, job.folder.path + "/log");
+        CHECK(process.code() == 2);
+        const std::string text = content_of(process.err);
+        CHECK(errors_in(text) == 1);
+        return text;
+    };
+    CHECK_THAT(told({}, job.plan), Contains("--checkpoint") && Contains("plan.toml is no folder"));
+    CHECK_THAT(told({}, job.plan + "/below"), Contains("plan.toml is no folder"));
+    const std::string closed = job.folder.path + "/closed";
+    fs::create_directory(closed);
+    fs::permissions(closed, fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_read | fs::perms::others_exec);
+    std::vector<std::string> as_user;
+    if (::geteuid() == 0) {  // who may write everywhere
+        as_user = {"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"};
+        fs::permissions(job.folder.path, fs::perms::all);
+        std::vector<std::string> probe = as_user;
+        probe.insert(probe.end(), {"test", "-x", smexec});
+        if (run(probe, job.folder.path + "/probe").code() != 0) {
+            WARN("skipped: no other user may run the program here");
+            return;
+        }
+    }
+    CHECK_THAT(told(as_user, closed), Contains("closed cannot be written: Permission denied"));
+    CHECK_THAT(told(as_user, closed + "/a/b"), Contains("closed cannot be written: Permission denied"));
+}
+
+TEST_CASE("a text shorter than a sequence is refused with both lengths") {
+    const Job job;
+    const std::string text = job.folder.path + "/text";
+    std::ofstream(text) << "abcdefgh";  // 8 tokens and the label of the last one take 9
+    const std::string plan = write_plan(job.folder.path + "/bytes.toml", {"gpt", "", "pipeline_parallel = 2", ""});
+    for (const auto& [file, words] : {std::pair{text, "has 8 bytes, a sample takes 9"}, std::pair{job.folder.path + "/absent", "absent"}}) {
+        const Process process = run({smexec, plan, "--no-compare", "--ranks-from", "threads", "--data", file}, job.folder.path + "/log");
+        CHECK(process.code() == 2);
+        CHECK_THAT(content_of(process.err), Contains(words));
+        CHECK(errors_in(content_of(process.err)) == 1);
+    }
+}
