@@ -143,13 +143,13 @@ inline Process run(const std::vector<std::string>& arguments, const std::string&
 
 // A small model: `family` with its own keys, and the plan's degrees.
 struct TinyPlan {
-    std::string family = "gpt", model = "", plan = "", training = "";
+    std::string family = "gpt", model = "", plan = "", training = "", cluster = "instance = \"local-cpu\"";
 };
 inline std::string write_plan(const std::string& path, const TinyPlan& tiny) {
     const bool is_gpt = tiny.family == "gpt";
     std::ofstream(path) << "version = 1\n[model]\nfamily = \"" << tiny.family << "\"\nname = \"tiny\"\nhidden = 16\nlayers = 4\nheads = 4\nvocabulary = 30\nmax_positions = 8\n"
                         << "sequence_length = 8\n" << (is_gpt ? "" : "ffn = 24\nkv_heads = 2\n") << tiny.model
-                        << "\n[cluster]\ninstance = \"local-cpu\"\n[plan]\nmicro_batch = 2\n"
+                        << "\n[cluster]\n" << tiny.cluster << "\n[plan]\nmicro_batch = 2\n"
                         << (tiny.plan.find("micro_batches") == std::string::npos ? "micro_batches = 4\n" : "") << (tiny.plan.find("precision") == std::string::npos ? "precision = \"fp32\"\n" : "") << tiny.plan << "\n[training]\nsteps = 40\nlearning_rate = 1e-3\n"
                         << tiny.training << "\n";
     return path;
