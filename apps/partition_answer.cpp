@@ -6,10 +6,15 @@ namespace apps {
 
 namespace {
 
+// Six decimals, or as many digits where those would say nothing.
+std::string number(double value) {
+    return value == 0 || (value >= 1e-3 && value < 1e9) ? fmt::format("{:.6f}", value) : fmt::format("{:.6g}", value);
+}
+
 std::string summary(double objective, double lower_bound, const std::string& unit, bool is_proven, bool is_contiguous) {
-    std::string text = fmt::format("largest load {:.6f} {}", objective, unit);
+    std::string text = fmt::format("largest load {} {}", number(objective), unit);
     if (is_proven) return text + (is_contiguous ? ", proven optimal among contiguous placements\n" : ", proven optimal\n");
-    return text + fmt::format(", lower bound {:.6f} {} (gap {:.2f} %)\n", lower_bound, unit, objective > 0 ? 100 * (objective - lower_bound) / objective : 0);
+    return text + fmt::format(", lower bound {} {} (gap {:.2f} %)\n", number(lower_bound), unit, objective > 0 ? 100 * (objective - lower_bound) / objective : 0);
 }
 
 std::string list_nodes(const core::Value& nodes) {
@@ -27,6 +32,7 @@ template <class Result>
 PartitionAnswer answer_with(const Result& result, const char* unit, double scale = 1) {
     PartitionAnswer answer;
     answer.is_feasible = result.is_feasible;
+    answer.is_proven_infeasible = result.is_proven_infeasible;
     answer.reason = result.reason;
     if (!result.is_feasible) return answer;
     answer.document["objective"] = result.objective.value * scale;
@@ -101,7 +107,7 @@ PartitionAnswer answer_of(const planner::HierarchicalProblem& problem, const pla
     answer.document["data_parallel"] = result.data_parallel.value;
     answer.document["states"] = static_cast<std::int64_t>(result.states);
     answer.text = summary(result.objective.value, result.lower_bound.value, "s", result.is_proven_optimal, true) +
-                  fmt::format("everything replicated: {:.6f} s{}\n", result.data_parallel.value, result.states > 0 ? fmt::format("; {} cuts of the data flow", result.states) : "");
+                  fmt::format("everything replicated: {} s{}\n", number(result.data_parallel.value), result.states > 0 ? fmt::format("; {} cuts of the data flow", result.states) : "");
     core::Value stages = core::Value::array();
     for (const planner::HierarchicalStage& stage : result.stages) {
         core::Value nodes = core::Value::array(), replicas = core::Value::array();

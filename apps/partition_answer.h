@@ -12,7 +12,7 @@ namespace apps {
 
 struct PartitionAnswer {
     core::Value document;  // the contract's keys
-    bool is_feasible = false;
+    bool is_feasible = false, is_proven_infeasible = false;
     std::string reason;
     std::string text;
 };

@@ -210,6 +210,13 @@ std::vector<planner::BandwidthLevel> bandwidth_levels(const PartitionRequest& re
         diagnostics.error({}, "--bandwidth", fmt::format("{} levels of devices, {} bandwidths", counts.size(), rates.size()), "give one bandwidth a level, innermost first");
         return {};
     }
+    constexpr double most_workers = 1 << 20;
+    double workers = 1;
+    for (int count : counts) workers *= count;
+    if (workers > most_workers) {
+        diagnostics.error({}, "--devices", fmt::format("{:.0f} workers in all", workers), fmt::format("give at most {:.0f}", most_workers));
+        return {};
+    }
     std::vector<planner::BandwidthLevel> levels;
     for (std::size_t i = 0; i < counts.size(); ++i) levels.push_back({counts[i], rates[i]});
     return levels;

@@ -55,6 +55,13 @@ public:
         : arguments_(arguments), diagnostics_(diagnostics), as_json_(as_json), request_(read_partition_request(arguments, diagnostics)) {}
 
     const std::string& path() const { return request_.path; }
+    // What may help where there is no placement.
+    std::string remedy(const PartitionAnswer& answer) const {
+        if (request_.algorithm != PartitionAlgorithm::exact) return "leave --algorithm out: the exact search finds a placement if there is one";
+        if (!answer.is_proven_infeasible) return "a longer --time-limit, or more or larger devices (--devices, --memory)";
+        const bool has_cpus = format_ == "dnn-partitioning" || format_ == "toml";
+        return std::string("more or larger devices (--devices, --memory)") + (has_cpus ? ", or a CPU (--cpus)" : "");
+    }
     bool is_loaded() const { return request_.load.has_value(); }  // a decision is judged, nothing searched
 
     std::optional<PartitionAnswer> run() {
@@ -345,7 +352,7 @@ int run_partition_command(const std::vector<std::string>& arguments, std::ostrea
     if (!answer->is_feasible) {
         core::Diagnostics reason;
         if (command.is_loaded()) reason.error({.file = command.path()}, "--load-partition", "the decision is no placement: " + answer->reason, "change it, or leave it out to search anew");
-        else reason.error({.file = command.path()}, "--devices", "no placement: " + answer->reason, "more or larger devices (--devices, --memory), or a CPU (--cpus)");
+        else reason.error({.file = command.path()}, "--devices", "no placement: " + answer->reason, command.remedy(*answer));
         show(reason, as_json, out, err);
         return no_plan;
     }

@@ -151,6 +151,8 @@ private:
             }
             const double leaving = j < count_ - 1 ? 2 * cuts_[static_cast<std::size_t>(j)].output / bandwidth : 0;
             for (int k = j - 1; k > lower; --k) {
+                if (here.workers > 64 && Clock::now() > deadline_) is_out_of_time_ = true;  // one cut alone may take long
+                if (is_out_of_time_) break;
                 double worst = 0;
                 for (int m = least; m <= most; ++m) worst = std::max(worst, std::min(limit, best[static_cast<std::size_t>(m - 1)].value));
                 // Cuts are sorted by compute: from here on the last stage alone is too heavy for any number of units.

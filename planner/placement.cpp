@@ -125,7 +125,7 @@ std::string placement_obstacle(const PlacementProblem& problem) {
     }
     if (devices == 0 && !problem.items.empty()) return "no device is allowed";
     for (const PlacementItem& item : problem.items) {
-        std::int64_t node = item.nodes.empty() ? -1 : item.nodes.front();
+        const std::string node = node_name(problem, item.nodes.empty() ? -1 : item.nodes.front());
         if (!item.runs_on_accelerator && cpus == 0) return fmt::format("node {} runs only on a CPU and no CPU is allowed", node);
         if (cpus > 0) continue;
         const core::Bytes needed = item.memory + item.activations;

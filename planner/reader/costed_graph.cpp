@@ -86,6 +86,11 @@ std::optional<PlacementProblem> read_costed_graph(const core::Value& document, c
         node.activations = reader.optional_bytes("activations").value_or(core::Bytes(0));
         node.output = reader.optional_bytes("output").value_or(core::Bytes(0));
         node.output_time = reader.optional_seconds("output_time");
+        for (auto [key, amount] : {std::pair("time", node.time.value), std::pair("cpu_time", node.cpu_time.value), std::pair("output_time", node.output_time.value_or(core::Seconds(0)).value)})
+            if (amount > 1e15 && reader.has(key)) reader.error(key, fmt::format("{} is more than 1e15 s", reader.path_of(key)), "give at most 1e15s");
+        for (auto [key, amount] : {std::pair("memory", node.memory.value), std::pair("activations", node.activations.value), std::pair("output", node.output.value)})
+            if (amount > 1e18) reader.error(key, fmt::format("{} is more than 1e18 bytes", reader.path_of(key)), "give at most 1e18B");
+        if (node.name.empty() && reader.has("name")) reader.error("name", fmt::format("{} is empty", reader.path_of("name")), "every node needs a name of its own");
         node.only_cpu = reader.boolean("only_cpu", false);
         node.group = reader.string("colocate", "");
         node.inputs = reader.optional_strings("inputs").value_or(std::vector<std::string>());

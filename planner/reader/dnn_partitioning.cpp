@@ -99,6 +99,7 @@ std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& documen
             reader.error("cost", fmt::format("node {} has edges of cost {} and {}: its output has one transfer time", ends[0], known->value * 1e3, time.value * 1e3),
                          "make the cost equal on all edges that leave one node");
         if (!known) known = time;
+        if (index[0] == index[1]) reader.error("destId", fmt::format("node {} feeds itself", ends[0]), "the graph must be acyclic");
         if (nodes[index[0]].is_backward && !nodes[index[1]].is_backward)
             reader.error("destId", fmt::format("edge from backward node {} to forward node {}: backward comes after forward", ends[0], ends[1]));
         edges.push_back({index[0], index[1]});

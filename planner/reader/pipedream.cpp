@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include <fmt/core.h>
 
@@ -61,10 +62,11 @@ public:
 
     void line(std::string_view text, int number) {
         number_ = number;
+        line_ = text;
         if (trimmed(text).empty()) return;
         std::vector<std::string_view> parts = split(trimmed(text), separator);
         // Edges are told by their two parts, nodes have three or four (a stage id of an earlier run, which is ours to decide anew).
-        if (parts.size() == 2) edges_.push_back({std::string(trimmed(parts[0])), std::string(trimmed(parts[1])), number});
+        if (parts.size() == 2) edges_.push_back({std::string(trimmed(parts[0])), std::string(trimmed(parts[1])), number, column_of(trimmed(parts[0])), column_of(trimmed(parts[1]))});
         else if (parts.size() >= 3) node(parts);
         else error("", fmt::format("{} is neither a node nor an edge", core::in_quotes(trimmed(text))), "`id -- description -- forward_compute_time=..., ...` or `a -- b`");
     }
@@ -76,31 +78,33 @@ public:
         for (const Edge& edge : edges_) {
             number_ = edge.line;
             const auto from = index_of_.find(edge.from), to = index_of_.find(edge.to);
-            for (const auto& [end, name] : {std::pair(from, edge.from), std::pair(to, edge.to)})
-                if (end == index_of_.end()) error("", fmt::format("{} names no node", core::in_quotes(name)));
+            for (const auto& [end, name, column] : {std::tuple(from, edge.from, edge.from_column), std::tuple(to, edge.to, edge.to_column)})
+                if (end == index_of_.end()) error("", fmt::format("{} names no node", core::in_quotes(name)), "a node's id, as its own line begins", column);
             if (from == index_of_.end() || to == index_of_.end()) continue;
             if (known.emplace(from->second, to->second).second) edges.emplace_back(from->second, to->second);
         }
         if (diagnostics_.error_count() > errors_before) return std::nullopt;
         const std::vector<int> component = strong_components(nodes_.size(), edges);
-        for (const auto& [from, to] : edges)
-            if (component[static_cast<std::size_t>(from)] == component[static_cast<std::size_t>(to)]) {
-                number_ = 0;
-                error("", fmt::format("nodes {} and {} lie on a cycle", core::in_quotes(nodes_[static_cast<std::size_t>(from)].id),
-                                      core::in_quotes(nodes_[static_cast<std::size_t>(to)].id)));
-                return std::nullopt;
-            }
+        for (const Edge& edge : edges_) {
+            number_ = edge.line;
+            if (component[static_cast<std::size_t>(index_of_.at(edge.from))] != component[static_cast<std::size_t>(index_of_.at(edge.to))]) continue;
+            error("", edge.from == edge.to ? fmt::format("node {} feeds itself", core::in_quotes(edge.from))
+                                           : fmt::format("nodes {} and {} lie on a cycle", core::in_quotes(edge.from), core::in_quotes(edge.to)),
+                  "the graph must be acyclic", edge.from_column);
+            return std::nullopt;
+        }
         return without_ends(edges);
     }
 
 private:
     struct Edge {
         std::string from, to;
-        int line;
+        int line, from_column, to_column;
     };
+    int column_of(std::string_view part) const { return static_cast<int>(part.data() - line_.data()) + 1; }
 
-    void error(std::string key, std::string message, std::string hint = {}) {
-        diagnostics_.error({.file = file_name_, .line = number_, .column = number_ > 0 ? 1 : 0}, std::move(key), std::move(message), std::move(hint));
+    void error(std::string key, std::string message, std::string hint = {}, int column = 1) {
+        diagnostics_.error({.file = file_name_, .line = number_, .column = number_ > 0 ? column : 0}, std::move(key), std::move(message), std::move(hint));
     }
 
     void node(const std::vector<std::string_view>& parts) {
@@ -116,18 +120,20 @@ private:
         auto read = [&](const char* key) {
             const auto found = given.find(key);
             if (found == given.end()) {
-                error(key, fmt::format("node {} has no {}", core::in_quotes(node.id), key));
+                error(key, fmt::format("node {} has no {}", core::in_quotes(node.id), key), fmt::format("add {} = a number from 0 to 1e18", key));
                 return 0.0;
             }
             const std::optional<double> value = quantity_or_sum(found->second);
-            if (!value) error(key, fmt::format("{} = {} of node {} is not a non-negative number", key, core::in_quotes(trimmed(found->second)), core::in_quotes(node.id)));
+            if (!value)
+                error(key, fmt::format("{} = {} of node {} is not a non-negative number", key, core::in_quotes(trimmed(found->second)), core::in_quotes(node.id)),
+                      "give a number from 0 to 1e18, or the sum of several: [4; 5]", column_of(found->second));
             return value.value_or(0);
         };
         node.forward = core::milliseconds(read("forward_compute_time"));
         node.backward = core::milliseconds(read("backward_compute_time"));
         node.activation = core::Bytes(read("activation_size"));
         node.parameters = core::Bytes(read("parameter_size"));
-        if (!index_of_.emplace(node.id, static_cast<int>(nodes_.size())).second) error("", fmt::format("node {} appears twice", core::in_quotes(node.id)));
+        if (!index_of_.emplace(node.id, static_cast<int>(nodes_.size())).second) error("", fmt::format("node {} appears twice", core::in_quotes(node.id)), "every node needs an id of its own");
         nodes_.push_back(std::move(node));
     }
 
@@ -175,6 +181,7 @@ private:
     const std::string& file_name_;
     core::Diagnostics& diagnostics_;
     int number_ = 0;
+    std::string_view line_;
     std::vector<HierarchicalProblem::Node> nodes_;
     std::map<std::string, int> index_of_;
     std::vector<Edge> edges_;

@@ -93,6 +93,16 @@ TEST_CASE("every malformed hardware profile ends with exit 2, the place, the key
     for (const fs::path& file : files_of(bad_input, "profile_", ".toml")) expect_wrong_input("smsim hardware ./" + file.filename().string(), file);
 }
 
+TEST_CASE("every malformed graph ends with exit 2, the place, the key and a hint") {
+    int files = 0;
+    for (const char* extension : {".json", ".toml", ".txt"})
+        for (const fs::path& file : files_of(bad_input, "graph_", extension)) {
+            expect_wrong_input("smplan partition --graph " + file.filename().string() + (std::string(extension) == ".txt" ? " --devices 2" : ""), file);
+            ++files;
+        }
+    CHECK(files >= 20);
+}
+
 TEST_CASE("ten megabytes of noise, deep nesting and a directory in place of a file are refused quickly") {
     const fs::path directory = fs::temp_directory_path() / ("smsim_golden_" + std::to_string(getpid()));
     fs::create_directories(directory / "folder.toml");

@@ -196,7 +196,7 @@ TEST_CASE("a broken profile is refused with its line") {
     REQUIRE(good);
     CHECK(good->nodes[0].activation.value == 9);
     CHECK(errors("").find("no nodes") != std::string::npos);
-    CHECK(errors(a + "\ta -- c\n").find("p.txt:2:1: error: 'c' names no node") != std::string::npos);
+    CHECK(errors(a + "\ta -- c\n").find("p.txt:2:7: error: 'c' names no node") != std::string::npos);
     CHECK(errors(a + a).find("'a' appears twice") != std::string::npos);
     CHECK(errors(a + b + "\ta -- b\n\tb -- a\n").find("cycle") != std::string::npos);
     CHECK(errors("a -- Conv -- forward_compute_time=x, activation_size=1, parameter_size=0\n").find("'x'") != std::string::npos);
