@@ -222,8 +222,8 @@ TEST_CASE("ranks that would run different Programs are told apart before the sta
 TEST_CASE("a rank that stands still is named with its instruction by those who wait for it") {
     const Folder folder;
     const std::string plan = write_plan(folder.path, "plan.toml", "pipeline_parallel = 2");
-    std::vector<Process> ranks = start_ranks({smexec, plan, "--no-compare", "--steps", "1000000", "--time-limit", "1"}, 2, folder.path);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    std::vector<Process> ranks = start_ranks({smexec, plan, "--no-compare", "--steps", "1000000", "--time-limit", "4"}, 2, folder.path);
+    std::this_thread::sleep_for(std::chrono::milliseconds(3500));  // a busy machine starts processes late
     ::kill(ranks[1].id, SIGSTOP);
     std::vector<Process> first = {ranks[0]};
     CHECK(wait_for_all(first, std::chrono::seconds(20)));
@@ -234,7 +234,7 @@ TEST_CASE("a rank that stands still is named with its instruction by those who w
     CHECK(second[0].code() == 4);
     const std::string told = content_of(first[0].err);
     INFO(told);
-    CHECK(told.find("rank 0 waited 1 s for a message of rank 1") != std::string::npos);
+    CHECK(told.find("rank 0 waited 4 s for a message of rank 1") != std::string::npos);
     CHECK(told.find("rank 0 is at: ") != std::string::npos);
     CHECK(told.find("rank 1 does not answer") != std::string::npos);
 }
