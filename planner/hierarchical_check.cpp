@@ -2,14 +2,13 @@
 #include "planner/hierarchical_check.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
-#include "core/random.h"
 #include "planner/data_flow_cuts.h"
+#include "planner/graph_hash.h"
 
 namespace planner {
 
@@ -135,14 +134,13 @@ core::Seconds everything_replicated(const HierarchicalProblem& problem) {
 }
 
 std::string hash_of(const HierarchicalProblem& problem) {
-    std::uint64_t hash = 0;
-    auto add = [&](std::uint64_t value) { hash = core::mix64(hash ^ value); };
+    GraphHash hash;
     for (const HierarchicalProblem::Node& node : problem.nodes) {
-        for (char c : node.id) add(static_cast<unsigned char>(c));
-        for (double number : {node.forward.value, node.backward.value, node.activation.value, node.parameters.value}) add(std::bit_cast<std::uint64_t>(number));
+        hash.add_letters(node.id);
+        for (double number : {node.forward.value, node.backward.value, node.activation.value, node.parameters.value}) hash.add_number(number);
     }
-    for (auto [from, to] : problem.edges) add(static_cast<std::uint64_t>(from) << 32 | static_cast<std::uint64_t>(to));
-    return fmt::format("{:016x}", hash);
+    for (auto [from, to] : problem.edges) hash.add(static_cast<std::uint64_t>(from) << 32 | static_cast<std::uint64_t>(to));
+    return hash.text();
 }
 
 HierarchicalResult judge_hierarchical(const HierarchicalProblem& problem, std::vector<HierarchicalStage> stages) {

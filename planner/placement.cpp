@@ -1,13 +1,12 @@
 #include "planner/placement.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
-#include "core/random.h"
+#include "planner/graph_hash.h"
 
 namespace planner {
 
@@ -28,26 +27,23 @@ std::string node_name(const PlacementProblem& problem, std::int64_t node) {
 }
 
 std::string hash_of(const PlacementProblem& problem) {
-    std::uint64_t hash = 0;
-    auto add = [&](std::uint64_t value) { hash = core::mix64(hash ^ value); };
-    auto add_number = [&](double value) { add(std::bit_cast<std::uint64_t>(value)); };
+    GraphHash hash;
     for (const PlacementItem& item : problem.items) {
-        for (std::int64_t node : item.nodes) add(static_cast<std::uint64_t>(node));
-        add_number(item.accelerator_time.value);
-        add_number(item.cpu_time.value);
-        add_number(item.memory.value);
-        add_number(item.activations.value);
-        add(item.runs_on_accelerator);
+        for (std::int64_t node : item.nodes) hash.add(static_cast<std::uint64_t>(node));
+        hash.add_number(item.accelerator_time.value);
+        hash.add_number(item.cpu_time.value);
+        hash.add_number(item.memory.value);
+        hash.add_number(item.activations.value);
+        hash.add(item.runs_on_accelerator);
     }
-    for (auto [before, after] : problem.precedence) add(static_cast<std::uint64_t>(before) << 32 | static_cast<std::uint64_t>(after));
+    for (auto [before, after] : problem.precedence) hash.add(static_cast<std::uint64_t>(before) << 32 | static_cast<std::uint64_t>(after));
     for (const Transfer& transfer : problem.transfers) {
-        add(static_cast<std::uint64_t>(transfer.source));
-        for (int d : transfer.destinations) add(static_cast<std::uint64_t>(d) | std::uint64_t{1} << 40);
-        add_number(transfer.time.value);
+        hash.add(static_cast<std::uint64_t>(transfer.source));
+        for (int d : transfer.destinations) hash.add(static_cast<std::uint64_t>(d) | std::uint64_t{1} << 40);
+        hash.add_number(transfer.time.value);
     }
-    for (const std::string& name : problem.node_names)
-        for (char c : name) add(static_cast<unsigned char>(c));
-    return fmt::format("{:016x}", hash);
+    for (const std::string& name : problem.node_names) hash.add_letters(name);
+    return hash.text();
 }
 
 PlacedStage stage_of(const PlacementProblem& problem, std::vector<int> items, int device_class, int in_flight) {

@@ -1,13 +1,12 @@
 #include "planner/replicated_check.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
-#include "core/random.h"
+#include "planner/graph_hash.h"
 
 namespace planner {
 
@@ -46,31 +45,29 @@ std::string obstacle(const ReplicatedProblem& problem, const std::vector<Replica
 }  // namespace
 
 std::string hash_of(const ReplicatedProblem& problem) {
-    std::uint64_t hash = 0;
-    auto add = [&](std::uint64_t value) { hash = core::mix64(hash ^ value); };
-    auto add_number = [&](double value) { add(std::bit_cast<std::uint64_t>(value)); };
+    GraphHash hash;
     auto add_extra = [&](const std::map<int, core::Bytes>& extra) {
         for (const auto& [neighbour, bytes] : extra) {
-            add(static_cast<std::uint64_t>(neighbour));
-            add_number(bytes.value);
+            hash.add(static_cast<std::uint64_t>(neighbour));
+            hash.add_number(bytes.value);
         }
     };
     for (const ConfigurableNode& node : problem.nodes) {
-        add(static_cast<std::uint64_t>(node.id));
+        hash.add(static_cast<std::uint64_t>(node.id));
         for (const auto& [tensor, list] : node.configurations)
             for (const NodeConfiguration& c : list) {
-                add(static_cast<std::uint64_t>(tensor));
-                for (char letter : c.name) add(static_cast<unsigned char>(letter));
-                for (double number : {c.time_per_sample.value, c.parameters.value, c.memory_per_sample.value, c.memory_fixed.value}) add_number(number);
+                hash.add(static_cast<std::uint64_t>(tensor));
+                hash.add_letters(c.name);
+                for (double number : {c.time_per_sample.value, c.parameters.value, c.memory_per_sample.value, c.memory_fixed.value}) hash.add_number(number);
                 add_extra(c.receive_from);
                 add_extra(c.send_to);
             }
     }
     for (const ReplicatedProblem::Edge& edge : problem.edges) {
-        add(static_cast<std::uint64_t>(edge.from) << 32 | static_cast<std::uint64_t>(edge.to));
-        add_number(edge.bytes.value);
+        hash.add(static_cast<std::uint64_t>(edge.from) << 32 | static_cast<std::uint64_t>(edge.to));
+        hash.add_number(edge.bytes.value);
     }
-    return fmt::format("{:016x}", hash);
+    return hash.text();
 }
 
 core::Seconds replicated_lower_bound(const ReplicatedProblem& problem) {
