@@ -24,8 +24,9 @@ bool trains(const schedule::RankProgram& list) {
     return std::any_of(list.instructions.begin(), list.instructions.end(), [](const Instruction& i) { return i.kind == InstructionKind::zero_gradients; });
 }
 
-// The gradient of a bias inside attention needs the bias; other weights' gradients need no parameters, which may not be gathered then.
-bool reads_parameters(const model::Operator& op, ComputePhase phase) { return phase != ComputePhase::backward_weight || op.kind == OperatorKind::attention; }
+bool reads_parameters(const model::Operator& op, ComputePhase phase) {
+    return phase != ComputePhase::backward_weight || model::weight_gradients_read_parameters(op);
+}
 
 // A gathered copy lives until the last computation that reads it before it is gathered anew.
 std::vector<std::vector<std::int32_t>> releases_of(const schedule::RankProgram& list, const model::ModelGraph& graph,

@@ -102,6 +102,8 @@ bool sums_choices(const Operator& op, const CostContext& context) {
     return context.context_parallel > 1 && op.kind == OperatorKind::router && op.attributes.auxiliary_loss > 0;
 }
 
+bool weight_gradients_read_parameters(const Operator& op) { return op.kind == OperatorKind::attention; }
+
 core::Bytes choices_bytes(const Operator& router) { return core::Bytes(4.0 * static_cast<double>(router.attributes.experts)); }
 
 core::Bytes exchanged_bytes(const ModelGraph& graph, const Operator& op, const CostContext& context) {

@@ -42,6 +42,9 @@ bool gathers_keys(const Operator& op, const CostContext& context);
 // The balance loss of a mixture is of all tokens of a micro-batch: ranks that divide them add up how many went to each expert, in fp32.
 bool sums_choices(const Operator& op, const CostContext& context);
 core::Bytes choices_bytes(const Operator& router);
+// Parameters that are sharded are there only while they are gathered. Do gradients of this operator's weights read them? That of a bias inside attention needs the bias; all
+// others only what forward kept.
+bool weight_gradients_read_parameters(const Operator& op);
 // What a rank sends to the experts' ranks, or back, its own copies included: dispatch and experts.
 core::Bytes exchanged_bytes(const ModelGraph& graph, const Operator& op, const CostContext& context);
 // Keys and values of all tokens, gathered over a context-parallel group.

@@ -50,7 +50,7 @@ std::vector<std::int32_t> RecipeMaker::gathers_of(OperatorRange unit) const {
     return gathers;
 }
 
-// ... that gradients of its weights read: those of a bias inside attention need the bias again, all others only what was kept.
+// ... that gradients of its weights read.
 std::vector<std::int32_t> RecipeMaker::gathers_for_weight(OperatorRange unit) const {
     std::vector<std::int32_t> gathers;
     for (const std::int32_t bucket : gathers_of(unit)) {
@@ -58,7 +58,7 @@ std::vector<std::int32_t> RecipeMaker::gathers_for_weight(OperatorRange unit) co
         bool is_read = false;
         for (std::int32_t i = unit.begin; i < unit.end; ++i)
             for (const model::ParameterId parameter : op(i).parameters)
-                is_read = is_read || (op(i).kind == OperatorKind::attention && std::find(held.begin(), held.end(), parameter) != held.end());
+                is_read = is_read || (model::weight_gradients_read_parameters(op(i)) && std::find(held.begin(), held.end(), parameter) != held.end());
         if (is_read) gathers.push_back(bucket);
     }
     return gathers;
