@@ -18,6 +18,18 @@ double bytes_of(const schedule::Program& program, schedule::CollectiveKind kind,
     return sum;
 }
 
+// Two ways to divide layers over ranks, each a section of the test that calls.
+void in_divided_sections(schedule::Plan& plan) {
+    SECTION("tensor and sequence parallel") {
+        plan.layout.tensor = 2;
+        plan.sequence_parallel = true;
+    }
+    SECTION("sharded parameters") {
+        plan.layout.data = 2;
+        plan.sharding = schedule::Sharding::parameters;
+    }
+}
+
 }  // namespace
 
 TEST_CASE("experts spread over data-parallel ranks train as on one") {
@@ -245,14 +257,7 @@ TEST_CASE("activations that wait on the host or on disk leave losses as they are
     const model::ModelGraph graph = tiny::gpt(4, "dropout = 0.1\nattention_dropout = 0.1");
     SECTION("one rank") {}
     SECTION("pipeline") { plan.layout.pipeline = 2; }
-    SECTION("tensor and sequence parallel") {
-        plan.layout.tensor = 2;
-        plan.sequence_parallel = true;
-    }
-    SECTION("sharded parameters") {
-        plan.layout.data = 2;
-        plan.sharding = schedule::Sharding::parameters;
-    }
+    in_divided_sections(plan);
     const double before = tiny::compare(plan, graph).run.memory.peak[0].value;
     plan.offload = GENERATE(schedule::Offload::host, schedule::Offload::disk);
     plan.activation_loading_horizon = GENERATE(1, 4);
@@ -274,14 +279,7 @@ TEST_CASE("activations that left are back before the first half of a split backw
     plan.activation_loading_horizon = GENERATE(1, 4);
     const model::ModelGraph graph = tiny::gpt(6, "dropout = 0.1\nattention_dropout = 0.1");
     SECTION("alone") { plan.recompute = GENERATE(schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full); }
-    SECTION("tensor and sequence parallel") {
-        plan.layout.tensor = 2;
-        plan.sequence_parallel = true;
-    }
-    SECTION("sharded parameters") {
-        plan.layout.data = 2;
-        plan.sharding = schedule::Sharding::parameters;
-    }
+    in_divided_sections(plan);
     INFO(core::to_toml(schedule::to_value(plan)));
     const schedule::Program program = tiny::program_of(plan, graph);
     const auto copies = std::count_if(program.classes[0].instructions.begin(), program.classes[0].instructions.end(),

@@ -36,7 +36,12 @@ Cells cells_of(const Shape& s) {
 }
 
 // Every shape meets a fifth of the codes, every code a fifth of the shapes.
-bool meets(const Shape& shape, const char* const& code) { return (&shape - shapes + (&code - codes)) % 5 == 0; }
+template <class Visit>
+void for_each_meeting(Visit visit) {
+    for (std::size_t shape = 0; shape < std::size(shapes); ++shape)
+        for (std::size_t code = 0; code < std::size(codes); ++code)
+            if ((shape + code) % 5 == 0) visit(shapes[shape], codes[code]);
+}
 
 bool has_tensor_form(const Shape& s) { return std::string(s.model).find("xl") == std::string::npos && std::string(s.model) != "t5"; }
 
@@ -60,31 +65,29 @@ std::vector<std::size_t> reversed(std::vector<std::size_t> rows) { return {rows.
 TEST_CASE("more layers, wider layers, longer sequences, larger vocabularies and more samples take more time and memory, whatever the code") {
     SyntheticRuns runs = on_published_clusters();
     Ladders ladders;
-    for (const Shape& shape : shapes)
-        for (const char* const& code : codes) {
-            if (!meets(shape, code)) continue;
-            const Cells base = cells_of(shape) + Cells{{"framework", code}, {"cluster", "dgx_a100_80"}, {"precision", "fp16"}, {"micro_batch", "2"}};
-            const auto scaled = [&](std::initializer_list<std::pair<const char*, long long>> columns) {
-                std::vector<std::size_t> rows;
-                for (const long long factor : {1, 2}) {
-                    Cells cells = base;
-                    for (const auto& [column, value] : columns) cells[column] = text(factor * value);
-                    rows.push_back(runs.add(cells));
-                }
-                for (const Of what : {Of::time, Of::memory}) ladders.climb(what, rows, 0);
-            };
-            scaled({{"layers", shape.layers}});
-            scaled({{"hidden", shape.hidden}, {"heads", shape.heads}, {"kv_heads", shape.kv_heads}, {"ffn", shape.ffn}});
-            scaled({{"seq_len", shape.tokens}});
-            scaled({{"vocab", shape.vocabulary}});
-            scaled({{"micro_batch", 2}});
-            const auto accumulated = vary(runs, base, "grad_accumulation", {"1", "2", "8"});
-            ladders.climb(Of::time, accumulated, 0);
-            // The reduction and the update come once a step; summing gradients costs a pass over them that one micro-batch alone does not need.
-            ladders.climb(Of::time_a_sample, reversed({accumulated[1], accumulated[2]}), 0);
-            // More rows a product: never slower a sample but for waves that fill badly.
-            ladders.climb(Of::time_a_sample, reversed(vary(runs, base, "micro_batch", {"1", "4", "16"})), 0.04);
-        }
+    for_each_meeting([&](const Shape& shape, const char* code) {
+        const Cells base = cells_of(shape) + Cells{{"framework", code}, {"cluster", "dgx_a100_80"}, {"precision", "fp16"}, {"micro_batch", "2"}};
+        const auto scaled = [&](std::initializer_list<std::pair<const char*, long long>> columns) {
+            std::vector<std::size_t> rows;
+            for (const long long factor : {1, 2}) {
+                Cells cells = base;
+                for (const auto& [column, value] : columns) cells[column] = text(factor * value);
+                rows.push_back(runs.add(cells));
+            }
+            for (const Of what : {Of::time, Of::memory}) ladders.climb(what, rows, 0);
+        };
+        scaled({{"layers", shape.layers}});
+        scaled({{"hidden", shape.hidden}, {"heads", shape.heads}, {"kv_heads", shape.kv_heads}, {"ffn", shape.ffn}});
+        scaled({{"seq_len", shape.tokens}});
+        scaled({{"vocab", shape.vocabulary}});
+        scaled({{"micro_batch", 2}});
+        const auto accumulated = vary(runs, base, "grad_accumulation", {"1", "2", "8"});
+        ladders.climb(Of::time, accumulated, 0);
+        // The reduction and the update come once a step; summing gradients costs a pass over them that one micro-batch alone does not need.
+        ladders.climb(Of::time_a_sample, reversed({accumulated[1], accumulated[2]}), 0);
+        // More rows a product: never slower a sample but for waves that fill badly.
+        ladders.climb(Of::time_a_sample, reversed(vary(runs, base, "micro_batch", {"1", "4", "16"})), 0.04);
+    });
     runs.predict();
     ladders.check(runs);
 }
@@ -92,25 +95,23 @@ TEST_CASE("more layers, wider layers, longer sequences, larger vocabularies and 
 TEST_CASE("recomputing more takes more time and less memory; sharding more takes less memory") {
     SyntheticRuns runs = on_published_clusters();
     Ladders ladders;
-    for (const Shape& shape : shapes)
-        for (const char* const& code : codes) {
-            if (!meets(shape, code)) continue;
-            const Cells base = cells_of(shape) + Cells{{"framework", code}, {"cluster", "dgx_a100_80"}, {"precision", "fp16"}, {"micro_batch", "2"}};
-            const auto recomputed = vary(runs, base, "recompute", {"none", "selective", "full"});
-            ladders.climb(Of::time, recomputed, 0.001);
-            ladders.climb(Of::memory, reversed(recomputed), 0.001);
-            for (const char* micro_batches : {"1", "4"}) {
-                // What is sharded also goes through buffers: which kind of sharding is smallest depends on the model, but each is smaller than none.
-                const auto sharded = vary(runs, base + Cells{{"nodes", "2"}, {"grad_accumulation", micro_batches}}, "sharding", {"none", "optimizer", "gradients", "parameters"});
-                for (const std::size_t i : {1, 2, 3}) ladders.climb(Of::memory, {sharded[i], sharded[0]}, 0);
-            }
-            ladders.climb(Of::memory, reversed(vary(runs, base + Cells{{"nodes", "4"}, {"sharding", "parameters"}}, "shard_degree", {"2", "8", "32"})), 0.01);
-            const auto optimizers = vary(runs, base, "optimizer", {"sgd", "adam", "lamb"});
-            for (const Of what : {Of::time, Of::memory}) ladders.climb(what, optimizers, 0.001);
-            const auto attention = vary(runs, base, "attention", {"flash", "fused_softmax", "unfused"});
-            if (shape.tokens >= 1024)
-                for (const Of what : {Of::time, Of::memory}) ladders.climb(what, attention, 0.001);
+    for_each_meeting([&](const Shape& shape, const char* code) {
+        const Cells base = cells_of(shape) + Cells{{"framework", code}, {"cluster", "dgx_a100_80"}, {"precision", "fp16"}, {"micro_batch", "2"}};
+        const auto recomputed = vary(runs, base, "recompute", {"none", "selective", "full"});
+        ladders.climb(Of::time, recomputed, 0.001);
+        ladders.climb(Of::memory, reversed(recomputed), 0.001);
+        for (const char* micro_batches : {"1", "4"}) {
+            // What is sharded also goes through buffers: which kind of sharding is smallest depends on the model, but each is smaller than none.
+            const auto sharded = vary(runs, base + Cells{{"nodes", "2"}, {"grad_accumulation", micro_batches}}, "sharding", {"none", "optimizer", "gradients", "parameters"});
+            for (const std::size_t i : {1, 2, 3}) ladders.climb(Of::memory, {sharded[i], sharded[0]}, 0);
         }
+        ladders.climb(Of::memory, reversed(vary(runs, base + Cells{{"nodes", "4"}, {"sharding", "parameters"}}, "shard_degree", {"2", "8", "32"})), 0.01);
+        const auto optimizers = vary(runs, base, "optimizer", {"sgd", "adam", "lamb"});
+        for (const Of what : {Of::time, Of::memory}) ladders.climb(what, optimizers, 0.001);
+        const auto attention = vary(runs, base, "attention", {"flash", "fused_softmax", "unfused"});
+        if (shape.tokens >= 1024)
+            for (const Of what : {Of::time, Of::memory}) ladders.climb(what, attention, 0.001);
+    });
     runs.predict();
     ladders.check(runs);
 }
@@ -118,14 +119,13 @@ TEST_CASE("recomputing more takes more time and less memory; sharding more takes
 TEST_CASE("a step of the same micro-batches never gets shorter with more data-parallel nodes, on any network") {
     SyntheticRuns runs = on_published_clusters();
     Ladders ladders;
-    for (const Shape& shape : shapes)
-        for (const char* const& code : codes)
-            for (const auto& [cluster, sharding] : {std::pair("selene", "none"), std::pair("p3_16xlarge", "none"), std::pair("mosaic_a100_80", "parameters"), std::pair("internlm_a100_80", "optimizer")}) {
-                if (!meets(shape, code)) continue;
-                const Cells base = cells_of(shape) + Cells{{"framework", code}, {"cluster", cluster}, {"precision", "fp16"}, {"sharding", sharding}};
-                // The share of a sharded update shrinks with the ranks.
-                ladders.climb(Of::time, vary(runs, base, "nodes", {"1", "2", "8", "64"}), sharding == std::string("none") ? 0.005 : 0.05);
-            }
+    for_each_meeting([&](const Shape& shape, const char* code) {
+        for (const auto& [cluster, sharding] : {std::pair("selene", "none"), std::pair("p3_16xlarge", "none"), std::pair("mosaic_a100_80", "parameters"), std::pair("internlm_a100_80", "optimizer")}) {
+            const Cells base = cells_of(shape) + Cells{{"framework", code}, {"cluster", cluster}, {"precision", "fp16"}, {"sharding", sharding}};
+            // The share of a sharded update shrinks with the ranks.
+            ladders.climb(Of::time, vary(runs, base, "nodes", {"1", "2", "8", "64"}), sharding == std::string("none") ? 0.005 : 0.05);
+        }
+    });
     runs.predict();
     ladders.check(runs);
 }
@@ -146,24 +146,23 @@ TEST_CASE("faster devices, links, cards and formats are never slower") {
     Ladders ladders;
     for (const auto& [name, changes] : steps)
         for (std::size_t i = 0; i < changes.size(); ++i) runs.add_cluster(machine + changes[i] + Cells{{"id", name + text(static_cast<long long>(i))}});
-    for (const Shape& shape : shapes)
-        for (const char* const& code : codes) {
-            // What is usual where nothing is stated depends on the device's time.
-            if (!meets(shape, code) || code == codes[0]) continue;
-            const Cells base = cells_of(shape) + Cells{{"framework", code}, {"precision", "fp16"}, {"nodes", "4"}, {"micro_batch", "2"}};
-            std::vector<Cells> plans = {{{"sharding", "none"}}, {{"sharding", "parameters"}}};
-            if (has_tensor_form(shape)) plans.push_back({{"tensor_parallel", "4"}});
-            for (const Cells& plan : plans)
-                for (const auto& [name, changes] : steps) {
-                    std::vector<std::size_t> rows;
-                    for (std::size_t i = 0; i < changes.size(); ++i) rows.push_back(runs.add(base + plan + Cells{{"cluster", name + text(static_cast<long long>(i))}}));
-                    ladders.climb(Of::time, reversed(rows), 0.01);
-                }
-            const Cells one_node = base + Cells{{"nodes", "1"}, {"micro_batch", "4"}};
-            ladders.climb(Of::time, reversed(vary(runs, one_node + Cells{{"cluster", "device3"}}, "precision", {"fp32", "tf32", "bf16"})), 0.005);
-            ladders.climb(Of::time, reversed(vary(runs, one_node + Cells{{"cluster", "device1"}}, "precision", {"fp32", "fp16"})), 0.005);
-            ladders.climb(Of::time, reversed(vary(runs, one_node + Cells{{"cluster", "device0"}}, "precision", {"fp32", "fp16"})), 0.005);
-        }
+    for_each_meeting([&](const Shape& shape, const char* code) {
+        // What is usual where nothing is stated depends on the device's time.
+        if (code == codes[0]) return;
+        const Cells base = cells_of(shape) + Cells{{"framework", code}, {"precision", "fp16"}, {"nodes", "4"}, {"micro_batch", "2"}};
+        std::vector<Cells> plans = {{{"sharding", "none"}}, {{"sharding", "parameters"}}};
+        if (has_tensor_form(shape)) plans.push_back({{"tensor_parallel", "4"}});
+        for (const Cells& plan : plans)
+            for (const auto& [name, changes] : steps) {
+                std::vector<std::size_t> rows;
+                for (std::size_t i = 0; i < changes.size(); ++i) rows.push_back(runs.add(base + plan + Cells{{"cluster", name + text(static_cast<long long>(i))}}));
+                ladders.climb(Of::time, reversed(rows), 0.01);
+            }
+        const Cells one_node = base + Cells{{"nodes", "1"}, {"micro_batch", "4"}};
+        ladders.climb(Of::time, reversed(vary(runs, one_node + Cells{{"cluster", "device3"}}, "precision", {"fp32", "tf32", "bf16"})), 0.005);
+        ladders.climb(Of::time, reversed(vary(runs, one_node + Cells{{"cluster", "device1"}}, "precision", {"fp32", "fp16"})), 0.005);
+        ladders.climb(Of::time, reversed(vary(runs, one_node + Cells{{"cluster", "device0"}}, "precision", {"fp32", "fp16"})), 0.005);
+    });
     runs.predict();
     ladders.check(runs);
 }
