@@ -11,7 +11,6 @@
 #include <chrono>
 #include <cstring>
 #include <map>
-#include <optional>
 #include <thread>
 
 #include <fmt/core.h>

@@ -12,11 +12,11 @@ LinearCost operator*(const LinearCost& cost, double times) { return {cost.latenc
 NetworkTerms network_terms(const cluster::Cluster& cluster, const CostConstants& constants, const FrameworkTraits& traits) {
     const std::string& name = cluster.instance.network_name;
     double base = name == "infiniband" ? constants.rate_infiniband
-                        : name == "roce"     ? constants.rate_roce
-                        : name == "omnipath" ? constants.rate_omnipath
-                        : name == "tcp"      ? constants.rate_tcp
-                        : name == "efa"      ? constants.rate_efa
-                                             : 1.0;
+                  : name == "roce"     ? constants.rate_roce
+                  : name == "omnipath" ? constants.rate_omnipath
+                  : name == "tcp"      ? constants.rate_tcp
+                  : name == "efa"      ? constants.rate_efa
+                                       : 1.0;
     // More nodes lose more to each other's congestion.
     const double doublings = std::log2(std::max(2, cluster.nodes)) - 1;
     NetworkTerms terms;
