@@ -143,12 +143,15 @@ std::string hash_of(const HierarchicalProblem& problem) {
     return hash.text();
 }
 
+core::Seconds mean_compute(const HierarchicalProblem& problem) {
+    core::Seconds compute;
+    for (const HierarchicalProblem::Node& node : problem.nodes) compute += node.forward + node.backward;
+    for (const BandwidthLevel& level : problem.levels) compute /= level.workers;
+    return compute;
+}
+
 HierarchicalResult judge_hierarchical(const HierarchicalProblem& problem, std::vector<HierarchicalStage> stages) {
     HierarchicalResult result;
-    int workers = 1;
-    double compute = 0;
-    for (const BandwidthLevel& level : problem.levels) workers *= level.workers;
-    for (const HierarchicalProblem::Node& node : problem.nodes) compute += (node.forward + node.backward).value;
     result.data_parallel = everything_replicated(problem);
     Judge judge(problem, stages);
     result.reason = judge.obstacle();
@@ -158,7 +161,7 @@ HierarchicalResult judge_hierarchical(const HierarchicalProblem& problem, std::v
         if (stages[s].memory > problem.memory_limit)
             result.reason = fmt::format("stage {} of the partition needs {}, a worker has {}", s, core::format(stages[s].memory), core::format(problem.memory_limit));
     result.is_feasible = result.reason.empty();
-    result.lower_bound = core::Seconds(std::min(result.objective.value, compute / workers));
+    result.lower_bound = std::min(result.objective, mean_compute(problem));
     result.stages = std::move(stages);
     return result;
 }

@@ -13,6 +13,8 @@ std::string hash_of(const HierarchicalProblem& problem);
 
 // Of one stage on all workers, without a limit of memory.
 core::Seconds everything_replicated(const HierarchicalProblem& problem);
+// Compute over all workers. A stage costs at least its compute over its own, so the largest is at least this mean.
+core::Seconds mean_compute(const HierarchicalProblem& problem);
 // Loads, memory and the objective of stages (nodes and replicas are read, in pipeline order). Not feasible, with the reason, where a stage runs before one that feeds it, the
 // replicas of some level do not add up to its workers, or memory does not suffice.
 HierarchicalResult judge_hierarchical(const HierarchicalProblem& problem, std::vector<HierarchicalStage> stages);

@@ -277,12 +277,9 @@ HierarchicalResult place_hierarchical(const HierarchicalProblem& problem, const 
     const bool has_levels = problem.levels.size() > 1;
     HierarchicalResult result;
     result.data_parallel = everything_replicated(problem);
-    int workers = 1;
-    for (const BandwidthLevel& level : problem.levels) workers *= level.workers;
     DataFlowCuts cuts = data_flow_cuts(problem, options.most_enumerated);
     result.states = cuts.cuts.size();
-    // A stage costs at least its compute over its workers, so the largest is at least the mean.
-    const double relaxed = cuts.cuts.back().compute / workers;
+    const double relaxed = mean_compute(problem).value;
     // Without a limit of memory everything may be replicated; what is sought is that or better.
     double best = infinity, limit = std::isinf(problem.memory_limit.value) && result.data_parallel.value > 0 ? result.data_parallel.value * (1 + 1e-9) : infinity;
     const Clock::time_point begin = Clock::now();
@@ -310,6 +307,8 @@ HierarchicalResult place_hierarchical(const HierarchicalProblem& problem, const 
     }
     if (std::isinf(best)) {
         result.is_proven_infeasible = is_exact;
+        int workers = 1;
+        for (const BandwidthLevel& level : problem.levels) workers *= level.workers;
         result.reason = is_exact ? fmt::format("no division into stages keeps weights and activations in flight within {} on each of {} workers", core::format(problem.memory_limit), workers)
                                  : fmt::format("no placement was found within the time limit, and none is excluded either ({} cuts of the data flow{})", result.states,
                                                cuts.is_complete ? "" : ", of one order only");
