@@ -436,7 +436,7 @@ void RankExecutor::finish_backward(MicroBatch& state, const StagePlan& plan, std
         state.kept_gradients[relative].reset();
     }
     // What sequence parallelism gathered a second time has no use below its enter.
-    if (op.kind == OperatorKind::parallel_enter && context_.sequence_parallel) state.tensors[static_cast<std::size_t>(op.output.index)].reset();
+    if (model::gathers_tokens(op, context_)) state.tensors[static_cast<std::size_t>(op.output.index)].reset();
     const bool waits_for_weight = phase == ComputePhase::backward_input && !op.parameters.empty();
     if (!waits_for_weight) state.extras[relative].reset();
     const std::vector<std::int32_t>& freed = phase == ComputePhase::backward_input ? own.free_after_input : own.free_after_backward;

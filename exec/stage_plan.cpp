@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/rank_share.h"
 #include "schedule/pass/recompute.h"
 
 namespace exec {
@@ -84,8 +85,7 @@ private:
         std::vector<std::int32_t> result;
         for (const model::TensorId tensor : saved.tensors) {
             const model::Operator& producer = graph_.op(graph_.tensor(tensor).producer);
-            const bool is_gathered = context_.sequence_parallel && producer.kind == OperatorKind::parallel_enter;
-            result.push_back(storage(is_gathered ? producer.inputs[0] : tensor));
+            result.push_back(storage(model::gathers_tokens(producer, context_) ? producer.inputs[0] : tensor));
         }
         return result;
     }

@@ -96,6 +96,8 @@ bool exchanges_copies(const Operator& op, const CostContext& context) {
     return context.expert_parallel > 1 && (op.kind == OperatorKind::dispatch || op.kind == OperatorKind::experts);
 }
 
+bool gathers_tokens(const Operator& op, const CostContext& context) { return context.sequence_parallel && op.kind == OperatorKind::parallel_enter; }
+
 bool gathers_keys(const Operator& op, const CostContext& context) { return context.context_parallel > 1 && op.kind == OperatorKind::attention; }
 
 bool sums_choices(const Operator& op, const CostContext& context) {

@@ -37,6 +37,9 @@ MixtureShape mixture_shape(const ModelGraph& graph, const Operator& op, const Co
 std::int64_t expert_capacity(const Attributes& mixture, std::int64_t tokens);
 // Copies of tokens go to the ranks of their experts after `dispatch`, and back after `experts`.
 bool exchanges_copies(const Operator& op, const CostContext& context);
+// With sequence parallelism a rank holds a share of the tokens outside parallel regions, all of them inside. What was gathered at the entry is not kept for backward but gathered
+// again from the share (arXiv 2205.05198, section 4.2.2).
+bool gathers_tokens(const Operator& op, const CostContext& context);
 // Every rank of a context-parallel group needs the keys and values of all its tokens.
 bool gathers_keys(const Operator& op, const CostContext& context);
 // The balance loss of a mixture is of all tokens of a micro-batch: ranks that divide them add up how many went to each expert, in fp32.

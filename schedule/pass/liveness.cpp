@@ -99,10 +99,8 @@ void StageLiveness::find_saved() {
             own.extra = needs.extra.value;
             own.recomputable = is_recomputed(op(i), plan_.recompute) ? needs.recomputable_extra.value : 0;
             for (const model::TensorId tensor : needs.tensors) {
-                // What an enter gathered is not kept, but the share it was gathered from (arXiv 2205.05198, section 4.2.2).
                 const model::Operator& producer = graph_.op(graph_.tensor(tensor).producer);
-                const bool is_gathered = context_.sequence_parallel && producer.kind == OperatorKind::parallel_enter;
-                own.saved.push_back(storage(is_gathered ? producer.inputs[0] : tensor));
+                own.saved.push_back(storage(model::gathers_tokens(producer, context_) ? producer.inputs[0] : tensor));
                 if (!op(i).parameters.empty()) weights_need_[static_cast<std::size_t>(own.saved.back())] = 1;
             }
             if (is_forward_only_) continue;
@@ -184,8 +182,7 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
             for (const model::TensorId tensor : current.inputs) {
                 const Index input = storage(tensor);
                 // With the split, the gathered input is a matter of backward_weight.
-                const model::Operator& producer = graph_.op(graph_.tensor(tensor).producer);
-                const bool is_gathered = context_.sequence_parallel && producer.kind == OperatorKind::parallel_enter;
+                const bool is_gathered = model::gathers_tokens(graph_.op(graph_.tensor(tensor).producer), context_);
                 if (is_gathered && !is_split && std::find(own.saved.begin(), own.saved.end(), storage(model::storage_of(graph_, tensor))) != own.saved.end()) hold(input);
                 if (!has_gradient(tensor) || has_gradient_held_[static_cast<std::size_t>(input)]) continue;
                 has_gradient_held_[static_cast<std::size_t>(input)] = 1;
@@ -205,7 +202,7 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
                 else weight_gradients_ += bytes(static_cast<Index>(output));
             }
         }
-        if (current.kind == OperatorKind::parallel_enter && context_.sequence_parallel) release(storage(current.output));
+        if (model::gathers_tokens(current, context_)) release(storage(current.output));
         if (!keeps_for_weight) {
             drop(own.extra);
             if (!again) saved_held_ -= own.extra - own.recomputable;
@@ -338,9 +335,8 @@ ActivationFootprint StageLiveness::footprint() {
         result.kept_for_weight = core::Bytes(kept_for_weight);
         result.input_transient = core::Bytes(std::max(0.0, peak_ - (together - reused)));
         double gathered = 0;  // sequence parallelism: one gathered input at a time
-        if (context_.sequence_parallel)
-            for (Index i = stage_.begin; i < stage_.end; ++i)
-                if (op(i).kind == OperatorKind::parallel_enter) gathered = std::max(gathered, bytes(op(i).output.index));
+        for (Index i = stage_.begin; i < stage_.end; ++i)
+            if (model::gathers_tokens(op(i), context_)) gathered = std::max(gathered, bytes(op(i).output.index));
         double own = 0;
         if (workspace_)
             for (Index i = stage_.begin; i < stage_.end; ++i)

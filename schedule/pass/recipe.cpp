@@ -81,7 +81,7 @@ void RecipeMaker::append_forward(std::vector<Step>& steps, OperatorRange range, 
             continue;
         }
         if (!is_parallel) continue;
-        const bool is_enter = op(i).kind == OperatorKind::parallel_enter && context_.sequence_parallel;
+        const bool is_enter = model::gathers_tokens(op(i), context_);
         const bool is_exit = op(i).kind == OperatorKind::parallel_exit;
         const bool is_split_loss = op(i).kind == OperatorKind::loss_statistics && graph_.tensor(op(i).output).split == model::TensorSplit::partial;
         if (!is_enter && !is_exit && !is_split_loss) continue;
@@ -132,7 +132,7 @@ void RecipeMaker::append_backward(std::vector<Step>& steps, OperatorRange unit, 
         // The weight gradient needs what the enter gathered; only its share was kept.
         for (const model::TensorId tensor : current.inputs) {
             const std::int32_t producer = graph_.tensor(tensor).producer.index;
-            if (!is_sequence_parallel || !has_weight_part || op(producer).kind != OperatorKind::parallel_enter) continue;
+            if (!has_weight_part || !model::gathers_tokens(op(producer), context_)) continue;
             // Not where it keeps a copy of its own: a scaled input.
             const std::vector<model::TensorId> read = model::saved_for_backward(graph_, model::OperatorId(i), context_).tensors;
             if (std::find(read.begin(), read.end(), model::storage_of(graph_, tensor)) == read.end()) continue;
