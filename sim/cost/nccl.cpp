@@ -114,7 +114,12 @@ private:
         return cluster_.instance.has_gpudirect && (cluster_.instance.network_name != "efa" || generation_ == 2);
     }
 
-    double between_nodes(const PerProtocol& step, Protocol protocol) const { return step[protocol] + network_.step().value * 1e6; }
+    // NCCL's figures are of InfiniBand, whose plugin states no latency of its own (src/transport/net_ib: props.latency = 0); other networks add theirs.
+    double own_latency() const {
+        const std::string& network = cluster_.instance.network_name;
+        return network == "infiniband" || network == "roce" ? 0 : network_.step().value * 1e6;
+    }
+    double between_nodes(const PerProtocol& step, Protocol protocol) const { return step[protocol] + own_latency(); }
 
     Candidate ring(Protocol protocol, const std::vector<LinkShare>& links) {
         Candidate candidate{"ring", protocol_names[protocol], {}};
@@ -175,7 +180,7 @@ private:
         Candidate candidate{shape_.nodes > 1 ? "nvls-tree" : "nvls", protocol_names[simple], {}};
         const double levels = std::log2(static_cast<double>(shape_.nodes));
         candidate.latency = core::microseconds(nvls_base);
-        if (shape_.nodes > 1) candidate.latency += core::microseconds(2 * levels * (nvls_network + network_.step().value * 1e6));
+        if (shape_.nodes > 1) candidate.latency += core::microseconds(2 * levels * (nvls_network + own_latency()));
         set_rate(candidate, network_.links(flows), simple, 0, 0);
         candidate.multiprocessors = nvls_channels;
         candidate.fill = nvls_chunk * (nvls_channels * k);
