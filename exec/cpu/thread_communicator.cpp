@@ -36,6 +36,7 @@ struct Outbox {
     std::condition_variable taken;
     std::vector<Communicator::Ticket> open;
     std::atomic<std::uint64_t> taken_count{0};
+    int readers = 0;  // ranks that read this one's arrays just now
     Communicator::Ticket next = 1;
 };
 
@@ -100,6 +101,7 @@ public:
         Mailbox& mailbox = state_.mailboxes[static_cast<std::size_t>(peer)];
         {
             const std::lock_guard lock(mailbox.mutex);
+            if (state_.stopped) throw_stopped();  // this rank's other thread may have given up: nothing may follow what it has taken back
             mailbox.messages.push_back({rank_, tag, data, std::move(keeper), ticket});
             mailbox.arrivals.fetch_add(1, std::memory_order_release);
         }
@@ -115,10 +117,12 @@ public:
 
     void receive(int peer, Tag tag, std::span<float> into, Arrival arrival) override {
         Mailbox& mailbox = state_.mailboxes[static_cast<std::size_t>(rank_)];
-        Message message;
+        Reading reading(state_.outboxes[static_cast<std::size_t>(peer)]);
+        Message message;  // goes before `reading` does: its keeper may need the sender
         const auto has_come = [&] {
             for (auto it = mailbox.messages.begin(); it != mailbox.messages.end(); ++it)
                 if (it->from == peer && it->tag == tag) {
+                    reading.begin();
                     message = std::move(*it);
                     mailbox.messages.erase(it);
                     return true;
@@ -130,20 +134,66 @@ public:
         if (arrival == Arrival::adds) kernels().accumulate(static_cast<std::int64_t>(into.size()), message.data.data(), into.data());
         else std::memcpy(into.data(), message.data.data(), into.size_bytes());
         message.keeper.reset();
-        Outbox& outbox = state_.outboxes[static_cast<std::size_t>(peer)];
-        {
-            const std::lock_guard lock(outbox.mutex);
-            std::erase(outbox.open, message.ticket);
-            outbox.taken_count.fetch_add(1, std::memory_order_release);
-        }
-        outbox.taken.notify_all();
+        reading.end(message.ticket);
     }
 
-    void give_up(const std::string& reason) override { network_.stop(reason); }
+    // The arrays of this rank's sends are read by others: what nobody has begun to read is taken back, what somebody reads is waited for.
+    void give_up(const std::string& reason) override {
+        network_.stop(reason);
+        for (Mailbox& mailbox : state_.mailboxes) {
+            std::list<Message> unread;  // let go without the lock
+            const std::lock_guard lock(mailbox.mutex);
+            for (auto it = mailbox.messages.begin(); it != mailbox.messages.end();) {
+                const auto next = std::next(it);
+                if (it->from == rank_) unread.splice(unread.end(), mailbox.messages, it);
+                it = next;
+            }
+        }
+        Outbox& outbox = state_.outboxes[static_cast<std::size_t>(rank_)];
+        std::unique_lock lock(outbox.mutex);
+        outbox.taken.wait(lock, [&] { return outbox.readers == 0; });
+    }
 
     void set_activity(const std::string* activity) override { state_.activities[static_cast<std::size_t>(rank_)] = activity; }
 
 private:
+    // Counts this rank among those that read a sender's arrays. Begun under the lock of the mailbox that held the message: who empties mailboxes either finds the
+    // message or its reader.
+    class Reading {
+    public:
+        explicit Reading(Outbox& sender) : sender_(sender) {}
+        Reading(const Reading&) = delete;
+        Reading& operator=(const Reading&) = delete;
+        ~Reading() { end(0); }
+        void begin() {
+            const std::lock_guard lock(sender_.mutex);
+            ++sender_.readers;
+            is_counted_ = true;
+        }
+        // Of the message with this ticket; 0 = it could not be taken.
+        void end(Ticket ticket) {
+            if (!is_counted_) return;
+            is_counted_ = false;
+            {
+                const std::lock_guard lock(sender_.mutex);
+                --sender_.readers;
+                std::erase(sender_.open, ticket);
+                sender_.taken_count.fetch_add(1, std::memory_order_release);
+            }
+            sender_.taken.notify_all();
+        }
+
+    private:
+        Outbox& sender_;
+        bool is_counted_ = false;
+    };
+
+    [[noreturn]] void throw_stopped() {
+        const std::lock_guard lock(state_.reason_mutex);
+        throw Stopped(state_.reason);
+    }
+
+    // `holds` is not asked again once it has said yes: a message is taken by asking.
     template <class Condition, class Words>
     void wait_until(std::mutex& mutex, std::condition_variable& changed, const std::atomic<std::uint64_t>& changes, const Condition& holds,
                     const Words& what_for) {
@@ -164,12 +214,10 @@ private:
         }
         const auto deadline = std::chrono::steady_clock::now() +
                               std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(state_.time_limit.value));
+        bool is_late = false;
         while (!holds()) {
-            if (state_.stopped) {
-                const std::lock_guard reason(state_.reason_mutex);
-                throw Stopped(state_.reason);
-            }
-            if (changed.wait_until(lock, deadline) == std::cv_status::timeout && !holds()) {
+            if (state_.stopped) throw_stopped();
+            if (is_late) {
                 lock.unlock();
                 std::string text = fmt::format("rank {} waited {} {}", rank_, core::format(state_.time_limit), what_for());
                 for (std::size_t r = 0; r < state_.activities.size(); ++r)
@@ -177,6 +225,7 @@ private:
                 network_.stop(text);
                 throw core::MachineError(text);
             }
+            is_late = changed.wait_until(lock, deadline) == std::cv_status::timeout;
         }
     }
 

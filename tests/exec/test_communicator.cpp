@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <numeric>
 #include <thread>
@@ -113,4 +114,63 @@ TEST_CASE("messages of equal tags arrive in order, others when they are asked fo
         }
     });
     for (const std::string& failure : failures) CHECK(failure.empty());
+}
+
+TEST_CASE("once a rank has given up nobody reads its arrays any more") {
+    // 64 MiB take some 10 ms to copy: most ranks give up while the array is being read, some before, some after.
+    constexpr std::size_t elements = std::size_t{1} << 24;
+    std::vector<float> sent(elements), got(elements);
+    int begun = 0;
+    for (int after_ms = 0; after_ms < 12; ++after_ms) {
+        const exec::Arrival arrival = after_ms % 2 == 0 ? exec::Arrival::overwrites : exec::Arrival::adds;
+        std::fill(sent.begin(), sent.end(), 1.0f);
+        std::fill(got.begin(), got.end(), 0.0f);
+        std::atomic<bool> is_asked{false}, was_read{false};
+        const auto failures = on_ranks(3, core::seconds(20), [&](exec::Communicator& communicator) {
+            if (communicator.rank() == 0) {
+                communicator.start_send(1, 5, sent, nullptr);
+                communicator.start_send(2, 5, sent, nullptr);
+                while (!is_asked) std::this_thread::yield();
+                std::this_thread::sleep_for(std::chrono::milliseconds(after_ms));
+                communicator.give_up("rank 0 has no memory");
+                std::fill(sent.begin(), sent.end(), 2.0f);  // what the next owner of this memory does
+                throw exec::Stopped("rank 0 has no memory");
+            }
+            if (communicator.rank() == 1) {
+                is_asked = true;
+                communicator.receive(0, 5, got, arrival);
+                was_read = true;
+                return;
+            }
+            float value = 0;
+            communicator.receive(0, 6, {&value, 1}, exec::Arrival::overwrites);  // sleeps until it is stopped
+        });
+        begun += was_read;
+        INFO("given up after " << after_ms << " ms");
+        CHECK(failures[1] == (was_read ? "" : "rank 0 has no memory"));
+        CHECK(std::count(got.begin(), got.end(), was_read ? 1.0f : 0.0f) == static_cast<std::ptrdiff_t>(elements));
+        CHECK(failures[2] == "rank 0 has no memory");
+    }
+    CHECK(begun > 0);
+}
+
+TEST_CASE("what a rank sent before it gave up is not found by who asks later, and nothing is sent after it") {
+    const auto kept = std::make_shared<int>(0);
+    std::atomic<bool> is_gone{false};
+    const auto failures = on_ranks(2, core::seconds(5), [&](exec::Communicator& communicator) {
+        float value = 0;
+        if (communicator.rank() == 0) {
+            communicator.start_send(1, 5, {&value, 1}, kept);
+            communicator.give_up("no memory");
+            const bool is_kept = kept.use_count() > 1;  // its keeper is to be let go while its owner is there
+            is_gone = true;
+            if (is_kept) throw std::runtime_error("still kept");
+            communicator.start_send(1, 5, {&value, 1}, kept);
+            return;
+        }
+        while (!is_gone) std::this_thread::yield();
+        communicator.receive(0, 5, {&value, 1}, exec::Arrival::overwrites);
+    });
+    CHECK(failures == std::vector<std::string>{"no memory", "no memory"});
+    CHECK(kept.use_count() == 1);
 }
