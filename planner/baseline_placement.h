@@ -24,7 +24,7 @@ ModuleTree module_tree(const model::ModelGraph& graph, const ModelPlacement& pla
 // with several devices are cut further. Accelerators only; transfers and memory limits play no part, as there.
 std::vector<PlacedStage> place_smp_tree(const PlacementProblem& problem, const ModuleTree& tree, double memory_weight);
 
-// Consecutive pieces of the given order, by the dynamic program on loads: O(items^2 * devices).
+// Consecutive pieces of the given order, by the dynamic program on loads: O(items^2 * devices); where its table would be too large, filled one after the other to a load found by bisection.
 std::vector<PlacedStage> place_chain(const PlacementProblem& problem);
 
 // Recursive bisection, multilevel: heavy edges matched and contracted, a cut of the coarsest graph along its order, Fiduccia-Mattheyses refinement on every level

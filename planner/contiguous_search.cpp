@@ -182,7 +182,7 @@ PlacementResult place_in_memory(const PlacementProblem& problem, const Search& s
         return true;
     };
     const auto is_met = [&] { return best.is_feasible && best.objective.value <= known.lower * (1 + 1e-11); };
-    take(place_on_orders(problem));
+    take(place_on_orders(problem, search.deadline));
     PlacementOptions quiet = search.options;
     quiet.progress = {};
     const Search unseen{.options = quiet, .begin = search.begin, .deadline = search.deadline};
@@ -228,7 +228,7 @@ PlacementResult place(const PlacementProblem& given, const Search& search) {
     }
     if (has_limit) return place_in_memory(problem, search);
     const ReducedPlacement reduced = reduce(problem);
-    PlacementResult result = solve(reduced.problem, place_on_orders(reduced.problem), {}, search);
+    PlacementResult result = solve(reduced.problem, place_on_orders(reduced.problem, search.deadline), {}, search);
     if (result.is_feasible) result.stages = unreduced(problem, reduced, result.stages);
     return result;
 }

@@ -4,7 +4,7 @@
 #include <deque>
 #include <limits>
 #include <numeric>
-#include <queue>
+#include <optional>
 
 #include "planner/baseline_placement.h"
 
@@ -13,6 +13,11 @@ namespace planner {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
+
+using Clock = std::chrono::steady_clock;
+
+// Of the dynamic program's table, 16 bytes each.
+constexpr std::size_t most_choices = std::size_t{1} << 24;
 
 // Kahn's algorithm with a stack or a queue of ready items; `from_sinks` walks the reversed graph and reverses the answer.
 std::vector<int> topological_order(const PlacementProblem& problem, bool is_depth_first, bool from_sinks, bool largest_first) {
@@ -49,6 +54,12 @@ struct Choice {
     int device_class = 0;
 };
 
+bool is_affordable(const std::vector<DeviceClass>& classes, std::size_t items) {
+    double choices = static_cast<double>(items) + 1;
+    for (const DeviceClass& c : classes) choices *= c.count + 1;
+    return choices <= static_cast<double>(most_choices);
+}
+
 // How many devices of each class are used, as one number.
 class Layers {
 public:
@@ -78,58 +89,141 @@ private:
     std::vector<int> total_;
 };
 
-// Smallest largest load with the items in this order: best[layer][i] for the first i items.
-double place_on_order(const PlacementProblem& problem, const std::vector<DeviceClass>& classes, const Layers& layers, const std::vector<int>& order,
-                      std::vector<PlacedStage>& stages) {
-    const std::size_t n = order.size();
-    bool has_cpu = false;
-    double most_memory = 0;
-    for (const DeviceClass& c : classes) {
-        has_cpu = has_cpu || (c.is_cpu && c.count > 0);
-        if (!c.is_cpu && c.count > 0) most_memory = std::max(most_memory, c.memory_limit.value);
+struct Incidence {
+    std::size_t transfer;
+    bool is_source;
+};
+
+std::vector<std::vector<Incidence>> incidences_of(const PlacementProblem& problem) {
+    std::vector<std::vector<Incidence>> incidences(problem.items.size());
+    for (std::size_t e = 0; e < problem.transfers.size(); ++e) {
+        incidences[static_cast<std::size_t>(problem.transfers[e].source)].push_back({e, true});
+        for (int d : problem.transfers[e].destinations) incidences[static_cast<std::size_t>(d)].push_back({e, false});
     }
+    return incidences;
+}
+
+// The sums of a stage that takes items one after the other.
+class GrowingStage {
+public:
+    GrowingStage(const PlacementProblem& problem, const std::vector<std::vector<Incidence>>& incidences)
+        : problem_(problem), incidences_(incidences), held_(problem.transfers.size()), has_source_(problem.transfers.size()) {}
+
+    void clear() {
+        for (std::size_t e : touched_) held_[e] = 0, has_source_[e] = 0;
+        touched_.clear();
+        work_ = paid_ = cpu_ = memory_ = activations_ = 0;
+        runs_on_accelerator_ = true;
+    }
+    void add(std::size_t item) {
+        const PlacementItem& added = problem_.items[item];
+        work_ += added.accelerator_time.value;
+        cpu_ += added.cpu_time.value;
+        memory_ += added.memory.value;
+        activations_ += added.activations.value;
+        runs_on_accelerator_ = runs_on_accelerator_ && added.runs_on_accelerator;
+        auto pays = [&](std::size_t e) { return has_source_[e] ? held_[e] < problem_.transfers[e].destinations.size() : held_[e] > 0; };
+        for (auto [e, is_source] : incidences_[item]) {
+            touched_.push_back(e);
+            if (pays(e)) paid_ -= problem_.transfers[e].time.value;
+            if (is_source) has_source_[e] = 1;
+            else ++held_[e];
+            if (pays(e)) paid_ += problem_.transfers[e].time.value;
+        }
+    }
+    double load(const DeviceClass& c) const { return c.is_cpu ? cpu_ : work_ * c.slowness + paid_ * c.transfer_slowness; }
+    // Of every stage that begins so, whatever else joins.
+    double least_load(const DeviceClass& c) const { return c.is_cpu ? cpu_ : work_ * c.slowness; }
+    bool fits(const DeviceClass& c, int in_flight) const { return c.is_cpu || (runs_on_accelerator_ && memory_ + activations_ * in_flight <= c.memory_limit.value); }
+
+private:
+    const PlacementProblem& problem_;
+    const std::vector<std::vector<Incidence>>& incidences_;
+    std::vector<std::size_t> held_, touched_;
+    std::vector<char> has_source_;
+    double work_ = 0, paid_ = 0, cpu_ = 0, memory_ = 0, activations_ = 0;
+    bool runs_on_accelerator_ = true;
+};
+
+std::vector<int> items_between(const std::vector<int>& order, std::size_t begin, std::size_t end) {
+    return {order.begin() + static_cast<std::ptrdiff_t>(begin), order.begin() + static_cast<std::ptrdiff_t>(end)};
+}
+
+// Stages of at most this load, each as long as it may be on the kind of device on which that is longest; infinite when items are left over.
+double fill(const PlacementProblem& problem, const std::vector<DeviceClass>& classes, const std::vector<int>& order, double most, GrowingStage& growing,
+            std::vector<PlacedStage>& stages) {
+    stages.clear();
+    std::vector<int> used(classes.size(), 0);
+    double largest = 0;
+    for (std::size_t begin = 0; begin < order.size();) {
+        const int in_flight = std::min(problem.micro_batches, static_cast<int>(stages.size()) + 1);
+        std::size_t furthest = begin, device_class = 0;
+        double load = 0;
+        for (std::size_t c = 0; c < classes.size(); ++c) {
+            if (used[c] == classes[c].count) continue;
+            growing.clear();
+            for (std::size_t end = begin; end < order.size(); ++end) {
+                growing.add(static_cast<std::size_t>(order[end]));
+                if (growing.least_load(classes[c]) > most || !growing.fits(classes[c], in_flight)) break;
+                if (growing.load(classes[c]) > most || end < furthest) continue;
+                furthest = end + 1;
+                device_class = c;
+                load = growing.load(classes[c]);
+            }
+        }
+        if (furthest == begin) return infinity;
+        ++used[device_class];
+        largest = std::max(largest, load);
+        stages.push_back(stage_of(problem, items_between(order, begin, furthest), static_cast<int>(device_class), in_flight));
+        begin = furthest;
+    }
+    return largest;
+}
+
+// By bisection over that load. O(items + transfers) a trial where stages are short.
+double fill_on_order(const PlacementProblem& problem, const std::vector<DeviceClass>& classes, const std::vector<int>& order, std::vector<PlacedStage>& stages) {
+    const std::vector<std::vector<Incidence>> incidences = incidences_of(problem);
+    GrowingStage growing(problem, incidences);
+    double high = fill(problem, classes, order, infinity, growing, stages), low = placement_lower_bound(problem).value;
+    std::vector<PlacedStage> tried;
+    for (int trial = 0; trial < 50 && high < infinity && high - low > 1e-9 * high; ++trial) {
+        const double most = trial == 0 ? low * (1 + 1e-9) : low + (high - low) / 2;  // the bound itself first: often it is reached
+        const double value = fill(problem, classes, order, most, growing, tried);
+        if (value < high) {
+            high = value;
+            stages = tried;
+        }
+        if (value > most) low = most;
+    }
+    return high;
+}
+
+// Smallest largest load with the items in this order: best[layer][i] for the first i items. Infinite after the deadline.
+double place_on_order(const PlacementProblem& problem, const std::vector<DeviceClass>& classes, const Layers& layers, const std::vector<int>& order,
+                      Clock::time_point deadline, std::vector<PlacedStage>& stages) {
+    const std::size_t n = order.size();
     std::vector<std::vector<Choice>> best(layers.size(), std::vector<Choice>(n + 1));
     best[0][0].value = 0;
-    std::vector<std::vector<std::pair<std::size_t, bool>>> incidences(n);
-    for (std::size_t e = 0; e < problem.transfers.size(); ++e) {
-        incidences[static_cast<std::size_t>(problem.transfers[e].source)].emplace_back(e, true);
-        for (int d : problem.transfers[e].destinations) incidences[static_cast<std::size_t>(d)].emplace_back(e, false);
-    }
-    std::vector<std::size_t> held(problem.transfers.size());
-    std::vector<char> has_source(problem.transfers.size());
+    const std::vector<std::vector<Incidence>> incidences = incidences_of(problem);
+    GrowingStage growing(problem, incidences);
     for (std::size_t begin = 0; begin < n; ++begin) {
+        if (Clock::now() > deadline) return infinity;
         std::vector<std::size_t> reached;
         for (std::size_t l = 0; l < layers.size(); ++l)
             if (best[l][begin].value < infinity) reached.push_back(l);
         if (reached.empty()) continue;
-        std::fill(held.begin(), held.end(), 0);
-        std::fill(has_source.begin(), has_source.end(), 0);
-        double work = 0, paid = 0, cpu = 0, memory = 0, activations = 0;
-        bool is_allowed = true;
+        growing.clear();
         for (std::size_t end = begin; end < n; ++end) {
-            std::size_t item = static_cast<std::size_t>(order[end]);
-            work += problem.items[item].accelerator_time.value;
-            cpu += problem.items[item].cpu_time.value;
-            memory += problem.items[item].memory.value;
-            activations += problem.items[item].activations.value;
-            is_allowed = is_allowed && problem.items[item].runs_on_accelerator && memory + activations <= most_memory;
-            if (!is_allowed && !has_cpu) break;
-            auto pays = [&](std::size_t e) { return has_source[e] ? held[e] < problem.transfers[e].destinations.size() : held[e] > 0; };
-            for (auto [e, is_source] : incidences[item]) {
-                if (pays(e)) paid -= problem.transfers[e].time.value;
-                if (is_source) has_source[e] = 1;
-                else ++held[e];
-                if (pays(e)) paid += problem.transfers[e].time.value;
-            }
+            growing.add(static_cast<std::size_t>(order[end]));
+            if (std::none_of(classes.begin(), classes.end(), [&](const DeviceClass& c) { return c.count > 0 && growing.fits(c, 1); })) break;
             for (std::size_t l : reached) {
                 const double value = best[l][begin].value;
                 const int in_flight = std::min(problem.micro_batches, layers.total(l) + 1);
                 for (std::size_t c = 0; c < classes.size(); ++c) {
                     if (layers.used(l, c) >= classes[c].count) continue;
-                    if (!classes[c].is_cpu && (!is_allowed || memory + activations * in_flight > classes[c].memory_limit.value)) continue;
-                    const double load = classes[c].is_cpu ? cpu : work * classes[c].slowness + paid * classes[c].transfer_slowness;
+                    if (!growing.fits(classes[c], in_flight)) continue;
                     Choice& to = best[l + layers.stride(c)][end + 1];
-                    const double candidate = std::max(value, load);
+                    const double candidate = std::max(value, growing.load(classes[c]));
                     if (candidate < to.value) to = {candidate, static_cast<int>(begin), static_cast<int>(c)};
                 }
             }
@@ -145,8 +239,7 @@ double place_on_order(const PlacementProblem& problem, const std::vector<DeviceC
         const Choice& choice = best[layer][end];
         std::size_t begin = static_cast<std::size_t>(choice.from);
         const int in_flight = std::min(problem.micro_batches, layers.total(layer));
-        stages.push_back(stage_of(problem, std::vector<int>(order.begin() + static_cast<std::ptrdiff_t>(begin), order.begin() + static_cast<std::ptrdiff_t>(end)),
-                                  choice.device_class, in_flight));
+        stages.push_back(stage_of(problem, items_between(order, begin, end), choice.device_class, in_flight));
         layer -= layers.stride(static_cast<std::size_t>(choice.device_class));
         end = begin;
     }
@@ -154,19 +247,38 @@ double place_on_order(const PlacementProblem& problem, const std::vector<DeviceC
     return value;
 }
 
+// Both ways: the dynamic program where its table is small enough and the time lasts.
+class OrderPlacer {
+public:
+    OrderPlacer(const PlacementProblem& problem, Clock::time_point deadline) : problem_(problem), classes_(device_classes(problem)), deadline_(deadline) {
+        if (is_affordable(classes_, problem.items.size())) layers_.emplace(classes_);
+    }
+    double place(const std::vector<int>& order, std::vector<PlacedStage>& stages) const {
+        const double value = layers_ ? place_on_order(problem_, classes_, *layers_, order, deadline_, stages) : infinity;
+        // No placement at all: filling would find none either.
+        if (value < infinity || (layers_ && Clock::now() <= deadline_)) return value;
+        return fill_on_order(problem_, classes_, order, stages);
+    }
+
+private:
+    const PlacementProblem& problem_;
+    const std::vector<DeviceClass> classes_;
+    const Clock::time_point deadline_;
+    std::optional<Layers> layers_;
+};
+
 }  // namespace
 
 std::vector<PlacedStage> place_chain(const PlacementProblem& problem) {
-    const std::vector<DeviceClass> classes = device_classes(problem);
     std::vector<int> order(problem.items.size());
     std::iota(order.begin(), order.end(), 0);
     std::vector<PlacedStage> stages;
-    place_on_order(problem, classes, Layers(classes), order, stages);
+    OrderPlacer(problem, Clock::time_point::max()).place(order, stages);
     settle_memory(problem, stages);
     return stages;
 }
 
-std::vector<PlacedStage> place_on_orders(const PlacementProblem& problem) {
+std::vector<PlacedStage> place_on_orders(const PlacementProblem& problem, Clock::time_point deadline) {
     std::vector<std::vector<int>> orders;
     orders.emplace_back(problem.items.size());
     std::iota(orders.back().begin(), orders.back().end(), 0);
@@ -176,12 +288,12 @@ std::vector<PlacedStage> place_on_orders(const PlacementProblem& problem) {
                 std::vector<int> order = topological_order(problem, is_depth_first, from_sinks, largest_first);
                 if (std::find(orders.begin(), orders.end(), order) == orders.end()) orders.push_back(std::move(order));
             }
-    const std::vector<DeviceClass> classes = device_classes(problem);
-    const Layers layers(classes);
+    const OrderPlacer placer(problem, deadline);
     std::vector<PlacedStage> best, stages;
     double best_value = infinity;
     for (const std::vector<int>& order : orders) {
-        double value = place_on_order(problem, classes, layers, order, stages);
+        if (best_value < infinity && Clock::now() > deadline) break;
+        const double value = placer.place(order, stages);
         if (value < best_value) {
             best_value = value;
             best = stages;

@@ -1,6 +1,8 @@
-// An incumbent in milliseconds: dynamic programming over a few topological orders, each taken as a chain.
+// An incumbent in milliseconds: dynamic programming over a few topological orders, each taken as a chain; where its table would be too large or the time is over,
+// stages filled one after the other.
 #pragma once
 
+#include <chrono>
 #include <vector>
 
 #include "planner/placement.h"
@@ -8,7 +10,9 @@
 namespace planner {
 
 // The best placement whose stages are consecutive in one of the orders tried (as given, depth first, breadth first, each forwards and from the sinks);
-// empty when none respects the limits. Every such placement is contiguous. O(items^2 * devices) an order.
-std::vector<PlacedStage> place_on_orders(const PlacementProblem& problem);
+// empty when none is found that respects the limits. Every such placement is contiguous. O(items^2 * devices) an order, in at most some 300 MB; after the deadline
+// only what takes O(items) is tried.
+std::vector<PlacedStage> place_on_orders(const PlacementProblem& problem,
+                                         std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max());
 
 }  // namespace planner

@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 
@@ -165,4 +166,74 @@ TEST_CASE("a graph that cannot fit says what is missing") {
     CHECK(place_contiguous(problem).reason.find("node 10") != std::string::npos);
     problem.cpus = 1;  // a CPU has no limit
     CHECK(place_contiguous(problem).objective.value == Approx(4));
+}
+
+TEST_CASE("a chain of 20,000 nodes on 1,000 devices is placed within its time limit, or soon after") {
+    PlacementProblem problem;
+    for (int i = 0; i < 20000; ++i) {
+        problem.items.push_back({.nodes = {i}, .accelerator_time = core::Seconds(1), .cpu_time = core::Seconds(1), .memory = {}, .activations = {}});
+        if (i > 0) problem.precedence.emplace_back(i - 1, i);
+    }
+    problem.accelerators = 1000;
+    PlacementOptions options;
+    options.time_limit = core::Seconds(2);
+    const auto begin = std::chrono::steady_clock::now();
+    const PlacementResult result = place_contiguous(problem, options);
+    // The dynamic program would take 20,000^2 / 2 * 1,000 = 2e11 steps, minutes; what does not look at the clock is O(items^2 / 64).
+    CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() < 30);
+    REQUIRE(result.is_feasible);
+    CHECK(result.objective == core::Seconds(20));  // 20,000 equal nodes over 1,000 devices
+    CHECK(result.lower_bound == core::Seconds(20));
+    CHECK(result.is_proven_optimal);
+}
+
+TEST_CASE("four kinds of 100 devices each do not fill the host's memory") {
+    // 101^4 ways to have used devices, for each of 100 places in the order: 10^10 entries, where 10^7 are affordable.
+    PlacementProblem problem;
+    for (int i = 0; i < 100; ++i) {
+        problem.items.push_back({.nodes = {i}, .accelerator_time = core::Seconds(12), .cpu_time = core::Seconds(12), .memory = {}, .activations = {}});
+        if (i > 0) {
+            problem.precedence.emplace_back(i - 1, i);
+            problem.transfers.push_back({i - 1, {i}, core::Seconds(1)});
+        }
+    }
+    for (double slowness : {1.0, 2.0, 3.0, 4.0}) problem.devices.push_back({.name = "speed", .count = 100, .slowness = slowness});
+    PlacementOptions options;
+    options.time_limit = core::Seconds(1);
+    const PlacementResult result = place_contiguous(problem, options);
+    REQUIRE(result.is_feasible);
+    CHECK(result.objective.value <= 14);  // each node alone on the fastest kind, with the transfers before and behind
+    CHECK(result.objective >= result.lower_bound);
+    const std::vector<PlacedStage> chain = place_on_orders(problem);
+    REQUIRE_FALSE(chain.empty());
+    CHECK(largest_load(problem, chain).value <= 14);
+}
+
+TEST_CASE("stages filled one after the other respect memory, order and kind, and are as good as the dynamic program on equal items") {
+    // A deadline that is over leaves the filling alone.
+    const auto over = std::chrono::steady_clock::time_point::min();
+    for (int devices : {1, 3, 4, 7}) {
+        PlacementProblem problem;
+        for (int i = 0; i < 24; ++i) {
+            problem.items.push_back({.nodes = {i}, .accelerator_time = core::Seconds(1), .cpu_time = core::Seconds(5), .memory = core::Bytes(2), .activations = core::Bytes(1)});
+            if (i > 0) problem.precedence.emplace_back(i - 1, i);
+        }
+        problem.accelerators = devices;
+        problem.micro_batches = 3;
+        problem.memory_limit = core::Bytes(24 / devices * 5 + 5);
+        const std::vector<PlacedStage> filled = place_on_orders(problem, over), best = place_on_orders(problem);
+        REQUIRE_FALSE(filled.empty());
+        CHECK(largest_load(problem, filled) == largest_load(problem, best));
+        CHECK(largest_load(problem, best) == core::Seconds(std::ceil(24.0 / devices)));
+        for (const PlacedStage& stage : filled) CHECK(stage.memory <= problem.memory_limit);
+        // A node that only a CPU may run is left to the CPU, and nothing is possible without one.
+        problem.items[11].runs_on_accelerator = false;
+        CHECK(place_on_orders(problem, over).empty());
+        problem.cpus = 1;
+        if (devices == 1) continue;  // the nodes before and behind are two stages
+        const std::vector<PlacedStage> with_cpu = place_on_orders(problem, over);
+        REQUIRE_FALSE(with_cpu.empty());
+        for (const PlacedStage& stage : with_cpu)
+            if (std::find(stage.items.begin(), stage.items.end(), 11) != stage.items.end()) CHECK(stage.is_cpu);
+    }
 }
