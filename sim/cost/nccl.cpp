@@ -36,6 +36,8 @@ constexpr double ll_cap[3][3] = {{39, 39, 20.4}, {87.7, 22.5, 19}, {141, 45, 35}
 constexpr double ring_ll128_cap[3] = {20, 20, 36.7};                                      // of a channel
 constexpr double tree_cap[3][3] = {{26.5, 18.5, 10}, {24, 23.6, 17.8}, {38.7, 41.4, 36}};  // of a channel
 
+constexpr double tree_ll128_cap[3][3] = {{20, 20, 20}, {20, 20, 20}, {36.7, 36.7, 29}};    // of a channel, besides
+
 // Share of a tree's bandwidth that payloads of 64 B, 128 B, ... reach.
 const std::array<std::vector<double>, 3> tree_reached = {{
     {1.0, 1.0, 1.0, 1.0, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9, 1.0, 1.0, 1.0, 1.0, 1.0},
@@ -157,7 +159,9 @@ private:
             Candidate candidate{"tree", protocol_names[protocol], {}};
             const double inside = (shape_.is_over_nvlink ? tree_nvlink : tree_pcie)[protocol];
             candidate.latency = core::microseconds(tree_base[protocol] + 2 * ((shape_.ranks_per_node - 1) * inside + levels * between_nodes(tree_network, protocol)));
-            const double cap = protocol == ll ? ll_cap[generation_][nodes_index_] : channels_ * tree_cap[generation_][nodes_index_];
+            const double of_simple = tree_cap[generation_][nodes_index_];
+            const double of_ll128 = std::min(of_simple * (shape_.nodes == 1 ? 7.0 / 9.0 : 120.0 / 128.0), tree_ll128_cap[generation_][nodes_index_]);
+            const double cap = protocol == ll ? ll_cap[generation_][nodes_index_] : channels_ * (protocol == ll128 ? of_ll128 : of_simple);
             // Reading, adding and passing on in both directions reaches .92 of a ring's rate; LL half of what its flags leave, LL128 in one node 7/9 of the rest.
             const double slowdown = protocol == ll ? 3.8 / 2 : protocol == ll128 && shape_.nodes == 1 ? 9.0 / 7.0 * 120.0 / 128.0 : 1.0;
             set_rate(candidate, links, protocol, cap, 2.0, slowdown / 0.92);
