@@ -103,6 +103,7 @@ private:
         Transfer* transfer;         // null: a collective
         std::int32_t group;
         std::uint32_t number;
+        double share = 1;  // of the price that is paid, where some of it is hidden
     };
 
     const schedule::RankProgram& list_of(std::size_t performer) const {
@@ -252,8 +253,10 @@ private:
     }
 
     // Tokens: twice the place in `running_`, and one more when the latency is over.
-    // Latency comes first, and what a framework adds to the price.
-    void begin(const Running& running, double start, double duration) {
+    // Latency comes first, and what a framework adds to the price. Where it hides some of a communication behind other work, all of it is shorter in proportion.
+    void begin(Running running, double start, double duration) {
+        const Communication& communication = *running.communication;
+        if (duration < communication.priced.value) running.share = duration / communication.priced.value;
         std::uint32_t place;
         if (free_places_.empty()) {
             place = static_cast<std::uint32_t>(running_.size());
@@ -263,8 +266,7 @@ private:
             free_places_.pop_back();
             running_[place] = running;
         }
-        const Communication& communication = *running.communication;
-        engine_.start_timer(start + communication.latency.value + std::max(0.0, duration - communication.priced.value), 2 * place);
+        engine_.start_timer(start + communication.latency.value * running.share + std::max(0.0, duration - communication.priced.value), 2 * place);
     }
 
     bool play_event() {
@@ -273,7 +275,7 @@ private:
         const std::uint32_t place = *token / 2;
         const Running running = running_[place];
         if (*token % 2 == 0) {
-            engine_.start_flow(running.communication->streaming.value, 1.0, running.communication->uses, 2 * place + 1, running.communication->weight);
+            engine_.start_flow(running.communication->streaming.value * running.share, 1.0, running.communication->uses, 2 * place + 1, running.communication->weight);
             return true;
         }
         free_places_.push_back(place);
