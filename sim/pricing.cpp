@@ -99,7 +99,10 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                 case InstructionKind::optimizer_step: work = optimizer_price(program, list, instruction, costs.compute); break;
                 case InstructionKind::zero_gradients:
                 case InstructionKind::gradient_norm: work = costs.compute.zero(gradient_bytes(list)); break;  // one pass over the gradients
-                case InstructionKind::send: time = costs.communication.transfer(list.pipeline, instruction.peer, instruction.bytes, instruction.payload); break;
+                case InstructionKind::send:
+                    time = costs.communication.transfer(list.pipeline, instruction.peer, instruction.bytes, instruction.payload) +
+                           costs.communication.assembly(instruction.peer, instruction.bytes, instruction.payload);
+                    break;
                 case InstructionKind::copy: time = costs.communication.host_copy(instruction.bytes, instruction.loads); break;
                 case InstructionKind::receive: clocks.meet(); break;  // ends when the sender's transfer has arrived
                 case InstructionKind::collective:

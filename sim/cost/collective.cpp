@@ -231,12 +231,20 @@ const CommunicationCost::Transfer& CommunicationCost::transfer_between(int from,
 }
 
 core::Bytes CommunicationCost::sent(core::Bytes bytes, schedule::PayloadKind payload) const {
-    const bool is_scattered = payload == schedule::PayloadKind::activation ? traits_.scatters_activations : traits_.scatters_gradients;
-    return is_scattered ? bytes / static_cast<double>(plan_.layout.tensor) : bytes;
+    return scatters(payload) ? bytes / static_cast<double>(plan_.layout.tensor) : bytes;
+}
+
+bool CommunicationCost::scatters(schedule::PayloadKind payload) const {
+    // With sequence parallelism a rank has a share of its own already.
+    return plan_.layout.tensor > 1 && !plan_.sequence_parallel && (payload == schedule::PayloadKind::activation ? traits_.scatters_activations : traits_.scatters_gradients);
 }
 
 core::Seconds CommunicationCost::transfer(int from, int to, core::Bytes bytes, schedule::PayloadKind payload) {
     return transfer_between(from, to).cost.of(sent(bytes, payload));
+}
+
+core::Seconds CommunicationCost::assembly(int at, core::Bytes bytes, schedule::PayloadKind payload) {
+    return scatters(payload) ? collective(CollectiveKind::all_gather, schedule::GroupKind::tensor, bytes, at) : core::Seconds(0);
 }
 
 }  // namespace sim

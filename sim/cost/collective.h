@@ -38,6 +38,9 @@ public:
     // From every rank at pipeline coordinate `from` to its counterpart at `to`.
     core::Seconds transfer(int from, int to, core::Bytes bytes, schedule::PayloadKind payload = schedule::PayloadKind::activation);
 
+    // After a transfer of which every tensor-parallel rank sent its share only: the receivers gather the whole.
+    core::Seconds assembly(int at, core::Bytes bytes, schedule::PayloadKind payload);
+
     // Out to the memory of each rank's host or to disk, or back, all ranks at the same time.
     core::Seconds host_copy(core::Bytes bytes, bool loads);
 
@@ -58,6 +61,7 @@ public:
     int leader(schedule::GroupKind group, int rank, const std::vector<std::int32_t>& tied_ranks = {}) const;
     // Of `bytes` handed to transfer(), those each rank sends itself.
     core::Bytes sent(core::Bytes bytes, schedule::PayloadKind payload) const;
+    bool scatters(schedule::PayloadKind payload) const;
     std::size_t link_count() const { return transfer_network_.link_count(); }
 
     // Members of the group of that kind at that pipeline coordinate (1: no communication).

@@ -81,6 +81,22 @@ TEST_CASE("a pipeline transfer of eight tensor ranks through four cards takes tw
     REQUIRE(slope == Approx(2 / network_card));
 }
 
+TEST_CASE("Megatron-LM's tensor-parallel ranks each send an eighth and gather the rest, but with sequence parallelism the share they have") {
+    schedule::Plan plan = ring_plan(1, 8, 2);
+    plan.framework = "Megatron-LM";
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 2);
+    const core::Bytes bytes = core::mebibytes(64);
+    const auto payload = schedule::PayloadKind::activation;
+    sim::CommunicationCost whole(plan, cluster);
+    CHECK(whole.sent(bytes, payload) == bytes / 8.0);
+    CHECK(whole.assembly(1, bytes, payload) == whole.collective(schedule::CollectiveKind::all_gather, schedule::GroupKind::tensor, bytes, 1));
+    CHECK(whole.assembly(1, bytes, payload) > core::Seconds(0));
+    plan.sequence_parallel = true;
+    sim::CommunicationCost shares(plan, cluster);
+    CHECK(shares.sent(bytes, payload) == bytes);
+    CHECK(shares.assembly(1, bytes, payload) == core::Seconds(0));
+}
+
 TEST_CASE("automatic choice is never slower than an algorithm of the library by name") {
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 4);
     schedule::Plan automatic = ring_plan(32, 1, 1);
