@@ -14,6 +14,7 @@
 #include "sim/breakdown.h"
 #include "sim/contention.h"
 #include "sim/cost/device_memory.h"
+#include "sim/cost/framework_name.h"
 #include "sim/memory_report.h"
 #include "sim/overflow_place.h"
 #include "sim/pricing.h"
@@ -343,6 +344,7 @@ void add_assumptions(Evaluation& evaluation, const Task& task, const Run& result
                 fmt::format("{} ranks share {} cores: those that work on one core at the same time get equal parts of it, and each rank its part of the memory",
                             plan.layout.ranks(), task.cluster.device_count()));
     }
+    if (FrameworkName(plan.framework).is_unknown()) lines.push_back(fmt::format("nothing is known of the framework {}: priced as a plain eager PyTorch", core::in_quotes(plan.framework)));
     lines.insert(lines.end(), task.cluster.assumptions.begin(), task.cluster.assumptions.end());
     // Doubts of the profile, but for the figures of precisions that play no part.
     const std::string precision_key = "device.precision.";

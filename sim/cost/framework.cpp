@@ -1,8 +1,6 @@
 #include "sim/cost/framework.h"
 
-#include <algorithm>
-#include <cctype>
-#include <initializer_list>
+#include "sim/cost/framework_name.h"
 
 namespace sim {
 
@@ -46,6 +44,7 @@ FrameworkTraits megatron(const CostConstants& c) {
 FrameworkTraits graph_compiler(const CostConstants& c) {
     FrameworkTraits traits;
     traits.name = "XLA";
+    traits.vocabulary_multiple = 8;  // its pass CublasPadForGemms pads products
     traits.has_fused_dropout_add = true;
     traits.has_fused_norm_relu = true;
     traits.attention = model::AttentionImplementation::fused_softmax;
@@ -67,21 +66,19 @@ FrameworkTraits graph_engine(const CostConstants& c) {
     return traits;
 }
 
-// Whether a name holds one of some parts.
-template <class Says>
-FrameworkTraits graph_engine_of(const Says& says, const CostConstants& c) {
+FrameworkTraits graph_engine_of(const FrameworkName& name, const CostConstants& c) {
     FrameworkTraits traits = graph_engine(c);
-    if (says({"mxnet"})) {
+    if (name.says({"mxnet"})) {
         traits.name = "MXNet";
-        traits.has_fused_norm_relu = says({"ngc"});
+        traits.has_fused_norm_relu = name.says({"ngc"});
         return traits;
     }
-    traits.has_fused_norm_relu = says({"oneflow", "fused batch norm"});
-    if (says({"tensorflow"})) {
+    traits.has_fused_norm_relu = name.says({"oneflow", "fused batch norm"});
+    if (name.says({"tensorflow"})) {
         traits.name = "TensorFlow";
         // NVIDIA's own BERT scripts and TensorFlow 2 compile clusters of operations with XLA; release 1 by itself writes GeLU, layer norm and dropout as chains of
         // kernels: 11 passes for 2, 8 for 2, 10 for 2.5; under automatic mixed precision each in fp32 between casts (8 + 1.4 bytes for 4).
-        const bool is_compiled = says({"xla", "horovod", "tensorflow 2", "tensorflow2"});
+        const bool is_compiled = name.says({"xla", "horovod", "tensorflow 2", "tensorflow2"});
         if (!is_compiled) {
             traits.composed_elementwise = 4.5;
             traits.wide_elementwise = 2.35;
@@ -90,14 +87,26 @@ FrameworkTraits graph_engine_of(const Says& says, const CostConstants& c) {
             traits.composed_update_bytes = 4 * (39 + 3 - 7);
             traits.update_kernels_per_tensor = 20;
         }
-        if (says({"horovod"})) traits.accumulation_bytes = 56;  // unscale, all-finite test, clip and assign_add of fp32 gradients: 14 passes
+        if (name.says({"horovod"})) traits.accumulation_bytes = 56;  // unscale, all-finite test, clip and assign_add of fp32 gradients: 14 passes
     }
+    return traits;
+}
+
+FrameworkTraits graph_compiler_of(const FrameworkName& name, const CostConstants& c) {
+    FrameworkTraits traits = graph_compiler(c);
+    traits.applies_dropout = false;
+    // XLA's latency-hiding scheduler for GPUs is of 2023.
+    if (name.says({"2023", "2024", "2025", "maxtext"})) traits.overlaps_reduction = traits.overlaps_parameter_gathering = true;
+    traits.dense_dispatch_group = 1024;
+    // Experts are created and updated in fp32 and cast where they are used: the published peaks hold 12 bytes a parameter, not 16.
+    traits.keeps_full_mixtures = true;
     return traits;
 }
 
 FrameworkTraits hand_written(const CostConstants& c) {
     FrameworkTraits traits;
     traits.name = "C++ and CUDA";
+    traits.vocabulary_multiple = 128;
     traits.dispatch = core::microseconds(c.dispatch_graph_us);
     traits.has_fused_loss = true;
     traits.has_fused_dropout_add = true;
@@ -106,45 +115,44 @@ FrameworkTraits hand_written(const CostConstants& c) {
     return traits;
 }
 
-template <class Says>
-FrameworkTraits megatron_of(const Says& says, const CostConstants& c) {
+FrameworkTraits megatron_of(const FrameworkName& name, const CostConstants& c) {
     FrameworkTraits traits = megatron(c);
     // --async-tensor-model-parallel-allreduce came to Megatron-LM in 2022 and is its default since 3.0; forks of before do without.
-    traits.overlaps_input_gradients = says({"nemo", "vtrain", "megatron-core", "megatron core", "megatron-lm 2022", "2023", "2024", "2025", "megatron-lm v"});
+    traits.overlaps_input_gradients = name.says({"nemo", "vtrain", "megatron-core", "megatron core", "megatron-lm 2022", "2023", "2024", "2025", "megatron-lm v"});
     // FlashAttention of Transformer Engine, whose layers Megatron-Core and NeMo of 2024 and later use.
-    if (says({"transformer engine", "megatron-core", "megatron core", "mcore", "2024", "2025", "nemo 2", "nemo 24", "nemo 25"}))
+    if (name.says({"transformer engine", "megatron-core", "megatron core", "mcore", "2024", "2025", "nemo 2", "nemo 24", "nemo 25"}))
         traits.attention = model::AttentionImplementation::flash;
-    if (says({"2022", "23.01", "23.03", "23.05"})) traits.flash_generation = 1;  // version 2 is of July 2023
-    if (says({"deepspeed", "vtrain", "neox"})) {
+    if (name.says({"2022", "23.01", "23.03", "23.05"})) traits.flash_generation = 1;  // version 2 is of July 2023
+    if (name.is_deepspeed() || name.says({"vtrain"})) {
         traits.name = "Megatron-DeepSpeed";
         traits.accumulation_bytes = 6;
-        traits.dispatch = core::microseconds(says({"vtrain"}) ? c.dispatch_vtrain_us : c.dispatch_megatron_us);
+        traits.dispatch = core::microseconds(name.says({"vtrain"}) ? c.dispatch_vtrain_us : c.dispatch_megatron_us);
         return traits;
     }
-    if (says({"nemo"})) traits.name = "NeMo";
+    if (name.says({"nemo"})) traits.name = "NeMo";
     // Both accumulate in fp32: read 2 + 4, write 4.
-    if (says({"nemo", "zero-bubble"})) traits.accumulation_bytes = 10;
-    if (says({"torch ddp"})) traits.overlaps_reduction = true;
+    if (name.says({"nemo", "zero-bubble"})) traits.accumulation_bytes = 10;
+    if (name.says({"torch ddp"})) traits.overlaps_reduction = true;
     return traits;
 }
 
-template <class Says>
-FrameworkTraits pytorch_of(const Says& says, const CostConstants& c) {
+FrameworkTraits pytorch_of(const FrameworkName& name, const CostConstants& c) {
     FrameworkTraits traits = eager_pytorch(c);
     traits.composes_llama_kernels = true;
-    const bool is_old = says({"2019", "2020", "19.", "20.0", "adaptdl", "baseline of the deepspeed"});
+    const bool is_old = name.says({"2019", "2020", "19.", "20.0", "adaptdl", "baseline of the deepspeed"});
     if (is_old) {
         traits.has_separate_bias = true;
         traits.half_passes = c.passes_eager_2020;
     }
-    if (says({"ngc", "apex"})) {
+    if (name.says({"ngc", "apex"})) {
         traits.name = "PyTorch (NGC)";
         traits.converts_layout = false;
+        traits.vocabulary_multiple = 8;  // "padding for divisibility by 8" in their scripts
     }
     // apex O2: half-precision model, fp32 master weights in the optimizer.
-    if (is_old && !says({"ddp", "adaptdl"})) traits.keeps_full_parameters = false;
-    traits.unscales_every_micro_batch = is_old && says({"apex"});
-    if (says({"adaptdl"})) {
+    if (is_old && !name.says({"ddp", "adaptdl"})) traits.keeps_full_parameters = false;
+    traits.unscales_every_micro_batch = is_old && name.says({"apex"});
+    if (name.says({"adaptdl"})) {
         traits.name = "PyTorch (AdaptDL)";
         traits.blocked_per_tensor = core::microseconds(c.tensor_adaptdl_us);
         // Pods of a container network: NCCL opens one flow between two nodes there.
@@ -155,30 +163,32 @@ FrameworkTraits pytorch_of(const Says& says, const CostConstants& c) {
         traits.has_multi_tensor_update = false;
     }
     // Others pin their batches and copy them beside the compute, as PyTorch's ImageNet example does.
-    traits.copies_inputs = says({"adaptdl"});
+    traits.copies_inputs = name.says({"adaptdl"});
     traits.copies_into_buckets = true;
     // F.scaled_dot_product_attention of PyTorch 2, or flash-attn: the models of these codes know nothing else.
-    if (says({"sdpa", "flash", "titan", "fms", "fsdp2", "foundry", "composer", "internlm", "litgpt", "lit-gpt", "nanogpt", "2024", "2025"}))
+    if (name.says({"sdpa", "flash", "titan", "fms", "fsdp2", "foundry", "composer", "internlm", "litgpt", "lit-gpt", "nanogpt", "2024", "2025"}))
         traits.attention = model::AttentionImplementation::flash;
-    if (says({"compile", "fms", "inductor"})) {
+    if (name.says({"compile", "fms", "inductor"})) {
         // Chains of elementwise operations become one kernel; layers are still started by the interpreter.
         traits.name = "PyTorch (compiled)";
+        traits.vocabulary_multiple = 8;  // torch._inductor.config.shape_padding: products of unaligned rows are padded
         traits.composes_llama_kernels = false;
         traits.has_fused_dropout_add = true;
         traits.applies_dropout = false;
     }
-    if (says({"fsdp", "titan"})) traits.applies_dropout = false;  // trainers of large models of 2023 and later go without
-    if (says({"titan"})) {
+    if (name.says({"nanogpt"})) traits.vocabulary_multiple = 64;  // its default of 50304 words
+    if (name.says({"fsdp", "titan"})) traits.applies_dropout = false;  // trainers of large models of 2023 and later go without
+    if (name.says({"titan"})) {
         // torchtitan's defaults: mixed_precision_reduce = float32; selective_ac_option = "op" keeps attention and every other product, and runs the rest again.
         traits.reduction = core::DataType::fp32;
         traits.recomputes_alternate_products = true;
     }
-    if (says({"deepspeed"}) && !says({"baseline"})) {
+    if (name.is_deepspeed()) {
         traits.name = "DeepSpeed";
         traits.gathers_by_tensor = true;
         traits.keeps_full_parameters = false;
         // Its transformer kernels fuse what Megatron-LM's do (DeepSpeed, "fastest BERT training", 2020).
-        if (says({"kernel", "fused"})) {
+        if (name.says({"kernel", "fused"})) {
             traits.has_separate_bias = false;
             traits.has_fused_dropout_add = true;
             traits.half_passes = 1;
@@ -186,50 +196,40 @@ FrameworkTraits pytorch_of(const Says& says, const CostConstants& c) {
             traits.attention = model::AttentionImplementation::fused_softmax;
         }
     }
-    if (says({"internlm", "zero-1"})) {
+    if (name.says({"internlm", "zero-1"})) {
         traits.keeps_full_parameters = false;
         traits.composes_llama_kernels = false;  // fused norms and rotary kernels of apex and flash-attn
         traits.applies_dropout = false;
     }
-    if (says({"internlm"})) {
+    if (name.says({"internlm"})) {
         traits.name = "InternLM";
         traits.broadcasts_parameters = true;
         traits.bucket = core::mebibytes(512);  // reduce_bucket_size of its configurations
     }
-    if (says({"foundry", "composer"})) {
+    if (name.says({"foundry", "composer"})) {
         traits.name = "llm-foundry";
         traits.has_fused_loss = true;  // loss_fn: fused_crossentropy by default; runs at the edge of memory (50,368 logits a token) would not fit with another
         traits.keeps_full_parameters = false;
         traits.applies_dropout = false;
     }
     // FlashAttention 1 or its Triton sibling: code of the first half of 2023 and before.
-    if (says({"internlm", "foundry", "composer", "flashattention 1", "flash-attention 1"})) traits.flash_generation = 1;
+    if (name.says({"internlm", "foundry", "composer", "flashattention 1", "flash-attention 1"})) traits.flash_generation = 1;
     return traits;
 }
 
 }  // namespace
 
 FrameworkTraits framework_traits(std::string_view given, const CostConstants& c) {
-    std::string name;
-    for (char letter : given) name += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-    if (name.empty()) return {};
-    const auto says = [&](std::initializer_list<std::string_view> parts) {
-        return std::any_of(parts.begin(), parts.end(), [&](std::string_view part) { return name.find(part) != std::string::npos; });
-    };
-    if (says({"tensorflow", "keras", "oneflow", "libai", "paddle", "mindspore", "mxnet", "graph engine"})) return graph_engine_of(says, c);
-    if (says({"alpa", "jax", "xla", "maxtext", "flax", "praxis", "paxml", "t5x", "levanter", "easylm"})) {
-        FrameworkTraits traits = graph_compiler(c);
-        traits.applies_dropout = false;
-        // XLA's latency-hiding scheduler for GPUs is of 2023.
-        if (says({"2023", "2024", "2025", "maxtext"})) traits.overlaps_reduction = traits.overlaps_parameter_gathering = true;
-        traits.dense_dispatch_group = 1024;
-        // Experts are created and updated in fp32 and cast where they are used: the published peaks hold 12 bytes a parameter, not 16.
-        traits.keeps_full_mixtures = true;
-        return traits;
+    const FrameworkName name(given);
+    switch (name.kind()) {
+        case FrameworkKind::unnamed: return {};
+        case FrameworkKind::graph_engine: return graph_engine_of(name, c);
+        case FrameworkKind::graph_compiler: return graph_compiler_of(name, c);
+        case FrameworkKind::hand_written: return hand_written(c);
+        case FrameworkKind::megatron: return megatron_of(name, c);
+        case FrameworkKind::pytorch: break;
     }
-    if (says({"llm.c", "c++", "cuda"}) && !says({"pytorch", "torch"})) return hand_written(c);
-    if (says({"megatron", "nemo", "neox", "zero-bubble", "vtrain"})) return megatron_of(says, c);
-    return pytorch_of(says, c);
+    return pytorch_of(name, c);
 }
 
 void adopt(const FrameworkTraits& traits, schedule::Plan& plan, bool has_experts) {

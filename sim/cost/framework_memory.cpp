@@ -1,13 +1,10 @@
 #include "sim/cost/framework_memory.h"
 
-#include <cctype>
-#include <string>
+#include "sim/cost/framework_name.h"
 
 namespace sim {
 
 namespace {
-
-bool has(const std::string& name, std::string_view part) { return name.find(part) != std::string::npos; }
 
 // Megatron-LM casts its half-precision gradients to fp32 for the update, all at once (Float16OptimizerWithFloat16Params); with bf16 it sums them in fp32
 // (accumulate_allreduce_grads_in_fp32 is then forced on). Besides the groups of the plan it makes one of each model replica and one of all ranks.
@@ -23,23 +20,22 @@ FrameworkMemory megatron() {
 }  // namespace
 
 FrameworkMemory framework_memory(std::string_view given, const CostConstants& constants) {
-    std::string name;
-    for (char c : given) name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    const FrameworkName name(given);
     FrameworkMemory memory;
-    if (name.empty()) return memory;
-    if (has(name, "alpa") || has(name, "jax") || has(name, "xla")) {
+    if (name.kind() == FrameworkKind::unnamed) return memory;
+    if (name.kind() == FrameworkKind::graph_compiler) {
         // XLA plans all buffers of the step ahead; its combined reductions come after the whole backward pass.
         memory.keeps_whole_gradients = true;
         memory.has_kernel_workspace = false;
         memory.caches_blocks = false;
         // Alpa's mixtures: not stated by the source, but six measured peaks agree with it, and two of them have no room for more (ZeRO-2 over four V100: weights
         // alone would take 10 of 13.6 GiB in fp32).
-        memory.keeps_mixtures_in_half = has(name, "alpa");
+        memory.keeps_mixtures_in_half = name.says({"alpa"});
         return memory;
     }
-    if (has(name, "vtrain")) return megatron();  // none of its runs shards: the optimizer is Megatron-LM's
-    if (has(name, "deepspeed") && !has(name, "baseline")) {
-        if (has(name, "megatron")) memory = megatron();
+    if (name.says({"vtrain"})) return megatron();  // none of its runs shards: the optimizer is Megatron-LM's
+    if (name.is_deepspeed()) {
+        if (name.kind() == FrameworkKind::megatron) memory = megatron();
         memory.keeps_stage_outputs = true;
         memory.reduction_bucket_elements = 5e8;  // DeepSpeed's defaults of reduce_bucket_size and stage3_max_live_parameters
         memory.live_parameter_elements = 1e9;
@@ -50,12 +46,12 @@ FrameworkMemory framework_memory(std::string_view given, const CostConstants& co
         memory.bf16_accumulator_bytes = 4;
         memory.bf16_update_bytes = 4;
         // ZeRO-1 of 2021 (stage1.py) flattened every gradient to scatter them when no pipeline reduced them in buckets.
-        if (has(name, "2021") || has(name, "2020")) memory.flattened_bytes = 2;
+        if (name.says({"2021", "2020"})) memory.flattened_bytes = 2;
         // CUDA 10 and 11.0 to 11.6 load every kernel when they start (no lazy loading): 1 GiB and more above the context of today.
         memory.process_memory = core::gibibytes(constants.eager_loading_gib);
         return memory;
     }
-    if (has(name, "zero-bubble") || has(name, "nemo")) {
+    if (name.says({"zero-bubble", "nemo"})) {
         memory = megatron();
         memory.has_own_weight_gradients = false;  // gradient accumulation fusion into fp32 sums
         memory.accumulator_bytes = 2;
@@ -63,17 +59,17 @@ FrameworkMemory framework_memory(std::string_view given, const CostConstants& co
         memory.update_bytes = memory.sharded_update_bytes = 0;
         return memory;
     }
-    if (has(name, "megatron")) {
+    if (name.kind() == FrameworkKind::megatron) {
         memory = megatron();
-        memory.keeps_stage_outputs = has(name, "2020") || has(name, "2021") || has(name, "8aa4619");
+        memory.keeps_stage_outputs = name.says({"2020", "2021", "8aa4619"});
         return memory;
     }
-    if (has(name, "llm.c")) {
+    if (name.kind() == FrameworkKind::hand_written) {
         memory.has_own_weight_gradients = false;  // products accumulate
         memory.caches_blocks = false;
         return memory;
     }
-    if (has(name, "mxnet") || has(name, "tensorflow") || has(name, "oneflow") || has(name, "paddle")) {
+    if (name.kind() == FrameworkKind::graph_engine) {
         memory.casts_parameters = true;
         return memory;
     }
@@ -81,8 +77,8 @@ FrameworkMemory framework_memory(std::string_view given, const CostConstants& co
     memory.copies_gradients_into_buckets = true;
     memory.casts_parameters = true;
     memory.update_bytes = memory.sharded_update_bytes = 4;
-    if (has(name, "foundry") || has(name, "composer")) memory.update_bytes = memory.sharded_update_bytes = 0;  // its AdamW updates tensor by tensor
-    if (has(name, "internlm")) memory.has_whole_job_communicator = true;
+    if (name.says({"foundry", "composer"})) memory.update_bytes = memory.sharded_update_bytes = 0;  // its AdamW updates tensor by tensor
+    if (name.says({"internlm"})) memory.has_whole_job_communicator = true;
     return memory;
 }
 

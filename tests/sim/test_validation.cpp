@@ -5,6 +5,8 @@
 #include "core/csv.h"
 #include "sim/cost/constants.h"
 #include "sim/cost/framework.h"
+#include "sim/cost/framework_memory.h"
+#include "sim/cost/framework_name.h"
 #include "sim/published_run.h"
 #include "sim/validate.h"
 
@@ -85,6 +87,22 @@ TEST_CASE("frameworks are told apart by their names, and an unknown one is an ea
     CHECK(sim::framework_traits("GPT-NeoX").name == "Megatron-DeepSpeed");
     CHECK(sim::framework_traits("MindSpore").name == "graph engine");
     CHECK(sim::framework_traits("somebody's trainer").name == "PyTorch (eager)");
+    CHECK(sim::framework_traits("llm.c (CUDA)").name == "C++ and CUDA");
+    // What a code runs on says nothing about it.
+    CHECK(sim::framework_traits("DeepSpeed, CUDA 11.8").name == "DeepSpeed");
+    CHECK(sim::framework_traits("Megatron-LM, CUDA 12").name == "Megatron-LM");
+    CHECK(sim::FrameworkName("somebody's trainer").is_unknown());
+    for (const char* name : {"", "PyTorch FSDP", "DeepSpeed ZeRO-3", "torchtitan", "Megatron-Core", "MaxText", "SageMaker SMP v2"}) CHECK_FALSE(sim::FrameworkName(name).is_unknown());
+    // Time and memory know the same names.
+    for (const auto& [one, other] : {std::pair("MaxText", "JAX"), {"LiBai", "OneFlow"}, {"GPT-NeoX", "Megatron-DeepSpeed"}, {"mcore", "Megatron-LM"}}) {
+        INFO(one << " and " << other);
+        const sim::FrameworkMemory a = sim::framework_memory(one), b = sim::framework_memory(other);
+        CHECK(a.keeps_whole_gradients == b.keeps_whole_gradients);
+        CHECK(a.copies_gradients_into_buckets == b.copies_gradients_into_buckets);
+        CHECK(a.keeps_stage_outputs == b.keeps_stage_outputs);
+        CHECK(a.update_bytes == b.update_bytes);
+        CHECK(a.process_memory == b.process_memory);
+    }
     // Where a plan does not name its attention, it is that of the code's year.
     CHECK(sim::framework_traits("torchtitan").attention == model::AttentionImplementation::flash);
     CHECK(sim::framework_traits("PyTorch 2020").attention == model::AttentionImplementation::unfused);
