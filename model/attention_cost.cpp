@@ -113,7 +113,7 @@ void append_backward(std::vector<Kernel>& list, const Operator& op, const Sizes&
         const double scores = s.scores * s.element;
         const AttentionShape& h = s.shape;
         list.push_back(memory_kernel("merge_heads_backward", s.output, s.output));
-        list.push_back(product_kernel("attention_value_gradient", h.batch, h.keys, h.head_dimension, h.queries, s.element));
+        list.push_back(transposed_product_kernel("attention_value_gradient", h.batch, h.keys, h.head_dimension, h.queries, s.element));
         list.push_back(product_kernel("attention_probability_gradient", h.batch, h.queries, h.keys, h.head_dimension, s.element));
         if (a.probability > 0) list.push_back(memory_kernel("attention_dropout_backward", scores + s.scores, scores));
         list.push_back(memory_kernel("softmax_backward", 2 * scores, scores));
@@ -126,11 +126,11 @@ void append_backward(std::vector<Kernel>& list, const Operator& op, const Sizes&
         if (a.has_relative_positions) {
             list.push_back(memory_kernel("relative_shift_backward", scores, 2 * scores));
             list.push_back(product_kernel("position_query_gradient", h.batch, h.queries, h.head_dimension, h.keys, s.element));
-            list.push_back(product_kernel("position_key_gradient", h.batch, h.keys, h.head_dimension, h.queries, s.element));
+            list.push_back(transposed_product_kernel("position_key_gradient", h.batch, h.keys, h.head_dimension, h.queries, s.element));
             list.push_back(memory_kernel("query_biases_backward", 2 * s.query, s.query));
         }
         list.push_back(product_kernel("attention_query_gradient", h.batch, h.queries, h.head_dimension, h.keys, s.element));
-        list.push_back(product_kernel("attention_key_gradient", h.batch, h.keys, h.head_dimension, h.queries, s.element));
+        list.push_back(transposed_product_kernel("attention_key_gradient", h.batch, h.keys, h.head_dimension, h.queries, s.element));
         if (context.attention == AttentionImplementation::unfused)
             list.push_back(memory_kernel("split_heads_backward", s.query + s.key_value, s.query + s.key_value));
     }
@@ -144,7 +144,7 @@ void append_attention_kernels(std::vector<Kernel>& list, const ModelGraph& graph
     if (phase == Phase::forward) append_forward(list, op, s, context);
     else if (phase == Phase::backward_input) append_backward(list, op, s, context);
     else if (op.attributes.has_relative_positions)
-        list.push_back(product_kernel("position_projection_gradient", 1, s.shape.heads * s.shape.head_dimension, s.width, s.shape.keys, s.element));
+        list.push_back(transposed_product_kernel("position_projection_gradient", 1, s.shape.heads * s.shape.head_dimension, s.width, s.shape.keys, s.element));
     else if (op.attributes.has_relative_bias) list.push_back(memory_kernel("relative_bias_gradient", s.scores * s.element, s.bias));
 }
 

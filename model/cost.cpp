@@ -207,7 +207,7 @@ private:
             list.push_back(product_kernel("linear_input_gradient", 1, rows, inputs, outputs, size));
             if (is_scaled) memory("scale_backward", x, x);
         } else {
-            list.push_back(product_kernel("linear_weight_gradient", 1, outputs, inputs, rows, size));
+            list.push_back(transposed_product_kernel("linear_weight_gradient", 1, outputs, inputs, rows, size));
             if (op.attributes.has_bias) memory("bias_gradient", y, parameter_bytes(1));
         }
     }
@@ -271,7 +271,7 @@ private:
                 memory("router_softmax_backward", choices + router / size * 4, router);
                 list.push_back(product_kernel("router_input_gradient", 1, s.tokens, s.hidden, experts, size));
             } else {
-                list.push_back(product_kernel("router_weight_gradient", 1, experts, s.hidden, s.tokens, size));
+                list.push_back(transposed_product_kernel("router_weight_gradient", 1, experts, s.hidden, s.tokens, size));
             }
         } else if (op.kind == OperatorKind::dispatch) {
             if (forward() && !dense_dispatch("dispatch", s, 1)) memory("dispatch", copies + choices, copies);
@@ -286,8 +286,8 @@ private:
                 memory("expert_activation_backward", first + inner, first);
                 list.push_back(product_kernel("expert_first_input_gradient", s.experts, s.rows_per_expert, s.hidden, s.first_width, size));
             } else {
-                list.push_back(product_kernel("expert_second_weight_gradient", s.experts, s.hidden, s.width, s.rows_per_expert, size));
-                list.push_back(product_kernel("expert_first_weight_gradient", s.experts, s.first_width, s.hidden, s.rows_per_expert, size));
+                list.push_back(transposed_product_kernel("expert_second_weight_gradient", s.experts, s.hidden, s.width, s.rows_per_expert, size));
+                list.push_back(transposed_product_kernel("expert_first_weight_gradient", s.experts, s.first_width, s.hidden, s.rows_per_expert, size));
             }
         } else if (forward()) {
             if (!dense_dispatch("combine", s, 1)) memory("combine", copies + choices, y);
@@ -323,9 +323,9 @@ private:
         if (forward()) list.push_back(product_kernel("matrix_product", batch, p.m, p.n, p.k, size));
         if (backward_input()) {
             if (has_gradient(graph, op.inputs[0])) list.push_back(product_kernel("matrix_product_first_gradient", batch, p.m, p.k, p.n, size));
-            if (has_second_input && has_gradient(graph, op.inputs[1])) list.push_back(product_kernel("matrix_product_second_gradient", batch, p.k, p.n, p.m, size));
+            if (has_second_input && has_gradient(graph, op.inputs[1])) list.push_back(transposed_product_kernel("matrix_product_second_gradient", batch, p.k, p.n, p.m, size));
         }
-        if (phase == Phase::backward_weight && !has_second_input) list.push_back(product_kernel("matrix_product_weight_gradient", batch, p.k, p.n, p.m, size));
+        if (phase == Phase::backward_weight && !has_second_input) list.push_back(transposed_product_kernel("matrix_product_weight_gradient", batch, p.k, p.n, p.m, size));
     }
 
     // Backward reads the gradient and what was saved, and writes a gradient for each input that has one; parameters' gradients are sums over the output.

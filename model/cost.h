@@ -43,6 +43,7 @@ enum class KernelKind { matrix_product, convolution, attention, memory };
 struct Kernel {
     KernelKind kind = KernelKind::memory;
     std::int64_t batch = 1, m = 0, n = 0, k = 0;
+    std::int64_t alignment = 8;  // matrix products: elements; largest power of two up to 8 that divides the rows of all operands, as they lie in memory
     bool is_causal = false;
     double visible_share = 1;  // attention: of the scores, what a mask leaves to kernels that skip what it hides
     core::Flops flops;

@@ -1,6 +1,8 @@
 // Kernels as the cost functions write them down.
 #pragma once
 
+#include <numeric>
+
 #include "model/cost.h"
 
 namespace model {
@@ -25,7 +27,15 @@ inline Kernel product_kernel(const char* what, std::int64_t batch, std::int64_t 
     kernel.flops = core::Flops(2 * b * x * y * z);
     kernel.read = core::Bytes(b * (x * z + z * y) * size);
     kernel.written = core::Bytes(b * x * y * size);
+    kernel.alignment = std::gcd<std::int64_t>(8, std::gcd(n, k));
     kernel.what = what;
+    return kernel;
+}
+
+// The same with the first operand lying as k rows of m, as in gradients of weights, keys and values.
+inline Kernel transposed_product_kernel(const char* what, std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k, double size) {
+    Kernel kernel = product_kernel(what, batch, m, n, k, size);
+    kernel.alignment = std::gcd<std::int64_t>(8, std::gcd(m, n));
     return kernel;
 }
 

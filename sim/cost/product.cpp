@@ -29,6 +29,11 @@ core::FlopsPerSecond rate_at(const std::vector<cluster::MatrixProductCurve::Poin
     return below->rate + (above->rate - below->rate) * t;
 }
 
+// Tensor cores are fed by 16 bytes of a row at a time. Where rows do not begin there, cuBLAS before 11.0 left the tensor cores (NVIDIA, matrix multiplication background,
+// 2020), and strided batches still do: BLOOM's heads of 150 on A100 cost what ordinary units take. Since 11.0 a single product loads such rows piecewise. What that costs
+// follows from one figure: 50257 instead of 50304 words cost GPT-2 124M about a quarter of a step on A100 (A. Karpathy, 2023-02-03); logits are 31 % of its products.
+constexpr double unaligned_rate = 0.5;
+
 struct Tile {
     double m, n, rate;  // rate: share of the largest tile's (smaller tiles reuse less of what they load)
 };
@@ -74,18 +79,18 @@ core::Seconds product_time(const model::Kernel& kernel, const cluster::DeviceSpe
         return std::max(kernel.flops / rate_at(curve.points, kernel.flops), streaming);
     }
     const core::FlopsPerSecond plateau = device.peak.at(compute) * (curve.compute_efficiency * sustained_rate(device, compute, constants));
-    const bool is_half = core::size_of(compute).value < 4;
-    if (is_gpu(device) && is_half && kernel.batch > 1 && (kernel.k % 8 != 0 || kernel.n % 8 != 0)) {
-        // Tensor cores want rows of 16 bytes; otherwise the product runs on the ordinary units at the fp32 rate (NVIDIA, matrix multiplication background, 2020).
+    core::FlopsPerSecond rate = plateau;
+    if (is_gpu(device) && core::size_of(compute).value < 4 && kernel.alignment < 8) {
         const auto full = device.peak.find(core::DataType::fp32);
-        if (full != device.peak.end()) return device.kernel_launch + std::max(kernel.flops / (full->second * curve.compute_efficiency), streaming);
+        if (kernel.batch > 1 && full != device.peak.end()) return device.kernel_launch + std::max(kernel.flops / (full->second * curve.compute_efficiency), streaming);
+        rate = plateau * unaligned_rate;
     }
     if (has_tiles(device) && kernel.m > 0)
-        return device.kernel_launch + std::max(tiled_arithmetic(kernel, plateau * constants.full_tile_rate, device.multiprocessors, constants), streaming);
+        return device.kernel_launch + std::max(tiled_arithmetic(kernel, rate * constants.full_tile_rate, device.multiprocessors, constants), streaming);
     // The plateau is that of deep products; a batch of shallow ones (attention) fills and drains its tiles as often as it writes them.
     const double depth = static_cast<double>(std::max<std::int64_t>(kernel.k, 1)), deep = 2048;
     const double filling = is_gpu(device) && kernel.batch > 1 ? (1 + constants.tile_fill_depth / depth) / (1 + constants.tile_fill_depth / deep) : 1;
-    return curve.launch + std::max(kernel.flops / plateau * std::max(1.0, filling), streaming);
+    return curve.launch + std::max(kernel.flops / rate * std::max(1.0, filling), streaming);
 }
 
 }  // namespace sim

@@ -71,8 +71,18 @@ TEST_CASE("tiles: a product that fills whole waves runs at the full-tile rate, o
     REQUIRE(more <= full * 1.25 * (1 + 1e-12));
     model::Kernel scores = product(2048, 2048, 150);
     scores.batch = 16;
+    scores.alignment = 2;  // 150 = 2 x 75
     scores.flops = scores.flops * 16.0;
     REQUIRE(time(scores) == Approx(16 * 2.0 * 2048 * 2048 * 150 / (10e12 * 0.5)));
+    // A single product of odd rows takes twice as long, but for frameworks that pad their words.
+    model::Kernel logits = product(4096, 4096, 4096);
+    logits.alignment = 1;
+    REQUIRE(time(logits) == Approx(2 * full));
+    const auto with = [&](const char* framework) {
+        return sim::kernel_time(logits, model::Phase::forward, device, DataType::bf16, sim::framework_traits(framework, constants), constants).value - device.kernel_launch.value;
+    };
+    REQUIRE(with("PyTorch FSDP") == Approx(2 * full));
+    for (const char* framework : {"Megatron-LM", "llm.c", "PyTorch 2.4, torch.compile", "JAX", "nanoGPT"}) CHECK(with(framework) == Approx(full));
 }
 
 TEST_CASE("shallow batched products before Ampere fill and drain their tiles as often as they write them") {
