@@ -69,7 +69,7 @@ private:
             const bool joins_parts =
                 producer.kind == OperatorKind::parallel_enter && context_.tensor_parallel > 1 && graph_.tensor(producer.inputs[0]).consumers.size() > 1;
             result_.gradient_storage[i] = is_view && !joins_parts ? result_.gradient_storage[static_cast<std::size_t>(producer.inputs[0].index)] : self;
-            result_.has_gradient[i] = tensor.is_activation && producer.kind != OperatorKind::input;
+            result_.has_gradient[i] = model::has_gradient(graph_, model::TensorId(static_cast<std::int32_t>(i)));
         }
         for (std::int32_t i = info_.operators.begin; i < info_.operators.end; ++i)
             for (const model::TensorId tensor : op(i).inputs) last_use_[static_cast<std::size_t>(storage(tensor))] = i;

@@ -67,8 +67,9 @@ AttentionShape attention_shape(const ModelGraph& graph, const Operator& op, cons
         windows = shape.queries / a.local_window;
         shape.queries = shape.keys = a.local_window;
     }
-    // Behind a sliding window every query but the first few sees exactly `window` keys: a band, not a triangle.
-    if (a.window > 0 && a.window < shape.keys) {
+    // Behind a sliding window every query but the first few sees exactly `window` keys: a band, not a triangle. Only flash attention is spared the rest: elsewhere a window
+    // masks scores like any other mask.
+    if (context.attention == AttentionImplementation::flash && a.window > 0 && a.window < shape.keys) {
         shape.keys = a.window;
         shape.is_causal = false;
     }

@@ -10,6 +10,7 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
     const Operator& op = graph.op(id);
     SavedForBackward saved;
     if (!graph.tensor(op.output).is_activation && op.kind != OperatorKind::cross_entropy) return saved;  // no backward
+    if (op.attributes.is_frozen) return saved;
     const double size = core::size_of(context.compute).value;
     auto keep = [&](TensorId tensor) {
         const TensorId storage = storage_of(graph, tensor);
@@ -77,13 +78,11 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
             break;
         case OperatorKind::attention: {
             for (TensorId input : op.inputs) keep(input);
-            AttentionShape shape = attention_shape(graph, op, context);
+            const AttentionShape shape = attention_shape(graph, op, context);
             if (context.attention == AttentionImplementation::flash) {
                 keep(op.output);
                 saved.extra = core::Bytes(4.0 * static_cast<double>(y.rows) * static_cast<double>(shape.heads));  // logarithm of the sum of exponentials
             } else {
-                // A sliding window masks scores, it does not shrink their array.
-                if (op.attributes.window > 0 && op.attributes.local_window == 0) shape.keys = graph.tensor(op.inputs.back()).shape[0] + graph.first_token();
                 // Probabilities; with dropout also its mask (one byte) and the dropped probabilities, which multiply the values.
                 saved.extra = core::Bytes(shape.scores() * (op.attributes.probability > 0 ? 2 * size + 1 : size));
             }

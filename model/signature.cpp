@@ -34,6 +34,7 @@ std::string signature(const ModelGraph& graph, OperatorId id, const CostContext&
             const AttentionShape s = attention_shape(graph, op, context);
             text += fmt::format(" heads={} kv_heads={} d={} queries={} keys={}", s.heads, s.kv_heads, s.head_dimension, s.queries, s.keys);
             text += s.is_causal ? " causal" : "";
+            text += a.window > 0 && a.window < graph.tensor(op.inputs.back()).shape[0] + graph.first_token() ? fmt::format(" window={}", a.window) : "";
             text += a.is_rotary ? fmt::format(" rotary={}", a.rotary_fraction) : "";
             text += a.has_alibi ? " alibi" : "";
             text += a.has_relative_bias ? " relative_bias" : "";

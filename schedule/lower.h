@@ -15,7 +15,6 @@ namespace schedule {
 struct LowerOptions {
     int micro_batches = 0;      // 0 = the plan's
     bool has_optimizer = true;  // false: forward-only evaluation
-    bool saves_exactly = true;  // reserved for backends that keep more than the operators need
 };
 
 // The schedule the plan names, for its shape. A violated constraint is a diagnostic.

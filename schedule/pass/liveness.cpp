@@ -45,11 +45,6 @@ bool StageLiveness::is_shared(const model::Operator& op) const {
     return (op.kind == OperatorKind::parallel_enter || op.kind == OperatorKind::parallel_exit) && !context_.sequence_parallel;
 }
 
-bool StageLiveness::has_gradient(model::TensorId tensor) const {
-    const model::Tensor& t = graph_.tensor(tensor);
-    return t.is_activation && graph_.op(t.producer).kind != OperatorKind::input;
-}
-
 double StageLiveness::bytes(Index tensor) const {
     double& known = bytes_[static_cast<std::size_t>(tensor)];
     if (known < 0) known = model::tensor_bytes(graph_, model::TensorId(tensor), context_).value;
@@ -184,7 +179,7 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
                 // With the split, the gathered input is a matter of backward_weight.
                 const bool is_gathered = model::gathers_tokens(graph_.op(graph_.tensor(tensor).producer), context_);
                 if (is_gathered && !is_split && std::find(own.saved.begin(), own.saved.end(), storage(model::storage_of(graph_, tensor))) != own.saved.end()) hold(input);
-                if (!has_gradient(tensor) || has_gradient_held_[static_cast<std::size_t>(input)]) continue;
+                if (!model::has_gradient(graph_, tensor) || has_gradient_held_[static_cast<std::size_t>(input)]) continue;
                 has_gradient_held_[static_cast<std::size_t>(input)] = 1;
                 take(bytes(input));
             }
@@ -199,7 +194,6 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
             if (has_gradient_held_[output] && !is_view) {
                 has_gradient_held_[output] = 0;
                 if (!keeps_for_weight) drop(bytes(static_cast<Index>(output)));
-                else weight_gradients_ += bytes(static_cast<Index>(output));
             }
         }
         if (model::gathers_tokens(current, context_)) release(storage(current.output));
@@ -291,7 +285,6 @@ ActivationFootprint StageLiveness::footprint() {
         const double left_for_earlier = graph_.has_later_segments() ? 0 : graph_.segment * key_values_;
         held_ = extras_before + left_by_later;
         saved_held_ = extras_before;
-        weight_gradients_ = 0;
         for (std::size_t i = 0; i < is_saved_.size(); ++i) {
             if (is_saved_[i]) hold(static_cast<Index>(i));
             if (is_sent_[i]) {

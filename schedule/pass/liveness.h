@@ -29,7 +29,6 @@ private:
     Index storage(model::TensorId tensor) const { return storage_[static_cast<std::size_t>(tensor.index)]; }
     double bytes(Index tensor) const;
     bool is_shared(const model::Operator& op) const;
-    bool has_gradient(model::TensorId tensor) const;
     const model::Operator& op(Index i) const { return graph_.operators[static_cast<std::size_t>(i)]; }
     const OperatorInfo& info(Index i) const { return info_[static_cast<std::size_t>(i - stage_.begin)]; }
 
@@ -74,7 +73,6 @@ private:
     double key_values_ = 0;  // of all attention operators, in a piece of a sequence
     double held_ = 0, peak_ = 0;
     double saved_held_ = 0, beside_saved_ = 0;  // of `held_` what waits for backward; the peak of the rest
-    double weight_gradients_ = 0;  // split backward: what is kept beyond `saved`
 };
 
 }  // namespace schedule

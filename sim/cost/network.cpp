@@ -122,10 +122,4 @@ core::Seconds Network::latency(const Flow& flow, const cluster::Route& path) con
     return crosses && step_.value > 0 ? step_ : path.latency;
 }
 
-core::Seconds Network::mean_latency(std::span<const Flow> flows) const {
-    core::Seconds sum;
-    for (const Flow& flow : flows) sum += latency(flow, cluster::route(cluster_, cluster::DeviceId(flow.from), cluster::DeviceId(flow.to)));
-    return flows.empty() ? sum : sum / static_cast<double>(flows.size());
-}
-
 }  // namespace sim

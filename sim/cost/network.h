@@ -67,8 +67,6 @@ public:
     std::vector<LinkShare> links(std::span<const LoadedRoute> routes);
     // Links and memories, numbered alike in every Network of one cluster.
     std::size_t link_count() const { return load_.size(); }
-    // The mean of the flows' own latencies: what a message pays per hop on its way around a ring.
-    core::Seconds mean_latency(std::span<const Flow> flows) const;
 
     const cluster::Cluster& cluster() const { return cluster_; }
     // Of one message between nodes.

@@ -258,14 +258,60 @@ TEST_CASE("a sliding window bounds the keys of every query") {
     // Linears: qkv 3 h^2, output h^2, gate and up 2 h f, down h f, head h V; scores against 32 keys.
     const double linears = 2.0 * 256 * (4 * 64 * 64 + 3 * 64 * 128 + 64 * 100);
     CHECK(model::forward_flops_per_sample(graph).value == Approx(linears + 4.0 * 256 * 32 * 64));
-    // Unfused attention keeps the probabilities of all 256 x 256 pairs of its 4 heads all the same: the window is a mask.
+    // Unfused attention computes and keeps the probabilities of all 256 x 256 pairs of its 4 heads all the same: the window is a mask.
     for (std::size_t i = 0; i < graph.operators.size(); ++i) {
         if (graph.operators[i].kind != model::OperatorKind::attention) continue;
         CostContext context;
         context.compute = core::DataType::fp32;
         context.attention = model::AttentionImplementation::unfused;
-        CHECK(model::saved_for_backward(graph, model::OperatorId(static_cast<std::int32_t>(i)), context).extra.value == 4.0 * 4 * 256 * 256);
+        const model::OperatorId id(static_cast<std::int32_t>(i));
+        CHECK(model::saved_for_backward(graph, id, context).extra.value == 4.0 * 4 * 256 * 256);
+        double flops = 0;
+        for (const model::Kernel& kernel : model::kernels(graph, id, model::Phase::forward, context)) flops += kernel.flops.value;
+        CHECK(flops == 2 * 2.0 * 4 * 256 * 256 * 16);
+        context.attention = model::AttentionImplementation::flash;
+        CHECK(model::kernels(graph, id, model::Phase::forward, context).back().flops.value == 2 * 2.0 * 4 * 256 * 32 * 16);
     }
+}
+
+TEST_CASE("rows begin at odd places where they end in an odd number of words or keys, not where their number is odd") {
+    const model::ModelGraph graph =
+        graph_of("family = \"mixtral\"\nhidden = 64\nlayers = 1\nheads = 4\nffn = 128\nexperts = 4\nexperts_per_token = 2\nvocabulary = 101\nsequence_length = 252\n");
+    CostContext context;
+    context.compute = core::DataType::bf16;
+    context.attention = model::AttentionImplementation::unfused;
+    int found = 0;
+    for (std::size_t i = 0; i < graph.operators.size(); ++i)
+        for (const model::Phase phase : {model::Phase::forward, model::Phase::backward_input, model::Phase::backward_weight})
+            for (const model::Kernel& kernel : model::kernels(graph, model::OperatorId(static_cast<std::int32_t>(i)), phase, context)) {
+                if (kernel.kind != model::KernelKind::matrix_product) continue;
+                const model::OperatorKind kind = graph.operators[i].kind;
+                INFO(kernel.what << " of " << graph.operators[i].name);
+                // Scores have rows of 252 = 4 x 63 keys; all products of attention read or write them. The logits' rows are 101 words; nothing else is odd: samples, tokens of an expert
+                // (126) and depth of gradients of weights are no rows. The router has 4 experts.
+                const bool has_words = kind == model::OperatorKind::linear && graph.tensor(graph.operators[i].output).shape.back() == 101;
+                const std::int64_t expected = kind == model::OperatorKind::attention || kind == model::OperatorKind::router ? 4 : has_words ? 1 : 8;
+                CHECK(kernel.alignment == expected);
+                ++found;
+            }
+    CHECK(found > 20);
+}
+
+TEST_CASE("frozen layers keep nothing for a backward pass that they have not") {
+    const model::ModelGraph graph = graph_of("family = \"mask_rcnn\"\nimage_size = 256\nregions = 64\n");
+    int frozen = 0, kept = 0;
+    for (std::size_t i = 0; i < graph.operators.size(); ++i) {
+        const model::SavedForBackward saved = model::saved_for_backward(graph, model::OperatorId(static_cast<std::int32_t>(i)), {});
+        const bool is_nothing = saved.tensors.empty() && saved.extra.value == 0 && saved.recomputable_extra.value == 0;
+        if (graph.operators[i].attributes.is_frozen) {
+            ++frozen;
+            CHECK(is_nothing);
+        } else {
+            kept += !is_nothing;
+        }
+    }
+    CHECK(frozen > 10);
+    CHECK(kept > 50);
 }
 
 TEST_CASE("eager GPT kernels of a layer: the memory-bound bytes of the hidden stream, counted by hand") {
