@@ -67,8 +67,10 @@ void add(Fingerprint& print, const Attributes& a) {
     for (double n : {a.rotary_fraction, a.rotary_base, a.epsilon, a.probability, a.softmax_scale, a.input_scale}) print.add(n);
     if (a.capacity_factor != 0 || a.auxiliary_loss != 0)
         for (double n : {a.capacity_factor, a.auxiliary_loss}) print.add(n);
-    // Of imported graphs alone: graphs without them keep the hash they had before these attributes were known.
     const Attributes none;
+    if (a.expert_activation != none.expert_activation || a.has_relative_positions || a.is_frozen || a.has_fixed_statistics)
+        for (std::int64_t n : {std::int64_t(a.expert_activation), std::int64_t(a.has_relative_positions), std::int64_t(a.is_frozen), std::int64_t(a.has_fixed_statistics)}) print.add(n);
+    // Of imported graphs alone: graphs without them keep the hash they had before these attributes were known.
     if (a.product != none.product || a.groups != 1 || a.is_transposed || a.is_maximum || a.saves_inputs || a.saves_output)
         for (std::int64_t n : {a.product.batch,
                                a.product.m,

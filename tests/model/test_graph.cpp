@@ -90,6 +90,16 @@ TEST_CASE("equal models have equal hashes, whatever their names; any dimension c
     CHECK(model::hash_of(graph_of(std::string(small_gpt) + "epsilon = 1e-6\n")) != base);
     CHECK(model::hash_of(graph_of(std::string(small_gpt) + "activation = \"gelu_tanh\"\n")) != base);
     CHECK(model::hash_of(graph_of(std::string(small_gpt) + "tied_embeddings = false\n")) != base);
+    const auto with = [](const auto& change) {
+        model::ModelGraph graph = graph_of(small_gpt);
+        change(graph.operators.back().attributes);
+        return model::hash_of(graph);
+    };
+    CHECK(with([](model::Attributes&) {}) == base);
+    CHECK(with([](model::Attributes& a) { a.expert_activation = model::OperatorKind::gated_gelu; }) != base);
+    CHECK(with([](model::Attributes& a) { a.has_relative_positions = true; }) != base);
+    CHECK(with([](model::Attributes& a) { a.is_frozen = true; }) != base);
+    CHECK(with([](model::Attributes& a) { a.has_fixed_statistics = true; }) != base);
 }
 
 TEST_CASE("tensor parallelism is refused where it does not divide, vocabularies excepted") {
