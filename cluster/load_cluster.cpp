@@ -55,14 +55,10 @@ public:
 
     void apply() {
         bool changes_network = false;
-        // Another use of the same cards: EFA's also carry TCP. Keys given beside it win.
+        // Keys given beside it win.
         if (auto transport = reader_.optional_choice("transport", transport_names()); transport && *transport != instance_.network_name) {
-            const TransportFigures figures = transport_figures(*transport);
             tell("transport", *transport, instance_.network_name.empty() ? "none" : instance_.network_name);
-            instance_.network_name = *transport;
-            instance_.network_latency = figures.latency;
-            instance_.network_efficiency = std::min(instance_.network_efficiency, figures.efficiency);
-            instance_.has_gpudirect = figures.has_gpudirect && instance_.device.has_gpudirect;
+            use_transport(instance_, *transport);
             changes_network = true;
         }
         join_processes();

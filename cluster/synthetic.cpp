@@ -225,6 +225,14 @@ TransportFigures transport_figures(const std::string& name) {
     throw core::InternalError("broken promise: transport " + name + " is one of the list");
 }
 
+void use_transport(InstanceType& instance, const std::string& name) {
+    const TransportFigures figures = transport_figures(name);
+    instance.network_name = name;
+    instance.network_latency = figures.latency;
+    instance.network_efficiency = std::min(instance.network_efficiency, figures.efficiency);
+    instance.has_gpudirect = figures.has_gpudirect && instance.device.has_gpudirect;
+}
+
 std::vector<std::string> device_names() {
     std::vector<std::string> names;
     for (const std::string& file : profile_files())

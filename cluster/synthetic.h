@@ -40,6 +40,8 @@ struct TransportFigures {
     bool has_gpudirect = false;
 };
 TransportFigures transport_figures(const std::string& name);  // one of transport_names()
+// Another use of an instance's cards: EFA's also carry TCP. Routes have to be prepared again.
+void use_transport(InstanceType& instance, const std::string& name);
 // The device file by name or alias ("A100-SXM4-80GB", "A100-80"); unknown: did-you-mean.
 std::optional<DeviceSpec> load_device(const std::string& name, core::Diagnostics& diagnostics, const core::SourceLocation& referrer = {},
                                       const std::string& key = "cluster.device");

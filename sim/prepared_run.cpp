@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cluster/load.h"
+#include "cluster/synthetic.h"
 #include "model/load.h"
 #include "schedule/partition.h"
 #include "schedule/plan_file.h"
@@ -17,8 +18,7 @@ std::optional<PreparedRun> prepare(const PublishedRun& run, core::Diagnostics& d
     if (!cluster) return std::nullopt;
     cluster->ranks_per_node = run.ranks_per_node;
     if (run.transport == "tcp" && cluster->instance.network_name == "efa") {
-        cluster->instance.network_name = run.transport;
-        cluster->instance.network_latency = core::microseconds(100);  // half of a two-step ring over TCP on g4dn, about 200 us
+        cluster::use_transport(cluster->instance, run.transport);
         cluster::prepare_routes(cluster->instance);
     }
     schedule::check_plan(run.plan, *graph, cluster->device_count(), nullptr, diagnostics);
