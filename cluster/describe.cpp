@@ -71,16 +71,6 @@ std::string table_text(const std::vector<std::vector<std::string>>& rows) {
     return text;
 }
 
-// Where a figure comes from: its own entry, else that of the nearest section around it. Null when nobody said.
-const Provenance* provenance_of(const InstanceType& instance, std::string path) {
-    for (;;) {
-        if (auto found = instance.provenance.find(path); found != instance.provenance.end()) return &found->second;
-        std::size_t dot = path.rfind('.');
-        if (dot == std::string::npos) return nullptr;
-        path.resize(dot);
-    }
-}
-
 // A figure under its dotted path, as text and as plain number in the unit that the key of the JSON document names.
 struct Figure {
     std::string path, text;
@@ -146,12 +136,6 @@ std::vector<Figure> figures_of(const InstanceType& instance) {
         list.add("network.gpudirect", instance.has_gpudirect ? "yes" : "no", "flag", instance.has_gpudirect);
     }
     return std::move(list.figures);
-}
-
-// The section of the profile in which a kind of link has its figures.
-std::string link_section(const InstanceType& instance, const std::string& type) {
-    const std::string own = "topology.link." + type;
-    return instance.provenance.contains(own) ? own : "device.link." + type;
 }
 
 struct LinkRow {
@@ -220,6 +204,20 @@ core::Value summary(const InstanceType& instance) {
 }
 
 }  // namespace
+
+const Provenance* provenance_of(const InstanceType& instance, std::string path) {
+    for (;;) {
+        if (auto found = instance.provenance.find(path); found != instance.provenance.end()) return &found->second;
+        std::size_t dot = path.rfind('.');
+        if (dot == std::string::npos) return nullptr;
+        path.resize(dot);
+    }
+}
+
+std::string link_section(const InstanceType& instance, const std::string& type) {
+    const std::string own = "topology.link." + type;
+    return instance.provenance.contains(own) ? own : "device.link." + type;
+}
 
 std::string describe_list(const std::vector<InstanceType>& instances) {
     std::vector<std::vector<std::string>> rows = {{"instance", "devices", "memory", "peak", "inside the node", "network", "USD/h"}};

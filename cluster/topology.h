@@ -79,7 +79,7 @@ struct InstanceType {
     std::string network_name;                       // "efa", "tcp", "shared-memory"
     std::map<std::string, TransportRate> transports;  // "threads", "tcp", "mpi"; the links are those of one of them
     std::vector<std::string> notes;                 // doubts a user should see, among them every assumed figure
-    std::map<std::string, Provenance> provenance;   // by dotted path of a section or key of the profile: "device", "device.memory", "link.nvlink"
+    std::map<std::string, Provenance> provenance;   // by dotted path of a section or key of the profile: "device", "device.memory", "topology.link.nvlink"
     std::vector<std::string> files;                 // the profile and the device file it names
     std::shared_ptr<const RouteTable> routes;       // made by prepare_routes; null in an instance built by hand (routes are then searched at every call)
 };

@@ -33,6 +33,8 @@ struct Run {
     std::optional<OutOfMemory> out_of_memory;
     core::Flops recompute_flops;  // of all ranks
     schedule::Timeline timeline;
+    std::size_t critical_performer = 0;
+    std::vector<core::Seconds> active_from;
     schedule::MemoryTimeline memory_timeline;
     std::shared_ptr<const schedule::Program> program;
     std::size_t ranks = 0, classes = 0, contended_links = 0;
@@ -256,10 +258,12 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     result.out_of_memory = find_overflow(task, program, simulation, simulate_options.extra_memory, result.memory);
     if (!task.costs) return result;
     result.step = simulation.timeline.makespan;
-    result.breakdown = break_down(program, simulation, priced.host, critical_performer(program, simulation), simulate_options.has_concurrent_streams);
+    result.critical_performer = critical_performer(program, simulation);
+    result.breakdown = break_down(program, simulation, priced.host, result.critical_performer, simulate_options.has_concurrent_streams);
     for (std::int32_t class_index : program.class_of_rank) result.recompute_flops += priced.recompute_flops[static_cast<std::size_t>(class_index)];
     if (task.options.keeps_timeline) {
         result.timeline = std::move(simulation.timeline);
+        result.active_from = std::move(simulation.active_from[result.critical_performer]);
         result.memory_timeline = std::move(simulation.memory);
         result.program = lowered;
     }
@@ -407,6 +411,8 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     const auto peak = cluster.instance.device.peak.find(plan.precision.compute);
     evaluation.mfu = peak == cluster.instance.device.peak.end() ? 0 : evaluation.model_flops_per_gpu / peak->second;
     evaluation.timeline = std::move(result->timeline);
+    evaluation.critical_performer = result->critical_performer;
+    evaluation.active_from = std::move(result->active_from);
     evaluation.memory_timeline = std::move(result->memory_timeline);
     evaluation.program = std::move(result->program);
     return evaluation;

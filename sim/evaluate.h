@@ -60,9 +60,11 @@ struct Evaluation {
     Breakdown breakdown;
     core::DollarsPerSecond rate;
     std::vector<std::string> assumptions;
-    schedule::Timeline timeline;  // empty unless asked for, like the two below
+    schedule::Timeline timeline;  // empty unless asked for, like all below
     schedule::MemoryTimeline memory_timeline;
     std::shared_ptr<const schedule::Program> program;  // what the spans of the timeline refer to
+    std::size_t critical_performer = 0;      // of the timeline: the one the breakdown is of
+    std::vector<core::Seconds> active_from;  // of its spans, in their order: when data began to move (Simulation::active_from)
 };
 
 struct EvaluateOptions {

@@ -19,20 +19,20 @@ using schedule::InstructionKind;
 class Explainer {
 public:
     Explainer(const Evaluation& evaluation, const model::ModelGraph& graph, const cluster::Cluster& cluster)
-        : evaluation_(evaluation), graph_(graph), cluster_(cluster), program_(*evaluation.program), performer_(critical(evaluation)) {
+        : evaluation_(evaluation), graph_(graph), cluster_(cluster), program_(*evaluation.program), performer_(evaluation.critical_performer) {
         class_ = static_cast<std::size_t>(evaluation.timeline.class_of[performer_]);
         for (const schedule::Span& span : spans())
             if (instruction(span).stream == schedule::Stream::compute && span.end > span.start) busy_.emplace_back(span.start.value, span.end.value);
         std::sort(busy_.begin(), busy_.end());
     }
 
-    void explain_compute(const ComputeCost& cost, Explanation& result) const {
+    void explain_compute(const CostModels& costs, Explanation& result) const {
         // Equal ranges are priced once, however many micro-batches run them.
-        std::map<std::tuple<std::int32_t, std::int32_t, ComputePhase>, std::int64_t> times;
+        std::map<std::tuple<std::int32_t, std::int32_t, ComputePhase, int>, std::int64_t> times;
         for (const schedule::Span& span : spans()) {
             const Instruction& i = instruction(span);
             if (i.kind == InstructionKind::compute) {
-                ++times[{i.operators.begin, i.operators.end, i.phase}];
+                ++times[{i.operators.begin, i.operators.end, i.phase, program_.segment_of(i.micro_batch)}];
                 result.compute_busy += span.end - span.start;
             } else if (i.stream == schedule::Stream::compute) {
                 result.update += span.end - span.start;
@@ -40,9 +40,9 @@ public:
         }
         std::map<std::string, OperatorTime> by_kind;
         for (const auto& [range, count] : times) {
-            const auto& [begin, end, phase] = range;
+            const auto& [begin, end, phase, piece] = range;
             for (std::int32_t o = begin; o < end; ++o) {
-                const core::Seconds device = cost.price({o, o + 1}, phase).device * static_cast<double>(count);
+                const core::Seconds device = costs.of_piece(piece).price({o, o + 1}, phase).device * static_cast<double>(count);
                 if (device.value <= 0) continue;
                 OperatorTime& time = by_kind[std::string(model::name_of(graph_.operators[static_cast<std::size_t>(o)].kind))];
                 (phase == ComputePhase::forward ? time.forward : phase == ComputePhase::recompute ? time.recompute : time.backward) += device;
@@ -67,7 +67,7 @@ public:
             std::string what = std::string(is_collective ? schedule::name_of(i.collective) : schedule::name_of(i.kind)) + " " + std::string(schedule::name_of(i.payload));
             if (is_collective) what += " over " + std::string(schedule::name_of(i.group));
             CommunicationShare& entry = entries[{std::string(schedule::name_of(i.stream)), what, links_of(i)}];
-            const core::Seconds from = std::clamp(sent_at(i, all[n].start), all[n].start, all[n].end);
+            const core::Seconds from = std::clamp(evaluation_.active_from[n], all[n].start, all[n].end);
             ++entry.count;
             entry.bytes += i.bytes;
             entry.busy += all[n].end - from;
@@ -86,43 +86,6 @@ public:
     int rank() const { return evaluation_.timeline.rank[performer_]; }
 
 private:
-    // Whose last instruction ends the step; of several the one that computes longest, then the first (breakdown.h).
-    static std::size_t critical(const Evaluation& evaluation) {
-        std::size_t best = 0;
-        double best_busy = -1;
-        for (std::size_t p = 0; p < evaluation.timeline.spans.size(); ++p) {
-            const auto c = static_cast<std::size_t>(evaluation.timeline.class_of[p]);
-            double end = 0, busy = 0;
-            for (const schedule::Span& span : evaluation.timeline.spans[p]) {
-                end = std::max(end, span.end.value);
-                if (evaluation.program->classes[c].instructions[span.instruction].kind == InstructionKind::compute) busy += (span.end - span.start).value;
-            }
-            if (end < evaluation.timeline.makespan.value || busy <= best_busy) continue;
-            best = p;
-            best_busy = busy;
-        }
-        return best;
-    }
-
-    // When the partner of a receive began to send; of everything else `otherwise`.
-    core::Seconds sent_at(const Instruction& receive, core::Seconds otherwise) const {
-        if (receive.kind != InstructionKind::receive) return otherwise;
-        schedule::RankCoordinates where = schedule::coordinates_of(program_.plan.layout, rank());
-        where.pipeline = receive.peer;
-        const int peer = schedule::rank_of(program_.plan.layout, where);
-        const std::int32_t stage = receive.stage + (receive.payload == schedule::PayloadKind::activation ? -1 : 1);
-        for (std::size_t p = 0; p < evaluation_.timeline.spans.size(); ++p) {
-            const schedule::RankProgram& list = program_.classes[static_cast<std::size_t>(evaluation_.timeline.class_of[p])];
-            // Folded, one performer stands for all ranks of its pipeline coordinate.
-            if (list.pipeline != receive.peer || (evaluation_.timeline.spans.size() > program_.classes.size() && evaluation_.timeline.rank[p] != peer)) continue;
-            for (const schedule::Span& span : evaluation_.timeline.spans[p]) {
-                const Instruction& i = list.instructions[span.instruction];
-                if (i.kind == InstructionKind::send && i.payload == receive.payload && i.stage == stage && i.micro_batch == receive.micro_batch) return span.start;
-            }
-        }
-        return otherwise;
-    }
-
     const std::vector<schedule::Span>& spans() const { return evaluation_.timeline.spans[performer_]; }
     const Instruction& instruction(const schedule::Span& span) const { return program_.classes[class_].instructions[span.instruction]; }
 
@@ -172,7 +135,7 @@ Explanation explain(const Evaluation& evaluation, const model::ModelGraph& graph
     const Explainer explainer(evaluation, graph, cluster);
     result.rank = explainer.rank();
     if (const std::optional<CostModels> costs = make_cost_models(graph, cluster, plan, diagnostics, options.constants))
-        explainer.explain_compute(costs->compute, result);
+        explainer.explain_compute(*costs, result);
     explainer.explain_communication(result);
     find_influences(graph, cluster, plan, options, result.constants, result.figures);
     return result;

@@ -8,6 +8,8 @@
 #include <functional>
 #include <thread>
 
+#include "cluster/describe.h"
+
 namespace sim {
 
 namespace {
@@ -18,15 +20,6 @@ struct Trial {
     CostConstants constants;
     cluster::Cluster cluster;
 };
-
-const cluster::Provenance* provenance_of(const cluster::InstanceType& instance, std::string path) {
-    while (true) {
-        if (const auto found = instance.provenance.find(path); found != instance.provenance.end()) return &found->second;
-        const std::size_t dot = path.rfind('.');
-        if (dot == std::string::npos) return nullptr;
-        path.resize(dot);
-    }
-}
 
 // A figure of the profile: where its source stands, and how to make it larger. False: the profile does not have it.
 struct Figure {
@@ -74,8 +67,7 @@ std::vector<Figure> figures_of(const cluster::InstanceType& instance, const sche
         std::string type = name;
         for (const cluster::Link& link : instance.links)
             if (link.kind == kind && !link.type.empty()) type = link.type;
-        const std::string own = "link." + type;
-        figures.push_back({instance.provenance.contains(own) ? own : "device.link." + type, fmt::format("bandwidth of {} links", name),
+        figures.push_back({cluster::link_section(instance, type), fmt::format("bandwidth of {} links", name),
                            [kind = kind](InstanceType& i, double f) { return scale_links(i, kind, f); }});
     }
     figures.push_back({"network", "network bandwidth of a node", [](InstanceType& i, double f) {
@@ -125,7 +117,7 @@ void find_influences(const model::ModelGraph& graph, const cluster::Cluster& clu
     const std::vector<Figure> known = figures_of(cluster.instance, plan);
     for (const Figure& figure : known) {
         Influence influence{figure.path, 0, figure.meaning, "", "", ""};
-        if (const cluster::Provenance* provenance = provenance_of(cluster.instance, figure.path)) {
+        if (const cluster::Provenance* provenance = cluster::provenance_of(cluster.instance, figure.path)) {
             influence.source = provenance->source;
             influence.date = provenance->date;
             influence.confidence = provenance->confidence;
