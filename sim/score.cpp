@@ -11,7 +11,6 @@ std::string_view name_of(PredictionStatus status) {
     switch (status) {
         case PredictionStatus::ok: return "ok";
         case PredictionStatus::unsupported: return "unsupported";
-        case PredictionStatus::does_not_fit: return "does_not_fit";
         case PredictionStatus::error: return "error";
     }
     return "";

@@ -9,13 +9,13 @@
 
 namespace sim {
 
-enum class PredictionStatus { ok, unsupported, does_not_fit, error };
+enum class PredictionStatus { ok, unsupported, error };
 std::string_view name_of(PredictionStatus status);
 
 struct ScoredRow {
     std::string id, group;
     PredictionStatus status = PredictionStatus::ok;
-    std::string reason;  // when the status is not ok
+    std::string reason;  // when the status is not ok; of a row that is, what speaks against it
     core::Seconds predicted, measured;
     std::optional<core::Bytes> predicted_peak, measured_peak;
 };

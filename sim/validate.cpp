@@ -43,6 +43,8 @@ void predict(const PublishedRun& run, const CostConstants& constants, ScoredRow&
     const std::optional<Evaluation> evaluation = evaluate(prepared->graph, prepared->cluster, prepared->plan, diagnostics, options);
     if (!evaluation) return refuse(row, PredictionStatus::unsupported, first_error(diagnostics));
     row.predicted = evaluation->step_time;
+    // It ran: that it should not have is a fault of the prediction, not of the row.
+    if (!evaluation->fits) row.reason = "predicted not to fit: " + evaluation->tightest;
     row.predicted_peak = published_peak(run, prepared->plan, *evaluation);
 }
 
