@@ -1,7 +1,7 @@
 // Typed, diagnosed access to a table of a document: wrong types, units, ranges and unknown keys become diagnostics at their place.
 //
 //     core::TableReader plan(document, "plan", diagnostics);
-//     int tensor = plan.integer("tensor_parallel", {.fallback = 1, .least = 1});
+//     int tensor = plan.integer("tensor_parallel", 1, {.least = 1});
 //     core::Bytes memory = plan.required_bytes("memory");
 //     plan.finish();   // every key that was not asked for is an error with a did-you-mean
 #pragma once
