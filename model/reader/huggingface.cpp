@@ -314,6 +314,15 @@ void qwen2(ConfigMapper& m) {
     m.required_integer("max_window_layers", "first_window_layer", {0, layer_range.greatest});
 }
 
+// Llama's layers; transformers keeps queries, keys and values, and gate and up, in one matrix each, as the graph does.
+void phi3(ConfigMapper& m) {
+    llama_like(m, 10000.0, 1e-5, false);
+    m.optional_integer("sliding_window", "window", token_range);
+    m.real("partial_rotary_factor", "rotary_fraction", 1.0, {0.001, 1});
+    m.real("resid_pdrop", "dropout", 0.0, probability_range);
+    m.real("embd_pdrop", "embedding_dropout", 0.0, probability_range);
+}
+
 void bert(ConfigMapper& m) {
     dimensions(m);
     m.required_integer("intermediate_size", "ffn", width_range);
@@ -389,7 +398,7 @@ struct ModelType {
 };
 constexpr ModelType model_types[] = {{"bert", "bert"},   {"bloom", "bloom"},     {"gpt2", "gpt2"},       {"gpt_neox", "gpt-neox"}, {"gptj", "gptj"},
                                      {"llama", "llama"}, {"mistral", "mistral"}, {"mixtral", "mixtral"}, {"mpt", "mpt"},           {"opt", "opt"},
-                                     {"qwen2", "qwen2"}, {"t5", "t5"},           {"vit", "vit"}};
+                                     {"phi3", "llama"},  {"qwen2", "qwen2"},     {"t5", "t5"},           {"vit", "vit"}};
 
 }  // namespace
 
@@ -427,6 +436,7 @@ std::optional<Value> description_of_config(const Value& config, std::vector<std:
     else if (type == "mixtral") mixtral(m);
     else if (type == "mpt") mpt(m, config, diagnostics);
     else if (type == "opt") opt(m);
+    else if (type == "phi3") phi3(m);
     else if (type == "qwen2") qwen2(m);
     else if (type == "t5") t5(m);
     else vit(m, config);

@@ -72,6 +72,11 @@ TEST_CASE("configs of every supported model_type count the published parameters 
         count(
             R"({"model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
         "vocab_size": 32000, "max_position_embeddings": 32768, "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": null})") == 46702792704);
+    // microsoft/Phi-3-mini-4k-instruct: 3.8B.
+    CHECK(
+        count(
+            R"({"model_type": "phi3", "hidden_size": 3072, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "intermediate_size": 8192,
+        "vocab_size": 32064, "max_position_embeddings": 4096, "sliding_window": 2047, "rope_scaling": null, "resid_pdrop": 0.0, "embd_pdrop": 0.0})") == 3821079552);
     CHECK(
         count(
             R"({"model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2, "intermediate_size": 4864,
@@ -97,7 +102,7 @@ TEST_CASE("configs of every supported model_type count the published parameters 
         count(
             R"({"model_type": "vit", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072, "image_size": 224, "patch_size": 16})") ==
         86567656);
-    CHECK(model::supported_model_types().size() == 13);
+    CHECK(model::supported_model_types().size() == 14);
 }
 
 TEST_CASE("a config's switches change the graph") {
