@@ -17,6 +17,7 @@
 #include "schedule/explicit_order.h"
 #include "schedule/lower.h"
 #include "schedule/partition.h"
+#include "schedule/pipeline/registry.h"
 #include "schedule/verify.h"
 
 namespace apps {
@@ -55,6 +56,19 @@ std::string difference(const std::string& own, const std::string& other) {
     return own == other ? "" : "another version of this program";
 }
 
+// May this run write into the folder of --checkpoint? Asked before hours of training, not after.
+void check_folder(const ExecutionRequest& request, bool only_evaluates, ExecutionJob& job, core::Diagnostics& diagnostics) {
+    if (request.checkpoint.empty()) return;
+    if (only_evaluates) {
+        job.remarks.push_back(request.resumes ? "evaluation of a checkpoint: none is written"
+                                              : "evaluation of initial parameters: no checkpoint is written; --resume evaluates the newest one");
+        return;
+    }
+    if (const std::string obstacle = exec::folder_obstacle(request.checkpoint); !obstacle.empty())
+        diagnostics.error({}, "--checkpoint", fmt::format("--checkpoint {}: no checkpoints can be written there: {}", core::in_quotes(request.checkpoint), obstacle),
+                          "name a folder that you may write");
+}
+
 // Where the checkpoint left off. Another plan of the same model may go on: samples continue where the last one stopped.
 void resume(const ExecutionRequest& request, ExecutionJob& job, core::Diagnostics& diagnostics) {
     job.resumed = exec::Checkpoint::open(request.checkpoint, request.from_step, diagnostics);
@@ -77,7 +91,7 @@ void resume(const ExecutionRequest& request, ExecutionJob& job, core::Diagnostic
     if (manifest.step >= job.steps)
         diagnostics.error({}, "--steps", fmt::format("the checkpoint has {} steps behind it, --steps asks for {}", manifest.step, job.steps),
                           "--steps counts from the beginning of the training: raise it");
-    if (manifest.program_hash != schedule::hash_of(job.program))
+    if (schedule::trains(job.program) && manifest.program_hash != schedule::hash_of(job.program))
         job.remarks.push_back(fmt::format("the checkpoint was written by {}; it goes on as {}: losses equal up to rounding", manifest.plan,
                                           exec::degrees_in_words(job.plan())));
 }
@@ -140,9 +154,8 @@ std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int proces
         }
     }
     if (!request.on_gpu && plan.precision.compute == core::DataType::bf16) emulate_bf16(job);
-    if (const std::string obstacle = request.checkpoint.empty() ? std::string() : exec::folder_obstacle(request.checkpoint); !obstacle.empty())
-        diagnostics.error({}, "--checkpoint", fmt::format("--checkpoint {}: no checkpoints can be written there: {}", core::in_quotes(request.checkpoint), obstacle),
-                          "name a folder that you may write");
+    const schedule::PipelineSchedule* const chosen = schedule::find_pipeline_schedule(plan.schedule);
+    check_folder(request, chosen && chosen->is_forward_only, job, diagnostics);
     if (processes > 0 && processes != plan.layout.ranks())
         diagnostics.error({request.plan, 0, 0}, "plan", fmt::format("the plan has {} ranks, but {} processes were started", plan.layout.ranks(), processes),
                           fmt::format("start {} processes, for example mpirun -n {}", plan.layout.ranks(), plan.layout.ranks()));

@@ -66,7 +66,8 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
     Backend& backend = *made;
     RankExecutor executor(program, preparation.pieces, inputs, options, communicator.rank(), backend, preparation.stage_plans);
     const CheckpointOptions& checkpoints = options.checkpoints;
-    const bool writes_checkpoints = !checkpoints.directory.empty();
+    // Evaluation changes nothing, and has no optimizer state: what it wrote would take the place of what was trained.
+    const bool writes_checkpoints = !checkpoints.directory.empty() && schedule::trains(program);
     try {
         if (options.resumed) restore(*options.resumed, program, graph, communicator.rank(), executor.buckets());
         if (writes_checkpoints && communicator.rank() == 0) tidy_checkpoints(checkpoints.directory);

@@ -23,7 +23,7 @@ namespace exec {
 class Checkpoint;
 
 struct CheckpointOptions {
-    std::string directory;  // empty = none are written
+    std::string directory;  // empty = none are written; nor does a Program that only evaluates write any
     int every = 0;          // steps; also after the last one. 0 = only then
     int keep = 2;           // the newest ones
 };

@@ -183,6 +183,30 @@ TEST_CASE("only the newest checkpoints are kept, and what a killed run left half
     CHECK_FALSE(fs::exists(folder.path + "/step-00000001.partial"));
 }
 
+TEST_CASE("evaluating a checkpoint leaves the folder as it is") {
+    const Folder folder;
+    const model::ModelGraph graph = tiny::gpt(2);
+    schedule::Plan plan = adam_plan();
+    exec::RunOptions training;
+    training.steps = 2;
+    training.checkpoints.directory = folder.path;
+    const exec::RunResult trained = train(plan, graph, training);
+    plan.schedule = "forward-only";
+    for (int steps : {1, 2, 3}) {
+        core::Diagnostics diagnostics;
+        exec::RunOptions options;
+        options.resumed = exec::Checkpoint::open(folder.path, std::nullopt, diagnostics);
+        REQUIRE(options.resumed);
+        options.first_step = 2;
+        options.steps = steps;
+        options.checkpoints = {folder.path, 1, 2};
+        const exec::RunResult evaluated = train(plan, graph, options);
+        CHECK(evaluated.losses.size() == static_cast<std::size_t>(steps));
+        CHECK(evaluated.parameters == trained.parameters);
+        CHECK(exec::committed_steps(folder.path) == std::vector<std::int64_t>{2});
+    }
+}
+
 TEST_CASE("a checkpoint that only lacked its name gets it") {
     const Folder folder;
     exec::RunOptions options;
