@@ -259,11 +259,29 @@ std::optional<std::string> read_verified(const std::string& folder, const Checkp
     return content;
 }
 
+// The manifest is the last thing written into a folder before it gets its name.
+bool lacks_only_its_name(const std::string& directory, std::int64_t step) {
+    std::error_code none;
+    std::string obstacle;
+    return !fs::exists(checkpoint_folder(directory, step), none) && read_manifest(partial_folder(directory, step), obstacle);
+}
+
+// Where a committed checkpoint is.
+std::string present_folder(const std::string& directory, std::int64_t step) {
+    return lacks_only_its_name(directory, step) ? partial_folder(directory, step) : checkpoint_folder(directory, step);
+}
+
 }  // namespace
 
 std::string checkpoint_folder(const std::string& directory, std::int64_t step) { return fmt::format("{}/step-{:08}", directory, step); }
 
-std::vector<std::int64_t> committed_steps(const std::string& directory) { return steps_with(directory, ""); }
+std::vector<std::int64_t> committed_steps(const std::string& directory) {
+    std::vector<std::int64_t> steps = steps_with(directory, "");
+    for (const std::int64_t step : steps_with(directory, ".partial"))
+        if (lacks_only_its_name(directory, step)) steps.push_back(step);
+    std::sort(steps.begin(), steps.end());
+    return steps;
+}
 
 std::optional<std::int64_t> step_of_folder(const std::string& name) { return step_of(name, ""); }
 
@@ -318,11 +336,11 @@ std::shared_ptr<const Checkpoint> Checkpoint::open(const std::string& directory,
     const std::int64_t wanted = step.value_or(steps.back());
     auto checkpoint = std::make_shared<Checkpoint>();
     std::string obstacle;
-    if (checkpoint->load(checkpoint_folder(directory, wanted), obstacle)) return checkpoint;
+    if (checkpoint->load(present_folder(directory, wanted), obstacle)) return checkpoint;
     std::string hint = is_resumed ? "no older checkpoint is whole: start again without --resume" : "no older checkpoint is whole";
     for (auto older = steps.rbegin(); older != steps.rend(); ++older) {
         std::string ignored;
-        if (*older >= wanted || !Checkpoint().load(checkpoint_folder(directory, *older), ignored)) continue;
+        if (*older >= wanted || !Checkpoint().load(present_folder(directory, *older), ignored)) continue;
         hint = fmt::format("the checkpoint of step {} is whole: --from-step {}", *older, *older);
         break;
     }
@@ -362,8 +380,7 @@ void tidy_checkpoints(const std::string& directory) {
     if (error) throw core::MachineError(fmt::format("creating {}: {}", directory, error.message()));
     for (const std::int64_t step : steps_with(directory, ".partial")) {
         const std::string partial = partial_folder(directory, step), place = checkpoint_folder(directory, step);
-        std::string obstacle;
-        if (!fs::exists(place, error) && read_manifest(partial, obstacle)) {
+        if (lacks_only_its_name(directory, step)) {
             fs::rename(partial, place, error);
             synchronize_directory(directory);
         } else {
@@ -412,7 +429,7 @@ void commit_checkpoint(const std::string& directory, const CheckpointManifest& m
     if (::rename(partial.c_str(), place.c_str()) != 0) fail("renaming", partial);
     synchronize_directory(directory);
     fs::remove_all(place + ".replaced", error);
-    const std::vector<std::int64_t> steps = committed_steps(directory);
+    const std::vector<std::int64_t> steps = steps_with(directory, "");
     for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < steps.size(); ++i)
         if (steps[i] < manifest.step) fs::remove_all(checkpoint_folder(directory, steps[i]), error);
 }

@@ -65,7 +65,7 @@ private:
     std::map<std::pair<std::string, StateKind>, std::vector<Piece>> pieces_;  // ascending
 };
 
-// Steps of the committed checkpoints in a folder, ascending.
+// Steps of the committed checkpoints in a folder, ascending; with those that are whole and only lack their name, which the next run gives them.
 std::vector<std::int64_t> committed_steps(const std::string& directory);
 
 // Why checkpoints cannot be written into a folder, which may be one to be made, or empty: asked before hours of training, not after.

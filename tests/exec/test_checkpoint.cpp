@@ -213,10 +213,25 @@ TEST_CASE("a checkpoint that only lacked its name gets it") {
     options.steps = 2;
     options.checkpoints.directory = folder.path;
     train(tiny::plan(), tiny::gpt(2), options);
-    fs::rename(exec::checkpoint_folder(folder.path, 2), exec::checkpoint_folder(folder.path, 2) + ".partial");
-    CHECK(exec::committed_steps(folder.path).empty());
-    exec::tidy_checkpoints(folder.path);
-    CHECK(exec::committed_steps(folder.path) == std::vector<std::int64_t>{2});
+    const std::string place = exec::checkpoint_folder(folder.path, 2);
+    fs::rename(place, place + ".partial");
+    SECTION("and counts before it has it") {
+        CHECK(exec::committed_steps(folder.path) == std::vector<std::int64_t>{2});
+        core::Diagnostics diagnostics;
+        CHECK(exec::Checkpoint::open(folder.path, std::nullopt, diagnostics));
+        CHECK(exec::Checkpoint::open(folder.path, 2, diagnostics));
+        CHECK(fs::exists(place + ".partial"));  // who reads does not write
+        exec::tidy_checkpoints(folder.path);
+        CHECK(fs::exists(place));
+        CHECK_FALSE(fs::exists(place + ".partial"));
+        CHECK(exec::committed_steps(folder.path) == std::vector<std::int64_t>{2});
+    }
+    SECTION("unless its manifest is damaged") {
+        flip_byte(place + ".partial/manifest.json", 40);
+        CHECK(exec::committed_steps(folder.path).empty());
+        exec::tidy_checkpoints(folder.path);
+        CHECK(fs::is_empty(folder.path));
+    }
 }
 
 TEST_CASE("a truncated, altered or missing file of a checkpoint is named, and the older one that is whole") {
