@@ -69,6 +69,22 @@ void check_folder(const ExecutionRequest& request, bool only_evaluates, Executio
                           "name a folder that you may write");
 }
 
+// Steps that lie in the folder and after the one where this training begins are another training's: the next --resume would take them for this one's newest.
+void check_later_steps(const ExecutionRequest& request, const ExecutionJob& job, core::Diagnostics& diagnostics) {
+    if (request.checkpoint.empty() || request.sets_aside || !schedule::trains(job.program)) return;
+    std::string later;
+    for (const std::int64_t step : exec::committed_steps(request.checkpoint))
+        if (step > job.first_step) later += fmt::format("{}{}", later.empty() ? "" : ", ", step);
+    if (later.empty()) return;
+    const std::string steps = "checkpoints of step " + later;
+    if (request.resumes)
+        diagnostics.error({}, "--from-step", fmt::format("{} has {}, after step {} from which to go on", core::in_quotes(request.checkpoint), steps, job.first_step),
+                          "--set-aside moves them to a folder of their own; without --from-step the newest is gone on with");
+    else
+        diagnostics.error({}, "--checkpoint", fmt::format("{} has {} already, and this training begins anew", core::in_quotes(request.checkpoint), steps),
+                          "--resume goes on with them, --set-aside moves them to a folder of their own; or name another folder");
+}
+
 // Where the checkpoint left off. Another plan of the same model may go on: samples continue where the last one stopped.
 void resume(const ExecutionRequest& request, ExecutionJob& job, core::Diagnostics& diagnostics) {
     job.resumed = exec::Checkpoint::open(request.checkpoint, request.from_step, diagnostics);
@@ -162,6 +178,7 @@ std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int proces
     if (diagnostics.has_errors()) return std::nullopt;
     if (!lower_plan(job.scenario, job.here, job.program, job.remarks, diagnostics)) return std::nullopt;
     if (request.resumes) resume(request, job, diagnostics);
+    if (!request.resumes || job.resumed) check_later_steps(request, job, diagnostics);
     if (diagnostics.has_errors()) return std::nullopt;
     return job;
 }

@@ -11,7 +11,7 @@ namespace apps {
 ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
     Options options(arguments,
                     {{"--backend", "--ranks-from", "--steps", "--data", "--tolerance", "--trace", "--checkpoint", "--every", "--from-step", "--time-limit"},
-                     {"--check", "--json", "--verbose", "--help", "--compare", "--no-compare", "--resume", "--cuda-graph", "--cuda-tune"}},
+                     {"--check", "--json", "--verbose", "--help", "--compare", "--no-compare", "--resume", "--set-aside", "--cuda-graph", "--cuda-tune"}},
                     diagnostics);
     ExecutionRequest request;
     request.as_json = options.has("--json");
@@ -19,6 +19,7 @@ ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core
     request.is_verbose = options.has("--verbose");
     request.compares = !options.has("--no-compare");
     request.resumes = options.has("--resume");
+    request.sets_aside = options.has("--set-aside");
     request.data = options.text("--data");
     request.trace = options.text("--trace").value_or("");
     request.checkpoint = options.text("--checkpoint").value_or("");
@@ -36,7 +37,7 @@ ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core
     if (options.has("--compare") && options.has("--no-compare")) options.error("--compare", "--compare and --no-compare contradict each other", "choose one");
     if (!request.compares && request.tolerance) options.error("--tolerance", "--tolerance needs a prediction", "leave out --no-compare");
     if (request.checkpoint.empty())
-        for (const char* option : {"--every", "--resume", "--from-step"})
+        for (const char* option : {"--every", "--resume", "--from-step", "--set-aside"})
             if (options.has(option)) options.error(option, fmt::format("{} needs to know where checkpoints are", option), "add --checkpoint DIR");
     if (request.from_step && !request.resumes) options.error("--from-step", "--from-step says where to resume", "add --resume");
     if (options.positional().size() != 1)

@@ -42,6 +42,7 @@ const char* const help =
     "  --data FILE          text as bytes, or IDX images; without it the plan's data, or seeded synthetic samples\n"
     "  --checkpoint DIR     write the state of training there after the last step, and after every N-th with --every N\n"
     "  --resume             go on from the newest checkpoint in DIR (--from-step N: from that of step N); --steps counts from the beginning\n"
+    "  --set-aside          later checkpoints in DIR, of a training that is not gone on with, are moved to DIR/set-aside-1; without it they are refused\n"
     "  --check              also train the slow single-rank reference and compare the losses (at most 1e-5 apart, relative)\n"
     "  --tolerance PCT      exit 3 when the measured step differs by more from the prediction\n"
     "  --no-compare         do not predict: starts at once\n"
@@ -123,7 +124,7 @@ int execute(const ExecutionRequest& request, World* world, std::ostream& out, st
     options.sample_offset = job->sample_offset;
     options.resumed = job->resumed;
     options.steps = job->steps - static_cast<int>(job->first_step);
-    options.checkpoints = {request.checkpoint, static_cast<int>(request.every.value_or(0)), 2};
+    options.checkpoints = {request.checkpoint, static_cast<int>(request.every.value_or(0)), 2, request.sets_aside};
     options.warm_up_steps = std::min(2, options.steps - 1);
     options.seed = job->scenario.file.training.seed;
     options.time_limit = request.time_limit;

@@ -341,7 +341,7 @@ std::shared_ptr<const Checkpoint> Checkpoint::open(const std::string& directory,
     for (auto older = steps.rbegin(); older != steps.rend(); ++older) {
         std::string ignored;
         if (*older >= wanted || !Checkpoint().load(present_folder(directory, *older), ignored)) continue;
-        hint = fmt::format("the checkpoint of step {} is whole: --from-step {}", *older, *older);
+        hint = fmt::format("the checkpoint of step {} is whole: --from-step {}{}", *older, *older, is_resumed ? " --set-aside" : "");
         break;
     }
     diagnostics.error({}, key, obstacle, hint);
@@ -388,6 +388,23 @@ void tidy_checkpoints(const std::string& directory) {
         }
     }
     for (const std::int64_t step : steps_with(directory, ".replaced")) fs::remove_all(checkpoint_folder(directory, step) + ".replaced", error);
+}
+
+void set_aside_later(const std::string& directory, std::int64_t step) {
+    std::vector<std::int64_t> later = steps_with(directory, "");
+    std::erase_if(later, [&](std::int64_t one) { return one <= step; });
+    if (later.empty()) return;
+    std::string aside;
+    for (int i = 1; aside.empty(); ++i) {
+        const std::string candidate = fmt::format("{}/set-aside-{}", directory, i);
+        if (::mkdir(candidate.c_str(), 0755) == 0) aside = candidate;
+        else if (errno != EEXIST) fail("creating", candidate);
+    }
+    // The newest first: a run that ends half-way leaves no gap before the newest.
+    for (auto one = later.rbegin(); one != later.rend(); ++one)
+        if (::rename(checkpoint_folder(directory, *one).c_str(), checkpoint_folder(aside, *one).c_str()) != 0) fail("moving", checkpoint_folder(directory, *one));
+    synchronize_directory(aside);
+    synchronize_directory(directory);
 }
 
 CheckpointManifest::File write_rank_state(const std::string& directory, std::int64_t step, int rank, const std::vector<StateRecord>& records) {

@@ -65,7 +65,7 @@ private:
     std::map<std::pair<std::string, StateKind>, std::vector<Piece>> pieces_;  // ascending
 };
 
-// Steps of the committed checkpoints in a folder, ascending; with those that are whole and only lack their name, which the next run gives them.
+// Steps of the committed checkpoints in a folder, ascending: with those that are whole and only lack their name, which the next run gives them.
 std::vector<std::int64_t> committed_steps(const std::string& directory);
 
 // Why checkpoints cannot be written into a folder, which may be one to be made, or empty: asked before hours of training, not after.
@@ -74,6 +74,9 @@ std::string folder_obstacle(const std::string& directory);
 // The steps of writing one, in this order; each throws core::MachineError with path and the system's words.
 // Rank 0 first: what a killed run left half done goes, and a checkpoint that only lacked its name gets it.
 void tidy_checkpoints(const std::string& directory);
+// Rank 0, next, when training goes on from an older checkpoint or from none beside others: those of later steps are moved to DIR/set-aside-1, or the first such
+// folder that is not there yet, from which they can be resumed. Otherwise a later --resume would take the newest of two trainings.
+void set_aside_later(const std::string& directory, std::int64_t step);
 CheckpointManifest::File write_rank_state(const std::string& directory, std::int64_t step, int rank, const std::vector<StateRecord>& records);
 // Rank 0, when all files are written: from then on the checkpoint counts. Older ones beyond the newest `keep` go.
 void commit_checkpoint(const std::string& directory, const CheckpointManifest& manifest, int keep);

@@ -70,7 +70,10 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
     const bool writes_checkpoints = !checkpoints.directory.empty() && schedule::trains(program);
     try {
         if (options.resumed) restore(*options.resumed, program, graph, communicator.rank(), executor.buckets());
-        if (writes_checkpoints && communicator.rank() == 0) tidy_checkpoints(checkpoints.directory);
+        if (writes_checkpoints && communicator.rank() == 0) {
+            tidy_checkpoints(checkpoints.directory);
+            if (checkpoints.sets_aside_later) set_aside_later(checkpoints.directory, options.first_step);
+        }
         for (int step = 0; step < options.steps; ++step) {
             if (options.probes_speed) record.probes.push_back(probe_speed());
             barrier(communicator, static_cast<std::uint64_t>(step));

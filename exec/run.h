@@ -26,6 +26,7 @@ struct CheckpointOptions {
     std::string directory;  // empty = none are written; nor does a Program that only evaluates write any
     int every = 0;          // steps; also after the last one. 0 = only then
     int keep = 2;           // the newest ones
+    bool sets_aside_later = false;  // set_aside_later, with the step where the run begins; who leaves it out has seen that there are none
 };
 
 class Backend;

@@ -220,3 +220,45 @@ TEST_CASE("a text shorter than a sequence is refused with both lengths") {
         CHECK(errors_in(content_of(process.err)) == 1);
     }
 }
+
+TEST_CASE("a folder with later checkpoints of another training is refused, or they are set aside on request") {
+    const Folder folder;
+    const std::string plan = write_plan(folder.path + "/plan.toml", {"gpt", "", "pipeline_parallel = 2", ""}),
+                      other = write_plan(folder.path + "/other.toml", {"gpt", "", "pipeline_parallel = 2", "seed = 5"}),
+                      evaluation = write_plan(folder.path + "/evaluation.toml", {"gpt", "", "pipeline_parallel = 2\nschedule = \"forward-only\"", ""}), states = folder.path + "/states";
+    const auto train = [&](const std::string& of_plan, const std::vector<std::string>& more) {
+        std::vector<std::string> arguments = {smexec, of_plan, "--no-compare", "--ranks-from", "threads", "--every", "2", "--checkpoint", states};
+        arguments.insert(arguments.end(), more.begin(), more.end());
+        return run(arguments, folder.path + "/log");
+    };
+    const auto told = [&](const Process& process) {
+        CHECK(process.code() == 2);
+        CHECK(errors_in(content_of(process.err)) == 1);
+        return content_of(process.err);
+    };
+    REQUIRE(train(plan, {"--steps", "6"}).code() == 0);
+    REQUIRE(exec::committed_steps(states) == std::vector<std::int64_t>{4, 6});
+    const std::vector<double> losses = losses_of(states);
+
+    CHECK_THAT(told(train(other, {"--steps", "3"})), Contains("has checkpoints of step 4, 6 already") && Contains("--resume") && Contains("--set-aside"));
+    CHECK_THAT(told(train(plan, {"--steps", "5", "--resume", "--from-step", "4"})), Contains("has checkpoints of step 6, after step 4") && Contains("--set-aside"));
+    CHECK(exec::committed_steps(states) == std::vector<std::int64_t>{4, 6});
+    // An evaluation writes nothing, so nothing is in its way.
+    CHECK(train(evaluation, {"--steps", "5", "--resume", "--from-step", "4"}).code() == 0);
+    CHECK(exec::committed_steps(states) == std::vector<std::int64_t>{4, 6});
+
+    REQUIRE(train(plan, {"--steps", "5", "--resume", "--from-step", "4", "--set-aside"}).code() == 0);
+    CHECK(exec::committed_steps(states) == std::vector<std::int64_t>{4, 5});
+    CHECK(exec::committed_steps(states + "/set-aside-1") == std::vector<std::int64_t>{6});
+    CHECK(losses_of(states + "/set-aside-1") == losses);
+
+    REQUIRE(train(other, {"--steps", "3", "--set-aside"}).code() == 0);
+    CHECK(exec::committed_steps(states) == std::vector<std::int64_t>{2, 3});
+    CHECK(exec::committed_steps(states + "/set-aside-2") == std::vector<std::int64_t>{4, 5});
+    CHECK(losses_of(states + "/set-aside-1") == losses);
+
+    // What was set aside can be gone on with.
+    std::vector<std::string> again = {smexec, plan, "--no-compare", "--ranks-from", "threads", "--steps", "7", "--resume", "--checkpoint", states + "/set-aside-1"};
+    CHECK(run(again, folder.path + "/log").code() == 0);
+    CHECK(losses_of(states + "/set-aside-1").size() == 7);
+}
