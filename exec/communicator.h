@@ -35,7 +35,7 @@ public:
     // Waits for the message; a length that differs is a broken promise. Waiting longer than the time limit is a core::MachineError that says who waits for whom
     // and what for; it stops every other rank.
     virtual void receive(int peer, Tag tag, std::span<float> into, Arrival arrival) = 0;
-    // What this rank is at, for that message.
+    // What this thread of the rank is at, for that message. The text stays as it is until another, or null, has taken its place.
     virtual void set_activity(const std::string* activity) = 0;
     // This rank has failed for that reason (or was stopped): the others are told, and the arrays of its open sends and receives are not touched any more.
     virtual void give_up(const std::string& reason) { static_cast<void>(reason); }

@@ -36,6 +36,18 @@ RunPreparation prepare_run(const schedule::Program& program, const model::ModelG
 
 namespace {
 
+// The communicator of a process outlives the run and the texts of its instructions, and tells whoever asks what this rank is at.
+class EndOfActivity {
+public:
+    explicit EndOfActivity(Communicator& communicator) : communicator_(communicator) {}
+    ~EndOfActivity() { communicator_.set_activity(nullptr); }
+    EndOfActivity(const EndOfActivity&) = delete;
+    EndOfActivity& operator=(const EndOfActivity&) = delete;
+
+private:
+    Communicator& communicator_;
+};
+
 // Seconds of a product of 192 x 192 x 192: some 0.2 ms from the second-level cache.
 double probe_speed() {
     constexpr std::int64_t n = 192;
@@ -56,6 +68,7 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
                     Communicator& communicator, const RunPreparation& preparation, int core, int cores,
                     const std::function<void(RankExecutor&)>& before_end) {
     RankRecord record;
+    const EndOfActivity end_of_activity(communicator);
     const auto rank_class = static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(communicator.rank())]);
     const std::vector<std::string>& activities = preparation.activities[rank_class];
     // Other backends' libraries start threads of their own (NCCL's proxies), which would inherit the one core.

@@ -95,7 +95,6 @@ RunResult run(const schedule::Program& program, const model::ModelGraph& graph, 
             failure = {std::current_exception(), false};
             network.stop(fmt::format("rank {}: {}", rank, exception.what()));
         }
-        communicator->set_activity(nullptr);
         cpu::free_scratch();
     };
     std::vector<std::thread> threads;

@@ -106,7 +106,7 @@ void ProcessCommunicator::receive(int peer, Tag tag, std::span<float> into, Arri
 
 void ProcessCommunicator::set_activity(const std::string* activity) {
     const std::lock_guard lock(mutex_);
-    if (activity) activities_[std::this_thread::get_id()] = activity;
+    if (activity) activities_[std::this_thread::get_id()] = *activity;
     else activities_.erase(std::this_thread::get_id());
 }
 
@@ -245,7 +245,7 @@ void ProcessCommunicator::send_control(int peer, FrameKind kind, const std::stri
 
 std::string ProcessCommunicator::activity_text() {
     std::string text;
-    for (const auto& [thread, activity] : activities_) text += (text.empty() ? "" : " and ") + *activity;
+    for (const auto& [thread, activity] : activities_) text += (text.empty() ? "" : " and ") + activity;
     return text.empty() ? "no instruction" : text;
 }
 

@@ -84,7 +84,7 @@ private:
     std::vector<std::vector<std::byte>> unused_;                // buffers of messages that were taken
     std::map<Ticket, std::shared_ptr<const void>> open_sends_;
     Ticket next_ticket_ = 1;
-    std::map<std::thread::id, const std::string*> activities_;  // a rank computes in one thread and exchanges buckets in another
+    std::map<std::thread::id, std::string> activities_;         // a rank computes in one thread and exchanges buckets in another; copies: others may ask late
     std::vector<std::string> answers_;                          // to `ask`, by rank
     std::vector<char> has_answered_, has_left_, is_lost_;
     bool is_stopped_ = false, is_leaving_ = false, is_ending_ = false, is_abandoned_ = false;

@@ -10,6 +10,8 @@
 #include "exec/exchange.h"
 #include "exec/process/process_communicator.h"
 #include "exec/process/socket_wire.h"
+#include "exec/rank_run.h"
+#include "tests/exec/tiny.h"
 
 namespace {
 
@@ -122,6 +124,30 @@ TEST_CASE("a process that waits too long names itself, its instruction and every
     CHECK(failures[0].find("rank 1 is at: 9 optimizer_step") != std::string::npos);
     CHECK(failures[1] == failures[0]);
     CHECK(failures[2] == failures[0]);
+}
+
+TEST_CASE("a process that has performed its last instruction says so, though the texts of its instructions are gone") {
+    const model::ModelGraph graph = tiny::gpt(2);
+    schedule::Plan plan = tiny::plan();
+    plan.layout.data = 2;
+    const schedule::Program program = tiny::program_of(plan, graph);
+    const auto failures = on_processes(2, core::milliseconds(300), [&](ProcessCommunicator& communicator) {
+        const exec::InputReader inputs(graph, tiny::data_of(graph));
+        exec::RunOptions options;
+        communicator.set_time_limit(core::seconds(20));
+        {
+            const exec::RunPreparation preparation = exec::prepare_run(program, graph);
+            exec::run_rank(program, graph, inputs, options, communicator, preparation, communicator.rank(), 2);
+        }
+        communicator.set_time_limit(core::milliseconds(300));
+        float value = 0;
+        if (communicator.rank() == 0) communicator.receive(1, 5, {&value, 1}, exec::Arrival::overwrites);  // never sent
+        std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+        communicator.finish(communicator.start_send(0, 99, {&value, 1}, nullptr));  // notices that all was stopped
+    });
+    CHECK(failures[0].find("rank 0 waited 300 ms for a message of rank 1") == 0);
+    CHECK(failures[0].find("rank 0 is at: no instruction") != std::string::npos);
+    CHECK(failures[0].find("rank 1 is at: no instruction") != std::string::npos);
 }
 
 TEST_CASE("a process that is gone is named at once by everybody that is left") {
