@@ -80,10 +80,20 @@ CheckedLosses check(const ExecutionJob& job, const exec::RunOptions& options, co
     return result;
 }
 
+// Rank 0's number, on every rank. What rank 0 does alone before it knows it, profiling or training the reference, may take longer than a rank should ever wait for
+// another's message; a rank that is gone ends this wait too.
+int number_of_first(World& world, exec::Tag tag, int number, core::Seconds time_limit) {
+    exec::process::ProcessCommunicator& communicator = world.communicator();
+    communicator.set_time_limit(exec::process::ProcessCommunicator::no_limit);
+    number = std::stoi(exec::broadcast_text(communicator, tag, std::to_string(number)));
+    communicator.set_time_limit(time_limit);
+    return number;
+}
+
 // The verdict is rank 0's: every process ends with its number.
-int agreed(World* world, int code) {
+int agreed(World* world, const ExecutionRequest& request, int code) {
     if (!world) return code;
-    code = std::stoi(exec::broadcast_text(world->communicator(), tag_end, std::to_string(code)));
+    code = number_of_first(*world, tag_end, code, request.time_limit);
     world->leave();
     return code;
 }
@@ -116,8 +126,8 @@ int execute(const ExecutionRequest& request, World* world, std::ostream& out, st
             obstacle = no_plan;
         }
     }
-    if (world) obstacle = std::stoi(exec::broadcast_text(world->communicator(), tag_go, std::to_string(obstacle)));
-    if (obstacle != good) return agreed(world, obstacle);
+    if (world) obstacle = number_of_first(*world, tag_go, obstacle, request.time_limit);
+    if (obstacle != good) return agreed(world, request, obstacle);
 
     exec::RunOptions options;
     options.first_step = job->first_step;
@@ -141,7 +151,7 @@ int execute(const ExecutionRequest& request, World* world, std::ostream& out, st
     }
     const std::optional<exec::RunResult> result = world ? exec::process::run(job->program, job->scenario.graph, job->data, options, *world)
                                                         : exec::run(job->program, job->scenario.graph, job->data, options);
-    if (!is_first) return agreed(world, good);
+    if (!is_first) return agreed(world, request, good);
 
     ExecutionReport report{request, *job, *result, exec::summarize(*result, options.warm_up_steps), std::move(predicted), {}, {}, "threads", "threads", 1, static_cast<int>(job->first_step),
                            options.warm_up_steps, job->remarks};
@@ -167,7 +177,7 @@ int execute(const ExecutionRequest& request, World* world, std::ostream& out, st
             fmt::format("other processes had the ranks' cores for {:.0f}% of their computing time: the measured step says little about the prediction",
                         100 * result->lost_share));
     show_report(report, out, err);
-    return agreed(world, report.is_too_far() || (report.checked && report.checked->is_wrong()) ? no_plan : good);
+    return agreed(world, request, report.is_too_far() || (report.checked && report.checked->is_wrong()) ? no_plan : good);
 }
 
 }  // namespace

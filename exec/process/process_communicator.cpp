@@ -16,7 +16,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-Clock::time_point after(core::Seconds time) { return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(time.value)); }
+Clock::time_point after(core::Seconds time) {
+    if (time == ProcessCommunicator::no_limit) return Clock::time_point::max();
+    return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(time.value));
+}
 
 // How often the background thread looks while messages are under way, and while none is. At 200 Mbit/s a TCP window of 64 KiB lasts 2.6 ms.
 constexpr std::chrono::microseconds busy_interval(200), idle_interval(1000);

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <limits>
 #include <list>
 #include <map>
 #include <memory>
@@ -32,6 +33,7 @@ public:
     void set_activity(const std::string* activity) override;
     void give_up(const std::string& reason) override;
 
+    static constexpr core::Seconds no_limit{std::numeric_limits<double>::infinity()};
     void set_time_limit(core::Seconds limit);
     // A rank that computes in one thread while another waits must not lose its core to the waiting.
     void set_spins(bool spins);
