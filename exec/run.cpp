@@ -4,7 +4,6 @@
 #include <cmath>
 #include <exception>
 #include <mutex>
-#include <thread>
 
 #include <fmt/core.h>
 
@@ -13,6 +12,7 @@
 #include "exec/cpu/thread_communicator.h"
 #include "exec/parameters.h"
 #include "exec/rank_run.h"
+#include "exec/rank_threads.h"
 
 namespace exec {
 
@@ -97,9 +97,7 @@ RunResult run(const schedule::Program& program, const model::ModelGraph& graph, 
         }
         cpu::free_scratch();
     };
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(work, rank);
-    for (std::thread& thread : threads) thread.join();
+    run_in_threads(ranks, work, [&](const std::string& reason) { network.stop(reason); });
     for (const bool was_stopped : {false, true})  // the cause before those it stopped
         for (const Failure& failure : failures)
             if (failure.exception && failure.was_stopped == was_stopped) std::rethrow_exception(failure.exception);

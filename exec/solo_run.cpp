@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <exception>
-#include <thread>
 
 #include "exec/cpu/kernels.h"
 #include "exec/no_peers.h"
+#include "exec/rank_threads.h"
 
 namespace exec {
 
@@ -16,18 +16,17 @@ std::vector<RankRecord> run_alone(const schedule::Program& program, const model:
     const RunPreparation preparation = prepare_run(program, graph);
     std::vector<RankRecord> records(ranks.size());
     std::vector<std::exception_ptr> failures(ranks.size());
-    std::vector<std::thread> threads;
-    for (std::size_t i = 0; i < ranks.size(); ++i)
-        threads.emplace_back([&, i] {
-            NoPeers communicator(ranks[i], program.plan.layout.ranks());
-            try {
-                records[i] = run_rank(program, graph, inputs, options, communicator, preparation, static_cast<int>(i), static_cast<int>(ranks.size()));
-            } catch (...) {
-                failures[i] = std::current_exception();
-            }
-            cpu::free_scratch();
-        });
-    for (std::thread& thread : threads) thread.join();
+    const auto work = [&](int place) {
+        const auto i = static_cast<std::size_t>(place);
+        NoPeers communicator(ranks[i], program.plan.layout.ranks());
+        try {
+            records[i] = run_rank(program, graph, inputs, options, communicator, preparation, place, static_cast<int>(ranks.size()));
+        } catch (...) {
+            failures[i] = std::current_exception();
+        }
+        cpu::free_scratch();
+    };
+    run_in_threads(static_cast<int>(ranks.size()), work, [](const std::string&) {});  // they wait for nobody: each comes to its end
     for (const std::exception_ptr& failure : failures)
         if (failure) std::rethrow_exception(failure);
     return records;

@@ -275,3 +275,19 @@ TEST_CASE("the reference that rank 0 trains alone is not held against the time l
     CHECK(ranks[0].code() == 0);
     CHECK(ranks[1].code() == 0);
 }
+
+TEST_CASE("a machine that gives no more threads ends the job with a message") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    WARN("skipped: sanitizers need more address space than the limit leaves");
+#else
+    const Folder folder;
+    const std::string plan = write_plan(folder.path + "/plan.toml", {"gpt", "", "data_parallel = 400", ""});
+    // A thread's stack takes 8 MiB of it.
+    const Process process = run({"sh", "-c", fmt::format("ulimit -s 8192 && ulimit -v 2000000 && exec {} {} --no-compare --ranks-from threads --steps 1", smexec, plan)},
+                                folder.path + "/log");
+    INFO(content_of(process.err));
+    CHECK(process.code() == 4);
+    CHECK_THAT(content_of(process.err), Contains("starting a thread for rank ") && Contains(" of 400: "));
+    CHECK(errors_in(content_of(process.err)) == 1);
+#endif
+}
