@@ -37,7 +37,7 @@ std::string data_path(const ExecutionRequest& request, const schedule::PlanFile&
 std::string identity_of(const ExecutionJob& job) {
     // The order is that of what explains most: another model makes another program.
     return fmt::format("version\t{}\nmodel\t{}\nprogram\t{}\nseed\t{}\nsteps\t{}\ndata\t{}\nfirst step\t{}\n", version, job.program.model_hash,
-                       schedule::hash_of(job.program), job.scenario.file.training.seed, job.steps, job.data->describe(), job.first_step);
+                       schedule::hash_of(job.program), job.scenario.file.training.seed, job.steps, job.data->identity(), job.first_step);
 }
 
 // The first line that differs, in words; empty when none does.
@@ -96,8 +96,11 @@ void resume(const ExecutionRequest& request, ExecutionJob& job, core::Diagnostic
     if (manifest.seed != job.scenario.file.training.seed)
         diagnostics.error({}, "--resume", fmt::format("the checkpoint was trained with seed {}, the plan says {}", manifest.seed, job.scenario.file.training.seed),
                           "set training.seed to the checkpoint's");
-    if (manifest.data != job.data->describe())
-        diagnostics.error({}, "--resume", fmt::format("the checkpoint was trained on {}, now it is {}", manifest.data, job.data->describe()),
+    // An old manifest knows the file's name and size only.
+    const bool is_same_data = manifest.data_identity.empty() ? manifest.data == job.data->describe() : manifest.data_identity == job.data->identity();
+    if (!is_same_data)
+        diagnostics.error({}, "--resume", fmt::format("the checkpoint was trained on {} ({}), now it is {} ({})", manifest.data, manifest.data_identity.empty() ? "no checksum" : manifest.data_identity,
+                                                      job.data->describe(), job.data->identity()),
                           "go on with the same data: samples are counted in it");
     if (const std::string missing = schedule::trains(job.program) ? exec::state_difference(*job.resumed, job.plan(), job.scenario.graph).missing : std::string(); !missing.empty())
         diagnostics.error({}, "--resume", fmt::format("the checkpoint of step {} has no {}, which {} needs", manifest.step, missing, schedule::name_of(job.plan().optimizer.kind)),

@@ -26,7 +26,7 @@ namespace {
 
 constexpr char magic[16] = "smexec state 1\n";
 constexpr const char* manifest_name = "manifest.json";
-constexpr int manifest_version = 1;
+constexpr int manifest_version = 2;  // 1 had no data_identity
 
 std::string partial_folder(const std::string& directory, std::int64_t step) { return checkpoint_folder(directory, step) + ".partial"; }
 
@@ -154,6 +154,7 @@ core::Value to_value(const CheckpointManifest& manifest) {
     value["program_hash"] = manifest.program_hash;
     value["plan"] = manifest.plan;
     value["data"] = manifest.data;
+    if (!manifest.data_identity.empty()) value["data_identity"] = manifest.data_identity;
     value["files"] = core::Value::array();
     for (const CheckpointManifest::File& file : manifest.files) {
         core::Value entry = core::Value::table();
@@ -197,7 +198,7 @@ std::optional<CheckpointManifest> read_manifest(const std::string& folder, std::
             return std::nullopt;
         }
         core::TableReader reader(rest, "", diagnostics);
-        if (reader.required_string("format") != "smexec checkpoint" || reader.required_integer("version", {}) != manifest_version)
+        if (reader.required_string("format") != "smexec checkpoint" || reader.required_integer("version", {.least = 1}) > manifest_version)
             diagnostics.error({path, 0, 0}, "format", "this is no checkpoint of this version", "");
         manifest.step = reader.required_integer("step", {.least = 0});
         manifest.next_sample = reader.required_integer("next_sample", {.least = 0});
@@ -207,6 +208,7 @@ std::optional<CheckpointManifest> read_manifest(const std::string& folder, std::
         manifest.program_hash = reader.required_string("program_hash");
         manifest.plan = reader.required_string("plan");
         manifest.data = reader.required_string("data");
+        manifest.data_identity = reader.string("data_identity", "");
         if (const core::Value* losses = reader.required_array("losses"))
             for (const core::Value& loss : losses->items()) manifest.losses.push_back(loss.is_number() ? loss.number() : std::numeric_limits<double>::quiet_NaN());
         if (const core::Value* files = reader.required_array("files"))

@@ -30,6 +30,7 @@ struct CheckpointManifest {
     std::int64_t next_sample = 0;  // the first that no step has seen
     std::uint64_t seed = 0;
     std::string model, model_hash, program_hash, plan, data;  // plan: degrees in words; data: what samples come from
+    std::string data_identity;     // DataSource::identity(); empty in a manifest of version 1
     std::vector<double> losses;    // of all steps so far
     std::vector<File> files;       // by rank
 };

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include <fmt/core.h>
 
 #include "core/document.h"
 #include "core/random.h"
+#include "exec/checksum.h"
 
 namespace exec {
 
@@ -24,6 +26,8 @@ std::int64_t DataSource::label(std::int64_t sample, std::int64_t classes) const 
 }
 
 namespace {
+
+std::string checksum_text(std::string_view content) { return fmt::format("xxh64 {:016x}", checksum(std::as_bytes(std::span(content)))); }
 
 std::uint64_t mixed(std::uint64_t seed, std::int64_t sample, std::uint64_t position) {
     return core::mix64(core::mix64(seed ^ core::mix64(static_cast<std::uint64_t>(sample))) + position);
@@ -56,6 +60,7 @@ public:
         return static_cast<std::int64_t>(mixed(seed_, sample, ~std::uint64_t(0)) % static_cast<std::uint64_t>(classes));
     }
     std::string describe() const override { return fmt::format("synthetic data of seed {}", seed_); }
+    std::string identity() const override { return describe(); }
 
 private:
     const std::uint64_t seed_;
@@ -64,7 +69,8 @@ private:
 
 class TextBytes : public DataSource {
 public:
-    TextBytes(std::string path, std::string bytes) : path_(std::move(path)), bytes_(std::move(bytes)) {}
+    TextBytes(std::string path, std::string bytes)
+        : path_(std::move(path)), bytes_(std::move(bytes)), identity_(fmt::format("{} bytes, {}", bytes_.size(), checksum_text(bytes_))) {}
 
     // Windows follow one another and wrap around.
     void tokens(std::int64_t sample, std::span<std::int64_t> into) const override {
@@ -73,15 +79,20 @@ public:
         for (std::size_t i = 0; i < into.size(); ++i) into[i] = static_cast<unsigned char>(bytes_[start + i]);
     }
     std::string describe() const override { return fmt::format("{} bytes of {}", bytes_.size(), path_); }
+    std::string identity() const override { return identity_; }
 
 private:
-    const std::string path_, bytes_;
+    const std::string path_, bytes_, identity_;
 };
 
 // Token numbers of two bytes each, as GPT-2's encoder makes them.
 class TextTokens : public DataSource {
 public:
-    TextTokens(std::string path, std::string content, std::size_t begin) : path_(std::move(path)), content_(std::move(content)), begin_(begin) {}
+    TextTokens(std::string path, std::string content, std::size_t begin)
+        : path_(std::move(path)),
+          content_(std::move(content)),
+          begin_(begin),
+          identity_(fmt::format("{} tokens, {}", count(), checksum_text(std::string_view(content_).substr(begin_)))) {}
 
     std::size_t count() const { return (content_.size() - begin_) / 2; }
     std::int64_t at(std::size_t i) const {
@@ -94,16 +105,22 @@ public:
         for (std::size_t i = 0; i < into.size(); ++i) into[i] = at(start + i);
     }
     std::string describe() const override { return fmt::format("{} tokens of {}", count(), path_); }
+    std::string identity() const override { return identity_; }
 
 private:
     const std::string path_, content_;
     const std::size_t begin_;
+    const std::string identity_;
 };
 
 class IdxImages : public DataSource {
 public:
     IdxImages(std::string path, std::string pixels, std::string labels, std::size_t image_pixels)
-        : path_(std::move(path)), pixels_(std::move(pixels)), labels_(std::move(labels)), image_pixels_(image_pixels) {}
+        : path_(std::move(path)),
+          pixels_(std::move(pixels)),
+          labels_(std::move(labels)),
+          image_pixels_(image_pixels),
+          identity_(fmt::format("{} images, {}, labels {}", labels_.size(), checksum_text(pixels_), checksum_text(labels_))) {}
 
     void image(std::int64_t sample, std::span<float> into) const override {
         const std::size_t begin = index(sample) * image_pixels_;
@@ -111,12 +128,14 @@ public:
     }
     std::int64_t label(std::int64_t sample, std::int64_t) const override { return static_cast<unsigned char>(labels_[index(sample)]); }
     std::string describe() const override { return fmt::format("{} images of {}", labels_.size(), path_); }
+    std::string identity() const override { return identity_; }
 
 private:
     std::size_t index(std::int64_t sample) const { return static_cast<std::size_t>(sample) % labels_.size(); }
 
     const std::string path_, pixels_, labels_;
     const std::size_t image_pixels_;
+    const std::string identity_;
 };
 
 std::uint32_t big_endian(const std::string& bytes, std::size_t at) {

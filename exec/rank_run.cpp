@@ -102,7 +102,7 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
             if (writes_checkpoints && (step + 1 == options.steps || (checkpoints.every > 0 && completed % checkpoints.every == 0))) {
                 static const std::string activity = "writing a checkpoint";
                 communicator.set_activity(&activity);
-                save_checkpoint(communicator, program, graph, options, inputs.source().describe(), completed, executor.buckets(), record.losses);
+                save_checkpoint(communicator, program, graph, options, inputs.source(), completed, executor.buckets(), record.losses);
             }
         }
         barrier(communicator, static_cast<std::uint64_t>(options.steps));

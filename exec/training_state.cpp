@@ -66,7 +66,7 @@ void restore(const Checkpoint& checkpoint, const schedule::Program& program, con
 }
 
 void save_checkpoint(Communicator& communicator, const schedule::Program& program, const model::ModelGraph& graph, const RunOptions& options,
-                     const std::string& data, std::int64_t step, const std::vector<BucketState>& buckets, const std::vector<double>& losses) {
+                     const DataSource& data, std::int64_t step, const std::vector<BucketState>& buckets, const std::vector<double>& losses) {
     const std::string& directory = options.checkpoints.directory;
     const CheckpointManifest::File own =
         write_rank_state(directory, step, communicator.rank(), records_of(program, graph, communicator.rank(), buckets));
@@ -82,7 +82,8 @@ void save_checkpoint(Communicator& communicator, const schedule::Program& progra
         manifest.model_hash = program.model_hash;
         manifest.program_hash = schedule::hash_of(program);
         manifest.plan = degrees_in_words(program.plan);
-        manifest.data = data;
+        manifest.data = data.describe();
+        manifest.data_identity = data.identity();
         if (options.resumed) manifest.losses = options.resumed->manifest().losses;
         const std::size_t earlier = manifest.losses.size();
         for (const std::string& one : all) {

@@ -7,6 +7,7 @@
 #include "exec/bucket_state.h"
 #include "exec/checkpoint.h"
 #include "exec/communicator.h"
+#include "exec/data.h"
 #include "exec/run.h"
 #include "model/model_graph.h"
 #include "schedule/program.h"
@@ -22,7 +23,7 @@ void restore(const Checkpoint& checkpoint, const schedule::Program& program, con
 
 // Every rank calls, with its losses so far by step (empty where it knows none); returns when the checkpoint is committed. `step`: completed steps.
 void save_checkpoint(Communicator& communicator, const schedule::Program& program, const model::ModelGraph& graph, const RunOptions& options,
-                     const std::string& data, std::int64_t step, const std::vector<BucketState>& buckets, const std::vector<double>& losses);
+                     const DataSource& data, std::int64_t step, const std::vector<BucketState>& buckets, const std::vector<double>& losses);
 
 // What the plan's optimizer keeps for each parameter and the checkpoint has not, in words, or the other way round; empty when they agree.
 struct StateDifference {

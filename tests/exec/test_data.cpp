@@ -95,3 +95,42 @@ TEST_CASE("what the CPU backend does not execute is refused by name") {
     CHECK(text.find("no LAMB") != std::string::npos);
     CHECK(text.find("prepend_token") != std::string::npos);
 }
+
+TEST_CASE("data are the same when their content is, whatever their file is called and whatever size it has") {
+    const Folder folder;
+    const model::ModelGraph graph =
+        tiny::model_of("family = 'gpt'\nhidden = 8\nlayers = 1\nheads = 2\nvocabulary = 256\nmax_positions = 4\nsequence_length = 4");
+    core::Diagnostics diagnostics;
+    const auto identity_of = [&](const std::string& name, const std::string& content) {
+        const auto data = exec::load_data(folder.write(name, content), "", 1, graph, diagnostics);
+        INFO(core::format(diagnostics));
+        REQUIRE(data);
+        return data->identity();
+    };
+    CHECK(identity_of("a.txt", "abcdefghij") == identity_of("b.txt", "abcdefghij"));
+    CHECK(identity_of("a.txt", "abcdefghij") != identity_of("a.txt", "abcdefghiJ"));
+    CHECK(identity_of("a.txt", "abcdefghij").find("10 bytes, xxh64 ") == 0);
+    // llm.c's header (256 words: magic, version, tokens) is no part of the tokens.
+    const std::string tokens = {'a', '\0', 'b', '\0', 'c', '\0', 'd', '\0', 'e', '\0', 'f', '\0'};
+    std::string header(1024, '\0');
+    const auto set = [&](std::size_t word, unsigned value) {
+        for (std::size_t i = 0; i < 4; ++i) header[4 * word + i] = static_cast<char>(value >> 8 * i);
+    };
+    set(0, 20240520);
+    set(1, 1);
+    set(2, 6);
+    CHECK(identity_of("bare.bin", tokens) == identity_of("llm.bin", header + tokens));
+    CHECK(identity_of("bare.bin", tokens) != identity_of("a.txt", tokens));
+
+    const model::ModelGraph images = convnet();
+    const auto identity_of_images = [&](const std::string& pixels, const std::string& labels) {
+        folder.write("train-labels-idx1-ubyte", labels_header + labels);
+        const auto data = exec::load_data(folder.write("train-images-idx3-ubyte", images_header + pixels), "", 1, images, diagnostics);
+        REQUIRE(data);
+        return data->identity();
+    };
+    const std::string pixels(3 * 64, '\xFF');
+    CHECK(identity_of_images(pixels, {'\1', '\4', '\0'}) == identity_of_images(pixels, {'\1', '\4', '\0'}));
+    CHECK(identity_of_images(pixels, {'\1', '\4', '\0'}) != identity_of_images(pixels, {'\1', '\4', '\1'}));
+    CHECK(identity_of_images(pixels, {'\1', '\4', '\0'}) != identity_of_images("\1" + pixels.substr(1), {'\1', '\4', '\0'}));
+}

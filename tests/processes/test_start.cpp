@@ -291,3 +291,42 @@ TEST_CASE("a machine that gives no more threads ends the job with a message") {
     CHECK(errors_in(content_of(process.err)) == 1);
 #endif
 }
+
+TEST_CASE("data are known by their content: moved they are resumed with, changed they are refused, and ranks that read others are told apart") {
+    const Folder folder;
+    const auto write = [&](const std::string& name, const std::string& text) {
+        fs::create_directories(fs::path(folder.path + "/" + name).parent_path());
+        std::ofstream(folder.path + "/" + name) << text;
+        return folder.path + "/" + name;
+    };
+    const std::string plan = folder.path + "/plan.toml", text = "the quick brown fox jumps over the lazy dog, and the dog sleeps on\n";
+    write_plan(plan, {"gpt", "", "pipeline_parallel = 2", ""});
+    std::string content = content_of(plan);
+    content.replace(content.find("vocabulary = 30"), 15, "vocabulary = 256");
+    std::ofstream(plan) << content;
+    const std::string first = write("text", text), moved = write("elsewhere/text", text), changed = write("changed", "T" + text.substr(1));
+    const auto train = [&](const std::string& data, const std::vector<std::string>& more) {
+        std::vector<std::string> arguments = {smexec, plan, "--no-compare", "--ranks-from", "threads", "--checkpoint", folder.path + "/states", "--data", data};
+        arguments.insert(arguments.end(), more.begin(), more.end());
+        return run(arguments, folder.path + "/log");
+    };
+    REQUIRE(train(first, {"--steps", "2"}).code() == 0);
+    CHECK(train(moved, {"--steps", "3", "--resume"}).code() == 0);
+    CHECK(train(changed, {"--steps", "4", "--resume"}).code() == 2);
+    CHECK_THAT(content_of(folder.path + "/log.err"), Contains("the checkpoint was trained on 67 bytes of ") && Contains("now it is 67 bytes of ") && Contains("xxh64"));
+
+    const auto ranks_with = [&](const std::string& second) {
+        const std::vector<std::string> common = {smexec, plan, "--no-compare", "--steps", "2", "--time-limit", "20", "--data"};
+        std::vector<std::string> own = common, other = common;
+        own.push_back(first);
+        other.push_back(second);
+        std::vector<Process> ranks = start_ranks(own, 2, folder.path, {{}, other});
+        REQUIRE(wait_for_all(ranks, std::chrono::seconds(60)));
+        CHECK(ranks[0].code() == ranks[1].code());
+        return ranks[0];
+    };
+    CHECK(ranks_with(moved).code() == 0);
+    const Process differs = ranks_with(changed);
+    CHECK(differs.code() == 2);
+    CHECK_THAT(content_of(differs.err), Contains("would run another training than rank 0: data 67 bytes, xxh64 "));
+}
