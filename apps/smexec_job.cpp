@@ -105,6 +105,11 @@ void resume(const ExecutionRequest& request, ExecutionJob& job, core::Diagnostic
     if (const std::string missing = schedule::trains(job.program) ? exec::state_difference(*job.resumed, job.plan(), job.scenario.graph).missing : std::string(); !missing.empty())
         diagnostics.error({}, "--resume", fmt::format("the checkpoint of step {} has no {}, which {} needs", manifest.step, missing, schedule::name_of(job.plan().optimizer.kind)),
                           "resume with the optimizer that was trained with");
+    if (const std::string recipe = exec::recipe_of(job.program, job.scenario.graph); request.checks && manifest.recipe != recipe)
+        diagnostics.error({}, "--check",
+                          manifest.recipe.empty() ? "the checkpoint does not say how it was trained, so no reference can follow it"
+                                                  : fmt::format("the reference trains from the first step as one plan says, but the checkpoint was trained with {}, and goes on with {}", manifest.recipe, recipe),
+                          "leave out --check, or resume with the plan that was trained with");
     job.first_step = manifest.step;
     job.sample_offset = manifest.next_sample - manifest.step * job.plan().global_batch();
     if (manifest.step >= job.steps)

@@ -69,8 +69,11 @@ CheckedLosses check(const ExecutionJob& job, const exec::RunOptions& options, co
         case core::DataType::tf32: result.allowed = 2e-3; break;
         default: break;
     }
-    // The reference begins at the beginning.
-    const exec::ReferenceResult all = exec::run_reference(job.scenario.graph, job.plan(), job.data, {job.steps, options.seed});
+    // The reference begins at the beginning; a resumed training has had the same recipe since then.
+    const exec::ReferenceOptions reference{job.steps, options.seed, !schedule::trains(job.program)};
+    const int per_update = job.program.micro_batches_per_update;
+    const exec::ReferenceResult all = per_update > 0 ? exec::run_asynchronous_reference(job.scenario.graph, job.program.plan, per_update, job.data, reference)
+                                                     : exec::run_reference(job.scenario.graph, job.plan(), job.data, reference);
     result.reference.assign(all.losses.begin() + job.first_step, all.losses.end());
     result.router_margins = all.router_margins;
     for (std::size_t i = 0; i < losses.size(); ++i) {

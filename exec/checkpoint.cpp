@@ -26,7 +26,7 @@ namespace {
 
 constexpr char magic[16] = "smexec state 1\n";
 constexpr const char* manifest_name = "manifest.json";
-constexpr int manifest_version = 2;  // 1 had no data_identity
+constexpr int manifest_version = 2;  // 1 had neither data_identity nor recipe
 
 std::string partial_folder(const std::string& directory, std::int64_t step) { return checkpoint_folder(directory, step) + ".partial"; }
 
@@ -155,6 +155,7 @@ core::Value to_value(const CheckpointManifest& manifest) {
     value["plan"] = manifest.plan;
     value["data"] = manifest.data;
     if (!manifest.data_identity.empty()) value["data_identity"] = manifest.data_identity;
+    if (!manifest.recipe.empty()) value["recipe"] = manifest.recipe;
     value["files"] = core::Value::array();
     for (const CheckpointManifest::File& file : manifest.files) {
         core::Value entry = core::Value::table();
@@ -209,6 +210,7 @@ std::optional<CheckpointManifest> read_manifest(const std::string& folder, std::
         manifest.plan = reader.required_string("plan");
         manifest.data = reader.required_string("data");
         manifest.data_identity = reader.string("data_identity", "");
+        manifest.recipe = reader.string("recipe", "");
         if (const core::Value* losses = reader.required_array("losses"))
             for (const core::Value& loss : losses->items()) manifest.losses.push_back(loss.is_number() ? loss.number() : std::numeric_limits<double>::quiet_NaN());
         if (const core::Value* files = reader.required_array("files"))

@@ -31,6 +31,7 @@ struct CheckpointManifest {
     std::uint64_t seed = 0;
     std::string model, model_hash, program_hash, plan, data;  // plan: degrees in words; data: what samples come from
     std::string data_identity;     // DataSource::identity(); empty in a manifest of version 1
+    std::string recipe;            // recipe_of (training_state.h), of one plan after the other; empty in a manifest of version 1
     std::vector<double> losses;    // of all steps so far
     std::vector<File> files;       // by rank
 };

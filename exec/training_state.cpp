@@ -23,6 +23,12 @@ bool is_first_copy(const schedule::Program& program, const model::Parameter& par
     return place.data < (parameter.is_expert ? std::max(degree, plan.layout.expert) : degree) && (place.tensor == 0 || parameter.split_dimension >= 0);
 }
 
+// Of a training that went on with another recipe, or perhaps did: what nobody wrote down stays unknown.
+std::string continued(const std::string& earlier, const std::string& now) {
+    const std::string next = "; then " + now;
+    return earlier.empty() || earlier == now || earlier.ends_with(next) ? earlier : earlier + next;
+}
+
 }  // namespace
 
 std::vector<StateRecord> records_of(const schedule::Program& program, const model::ModelGraph& graph, int rank, const std::vector<BucketState>& buckets) {
@@ -84,6 +90,8 @@ void save_checkpoint(Communicator& communicator, const schedule::Program& progra
         manifest.plan = degrees_in_words(program.plan);
         manifest.data = data.describe();
         manifest.data_identity = data.identity();
+        manifest.recipe = recipe_of(program, graph);
+        if (options.resumed) manifest.recipe = continued(options.resumed->manifest().recipe, manifest.recipe);
         if (options.resumed) manifest.losses = options.resumed->manifest().losses;
         const std::size_t earlier = manifest.losses.size();
         for (const std::string& one : all) {
@@ -114,6 +122,27 @@ StateDifference state_difference(const Checkpoint& checkpoint, const schedule::P
             break;  // one parameter stands for all
         }
     return result;
+}
+
+std::string recipe_of(const schedule::Program& program, const model::ModelGraph& graph) {
+    const schedule::Plan& plan = program.plan;
+    const schedule::Optimizer& o = plan.optimizer;
+    std::string text = fmt::format("batch {}", plan.global_batch());
+    if (!schedule::trains(program)) return text + ", evaluated";
+    text += fmt::format(", {}, learning rate {}, weight decay {}", schedule::name_of(o.kind), o.learning_rate, o.weight_decay);
+    if (o.kind == schedule::OptimizerKind::sgd) text += fmt::format(", momentum {}", o.momentum);
+    else text += fmt::format(", betas {} and {}, epsilon {}", o.beta1, o.beta2, o.epsilon);
+    if (o.gradient_clipping > 0) text += fmt::format(", gradients clipped at {}", o.gradient_clipping);
+    const schedule::Precision& precision = plan.precision;
+    text += fmt::format(", {} with parameters in {}{} and gradients in {}", core::name_of(precision.compute), core::name_of(precision.parameters),
+                        precision.has_master_parameters ? " beside fp32" : "", core::name_of(precision.gradients));
+    if (program.micro_batches_per_update > 0) {
+        text += fmt::format(", an update every {} of {} micro-batches of stages from units", program.micro_batches_per_update, plan.micro_batches);
+        for (const std::int32_t unit : plan.partition.first_units) text += fmt::format(" {}", unit);
+    }
+    const bool has_mixture = std::any_of(graph.operators.begin(), graph.operators.end(), [](const model::Operator& op) { return op.kind == model::OperatorKind::router; });
+    if (has_mixture) text += fmt::format(", routed {} at once in {} pieces over {} ranks", plan.micro_batch, program.segments, plan.layout.context);
+    return text;
 }
 
 std::string degrees_in_words(const schedule::Plan& plan) {

@@ -330,3 +330,33 @@ TEST_CASE("data are known by their content: moved they are resumed with, changed
     CHECK(differs.code() == 2);
     CHECK_THAT(content_of(differs.err), Contains("would run another training than rank 0: data 67 bytes, xxh64 "));
 }
+
+TEST_CASE("--check follows the plan: evaluation, asynchronous schedules, and resumed training as long as nothing else has changed") {
+    const Folder folder;
+    const std::string untied = "tied_embeddings = false";
+    const auto check = [&](const TinyPlan& tiny, const std::vector<std::string>& more) {
+        std::vector<std::string> arguments = {smexec, write_plan(folder.path + "/plan.toml", tiny), "--no-compare", "--check", "--json", "--ranks-from", "threads"};
+        arguments.insert(arguments.end(), more.begin(), more.end());
+        return run(arguments, folder.path + "/log");
+    };
+    for (const std::string schedule : {"forward-only", "pipedream", "pipedream-2bw", "1f1b"}) {
+        const Process process = check({"gpt", untied, fmt::format("pipeline_parallel = 2\nschedule = \"{}\"", schedule), ""}, {"--steps", "3"});
+        INFO(schedule << content_of(process.out) << content_of(process.err));
+        CHECK(process.code() == 0);
+    }
+    const std::string states = folder.path + "/states";
+    const TinyPlan trained = {"gpt", "", "pipeline_parallel = 2", "weight_decay = 0.1"}, divided = {"gpt", "", "data_parallel = 2\nmicro_batches = 2", "weight_decay = 0.1"},
+                   otherwise = {"gpt", "", "pipeline_parallel = 2", "weight_decay = 0.2"};
+    REQUIRE(check(trained, {"--steps", "2", "--checkpoint", states}).code() == 0);
+    CHECK(check(trained, {"--steps", "3", "--checkpoint", states, "--resume"}).code() == 0);
+    CHECK(check(divided, {"--steps", "4", "--checkpoint", states, "--resume"}).code() == 0);  // the same batch on other ranks
+    const Process changed = check(otherwise, {"--steps", "5", "--checkpoint", states, "--resume"});
+    CHECK(changed.code() == 2);
+    CHECK_THAT(content_of(changed.out), Contains("\"--check\"") && Contains("weight decay 0.1") && Contains("weight decay 0.2"));
+    const Process evaluated = check({"gpt", "", "pipeline_parallel = 2\nschedule = \"forward-only\"", ""}, {"--steps", "5", "--checkpoint", states, "--resume"});
+    CHECK(evaluated.code() == 2);
+    // Once the recipe has changed no reference follows, even when it is the first one again.
+    REQUIRE(run({smexec, write_plan(folder.path + "/plan.toml", otherwise), "--no-compare", "--ranks-from", "threads", "--steps", "5", "--checkpoint", states, "--resume"}, folder.path + "/log").code() == 0);
+    CHECK(check(otherwise, {"--steps", "6", "--checkpoint", states, "--resume"}).code() == 2);
+    CHECK(check(trained, {"--steps", "6", "--checkpoint", states, "--resume"}).code() == 2);
+}
