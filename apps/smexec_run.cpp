@@ -116,18 +116,19 @@ int execute(const ExecutionRequest& request, World* world, std::ostream& out, st
 
     std::optional<sim::Evaluation> predicted;
     int obstacle = good;
+    const auto does_not_fit = [&](const std::string& why) {
+        core::Diagnostics no;
+        no.error({request.plan, 0, 0}, "plan", "does not fit: " + why, "more ranks, sharding, recomputation or a smaller micro-batch take less memory each");
+        show(no, request.as_json, out, err);
+        obstacle = no_plan;
+    };
     if (world && request.compares && !request.on_gpu) measure_here(*job, *world);
     if (const std::string excess = is_first && !request.on_gpu ? too_large(*job) : std::string(); !excess.empty()) {
-        err << "does not fit: " << excess << '\n';
-        obstacle = no_plan;
+        does_not_fit(excess);
     } else if (is_first && request.compares) {
         predicted = predict(*job, request, diagnostics);
-        if (!predicted) {
-            obstacle = show(diagnostics, request.as_json, out, err);
-        } else if (!predicted->fits) {
-            err << "does not fit: " << predicted->tightest << '\n';
-            obstacle = no_plan;
-        }
+        if (!predicted) obstacle = show(diagnostics, request.as_json, out, err);
+        else if (!predicted->fits) does_not_fit(predicted->tightest);
     }
     if (world) obstacle = number_of_first(*world, tag_go, obstacle, request.time_limit);
     if (obstacle != good) return agreed(world, request, obstacle);

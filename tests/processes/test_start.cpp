@@ -5,6 +5,7 @@ namespace {
 
 using namespace processes;
 using Catch::Contains;
+using Catch::StartsWith;
 
 // One process of the tool with a launcher's variables.
 Process run_with(const std::vector<std::string>& environment, const std::vector<std::string>& arguments, const std::string& output) {
@@ -359,4 +360,22 @@ TEST_CASE("--check follows the plan: evaluation, asynchronous schedules, and res
     REQUIRE(run({smexec, write_plan(folder.path + "/plan.toml", otherwise), "--no-compare", "--ranks-from", "threads", "--steps", "5", "--checkpoint", states, "--resume"}, folder.path + "/log").code() == 0);
     CHECK(check(otherwise, {"--steps", "6", "--checkpoint", states, "--resume"}).code() == 2);
     CHECK(check(trained, {"--steps", "6", "--checkpoint", states, "--resume"}).code() == 2);
+}
+
+TEST_CASE("a plan that does not fit is one document with --json") {
+    const Folder folder;
+    const std::string plan = folder.path + "/plan.toml";
+    std::ofstream(plan) << "version = 1\n[model]\nname = \"gpt3-175b\"\n[cluster]\ninstance = \"local-cpu\"\n[plan]\npipeline_parallel = 2\nmicro_batch = 1\nmicro_batches = 2\n"
+                           "precision = \"fp32\"\n";
+    for (const bool as_json : {false, true}) {
+        std::vector<std::string> arguments = {smexec, plan, "--no-compare", "--ranks-from", "threads"};
+        if (as_json) arguments.push_back("--json");
+        const Process process = run(arguments, folder.path + "/log");
+        const std::string out = content_of(process.out), err = content_of(process.err);
+        INFO(out << err);
+        CHECK(process.code() == 3);
+        CHECK_THAT(as_json ? out : err, Contains("does not fit: parameters, gradients and optimizer state of 2 ranks take"));
+        CHECK((as_json ? err : out).empty());
+        if (as_json) CHECK_THAT(out, StartsWith("{\"errors\"") || StartsWith("{\n"));
+    }
 }
