@@ -60,7 +60,7 @@ struct Report {
 struct Entry {
     std::int32_t launch_rank = 0, port = 0;
     char host[256] = {};
-    char address[64] = {};
+    char address[64] = {};  // empty: rank 0's host, at the address by which one reaches rank 0
 };
 
 class Deadline {
@@ -144,11 +144,21 @@ int port_of(const Socket& socket) {
                                                : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
+bool is_loopback(const sockaddr_storage& address) {
+    if (address.ss_family == AF_INET) return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == 127;
+    if (address.ss_family != AF_INET6) return false;
+    const in6_addr& six = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(&six) || (IN6_IS_ADDR_V4MAPPED(&six) && six.s6_addr[12] == 127);
+}
+
+// Empty on the loopback interface: the peer is on this host, and has no address there that another host could use.
 std::string address_of_peer(const Socket& socket) {
     sockaddr_storage address{};
     socklen_t length = sizeof address;
     char text[64] = {};
-    if (::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+    const bool is_known = ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0;
+    if (is_known && is_loopback(address)) return {};
+    if (!is_known ||
         ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0)
         fail_with_error("getpeername");
     return text;
@@ -337,7 +347,9 @@ std::unique_ptr<Wire> connect_all(const Launch& launch, core::Seconds time_limit
         std::find_if(table.begin(), table.end(), [&](const Entry& entry) { return entry.launch_rank == launch.rank; }) - table.begin());
     core::require(own < size, "rank 0's table has every rank");
     for (std::size_t lower = 1; lower < own; ++lower) {
-        sockets[lower] = connect_to(table[lower].address, table[lower].port, deadline, fmt::format("rank {}", lower));
+        // Debian's /etc/hosts gives a host's own name the address 127.0.1.1: ranks beside rank 0 reach it there, others by the network's address for that name.
+        const std::string address = table[lower].address[0] == 0 ? launch.address : table[lower].address;
+        sockets[lower] = connect_to(address, table[lower].port, deadline, fmt::format("rank {}", lower));
         const auto number = static_cast<std::int32_t>(own);
         if (!send_all(sockets[lower].get(), &number, sizeof number)) fail(fmt::format("rank {} is gone before the start", lower));
     }

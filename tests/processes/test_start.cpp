@@ -144,6 +144,33 @@ TEST_CASE("a rank that goes before the start is named, and the others end at onc
     CHECK(errors_in(content_of(ranks[0].err)) == 1);
 }
 
+TEST_CASE("ranks beside rank 0 are announced without the loopback address at which it sees them") {
+    const Job job;
+    std::vector<Process> ranks = {job.rank(0, 3, job.three)};
+    const int one = connect_to(job.port), two = connect_to(job.port);
+    Report report;
+    report.size = 3;
+    for (const int descriptor : {one, two}) {
+        report.rank = descriptor == one ? 1 : 2;
+        report.port = 40000 + report.rank;
+        say(descriptor, &report, sizeof report);
+    }
+    // exec/process/connect.cpp; on another host 127.0.0.1 is somebody else.
+    struct Entry {
+        std::int32_t launch_rank, port;
+        char host[256], address[64];
+    } table[3] = {};
+    REQUIRE(::recv(two, table, sizeof table, MSG_WAITALL) == static_cast<ssize_t>(sizeof table));
+    for (int r = 1; r < 3; ++r) {
+        CHECK(table[r].launch_rank == r);
+        CHECK(table[r].port == 40000 + r);
+        CHECK(std::string(table[r].address).empty());
+    }
+    ::close(one);
+    ::close(two);
+    CHECK(wait_for_all(ranks, std::chrono::seconds(15)));
+}
+
 TEST_CASE("processes that disagree on how many they are, or who, are told apart") {
     const Job job;
     Report report;
