@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <ostream>
 #include <sstream>
@@ -14,6 +15,7 @@
 #include "apps/smexec_job.h"
 #include "apps/smexec_report.h"
 #include "core/document.h"
+#include "exec/checkpoint.h"
 #include "exec/cuda/device/device.h"
 #include "exec/cuda/make_backend.h"
 #include "exec/exchange.h"
@@ -101,6 +103,15 @@ int agreed(World* world, const ExecutionRequest& request, int code) {
     return code;
 }
 
+// Why the file of --trace cannot be written, or empty: asked before the work, not after.
+std::string trace_obstacle(const std::string& path) {
+    std::error_code none;
+    if (std::filesystem::is_directory(path, none)) return "it is a folder";
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    if (!folder.empty() && !std::filesystem::exists(folder, none)) return fmt::format("{} does not exist", folder.string());
+    return exec::folder_obstacle(folder.empty() ? "." : folder.string());
+}
+
 // `world` is null when ranks are threads.
 int execute(const ExecutionRequest& request, World* world, std::ostream& out, std::ostream& err) {
     const bool is_first = !world || world->rank() == 0;
@@ -123,7 +134,10 @@ int execute(const ExecutionRequest& request, World* world, std::ostream& out, st
         obstacle = no_plan;
     };
     if (world && request.compares && !request.on_gpu) measure_here(*job, *world);
-    if (const std::string excess = is_first && !request.on_gpu ? too_large(*job) : std::string(); !excess.empty()) {
+    if (const std::string place = is_first && !request.trace.empty() ? trace_obstacle(request.trace) : std::string(); !place.empty())
+        obstacle = refuse_argument("--trace", fmt::format("--trace {}: cannot be written: {}", core::in_quotes(request.trace), place), "name a file in a folder that you may write",
+                                   request.as_json, out, err);
+    else if (const std::string excess = is_first && !request.on_gpu ? too_large(*job) : std::string(); !excess.empty()) {
         does_not_fit(excess);
     } else if (is_first && request.compares) {
         predicted = predict(*job, request, diagnostics);
@@ -169,19 +183,26 @@ int execute(const ExecutionRequest& request, World* world, std::ostream& out, st
                                           exec::median_timeline(*result, options.warm_up_steps), result->memory, report.times.median,
                                           {options.ranks_per_node, job->probe, result->probe, result->lost_share});
     if (request.checks) report.checked = check(*job, options, result->losses);
-    // Memory was sampled in the last step, which is therefore the one that is shown.
-    if (!request.trace.empty())
-        core::write_file_atomically(request.trace,
-                                    report.predicted ? sim::comparison_trace(job->program, report.predicted->timeline, report.predicted->memory_timeline,
-                                                                             result->timelines.back(), result->memory)
-                                                     : sim::chrome_trace(job->program, result->timelines.back(), result->memory));
+    int verdict = good;
+    try {
+        // Memory was sampled in the last step, which is therefore the one that is shown.
+        if (!request.trace.empty())
+            core::write_file_atomically(request.trace,
+                                        report.predicted ? sim::comparison_trace(job->program, report.predicted->timeline, report.predicted->memory_timeline,
+                                                                                 result->timelines.back(), result->memory)
+                                                         : sim::chrome_trace(job->program, result->timelines.back(), result->memory));
+    } catch (const core::MachineError& failure) {  // the run's figures are told all the same
+        report.remarks.push_back(fmt::format("the trace is not written: {}", failure.what()));
+        verdict = machine_failure;
+    }
     constexpr double notable_loss = 0.05;
     if (job->plan().layout.ranks() <= job->here.device_count() && result->lost_share > notable_loss)
         report.remarks.push_back(
             fmt::format("other processes had the ranks' cores for {:.0f}% of their computing time: the measured step says little about the prediction",
                         100 * result->lost_share));
     show_report(report, out, err);
-    return agreed(world, request, report.is_too_far() || (report.checked && report.checked->is_wrong()) ? no_plan : good);
+    if (verdict == good && (report.is_too_far() || (report.checked && report.checked->is_wrong()))) verdict = no_plan;
+    return agreed(world, request, verdict);
 }
 
 }  // namespace

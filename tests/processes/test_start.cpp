@@ -406,3 +406,14 @@ TEST_CASE("a plan that does not fit is one document with --json") {
         if (as_json) CHECK_THAT(out, StartsWith("{\"errors\"") || StartsWith("{\n"));
     }
 }
+
+TEST_CASE("a trace that cannot be written is refused before training") {
+    const Job job;
+    for (const auto& [path, words] : {std::pair{job.folder.path + "/absent/trace.json", "absent does not exist"}, std::pair{job.folder.path, "it is a folder"},
+                                      std::pair{job.plan + "/trace.json", "plan.toml is no folder"}}) {
+        const Process process = run({smexec, job.plan, "--no-compare", "--ranks-from", "threads", "--steps", "1000000", "--trace", path}, job.folder.path + "/log");
+        CHECK(process.code() == 2);
+        CHECK_THAT(content_of(process.err), Contains("--trace") && Contains(words));
+        CHECK(content_of(process.out).empty());
+    }
+}
