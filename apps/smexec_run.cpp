@@ -47,13 +47,13 @@ const char* const help =
     "  --set-aside          later checkpoints in DIR, of a training that is not gone on with, are moved to DIR/set-aside-1; without it they are refused\n"
     "  --check              also train the slow single-rank reference and compare the losses (at most 1e-5 apart, relative)\n"
     "  --tolerance PCT      exit 3 when the measured step differs by more from the prediction\n"
-    "  --no-compare         do not predict: starts at once\n"
+    "  --compare            predict, and show both side by side: the default; --no-compare does not, and starts at once\n"
     "  --trace FILE         predicted and measured timeline as Chrome trace JSON, for ui.perfetto.dev\n"
     "  --time-limit S       the longest a rank may wait for another (120)\n"
     "  --json               one JSON document on stdout\n"
     "  --verbose            losses and times of every step\n"
     "\n"
-    "Exit codes: 0 good, 2 wrong input, 3 does not fit or tolerance exceeded, 4 machine failure; the same on every rank.\n"
+    "Exit codes: 0 good, 1 internal failure, 2 wrong input, 3 does not fit or tolerance exceeded, 4 machine failure; the same on every rank.\n"
     "\n"
     "Example:\n"
     "  smexec scenarios/cpu_gpt_pipeline2.toml --steps 20 --check\n";
@@ -112,11 +112,10 @@ std::string trace_obstacle(const std::string& path) {
     return exec::folder_obstacle(folder.empty() ? "." : folder.string());
 }
 
-// `world` is null when ranks are threads.
-int execute(const ExecutionRequest& request, World* world, std::ostream& out, std::ostream& err) {
+// `world` is null when ranks are threads. `diagnostics`: of the command line; among processes wrong options too are told by rank 0 alone.
+int execute(const ExecutionRequest& request, World* world, core::Diagnostics& diagnostics, std::ostream& out, std::ostream& err) {
     const bool is_first = !world || world->rank() == 0;
-    core::Diagnostics diagnostics;
-    std::optional<ExecutionJob> job = load_job(request, world ? world->size() : 0, diagnostics);
+    std::optional<ExecutionJob> job = diagnostics.has_errors() ? std::nullopt : load_job(request, world ? world->size() : 0, diagnostics);
     if (world && !agree(*world, job, diagnostics)) {
         show(diagnostics, request.as_json, out, err);
         world->leave();
@@ -217,19 +216,18 @@ int run_smexec(const std::vector<std::string>& arguments, std::ostream& out, std
     core::Diagnostics diagnostics;
     const ExecutionRequest request = parse_execution(arguments, diagnostics);
     // Who is rank 0 is known before anything is printed, so that one rank tells for all.
-    const bool is_alone = diagnostics.has_errors();
-    const std::optional<exec::process::Launch> launch =
-        exec::process::find_launch(is_alone ? "threads" : request.ranks_from, exec::process::environment_variable, diagnostics);
-    if (diagnostics.has_errors()) return show(diagnostics, request.as_json, out, err);
-    if (request.on_gpu)
+    core::Diagnostics launching;
+    const std::optional<exec::process::Launch> launch = exec::process::find_launch(request.ranks_from, exec::process::environment_variable, launching);
+    if (launching.has_errors()) return show(diagnostics.has_errors() ? diagnostics : launching, request.as_json, out, err);
+    if (request.on_gpu && !diagnostics.has_errors())
         if (const exec::cuda::DeviceReport device = exec::cuda::probe_device(); !device.available) throw core::MachineError(exec::cuda::describe(device));
-    if (!launch) return execute(request, nullptr, out, err);
+    if (!launch) return execute(request, nullptr, diagnostics, out, err);
 
     World world(*launch, request.time_limit);
     std::ostringstream unheard;
     const bool is_first = world.rank() == 0;
     try {
-        return execute(request, &world, is_first ? out : unheard, is_first ? err : unheard);
+        return execute(request, &world, diagnostics, is_first ? out : unheard, is_first ? err : unheard);
     } catch (const std::exception& failure) {
         exec::process::ProcessCommunicator& communicator = world.communicator();
         communicator.give_up(fmt::format("rank {}: {}", world.rank(), failure.what()));

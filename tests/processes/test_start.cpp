@@ -417,3 +417,22 @@ TEST_CASE("a trace that cannot be written is refused before training") {
         CHECK(content_of(process.out).empty());
     }
 }
+
+TEST_CASE("a wrong option under a launcher is told by rank 0 alone") {
+    const Job job;
+    const std::vector<std::string> good = {smexec, job.plan, "--no-compare", "--steps", "2", "--json"}, wrong = {smexec, job.plan, "--no-compare", "--steps", "two", "--json"};
+    SECTION("given to all") {
+        std::vector<Process> ranks = start_ranks(wrong, 2, job.folder.path);
+        REQUIRE(wait_for_all(ranks, std::chrono::seconds(30)));
+        for (const Process& rank : ranks) CHECK(rank.code() == 2);
+        CHECK_THAT(content_of(ranks[0].out), Contains("--steps"));
+        CHECK(content_of(ranks[1].out) + content_of(ranks[1].err) == "");
+    }
+    SECTION("given to another") {
+        std::vector<Process> ranks = start_ranks(good, 2, job.folder.path, {{}, wrong});
+        REQUIRE(wait_for_all(ranks, std::chrono::seconds(30)));
+        for (const Process& rank : ranks) CHECK(rank.code() == 2);
+        CHECK_THAT(content_of(ranks[0].out), Contains("rank 1 on ") && Contains("--steps"));
+        CHECK(content_of(ranks[1].out) + content_of(ranks[1].err) == "");
+    }
+}
