@@ -32,8 +32,9 @@ const char* const plan_help =
     "       smplan partition --graph FILE ...      place a costed graph (smplan partition --help)\n"
     "       smplan export plan.toml --to TARGET    write a plan in another tool's words (smplan export --help)\n"
     "\n"
-    "Looks at every legal plan (data x tensor x pipeline x virtual stages x schedule x sharding x recomputation x micro-batch),\n"
-    "rejects what cannot fit memory, simulates what its bounds do not exclude, and ranks the rest.\n"
+    "Looks at every legal plan (data x tensor x pipeline x virtual stages x schedule x sharding x recomputation x micro-batch, and\n"
+    "offload where activations do not fit), rejects what cannot fit memory, simulates what its bounds do not exclude, and ranks the\n"
+    "rest.\n"
     "\n"
     "  --target LIST        instance types (smsim hardware lists them)\n"
     "  --nodes N            exactly N nodes; without it and --max-nodes the smallest power of two on which the model fits\n"
@@ -44,6 +45,8 @@ const char* const plan_help =
     "  --objective O        speed (default), memory, cost or time-to-train\n"
     "  --tokens T           tokens of the whole training, e.g. 2e12; --deadline in hours and --budget in USD are for all of them\n"
     "  --top K              plans to show (default 5)\n"
+    "  --offload WHERE      where activations may go that do not fit: host (default), none, or disk with --offload-bandwidth 6GB/s,\n"
+    "                       the rate of a node's disks together, each way\n"
     "  --threads T          default: all cores; the answer does not depend on it\n"
     "  --time-limit S       stop after S seconds with the best so far and its gap (default 15)\n"
     "  --schedule auto      search the compute order of the plans found, for their own stage times, and keep it where it is faster\n"
@@ -67,6 +70,7 @@ struct Request {
     std::optional<std::int64_t> nodes, most_nodes;
     bool searches_orders = false;
     planner::SearchRequest search;
+    core::BytesPerSecond offload_bandwidth;  // of a node's disks
     std::optional<std::string> out_path;
     std::vector<std::string> assumptions;
 };
@@ -100,7 +104,7 @@ std::vector<int> node_counts(const Request& request, const model::ModelGraph& gr
         if (counts.back() != *request.most_nodes) counts.push_back(static_cast<int>(*request.most_nodes));
     } else {
         for (int n = 1; n <= 64; n *= 2)
-            if (planner::find_fitting_plan(graph, {cluster_of(instance, n), base}, request.search.global_batch)) return {n};
+            if (planner::find_fitting_plan(graph, {cluster_of(instance, n), base}, request.search.global_batch, request.search.offload)) return {n};
         counts = {64};
     }
     if (!is_networked(instance)) counts = {1};
@@ -148,6 +152,8 @@ core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const pl
     row["schedule"] = schedule::schedule_label(plan.schedule);
     row["recompute"] = schedule::name_of(plan.recompute);
     row["offload"] = schedule::name_of(plan.offload);
+    if (plan.offload != schedule::Offload::none) row["activation_loading_horizon"] = plan.activation_loading_horizon;
+    if (evaluation.host_memory.value > 0) row["host_memory_gib"] = core::to_gibibytes(evaluation.host_memory);
     row["partition"] = plan.partition.first_units;
     row["step_time_s"] = evaluation.step_time.value;
     row["samples_per_s"] = evaluation.samples_per_second;
@@ -212,7 +218,7 @@ std::string shortfall_text(const model::ModelGraph& graph, const std::vector<pla
 }
 
 // The smallest count of nodes, doubling, on which something fits.
-std::string remedy(const model::ModelGraph& graph, const planner::Candidate& place, int global_batch) {
+std::string remedy(const model::ModelGraph& graph, const planner::Candidate& place, int global_batch, schedule::Offload offload) {
     const cluster::InstanceType& instance = place.cluster.instance;
     double state = whole_state(graph, place.base) / (instance.device.memory * static_cast<double>(instance.devices));
     if (!is_networked(instance)) return fmt::format("{} has no network: use an instance with more memory", instance.name);
@@ -221,7 +227,7 @@ std::string remedy(const model::ModelGraph& graph, const planner::Candidate& pla
     for (int batch : {global_batch, 0})
         for (int n = from; n <= most_nodes_tried && n <= 64 * from; n *= 2) {
             int used = batch > 0 ? batch : n * instance.devices;  // a batch that lets every device be a replica
-            if (std::optional<schedule::Plan> plan = planner::find_fitting_plan(graph, {cluster_of(instance, n), place.base}, used)) {
+            if (std::optional<schedule::Plan> plan = planner::find_fitting_plan(graph, {cluster_of(instance, n), place.base}, used, offload)) {
                 std::string text = fmt::format("{} x {} fit it: {}", n, instance.name, planner::describe(*plan));
                 if (batch == 0) text += fmt::format(" (with --global-batch {})", used);
                 return text;
@@ -290,11 +296,13 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
     const auto any = [&](auto degree) { return std::any_of(result.plans.begin(), result.plans.end(), [&](const planner::RankedPlan& p) { return degree(p.plan.layout) > 1; }); };
     const bool has_context = any([](const schedule::ParallelLayout& layout) { return layout.context; });
     const bool has_experts = any([](const schedule::ParallelLayout& layout) { return layout.expert; });
+    const bool has_offload = std::any_of(result.plans.begin(), result.plans.end(), [](const planner::RankedPlan& p) { return p.plan.offload != schedule::Offload::none; });
+    const auto offload = [&](const std::string& text) { return has_offload ? fmt::format(" {:<9}", text) : std::string(); };
     const auto parts_of_data = [&](const auto& context, const auto& expert) {
         return (has_context ? fmt::format(" {:>3}", context) : std::string()) + (has_experts ? fmt::format(" {:>3}", expert) : std::string());
     };
-    out << fmt::format("\n  {:>2}  {:<22} {:>3} {:>3} {:>4}{} {:<20} {:<16} {:>9} {:<9} {:>10} {:>6} {:>10} {:>9}{}  {}\n", "#", "target", "TP", "PP", "DP",
-                       parts_of_data("CP", "EP"), "schedule", "sharding", "batch", "recompute", "step", "MFU", "peak", "USD/h", has_tokens ? "   hours       USD" : "", "bound by");
+    out << fmt::format("\n  {:>2}  {:<22} {:>3} {:>3} {:>4}{} {:<20} {:<16} {:>9} {:<9}{} {:>10} {:>6} {:>10} {:>9}{}  {}\n", "#", "target", "TP", "PP", "DP",
+                       parts_of_data("CP", "EP"), "schedule", "sharding", "batch", "recompute", offload("offload"), "step", "MFU", "peak", "USD/h", has_tokens ? "   hours       USD" : "", "bound by");
     for (std::size_t i = 0; i < result.plans.size(); ++i) {
         const planner::RankedPlan& ranked = result.plans[i];
         const cluster::Cluster& cluster = places[ranked.candidate].cluster;
@@ -305,9 +313,10 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
         std::string sharding(schedule::name_of(plan.sharding));
         if (plan.sharding != schedule::Sharding::none) sharding += fmt::format("/{}", plan.effective_shard_degree());
         std::string total = has_tokens ? fmt::format(" {:>7.0f} {:>9.0f}", ranked.training_time.value / 3600, ranked.training_cost.value) : "";
-        out << fmt::format("  {:>2}  {:<22} {:>3} {:>3} {:>4}{} {:<20} {:<16} {:>9} {:<9} {:>10} {:>5.1f}% {:>10} {:>9.2f}{}  {}\n", i + 1,
+        out << fmt::format("  {:>2}  {:<22} {:>3} {:>3} {:>4}{} {:<20} {:<16} {:>9} {:<9}{} {:>10} {:>5.1f}% {:>10} {:>9.2f}{}  {}\n", i + 1,
                            fmt::format("{} x {}", cluster.nodes, cluster.instance.name), plan.layout.tensor, plan.layout.pipeline, plan.layout.replicas(),
                            parts_of_data(plan.layout.context, plan.layout.expert), schedule, sharding, fmt::format("{} x {}", plan.micro_batch, plan.micro_batches), schedule::name_of(plan.recompute),
+                           offload(plan.offload == schedule::Offload::none ? "-" : fmt::format("{}/{}", schedule::name_of(plan.offload), plan.activation_loading_horizon)),
                            core::format(ranked.evaluation.step_time), 100 * ranked.evaluation.mfu, core::format(ranked.evaluation.peak_memory),
                            core::to_dollars_per_hour(ranked.evaluation.rate), total, ranked.bound_by);
     }
@@ -361,6 +370,18 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
         if (*schedule == "auto") request.searches_orders = true;
         else options.error("--schedule", fmt::format("--schedule = {} is no choice", core::in_quotes(*schedule)), "leave it out to compare all registered schedules, or use auto");
     }
+    if (const std::optional<std::string> offload = options.choice("--offload", {"host", "none", "disk"}))
+        request.search.offload = *offload == "host" ? schedule::Offload::host : *offload == "disk" ? schedule::Offload::disk : schedule::Offload::none;
+    if (const std::optional<std::string> rate = options.text("--offload-bandwidth")) {
+        const std::optional<core::BytesPerSecond> parsed = core::parse_bytes_per_second(*rate);
+        if (parsed && parsed->value > 0) request.offload_bandwidth = *parsed;
+        else options.error("--offload-bandwidth", fmt::format("--offload-bandwidth = {} is no rate", core::in_quotes(*rate)), "for example --offload-bandwidth 6GB/s");
+    }
+    const bool uses_disk = request.search.offload == schedule::Offload::disk;
+    if (uses_disk && !options.has("--offload-bandwidth"))
+        options.error("--offload", "--offload disk needs --offload-bandwidth: no profile states what disks do", "for example --offload-bandwidth 6GB/s");
+    if (!uses_disk && options.has("--offload-bandwidth"))
+        options.error("--offload-bandwidth", "--offload-bandwidth is that of disks, and activations do not go there", "add --offload disk, or leave it out");
     request.search.keep = static_cast<std::size_t>(options.integer("--top", 1, 1000).value_or(5));
     request.search.threads = static_cast<int>(options.integer("--threads", 1, 1024).value_or(std::max(1u, std::thread::hardware_concurrency())));
     request.search.time_limit = core::Seconds(options.real("--time-limit", 0, 1e7).value_or(15));
@@ -376,7 +397,7 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
     core::Diagnostics diagnostics;
     Options options(arguments,
                     {.with_value = {"--target", "--nodes", "--max-nodes", "--model", "--seq-len", "--global-batch", "--objective", "--tokens", "--deadline",
-                                    "--budget", "--top", "--threads", "--time-limit", "--schedule", "--out"},
+                                    "--budget", "--top", "--threads", "--time-limit", "--schedule", "--out", "--offload", "--offload-bandwidth"},
                      .flags = {"--json", "--help"}},
                     diagnostics);
     if (options.has("--help")) {
@@ -408,6 +429,7 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
     std::vector<planner::Candidate> places;
     for (const cluster::InstanceType& instance : request->targets) {
         schedule::Plan base = base_plan(*graph, instance.device, diagnostics);
+        base.offload_bandwidth = request->offload_bandwidth;
         if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
         std::vector<int> counts = node_counts(*request, *graph, instance, base);
         if (!request->nodes && !request->most_nodes)
@@ -439,7 +461,7 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
             reason.append(diagnostics);
             if (!diagnostics.has_errors())
                 reason.error({}, "--target", "no plan fits: " + shortfall_text(*graph, places, result, request->search.global_batch),
-                             remedy(*graph, places.back(), request->search.global_batch));
+                             remedy(*graph, places.back(), request->search.global_batch, request->search.offload));
         }
         show(reason, as_json, out, err);
         return no_plan;

@@ -48,7 +48,7 @@ struct Bounds::Caches {
         schedule::Plan plan;  // the cost object refers to it
         std::unique_ptr<sim::CommunicationCost> cost;
     };
-    std::map<int, Communication> communication;               // by shard degree
+    std::map<std::pair<int, schedule::Offload>, Communication> communication;  // by shard degree
     std::map<std::tuple<const schedule::Schedule*, int, int, int, int>, core::Seconds> after_passes;  // by order, micro-batch, recomputation and sharding
     std::map<std::tuple<const schedule::Schedule*, int, bool>, core::Seconds> transfers;           // by order, micro-batch and sequence parallelism
     std::map<std::pair<int, int>, core::Bytes> outside_memory;  // by shard degree and pipeline rank
@@ -59,7 +59,7 @@ struct Bounds::Caches {
     std::map<std::tuple<int, int, bool, std::int32_t, std::int32_t, int>, Collectives> collectives;
 
     sim::CommunicationCost& communication_of(const schedule::Plan& plan, const cluster::Cluster& cluster) {
-        auto [place, is_new] = communication.try_emplace(plan.effective_shard_degree());
+        auto [place, is_new] = communication.try_emplace({plan.effective_shard_degree(), plan.offload});
         if (is_new) {
             place->second.plan = plan;
             place->second.cost = std::make_unique<sim::CommunicationCost>(place->second.plan, cluster);
@@ -156,10 +156,32 @@ std::optional<MemoryBound> Bounds::memory(const schedule::Plan& plan) {
         bound.peak = fixed + bound.state;
         // Too large already: the activations would only add to it.
         if (bound.peak <= device.memory)
-            bound.peak += stages_.activation_peaks(plan, *order)[static_cast<std::size_t>(rank)] * (1 + device.fragmentation);
+            bound.peak += stages_.activations(plan, *order)[static_cast<std::size_t>(rank)].peak * (1 + device.fragmentation);
         if (bound.peak > worst.peak) worst = bound;
     }
     return worst;
+}
+
+bool Bounds::offloads_anything(const schedule::Plan& plan) {
+    const schedule::Schedule* order = stages_.stages(plan) ? orders_.order(plan) : nullptr;
+    if (!order || plan.offload == schedule::Offload::none) return false;
+    const std::vector<RankActivations>& ranks = stages_.activations(plan, *order);
+    return std::any_of(ranks.begin(), ranks.end(), [](const RankActivations& rank) { return rank.copies > 0; });
+}
+
+// The copy stream of each pipeline rank, out and back. Passes of further micro-batches wait no less for their backward than those of a short order do, so no less leaves.
+std::vector<core::Seconds> Bounds::copy_times(const schedule::Plan& plan, const schedule::Schedule& order) {
+    std::vector<core::Seconds> times(static_cast<std::size_t>(order.ranks));
+    if (plan.offload == schedule::Offload::none) return times;
+    sim::CommunicationCost& communication = caches_of(plan).communication_of(plan, cluster_);
+    const std::vector<RankActivations>& ranks = stages_.activations(plan, order);
+    for (std::size_t r = 0; r < times.size(); ++r) {
+        if (ranks[r].copies == 0) continue;
+        const core::Bytes mean = ranks[r].offloaded / static_cast<double>(ranks[r].copies);  // times are linear in bytes
+        times[r] = (communication.host_copy(mean, false) + communication.host_copy(mean, true)) * static_cast<double>(ranks[r].copies) *
+                   (static_cast<double>(plan.micro_batches) / order.micro_batches);
+    }
+    return times;
 }
 
 StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank) {
@@ -218,10 +240,11 @@ core::Seconds Bounds::time(const schedule::Plan& plan) {
         backward_so_far += splits ? times.backward_input : times.backward;
     }
     core::Seconds bound;
+    const std::vector<core::Seconds> copies = copy_times(plan, *order);
     for (std::size_t r = 0; r < p; ++r) {
         // Weight gradients may be computed while the last gradient goes back to the first stage.
         const core::Seconds drained = drain[r] - std::min(drain[r], weight[r]);
-        bound = std::max(bound, fill[r] + std::max(busy[r], host[r]) + drained);
+        bound = std::max(bound, fill[r] + std::max({busy[r], host[r], copies[r]}) + drained);
     }
     bound += after_passes(plan, *order);
     if (plan.layout.data > 1) bound = std::max(bound, data_parallel_time(plan, *order));

@@ -44,11 +44,13 @@ public:
     Bounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCollection& stages);
     ~Bounds();
 
-    // Least memory of the tightest rank: exact state, the schedule's micro-batches in flight times what each keeps, and the peak of one operator.
-    // Nothing when the model has fewer units than stages.
+    // Least memory of the tightest rank: exact state, the schedule's micro-batches in flight times what each keeps, and the peak of one operator. Where activations
+    // are offloaded, they are on the device only while a pass works on them. Nothing when the model has fewer units than stages.
     std::optional<MemoryBound> memory(const schedule::Plan& plan);
+    // Does anything leave the device under the plan's loading horizon?
+    bool offloads_anything(const schedule::Plan& plan);
     // Least step time: every rank waits for the first micro-batch to reach it, computes all of its own with the tensor-parallel collectives in between, and the
-    // last micro-batch still has to go back to the first stage; no less than its data-parallel communication takes alone. Zero when the device's times are
+    // last micro-batch still has to go back to the first stage; no less than its data-parallel communication takes alone, nor its copies of offloaded activations. Zero when the device's times are
     // measured per operator or its prices are missing.
     core::Seconds time(const schedule::Plan& plan);
     // The same, at least the time of the plan's own compute order with free communication: tighter, and dearer by a replay of the order.
@@ -63,6 +65,7 @@ private:
     core::Seconds after_passes(const schedule::Plan& plan, const schedule::Schedule& order);
     core::Seconds transfer_time(const schedule::Plan& plan, const schedule::Schedule& order);
     core::Seconds data_parallel_time(const schedule::Plan& plan, const schedule::Schedule& order);
+    std::vector<core::Seconds> copy_times(const schedule::Plan& plan, const schedule::Schedule& order);
 
     const cluster::Cluster& cluster_;
     OrderCollection& orders_;

@@ -51,6 +51,7 @@ std::string describe(const schedule::Plan& plan) {
     if (plan.sharding != schedule::Sharding::none) text += fmt::format(", {} sharded over {}", schedule::name_of(plan.sharding), plan.effective_shard_degree());
     text += fmt::format(", micro-batch {} x {}", plan.micro_batch, plan.micro_batches);
     if (plan.recompute != schedule::Recompute::none) text += fmt::format(", {} recomputation", schedule::name_of(plan.recompute));
+    if (plan.offload != schedule::Offload::none) text += fmt::format(", activations to {} and back {} units ahead", plan.offload == schedule::Offload::host ? "the host" : "disk", plan.activation_loading_horizon);
     return text;
 }
 
@@ -63,6 +64,8 @@ std::string compare(const RankedPlan& plan, const RankedPlan* other, bool is_win
     if (mine.breakdown.*(largest->member) > mine.step_time * 0.005)
         text += fmt::format(", {:.1f} % {}", 100 * (mine.breakdown.*(largest->member) / mine.step_time), largest->name);
     text += fmt::format("; {} of {} used", core::format(mine.peak_memory), core::format(mine.available_memory));
+    if (mine.host_memory.value > 0) text += fmt::format("; hosts hold up to {} of activations that the devices have no room for", core::format(mine.host_memory));
+    else if (plan.plan.offload == schedule::Offload::disk) text += "; disks hold activations that the devices have no room for";
     if (!other) return text + "; no other plan was kept";
     const sim::Evaluation& theirs = other->evaluation;
     // What makes the difference: the part that moved most.

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -11,6 +12,7 @@
 #include <set>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -55,7 +57,17 @@ struct Entry {
     std::string rejection;   // empty: still in the race
     std::size_t layout = 0;  // index into Search::bounds_
     bool is_tight = false;   // the bound is of its very compute order
+    // Offload: of the place's loading horizons those from `first` to before `end` are in question, and while none is chosen the bounds are those of any.
+    bool is_open = false;
+    std::size_t first = 0, end = 0;
+    std::size_t stands_for = 1;  // plans of the space: itself, and those that need not be looked at unless it fails
+    std::size_t skipped = 0;     // of the last choice of a horizon: plans that cannot fit
 };
+
+constexpr const char* too_large_a_state = "parameters, gradients and optimizer state exceed memory";
+constexpr const char* too_many_activations = "activations exceed memory";
+constexpr const char* too_high_a_peak = "simulated peak exceeds memory";
+constexpr const char* too_small_a_host = "offloaded activations exceed the memory of the host";
 
 class Search {
 public:
@@ -87,7 +99,16 @@ private:
         if (cluster::price(places_[place].cluster) * total > request_.budget) return "over the budget";
         return {};
     }
+    // Of one plan's horizons the longest that fits is the fastest; what needs least memory is known of each apart.
+    bool looks_at_every_horizon() const { return request_.objective == Objective::memory; }
+    std::vector<int> horizons_of(const Entry& entry) const {
+        if (request_.offload == schedule::Offload::none || places_[entry.place].base.offload != schedule::Offload::none) return {};
+        return loading_horizons(graph_, places_[entry.place].cluster.instance.device, entry.plan);
+    }
     void bound_all();
+    Entry offloaded(const Entry& entry) const;
+    std::optional<Entry> after_taking(Entry& entry, const std::string& rejection) const;
+    void choose_horizon(Entry& entry);
     void tighten(Entry& entry);
     void evaluate(std::size_t index, RankedPlan& ranked, std::string& rejection, core::Diagnostics& diagnostics, bool is_whole) const;
 
@@ -132,23 +153,96 @@ void Search::bound_all() {
                 continue;
             }
             entry.memory = *memory;
-            if (memory->state + device.context_memory > device.memory) entry.rejection = "parameters, gradients and optimizer state exceed memory";
-            else if (memory->peak > device.memory) entry.rejection = "activations exceed memory";
-            if (!entry.rejection.empty()) continue;
+            if (memory->state + device.context_memory > device.memory) entry.rejection = too_large_a_state;
+            else if (memory->peak > device.memory) entry.rejection = too_many_activations;
+            if (entry.rejection == too_large_a_state || (!entry.rejection.empty() && entry.stands_for == 1)) continue;
             entry.time_bound = bounds->time(entry.plan);
             entry.bound = value_of(entry.place, entry.time_bound, memory->peak);
-            entry.rejection = constraint_violated(entry.place, entry.time_bound);
+            if (entry.rejection.empty()) entry.rejection = constraint_violated(entry.place, entry.time_bound);
         }
     });
+    if (!request_.uses_bounds) return;
+    const std::size_t count = entries_.size();
+    for (std::size_t i = 0; i < count; ++i) {
+        Entry& entry = entries_[i];
+        if (entry.stands_for == 1 || (entry.rejection != too_many_activations && !(looks_at_every_horizon() && entry.rejection.empty()))) continue;
+        Entry away = offloaded(entry);
+        entry.stands_for = 1;
+        entries_.push_back(std::move(away));
+    }
+}
+
+// The plan with its activations offloaded, under a horizon that is still to be chosen. Copies only add to the time without them.
+Entry Search::offloaded(const Entry& entry) const {
+    Entry away = entry;
+    away.plan.offload = request_.offload;
+    away.is_open = true;
+    away.is_tight = false;
+    away.end = away.stands_for = entry.stands_for - 1;
+    away.memory.peak = away.memory.state;
+    away.bound = value_of(away.place, away.time_bound, away.memory.peak);
+    away.rejection = constraint_violated(away.place, away.time_bound);
+    return away;
+}
+
+void Search::choose_horizon(Entry& entry) {
+    const std::vector<int> horizons = horizons_of(entry);
+    const core::Bytes available = places_[entry.place].cluster.instance.device.memory;
+    Bounds& bounds = bounds_[entry.layout]->bounds;
+    MemoryBound least;
+    const auto fits = [&](std::size_t index) {
+        entry.plan.activation_loading_horizon = horizons[index];
+        const std::optional<MemoryBound> memory = bounds.memory(entry.plan);
+        core::require(memory.has_value(), "offload does not change the stages of a plan");
+        entry.memory = *memory;
+        if (index == entry.first) least = *memory;
+        return memory->peak <= available && bounds.offloads_anything(entry.plan);
+    };
+    entry.is_open = false;
+    if (!fits(entry.first)) {
+        entry.rejection = too_many_activations;
+        return;
+    }
+    // The longer the horizon, the more memory is needed.
+    std::size_t chosen = entry.first, beyond = looks_at_every_horizon() ? entry.first + 1 : entry.end;
+    while (beyond - chosen > 1) {
+        const std::size_t middle = (chosen + beyond) / 2;
+        (fits(middle) ? chosen : beyond) = middle;
+    }
+    if (!looks_at_every_horizon()) {
+        entry.skipped = entry.end - chosen - 1;
+        entry.end = chosen + 1;
+        entry.stands_for -= entry.skipped;
+    }
+    fits(chosen);
 }
 
 void Search::tighten(Entry& entry) {
     {
         const std::lock_guard lock(bounds_[entry.layout]->guard);
+        if (entry.is_open) choose_horizon(entry);
+        if (!entry.rejection.empty()) return;
         entry.time_bound = bounds_[entry.layout]->bounds.time_of_order(entry.plan);
     }
     entry.bound = std::max(entry.bound, value_of(entry.place, entry.time_bound, entry.memory.peak));
     entry.is_tight = true;
+}
+
+// What comes into question once an entry has been simulated: where memory was exceeded, offload, or a shorter horizon than the one that was tried.
+std::optional<Entry> Search::after_taking(Entry& entry, const std::string& rejection) const {
+    const bool is_first = entry.plan.offload == schedule::Offload::none;
+    if (!request_.uses_bounds || entry.stands_for == 1 || (!looks_at_every_horizon() && rejection != too_high_a_peak)) return std::nullopt;
+    Entry next = is_first ? offloaded(entry) : entry;
+    if (!is_first) {
+        next.is_open = true;
+        next.is_tight = false;
+        next.stands_for = entry.stands_for - 1;
+        if (looks_at_every_horizon()) ++next.first;
+        else --next.end;
+    }
+    next.skipped = 0;
+    entry.stands_for = 1;
+    return next;
 }
 
 // `is_whole`: all micro-batches simulated, as smsim does; else a few and a straight line where the schedule has settled.
@@ -170,7 +264,7 @@ void Search::evaluate(std::size_t index, RankedPlan& ranked, std::string& reject
     }
     ranked.evaluation = std::move(*evaluation);
     if (!ranked.evaluation.fits) {
-        rejection = "simulated peak exceeds memory";
+        rejection = ranked.evaluation.peak_memory > ranked.evaluation.available_memory ? too_high_a_peak : too_small_a_host;
         return;
     }
     rejection = constraint_violated(entry.place, ranked.evaluation.step_time);
@@ -185,27 +279,33 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     for (std::size_t p = 0; p < places_.size(); ++p)
         for (schedule::Plan& plan :
              legal_plans(graph_, places_[p].cluster,
-                         {.global_batch = request_.global_batch, .base = places_[p].base, .most_virtual_stages = request_.most_virtual_stages}))
-            entries_.push_back({p, std::move(plan), 0, {}, {}, {}});
-    account.space = entries_.size();
+                         {.global_batch = request_.global_batch, .base = places_[p].base, .most_virtual_stages = request_.most_virtual_stages,
+                          .offload = request_.uses_bounds ? schedule::Offload::none : request_.offload})) {
+            Entry entry;
+            entry.place = p;
+            entry.plan = std::move(plan);
+            if (request_.uses_bounds) entry.stands_for += horizons_of(entry).size();
+            account.space += entry.stands_for;
+            entries_.push_back(std::move(entry));
+        }
     bound_all();
 
     // Best first: by bound, then time bound, then place in the space.
     using Key = std::tuple<double, double, std::size_t>;
     const auto key_of = [&](std::size_t i) { return Key(entries_[i].bound, entries_[i].time_bound.value, i); };
     std::set<Key> queue;
-    for (std::size_t i = 0; i < entries_.size(); ++i) {
+    const auto reject = [&](std::size_t i, const std::string& why, std::size_t plans) {
+        account.rejected[why] += plans;
         const Entry& entry = entries_[i];
-        if (entry.rejection.empty()) {
-            queue.insert(key_of(i));
-            continue;
-        }
-        ++account.rejected[entry.rejection];
         const core::Bytes available = places_[entry.place].cluster.instance.device.memory;
-        if (entry.memory.peak > available &&
-            (!result.shortfall.is_known || entry.memory.peak - available < result.shortfall.needed - result.shortfall.available))
+        if (entry.memory.peak > available && (!result.shortfall.is_known || entry.memory.peak - available < result.shortfall.needed - result.shortfall.available))
             result.shortfall = {true, entry.place, entry.plan, entry.memory.peak, available, entry.memory.state, entry.memory.pipeline_rank};
-    }
+    };
+    const auto enter = [&](std::size_t i) {
+        if (entries_[i].rejection.empty()) queue.insert(key_of(i));
+        else reject(i, entries_[i].rejection, entries_[i].stands_for);
+    };
+    for (std::size_t i = 0; i < entries_.size(); ++i) enter(i);
 
     // Waves of a fixed size: what a wave may skip depends on the waves before it only, so the answer does not depend on the threads.
     constexpr std::size_t wave = 16, tightened_at_once = 128;
@@ -218,12 +318,12 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     while (!queue.empty()) {
         const double to_beat = request_.uses_bounds && best.size() >= request_.keep ? best.back().value : std::numeric_limits<double>::infinity();
         if (std::get<0>(*queue.begin()) >= to_beat) {
-            account.pruned = queue.size();
+            for (const Key& key : queue) account.pruned += entries_[std::get<2>(key)].stands_for;
             break;
         }
         const bool is_late = elapsed() > request_.time_limit.value;
         if (is_late && !best.empty()) {
-            for (const Key& key : queue) (std::get<0>(key) >= to_beat ? account.pruned : account.unvisited) += 1;
+            for (const Key& key : queue) (std::get<0>(key) >= to_beat ? account.pruned : account.unvisited) += entries_[std::get<2>(key)].stands_for;
             first_unvisited = std::get<0>(*queue.begin());
             break;
         }
@@ -240,6 +340,8 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
             const auto last = taken.begin() + static_cast<std::ptrdiff_t>(std::min(wave, taken.size()));
             std::partial_sort(taken.begin(), last, taken.end(), [&](std::size_t a, std::size_t b) { return hurry_key(a) < hurry_key(b); });
             taken.erase(last, taken.end());
+            std::copy_if(taken.begin(), taken.end(), std::back_inserter(loose), [&](std::size_t i) { return entries_[i].is_open; });
+            is_wave_tight = loose.empty();
         }
         for (auto key = queue.begin(); !is_late && key != queue.end() && std::get<0>(*key) < to_beat && loose.size() < tightened_at_once; ++key) {
             const std::size_t i = std::get<2>(*key);
@@ -254,7 +356,10 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
         if (request_.uses_bounds && !is_wave_tight) {
             for (const std::size_t i : loose) queue.erase(key_of(i));
             in_parallel(loose.size(), request_.threads, [&](std::size_t i) { tighten(entries_[loose[i]]); });
-            for (const std::size_t i : loose) queue.insert(key_of(i));
+            for (const std::size_t i : loose) {
+                if (const std::size_t skipped = std::exchange(entries_[i].skipped, 0); skipped > 0) account.rejected[too_many_activations] += skipped;
+                enter(i);
+            }
             continue;
         }
         for (const std::size_t i : taken) queue.erase(key_of(i));
@@ -263,15 +368,22 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
         std::vector<core::Diagnostics> problems(taken.size());
         in_parallel(taken.size(), request_.threads, [&](std::size_t i) { evaluate(taken[i], ranked[i], rejections[i], problems[i], false); });
         for (std::size_t i = 0; i < ranked.size(); ++i) {
+            if (std::optional<Entry> next = after_taking(entries_[taken[i]], rejections[i])) {
+                entries_.push_back(std::move(*next));
+                enter(entries_.size() - 1);
+            }
+            const std::size_t others = entries_[taken[i]].stands_for - 1;
             if (!rejections[i].empty()) {
-                if (++account.rejected[rejections[i]] == 1 && problems[i].has_errors()) diagnostics.append(problems[i]);
+                if (!account.rejected.contains(rejections[i]) && problems[i].has_errors()) diagnostics.append(problems[i]);
+                account.rejected[rejections[i]] += 1 + others;
                 const sim::Evaluation& e = ranked[i].evaluation;
-                if (rejections[i] == "simulated peak exceeds memory" &&
+                if (rejections[i] == too_high_a_peak &&
                     (!result.shortfall.is_known || e.peak_memory - e.available_memory < result.shortfall.needed - result.shortfall.available))
                     result.shortfall = {true, ranked[i].candidate, ranked[i].plan, e.peak_memory, e.available_memory, entries_[taken[i]].memory.state, 0};
                 continue;
             }
             ++account.evaluated;
+            account.pruned += others;
             best.push_back(std::move(ranked[i]));
         }
         std::stable_sort(best.begin(), best.end(), is_better);
@@ -313,25 +425,39 @@ SearchResult search_plans(const model::ModelGraph& graph, const std::vector<Cand
     return Search(graph, places, request).run(diagnostics);
 }
 
-std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, const Candidate& place, int global_batch) {
-    std::vector<schedule::Plan> plans = legal_plans(graph, place.cluster, {.global_batch = global_batch, .base = place.base, .most_virtual_stages = 1});
+std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, const Candidate& place, int global_batch, schedule::Offload offload) {
+    const std::vector<schedule::Plan> plans = legal_plans(graph, place.cluster, {.global_batch = global_batch, .base = place.base, .most_virtual_stages = 1});
     OrderCollection orders;
     StageCollection stages(graph, place.cluster.instance.device);
     Bounds bounds(place.cluster, orders, stages);
-    std::vector<std::pair<double, std::size_t>> order;
-    for (std::size_t i = 0; i < plans.size(); ++i) {
-        // The least memory of a family: smallest micro-batch, everything recomputed.
-        if (plans[i].micro_batch != 1 || plans[i].recompute != schedule::Recompute::full) continue;
-        std::optional<MemoryBound> memory = bounds.memory(plans[i]);
-        if (memory && memory->peak <= place.cluster.instance.device.memory) order.emplace_back(memory->peak.value, i);
-    }
-    std::stable_sort(order.begin(), order.end());
-    for (std::size_t i = 0; i < std::min<std::size_t>(order.size(), 8); ++i) {
-        core::Diagnostics diagnostics;
-        const schedule::Plan& plan = plans[order[i].second];
-        std::optional<sim::Evaluation> evaluation =
-            sim::evaluate(graph, place.cluster, plan, diagnostics, {.keeps_timeline = false, .most_micro_batches = 0, .memory_only = true});
-        if (evaluation && evaluation->fits) return plan;
+    const core::Bytes available = place.cluster.instance.device.memory;
+    for (const bool offloads : {false, true}) {
+        if (offloads && (offload == schedule::Offload::none || place.base.offload != schedule::Offload::none)) break;
+        std::vector<std::tuple<double, std::size_t, schedule::Plan>> order;
+        for (std::size_t i = 0; i < plans.size(); ++i) {
+            // The least memory of a family: smallest micro-batch, everything recomputed, and what is kept away as long as it can be.
+            schedule::Plan plan = plans[i];
+            if (plan.micro_batch != 1 || plan.recompute != schedule::Recompute::full) continue;
+            if (offloads) {
+                const std::vector<int> horizons = loading_horizons(graph, place.cluster.instance.device, plan);
+                if (horizons.empty()) continue;
+                plan.offload = offload;
+                plan.activation_loading_horizon = horizons.front();
+            }
+            const std::optional<MemoryBound> memory = bounds.memory(plan);
+            if (memory && memory->peak <= available && (!offloads || bounds.offloads_anything(plan))) order.emplace_back(memory->peak.value, i, std::move(plan));
+        }
+        std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return std::get<0>(a) < std::get<0>(b); });
+        for (std::size_t i = 0; i < std::min<std::size_t>(order.size(), 8); ++i) {
+            core::Diagnostics diagnostics;
+            const schedule::Plan& plan = std::get<2>(order[i]);
+            // How much is away at once depends on how fast it goes.
+            sim::EvaluateOptions options;
+            options.memory_only = !offloads;
+            options.most_micro_batches = offloads ? std::max(8, 5 * plan.layout.pipeline) : 0;
+            const std::optional<sim::Evaluation> evaluation = sim::evaluate(graph, place.cluster, plan, diagnostics, options);
+            if (evaluation && evaluation->fits) return plan;
+        }
     }
     return std::nullopt;
 }

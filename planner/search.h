@@ -40,6 +40,9 @@ struct SearchRequest {
     core::Seconds time_limit{std::numeric_limits<double>::infinity()};
     bool uses_bounds = true;                   // false: simulate everything that may fit (the tests' oracle)
     int most_virtual_stages = 8;
+    // Where activations may go when they do not fit: with the longest loading horizon that does, as shorter ones copy more and wait longer (for the objective memory
+    // every horizon counts). none: they stay. Places whose base offloads keep what it says.
+    schedule::Offload offload = schedule::Offload::host;
 };
 
 struct RankedPlan {
@@ -81,7 +84,8 @@ struct SearchResult {
 // Deterministic whatever the number of threads, unless the time limit ends it. Diagnostics: prices the device has no figure for.
 SearchResult search_plans(const model::ModelGraph& graph, const std::vector<Candidate>& places, const SearchRequest& request, core::Diagnostics& diagnostics);
 
-// Is there any plan that fits the memory of this place? The first found, tightest last; nothing when there is none.
-std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, const Candidate& place, int global_batch);
+// Is there any plan that fits the memory of this place? The first found, tightest last, those that offload only where no other does; nothing when there is none.
+std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, const Candidate& place, int global_batch,
+                                                schedule::Offload offload = schedule::Offload::host);
 
 }  // namespace planner

@@ -123,12 +123,27 @@ std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cl
                         plan.sharding = sharding.sharding;
                         plan.shard_degree = sharding.degree;
                         plans.push_back(plan);
+                        if (request.offload == schedule::Offload::none || request.base.offload != schedule::Offload::none) continue;
+                        const std::vector<int> horizons = loading_horizons(graph, cluster.instance.device, plan);
+                        for (auto horizon = horizons.rbegin(); horizon != horizons.rend(); ++horizon) {
+                            plans.push_back(plan);
+                            plans.back().offload = request.offload;
+                            plans.back().activation_loading_horizon = *horizon;
+                        }
                     }
                 }
             }
         }
     }
     return plans;
+}
+
+std::vector<int> loading_horizons(const model::ModelGraph& graph, const cluster::DeviceSpec& device, const schedule::Plan& plan) {
+    std::vector<int> horizons;
+    const schedule::PipelineSchedule* order = schedule::find_pipeline_schedule(plan.schedule);
+    if (!device.has_concurrent_streams || (order && (order->has_segments || order->is_forward_only))) return horizons;
+    for (std::size_t horizon = 1; horizon <= 2 * graph.units.size(); horizon *= 2) horizons.push_back(static_cast<int>(horizon));
+    return horizons;
 }
 
 schedule::Plan default_plan(const cluster::DeviceSpec& device) {

@@ -13,6 +13,7 @@ struct SpaceRequest {
     int global_batch = 1;      // samples a step; replicas * micro_batch * micro_batches of every plan
     schedule::Plan base;       // precision, attention, optimizer and whatever else is not searched
     int most_virtual_stages = 8;
+    schedule::Offload offload = schedule::Offload::none;  // where activations may go; none: they stay
 };
 
 // In a fixed order: tensor, pipeline, context, expert, micro-batch, recompute, schedule, virtual stages, sharding. All devices of the cluster are used. Axes:
@@ -21,8 +22,14 @@ struct SpaceRequest {
 //   that divides the experts of mixtures;
 //   schedules of the registry that train with one copy of the weights, with every number of virtual stages they allow; one pipeline stage has one schedule;
 //   sharding none, optimizer, gradients and parameters over all replicas, and hybrid over the replicas of one node where these are fewer;
-//   recompute none, selective where attention cores keep something, full; with tensor parallelism sequence parallelism where tokens divide, else plain.
+//   recompute none, selective where attention cores keep something, full; with tensor parallelism sequence parallelism where tokens divide, else plain;
+//   offload where the request allows it: activations stay, or leave with each horizon of `loading_horizons`, longest first.
 std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cluster::Cluster& cluster, const SpaceRequest& request);
+
+// In how many units' time what is offloaded is wanted back, shortest first: powers of two up to all units of the model forward and backward, as long as the first
+// rank of 1F1B waits. The longer, the fewer activations leave and the earlier they return, so the more memory and the less time a plan needs. None where nothing is
+// gained or plans cannot: processors whose memory is the host's, schedules of pieces of sequences, plans without backward.
+std::vector<int> loading_horizons(const model::ModelGraph& graph, const cluster::DeviceSpec& device, const schedule::Plan& plan);
 
 // Tensor-, pipeline- and data-parallel degrees with that product, and what of the data axis divides samples and experts, that `legal_plans` visits.
 std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& graph, int devices, int global_batch);

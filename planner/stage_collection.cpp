@@ -1,6 +1,7 @@
 #include "planner/stage_collection.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "schedule/partition.h"
 
@@ -15,8 +16,8 @@ struct StageCollection::Shape {
     std::mutex guard;  // of everything below
     schedule::PartitionProblem balance;
     std::map<int, std::optional<std::vector<model::OperatorRange>>> stages;  // by their number
-    std::map<std::int32_t, std::map<std::int32_t, schedule::ActivationFootprint>> footprints;
-    std::map<const schedule::Schedule*, std::vector<core::Bytes>> activation_peaks;
+    std::map<std::tuple<std::int32_t, std::int32_t, bool>, schedule::ActivationFootprint> footprints;  // by operators, with offload or without
+    std::map<std::pair<const schedule::Schedule*, int>, std::vector<RankActivations>> activations;      // by order and loading horizon, 0: without offload
     std::map<const schedule::Schedule*, std::vector<schedule::StateElements>> state_elements;
     std::map<const schedule::Schedule*, std::vector<RankParameters>> rank_parameters;
     std::unique_ptr<schedule::Plan> owner;  // the prices refer to it
@@ -68,7 +69,7 @@ const std::vector<model::OperatorRange>* StageCollection::stages(const schedule:
 
 const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage) {
     const model::OperatorRange like = repetition_.first_like(stage);
-    const auto [place, is_new] = shape.footprints[like.begin].try_emplace(like.end);
+    const auto [place, is_new] = shape.footprints.try_emplace({like.begin, like.end, plan.offload != schedule::Offload::none});
     if (is_new) place->second = schedule::activation_footprint(graph_, like, plan);
     return place->second;
 }
@@ -154,36 +155,100 @@ core::Bytes StageCollection::smallest_transfer(const schedule::Plan& plan) {
     return place->second;
 }
 
-const std::vector<core::Bytes>& StageCollection::activation_peaks(const schedule::Plan& plan, const schedule::Schedule& order) {
+namespace {
+
+// What of a stage may leave, units in order: of the first u of them together, and the largest of them.
+struct Leaving {
+    core::Bytes bytes, largest;
+    std::int64_t copies = 0;
+};
+std::vector<Leaving> leaving_of(const schedule::ActivationFootprint& footprint) {
+    std::vector<Leaving> sums(1);
+    for (const schedule::ActivationFootprint::UnitSaved& unit : footprint.offloadable) {
+        const Leaving& before = sums.back();
+        sums.push_back({before.bytes + unit.bytes, std::max(before.largest, unit.bytes), before.copies + (unit.bytes.value > 0 ? 1 : 0)});
+    }
+    return sums;
+}
+
+// How many units of a stage leave in each of its passes (schedule/pass/offload.cpp), by stage and micro-batch: units run backward in reverse, so the first ones wait
+// longest. Tasks of a rank are passes through one unit.
+class UnitsLeaving {
+public:
+    UnitsLeaving(const schedule::Schedule& order, int rank, int horizon, const std::vector<std::vector<Leaving>>& leaving) : micro_batches_(order.micro_batches) {
+        first_of_.assign(static_cast<std::size_t>(order.stages), 0);
+        for (int s = 0; s < order.stages; ++s)
+            if (schedule::rank_of_stage(order, s) == rank) {
+                first_of_[static_cast<std::size_t>(s)] = static_cast<std::int64_t>(count_.size());
+                count_.resize(count_.size() + static_cast<std::size_t>(micro_batches_));
+            }
+        std::int64_t task = 0;
+        for (const schedule::Action& action : order.actions[static_cast<std::size_t>(rank)]) {
+            if (action.kind != schedule::ActionKind::forward && !schedule::is_backward_part(action.kind)) continue;
+            const auto units = static_cast<std::int64_t>(leaving[static_cast<std::size_t>(action.stage)].size()) - 1;
+            std::int64_t& count = count_[place(action)];
+            if (action.kind == schedule::ActionKind::forward) count = task;  // until backward is met
+            else if (action.kind != schedule::ActionKind::backward_weight) {
+                // Unit u: forward at count + u, backward at task + units - 1 - u; it leaves when backward - horizon >= forward + 2.
+                const std::int64_t spare = task - count + units - 3 - horizon;
+                count = spare < 0 ? 0 : std::min(units, spare / 2 + 1);
+            }
+            task += units;
+        }
+    }
+    std::size_t of(const schedule::Action& action) const { return static_cast<std::size_t>(count_[place(action)]); }
+
+private:
+    std::size_t place(const schedule::Action& action) const { return static_cast<std::size_t>(first_of_[static_cast<std::size_t>(action.stage)] + action.micro_batch); }
+
+    int micro_batches_;
+    std::vector<std::int64_t> first_of_, count_;
+};
+
+}  // namespace
+
+const std::vector<RankActivations>& StageCollection::activations(const schedule::Plan& plan, const schedule::Schedule& order) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    const auto [place, is_new] = shape.activation_peaks.try_emplace(&order);
+    const bool offloads = plan.offload != schedule::Offload::none;
+    const auto [place, is_new] = shape.activations.try_emplace({&order, offloads ? plan.activation_loading_horizon : 0});
     if (!is_new) return place->second;
     const std::vector<model::OperatorRange>& ranges = *stages(shape, plan);
     std::vector<const schedule::ActivationFootprint*> by_stage;
-    for (const model::OperatorRange range : ranges) by_stage.push_back(&footprint(shape, plan, range));
+    std::vector<std::vector<Leaving>> leaving;
+    for (const model::OperatorRange range : ranges) {
+        by_stage.push_back(&footprint(shape, plan, range));
+        leaving.push_back(leaving_of(*by_stage.back()));
+    }
     for (int rank = 0; rank < order.ranks; ++rank) {
-        core::Bytes held, peak;
+        std::optional<UnitsLeaving> units;
+        if (offloads) units.emplace(order, rank, plan.activation_loading_horizon, leaving);
+        RankActivations result;
+        core::Bytes held;
         for (const schedule::Action& action : order.actions[static_cast<std::size_t>(rank)]) {
-            const schedule::ActivationFootprint& f = *by_stage[static_cast<std::size_t>(action.stage)];
+            const auto stage = static_cast<std::size_t>(action.stage);
+            const schedule::ActivationFootprint& f = *by_stage[stage];
+            const Leaving away = units ? leaving[stage][units->of(action)] : Leaving{};
             switch (action.kind) {
                 case schedule::ActionKind::forward:
-                    held += f.saved;
-                    peak = std::max(peak, held + f.forward_transient);
+                    held += f.saved - away.bytes;
+                    result.peak = std::max(result.peak, held + f.forward_transient + away.largest);
+                    result.offloaded += away.bytes;
+                    result.copies += away.copies;
                     break;
                 case schedule::ActionKind::backward:
-                    peak = std::max(peak, held + f.backward_transient);
-                    held -= f.saved;
+                    result.peak = std::max(result.peak, held + f.backward_transient + away.largest);
+                    held -= f.saved - away.bytes;
                     break;
                 case schedule::ActionKind::backward_input:
-                    peak = std::max(peak, held);
-                    held -= f.saved - f.saved_for_weight;
+                    result.peak = std::max(result.peak, held + away.largest);
+                    held -= f.saved - away.bytes - f.saved_for_weight;  // what came back for weights stays
                     break;
                 case schedule::ActionKind::backward_weight: held -= f.saved_for_weight; break;
                 default: break;  // communication and shard cells hold nothing here
             }
         }
-        place->second.push_back(peak);
+        place->second.push_back(result);
     }
     return place->second;
 }

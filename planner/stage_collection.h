@@ -39,6 +39,13 @@ struct RankParameters {
     double tied = 0;          // of the dense ones, with copies on other ranks
 };
 
+// Activations of one pipeline rank under an order: the peak, and what goes out to where the plan offloads to, and comes back, over the order's micro-batches.
+struct RankActivations {
+    core::Bytes peak;
+    core::Bytes offloaded;
+    std::int64_t copies = 0;  // out; as many come back
+};
+
 class StageCollection {
 public:
     // Both must outlive it.
@@ -60,8 +67,9 @@ public:
     core::Bytes smallest_transfer(const schedule::Plan& plan);
     // The device's time to update so many elements.
     core::Seconds update(const schedule::Plan& plan, double elements);
-    // Activations of each pipeline rank at its peak under an order of the plan's schedule, fragmentation not counted. The order must live as long as the collection.
-    const std::vector<core::Bytes>& activation_peaks(const schedule::Plan& plan, const schedule::Schedule& order);
+    // Activations of each pipeline rank under an order of the plan's schedule, fragmentation not counted: of offloaded ones those that a pass works on, as if the
+    // others left at once and came back at the last moment. The order must live as long as the collection.
+    const std::vector<RankActivations>& activations(const schedule::Plan& plan, const schedule::Schedule& order);
     // Elements of the parameters that a rank holds of each of its stages, each once (schedule::state_footprint).
     const std::vector<schedule::StateElements>& state_elements(const schedule::Plan& plan, const schedule::Schedule& order);
     const std::vector<RankParameters>& rank_parameters(const schedule::Plan& plan, const schedule::Schedule& order);

@@ -15,6 +15,7 @@
 #include "sim/contention.h"
 #include "sim/cost/device_memory.h"
 #include "sim/cost/framework_name.h"
+#include "sim/host_memory.h"
 #include "sim/memory_report.h"
 #include "sim/overflow_place.h"
 #include "sim/pricing.h"
@@ -32,6 +33,7 @@ struct Run {
     std::vector<ClassMemory> memory;
     std::optional<OutOfMemory> out_of_memory;
     core::Flops recompute_flops;  // of all ranks
+    core::Bytes host_memory;      // of offloaded activations on the fullest node
     schedule::Timeline timeline;
     std::size_t critical_performer = 0;
     std::vector<core::Seconds> active_from;
@@ -247,6 +249,7 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     Run result;
     result.ranks = program.class_of_rank.size();
     result.classes = task.options.is_folded ? program.classes.size() : result.ranks;
+    result.host_memory = offloaded_to_a_host(program, task.cluster);
     result.contended_links = contention.links;
     for (std::size_t c = 0; c < program.classes.size(); ++c) {
         std::optional<std::size_t> fullest;  // performer of the class
@@ -273,7 +276,7 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
 bool is_straight(double a, double b, double c) { return std::abs(c - 2 * b + a) <= 1e-9 * std::max({std::abs(a), std::abs(b), std::abs(c)}); }
 
 bool are_straight(const Run& a, const Run& b, const Run& c) {
-    if (!is_straight(a.step.value, b.step.value, c.step.value)) return false;
+    if (!is_straight(a.step.value, b.step.value, c.step.value) || !is_straight(a.host_memory.value, b.host_memory.value, c.host_memory.value)) return false;
     for (std::size_t i = 0; i < a.memory.size(); ++i)
         for (core::Bytes ClassMemory::*part : memory_parts)
             if (!is_straight((a.memory[i].*part).value, (b.memory[i].*part).value, (c.memory[i].*part).value)) return false;
@@ -286,6 +289,7 @@ bool are_straight(const Run& a, const Run& b, const Run& c) {
 Run extrapolate(const Run& b, Run c, double periods) {
     const auto onward = [periods](auto from, auto to) { return to + (to - from) * periods; };
     c.step = onward(b.step, c.step);
+    c.host_memory = onward(b.host_memory, c.host_memory);
     for (const BreakdownPart& part : breakdown_parts()) c.breakdown.*part.part = onward(b.breakdown.*part.part, c.breakdown.*part.part);
     for (std::size_t i = 0; i < c.memory.size(); ++i)
         for (core::Bytes ClassMemory::*part : memory_parts) c.memory[i].*part = onward(b.memory[i].*part, c.memory[i].*part);
@@ -323,6 +327,26 @@ void judge_memory(Evaluation& evaluation) {
     evaluation.fits = evaluation.peak_memory <= evaluation.available_memory;
     evaluation.tightest =
         fmt::format("pipeline rank {}: {} needed, {} available", tightest->pipeline, core::format(tightest->peak), core::format(evaluation.available_memory));
+}
+
+void judge_host_memory(Evaluation& evaluation, const Task& task, core::Bytes offloaded) {
+    if (offloaded.value <= 0) return;
+    evaluation.host_memory = offloaded;
+    if (!is_accelerator(task)) {
+        const cluster::Cluster& cluster = task.cluster;
+        const int ranks_on_a_node = (task.plan.layout.ranks() + cluster.nodes - 1) / cluster.nodes;
+        evaluation.host_memory += evaluation.peak_memory * static_cast<double>(ranks_on_a_node);
+    }
+    evaluation.available_host_memory = task.cluster.instance.host_memory;
+    if (evaluation.available_host_memory.value <= 0) {
+        evaluation.assumptions.push_back(fmt::format("{} states no host memory: the {} of offloaded activations are taken to fit there", task.cluster.instance.name, core::format(offloaded)));
+        return;
+    }
+    if (evaluation.host_memory <= evaluation.available_host_memory) return;
+    if (evaluation.fits)
+        evaluation.tightest = fmt::format("the host of the fullest node: {} of offloaded activations{} needed, {} available", core::format(evaluation.host_memory),
+                                          is_accelerator(task) ? "" : " and ranks", core::format(evaluation.available_host_memory));
+    evaluation.fits = false;
 }
 
 void add_assumptions(Evaluation& evaluation, const Task& task, const Run& result) {
@@ -392,6 +416,7 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     evaluation.memory = result->memory;
     judge_memory(evaluation);
     if (!evaluation.fits) evaluation.out_of_memory = result->out_of_memory;
+    judge_host_memory(evaluation, task, result->host_memory);
     evaluation.rate = cluster::price(cluster);
     if (!extrapolation.empty()) evaluation.assumptions.push_back(extrapolation);
     add_assumptions(evaluation, task, *result);
@@ -432,6 +457,10 @@ core::Value to_value(const Evaluation& evaluation, const model::ModelGraph& grap
     value["fits"] = evaluation.fits;
     value["peak_memory_gib"] = core::to_gibibytes(evaluation.peak_memory);
     value["available_memory_gib"] = core::to_gibibytes(evaluation.available_memory);
+    if (evaluation.host_memory.value > 0) {
+        value["host_memory_gib"] = core::to_gibibytes(evaluation.host_memory);
+        value["available_host_memory_gib"] = evaluation.available_host_memory.value > 0 ? core::Value(core::to_gibibytes(evaluation.available_host_memory)) : core::Value();
+    }
     value["tightest"] = evaluation.tightest;
     core::Value memory = core::Value::array();
     for (std::size_t i = 0; i < evaluation.memory.size(); ++i) {

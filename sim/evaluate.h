@@ -54,6 +54,9 @@ struct Evaluation {
     double mfu = 0;                                                    // model FLOP/s over the peak of the compute precision
     bool fits = true;
     core::Bytes peak_memory, available_memory;
+    // Activations offloaded to hosts: what those of the fullest node take there, and its memory (zero: the profile does not say). A processor's host is itself: there
+    // what its ranks hold comes on top.
+    core::Bytes host_memory, available_host_memory;
     std::string tightest;  // "pipeline rank 0: 43.1 GiB needed, 39.6 GiB available"
     std::vector<ClassMemory> memory;
     std::optional<OutOfMemory> out_of_memory;  // when it does not fit

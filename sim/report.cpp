@@ -82,6 +82,9 @@ std::string memory_table(const Evaluation& evaluation) {
         text += fmt::format("  {:>8}  {:<8} {:>7.2f}  {:>10.2f}  {:>9.2f}  {:>9.2f}  {:>11.2f}  {:>9.2f}  {:>8.2f}{}\n", row.pipeline, stage_words(row.stages),
                             in_unit(row.peak), in_unit(row.parameters), in_unit(row.gradients), in_unit(row.optimizer), in_unit(row.activations), in_unit(row.workspace),
                             in_unit(row.overhead), row.peak > evaluation.available_memory ? "  <- too much" : "");
+    if (evaluation.host_memory.value > 0)
+        text += fmt::format("  on the fullest host {} for offloaded activations{}\n", core::format(evaluation.host_memory),
+                            evaluation.available_host_memory.value > 0 ? fmt::format(" of {}", core::format(evaluation.available_host_memory)) : "");
     return text;
 }
 

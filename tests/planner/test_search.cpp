@@ -93,9 +93,12 @@ TEST_CASE("every plan of a space uses all devices, makes the global batch and is
 }
 
 TEST_CASE("no plan needs less memory or less time than its bounds say") {
-    for (const auto& [name, tokens, instance, nodes, batch] : {std::tuple{"gpt2", 256, "p3.16xlarge", 1, 16}, std::tuple{"gpt2", 512, "p4d.24xlarge", 2, 32},
-                                                               std::tuple{"bert-base", 128, "g4dn.12xlarge", 1, 16}, std::tuple{"mixture", 8192, "p4d.24xlarge", 2, 16},
-                                                               std::tuple{"mixture", 2048, "p4d.24xlarge", 1, 4}}) {
+    using schedule::Offload;
+    for (const auto& [name, tokens, instance, nodes, batch, offload] :
+         {std::tuple{"gpt2", 256, "p3.16xlarge", 1, 16, Offload::none}, std::tuple{"gpt2", 512, "p4d.24xlarge", 2, 32, Offload::none},
+          std::tuple{"bert-base", 128, "g4dn.12xlarge", 1, 16, Offload::none}, std::tuple{"mixture", 8192, "p4d.24xlarge", 2, 16, Offload::none},
+          std::tuple{"mixture", 2048, "p4d.24xlarge", 1, 4, Offload::none}, std::tuple{"gpt2", 512, "p3.16xlarge", 1, 32, Offload::host},
+          std::tuple{"bert-base", 128, "g4dn.12xlarge", 1, 64, Offload::host}, std::tuple{"mixture", 8192, "p4d.24xlarge", 1, 8, Offload::host}}) {
         const bool is_mixture = std::string(name) == "mixture";
         const auto graph = is_mixture ? mixture(tokens) : load_graph(name, tokens);
         const auto candidate = place(instance, nodes);
@@ -103,7 +106,8 @@ TEST_CASE("no plan needs less memory or less time than its bounds say") {
         planner::StageCollection stages(graph, candidate.cluster.instance.device);
         planner::Bounds bounds(candidate.cluster, orders, stages);
         int seen = 0;
-        const auto plans = planner::legal_plans(graph, candidate.cluster, {.global_batch = batch, .base = candidate.base, .most_virtual_stages = 2});
+        const auto plans =
+            planner::legal_plans(graph, candidate.cluster, {.global_batch = batch, .base = candidate.base, .most_virtual_stages = 2, .offload = offload});
         const std::size_t step = plans.size() < 4000 ? 7 : plans.size() / 400;
         for (std::size_t i = 0; i < plans.size(); i += step) {
             schedule::Plan plan = plans[i];
@@ -118,7 +122,8 @@ TEST_CASE("no plan needs less memory or less time than its bounds say") {
             REQUIRE(evaluation);
             INFO(name << " on " << instance << ": plan " << i << " tensor " << plan.layout.tensor << " pipeline " << plan.layout.pipeline << " data "
                       << plan.layout.data << " context " << plan.layout.context << " expert " << plan.layout.expert << " " << plan.schedule << " sharding " << schedule::name_of(plan.sharding) << " recompute "
-                      << schedule::name_of(plan.recompute));
+                      << schedule::name_of(plan.recompute) << " micro-batch " << plan.micro_batch << " x " << plan.micro_batches << " chunks " << plan.virtual_stages
+                      << " offload " << schedule::name_of(plan.offload) << " " << plan.activation_loading_horizon);
             CHECK(memory->peak.value <= evaluation->peak_memory.value * (1 + 1e-9));
             CHECK(time.value <= time_of_order.value);
             CHECK(time_of_order.value <= evaluation->step_time.value * (1 + 1e-9));
@@ -148,6 +153,45 @@ TEST_CASE("pruning by bounds finds the very plan that simulating everything find
         CHECK(pruned.account.space == whole.account.space);
         CHECK(whole.account.pruned == 0);
     }
+}
+
+TEST_CASE("where activations do not fit, pruning finds the very plan that every loading horizon of every plan offers") {
+    // Eight layers of 1,024 on samples of 8,192 tokens: a layer keeps some 0.3 GiB of a sample, and its input 16 MiB.
+    core::Value table;
+    table["family"] = "llama";
+    table["name"] = "small llama";
+    for (const auto& [key, value] : {std::pair{"hidden", 1024}, {"ffn", 2816}, {"layers", 8}, {"heads", 8}, {"vocabulary", 1024}, {"sequence_length", 8192}, {"max_positions", 8192}})
+        table[key] = value;
+    const auto graph = graph_of(table);
+    const auto tight = [](double gibibytes) {
+        planner::Candidate candidate = place("g5.12xlarge", 1);
+        candidate.cluster.instance.device.memory = core::gibibytes(gibibytes);
+        return candidate;
+    };
+    int with_offload = 0;
+    for (const double gibibytes : {2.0, 2.1, 2.2})
+        for (const auto objective : {planner::Objective::speed, planner::Objective::memory}) {
+            const std::vector<planner::Candidate> places = {tight(gibibytes)};
+            planner::SearchRequest request;
+            request.objective = objective;
+            request.global_batch = 8;
+            request.keep = 1;
+            request.most_virtual_stages = 1;
+            core::Diagnostics diagnostics;
+            const auto pruned = planner::search_plans(graph, places, request, diagnostics);
+            request.uses_bounds = false;
+            const auto whole = planner::search_plans(graph, places, request, diagnostics);
+            INFO(gibibytes << " GiB");
+            REQUIRE(pruned.plans.size() == whole.plans.size());
+            CHECK(sum_of(pruned.account) == pruned.account.space);
+            CHECK(sum_of(whole.account) == whole.account.space);
+            CHECK(pruned.account.space == whole.account.space);
+            if (whole.plans.empty()) continue;
+            CHECK(pruned.plans[0].value == Approx(whole.plans[0].value).epsilon(1e-12));
+            CHECK(pruned.account.is_proven_optimal);
+            with_offload += pruned.plans[0].plan.offload == schedule::Offload::host;
+        }
+    CHECK(with_offload >= 4);
 }
 
 TEST_CASE("every candidate ends in exactly one place of the account") {

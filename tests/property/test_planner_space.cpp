@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include <limits>
+#include <numeric>
 #include <set>
 
 #include "cluster/load.h"
@@ -11,13 +12,14 @@
 namespace {
 
 // So many cores of this machine's kind, in nodes of two.
-std::vector<schedule::Plan> space_of(const model::ModelGraph& graph, int ranks, int global_batch, const schedule::Plan& base) {
+std::vector<schedule::Plan> space_of(const model::ModelGraph& graph, int ranks, int global_batch, const schedule::Plan& base, schedule::Offload offload = schedule::Offload::none) {
     cluster::Cluster cores;
     core::Diagnostics diagnostics;
     cores.instance = *cluster::load_instance("local-cpu", diagnostics);
     cores.instance.devices = 2;
     cores.nodes = ranks / 2;
-    return planner::legal_plans(graph, cores, {.global_batch = global_batch, .base = base, .most_virtual_stages = 3});
+    cores.instance.device.has_concurrent_streams = offload != schedule::Offload::none;  // offload is for devices with memory of their own
+    return planner::legal_plans(graph, cores, {.global_batch = global_batch, .base = base, .most_virtual_stages = 3, .offload = offload});
 }
 
 schedule::Plan base_plan() {
@@ -38,20 +40,22 @@ std::string refusal_of(const schedule::Plan& plan, const model::ModelGraph& grap
 
 struct Seen {
     std::set<std::string> schedules;
-    int plans = 0, of_experts = 0, of_parts = 0, of_shards = 0;
+    int plans = 0, of_experts = 0, of_parts = 0, of_shards = 0, of_offload = 0;
     void add(const schedule::Plan& plan) {
         ++plans;
         schedules.insert(plan.schedule);
         of_experts += plan.layout.expert > 1;
         of_parts += plan.layout.context > 1;
         of_shards += plan.sharding != schedule::Sharding::none;
+        of_offload += plan.offload != schedule::Offload::none;
     }
 };
 
 // None is refused; `wanted` of them, evenly over the space, are run for a step beside the reference.
 Seen run_space(const model::ModelGraph& graph, const std::vector<schedule::Plan>& plans, std::size_t wanted) {
     Seen seen;
-    const std::size_t stride = std::max<std::size_t>(1, plans.size() / std::max<std::size_t>(1, wanted));
+    std::size_t stride = std::max<std::size_t>(1, plans.size() / std::max<std::size_t>(1, wanted));
+    while (std::gcd(stride, 2 * 3 * 5 * 7) > 1) ++stride;  // axes repeat: nothing in common with their numbers of choices
     for (std::size_t i = 0; i < plans.size(); ++i) {
         INFO(graph.name << ", plan " << i << " of " << plans.size() << ":\n" << core::to_toml(schedule::to_value(plans[i])));
         REQUIRE(refusal_of(plans[i], graph) == "");
@@ -69,10 +73,20 @@ TEST_CASE("whatever smplan may choose for ranks on CPUs, smexec runs as the refe
     base.attention = GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
     SECTION("GPT") {
         const model::ModelGraph graph = tiny::gpt(6, "dropout = 0.1\nattention_dropout = 0.1");
-        const Seen seen = run_space(graph, space_of(graph, 4, 8, base), 150);
+        const Seen seen = run_space(graph, space_of(graph, 4, 8, base), 180);
         CHECK(seen.plans >= 100);
         CHECK(seen.schedules.size() >= 8);
         CHECK(seen.of_shards >= 20);
+    }
+    SECTION("GPT, activations offloaded") {
+        const model::ModelGraph graph = tiny::gpt(6, "dropout = 0.1\nattention_dropout = 0.1");
+        const Seen seen = run_space(graph, space_of(graph, 4, 8, base, schedule::Offload::host), 100);
+        CHECK(seen.of_offload >= 60);
+        CHECK(seen.schedules.size() >= 8);
+    }
+    SECTION("a mixture of experts, activations offloaded") {
+        const model::ModelGraph graph = tiny::llama(6, "experts = 4\nexperts_per_token = 2\nexpert_interval = 2\nauxiliary_loss = 0.1\ncapacity_factor = 1.0");
+        CHECK(run_space(graph, space_of(graph, 4, 8, base, schedule::Offload::host), 60).of_offload >= 30);
     }
     SECTION("a mixture of experts with balance and capacity") {
         const model::ModelGraph graph = tiny::llama(6, "experts = 4\nexperts_per_token = 2\nexpert_interval = 2\nauxiliary_loss = 0.1\ncapacity_factor = 1.0");

@@ -1,0 +1,71 @@
+#include <catch2/catch.hpp>
+
+#include "schedule/lower.h"
+#include "schedule/memory.h"
+#include "schedule/partition.h"
+#include "sim/evaluate.h"
+#include "sim/host_memory.h"
+#include "tests/cluster/instances.h"
+#include "tests/planner/catalogue.h"
+
+namespace {
+
+sim::Evaluation evaluation_of(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan) {
+    core::Diagnostics diagnostics;
+    std::optional<sim::Evaluation> evaluation = sim::evaluate(graph, cluster, plan, diagnostics);
+    INFO(core::format(diagnostics));
+    REQUIRE(evaluation);
+    return *evaluation;
+}
+
+schedule::Plan offloading(int data, int micro_batches) {
+    schedule::Plan plan;
+    plan.layout.data = data;
+    plan.micro_batches = micro_batches;
+    plan.offload = schedule::Offload::host;
+    return plan;
+}
+
+}  // namespace
+
+TEST_CASE("a host holds what its ranks have away at a time: of one micro-batch, all layers that wait long enough, whatever the number of micro-batches") {
+    const model::ModelGraph graph = load_graph("gpt2", 256);
+    for (const int ranks : {1, 8})
+        for (const int micro_batches : {1, 4}) {
+            const schedule::Plan plan = offloading(ranks, micro_batches);
+            const auto footprint = schedule::activation_footprint(graph, {0, static_cast<std::int32_t>(graph.operators.size())}, plan);
+            // Unit u of U runs forward as task u and backward as task 2 U - 1 - u of its micro-batch; it leaves when the load, four tasks before the backward, comes two or more after the
+            // forward: 2 U - 1 - 2 u >= 6. All of those are away when the first of them, u = U - 4, is wanted: 2 U - 1 - u - 4 = U - 1 is the last forward task.
+            const auto units = static_cast<int>(footprint.offloadable.size());
+            core::Bytes away;
+            for (int u = 0; 2 * units - 1 - 2 * u >= 6; ++u) away += footprint.offloadable[static_cast<std::size_t>(u)].bytes;
+            const sim::Evaluation evaluation = evaluation_of(graph, nodes_of("p4d.24xlarge", 1), plan);
+            CHECK(evaluation.host_memory.value == Approx(away.value * ranks));
+            CHECK(evaluation.available_host_memory == core::gibibytes(1152));
+        }
+}
+
+TEST_CASE("nodes do not add up, and what stays or goes to disk takes nothing of a host") {
+    const model::ModelGraph graph = load_graph("gpt2", 256);
+    const core::Bytes one = evaluation_of(graph, nodes_of("p4d.24xlarge", 1), offloading(8, 1)).host_memory;
+    CHECK(one.value > 0);
+    CHECK(evaluation_of(graph, nodes_of("p4d.24xlarge", 2), offloading(16, 1)).host_memory.value == Approx(one.value));
+    schedule::Plan plan = offloading(8, 1);
+    plan.offload = schedule::Offload::disk;
+    plan.offload_bandwidth = core::gigabytes_per_second(6);
+    CHECK(evaluation_of(graph, nodes_of("p4d.24xlarge", 1), plan).host_memory.value == 0);
+    plan.offload = schedule::Offload::none;
+    CHECK(evaluation_of(graph, nodes_of("p4d.24xlarge", 1), plan).host_memory.value == 0);
+}
+
+TEST_CASE("a plan whose offloaded activations exceed the host does not fit and says so") {
+    const model::ModelGraph graph = load_graph("gpt2", 256);
+    cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
+    const core::Bytes needed = evaluation_of(graph, cluster, offloading(8, 2)).host_memory;
+    cluster.instance.host_memory = needed;
+    CHECK(evaluation_of(graph, cluster, offloading(8, 2)).fits);
+    cluster.instance.host_memory = needed * 0.99;
+    const sim::Evaluation evaluation = evaluation_of(graph, cluster, offloading(8, 2));
+    CHECK_FALSE(evaluation.fits);
+    CHECK(evaluation.tightest.find("host of the fullest node") != std::string::npos);
+}
