@@ -163,7 +163,7 @@ std::optional<PlacementProblem> read_costed_graph(const core::Value& document, c
     for (std::size_t i = 0; i < nodes.size(); ++i) {
         if (destinations[i].empty()) continue;
         Transfer transfer{.source = item_of(i), .destinations = std::vector<int>(destinations[i].begin(), destinations[i].end()), .time = {}, .bytes = nodes[i].output * ways};
-        transfer.time = nodes[i].output_time ? *nodes[i].output_time : bandwidth ? nodes[i].output * ways / *bandwidth : core::Seconds(0);
+        transfer.time = nodes[i].output_time ? *nodes[i].output_time * ways : bandwidth ? nodes[i].output * ways / *bandwidth : core::Seconds(0);
         if (transfer.time.value > 0 || transfer.bytes.value > 0) problem.transfers.push_back(std::move(transfer));
     }
     return problem;
