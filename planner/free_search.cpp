@@ -73,7 +73,7 @@ private:
     double kept(std::size_t item) const { return (problem_.items[item].memory + problem_.items[item].activations * problem_.micro_batches).value; }
     double load(std::size_t device) const {
         const DeviceClass& c = classes_[class_of_[device]];
-        return c.is_cpu ? work_[device] : work_[device] * c.slowness + paid_[device] * c.transfer_slowness;
+        return c.is_cpu ? work_[device] * c.slowness : work_[device] * c.slowness + paid_[device] * c.transfer_slowness;
     }
     // Of the ends assigned so far: what this device pays whatever comes.
     double owed(std::size_t e, std::size_t device) const {
@@ -104,7 +104,7 @@ private:
             const DeviceClass& c = classes_[class_of_[d]];
             const double here = load(d);
             if (here * (1 - margin) >= result_.value) return false;
-            work_room += c.is_cpu ? (gain_left_[next] > 0 ? (result_.value - here) * gain_left_[next] : 0) : (result_.value - here) / c.slowness;
+            work_room += c.is_cpu ? (gain_left_[next] > 0 ? (result_.value - here) / c.slowness * gain_left_[next] : 0) : (result_.value - here) / c.slowness;
             memory_room += c.is_cpu ? infinity : c.memory_limit.value - memory_[d];
         }
         return work_left_[next] <= work_room * (1 + margin) + margin * work_left_[0] && memory_left_[next] <= memory_room * (1 + margin) + margin * memory_left_[0];

@@ -90,7 +90,7 @@ PassResult lattice_pass(const PlacementProblem& problem, const SearchGraph& grap
     for (const DeviceClass& c : graph.classes) {
         if (c.count == 0) continue;
         if (c.is_cpu) {
-            cpu_limit = most * (1 + margin);
+            cpu_limit = std::max(cpu_limit, most / c.slowness * (1 + margin));
         } else {
             work_limit = std::max(work_limit, most / c.slowness * (1 + margin) + margin * graph.total_work);
             memory_limit = std::max(memory_limit, c.memory_limit.value * (1 + margin) + margin * graph.total_memory);
@@ -146,7 +146,7 @@ PassResult lattice_pass(const PlacementProblem& problem, const SearchGraph& grap
             for (std::size_t c = 0; c < classes; ++c) {
                 const DeviceClass& device = graph.classes[c];
                 if (device.count == 0 || !(device.is_cpu ? may_be_cpu : may_be_accelerator)) continue;
-                const double load = device.is_cpu ? cpu_work : work * device.slowness + paid * device.transfer_slowness;
+                const double load = device.is_cpu ? cpu_work * device.slowness : work * device.slowness + paid * device.transfer_slowness;
                 if (load > most) continue;
                 for (const LatticeWay& way : ways[from]) {
                     if (used_of(way.used, c) >= device.count) continue;

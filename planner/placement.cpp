@@ -58,7 +58,10 @@ PlacedStage stage_of(const PlacementProblem& problem, std::vector<int> items, in
         stage.memory += item.memory + item.activations * in_flight;
         stage.load += device.is_cpu ? item.cpu_time : item.accelerator_time;
     }
-    if (device.is_cpu) return stage;
+    if (device.is_cpu) {
+        stage.load = stage.load * device.slowness;
+        return stage;
+    }
     for (const Transfer& transfer : problem.transfers) {
         auto held = std::count_if(transfer.destinations.begin(), transfer.destinations.end(), [&](int d) { return inside[static_cast<std::size_t>(d)]; });
         bool sends = inside[static_cast<std::size_t>(transfer.source)] && held < std::ssize(transfer.destinations);

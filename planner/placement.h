@@ -35,7 +35,7 @@ struct DeviceClass {
     std::string name = "accelerator";
     int count = 1;
     bool is_cpu = false;  // pays cpu_time, no transfer, and has no memory limit
-    double slowness = 1, transfer_slowness = 1;  // factors on an item's accelerator time and on transfers
+    double slowness = 1, transfer_slowness = 1;  // factors on an item's accelerator time (of a CPU: cpu_time) and on transfers
     core::Bytes memory_limit{std::numeric_limits<double>::infinity()};
 };
 inline constexpr std::size_t most_device_classes = 4;

@@ -78,12 +78,13 @@ private:
 
 // Of any stage that holds the heaviest items: the largest of their lightest sets.
 double heaviest_item_bound(const PlacementProblem& problem, const std::vector<DeviceClass>& classes, double known) {
-    double slowness = infinity, transfer_slowness = infinity;
-    bool has_cpu = false;
+    double slowness = infinity, transfer_slowness = infinity, cpu_slowness = infinity;
     for (const DeviceClass& c : classes) {
         if (c.count == 0) continue;
-        has_cpu = has_cpu || c.is_cpu;
-        if (c.is_cpu) continue;
+        if (c.is_cpu) {
+            cpu_slowness = std::min(cpu_slowness, c.slowness);
+            continue;
+        }
         slowness = std::min(slowness, c.slowness);
         transfer_slowness = std::min(transfer_slowness, c.transfer_slowness);
     }
@@ -98,7 +99,7 @@ double heaviest_item_bound(const PlacementProblem& problem, const std::vector<De
     std::vector<double> reach(n);
     for (std::size_t i = 0; i < n; ++i) {
         const PlacementItem& item = problem.items[i];
-        reach[i] = !item.runs_on_accelerator ? 0 : has_cpu ? std::min(item.cpu_time.value, alone[i]) : alone[i];
+        reach[i] = !item.runs_on_accelerator ? 0 : std::isinf(cpu_slowness) ? alone[i] : std::min(item.cpu_time.value * cpu_slowness, alone[i]);
     }
     std::vector<std::size_t> order(n);
     std::iota(order.begin(), order.end(), std::size_t{0});
@@ -138,24 +139,23 @@ core::Seconds placement_lower_bound(const PlacementProblem& problem) {
     // Fractional relaxation without transfers: a load T is possible only if the work that must stay on accelerators fits in what they do in T. CPUs are filled
     // with what saves most accelerator time per CPU time, pieces allowed.
     const std::vector<DeviceClass> classes = device_classes(problem);
-    double accelerators = 0, fastest = infinity;  // in devices of slowness 1
-    int cpus = 0;
+    double accelerators = 0, cpus = 0, fastest = infinity, fastest_cpu = infinity;  // in devices of slowness 1
     for (const DeviceClass& c : classes) {
         if (c.count == 0) continue;
-        if (c.is_cpu) cpus += c.count;
+        if (c.is_cpu) cpus += c.count / c.slowness, fastest_cpu = std::min(fastest_cpu, c.slowness);
         else accelerators += c.count / c.slowness, fastest = std::min(fastest, c.slowness);
     }
     double total = 0, must_be_on_cpu = 0, largest = 0;
     std::vector<std::pair<double, double>> movable;  // (cpu time, accelerator time)
     for (const PlacementItem& item : problem.items) {
-        double cpu = cpus > 0 ? item.cpu_time.value : infinity;
+        const double cpu = cpus > 0 ? item.cpu_time.value : infinity, cpu_alone = cpus > 0 ? cpu * fastest_cpu : infinity;
         if (item.runs_on_accelerator) {
             total += item.accelerator_time.value;
-            largest = std::max(largest, accelerators > 0 ? std::min(cpu, item.accelerator_time.value * fastest) : cpu);
+            largest = std::max(largest, accelerators > 0 ? std::min(cpu_alone, item.accelerator_time.value * fastest) : cpu_alone);
             if (item.accelerator_time.value > 0) movable.emplace_back(cpu, item.accelerator_time.value);
         } else {
             must_be_on_cpu += cpu;
-            largest = std::max(largest, cpu);
+            largest = std::max(largest, cpu_alone);
         }
     }
     std::sort(movable.begin(), movable.end(), [](auto a, auto b) { return a.second * b.first > b.second * a.first; });

@@ -20,8 +20,13 @@ SearchGraph::SearchGraph(const PlacementProblem& problem)
         list.erase(std::unique(list.begin(), list.end()), list.end());
         for (int s : list) ++predecessor_count[static_cast<std::size_t>(s)];
     }
-    for (const DeviceClass& c : classes)
+    bool has_cpu = false;
+    for (const DeviceClass& c : classes) {
         if (!c.is_cpu && c.count > 0 && std::isfinite(c.memory_limit.value)) has_memory_limit = true;
+        if (!c.is_cpu || c.count == 0) continue;
+        least_cpu_slowness = has_cpu ? std::min(least_cpu_slowness, c.slowness) : c.slowness;
+        has_cpu = true;
+    }
     for (const PlacementItem& item : problem.items) {
         const double kept = (item.memory + item.activations).value;
         work.push_back(item.runs_on_accelerator ? item.accelerator_time.value : 0);

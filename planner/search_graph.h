@@ -16,9 +16,9 @@ struct SearchGraph {
 
     explicit SearchGraph(const PlacementProblem& problem);
 
-    // Largest sum of `gain` that one CPU can take below this load, pieces allowed.
-    double cpu_can_take(double load) const { return knapsack(by_work, load); }
-    double cpu_can_hold(double load) const { return knapsack(by_memory, load); }
+    // Largest sum of `gain` that one CPU, the fastest, can take below this load, pieces allowed.
+    double cpu_can_take(double load) const { return knapsack(by_work, load / least_cpu_slowness); }
+    double cpu_can_hold(double load) const { return knapsack(by_memory, load / least_cpu_slowness); }
 
     std::vector<DeviceClass> classes;
     int micro_batches;
@@ -38,6 +38,7 @@ struct SearchGraph {
     double total_work = 0, total_memory = 0;
     std::int32_t cpu_only_total = 0;
     bool has_memory_limit = false;
+    double least_cpu_slowness = 1;
 
 private:
     struct Piece {

@@ -67,7 +67,7 @@ void StageGrowth::grow(const Sums& sums, std::size_t available_begin, std::size_
     if ((++expanded_ & 1023) == 0 && std::chrono::steady_clock::now() > pass_.deadline) pass_.is_out_of_time = true;
     if (pass_.is_out_of_time.load(std::memory_order_relaxed)) return;
     const double most = pass_.most.load(std::memory_order_relaxed);
-    const double load = by_cpu_ ? sums.work : slowness_ * sums.work + transfer_slowness_ * sums.paid;
+    const double load = slowness_ * sums.work + (by_cpu_ ? 0 : transfer_slowness_ * sums.paid);
     if (stage_size_ > 0 && load <= most) offer(sums, load);
 
     const std::size_t logged = behind_log_.size();
@@ -83,8 +83,7 @@ void StageGrowth::grow(const Sums& sums, std::size_t available_begin, std::size_
                   .permanent = permanent,
                   .memory = sums.memory + graph_.memory[i],
                   .activations = sums.activations + graph_.activations[i]};
-        const bool may_join = by_cpu_ ? next.work <= most
-                                      : slowness_ * next.work <= most && !graph_.is_cpu_only[i] && next.memory + next.activations * least_in_flight_ <= memory_limit_;
+        const bool may_join = slowness_ * next.work <= most && (by_cpu_ || (!graph_.is_cpu_only[i] && next.memory + next.activations * least_in_flight_ <= memory_limit_));
         if (may_join) {
             if (!by_cpu_)
                 for (auto [e, is_source] : graph_.incidences[i]) {

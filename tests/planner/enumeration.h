@@ -38,7 +38,7 @@ struct Enumeration {
                 if (is_torn) moved += transfer.time.value;
             }
             for (std::size_t c = 0; c < classes.size(); ++c)
-                load[c][set] = classes[c].is_cpu ? cpu : accelerator * classes[c].slowness + moved * classes[c].transfer_slowness;
+                load[c][set] = classes[c].is_cpu ? cpu * classes[c].slowness : accelerator * classes[c].slowness + moved * classes[c].transfer_slowness;
         }
         after.assign(count, 0);
         for (auto [a, b] : problem.precedence) after[static_cast<std::size_t>(a)] |= Mask{1} << b;
