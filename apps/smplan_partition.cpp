@@ -213,6 +213,11 @@ private:
         cluster::Cluster cluster;
         cluster.instance = *instance;
         cluster.nodes = (devices + instance->devices - 1) / instance->devices;
+        if (cluster.nodes > 1 && instance->network_bandwidth.value <= 0) {
+            diagnostics_.error({}, "--devices", fmt::format("{} has no network: it cannot be more than one node, {} devices are more than the {} devices of one", instance->name, devices, instance->devices),
+                               fmt::format("use at most --devices {}", instance->devices));
+            return std::nullopt;
+        }
         schedule::Plan plan = planner::default_plan(instance->device);
         plan.micro_batch = request_.micro_batch;
         plan.micro_batches = request_.micro_batches.value_or(1);

@@ -98,6 +98,7 @@ schedule::Plan base_plan(const model::ModelGraph& graph, const cluster::DeviceSp
 
 std::vector<int> node_counts(const Request& request, const model::ModelGraph& graph, const cluster::InstanceType& instance, const schedule::Plan& base) {
     if (request.nodes) return {static_cast<int>(*request.nodes)};
+    if (!is_networked(instance)) return {1};
     std::vector<int> counts;
     if (request.most_nodes) {
         for (int n = 1; n <= *request.most_nodes; n *= 2) counts.push_back(n);
@@ -107,7 +108,6 @@ std::vector<int> node_counts(const Request& request, const model::ModelGraph& gr
             if (planner::find_fitting_plan(graph, {cluster_of(instance, n), base}, request.search.global_batch, request.search.offload)) return {n};
         counts = {64};
     }
-    if (!is_networked(instance)) counts = {1};
     return counts;
 }
 
@@ -434,7 +434,9 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         std::vector<int> counts = node_counts(*request, *graph, instance, base);
         if (!request->nodes && !request->most_nodes)
             request->assumptions.push_back(
-                fmt::format("{} node{} of {}: the least that holds it (no --nodes given)", counts.front(), counts.front() == 1 ? "" : "s", instance.name));
+                is_networked(instance)
+                    ? fmt::format("{} node{} of {}: the least that holds it (no --nodes given)", counts.front(), counts.front() == 1 ? "" : "s", instance.name)
+                    : fmt::format("1 node of {}, which has no network (no --nodes given)", instance.name));
         for (int nodes : counts) places.push_back({cluster_of(instance, nodes), base});
     }
     for (const planner::Candidate& place : places)
