@@ -66,10 +66,10 @@ private:
         if (letter != F) return true;
         const int in_flight = at(r).counts[F] - at(r).counts[W];
         if (in_flight >= std::max(1, rule_.most_admitted - (rule_.falls_along_ranks ? r : 0))) return false;
-        return problem_.memory_limit.value <= 0 || at(r).held + at(r).reserved + forwards_memory(r) <= problem_.memory_limit.value * (1 + 1e-9);
+        return at(r).held + at(r).reserved + forwards_memory(r) <= problem_.memory_limit.value * (1 + 1e-9);
     }
     bool has_room(int r, int letter) {
-        return problem_.memory_limit.value <= 0 || at(r).held + std::max(0.0, graph_.memory_change(action_of(r, letter))) <= problem_.memory_limit.value * (1 + 1e-9);
+        return at(r).held + std::max(0.0, graph_.memory_change(action_of(r, letter))) <= problem_.memory_limit.value * (1 + 1e-9);
     }
 
     int put(int r, int letter) {

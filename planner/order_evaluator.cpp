@@ -50,7 +50,7 @@ OrderEvaluator::OrderEvaluator(const OrderProblem& problem) : problem_(problem),
 bool OrderEvaluator::is_allowed(const Word& word, int rank) {
     std::fill(word_counts_.begin(), word_counts_.end(), 0);
     double held = 0;
-    const double limit = problem_.memory_limit.value > 0 ? problem_.memory_limit.value * (1 + 1e-9) : infinite;
+    const double limit = problem_.memory_limit.value * (1 + 1e-9);
     const LetterFacts* facts = &facts_[static_cast<std::size_t>(rank * letters_)];
     for (const std::uint8_t letter : word) {
         const std::int32_t count = ++word_counts_[letter];

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "core/units.h"
@@ -25,7 +26,7 @@ struct OrderProblem {
     int micro_batches = 1;
     std::vector<sim::StageCost> stages;  // by virtual stage
     core::Seconds transfer;
-    core::Bytes memory_limit{0};         // of a rank; 0 = none
+    core::Bytes memory_limit{std::numeric_limits<double>::infinity()};  // of a rank
     OrderObjective objective = OrderObjective::makespan;
 
     int word_length() const { return 3 * chunks * micro_batches; }

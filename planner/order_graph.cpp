@@ -36,7 +36,7 @@ OrderGraph::OrderGraph(const OrderProblem& problem) : problem_(problem) {
             add(node(s, F, k), node(s + 1, F, k), duration(node(s, F, k)) + delay);
             add(node(s + 1, I, k), node(s, I, k), duration(node(s + 1, I, k)) + delay);
         }
-    if (problem.memory_limit.value > 0)
+    if (std::isfinite(problem.memory_limit.value))
         for (int rank = 0; rank < problem.ranks; ++rank)
             for (int chunk = 0; chunk < problem.chunks; ++chunk) add_memory(rank, chunk);
     sort_arcs();

@@ -136,7 +136,7 @@ private:
 
     // Where an action takes memory: with all that may release it before and nothing that may take it, it has to fit; what decides that is forced.
     bool settle_memory(Closure& closure, int rank, bool& has_changed) {
-        if (problem_.memory_limit.value <= 0) return true;
+        if (std::isinf(problem_.memory_limit.value)) return true;
         const double limit = problem_.memory_limit.value * (1 + 1e-9);
         const int begin = graph_.first_of(rank), end = begin + problem_.word_length();
         for (int taker = begin; taker < end; ++taker) {

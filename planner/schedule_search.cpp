@@ -42,7 +42,7 @@ schedule::PipelineShape shape_of(const OrderProblem& problem) {
     for (const sim::StageCost& cost : problem.stages)
         most = std::max(most, std::max(0.0, cost.memory_forward.value) + std::max(0.0, cost.memory_backward_input.value) +
                                   std::max(0.0, cost.memory_backward_weight.value));
-    shape.memory_limit = problem.memory_limit.value > 0 ? problem.memory_limit.value : std::max(1.0, most * problem.chunks * problem.micro_batches);
+    shape.memory_limit = std::isfinite(problem.memory_limit.value) ? problem.memory_limit.value : std::max(1.0, most * problem.chunks * problem.micro_batches);
     return shape;
 }
 
@@ -95,7 +95,7 @@ std::vector<Start> starts_of(const OrderProblem& problem, OrderEvaluator& evalua
     const auto by_objective = [](const Start& a, const Start& b) { return a.objective < b.objective; };
     std::stable_sort(starts.begin(), starts.end(), by_objective);
     constexpr double worth_a_search = 1.02;
-    if (problem.memory_limit.value > 0 && !is_provable(problem) && !starts.empty() && starts.front().objective > worth_a_search * bound) {
+    if (std::isfinite(problem.memory_limit.value) && !is_provable(problem) && !starts.empty() && starts.front().objective > worth_a_search * bound) {
         const auto patterns = static_cast<std::int64_t>(budget.time_limit.value * cautious_pattern_rate / (problem.ranks * problem.chunks));
         for (Order& order : periodic_orders(problem, evaluator, patterns, budget.seed)) add("periodic order", std::move(order));
         std::stable_sort(starts.begin(), starts.end(), by_objective);
@@ -242,7 +242,7 @@ core::Seconds order_lower_bound(const OrderProblem& problem) {
         }
         // Nothing but forwards fits before the rank's first gradient arrives, and only as many as memory holds.
         std::size_t room = forwards.size();
-        if (problem.memory_limit.value > 0 && least_memory > 0)
+        if (std::isfinite(problem.memory_limit.value) && least_memory > 0)
             room = static_cast<std::size_t>(std::min<double>(static_cast<double>(room), std::floor(problem.memory_limit.value / least_memory * (1 + 1e-9))));
         std::sort(forwards.begin(), forwards.end(), std::greater<>());
         double filled = 0;

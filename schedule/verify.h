@@ -1,6 +1,7 @@
 // Proof before play: every receive has its send, nothing can deadlock, buffers balance, every micro-batch is finished. Runs before either interpreter.
 #pragma once
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,7 @@ struct ScheduleLimits {
         core::Bytes forward, backward_input, backward_weight;
     };
     std::vector<ActivationChange> activation;
-    core::Bytes memory_limit{0};
+    core::Bytes memory_limit{std::numeric_limits<double>::infinity()};
     int most_unsharded_stages = 0;  // per rank; 0 = no limit
     // Transfers in a run without anything between them are posted together (batch_isend_irecv); the next cell waits for all of them, sends included. Without
     // it sends are buffered and only receives wait.

@@ -1,4 +1,5 @@
 // Rules 7 to 9: what a rank holds while it works through its list - activations, gathered parameters, gradients, weight versions.
+#include <cmath>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -21,7 +22,7 @@ std::size_t state_index(const Schedule& schedule, const Action& action) { return
 }  // namespace
 
 void check_memory(const Schedule& schedule, const ScheduleLimits& limits, std::vector<Violation>& violations) {
-    if (limits.activation.empty() || limits.memory_limit.value <= 0) return;
+    if (limits.activation.empty() || std::isinf(limits.memory_limit.value)) return;
     // Sums of the same figures in another order differ in their last bits; a real excess is a whole activation.
     const double allowed = limits.memory_limit.value * (1 + 1e-9);
     for (int rank = 0; rank < schedule.ranks; ++rank) {

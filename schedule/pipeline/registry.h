@@ -1,6 +1,7 @@
 // All pipeline schedules by name. A generator is one file and one line in registry.cpp; simulator, executor and planner enumerate this list.
 #pragma once
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,7 +29,7 @@ struct PipelineShape {
     double forward = 1, backward_input = 1, backward_weight = 1, transfer = 0;  // relative times, equal stages
     int segments = 0;              // Seq1F1B: pieces of the sequence, 0 = 2
     std::vector<RelativeStageCost> stage_costs;  // unequal stages, [virtual stage]; empty = the equal times above
-    double memory_limit = 0;       // of a rank's activations, in the unit of the stage costs; 0 = the schedule's own
+    double memory_limit = std::numeric_limits<double>::infinity();  // of a rank's activations, in the unit of the stage costs; infinite: the schedule's own
 
     int stages() const { return ranks * chunks; }
     RelativeStageCost cost(int stage) const;

@@ -1,5 +1,6 @@
 // ZB-V for measured times and a memory limit (Qi et al., arXiv 2405.15362; sail-sg/zero-bubble-pipeline-parallelism): the V placement of zb-v, its order found by
 // playing rounds on a virtual clock instead of drawn by hand for F = I = W.
+#include <cmath>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -203,7 +204,7 @@ VOrder play_rounds(const PipelineShape& shape, double memory_limit, bool fills_b
     }
 }
 
-double memory_limit_of(const PipelineShape& shape) { return shape.memory_limit > 0 ? shape.memory_limit : 2 * shape.ranks * shape.cost(0).memory_forward; }
+double memory_limit_of(const PipelineShape& shape) { return std::isfinite(shape.memory_limit) ? shape.memory_limit : 2 * shape.ranks * shape.cost(0).memory_forward; }
 
 VOrder best_order(const PipelineShape& shape) {
     VOrder best;
@@ -219,7 +220,7 @@ std::optional<std::string> violation(const PipelineShape& shape) {
     for (const RelativeStageCost& cost : shape.stage_costs)
         if (cost != shape.stage_costs.front()) return "the times and memory of its chunks differ; its rounds are for equal ones";
     // The default limit always holds the warm-up.
-    if ((shape.stage_costs.empty() && shape.memory_limit <= 0) || !best_order(shape).lists.empty()) return std::nullopt;
+    if ((shape.stage_costs.empty() && std::isinf(shape.memory_limit)) || !best_order(shape).lists.empty()) return std::nullopt;
     return fmt::format("a memory limit of {:.6g} does not hold the warm-up of {} ranks with {:.6g} a chunk (default: {:.6g})", memory_limit_of(shape), shape.ranks,
                        shape.cost(0).memory_forward, 2 * shape.ranks * shape.cost(0).memory_forward);
 }

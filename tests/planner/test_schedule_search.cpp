@@ -204,7 +204,7 @@ TEST_CASE("A changed order tried from where it differs is as long as it is when 
     for (const OrderObjective objective : {OrderObjective::makespan, OrderObjective::span})
         for (int trial = 0; trial < 12; ++trial) {
             OrderProblem problem = random_problem(random, 2 + static_cast<int>(random.below(4)), 12, objective, 1 + trial % 2);
-            problem.memory_limit = core::Bytes(0);
+            problem.memory_limit = core::Bytes(std::numeric_limits<double>::infinity());
             planner::OrderEvaluator evaluator(problem), whole(problem);
             const auto found = search_schedule(problem, {core::Seconds(0.001), 1});
             REQUIRE(found);
@@ -273,7 +273,7 @@ TEST_CASE("A limit below one micro-batch has no order") {
 
 TEST_CASE("Eight stages and 32 micro-batches come within 3 % of the bound") {
     for (const double transfer : {0.0, 0.05})
-        for (const double limit : {15.0, 16.0, 0.0})
+        for (const double limit : {15.0, 16.0, std::numeric_limits<double>::infinity()})
             for (const OrderObjective objective : {OrderObjective::makespan, OrderObjective::span}) {
                 OrderProblem problem = problem_of(8, 32, objective);
                 problem.transfer = core::Seconds(transfer);
