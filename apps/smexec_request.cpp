@@ -10,7 +10,8 @@ namespace apps {
 
 ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
     Options options(arguments,
-                    {{"--backend", "--ranks-from", "--steps", "--data", "--tolerance", "--trace", "--checkpoint", "--every", "--from-step", "--time-limit"},
+                    {{"--backend", "--ranks-from", "--steps", "--data", "--tolerance", "--trace", "--checkpoint", "--every", "--from-step", "--time-limit",
+                      "--cuda-expert-room"},
                      {"--check", "--json", "--verbose", "--help", "--compare", "--no-compare", "--resume", "--set-aside", "--cuda-graph", "--cuda-tune"}},
                     diagnostics);
     ExecutionRequest request;
@@ -32,7 +33,8 @@ ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core
     request.on_gpu = options.choice("--backend", {"cpu", "cuda"}).value_or("cpu") == "cuda";
     request.captures_steps = options.has("--cuda-graph");
     request.measures_products = options.has("--cuda-tune");
-    for (const char* option : {"--cuda-graph", "--cuda-tune"})
+    request.expert_room = options.real("--cuda-expert-room", 1, 1e6);
+    for (const char* option : {"--cuda-graph", "--cuda-tune", "--cuda-expert-room"})
         if (options.has(option) && !request.on_gpu) options.error(option, fmt::format("{} is of --backend cuda", option), "add --backend cuda");
     if (options.has("--compare") && options.has("--no-compare")) options.error("--compare", "--compare and --no-compare contradict each other", "choose one");
     if (!request.compares && request.tolerance) options.error("--tolerance", "--tolerance needs a prediction", "leave out --no-compare");

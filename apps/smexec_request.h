@@ -19,6 +19,7 @@ struct ExecutionRequest {
     std::optional<double> tolerance;
     core::Seconds time_limit{120};
     bool on_gpu = false, captures_steps = false, measures_products = false;
+    std::optional<double> expert_room;
     bool checks = false, as_json = false, is_verbose = false, compares = true, resumes = false, sets_aside = false;
 };
 

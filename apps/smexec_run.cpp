@@ -38,6 +38,7 @@ const char* const help =
     "  --backend WHERE      cpu, or cuda: each rank on a GPU of its host\n"
     "  --cuda-graph         launch steps that repeat as one CUDA graph\n"
     "  --cuda-tune          take the fastest algorithm of each matrix product: two runs may then round differently\n"
+    "  --cuda-expert-room X experts over several ranks: room for X times the copies of tokens that come when all experts are as busy (2)\n"
     "  --ranks-from WHO     threads: of this process; mpi: processes of mpirun; env: processes that find each other over TCP, by\n"
     "                       RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT or Slurm's variables. Default: what the environment shows\n"
     "  --steps N            training steps; the first two are left out of the times\n"
@@ -159,6 +160,7 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
         exec::cuda::BackendSettings settings;
         settings.captures_steps = request.captures_steps;
         settings.measures_products = request.measures_products;
+        if (request.expert_room) settings.expert_room = *request.expert_room;
         options.make_backend = exec::cuda::gpu_backend(settings, world != nullptr);
     }
     options.probes_speed = request.compares && !request.on_gpu;

@@ -25,8 +25,9 @@ void Backend::exchange(const std::vector<int>&, core::DataType, const float*, co
     refused();
 }
 
+Backend::CopyCounts Backend::exchange_counts(model::OperatorId, const Operands&, const std::vector<int>&, Tag) { return refused(), CopyCounts(); }
 std::vector<std::int64_t> OperatorKernels::expert_rows(model::OperatorId, const Operands&) const { return refused(), std::vector<std::int64_t>(); }
-std::vector<std::int64_t> OperatorKernels::choices(model::OperatorId, const Operands&) const { return refused(), std::vector<std::int64_t>(); }
+void OperatorKernels::choices(model::OperatorId, const Operands&, float*) const { refused(); }
 void OperatorKernels::pack_keys(model::OperatorId, const float*, float*) const { refused(); }
 void OperatorKernels::order_keys(model::OperatorId, const float*, float*) const { refused(); }
 void OperatorKernels::split_key_gradients(model::OperatorId, const float*, float*) const { refused(); }

@@ -17,6 +17,7 @@
 #include "core/data_type.h"
 #include "exec/communicator.h"
 #include "exec/memory.h"
+#include "exec/offload.h"
 #include "exec/run.h"
 #include "model/model_graph.h"
 #include "schedule/program.h"
@@ -72,10 +73,10 @@ public:
     // Adds to the gradients of the parameters.
     virtual void backward_weight(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dparameters) const = 0;
 
-    // Expert parallelism: how many copies of its tokens a rank has for each expert; the operands are those of `dispatch`.
+    // Expert parallelism: how many copies of its tokens a rank has for each expert; the operands are those of `dispatch`. Of backends whose arrays the host reads.
     virtual std::vector<std::int64_t> expert_rows(model::OperatorId dispatch, const Operands& operands) const;
-    // Copies before any is dropped, by expert; the operands are those of `router` in backward.
-    virtual std::vector<std::int64_t> choices(model::OperatorId router, const Operands& operands) const;
+    // Copies before any is dropped, by expert, in fp32 and the backend's memory; the operands are those of `router` in backward.
+    virtual void choices(model::OperatorId router, const Operands& operands, float* all) const;
     // Context parallelism: between packed rows [samples, tokens of this rank, q k v], a rank's piece [samples, tokens, 2 kv_heads d], the pieces of the group one
     // after the other, and rows in the order of the sequence. Elements are as the rank stores activations.
     virtual void pack_keys(model::OperatorId attention, const float* packed, float* piece) const;
@@ -158,6 +159,18 @@ public:
     // Every member's part for every other: `sent` and `received` elements by member, its own included, one after the other in `from` and `to`.
     virtual void exchange(const std::vector<int>& members, core::DataType type, const float* from, const std::vector<std::size_t>& sent, float* to,
                           const std::vector<std::size_t>& received, Tag tag);
+
+    // Expert parallelism, before the copies themselves: how many of them go and come. The operands are those of `dispatch`.
+    struct CopyCounts {
+        std::vector<std::int64_t> own;       // of this rank's tokens, by expert
+        std::vector<std::int64_t> received;  // Operands::expert_rows
+    };
+    virtual CopyCounts exchange_counts(model::OperatorId dispatch, const Operands& operands, const std::vector<int>& members, Tag tag);
+    // Copies to make room for where `came` did, and `even` would have, had all experts as many: a backend that plans its memory makes room for more.
+    virtual std::int64_t room_for_copies(std::int64_t came, std::int64_t even) const { return static_cast<void>(even), came; }
+
+    // Where activations wait outside this backend's memory. Calls of the store belong to the instruction begun last, as all others do.
+    virtual std::unique_ptr<OffloadStore> make_offload_store(schedule::Offload offload, int rank) { return exec::make_offload_store(offload, rank); }
 
     // The rank gives up: no array of its step is used any more when this returns. Never throws.
     virtual void settle() {}

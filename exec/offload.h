@@ -1,4 +1,5 @@
-// Where activations of a rank wait outside its own memory: the host's, or a file of its own that nobody else sees.
+// Where activations of a rank wait outside its own memory: the host's, or a file of its own that nobody else sees. A backend whose arrays the host cannot read has
+// a store of its own (Backend::make_offload_store).
 #pragma once
 
 #include <cstdint>

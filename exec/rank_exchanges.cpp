@@ -2,6 +2,7 @@
 #include "exec/rank_executor.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "model/rank_share.h"
 
@@ -28,30 +29,23 @@ void RankExecutor::exchange_copies(const Instruction& instruction, MicroBatch& s
     ExpertExchange& exchange = state.exchanges[dispatch_of(op)];
     const auto hidden = static_cast<std::size_t>(graph_.tensor(op.output).shape.back());
     if (is_dispatch && !is_gradient) {
-        const std::vector<std::int64_t> rows = backend_.operators().expert_rows(model::OperatorId(index), operands(state, instruction.stage, index));
-        const std::size_t own = rows.size() / members.size();
-        // Exact in fp32: far fewer than 2^24. One more is sent, so that zero is the silence of a peer that is not there: a profile runs ranks alone, and then as many
-        // copies come as stay.
-        std::vector<float> sent(rows.begin(), rows.end()), received(rows.size());
-        for (float& count : sent) count += 1;
-        const std::vector<std::size_t> counts(members.size(), own);
-        backend_.exchange(members, core::DataType::fp32, sent.data(), counts, received.data(), counts, tag);
-        const auto self = static_cast<std::size_t>(place_.data % context_.expert_parallel);
-        exchange.rows.assign(received.size(), 0);
-        for (std::size_t e = 0; e < received.size(); ++e)
-            exchange.rows[e] = static_cast<std::int64_t>((received[e] > 0 ? received[e] : received[self * own + e % own]) - 1);
+        const Backend::CopyCounts counts = backend_.exchange_counts(model::OperatorId(index), operands(state, instruction.stage, index), members, tag);
+        const std::size_t own = counts.own.size() / members.size();
+        exchange.rows = counts.received;
         exchange.sent.assign(members.size(), 0);
         exchange.received.assign(members.size(), 0);
-        for (std::size_t e = 0; e < rows.size(); ++e) {
-            exchange.sent[e / own] += static_cast<std::size_t>(rows[e]) * hidden;
-            exchange.received[e / own] += static_cast<std::size_t>(exchange.rows[e]) * hidden;
+        for (std::size_t e = 0; e < counts.own.size(); ++e) {
+            exchange.sent[e / own] += static_cast<std::size_t>(counts.own[e]) * hidden;
+            exchange.received[e / own] += static_cast<std::size_t>(counts.received[e]) * hidden;
         }
+        const std::int64_t came = std::accumulate(counts.received.begin(), counts.received.end(), std::int64_t{0});
+        exchange.room = static_cast<std::size_t>(backend_.room_for_copies(came, model::mixture_shape(graph_, op, context_).copies)) * hidden;
     }
     const auto storage = static_cast<std::size_t>((is_gradient ? plan.gradient_storage : plan.storage)[static_cast<std::size_t>(op.output.index)]);
     BufferPointer& from = (is_gradient ? state.gradients : state.tensors)[storage];
     core::require(from != nullptr, "copies are there before they are exchanged");
     const bool is_outward = is_dispatch != is_gradient;
-    const std::size_t bytes_to = is_outward ? activation_bytes(exchange.received_elements()) : bytes(op.output);
+    const std::size_t bytes_to = is_outward ? activation_bytes(exchange.room) : bytes(op.output);
     const BufferPointer to = make_buffer(account_, is_gradient ? MemoryKind::workspace : MemoryKind::activations, bytes_to);
     // What capacity left empty has no rows.
     if (!is_outward) backend_.fill_zero(to->data(), to->bytes());
@@ -103,10 +97,9 @@ void RankExecutor::sum_choices(const Instruction& instruction, MicroBatch& state
     const std::int32_t index = instruction.operators.begin;
     const Operands x = operands(state, instruction.stage, index);
     core::require(x.extra != nullptr, "a router that divides its tokens with others has room for the choices of all");
-    const std::vector<std::int64_t> own = backend_.operators().choices(model::OperatorId(index), x);
     auto* const all = static_cast<float*>(x.extra);
-    for (std::size_t e = 0; e < own.size(); ++e) all[e] = static_cast<float>(own[e]);  // exact: far fewer than 2^24
-    reduce(instruction, core::DataType::fp32, all, own.size(), tag);
+    backend_.operators().choices(model::OperatorId(index), x, all);
+    reduce(instruction, core::DataType::fp32, all, static_cast<std::size_t>(graph_.op(model::OperatorId(index)).attributes.experts), tag);
 }
 
 void RankExecutor::copy(const Instruction& instruction) {

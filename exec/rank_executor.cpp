@@ -74,7 +74,7 @@ RankExecutor::RankExecutor(const schedule::Program& program, const std::vector<m
       account_(std::make_shared<MemoryAccount>(fmt::format("rank {}", rank), backend.blocks())),
       parameter_places_(graph_.parameters.size()),
       micro_batches_(program.stages.size()),
-      offload_(make_offload_store(program.plan.offload, rank)) {
+      offload_(backend.make_offload_store(program.plan.offload, rank)) {
     std::vector<std::int32_t> bucket_of(graph_.parameters.size(), -1);
     buckets_.reserve(list_.buckets.size());
     for (std::size_t b = 0; b < list_.buckets.size(); ++b) {
@@ -224,7 +224,7 @@ BufferPointer& RankExecutor::tensor(MicroBatch& state, const StagePlan& plan, Te
                              is_kept                 ? MemoryKind::activations
                              : plan.is_sent[storage] ? MemoryKind::communication
                                                      : MemoryKind::workspace,
-                             has_exchanged_experts(producer) ? activation_bytes(state.exchanges.at(dispatch_of(producer)).received_elements())
+                             has_exchanged_experts(producer) ? activation_bytes(state.exchanges.at(dispatch_of(producer)).room)
                                                              : bytes(TensorId(static_cast<std::int32_t>(storage))));
     }
     return buffer;
@@ -238,7 +238,7 @@ BufferPointer& RankExecutor::gradient(MicroBatch& state, const StagePlan& plan, 
         const model::OperatorId producer = graph_.tensors[storage].producer;
         const bool is_of_copies = context_.expert_parallel > 1 && graph_.op(producer).kind == OperatorKind::dispatch;
         buffer = make_buffer(account_, plan.is_received[storage] ? MemoryKind::communication : MemoryKind::workspace,
-                             is_of_copies ? activation_bytes(state.exchanges.at(producer.index).received_elements()) : bytes(TensorId(static_cast<std::int32_t>(storage))));
+                             is_of_copies ? activation_bytes(state.exchanges.at(producer.index).room) : bytes(TensorId(static_cast<std::int32_t>(storage))));
         backend_.fill_zero(buffer->data(), buffer->bytes());
     }
     return buffer;
@@ -338,7 +338,7 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
             std::size_t extra_bytes = own.extra_bytes;
             if (has_exchanged_experts(op)) {  // as many copies as came
                 const model::MixtureShape shape = model::mixture_shape(graph_, op, context_);
-                const auto rows = state.exchanges.at(dispatch_of(op)).received_elements() / static_cast<std::size_t>(shape.hidden);
+                const auto rows = state.exchanges.at(dispatch_of(op)).room / static_cast<std::size_t>(shape.hidden);
                 extra_bytes = activation_bytes(rows * static_cast<std::size_t>(shape.first_width + shape.width));
             }
             extra = make_buffer(account_, own.drops_extra_after_forward && !is_again ? MemoryKind::workspace : MemoryKind::activations, extra_bytes);

@@ -3,7 +3,6 @@
 
 #include <map>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -38,7 +37,7 @@ private:
     struct ExpertExchange {
         std::vector<std::size_t> sent, received;  // elements
         std::vector<std::int64_t> rows;           // Operands::expert_rows
-        std::size_t received_elements() const { return std::accumulate(received.begin(), received.end(), std::size_t{0}); }
+        std::size_t room = 0;                     // elements, at least what was received
     };
     // An array that waits outside: a tensor's, or an operator's extra.
     struct Away {

@@ -313,6 +313,22 @@ void CpuBackend::perform_rounds(const Instruction& instruction, const std::vecto
     exec::perform(communicator_, rounds, members, {view.data(), count}, tag);
 }
 
+// Exact in fp32: far fewer than 2^24. One more is sent, so that zero is the silence of a peer that is not there: a profile runs ranks alone, and then as many copies come
+// as stay.
+Backend::CopyCounts CpuBackend::exchange_counts(model::OperatorId dispatch, const Operands& operands, const std::vector<int>& members, Tag tag) {
+    CopyCounts counts;
+    counts.own = operators_->expert_rows(dispatch, operands);
+    const std::size_t experts = counts.own.size(), own = experts / members.size();
+    std::vector<float> sent(counts.own.begin(), counts.own.end()), received(experts);
+    for (float& count : sent) count += 1;
+    const std::vector<std::size_t> parts(members.size(), own);
+    exchange(members, core::DataType::fp32, sent.data(), parts, received.data(), parts, tag);
+    const auto self = static_cast<std::size_t>(std::find(members.begin(), members.end(), communicator_.rank()) - members.begin());
+    for (std::size_t e = 0; e < experts; ++e)
+        counts.received.push_back(static_cast<std::int64_t>((received[e] > 0 ? received[e] : sent[self * own + e % own]) - 1));
+    return counts;
+}
+
 // In round t members r and t - r exchange, as schedule/collective/ring.cpp lists them.
 void CpuBackend::exchange(const std::vector<int>& members, core::DataType type, const float* from, const std::vector<std::size_t>& sent, float* to,
                           const std::vector<std::size_t>& received, Tag tag) {

@@ -155,9 +155,10 @@ std::vector<std::int64_t> Operators::expert_rows(model::OperatorId id, const Ope
     return route(task.attributes, task.shape.tokens, x.inputs[1]).rows;
 }
 
-std::vector<std::int64_t> Operators::choices(model::OperatorId id, const Operands& x) const {
+void Operators::choices(model::OperatorId id, const Operands& x, float* all) const {
     const MixtureTask task = mixture_of(op(id));
-    return route(task.attributes, task.shape.tokens, x.output).chosen;
+    const Routing routing = route(task.attributes, task.shape.tokens, x.output);
+    std::copy(routing.chosen.begin(), routing.chosen.end(), all);  // exact: far fewer than 2^24
 }
 
 MixtureTask Operators::mixture_of(const model::Operator& o) const {

@@ -26,7 +26,7 @@ public:
     void backward_weight(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dparameters) const override;
 
     std::vector<std::int64_t> expert_rows(model::OperatorId dispatch, const Operands& operands) const override;
-    std::vector<std::int64_t> choices(model::OperatorId router, const Operands& operands) const override;
+    void choices(model::OperatorId router, const Operands& operands, float* all) const override;
     void pack_keys(model::OperatorId attention, const float* packed, float* piece) const override;
     void order_keys(model::OperatorId attention, const float* pieces, float* keys) const override;
     void split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const override;

@@ -176,10 +176,10 @@ std::vector<std::int64_t> RoundedOperators::expert_rows(model::OperatorId id, co
     return operators_.expert_rows(id, wide.operands);
 }
 
-std::vector<std::int64_t> RoundedOperators::choices(model::OperatorId id, const Operands& operands) const {
+void RoundedOperators::choices(model::OperatorId id, const Operands& operands, float* all) const {
     Wide wide;
     widen_operands(id, operands, true, wide);
-    return operators_.choices(id, wide.operands);
+    operators_.choices(id, wide.operands, all);
 }
 
 void RoundedOperators::add_key_gradients(model::OperatorId id, const float* piece, float* dpacked) const {

@@ -1,7 +1,6 @@
 #include "exec/cuda/arena.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <set>
 
@@ -17,39 +16,48 @@ std::size_t rounded(std::size_t bytes) { return std::max<std::size_t>(1, (bytes 
 
 constexpr std::int64_t for_ever = std::numeric_limits<std::int64_t>::max();
 
-// For every instruction and stream: the last instruction there that has ended when this one starts.
+// For every instruction and lane: the last instruction there that has ended when this one starts.
 class Order {
 public:
-    explicit Order(const schedule::RankProgram& list) : list_(list), ended_(list.instructions.size()), before_(list.instructions.size(), -2) { last_.fill(-1); }
+    Order(const schedule::RankProgram& list, const Lanes& lanes, bool skips_sends)
+        : list_(list),
+          lanes_(lanes),
+          skips_sends_(skips_sends),
+          ended_(list.instructions.size()),
+          before_(list.instructions.size(), -2),
+          last_(static_cast<std::size_t>(lanes.count), -1) {}
 
     // Instructions in list order; again with more edges, before the next one.
     void add(std::uint32_t i, const std::vector<std::uint32_t>& more) {
         const schedule::Instruction& instruction = list_.instructions[i];
-        std::array<std::int64_t, schedule::stream_count>& ended = ended_[i];
-        ended.fill(-1);
+        std::vector<std::int64_t>& ended = ended_[i];
+        ended.assign(last_.size(), -1);
         const auto join = [&](std::int64_t other) {
             if (other < 0) return;
             const auto o = static_cast<std::size_t>(other);
             for (std::size_t s = 0; s < ended.size(); ++s) ended[s] = std::max(ended[s], ended_[o][s]);
-            std::int64_t& own = ended[static_cast<std::size_t>(list_.instructions[o].stream)];
+            std::int64_t& own = ended[static_cast<std::size_t>(lanes_.of[o])];
             own = std::max(own, other);
         };
-        std::int64_t& last = last_[static_cast<std::size_t>(instruction.stream)];
+        std::int64_t& last = last_[static_cast<std::size_t>(lanes_.of[i])];
         if (before_[i] == -2) before_[i] = last;
         join(before_[i]);
-        for (const std::uint32_t other : list_.after(instruction)) join(other);
+        for (const std::uint32_t other : list_.after(instruction))
+            if (!skips_sends_ || list_.instructions[other].kind != schedule::InstructionKind::send) join(other);
         for (const std::uint32_t other : more) join(other);
         last = i;
     }
     bool is_before(std::uint32_t first, std::uint32_t second) const {
-        return ended_[second][static_cast<std::size_t>(list_.instructions[first].stream)] >= static_cast<std::int64_t>(first);
+        return ended_[second][static_cast<std::size_t>(lanes_.of[first])] >= static_cast<std::int64_t>(first);
     }
 
 private:
     const schedule::RankProgram& list_;
-    std::vector<std::array<std::int64_t, schedule::stream_count>> ended_;
-    std::vector<std::int64_t> before_;  // on its stream
-    std::array<std::int64_t, schedule::stream_count> last_;
+    const Lanes& lanes_;
+    const bool skips_sends_;
+    std::vector<std::vector<std::int64_t>> ended_;
+    std::vector<std::int64_t> before_;  // on its lane
+    std::vector<std::int64_t> last_;
 };
 
 }  // namespace
@@ -154,26 +162,25 @@ void ArenaPlanner::lay_out(ArenaPlan& plan, const std::vector<std::size_t>& plan
 
 // Whoever first uses a place on a stream waits for all who last used it for what lay there before.
 void ArenaPlanner::order_reuse(ArenaPlan& plan, const std::vector<std::size_t>& planned) const {
-    const auto stream_of = [&](std::uint32_t i) { return static_cast<std::size_t>(list_.instructions[i].stream); };
-    using PerStream = std::array<std::int64_t, schedule::stream_count>;
-    std::map<std::size_t, std::pair<std::size_t, PerStream>> occupants;  // begin -> end, last uses by stream
+    const auto lane_of = [&](std::uint32_t i) { return static_cast<std::size_t>(lanes_.of[i]); };
+    const auto lanes = static_cast<std::size_t>(lanes_.count);
+    using PerLane = std::vector<std::int64_t>;
+    std::map<std::size_t, std::pair<std::size_t, PerLane>> occupants;  // begin -> end, last uses by lane
     std::vector<std::size_t> order(planned.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return arrays_[planned[a]].taken < arrays_[planned[b]].taken; });
     for (const std::size_t i : order) {
         const Array& array = arrays_[planned[i]];
-        PerStream first_use, last_use;
-        first_use.fill(-1);
-        last_use.fill(-1);
+        PerLane first_use(lanes, -1), last_use(lanes, -1);
         for (const Use& use : array.uses) {
-            const std::size_t s = stream_of(use.instruction);
+            const std::size_t s = lane_of(use.instruction);
             if (first_use[s] < 0) first_use[s] = use.instruction;
             last_use[s] = std::max<std::int64_t>(last_use[s], use.instruction);
         }
         const std::size_t begin = plan.offsets[i], end = begin + rounded(array.bytes);
         auto at = occupants.lower_bound(begin);
         if (at != occupants.begin() && std::prev(at)->second.first > begin) --at;
-        std::vector<std::pair<std::size_t, std::pair<std::size_t, PerStream>>> rest;
+        std::vector<std::pair<std::size_t, std::pair<std::size_t, PerLane>>> rest;
         while (at != occupants.end() && at->first < end) {
             const auto [old_begin, old] = *at;
             for (std::size_t s = 0; s < first_use.size(); ++s) {
@@ -195,7 +202,7 @@ void ArenaPlanner::order_reuse(ArenaPlan& plan, const std::vector<std::size_t>& 
         occupants[begin] = {end, last_use};
     }
     // What the Program's own edges or an earlier wait imply is left out.
-    Order order_of(list_);
+    Order order_of(list_, lanes_, has_channels_);
     for (std::uint32_t i = 0; i < plan.waits.size(); ++i) {
         std::vector<std::uint32_t>& waits = plan.waits[i];
         std::sort(waits.begin(), waits.end(), std::greater<>());
@@ -223,11 +230,11 @@ void ArenaPlanner::order_data(ArenaPlan& plan, const std::vector<std::size_t>& p
         for (const Use& use : arrays_[planned[i]].uses) accesses[use.instruction].push_back({i, use.writes});
     struct History {
         std::int64_t last_write = -1;
-        std::array<std::int64_t, schedule::stream_count> last_read;
+        std::vector<std::int64_t> last_read;
     };
     std::vector<History> histories(planned.size());
-    for (History& history : histories) history.last_read.fill(-1);
-    Order order_of(list_);
+    for (History& history : histories) history.last_read.assign(static_cast<std::size_t>(lanes_.count), -1);
+    Order order_of(list_, lanes_, has_channels_);
     for (std::uint32_t i = 0; i < accesses.size(); ++i) {
         order_of.add(i, plan.waits[i]);
         const auto demand = [&](std::int64_t earlier) {
@@ -247,9 +254,9 @@ void ArenaPlanner::order_data(ArenaPlan& plan, const std::vector<std::size_t>& p
             History& history = histories[access.array];
             if (access.writes) {
                 history.last_write = i;
-                history.last_read.fill(-1);
+                std::fill(history.last_read.begin(), history.last_read.end(), -1);
             } else {
-                history.last_read[static_cast<std::size_t>(list_.instructions[i].stream)] = i;
+                history.last_read[static_cast<std::size_t>(lanes_.of[i])] = i;
             }
         }
     }

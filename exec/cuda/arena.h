@@ -12,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include "exec/cuda/rendezvous.h"
 #include "exec/memory.h"
 #include "schedule/program.h"
 
@@ -29,7 +30,8 @@ struct ArenaPlan {
 
 class ArenaPlanner : public BlockSource {
 public:
-    explicit ArenaPlanner(const schedule::RankProgram& list) : list_(list) {}
+    // `has_channels`: messages are in order on their channels only, and nobody waits for a send.
+    explicit ArenaPlanner(const schedule::RankProgram& list, bool has_channels = false) : list_(list), lanes_(lanes_of(list, has_channels)), has_channels_(has_channels) {}
 
     void* take(std::size_t bytes) override;
     void give_back(std::size_t bytes, void* block) override;
@@ -60,6 +62,8 @@ private:
     void order_data(ArenaPlan& plan, const std::vector<std::size_t>& planned) const;
 
     const schedule::RankProgram& list_;
+    const Lanes lanes_;
+    const bool has_channels_;
     std::vector<Array> arrays_;
     std::map<std::uint64_t, std::size_t> by_address_;
     std::uint64_t next_address_ = std::uint64_t{1} << 40;  // of no memory

@@ -40,9 +40,11 @@ public:
     void backward_input(model::OperatorId op, const Operands& x, const float* dy, const std::vector<float*>& dx, const MicroBatchPlace& place) const override {
         note(x);
         backend_.read(x.output);
-        backend_.read(x.extra);
+        if (backend_.graph_.op(op).kind == model::OperatorKind::experts) backend_.write(x.extra);
+        else backend_.read(x.extra);
         if (backend_.graph_.op(op).kind != model::OperatorKind::cross_entropy) backend_.read(dy);
         for (float* gradient : dx) backend_.write(gradient);
+        backend_.write(x.dkeys);
         backend_.operators_->backward_input(op, x, dy, dx, place);
         for (float* gradient : dx) backend_.clear(backend_.pending_zeros_.cut_around(gradient));
     }
@@ -53,11 +55,37 @@ public:
         for (float* gradient : dparameters) backend_.write(gradient);
         backend_.operators_->backward_weight(op, x, dy, dparameters);
     }
+    void choices(model::OperatorId router, const Operands& x, float* all) const override {
+        backend_.read(x.output);
+        backend_.write(all);
+        backend_.operators_->choices(router, x, all);
+    }
+    void pack_keys(model::OperatorId attention, const float* packed, float* piece) const override {
+        backend_.read(packed);
+        backend_.write(piece);
+        backend_.operators_->pack_keys(attention, packed, piece);
+    }
+    void order_keys(model::OperatorId attention, const float* pieces, float* keys) const override {
+        backend_.read(pieces);
+        backend_.write(keys);
+        backend_.operators_->order_keys(attention, pieces, keys);
+    }
+    void split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const override {
+        backend_.read(dkeys);
+        backend_.write(pieces);
+        backend_.operators_->split_key_gradients(attention, dkeys, pieces);
+    }
+    void add_key_gradients(model::OperatorId attention, const float* piece, float* dpacked) const override {
+        backend_.read(piece);
+        backend_.write(dpacked);
+        backend_.operators_->add_key_gradients(attention, piece, dpacked);
+    }
 
 private:
     void note(const Operands& x) const {
         for (const float* input : x.inputs) backend_.read(input);
         for (const float* parameter : x.parameters) backend_.read(parameter);
+        backend_.read(x.keys);
     }
     CudaBackend& backend_;
 };
@@ -70,6 +98,8 @@ CudaBackend::CudaBackend(const schedule::Program& program, const model::ModelGra
       options_(options),
       rank_(rank),
       list_(program.classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)])]),
+      has_channels_(program.plan.layout.pipeline > 1 && !stuck_without_buffers(program, false).empty()),
+      lanes_(lanes_of(list_, has_channels_)),
       machine_keeper_(std::move(machine)),
       exchange_keeper_(std::move(exchange)),
       machine_(*machine_keeper_),
@@ -83,13 +113,13 @@ CudaBackend::CudaBackend(const schedule::Program& program, const model::ModelGra
             dropping_.push_back(static_cast<std::int32_t>(i));
         }
     loss_scale_ = initial_loss_scale();
-    operators_ =
-        std::make_unique<Operators>(graph, program.plan, schedule::coordinates_of(program.plan.layout, rank).tensor, schedule::trains(program), machine_,
-                                              static_cast<Workplace&>(*this));
+    const schedule::RankCoordinates place = schedule::coordinates_of(program.plan.layout, rank);
+    operators_ = std::make_unique<Operators>(graph, program.plan, place.tensor, place.data % program.plan.layout.context, schedule::trains(program), machine_,
+                                             static_cast<Workplace&>(*this));
     watched_ = std::make_unique<WatchedOperators>(*this);
     make_groups();
     if (plans()) {
-        planner_ = std::make_shared<ArenaPlanner>(list_);
+        planner_ = std::make_shared<ArenaPlanner>(list_, has_channels_);
         blocks_ = planner_;
     } else {
         take_memory();
@@ -103,7 +133,8 @@ CudaBackend::CudaBackend(const schedule::Program& program, const model::ModelGra
         for (const std::uint32_t other : plan_->arena.waits[i]) is_awaited[other] = 1;
     }
     step_begin_ = machine_.make_event(true);
-    for (Event& event : stream_ends_) event = machine_.make_event(false);
+    fetch_event_ = machine_.make_event(false);
+    for (int lane = 0; lane < lanes_.count; ++lane) stream_ends_.push_back(machine_.make_event(false));
     for (std::uint32_t i = 0; i < list_.instructions.size(); ++i) {
         begins_.push_back(settings.times_instructions ? machine_.make_event(true) : nullptr);
         ends_.push_back(machine_.make_event(true));
@@ -113,9 +144,18 @@ CudaBackend::CudaBackend(const schedule::Program& program, const model::ModelGra
 
 CudaBackend::~CudaBackend() {
     if (plans()) return;
+    settle();  // to give memory back waits for the device, and so for launches that wait for other ranks
     machine_.release_host(staging_);
+    if (offloaded_) machine_.release_host(offloaded_);
+    if (fetched_) machine_.release_host(fetched_);
     machine_.release_host(step_block_);
     machine_.release(memory_);
+}
+
+// Every rank has passed the barrier after its last step, or this one has failed.
+void CudaBackend::settle() {
+    machine_.forget_captured();
+    exchange_.abort();
 }
 
 const OperatorKernels& CudaBackend::operators() const { return *watched_; }
@@ -131,7 +171,7 @@ void CudaBackend::take_memory() {
         return at;
     };
     const std::size_t block = place(step_block_bytes_);
-    std::map<int, std::size_t> slots;
+    std::map<std::pair<schedule::Stream, int>, std::size_t> slots;
     for (const auto& [slot, bytes] : plan_->scratch) slots[slot] = place(bytes);
     std::map<TableKey, std::pair<std::size_t, std::size_t>> tables;
     std::int64_t chunks = 0;
@@ -142,6 +182,10 @@ void CudaBackend::take_memory() {
     }
     const std::size_t partials = place(2 * static_cast<std::size_t>(chunks) * sizeof(float));
     memory_ = static_cast<char*>(machine_.allocate(size));
+    if (settings_.rehearses) {
+        machine_.fill_zero(machine_.stream(schedule::Stream::compute), memory_, size);
+        machine_.synchronize();
+    }
     arena_ = std::make_shared<ArenaBlocks>(plan_->arena, memory_);
     blocks_ = arena_;
     device_block_ = memory_ + block;
@@ -157,6 +201,8 @@ void CudaBackend::take_memory() {
         staging += rounded(bytes);
     }
     staging_ = static_cast<char*>(machine_.allocate_host(staging));
+    if (plan_->fetched > 0) fetched_ = static_cast<float*>(machine_.allocate_host(plan_->fetched * sizeof(float)));
+    if (plan_->offloaded > 0) offloaded_ = static_cast<char*>(machine_.allocate_host(plan_->offloaded));
     step_block_ = static_cast<char*>(machine_.allocate_host(step_block_bytes_ + alignment));
     loss_host_ = reinterpret_cast<float*>(step_block_ + step_block_bytes_);
     norms_host_ = loss_host_ + 1;
@@ -175,16 +221,36 @@ void CudaBackend::write(void* address) {
     if (plans()) planner_->write(address);
 }
 
-Stream CudaBackend::stream() { return machine_.stream(instruction().stream); }
+Stream CudaBackend::stream() { return stream_of(lane(instruction_)); }
+
+Stream CudaBackend::stream_of(int lane) const {
+    return lane < schedule::stream_count ? machine_.stream(static_cast<schedule::Stream>(lane)) : machine_.message_stream(lane - schedule::stream_count);
+}
 
 void* CudaBackend::scratch(int slot, std::size_t bytes) {
+    const std::pair key(instruction().stream, slot);
     if (plans()) {
-        std::size_t& most = learnt_.scratch[slot];
+        std::size_t& most = learnt_.scratch[key];
         most = std::max(most, bytes);
         return reinterpret_cast<void*>(alignment);
     }
-    core::require(instruction().stream == schedule::Stream::compute && plan_->scratch.at(slot) >= bytes, "scratch is planned, for one stream");
-    return scratch_.at(slot);
+    core::require(plan_->scratch.at(key) >= bytes, "scratch is planned");
+    return scratch_.at(key);
+}
+
+std::vector<float> CudaBackend::fetch(const float* from, std::size_t count) {
+    if (plans()) {
+        learnt_.fetched = std::max(learnt_.fetched, count);
+        return {};
+    }
+    core::require(count <= plan_->fetched, "what is fetched is planned");
+    machine_.download(stream(), fetched_, from, count * sizeof(float));
+    machine_.record(fetch_event_, stream());
+    if (const std::string late = wait_for(fetch_event_); !late.empty()) {
+        settle();
+        throw core::MachineError(late);
+    }
+    return {fetched_, fetched_ + count};
 }
 
 bool CudaBackend::takes_over_zeros(void* data, std::size_t bytes) {
@@ -233,17 +299,18 @@ bool CudaBackend::begin_step(std::int64_t step) {
         return true;
     }
     constexpr int steps_before_capture = 2;
-    is_capturing_ = settings_.captures_steps && !options_.times_operators && machine_.can_capture() && performed_ >= steps_before_capture;
+    // A captured step cannot ask the host how large its next launch is.
+    is_capturing_ = settings_.captures_steps && plan_->fetched == 0 && !options_.times_operators && machine_.can_capture() && performed_ >= steps_before_capture;
     if (is_capturing_) machine_.begin_capture(origin);
     machine_.record(step_begin_, origin);
     machine_.upload(origin, device_block_, step_block_, step_block_bytes_);
     machine_.fill_zero(origin, loss_sum_, sizeof(float));
     machine_.fill_zero(origin, norms_, norm_count * sizeof(float));
     // All streams start from here.
-    Event& start = stream_ends_[static_cast<std::size_t>(schedule::Stream::compute)];
+    const Event start = stream_ends_[static_cast<std::size_t>(schedule::Stream::compute)];
     machine_.record(start, origin);
-    for (int s = 0; s < schedule::stream_count; ++s)
-        if (static_cast<schedule::Stream>(s) != schedule::Stream::compute) machine_.wait(machine_.stream(static_cast<schedule::Stream>(s)), start);
+    for (int lane = 0; lane < lanes_.count; ++lane)
+        if (stream_of(lane) != origin) machine_.wait(stream_of(lane), start);
     return false;
 }
 
@@ -256,9 +323,10 @@ void CudaBackend::begin(std::uint32_t index) {
     const Instruction& own = instruction();
     machine_.begin_range(activities_[index].c_str());
     const auto wait_for = [&](std::uint32_t other) {
-        if (list_.instructions[other].stream != own.stream) machine_.wait(stream(), orders_[other]);
+        if (lane(other) != lane(index)) machine_.wait(stream(), orders_[other]);
     };
-    for (const std::uint32_t other : list_.after(own)) wait_for(other);
+    for (const std::uint32_t other : list_.after(own))
+        if (!has_channels_ || list_.instructions[other].kind != InstructionKind::send) wait_for(other);
     for (const std::uint32_t other : plan_->arena.waits[index]) wait_for(other);
     if (begins_[index]) machine_.record(begins_[index], stream());
 }
@@ -275,15 +343,15 @@ void CudaBackend::end(std::uint32_t index) {
 }
 
 void CudaBackend::end_step(std::vector<InstructionTime>& times) {
+    on_their_way_.clear();
     if (plans()) return;
     const Stream origin = machine_.stream(schedule::Stream::compute);
     if (!is_replayed_) {
         if (schedule::trains(program_) && !has_agreed_) agree_on_gradients();  // a stage without parameters
-        for (int s = 0; s < schedule::stream_count; ++s) {
-            const auto which = static_cast<schedule::Stream>(s);
-            if (which == schedule::Stream::compute) continue;
-            Event& event = stream_ends_[static_cast<std::size_t>(s)];
-            machine_.record(event, machine_.stream(which));
+        for (int lane = 0; lane < lanes_.count; ++lane) {
+            if (stream_of(lane) == origin) continue;
+            const Event event = stream_ends_[static_cast<std::size_t>(lane)];
+            machine_.record(event, stream_of(lane));
             machine_.wait(origin, event);
         }
         machine_.download(origin, loss_host_, loss_sum_, sizeof(float));
@@ -302,8 +370,8 @@ void CudaBackend::end_step(std::vector<InstructionTime>& times) {
         read.write(step_ + 1, read.ahead.data());
         read.ahead_of = step_ + 1;
     }
-    if (const std::string late = wait_for_device(); !late.empty()) {
-        exchange_.abort();
+    if (const std::string late = wait_for(finished); !late.empty()) {
+        settle();
         throw core::MachineError(late);
     }
     ++performed_;
@@ -327,10 +395,9 @@ void CudaBackend::end_step(std::vector<InstructionTime>& times) {
 }
 
 // Polls, so that a broken communicator or a rank that never comes ends in words.
-std::string CudaBackend::wait_for_device() {
-    const Event finished = stream_ends_[static_cast<std::size_t>(schedule::Stream::compute)];
+std::string CudaBackend::wait_for(Event event) {
     const Clock::time_point begin = Clock::now();
-    for (std::int64_t polls = 0; !machine_.has_happened(finished); ++polls) {
+    for (std::int64_t polls = 0; !machine_.has_happened(event); ++polls) {
         if (polls % 1024 == 1023) {
             exchange_.check();
             if (std::chrono::duration<double>(Clock::now() - begin).count() > options_.time_limit.value) {

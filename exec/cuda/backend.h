@@ -26,7 +26,9 @@ using TableKey = std::pair<std::uint32_t, TableUse>;  // instruction and use
 // What planning learnt.
 struct RunPlan {
     ArenaPlan arena;
-    std::map<int, std::size_t> scratch;             // bytes by slot
+    std::size_t offloaded = 0;                      // most bytes that wait on the host
+    std::size_t fetched = 0;                        // most numbers that the host asks the device for at a time
+    std::map<std::pair<schedule::Stream, int>, std::size_t> scratch;  // bytes by stream and slot
     std::vector<std::size_t> staging;               // bytes of each array of data that a step reads, in order
     struct Table {
         std::size_t ranges = 0;
@@ -38,6 +40,8 @@ struct RunPlan {
 struct BackendSettings {
     bool captures_steps = false;  // as a CUDA graph, once two steps have been performed
     bool times_instructions = true;
+    double expert_room = 2;          // experts over several ranks: copies that a rank has room for, in those that came if all experts had as many
+    bool rehearses = false;          // a step on zeros, for the sake of what it launches: parameters need not be made
     bool measures_products = false;  // takes the fastest algorithm for each matrix product, not the library's first
 };
 
@@ -51,7 +55,7 @@ public:
     RunPlan planned() const;  // after two steps
 
     std::shared_ptr<BlockSource> blocks() override { return blocks_; }
-    bool keeps_values() const override { return !plans(); }
+    bool keeps_values() const override { return !plans() && !settings_.rehearses; }
     const OperatorKernels& operators() const override;
 
     bool begin_step(std::int64_t step) override;
@@ -81,6 +85,12 @@ public:
     void collective(const schedule::Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count,
                     Tag tag) override;
     void reduce_loss(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag) override;
+    void exchange(const std::vector<int>& members, core::DataType type, const float* from, const std::vector<std::size_t>& sent, float* to,
+                  const std::vector<std::size_t>& received, Tag tag) override;
+    CopyCounts exchange_counts(model::OperatorId dispatch, const Operands& operands, const std::vector<int>& members, Tag tag) override;
+    std::int64_t room_for_copies(std::int64_t came, std::int64_t even) const override;
+    std::unique_ptr<OffloadStore> make_offload_store(schedule::Offload offload, int rank) override;
+    void settle() override;
     core::Seconds computing() const override { return computing_; }
     core::Seconds on_core() const override { return computing_; }
     core::Bytes overhead() const override;
@@ -94,10 +104,14 @@ public:
     bool keeps_gradients() const override { return instruction().phase == schedule::ComputePhase::backward_input; }
     const std::uint64_t* mask_keys(model::OperatorId op, std::int32_t micro_batch) override;
     const StepFactors* factors() override { return factors_; }
+    std::vector<float> fetch(const float* from, std::size_t count) override;
 
 private:
     class WatchedOperators;
+    class PinnedStore;
     bool plans() const { return plan_ == nullptr; }
+    Stream stream_of(int lane) const;
+    int lane(std::uint32_t instruction) const { return lanes_.of[instruction]; }
     const schedule::Instruction& instruction() const { return list_.instructions[instruction_]; }
     void read(const void* address);
     void write(void* address);
@@ -123,13 +137,15 @@ private:
     void agree_on_gradients();
     float* bad() const { return norms_ + 1; }
     float* squares() const { return norms_ + 2; }
-    std::string wait_for_device();  // what it waited for in vain, or empty
+    std::string wait_for(Event event);  // what it waited for in vain, or empty
 
     const schedule::Program& program_;
     const model::ModelGraph& graph_;
     const RunOptions& options_;
     const int rank_;
     const schedule::RankProgram& list_;
+    const bool has_channels_;  // messages have streams of their own, since some would wait for one another (rendezvous.h)
+    const Lanes lanes_;
     const std::shared_ptr<Machine> machine_keeper_;
     const std::shared_ptr<Exchange> exchange_keeper_;
     Machine& machine_;
@@ -146,9 +162,12 @@ private:
 
     // Device memory beside the arena, in one block with it.
     char* memory_ = nullptr;
-    std::map<int, void*> scratch_;
+    std::map<std::pair<schedule::Stream, int>, void*> scratch_;
     char* staging_ = nullptr;  // host
     std::size_t reads_done_ = 0;  // of this step
+    char* offloaded_ = nullptr;   // host
+    float* fetched_ = nullptr;    // host
+    Event fetch_event_ = nullptr;
     std::vector<std::size_t> staging_places_;
     std::size_t step_block_bytes_ = 0;
     char* device_block_ = nullptr;
@@ -197,7 +216,8 @@ private:
     int performed_ = 0;  // steps
     std::vector<Event> begins_, ends_, orders_;  // by instruction; orders_ where another stream waits for it
     Event step_begin_ = nullptr;
-    std::array<Event, schedule::stream_count> stream_ends_{};
+    std::vector<Event> stream_ends_;  // by lane
+    std::vector<BufferPointer> on_their_way_;  // what channels have to send, to the end of the step
     Clock::time_point host_begin_;
     bool is_capturing_ = false, is_captured_ = false, is_replayed_ = false;
     double loss_ = 0;

@@ -1,5 +1,6 @@
 // Who exchanges with whom, as groups and channels that every rank makes alike before the first step; and the exchanges themselves.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <set>
 
@@ -7,6 +8,7 @@
 
 #include "core/diagnostics.h"
 #include "exec/cuda/backend.h"
+#include "model/rank_share.h"
 
 namespace exec::cuda {
 
@@ -40,6 +42,7 @@ void CudaBackend::make_groups() {
         }
     }
     // NCCL matches messages by their order. Where sender and receiver list them in different orders, every boundary between stages gets a channel of its own.
+    is_boundary_apart_ = has_channels_;
     for (const auto& [channel, messages] : sent)
         if (messages != received[channel]) is_boundary_apart_ = true;
     std::set<Channel> channels;
@@ -83,6 +86,7 @@ void CudaBackend::send(int peer, Tag tag, const BufferPointer& data) {
     read(data->data());
     clear_zeros(data->data(), data->bytes());
     exchange_.send(stream(), channel_to(peer, true), 1, data->data(), data->bytes(), tag);
+    if (has_channels_) on_their_way_.push_back(data);
 }
 
 void CudaBackend::receive(int peer, Tag tag, Buffer& into) {
@@ -102,6 +106,66 @@ void CudaBackend::collective(const Instruction& instruction, const std::vector<i
         case schedule::CollectiveKind::broadcast: exchange_.broadcast(stream(), group, type, data, count); break;
         case schedule::CollectiveKind::all_to_all: core::require(false, "plans with an exchange of all with all are refused on GPUs"); break;
     }
+}
+
+// How many copies a rank gets is known only when they come, and memory is planned before. Room is made for `expert_room` times what comes when all experts are as busy,
+// as far as more than that can come at all.
+std::int64_t CudaBackend::room_for_copies(std::int64_t came, std::int64_t even) const {
+    const int ranks = program_.plan.layout.expert;
+    const auto room = static_cast<std::int64_t>(std::ceil(std::min(settings_.expert_room, static_cast<double>(ranks)) * static_cast<double>(even)));
+    if (came > room)
+        throw core::MachineError(fmt::format("rank {} gets {:.2f} times the copies of tokens that it would get if all experts had as many, and has room for {:.2f} times: "
+                                             "train with an auxiliary loss or a capacity_factor",
+                                             rank_, static_cast<double>(came) / static_cast<double>(even), settings_.expert_room));
+    return room;
+}
+
+Backend::CopyCounts CudaBackend::exchange_counts(model::OperatorId dispatch, const Operands& operands, const std::vector<int>& members, Tag) {
+    const model::Operator& op = graph_.op(dispatch);
+    const auto experts = static_cast<std::size_t>(op.attributes.experts);
+    read(operands.inputs[1]);
+    auto* counts = static_cast<float*>(scratch(counts_slot, 2 * experts * sizeof(float)));
+    operators_->count_rows(dispatch, operands.inputs[1], counts);
+    exchange_.all_to_all(stream(), group_of(members), core::DataType::fp32, counts, counts + experts, experts / members.size());
+    const std::vector<float> fetched = fetch(counts, 2 * experts);
+    const std::int64_t even = model::mixture_shape(graph_, op, program_.plan.cost_context()).copies;
+    if (plans() || settings_.rehearses) return {divided_evenly(even, experts), divided_evenly(plans() ? room_for_copies(0, even) : even, experts)};
+    CopyCounts result;
+    result.own.assign(fetched.begin(), fetched.begin() + static_cast<std::ptrdiff_t>(experts));
+    result.received.assign(fetched.begin() + static_cast<std::ptrdiff_t>(experts), fetched.end());
+    return result;
+}
+
+// What a rank keeps is copied, all else goes and comes together.
+void CudaBackend::exchange(const std::vector<int>& members, core::DataType type, const float* from, const std::vector<std::size_t>& sent, float* to,
+                           const std::vector<std::size_t>& received, Tag tag) {
+    read(from);
+    write(to);
+    const auto element = static_cast<std::size_t>(core::size_of(type).value);
+    const auto sum = [&](const std::vector<std::size_t>& counts) { return std::accumulate(counts.begin(), counts.end(), std::size_t{0}) * element; };
+    clear_zeros(const_cast<float*>(from), sum(sent));
+    for (PendingZeros* zeros : {&pending_zeros_, &gradient_zeros_}) zeros->cut(to, sum(received));  // overwritten
+    const char* source = reinterpret_cast<const char*>(from);
+    const char* own = nullptr;
+    char *target = reinterpret_cast<char*>(to), *own_target = nullptr;
+    std::size_t own_bytes = 0;
+    const int group = group_of(members);
+    exchange_.begin_messages();
+    for (std::size_t m = 0; m < members.size(); ++m) {
+        if (sent[m] > 0 && members[m] != rank_) exchange_.send(stream(), group, static_cast<int>(m), source, sent[m] * element, tag);
+        if (members[m] == rank_) own = source;
+        source += sent[m] * element;
+    }
+    for (std::size_t m = 0; m < members.size(); ++m) {
+        if (received[m] > 0 && members[m] != rank_) exchange_.receive(stream(), group, static_cast<int>(m), target, received[m] * element, tag);
+        if (members[m] == rank_) {
+            own_target = target;
+            own_bytes = std::min(sent[m], received[m]) * element;  // equal, but for the numbers that planning makes up
+        }
+        target += received[m] * element;
+    }
+    exchange_.end_messages();
+    machine_.copy(stream(), own_target, own, own_bytes);
 }
 
 void CudaBackend::reduce_loss(const Instruction&, const std::vector<int>& members, Tag) {

@@ -49,12 +49,12 @@ void CudaBackend::fill_step_block(std::int64_t step) {
     std::memcpy(step_block_, &factors, sizeof factors);
     auto* key = reinterpret_cast<std::uint64_t*>(step_block_ + keys_place);
     const schedule::Plan& plan = program_.plan;
-    const int data_rank = schedule::coordinates_of(plan.layout, rank_).data;
+    const int replica = schedule::coordinates_of(plan.layout, rank_).data / plan.layout.context;
     for (const std::int32_t op : dropping_)
         for (int k = 0; k < program_.micro_batches; ++k)
             for (int i = 0; i < plan.micro_batch; ++i)
                 *key++ = mask_key(options_.seed, step, op,
-                                  options_.sample_offset + global_sample(step, data_rank, plan.layout.data, program_.micro_batches, plan.micro_batch, k, i));
+                                  options_.sample_offset + global_sample(step, replica, plan.layout.replicas(), program_.micro_batches, plan.micro_batch, k, i));
 }
 
 // The table of these ranges in device memory, filled the first time: addresses do not change from step to step. Null when planning.

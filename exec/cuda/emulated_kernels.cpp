@@ -5,6 +5,7 @@
 #include "exec/cuda/body/embedding.h"
 #include "exec/cuda/body/image.h"
 #include "exec/cuda/body/loss.h"
+#include "exec/cuda/body/mixture.h"
 #include "exec/cuda/body/norm.h"
 #include "exec/cuda/body/update.h"
 
@@ -19,6 +20,7 @@ const Kernels& emulated_kernels() {
         host_body::fill_loss(result);
         host_body::fill_attention(result);
         host_body::fill_image(result);
+        host_body::fill_mixture(result);
         host_body::fill_update(result);
         return result;
     }();
@@ -29,6 +31,10 @@ const Kernels& emulated_kernels() {
 std::size_t norm_workspace(std::int64_t rows, std::int64_t width) {
     return static_cast<std::size_t>(host_body::row_chunks(rows, width) * 2 * width) * sizeof(float);
 }
+
+std::size_t routing_workspace(const RoutingShape& shape) { return host_body::routing_bytes(shape); }
+
+std::size_t embedding_workspace(std::int64_t rows, std::int64_t width) { return host_body::table_workspace(rows, width); }
 
 std::size_t loss_workspace(const ClassShape& shape) { return shape.is_across ? host_body::across_workspace(shape) : 0; }
 

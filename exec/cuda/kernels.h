@@ -27,6 +27,11 @@ struct Sums {
     bool accumulates = true;  // false: there is nothing yet to add to, and no need to read it
 };
 
+// Which tokens of a sequence the rows of a sample are: all, in order, or `part` of them from `first` on and as many from `second` on (context parallelism).
+struct Places {
+    std::int64_t part = 0, first = 0, second = 0;  // part 0: all
+};
+
 // Which scores or elements drop: those whose hash(key of the sample, place) is below the probability, as on the CPU. `keys` are in device memory, by sample.
 struct DropoutShape {
     std::int64_t rows = 0, columns = 0;                   // of the array
@@ -34,9 +39,11 @@ struct DropoutShape {
     std::int64_t first_row = 0, first_column = 0;         // of this rank's share
     float probability = 0;
     const std::uint64_t* keys = nullptr;
+    Places places = {};
 };
 
-// Packed rows [samples * tokens, (heads + 2 kv_heads) head_dimension], result [samples * tokens, heads * head_dimension].
+// Packed rows [samples * tokens, (heads + 2 kv_heads) head_dimension], result [samples * tokens, heads * head_dimension]. With `keys` > 0 the queries are those of
+// `places` alone, and keys and values of all tokens of a sequence lie in an array of their own, [samples * keys, 2 kv_heads head_dimension].
 struct AttentionShape {
     std::int64_t samples = 1, tokens = 0, heads = 1, kv_heads = 1, head_dimension = 0;
     bool is_causal = false;
@@ -46,13 +53,18 @@ struct AttentionShape {
     float dropout = 0;
     const std::uint64_t* dropout_keys = nullptr;  // device memory, by sample
     std::int64_t first_head = 0;
+    std::int64_t keys = 0;
+    Places places = {};
     constexpr std::int64_t row() const { return (heads + 2 * kv_heads) * head_dimension; }
+    constexpr std::int64_t key_row() const { return keys > 0 ? 2 * kv_heads * head_dimension : row(); }
+    constexpr std::int64_t key_count() const { return keys > 0 ? keys : tokens; }
 };
 struct RotationShape {
     std::int64_t samples = 1, tokens = 0, heads = 1, kv_heads = 1, head_dimension = 0;
     std::int64_t dimension = 0;      // first dimensions of a head that are turned, pairs (i, i + half)
-    const float* cosines = nullptr;  // [tokens, dimension / 2], device memory
+    const float* cosines = nullptr;  // [tokens of a sequence, dimension / 2], device memory
     const float* sines = nullptr;
+    Places places = {};
 };
 
 struct ImageShape {
@@ -81,6 +93,11 @@ struct UpdateChunk {
     std::int64_t begin;
 };
 inline constexpr std::int64_t update_chunk = 8192;  // elements a block updates
+
+// A mixture of experts: `chosen` experts a token, of which each takes `capacity` copies at most.
+struct RoutingShape {
+    std::int64_t tokens = 0, experts = 0, chosen = 1, hidden = 0, capacity = 0;
+};
 
 // What changes from step to step, in device memory, so that a captured graph need not change.
 struct StepFactors {
@@ -125,28 +142,53 @@ struct Kernels {
                                 bool accumulates);
     void (*batch_norm_weights)(Stream, Type, const ImageShape&, const void* x, const float* statistics, const void* dy, Sums dscale, Sums dshift);
 
-    // Rows of the table whose ids are [first, first + table): zero for others. Backward adds in the order of the rows: the same bits every time.
+    // Rows of the table whose ids are [first, first + table): zero for others. Backward adds in an order of its own, the same every time; fewer than 2^32 rows and
+    // ids. workspace: embedding_workspace(rows, width) bytes.
     void (*embedding)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t first, std::int64_t table, const std::int64_t* ids, Values parameter,
                       void* y);
     void (*embedding_weight)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t first, std::int64_t table, const std::int64_t* ids,
-                             const void* dy, Sums dtable);
-    // y[r] = x[r] + table[(first_row + r) % tokens + offset].
-    void (*positions)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t tokens, std::int64_t first_row, std::int64_t offset, const void* x,
-                      Values table, void* y);
-    void (*positions_weight)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t tokens, std::int64_t first_row, std::int64_t offset,
-                             const void* dy, Sums dtable);
+                             const void* dy, Sums dtable, void* workspace);
+    // y[r] = x[r] + table[place of token (first_row + r) % tokens + offset].
+    void (*positions)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t tokens, const Places& places, std::int64_t first_row, std::int64_t offset,
+                      const void* x, Values table, void* y);
+    void (*positions_weight)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t tokens, const Places& places, std::int64_t first_row,
+                             std::int64_t offset, const void* dy, Sums dtable);
 
     // A packed row with its queries and keys turned, or (inverse) turned back; values are copied.
     void (*rotate)(Stream, Type, const RotationShape&, bool is_inverse, const void* x, void* y, bool accumulates);
     // For whatever cuDNN's fused attention does not take: any type, windows, ALiBi, our dropout. log_sums: [samples, heads, tokens].
-    void (*attention)(Stream, Type, const AttentionShape&, const void* qkv, void* y, float* log_sums);
-    // dqkv is overwritten. workspace: samples * heads * tokens floats.
-    void (*attention_backward)(Stream, Type, const AttentionShape&, const void* qkv, const void* y, const float* log_sums, const void* dy, void* dqkv,
-                               void* workspace);
-    // Unfused: scores [samples * heads, tokens, tokens] to probabilities in place; dropped and mask when there is dropout, else null.
+    // `memory`: where keys and values lie apart, else null.
+    void (*attention)(Stream, Type, const AttentionShape&, const void* qkv, const void* memory, void* y, float* log_sums);
+    // dqkv and dmemory are overwritten, but for keys and values in dqkv where these lie apart. workspace: samples * heads * tokens floats.
+    void (*attention_backward)(Stream, Type, const AttentionShape&, const void* qkv, const void* memory, const void* y, const float* log_sums, const void* dy,
+                               void* dqkv, void* dmemory, void* workspace);
+    // Unfused: scores [samples * heads, tokens, keys] to probabilities in place; dropped and mask when there is dropout, else null.
     void (*attention_softmax)(Stream, Type, const AttentionShape&, void* scores, void* dropped, std::uint8_t* mask);
     // dp (gradient of what multiplies the values) becomes the scores' gradient.
     void (*attention_softmax_backward)(Stream, Type, const AttentionShape&, const void* probabilities, const std::uint8_t* mask, void* dp);
+
+    // Between rows [rows, from_row] and [rows, to_row]: `width` columns, from the first addressed on.
+    void (*move_columns)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t from_row, std::int64_t to_row, const void* from, void* to,
+                         bool accumulates);
+    // Between what `degree` ranks of a context-parallel group hold, one after the other (a part of 2 `degree` from the front and one from the back of every
+    // sample), and rows [samples * tokens, width] in the order of sequences.
+    void (*order_parts)(Stream, Type, std::int64_t samples, std::int64_t tokens, std::int64_t degree, std::int64_t width, bool is_inverse, const void* x, void* y);
+
+    // Which experts tokens go to, and in which rows their copies stand: routing, of routing_workspace(shape) bytes. At most 32 experts a token.
+    void (*route)(Stream, Type, const RoutingShape&, const void* probabilities, void* routing);
+    // By expert in fp32, of choices or (is_limited) of copies after the capacity.
+    void (*expert_counts)(Stream, const RoutingShape&, const void* routing, bool is_limited, float* counts);
+    void (*router_softmax)(Stream, Type, std::int64_t tokens, std::int64_t experts, const float* logits, void* probabilities);
+    // dlogits; to the gradient of every probability comes balance * loss_scale * chosen[expert], where chosen is not null.
+    void (*router_gradient)(Stream, Type, std::int64_t tokens, std::int64_t experts, float balance, const StepFactors* factors, const float* chosen,
+                            const void* probabilities, const void* dy, void* dlogits);
+    // Rows that no copy has are left as they are.
+    void (*dispatch)(Stream, Type, const RoutingShape&, const void* routing, const void* x, void* y);
+    void (*dispatch_backward)(Stream, Type, const RoutingShape&, const void* routing, const void* dy, void* dx, bool accumulates);
+    void (*combine)(Stream, Type, const RoutingShape&, const void* routing, const void* x, void* y);
+    // dx and dprobabilities may be null; the latter is added to. Rows of dx that no copy has are left as they are.
+    void (*combine_backward)(Stream, Type, const RoutingShape&, const void* routing, const void* x, const void* probabilities, const void* dy, void* dx,
+                             void* dprobabilities, bool accumulates);
 
     // statistics [rows, 3]: maximum, sum of exponentials, logit of the label (0 elsewhere). workspace: loss_workspace(shape) bytes.
     void (*loss_statistics)(Stream, Type, const ClassShape&, const void* logits, const std::int64_t* labels, float* statistics, void* workspace);
@@ -186,6 +228,10 @@ struct Kernels {
 
 // Bytes for norm_weights and column_sums.
 std::size_t norm_workspace(std::int64_t rows, std::int64_t width);
+// Bytes for route.
+std::size_t routing_workspace(const RoutingShape& shape);
+// Bytes for embedding_weight.
+std::size_t embedding_workspace(std::int64_t rows, std::int64_t width);
 // Bytes for loss_statistics.
 std::size_t loss_workspace(const ClassShape& shape);
 

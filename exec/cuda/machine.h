@@ -37,6 +37,8 @@ struct Product {
     const void* gelu_input = nullptr;
     // With a transposed a, b as it is (the gradient of a weight): the sums of a's rows, [m], of type `out`, are written here.
     void* row_sums = nullptr;
+    // Not 0: one size changes from call to call, m, or k where a is transposed; up to this, as far as planning knows. The algorithm is that of a size near by.
+    std::int64_t ragged_limit = 0;
     // `batch` problems at these distances, in elements.
     std::int64_t batch = 1, stride_a = 0, stride_b = 0, stride_c = 0;
 
@@ -86,6 +88,7 @@ public:
     virtual core::Bytes memory_in_use() = 0;  // of the device, by whomever
 
     virtual Stream stream(schedule::Stream which) = 0;
+    virtual Stream message_stream(int number) = 0;  // of one channel
     // Events that are timed tell when; the others order streams. In a captured step only the latter do that.
     virtual Event make_event(bool is_timed) = 0;
     virtual void record(Event event, Stream stream) = 0;
@@ -118,6 +121,10 @@ public:
     virtual void begin_capture(Stream origin) = 0;
     virtual void end_capture(Stream origin) = 0;
     virtual void launch_captured(Stream stream) = 0;
+    // Gives up what was captured; before the exchange is: NCCL waits for every graph that its launches are in (init.cc of 2.28, commDestroySync).
+    virtual void forget_captured() = 0;
+    // Is a kernel loaded when it is first launched, which may wait for whatever runs on the device?
+    virtual bool loads_kernels_late() const = 0;
 
     // Ranges for profilers (NVTX), on the host's side.
     virtual void begin_range(const char* name) = 0;

@@ -9,7 +9,7 @@
 namespace exec::cuda {
 
 // Performs two steps on a machine that does nothing to plan memory, edges and staging.
-RunPlan plan_run(const BackendRequest& request, const Machine& machine);
+RunPlan plan_run(const BackendRequest& request, const Machine& machine, const BackendSettings& settings = {});
 
 std::unique_ptr<Backend> make_backend(const BackendRequest& request, std::shared_ptr<Machine> machine, std::shared_ptr<Exchange> exchange,
                                       const BackendSettings& settings = {});

@@ -17,7 +17,7 @@ struct Nothing {
 const Kernels& null_kernels() {
     constexpr Nothing n;
     static const Kernels table{n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n,
-                               n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n};
+                               n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n};
     return table;
 }
 
@@ -36,6 +36,7 @@ public:
     void synchronize() override {}
     core::Bytes memory_in_use() override { return {}; }
     Stream stream(schedule::Stream) override { return nullptr; }
+    Stream message_stream(int) override { return nullptr; }
     Event make_event(bool) override { return nullptr; }
     void record(Event, Stream) override {}
     void wait(Stream, Event) override {}
@@ -55,6 +56,8 @@ public:
     void begin_capture(Stream) override {}
     void end_capture(Stream) override {}
     void launch_captured(Stream) override {}
+    void forget_captured() override {}
+    bool loads_kernels_late() const override { return false; }
     void begin_range(const char*) override {}
     void end_range() override {}
 

@@ -28,11 +28,13 @@ Type type_of(core::DataType type) {
     }
 }
 
-Operators::Operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank, bool is_training, Machine& machine, Workplace& workplace)
+Operators::Operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank, int context_rank, bool is_training, Machine& machine,
+                     Workplace& workplace)
     : graph_(graph),
       plan_(plan),
       context_(plan.cost_context()),
       tensor_rank_(tensor_rank),
+      context_rank_(context_rank),
       is_training_(is_training),
       machine_(machine),
       kernels_(machine.kernels()),
@@ -111,6 +113,12 @@ std::string Operators::obstacle(const model::ModelGraph&, const model::Operator&
         case OperatorKind::loss_statistics:
         case OperatorKind::cross_entropy: break;
         case OperatorKind::conv2d: break;
+        case OperatorKind::router:
+        case OperatorKind::dispatch:
+        case OperatorKind::experts:
+        case OperatorKind::combine:
+            if (op.attributes.experts_per_token > 32) return "more than 32 experts a token";
+            break;
         case OperatorKind::batch_norm:
             if (op.attributes.has_fixed_statistics) return "batch norm with fixed statistics";
             break;
@@ -128,8 +136,17 @@ std::string Operators::obstacle(const model::ModelGraph&, const model::Operator&
 Operators::Sizes Operators::sizes_of(model::TensorId tensor) const {
     const model::RankMatrix matrix = model::rank_matrix(graph_, tensor, context_);
     Sizes sizes{matrix.rows, matrix.columns, 0};
-    if (sizes.rows < rows_per_sample(tensor) * context_.micro_batch) sizes.first_row = tensor_rank_ * sizes.rows;
+    const std::int64_t whole = rows_per_sample(tensor) * context_.micro_batch / context_.context_parallel;
+    if (sizes.rows < whole) sizes.first_row = tensor_rank_ * sizes.rows;
     return sizes;
+}
+
+// The same as context_parallel.h lists.
+Places Operators::places() const {
+    const std::int64_t degree = context_.context_parallel;
+    if (degree == 1) return {};
+    const std::int64_t part = graph_.tokens_per_sample / (2 * degree);
+    return {part, context_rank_ * part, (2 * degree - 1 - context_rank_) * part};
 }
 
 std::int64_t Operators::rows_per_sample(model::TensorId tensor) const {
@@ -231,8 +248,8 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
             break;
         }
         case OperatorKind::position_embedding:
-            kernels_.positions(s, type_, y.rows, y.columns, graph_.tensor(o.output).shape[0], y.first_row, o.attributes.position_offset, x.inputs[0],
-                               values(x.parameters[0]), x.output);
+            kernels_.positions(s, type_, y.rows, y.columns, graph_.tensor(o.output).shape[0] / context_.context_parallel, places(), y.first_row,
+                               o.attributes.position_offset, x.inputs[0], values(x.parameters[0]), x.output);
             break;
         case OperatorKind::linear: linear(id, x); break;
         case OperatorKind::layer_norm:
@@ -256,8 +273,9 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
                 break;
             }
             const std::int64_t width = graph_.tensor(o.output).shape.back();
-            const HeldDropout dropout{{y.rows, y.columns, rows_per_sample(o.output), width, y.first_row, y.columns < width ? tensor_rank_ * y.columns : 0,
-                                       static_cast<float>(o.attributes.probability), workplace_.mask_keys(id, place.micro_batch)},
+            const HeldDropout dropout{{y.rows, y.columns, rows_per_sample(o.output) / context_.context_parallel, width, y.first_row,
+                                       y.columns < width ? tensor_rank_ * y.columns : 0, static_cast<float>(o.attributes.probability),
+                                       workplace_.mask_keys(id, place.micro_batch), places()},
                                       x.inputs[0], x.output, static_cast<std::uint8_t*>(x.extra)};
             const model::Operator* reader = only_reader(o.output);
             if (reader && reader->kind == OperatorKind::add) fusion_->hold(id.index, dropout);
@@ -295,6 +313,10 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
         case OperatorKind::cross_entropy:
             kernels_.cross_entropy(s, type_, classes_of(o), x.inputs[0], x.inputs[1], x.output, y.count(), context_.fused_cross_entropy ? nullptr : extra);
             break;
+        case OperatorKind::router: router(o, x); break;
+        case OperatorKind::dispatch: dispatch(o, x); break;
+        case OperatorKind::experts: experts(id, x); break;
+        case OperatorKind::combine: kernels_.combine(s, type_, routing_shape(o), routing(o, x.inputs[1]), x.inputs[0], x.output); break;
         default: break;  // views, and what a collective performs
     }
 }
@@ -305,6 +327,8 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
     fusion_->flush();
     const auto* dy = static_cast<const float*>(o.kind == OperatorKind::cross_entropy ? given : contents_of_gradient(o, given));
     if (o.kind == OperatorKind::add) return add_backward(o, dy, dx);
+    if (o.kind == OperatorKind::combine) return combine_backward(o, x, dy, dx);
+    if (o.kind == OperatorKind::experts) return experts_backward(id, x, dy, dx[0]);
     if (dx.empty() || !dx[0]) return;
     const Stream s = workplace_.stream();
     const Sizes y = sizes_of(o.output);
@@ -318,6 +342,8 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
     };
     switch (o.kind) {
         case OperatorKind::position_embedding: add_backward(o, dy, dx); break;
+        case OperatorKind::router: router_backward(o, x, dy, dx[0]); break;
+        case OperatorKind::dispatch: kernels_.dispatch_backward(s, type_, routing_shape(o), routing(o, x.inputs[1]), dy, dx[0], adds()); break;
         case OperatorKind::linear: linear_backward(id, x, dy, dx[0]); break;
         case OperatorKind::layer_norm:
             kernels_.layer_norm_backward(s, type_, y.rows, y.columns, x.inputs[0], extra, values(x.parameters[0]), dy, dx[0], base());
@@ -385,14 +411,17 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, const f
         case OperatorKind::embedding: {
             const std::int64_t table = extent(o.parameters[0], 0), whole = graph_.parameter(o.parameters[0]).shape[0];
             kernels_.embedding_weight(s, type_, y.rows, y.columns, table < whole ? tensor_rank_ * table : 0, table, ids(x.inputs[0]) + y.first_row, dy,
-                                      added_sums(o.parameters[0], dparameters[0]));
+                                      added_sums(o.parameters[0], dparameters[0]), workplace_.scratch(sums_slot, embedding_workspace(y.rows, y.columns)));
             break;
         }
         case OperatorKind::position_embedding:
-            kernels_.positions_weight(s, type_, y.rows, y.columns, graph_.tensor(o.output).shape[0], y.first_row, o.attributes.position_offset, dy,
+            kernels_.positions_weight(s, type_, y.rows, y.columns, graph_.tensor(o.output).shape[0] / context_.context_parallel, places(), y.first_row,
+                                      o.attributes.position_offset, dy,
                                       added_sums(o.parameters[0], dparameters[0]));
             break;
         case OperatorKind::linear: linear_weights(o, x, dy, dparameters); break;
+        case OperatorKind::router: router_weights(o, x, dy, dparameters[0]); break;
+        case OperatorKind::experts: experts_weights(id, x, dy, dparameters); break;
         case OperatorKind::layer_norm:
             kernels_.norm_weights(s, type_, true, y.rows, y.columns, x.inputs[0], extra, dy, sums(o.parameters[0], dparameters[0]),
                                   o.attributes.has_bias ? sums(o.parameters[1], dparameters[1]) : Sums{}, workspace());

@@ -24,7 +24,7 @@ class Workplace {
 public:
     virtual ~Workplace() = default;
     virtual Stream stream() = 0;  // of the instruction at work
-    // Room for one call, the same for every call of a slot; of compute instructions only.
+    // Room for one call, the same for every call of a slot on a stream.
     virtual void* scratch(int slot, std::size_t bytes) = 0;
     // True when all of this was to be cleared and is not yet: the caller writes it instead of adding to it. Else what of it is to be cleared is.
     virtual bool takes_over_zeros(void* data, std::size_t bytes) = 0;
@@ -37,21 +37,35 @@ public:
     virtual bool keeps_gradients() const = 0;
     virtual const std::uint64_t* mask_keys(model::OperatorId op, std::int32_t micro_batch) = 0;
     virtual const StepFactors* factors() = 0;
+    // What the device has computed, waited for. Empty while the run is planned.
+    virtual std::vector<float> fetch(const float* from, std::size_t count) = 0;
 };
 
+// Copies of tokens over as many blocks, the first ones one more.
+std::vector<std::int64_t> divided_evenly(std::int64_t copies, std::size_t blocks);
+
 // Slots of scratch. Those of one operator's call must differ.
-enum Slot { weight_slot, sums_slot, attention_slot, turned_slot, gradient_slot, bias_slot, partial_slot, loss_slot };
+enum Slot { weight_slot, sums_slot, attention_slot, turned_slot, gradient_slot, bias_slot, partial_slot, loss_slot, turned_keys_slot, key_gradient_slot, routing_slot, counts_slot,
+            logits_slot, second_weight_slot, expert_slot };
 
 class Operators : public OperatorKernels {
 public:
     // `is_training` false: evaluation, nothing is dropped.
-    Operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank, bool is_training, Machine& machine, Workplace& workplace);
+    Operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank, int context_rank, bool is_training, Machine& machine,
+              Workplace& workplace);
     ~Operators() override;
 
     void forward(model::OperatorId op, const Operands& operands, const MicroBatchPlace& place) const override;
     void backward_input(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dx,
                         const MicroBatchPlace& place) const override;
     void backward_weight(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dparameters) const override;
+    void pack_keys(model::OperatorId attention, const float* packed, float* piece) const override;
+    void order_keys(model::OperatorId attention, const float* pieces, float* keys) const override;
+    void split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const override;
+    void add_key_gradients(model::OperatorId attention, const float* piece, float* dpacked) const override;
+    void choices(model::OperatorId router, const Operands& operands, float* all) const override;
+    // Copies that this rank has for each expert, in fp32.
+    void count_rows(model::OperatorId dispatch, const float* probabilities, float* counts) const;
     // Launches that wait for the operator after theirs.
     Fusion& fusion() const { return *fusion_; }
 
@@ -68,6 +82,7 @@ private:
     std::int64_t rows_per_sample(model::TensorId tensor) const;
     std::int64_t extent(model::ParameterId parameter, int dimension) const;
     ClassShape classes_of(const model::Operator& op) const;
+    Places places() const;  // of this rank's tokens in their sequence
     AttentionShape attention_shape(model::OperatorId id, std::int32_t micro_batch) const;
     RotationShape rotation_shape(model::OperatorId id, const AttentionShape& shape) const;
     ImageShape image_shape(const model::Operator& op) const;
@@ -101,14 +116,32 @@ private:
     void add_backward(const model::Operator& op, const void* dy, const std::vector<float*>& dx) const;
     void attention(model::OperatorId id, const Operands& operands, std::int32_t micro_batch) const;
     void attention_backward(model::OperatorId id, const Operands& operands, const float* dy, float* dqkv, std::int32_t micro_batch) const;
-    void unfused_attention(const AttentionShape& shape, const void* qkv, void* y, void* extra) const;
-    void unfused_attention_backward(const AttentionShape& shape, const void* qkv, void* extra, const void* dy, void* dqkv) const;
+    // Where queries and where keys and values lie, their rotated copies where there are such.
+    struct AttentionInput {
+        const void *queries = nullptr, *memory = nullptr;  // memory null: behind the queries
+    };
+    AttentionInput attention_input(const Operands& operands, const AttentionShape& shape, const RotationShape& rotation) const;
+    void unfused_attention(const AttentionShape& shape, const AttentionInput& in, void* y, void* extra) const;
+    void unfused_attention_backward(const AttentionShape& shape, const AttentionInput& in, void* extra, const void* dy, void* dqkv, void* dmemory) const;
     Product product() const;
+
+    RoutingShape routing_shape(const model::Operator& mixture) const;
+    const void* routing(const model::Operator& mixture, const void* probabilities) const;
+    std::vector<std::int64_t> rows_of_experts(model::OperatorId id, const Operands& operands, bool is_forward) const;
+    void router(const model::Operator& op, const Operands& operands) const;
+    const void* router_gradient(const model::Operator& op, const Operands& operands, const void* dy) const;
+    void router_backward(const model::Operator& op, const Operands& operands, const void* dy, float* dx) const;
+    void router_weights(const model::Operator& op, const Operands& operands, const void* dy, float* dweight) const;
+    void dispatch(const model::Operator& op, const Operands& operands) const;
+    void combine_backward(const model::Operator& op, const Operands& operands, const void* dy, const std::vector<float*>& dx) const;
+    void experts(model::OperatorId id, const Operands& operands) const;
+    void experts_backward(model::OperatorId id, const Operands& operands, const void* dy, float* dx) const;
+    void experts_weights(model::OperatorId id, const Operands& operands, const void* dy, const std::vector<float*>& dparameters) const;
 
     const model::ModelGraph& graph_;
     const schedule::Plan& plan_;
     const model::CostContext context_;
-    const int tensor_rank_;
+    const int tensor_rank_, context_rank_;
     const bool is_training_;
     Machine& machine_;
     const Kernels& kernels_;
@@ -119,6 +152,7 @@ private:
         float *cosines = nullptr, *sines = nullptr, *slopes = nullptr;
     };
     std::map<std::int32_t, Tables> tables_;  // by operator
+    mutable std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::int64_t>> kept_rows_;  // by experts and micro-batch: rows of each expert
     std::unique_ptr<Fusion> fusion_;
     std::vector<void*> blocks_;
 };

@@ -28,22 +28,27 @@ struct HeadGroup {
         return {at(const_cast<void*>(qkv), sample * shape.tokens * shape.row() + head * d, type), shape.row(), apart * d};
     }
     HeadMatrices queries(const void* qkv) const { return packed(qkv, g, group()); }
-    HeadMatrices keys(const void* qkv) const { return packed(qkv, shape.heads, 1); }
-    HeadMatrices values(const void* qkv) const { return packed(qkv, shape.heads + shape.kv_heads, 1); }
+    // Of keys and values in rows of their own, or behind the queries.
+    HeadMatrices keys(const void* memory, std::int64_t heads_before = 0) const {
+        const std::int64_t d = shape.head_dimension;
+        if (shape.keys == 0) return packed(memory, shape.heads + heads_before, 1);
+        return {at(const_cast<void*>(memory), sample * shape.keys * shape.key_row() + heads_before * d, type), shape.key_row(), d};
+    }
+    HeadMatrices values(const void* memory) const { return keys(memory, shape.kv_heads); }
     HeadMatrices output(const void* y) const {
         const std::int64_t d = shape.head_dimension;
         return {at(const_cast<void*>(y), (sample * shape.tokens * shape.heads + g) * d, type), shape.heads * d, group() * d};
     }
     HeadMatrices scores(const void* s) const {
-        const std::int64_t square = shape.tokens * shape.tokens;
-        return {at(const_cast<void*>(s), (sample * shape.heads + g) * square, type), shape.tokens, group() * square};
+        const std::int64_t size = shape.tokens * shape.key_count();
+        return {at(const_cast<void*>(s), (sample * shape.heads + g) * size, type), shape.key_count(), group() * size};
     }
-    // c (+)= op(a) op(b), m x n x k.
+    // c (+)= op(a) op(b), m x n x k; a transposed has a row for each key, else one for each query.
     Product product(Product p, const HeadMatrices& a, bool transpose_a, const HeadMatrices& b, bool transpose_b, const HeadMatrices& c, std::int64_t n,
                     std::int64_t k, bool accumulates = false) const {
         p.transpose_a = transpose_a;
         p.transpose_b = transpose_b;
-        p.m = shape.tokens;
+        p.m = transpose_a ? shape.key_count() : shape.tokens;
         p.n = n;
         p.k = k;
         p.a = a.first;
@@ -67,6 +72,14 @@ void each_group(const AttentionShape& shape, Type type, const Call& call) {
         for (std::int64_t g = 0; g < shape.heads / shape.kv_heads; ++g) call(HeadGroup{shape, type, sample, g});
 }
 
+// The same turn for keys and values in rows of their own.
+RotationShape of_keys(RotationShape rotation, const AttentionShape& shape) {
+    rotation.tokens = shape.keys;
+    rotation.heads = 0;
+    rotation.places = {};
+    return rotation;
+}
+
 // What unfused attention keeps for backward, one behind the other.
 struct KeptScores {
     void *probabilities, *dropped;  // dropped and mask: null without dropout
@@ -74,7 +87,7 @@ struct KeptScores {
 
     KeptScores(const AttentionShape& shape, void* extra, Type type) : probabilities(extra), dropped(nullptr), mask(nullptr) {
         if (shape.dropout <= 0) return;
-        const std::int64_t scores = shape.samples * shape.heads * shape.tokens * shape.tokens;
+        const std::int64_t scores = shape.samples * shape.heads * shape.tokens * shape.key_count();
         dropped = at(extra, scores, type);
         mask = static_cast<std::uint8_t*>(at(extra, 2 * scores, type));
     }
@@ -89,6 +102,11 @@ AttentionShape Operators::attention_shape(model::OperatorId id, std::int32_t mic
     AttentionShape shape;
     shape.samples = context_.micro_batch;
     shape.tokens = graph_.tensor(o.inputs[0]).shape[0];
+    if (model::gathers_keys(o, context_)) {  // the group's keys, and this rank's queries
+        shape.keys = shape.tokens;
+        shape.tokens /= context_.context_parallel;
+        shape.places = places();
+    }
     shape.heads = model::rank_heads(o, a.heads, context_);
     shape.kv_heads = model::rank_heads(o, a.kv_heads, context_);
     shape.head_dimension = a.head_dimension;
@@ -108,21 +126,27 @@ RotationShape Operators::rotation_shape(model::OperatorId id, const AttentionSha
     const auto tables = tables_.find(id.index);
     if (tables == tables_.end()) return {};
     return {shape.samples,  shape.tokens, shape.heads, shape.kv_heads, shape.head_dimension, tables->second.rotary_dimension, tables->second.cosines,
-            tables->second.sines};
+            tables->second.sines, shape.places};
+}
+
+Operators::AttentionInput Operators::attention_input(const Operands& x, const AttentionShape& shape, const RotationShape& rotation) const {
+    if (rotation.dimension == 0) return {x.inputs[0], x.keys};
+    const Stream s = workplace_.stream();
+    void* turned = workplace_.scratch(turned_slot, static_cast<std::size_t>(shape.samples * shape.tokens * shape.row()) * size_of(type_));
+    kernels_.rotate(s, type_, rotation, false, x.inputs[0], turned, false);
+    if (shape.keys == 0) return {turned, nullptr};
+    void* keys = workplace_.scratch(turned_keys_slot, static_cast<std::size_t>(shape.samples * shape.keys * shape.key_row()) * size_of(type_));
+    kernels_.rotate(s, type_, of_keys(rotation, shape), false, x.keys, keys, false);
+    return {turned, keys};
 }
 
 void Operators::attention(model::OperatorId id, const Operands& x, std::int32_t micro_batch) const {
     const AttentionShape shape = attention_shape(id, micro_batch);
     const Stream s = workplace_.stream();
-    const void* qkv = x.inputs[0];
-    if (const RotationShape rotation = rotation_shape(id, shape); rotation.dimension > 0) {
-        void* turned = workplace_.scratch(turned_slot, static_cast<std::size_t>(shape.samples * shape.tokens * shape.row()) * size_of(type_));
-        kernels_.rotate(s, type_, rotation, false, qkv, turned, false);
-        qkv = turned;
-    }
-    if (context_.attention != model::AttentionImplementation::flash) unfused_attention(shape, qkv, x.output, x.extra);
-    else if (machine_.fuses(type_, shape)) machine_.fused_attention(s, type_, shape, qkv, x.output, static_cast<float*>(x.extra));
-    else kernels_.attention(s, type_, shape, qkv, x.output, static_cast<float*>(x.extra));
+    const AttentionInput in = attention_input(x, shape, rotation_shape(id, shape));
+    if (context_.attention != model::AttentionImplementation::flash) unfused_attention(shape, in, x.output, x.extra);
+    else if (machine_.fuses(type_, shape)) machine_.fused_attention(s, type_, shape, in.queries, x.output, static_cast<float*>(x.extra));
+    else kernels_.attention(s, type_, shape, in.queries, in.memory, x.output, static_cast<float*>(x.extra));
 }
 
 void Operators::attention_backward(model::OperatorId id, const Operands& x, const float* dy, float* dqkv, std::int32_t micro_batch) const {
@@ -131,57 +155,86 @@ void Operators::attention_backward(model::OperatorId id, const Operands& x, cons
     const Stream s = workplace_.stream();
     const std::int64_t count = shape.samples * shape.tokens * shape.row();
     const std::size_t bytes = static_cast<std::size_t>(count) * size_of(type_);
-    const bool adds = accumulates(op(id).inputs[0], dqkv);
-    const void* qkv = x.inputs[0];
-    void* result = dqkv;
-    if (rotation.dimension > 0) {
-        void* turned = workplace_.scratch(turned_slot, bytes);
-        kernels_.rotate(s, type_, rotation, false, qkv, turned, false);
-        qkv = turned;
-    }
-    if (rotation.dimension > 0 || adds) result = workplace_.scratch(gradient_slot, bytes);
+    const AttentionInput in = attention_input(x, shape, rotation);
+    const bool adds = accumulates(op(id).inputs[0], dqkv), turns = rotation.dimension > 0;
+    void* result = turns || adds ? workplace_.scratch(gradient_slot, bytes) : dqkv;
+    // Keys and values of their own have a gradient of their own, which goes to those who gave them.
+    const std::int64_t key_elements = shape.samples * shape.keys * shape.key_row();
+    const std::size_t key_bytes = static_cast<std::size_t>(key_elements) * size_of(type_);
+    const bool adds_keys = shape.keys > 0 && !workplace_.takes_over_zeros(x.dkeys, key_bytes);
+    void* key_result = shape.keys > 0 && (turns || adds_keys) ? workplace_.scratch(key_gradient_slot, key_bytes) : x.dkeys;
+    if (shape.keys > 0) machine_.fill_zero(s, result, bytes);
     if (context_.attention != model::AttentionImplementation::flash) {
-        unfused_attention_backward(shape, qkv, x.extra, dy, result);
+        unfused_attention_backward(shape, in, x.extra, dy, result, key_result);
     } else if (machine_.fuses(type_, shape)) {
-        machine_.fused_attention_backward(s, type_, shape, qkv, x.output, static_cast<const float*>(x.extra), dy, result);
+        machine_.fused_attention_backward(s, type_, shape, in.queries, x.output, static_cast<const float*>(x.extra), dy, result);
     } else {
         void* deltas = workplace_.scratch(attention_slot, static_cast<std::size_t>(shape.samples * shape.heads * shape.tokens) * sizeof(float));
-        kernels_.attention_backward(s, type_, shape, qkv, x.output, static_cast<const float*>(x.extra), dy, result, deltas);
+        kernels_.attention_backward(s, type_, shape, in.queries, in.memory, x.output, static_cast<const float*>(x.extra), dy, result, key_result, deltas);
     }
-    if (rotation.dimension > 0) kernels_.rotate(s, type_, rotation, true, result, dqkv, adds);
+    if (turns) kernels_.rotate(s, type_, rotation, true, result, dqkv, adds);
     else if (adds) kernels_.scale(s, type_, count, 1.0f, result, dqkv, true);
+    if (shape.keys == 0) return;
+    if (turns) kernels_.rotate(s, type_, of_keys(rotation, shape), true, key_result, x.dkeys, adds_keys);
+    else if (adds_keys) kernels_.scale(s, type_, key_elements, 1.0f, key_result, x.dkeys, true);
 }
 
-void Operators::unfused_attention(const AttentionShape& shape, const void* qkv, void* y, void* extra) const {
+void Operators::unfused_attention(const AttentionShape& shape, const AttentionInput& in, void* y, void* extra) const {
     const Stream s = workplace_.stream();
-    const std::int64_t n = shape.tokens, d = shape.head_dimension;
+    const std::int64_t n = shape.key_count(), d = shape.head_dimension;
+    const void *qkv = in.queries, *memory = in.memory ? in.memory : in.queries;
     const KeptScores kept(shape, extra, type_);
     Product scaled = product();
     scaled.alpha = shape.scale;
     each_group(shape, type_, [&](const HeadGroup& h) {
-        machine_.product(s, h.product(scaled, h.queries(qkv), false, h.keys(qkv), true, h.scores(kept.probabilities), n, d));
+        machine_.product(s, h.product(scaled, h.queries(qkv), false, h.keys(memory), true, h.scores(kept.probabilities), n, d));
     });
     kernels_.attention_softmax(s, type_, shape, kept.probabilities, kept.dropped, kept.mask);
     each_group(shape, type_, [&](const HeadGroup& h) {
-        machine_.product(s, h.product(product(), h.scores(kept.factors()), false, h.values(qkv), false, h.output(y), d, n));
+        machine_.product(s, h.product(product(), h.scores(kept.factors()), false, h.values(memory), false, h.output(y), d, n));
     });
 }
 
 // Of what a group of heads shares, the first head writes the gradient and the others add.
-void Operators::unfused_attention_backward(const AttentionShape& shape, const void* qkv, void* extra, const void* dy, void* dqkv) const {
+void Operators::unfused_attention_backward(const AttentionShape& shape, const AttentionInput& in, void* extra, const void* dy, void* dqkv, void* dmemory) const {
     const Stream s = workplace_.stream();
-    const std::int64_t n = shape.tokens, d = shape.head_dimension;
+    const std::int64_t n = shape.key_count(), d = shape.head_dimension;
+    const void *qkv = in.queries, *memory = in.memory ? in.memory : in.queries;
+    void* dkeys = in.memory ? dmemory : dqkv;
     const KeptScores kept(shape, extra, type_);
-    void* ds = workplace_.scratch(attention_slot, static_cast<std::size_t>(shape.samples * shape.heads * n * n) * size_of(type_));
+    void* ds = workplace_.scratch(attention_slot, static_cast<std::size_t>(shape.samples * shape.heads * shape.tokens * n) * size_of(type_));
     each_group(shape, type_, [&](const HeadGroup& h) {
-        machine_.product(s, h.product(product(), h.scores(kept.factors()), true, h.output(dy), false, h.values(dqkv), d, n, h.g > 0));
-        machine_.product(s, h.product(product(), h.output(dy), false, h.values(qkv), true, h.scores(ds), n, d));
+        machine_.product(s, h.product(product(), h.scores(kept.factors()), true, h.output(dy), false, h.values(dkeys), d, shape.tokens, h.g > 0));
+        machine_.product(s, h.product(product(), h.output(dy), false, h.values(memory), true, h.scores(ds), n, d));
     });
     kernels_.attention_softmax_backward(s, type_, shape, kept.probabilities, kept.mask, ds);
     each_group(shape, type_, [&](const HeadGroup& h) {
-        machine_.product(s, h.product(product(), h.scores(ds), false, h.keys(qkv), false, h.queries(dqkv), d, n));
-        machine_.product(s, h.product(product(), h.scores(ds), true, h.queries(qkv), false, h.keys(dqkv), d, n, h.g > 0));
+        machine_.product(s, h.product(product(), h.scores(ds), false, h.keys(memory), false, h.queries(dqkv), d, n));
+        machine_.product(s, h.product(product(), h.scores(ds), true, h.queries(qkv), false, h.keys(dkeys), d, shape.tokens, h.g > 0));
     });
+}
+
+void Operators::pack_keys(model::OperatorId id, const float* packed, float* piece) const {
+    const AttentionShape shape = attention_shape(id, 0);
+    kernels_.move_columns(workplace_.stream(), type_, shape.samples * shape.tokens, shape.key_row(), shape.row(), shape.key_row(),
+                          at(const_cast<float*>(packed), shape.heads * shape.head_dimension, type_), piece, false);
+}
+
+void Operators::order_keys(model::OperatorId id, const float* pieces, float* keys) const {
+    const AttentionShape shape = attention_shape(id, 0);
+    kernels_.order_parts(workplace_.stream(), type_, shape.samples, shape.keys, context_.context_parallel, shape.key_row(), false, pieces, keys);
+}
+
+void Operators::split_key_gradients(model::OperatorId id, const float* dkeys, float* pieces) const {
+    const AttentionShape shape = attention_shape(id, 0);
+    kernels_.order_parts(workplace_.stream(), type_, shape.samples, shape.keys, context_.context_parallel, shape.key_row(), true, dkeys, pieces);
+}
+
+void Operators::add_key_gradients(model::OperatorId id, const float* piece, float* dpacked) const {
+    const AttentionShape shape = attention_shape(id, 0);
+    workplace_.clear_zeros(dpacked, tensor_bytes(op(id).inputs[0]));
+    kernels_.move_columns(workplace_.stream(), type_, shape.samples * shape.tokens, shape.key_row(), shape.key_row(), shape.row(), piece,
+                          at(dpacked, shape.heads * shape.head_dimension, type_), true);
 }
 
 }  // namespace exec::cuda

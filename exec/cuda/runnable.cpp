@@ -24,9 +24,7 @@ void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, 
     if (const schedule::PipelineSchedule* chosen = schedule::find_pipeline_schedule(plan.schedule); chosen && chosen->has_segments)
         refuse("plan.schedule", fmt::format("the CUDA backend's attention reads whole sequences, schedule = \"{}\" runs pieces of them", plan.schedule),
                "choose a schedule of whole sequences, or --backend cpu");
-    if (plan.layout.context > 1) refuse("plan.context_parallel", "the CUDA backend has no context parallelism", "set context_parallel = 1");
-    if (plan.layout.expert > 1) refuse("plan.expert_parallel", "the CUDA backend has no expert parallelism", "set expert_parallel = 1");
-    if (plan.offload != schedule::Offload::none) refuse("plan.offload", "the CUDA backend keeps activations on the device", "set offload = \"none\"");
+    if (plan.offload == schedule::Offload::disk) refuse("plan.offload", "the CUDA backend moves activations to the host's memory, not to disk", "set offload = \"host\"");
     std::set<std::string> obstacles;
     for (const model::Operator& op : graph.operators) {
         const std::string obstacle = Operators::obstacle(graph, op);

@@ -52,6 +52,7 @@ public:
     void synchronize() override {}
     core::Bytes memory_in_use() override { return {}; }
     Stream stream(schedule::Stream which) override { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(which) + 1); }
+    Stream message_stream(int number) override { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(number) + 100); }
     Event make_event(bool) override {
         events_.push_back(0);
         return reinterpret_cast<void*>(events_.size());
@@ -96,6 +97,7 @@ public:
     }
     bool offers(const Product& p) const override { return fuses_ && p.n % 8 == 0; }
     // Products with an epilogue, and those that took an addition over.
+    bool loads_late = false;
     int fused() const { return fused_; }
     int added() const { return added_; }
 
@@ -135,6 +137,8 @@ public:
     void begin_capture(Stream) override {}
     void end_capture(Stream) override {}
     void launch_captured(Stream) override {}
+    void forget_captured() override {}
+    bool loads_kernels_late() const override { return loads_late; }
     void begin_range(const char*) override {}
     void end_range() override {}
 
@@ -164,7 +168,16 @@ public:
         perform(schedule::CollectiveKind::reduce_scatter, group, type, data, count * size(group));
     }
     void broadcast(Stream, int, core::DataType, void*, std::size_t) override {}
-    void all_to_all(Stream, int, core::DataType, const void*, void*, std::size_t) override {}
+    void all_to_all(Stream s, int group, core::DataType type, const void* from, void* to, std::size_t count) override {
+        const std::size_t bytes = count * static_cast<std::size_t>(core::size_of(type).value);
+        const auto part = [&](const void* base, int peer) { return static_cast<char*>(const_cast<void*>(base)) + static_cast<std::size_t>(peer) * bytes; };
+        const auto peers = static_cast<int>(size(group));
+        for (int peer = 0; peer < peers; ++peer)
+            if (is_self(group, peer)) std::memcpy(part(to, peer), part(from, peer), bytes);
+            else send(s, group, peer, part(from, peer), bytes, 0);
+        for (int peer = 0; peer < peers; ++peer)
+            if (!is_self(group, peer)) receive(s, group, peer, part(to, peer), bytes, 0);
+    }
     void begin_messages() override {}
     void send(Stream, int group, int peer, const void* data, std::size_t bytes, exec::Tag) override {
         auto copy = std::make_shared<std::vector<float>>((bytes + 3) / 4);
@@ -181,6 +194,7 @@ public:
     void abort() override {}
 
 private:
+    bool is_self(int group, int peer) const { return groups_[static_cast<std::size_t>(group)][static_cast<std::size_t>(peer)] == communicator_.rank(); }
     std::size_t size(int group) const { return groups_[static_cast<std::size_t>(group)].size(); }
     // Messages of a group are matched by their order alone, as NCCL does. Groups have other numbers on other ranks: members tell them apart.
     exec::Tag tag(int group) const {

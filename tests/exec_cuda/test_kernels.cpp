@@ -12,7 +12,9 @@
 
 #include "core/diagnostics.h"
 #include "core/random.h"
+#include "exec/context_parallel.h"
 #include "exec/cpu/kernels.h"
+#include "exec/cpu/mixture.h"
 #include "exec/cuda/device/device.h"
 #include "exec/cuda/device/open.h"
 #include "exec/cuda/precision.h"
@@ -210,7 +212,7 @@ void check_embedding(Bench& b, Type type) {
     b.k.embedding(b.s, type, rows, width, first, table, places, parameter, out);
     const void* gradient = b.put(type, dy);
     void* sums = b.put(Type::fp32, dtable);
-    b.k.embedding_weight(b.s, type, rows, width, first, table, places, gradient, {sums, Type::fp32});
+    b.k.embedding_weight(b.s, type, rows, width, first, table, places, gradient, {sums, Type::fp32}, b.room(embedding_workspace(rows, width)));
     for (std::int64_t r = 0; r < rows; ++r) {
         const std::int64_t id = ids[static_cast<std::size_t>(r)] - first;
         if (id < 0 || id >= table) continue;
@@ -224,9 +226,9 @@ void check_embedding(Bench& b, Type type) {
     std::vector<float> learned = b.normal((tokens + 2) * width), dlearned = b.normal((tokens + 2) * width), x = b.normal(rows * width), placed = x;
     const std::int64_t first_row = b.between(0, 7);
     const void* in = b.put(type, x);
-    b.k.positions(b.s, type, rows, width, tokens, first_row, 2, in, {b.put(type, learned), type}, out);
+    b.k.positions(b.s, type, rows, width, tokens, {}, first_row, 2, in, {b.put(type, learned), type}, out);
     void* dlearned_sums = b.put(Type::fp32, dlearned);
-    b.k.positions_weight(b.s, type, rows, width, tokens, first_row, 2, gradient, {dlearned_sums, Type::fp32});
+    b.k.positions_weight(b.s, type, rows, width, tokens, {}, first_row, 2, gradient, {dlearned_sums, Type::fp32});
     for (std::int64_t i = 0; i < rows * width; ++i) {
         const auto at = static_cast<std::size_t>(((first_row + i / width) % tokens + 2) * width + i % width);
         placed[static_cast<std::size_t>(i)] = x[static_cast<std::size_t>(i)] + learned[at];
@@ -234,6 +236,93 @@ void check_embedding(Bench& b, Type type) {
     }
     near("positions", type, b.get(type, out, placed.size()), placed, 1);
     near("positions weight", Type::fp32, b.get(Type::fp32, dlearned_sums, dlearned.size()), dlearned, 64);
+}
+
+// Routing is the CPU's to the row; what is moved and summed is written out here.
+void check_mixture(Bench& b, Type type) {
+    const std::int64_t experts = b.between(1, 9), chosen = b.between(1, std::min<std::int64_t>(3, experts)), hidden = b.between(0, 1) ? 16 : b.between(1, 40);
+    // Of many tokens counting goes in several rounds.
+    const std::int64_t tokens = b.between(0, 4) == 0 ? b.between(1500, 2500) : b.between(1, 200);
+    model::Attributes mixture;
+    mixture.experts = experts;
+    mixture.experts_per_token = chosen;
+    mixture.capacity_factor = b.between(0, 1) ? 0.0 : 0.8;
+    const RoutingShape shape{tokens, experts, chosen, hidden, model::expert_capacity(mixture, tokens)};
+    std::vector<float> logits = b.normal(tokens * experts), probabilities(logits.size());
+    for (std::int64_t t = 0; t < tokens; ++t) {
+        float sum = 0;
+        for (std::int64_t e = 0; e < experts; ++e) sum += std::exp(logits[static_cast<std::size_t>(t * experts + e)]);
+        for (std::int64_t e = 0; e < experts; ++e)
+            probabilities[static_cast<std::size_t>(t * experts + e)] = std::exp(logits[static_cast<std::size_t>(t * experts + e)]) / sum;
+    }
+    void* own = b.room(probabilities.size() * 4);
+    b.k.router_softmax(b.s, type, tokens, experts, b.put_raw(logits), own);
+    near("router's softmax", type, b.get(type, own, probabilities.size()), probabilities, 2);
+    const void* p = b.put(type, probabilities);
+    const cpu::Routing expected = cpu::route(mixture, tokens, probabilities.data());
+    void* routing = b.room(routing_workspace(shape));
+    b.k.route(b.s, type, shape, p, routing);
+    auto* counts = static_cast<float*>(b.room(static_cast<std::size_t>(experts) * 4));
+    for (const bool is_limited : {false, true}) {
+        b.k.expert_counts(b.s, shape, routing, is_limited, counts);
+        const std::vector<float> counted = b.get(Type::fp32, counts, static_cast<std::size_t>(experts));
+        const std::vector<std::int64_t>& wanted = is_limited ? expected.rows : expected.chosen;
+        for (std::size_t e = 0; e < counted.size(); ++e) CHECK(static_cast<std::int64_t>(counted[e]) == wanted[e]);
+    }
+    const std::int64_t copies = tokens * chosen;
+    std::vector<float> x = b.normal(tokens * hidden), worked = b.normal(copies * hidden), dy = b.normal(tokens * hidden), start = b.normal(tokens * hidden);
+    const void *in = b.put(type, x), *back = b.put(type, worked), *gradient = b.put(type, dy);
+    std::vector<float> sent(worked.size(), 0.0f), combined(x.size(), 0.0f), dsent(worked.size(), 0.0f), dp(probabilities.size(), 0.0f), gathered;
+    void* base = b.put(type, start);
+    gathered = start;
+    for (std::int64_t t = 0; t < tokens; ++t) {
+        std::vector<float> dweight(static_cast<std::size_t>(chosen), 0.0f);
+        float mean = 0, sum = 0;
+        for (std::int64_t j = 0; j < chosen; ++j) {
+            const auto copy = static_cast<std::size_t>(t * chosen + j);
+            sum += probabilities[static_cast<std::size_t>(t * experts + expected.expert[copy])];
+            const std::int64_t row = expected.row[copy];
+            if (row < 0) continue;
+            for (std::int64_t c = 0; c < hidden; ++c) {
+                const auto to = static_cast<std::size_t>(t * hidden + c), from = static_cast<std::size_t>(row * hidden + c);
+                sent[from] = x[to];
+                combined[to] += expected.weight[copy] * worked[from];
+                gathered[to] += worked[from];
+                dsent[from] = expected.weight[copy] * dy[to];
+                dweight[static_cast<std::size_t>(j)] += dy[to] * worked[from];
+            }
+            mean += dweight[static_cast<std::size_t>(j)] * expected.weight[copy];
+        }
+        for (std::int64_t j = 0; j < chosen; ++j)
+            dp[static_cast<std::size_t>(t * experts + expected.expert[static_cast<std::size_t>(t * chosen + j)])] +=
+                chosen > 1 ? (dweight[static_cast<std::size_t>(j)] - mean) / sum : dweight[static_cast<std::size_t>(j)];
+    }
+    void *out = b.room(sent.size() * 4), *result = b.room(x.size() * 4), *dout = b.room(sent.size() * 4), *dprobabilities = b.room(dp.size() * 4);
+    for (void* cleared : {out, dout}) b.machine.fill_zero(b.s, cleared, sent.size() * size_of(type));
+    b.machine.fill_zero(b.s, dprobabilities, dp.size() * size_of(type));
+    b.k.dispatch(b.s, type, shape, routing, in, out);
+    near("dispatch", type, b.get(type, out, sent.size()), sent, 0);
+    b.k.combine(b.s, type, shape, routing, back, result);
+    near("combine", type, b.get(type, result, combined.size()), combined, 4);
+    b.k.dispatch_backward(b.s, type, shape, routing, back, base, true);
+    near("dispatch backward", type, b.get(type, base, gathered.size()), gathered, 4);
+    b.k.combine_backward(b.s, type, shape, routing, back, p, gradient, dout, dprobabilities, false);
+    near("combine backward", type, b.get(type, dout, dsent.size()), dsent, 2);
+    near("combine backward, probabilities", type, b.get(type, dprobabilities, dp.size()), dp, 32);
+    // Through the softmax, with a share for every choice.
+    std::vector<float> chosen_of_all(static_cast<std::size_t>(experts)), dlogits(probabilities.size()), g = b.normal(tokens * experts);
+    for (std::size_t e = 0; e < chosen_of_all.size(); ++e) chosen_of_all[e] = static_cast<float>(e + 1);
+    const void* incoming = b.put(type, g);
+    for (std::int64_t t = 0; t < tokens; ++t) {
+        float mean = 0;
+        const auto at = [&](std::int64_t e) { return static_cast<std::size_t>(t * experts + e); };
+        const auto of = [&](std::int64_t e) { return g[at(e)] + 0.25f * chosen_of_all[static_cast<std::size_t>(e)]; };
+        for (std::int64_t e = 0; e < experts; ++e) mean += probabilities[at(e)] * of(e);
+        for (std::int64_t e = 0; e < experts; ++e) dlogits[at(e)] = probabilities[at(e)] * (of(e) - mean);
+    }
+    void* turned = b.room(dlogits.size() * 4);
+    b.k.router_gradient(b.s, type, tokens, experts, 0.25f, nullptr, b.put_raw(chosen_of_all), p, incoming, turned);
+    near("router's gradient", type, b.get(type, turned, dlogits.size()), dlogits, 16);
 }
 
 void check_loss(Bench& b, Type type) {
@@ -336,6 +425,31 @@ AttentionCase random_attention(Bench& b, std::vector<std::uint64_t>& keys, std::
     return c;
 }
 
+// Two parts of the queries of a sequence, keys and values of all of it in rows of their own.
+void check_divided_attention(Bench& b, Type type, AttentionCase c) {
+    const std::int64_t degree = b.between(1, 3), rank = b.between(0, degree - 1), part = b.between(1, 12), d = c.own.head_dimension;
+    c.own.keys = c.theirs.keys = 2 * degree * part;
+    c.own.tokens = c.theirs.tokens = 2 * part;
+    c.own.places = {part, rank * part, (2 * degree - 1 - rank) * part};
+    const std::vector<std::int32_t> places = exec::places_of_tokens(c.own.keys, static_cast<int>(degree), static_cast<int>(rank));
+    c.theirs.places = places.data();
+    c.theirs.query_row = c.own.row();
+    const std::int64_t rows = c.own.samples * c.own.tokens, scores = rows * c.own.heads, memory_size = c.own.samples * c.own.keys * c.own.key_row();
+    std::vector<float> qkv = b.normal(rows * c.own.row()), keys = b.normal(memory_size), dy = b.normal(rows * c.own.heads * d);
+    const void *in = b.put(type, qkv), *memory = b.put(type, keys), *gradient = b.put(type, dy);
+    std::vector<float> y(dy.size()), sums(static_cast<std::size_t>(scores)), dqkv(qkv.size(), 0.0f), dkeys(keys.size(), 0.0f);
+    cpu::kernels().attention(c.theirs, qkv.data(), keys.data(), y.data(), {sums.data(), nullptr, nullptr, nullptr});
+    cpu::kernels().attention_backward(c.theirs, qkv.data(), keys.data(), {sums.data(), nullptr, nullptr, nullptr}, dy.data(), dqkv.data(), dkeys.data(), nullptr);
+    void *out = b.room(y.size() * 4), *result = b.room(qkv.size() * 4), *key_result = b.room(keys.size() * 4), *workspace = b.room(sums.size() * 4);
+    auto* log_sums = static_cast<float*>(b.room(sums.size() * 4));
+    b.machine.fill_zero(b.s, result, qkv.size() * size_of(type));
+    b.k.attention(b.s, type, c.own, in, memory, out, log_sums);
+    near("attention of a part", type, b.get(type, out, y.size()), y, 32);
+    b.k.attention_backward(b.s, type, c.own, in, memory, out, log_sums, gradient, result, key_result, workspace);
+    near("attention backward of a part", type, b.get(type, result, dqkv.size()), dqkv, 64);
+    near("attention backward of a part, keys", type, b.get(type, key_result, dkeys.size()), dkeys, 64);
+}
+
 void check_attention(Bench& b, Type type) {
     std::vector<std::uint64_t> keys;
     std::vector<float> slopes;
@@ -348,11 +462,12 @@ void check_attention(Bench& b, Type type) {
     cpu::kernels().attention_backward(c.theirs, qkv.data(), qkv.data(), {sums.data(), nullptr, nullptr, nullptr}, dy.data(), dqkv.data(), dqkv.data(), nullptr);
     void *out = b.room(y.size() * 4), *result = b.room(qkv.size() * 4), *workspace = b.room(sums.size() * 4);
     auto* log_sums = static_cast<float*>(b.room(sums.size() * 4));
-    b.k.attention(b.s, type, c.own, in, out, log_sums);
+    b.k.attention(b.s, type, c.own, in, nullptr, out, log_sums);
     near("attention", type, b.get(type, out, y.size()), y, 32);
     near("attention's logarithms of sums", Type::fp32, b.get(Type::fp32, log_sums, sums.size()), sums, 64);
-    b.k.attention_backward(b.s, type, c.own, in, out, log_sums, gradient, result, workspace);
+    b.k.attention_backward(b.s, type, c.own, in, nullptr, out, log_sums, gradient, result, nullptr, workspace);
     near("attention backward", type, b.get(type, result, dqkv.size()), dqkv, 64);
+    check_divided_attention(b, type, c);
     if (!b.machine.fuses(type, c.own)) return;
     b.machine.fused_attention(b.s, type, c.own, in, out, log_sums);
     near("fused attention", type, b.get(type, out, y.size()), y, 16);
@@ -675,7 +790,7 @@ struct Family {
     void (*check)(Bench&, Type);
 };
 constexpr Family families[] = {{"elementwise", check_elementwise}, {"dropout", check_dropout},     {"norms", check_norms},   {"embedding", check_embedding},
-                               {"loss", check_loss},               {"loss across", check_loss_across}, {"attention", check_attention}, {"rotation", check_rotation}, {"tokens", check_tokens},
+                               {"loss", check_loss},               {"mixture", check_mixture},         {"loss across", check_loss_across}, {"attention", check_attention}, {"rotation", check_rotation}, {"tokens", check_tokens},
                                {"images", check_images},           {"update", check_update},       {"products", check_products}, {"convolutions", check_convolutions}};
 
 void check_family(Machine& machine, const Family& family, int rounds) {

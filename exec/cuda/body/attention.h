@@ -15,38 +15,57 @@ template <class T>
 struct AttentionTiles {
     AttentionShape shape;
     int tile, stride;  // stride: floats of a row in shared memory, one more than the head so that rows start in different banks
-    std::int64_t tiles;
+    std::int64_t tiles, key_tiles;
 
     SMSIM_DEVICE std::int64_t query(std::int64_t sample, std::int64_t head) const { return sample * shape.tokens * shape.row() + head * shape.head_dimension; }
-    SMSIM_DEVICE std::int64_t key(std::int64_t sample, std::int64_t kv) const { return query(sample, shape.heads + kv); }
-    SMSIM_DEVICE std::int64_t value(std::int64_t sample, std::int64_t kv) const { return query(sample, shape.heads + shape.kv_heads + kv); }
+    SMSIM_DEVICE std::int64_t key(std::int64_t sample, std::int64_t kv) const {
+        return shape.keys > 0 ? sample * shape.keys * shape.key_row() + kv * shape.head_dimension : query(sample, shape.heads + kv);
+    }
+    SMSIM_DEVICE std::int64_t value(std::int64_t sample, std::int64_t kv) const { return key(sample, kv) + shape.kv_heads * shape.head_dimension; }
     SMSIM_DEVICE std::int64_t output(std::int64_t sample, std::int64_t head) const {
         return (sample * shape.tokens * shape.heads + head) * shape.head_dimension;
     }
     SMSIM_DEVICE bool sees(std::int64_t i, std::int64_t j) const {
-        if (i >= shape.tokens || j >= shape.tokens) return false;
-        if (shape.is_causal && j > i) return false;
-        return shape.window <= 0 || j > i - shape.window;
+        if (i >= shape.tokens || j >= shape.key_count()) return false;
+        const std::int64_t place = place_of(shape.places, i);
+        if (shape.is_causal && j > place) return false;
+        return shape.window <= 0 || j > place - shape.window;
     }
+    SMSIM_DEVICE std::int64_t last_place(std::int64_t first_query) const {
+        return place_of(shape.places, (first_query + tile < shape.tokens ? first_query + tile : shape.tokens) - 1);
+    }
+    // Keys that some query of a tile may see.
     SMSIM_DEVICE std::int64_t least_key(std::int64_t first_query) const {
-        const std::int64_t least = shape.window > 0 && first_query - shape.window + 1 > 0 ? first_query - shape.window + 1 : 0;
+        const std::int64_t place = place_of(shape.places, first_query);
+        const std::int64_t least = shape.window > 0 && place - shape.window + 1 > 0 ? place - shape.window + 1 : 0;
         return least / tile * tile;
     }
-    SMSIM_DEVICE std::int64_t key_end(std::int64_t first_query) const {
-        return shape.is_causal && first_query + tile < shape.tokens ? first_query + tile : shape.tokens;
-    }
+    SMSIM_DEVICE std::int64_t key_end(std::int64_t first_query) const { return shape.is_causal ? last_place(first_query) + 1 : shape.key_count(); }
     SMSIM_DEVICE float kept(std::int64_t sample, std::int64_t head, std::int64_t i, std::int64_t j, std::uint64_t threshold) const {
-        const auto place = static_cast<std::uint64_t>(((shape.first_head + head) * shape.tokens + i) * shape.tokens + j);
+        const auto place = static_cast<std::uint64_t>(((shape.first_head + head) * shape.key_count() + place_of(shape.places, i)) * shape.key_count() + j);
         return is_dropped(shape.dropout_keys[sample], place, threshold) ? 0.0f : 1.0f / (1.0f - shape.dropout);
     }
-    // Rows [first, first + tile) of `from`, whose rows are `width` elements apart.
+    // Rows [first, first + tile) of the `rows` at `from`, which are `width` elements apart.
     template <class Thread>
-    SMSIM_DEVICE void fetch(const Thread& t, const T* from, std::int64_t width, std::int64_t first, float* to) const {
+    SMSIM_DEVICE void fetch(const Thread& t, const T* from, std::int64_t rows, std::int64_t width, std::int64_t first, float* to) const {
         const auto d = static_cast<int>(shape.head_dimension);
         for (int e = t.thread(); e < tile * d; e += t.threads()) {
             const std::int64_t row = first + e / d;
-            to[e / d * stride + e % d] = row < shape.tokens ? to_float(from[row * width + e % d]) : 0.0f;
+            to[e / d * stride + e % d] = row < rows ? to_float(from[row * width + e % d]) : 0.0f;
         }
+    }
+    template <class Thread>
+    SMSIM_DEVICE void fetch_queries(const Thread& t, const T* qkv, std::int64_t sample, std::int64_t head, std::int64_t first, float* to) const {
+        fetch(t, qkv + query(sample, head), shape.tokens, shape.row(), first, to);
+    }
+    template <class Thread>
+    SMSIM_DEVICE void fetch_output(const Thread& t, const T* y, std::int64_t sample, std::int64_t head, std::int64_t first, float* to) const {
+        fetch(t, y + output(sample, head), shape.tokens, shape.heads * shape.head_dimension, first, to);
+    }
+    template <class Thread>
+    SMSIM_DEVICE void fetch_keys(const Thread& t, const T* memory, std::int64_t sample, std::int64_t kv, std::int64_t first, float* k, float* v) const {
+        fetch(t, memory + key(sample, kv), shape.key_count(), shape.key_row(), first, k);
+        fetch(t, memory + value(sample, kv), shape.key_count(), shape.key_row(), first, v);
     }
     template <class Thread>
     SMSIM_DEVICE void clear(const Thread& t, float* rows) const {
@@ -60,7 +79,7 @@ struct AttentionTiles {
     SMSIM_DEVICE float score(const float* q, const float* k, std::int64_t head, std::int64_t i, std::int64_t j) const {
         if (!sees(i, j)) return hidden;
         const float s = shape.scale * dot(q, k);
-        return shape.alibi_slopes ? s + shape.alibi_slopes[head] * static_cast<float>(j - i) : s;
+        return shape.alibi_slopes ? s + shape.alibi_slopes[head] * static_cast<float>(j - place_of(shape.places, i)) : s;
     }
 };
 
@@ -71,7 +90,7 @@ struct AttentionForward {
     static constexpr const char* name = "attention";
     AttentionTiles<T> a;
     std::uint64_t threshold;
-    const T* qkv;
+    const T *qkv, *memory;
     T* y;
     float* log_sums;
 
@@ -85,7 +104,7 @@ struct AttentionForward {
         const std::int64_t kv = head / (shape.heads / shape.kv_heads);
         float *q = t.template shared<float>(), *k = q + n * a.stride, *v = k + n * a.stride, *o = v + n * a.stride, *p = o + n * a.stride;
         float *largest = p + n * (n + 1), *sum = largest + n, *change = sum + n;
-        a.fetch(t, qkv + a.query(sample, head), shape.row(), first, q);
+        a.fetch_queries(t, qkv, sample, head, first, q);
         a.clear(t, o);
         for (int i = t.thread(); i < n; i += t.threads()) {
             largest[i] = hidden;
@@ -93,8 +112,7 @@ struct AttentionForward {
         }
         t.synchronize();
         for (std::int64_t k0 = a.least_key(first); k0 < a.key_end(first); k0 += n) {
-            a.fetch(t, qkv + a.key(sample, kv), shape.row(), k0, k);
-            a.fetch(t, qkv + a.value(sample, kv), shape.row(), k0, v);
+            a.fetch_keys(t, memory, sample, kv, k0, k, v);
             t.synchronize();
             for (int e = t.thread(); e < n * n; e += t.threads())
                 p[e / n * (n + 1) + e % n] = a.score(q + e / n * a.stride, k + e % n * a.stride, head, first + e / n, k0 + e % n);
@@ -189,8 +207,8 @@ struct AttentionKeyBackward {
     static constexpr int most_threads = 128;
     static constexpr const char* name = "attention_key_backward";
     AttentionGradients<T> gradients;
-    const T *qkv, *dy;
-    T* dqkv;
+    const T *qkv, *memory, *dy;
+    T* dmemory;
 
     static std::size_t shared(int tile, int stride) { return (6 * static_cast<std::size_t>(tile) * stride + 2 * tile * (tile + 1)) * sizeof(float); }
 
@@ -199,23 +217,21 @@ struct AttentionKeyBackward {
         const AttentionTiles<T>& a = gradients.a;
         const AttentionShape& shape = a.shape;
         const int n = a.tile, d = static_cast<int>(shape.head_dimension);
-        const std::int64_t k0 = t.block() % a.tiles * n, kv = t.block() / a.tiles % shape.kv_heads, sample = t.block() / (a.tiles * shape.kv_heads);
+        const std::int64_t k0 = t.block() % a.key_tiles * n, kv = t.block() / a.key_tiles % shape.kv_heads, sample = t.block() / (a.key_tiles * shape.kv_heads);
         float *k = t.template shared<float>(), *v = k + n * a.stride, *dk = v + n * a.stride, *dv = dk + n * a.stride, *q = dv + n * a.stride;
         float *dout = q + n * a.stride, *p = dout + n * a.stride, *ds = p + n * (n + 1);
-        a.fetch(t, qkv + a.key(sample, kv), shape.row(), k0, k);
-        a.fetch(t, qkv + a.value(sample, kv), shape.row(), k0, v);
+        a.fetch_keys(t, memory, sample, kv, k0, k, v);
         a.clear(t, dk);
         a.clear(t, dv);
         const std::int64_t group = shape.heads / shape.kv_heads;
-        // Queries before the tile see nothing of it when causal; those beyond the window neither.
-        const std::int64_t begin = shape.is_causal ? k0 : 0;
-        std::int64_t end = shape.tokens;
-        if (shape.window > 0 && k0 + n - 1 + shape.window < end) end = k0 + n - 1 + shape.window;
         for (std::int64_t head = kv * group; head < (kv + 1) * group; ++head)
-            for (std::int64_t q0 = begin; q0 < end; q0 += n) {
+            for (std::int64_t q0 = 0; q0 < shape.tokens; q0 += n) {
+                // Queries before the tile see nothing of it when causal; those beyond the window neither.
+                if (shape.is_causal && a.last_place(q0) < k0) continue;
+                if (shape.window > 0 && place_of(shape.places, q0) >= k0 + n - 1 + shape.window) continue;
                 t.synchronize();
-                a.fetch(t, qkv + a.query(sample, head), shape.row(), q0, q);
-                a.fetch(t, dy + a.output(sample, head), shape.heads * shape.head_dimension, q0, dout);
+                a.fetch_queries(t, qkv, sample, head, q0, q);
+                a.fetch_output(t, dy, sample, head, q0, dout);
                 t.synchronize();
                 gradients(t, sample, head, q0, k0, q, k, v, dout, p, ds);
                 t.synchronize();
@@ -233,9 +249,9 @@ struct AttentionKeyBackward {
         t.synchronize();
         for (int e = t.thread(); e < n * d; e += t.threads()) {
             const std::int64_t row = k0 + e / d;
-            if (row >= shape.tokens) continue;
-            dqkv[a.key(sample, kv) + row * shape.row() + e % d] = from_float<T>(dk[e / d * a.stride + e % d]);
-            dqkv[a.value(sample, kv) + row * shape.row() + e % d] = from_float<T>(dv[e / d * a.stride + e % d]);
+            if (row >= shape.key_count()) continue;
+            dmemory[a.key(sample, kv) + row * shape.key_row() + e % d] = from_float<T>(dk[e / d * a.stride + e % d]);
+            dmemory[a.value(sample, kv) + row * shape.key_row() + e % d] = from_float<T>(dv[e / d * a.stride + e % d]);
         }
     }
 };
@@ -246,7 +262,7 @@ struct AttentionQueryBackward {
     static constexpr int most_threads = 128;
     static constexpr const char* name = "attention_query_backward";
     AttentionGradients<T> gradients;
-    const T *qkv, *dy;
+    const T *qkv, *memory, *dy;
     T* dqkv;
 
     static std::size_t shared(int tile, int stride) { return (5 * static_cast<std::size_t>(tile) * stride + 2 * tile * (tile + 1)) * sizeof(float); }
@@ -260,13 +276,12 @@ struct AttentionQueryBackward {
         const std::int64_t kv = head / (shape.heads / shape.kv_heads);
         float *q = t.template shared<float>(), *dout = q + n * a.stride, *dq = dout + n * a.stride, *k = dq + n * a.stride, *v = k + n * a.stride;
         float *p = v + n * a.stride, *ds = p + n * (n + 1);
-        a.fetch(t, qkv + a.query(sample, head), shape.row(), q0, q);
-        a.fetch(t, dy + a.output(sample, head), shape.heads * shape.head_dimension, q0, dout);
+        a.fetch_queries(t, qkv, sample, head, q0, q);
+        a.fetch_output(t, dy, sample, head, q0, dout);
         a.clear(t, dq);
         for (std::int64_t k0 = a.least_key(q0); k0 < a.key_end(q0); k0 += n) {
             t.synchronize();
-            a.fetch(t, qkv + a.key(sample, kv), shape.row(), k0, k);
-            a.fetch(t, qkv + a.value(sample, kv), shape.row(), k0, v);
+            a.fetch_keys(t, memory, sample, kv, k0, k, v);
             t.synchronize();
             gradients(t, sample, head, q0, k0, q, k, v, dout, p, ds);
             t.synchronize();
@@ -296,9 +311,10 @@ struct AttentionSoftmax {
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
         float* scratch = t.template shared<float>();
-        const std::int64_t i = t.block() % shape.tokens, head = t.block() / shape.tokens % shape.heads, sample = t.block() / (shape.tokens * shape.heads);
-        const std::int64_t low = shape.window > 0 && i - shape.window + 1 > 0 ? i - shape.window + 1 : 0, high = shape.is_causal ? i + 1 : shape.tokens;
-        T* row = scores + t.block() * shape.tokens;
+        const std::int64_t i = place_of(shape.places, t.block() % shape.tokens), keys = shape.key_count();
+        const std::int64_t head = t.block() / shape.tokens % shape.heads, sample = t.block() / (shape.tokens * shape.heads);
+        const std::int64_t low = shape.window > 0 && i - shape.window + 1 > 0 ? i - shape.window + 1 : 0, high = shape.is_causal ? i + 1 : keys;
+        T* row = scores + t.block() * keys;
         const float slope = shape.alibi_slopes ? shape.alibi_slopes[head] : 0.0f;
         float most = hidden, sum = 0;
         for (std::int64_t j = low + t.thread(); j < high; j += t.threads()) {
@@ -309,14 +325,14 @@ struct AttentionSoftmax {
         for (std::int64_t j = low + t.thread(); j < high; j += t.threads()) sum += expf(to_float(row[j]) + slope * static_cast<float>(j - i) - most);
         sum = block_sum(t, sum, scratch);
         const float kept = 1.0f / (1.0f - shape.dropout);
-        for (std::int64_t j = t.thread(); j < shape.tokens; j += t.threads()) {
+        for (std::int64_t j = t.thread(); j < keys; j += t.threads()) {
             const float p = j >= low && j < high ? expf(to_float(row[j]) + slope * static_cast<float>(j - i) - most) / sum : 0.0f;
             row[j] = from_float<T>(p);
             if (!dropped) continue;
-            const auto place = static_cast<std::uint64_t>(((shape.first_head + head) * shape.tokens + i) * shape.tokens + j);
+            const auto place = static_cast<std::uint64_t>(((shape.first_head + head) * keys + i) * keys + j);
             const bool drops = is_dropped(shape.dropout_keys[sample], place, threshold);
-            mask[t.block() * shape.tokens + j] = drops ? 0 : 1;
-            dropped[t.block() * shape.tokens + j] = from_float<T>(drops ? 0.0f : p * kept);
+            mask[t.block() * keys + j] = drops ? 0 : 1;
+            dropped[t.block() * keys + j] = from_float<T>(drops ? 0.0f : p * kept);
         }
     }
 };
@@ -339,11 +355,11 @@ struct AttentionSoftmaxBackward {
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
         float* scratch = t.template shared<float>();
-        const std::int64_t base = t.block() * shape.tokens;
+        const std::int64_t base = t.block() * shape.key_count();
         float sum = 0;
-        for (std::int64_t j = t.thread(); j < shape.tokens; j += t.threads()) sum += to_float(probabilities[base + j]) * gradient(t, base + j);
+        for (std::int64_t j = t.thread(); j < shape.key_count(); j += t.threads()) sum += to_float(probabilities[base + j]) * gradient(t, base + j);
         sum = block_sum(t, sum, scratch);
-        for (std::int64_t j = t.thread(); j < shape.tokens; j += t.threads())
+        for (std::int64_t j = t.thread(); j < shape.key_count(); j += t.threads())
             dp[base + j] = from_float<T>(shape.scale * to_float(probabilities[base + j]) * (gradient(t, base + j) - sum));
     }
 };
@@ -370,7 +386,7 @@ struct Rotate {
         if (head.quotient < shape.heads + shape.kv_heads && c < shape.dimension) {
             const bool is_first = c < half;
             const Pack<T, V> other = load<T, V>(is_first ? x + i + half : x + i - half);
-            const std::int64_t pair = divide(row.quotient, shape.tokens).remainder * half + (is_first ? c : c - half);
+            const std::int64_t pair = place_of(shape.places, divide(row.quotient, shape.tokens).remainder) * half + (is_first ? c : c - half);
             const Pack<float, V> cosines = load<float, V>(shape.cosines + pair), sines = load<float, V>(shape.sines + pair);
             const float turn = is_first ? -sign : sign;
             for (int j = 0; j < V; ++j) out[j] = out[j] * cosines.at[j] + to_float(other.at[j]) * turn * sines.at[j];
@@ -382,39 +398,39 @@ struct Rotate {
 template <class T>
 AttentionTiles<T> attention_tiles(const AttentionShape& shape) {
     const int tile = shape.head_dimension <= 64 ? 32 : 16;
-    return {shape, tile, static_cast<int>(shape.head_dimension) + 1, ceiling(shape.tokens, tile)};
+    return {shape, tile, static_cast<int>(shape.head_dimension) + 1, ceiling(shape.tokens, tile), ceiling(shape.key_count(), tile)};
 }
 
-inline void attention(Stream s, Type type, const AttentionShape& shape, const void* qkv, void* y, float* log_sums) {
+inline void attention(Stream s, Type type, const AttentionShape& shape, const void* qkv, const void* memory, void* y, float* log_sums) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
         const AttentionTiles<T> a = attention_tiles<T>(shape);
         launch(s, a.tiles * shape.heads * shape.samples, 128, AttentionForward<T>::shared(a.tile, a.stride),
-               AttentionForward<T>{a, threshold_of(shape.dropout), static_cast<const T*>(qkv), static_cast<T*>(y), log_sums});
+               AttentionForward<T>{a, threshold_of(shape.dropout), static_cast<const T*>(qkv), static_cast<const T*>(memory ? memory : qkv), static_cast<T*>(y), log_sums});
     });
 }
 
-inline void attention_backward(Stream s, Type type, const AttentionShape& shape, const void* qkv, const void* y, const float* log_sums, const void* dy,
-                               void* dqkv, void* workspace) {
+inline void attention_backward(Stream s, Type type, const AttentionShape& shape, const void* qkv, const void* memory, const void* y, const float* log_sums,
+                               const void* dy, void* dqkv, void* dmemory, void* workspace) {
     auto* delta = static_cast<float*>(workspace);
     with_type(type, [&](auto t) {
         using T = decltype(t);
         const AttentionTiles<T> a = attention_tiles<T>(shape);
-        const T *in = static_cast<const T*>(qkv), *gradient = static_cast<const T*>(dy);
-        T* out = static_cast<T*>(dqkv);
+        const T *in = static_cast<const T*>(qkv), *keys = static_cast<const T*>(memory ? memory : qkv), *gradient = static_cast<const T*>(dy);
+        T *out = static_cast<T*>(dqkv), *key_out = static_cast<T*>(memory ? dmemory : dqkv);
         launch(s, ceiling(shape.samples * shape.tokens * shape.heads, 4), 128, 0, AttentionDelta<T>{shape, static_cast<const T*>(y), gradient, delta});
         const AttentionGradients<T> gradients{a, threshold_of(shape.dropout), log_sums, delta};
-        launch(s, a.tiles * shape.kv_heads * shape.samples, 128, AttentionKeyBackward<T>::shared(a.tile, a.stride),
-               AttentionKeyBackward<T>{gradients, in, gradient, out});
+        launch(s, a.key_tiles * shape.kv_heads * shape.samples, 128, AttentionKeyBackward<T>::shared(a.tile, a.stride),
+               AttentionKeyBackward<T>{gradients, in, keys, gradient, key_out});
         launch(s, a.tiles * shape.heads * shape.samples, 128, AttentionQueryBackward<T>::shared(a.tile, a.stride),
-               AttentionQueryBackward<T>{gradients, in, gradient, out});
+               AttentionQueryBackward<T>{gradients, in, keys, gradient, out});
     });
 }
 
 inline void attention_softmax(Stream s, Type type, const AttentionShape& shape, void* scores, void* dropped, std::uint8_t* mask) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        launch(s, shape.samples * shape.heads * shape.tokens, shape.tokens > 512 ? 256 : 128, 32 * sizeof(float),
+        launch(s, shape.samples * shape.heads * shape.tokens, shape.key_count() > 512 ? 256 : 128, 32 * sizeof(float),
                AttentionSoftmax<T>{shape, threshold_of(shape.dropout), static_cast<T*>(scores), static_cast<T*>(dropped), mask});
     });
 }
@@ -422,7 +438,7 @@ inline void attention_softmax(Stream s, Type type, const AttentionShape& shape, 
 inline void attention_softmax_backward(Stream s, Type type, const AttentionShape& shape, const void* probabilities, const std::uint8_t* mask, void* dp) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        launch(s, shape.samples * shape.heads * shape.tokens, shape.tokens > 512 ? 256 : 128, 32 * sizeof(float),
+        launch(s, shape.samples * shape.heads * shape.tokens, shape.key_count() > 512 ? 256 : 128, 32 * sizeof(float),
                AttentionSoftmaxBackward<T>{shape, static_cast<const T*>(probabilities), mask, static_cast<T*>(dp)});
     });
 }
@@ -438,7 +454,63 @@ inline void rotate(Stream s, Type type, const RotationShape& shape, bool is_inve
     });
 }
 
+template <class T>
+struct MoveColumns {
+    static constexpr const char* name = "move_columns";
+    std::int64_t width, from_row, to_row;
+    const T* from;
+    T* to;
+    bool accumulates;
+    template <int V>
+    SMSIM_DEVICE void at(std::int64_t i) const {
+        const Divided place = divide(i, width);
+        const Pack<T, V> in = load<T, V>(from + place.quotient * from_row + place.remainder);
+        float out[V];
+        for (int j = 0; j < V; ++j) out[j] = to_float(in.at[j]);
+        put<T, V>(to + place.quotient * to_row + place.remainder, out, accumulates);
+    }
+};
+
+template <class T>
+struct OrderParts {
+    static constexpr const char* name = "order_parts";
+    std::int64_t samples, tokens, degree, width;
+    bool is_inverse;
+    const T* x;
+    T* y;
+    template <int V>
+    SMSIM_DEVICE void at(std::int64_t i) const {
+        const std::int64_t part = tokens / (2 * degree);
+        const Divided place = divide(i, width), token = divide(place.quotient, tokens), piece = divide(token.remainder, part);
+        const bool is_front = piece.quotient < degree;
+        const std::int64_t rank = is_front ? piece.quotient : 2 * degree - 1 - piece.quotient;
+        const std::int64_t apart = (((rank * samples + token.quotient) * 2 + (is_front ? 0 : 1)) * part + piece.remainder) * width + place.remainder;
+        store<T, V>(y + (is_inverse ? apart : i), load<T, V>(x + (is_inverse ? i : apart)));
+    }
+};
+
+inline void move_columns(Stream s, Type type, std::int64_t rows, std::int64_t width, std::int64_t from_row, std::int64_t to_row, const void* from, void* to,
+                         bool accumulates) {
+    with_type(type, [&](auto t) {
+        using T = decltype(t);
+        constexpr int wide = 16 / sizeof(T);
+        const MoveColumns<T> f{width, from_row, to_row, static_cast<const T*>(from), static_cast<T*>(to), accumulates};
+        if (from_row % wide == 0 && to_row % wide == 0) each_in_rows<T>(s, rows, width, f, from, to);
+        else each<1>(s, rows * width, f);
+    });
+}
+
+inline void order_parts(Stream s, Type type, std::int64_t samples, std::int64_t tokens, std::int64_t degree, std::int64_t width, bool is_inverse, const void* x,
+                        void* y) {
+    with_type(type, [&](auto t) {
+        using T = decltype(t);
+        each_in_rows<T>(s, samples * tokens, width, OrderParts<T>{samples, tokens, degree, width, is_inverse, static_cast<const T*>(x), static_cast<T*>(y)}, x, y);
+    });
+}
+
 inline void fill_attention(Kernels& table) {
+    table.move_columns = move_columns;
+    table.order_parts = order_parts;
     table.rotate = rotate;
     table.attention = attention;
     table.attention_backward = attention_backward;

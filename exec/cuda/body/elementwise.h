@@ -212,7 +212,7 @@ struct Dropout {
         const float kept = 1.0f / (1.0f - shape.probability);
         const Divided own = divide(i, shape.columns), row = divide(shape.first_row + own.quotient, shape.rows_per_sample);
         const std::uint64_t key = shape.keys[row.quotient];
-        const auto place = static_cast<std::uint64_t>(row.remainder * shape.width + shape.first_column + own.remainder);
+        const auto place = static_cast<std::uint64_t>(place_of(shape.places, row.remainder) * shape.width + shape.first_column + own.remainder);
         const Pack<T, V> in = load<T, V>(x + i);
         Pack<T, V> base;
         if (residual) base = load<T, V>(residual + i);

@@ -201,6 +201,12 @@ SMSIM_DEVICE Divided divide(std::int64_t a, std::int64_t b) {
     return {a / b, a % b};
 }
 
+// Place in its sequence of a sample's row number `token`.
+SMSIM_DEVICE std::int64_t place_of(const Places& places, std::int64_t token) {
+    if (places.part == 0) return token;
+    return token < places.part ? places.first + token : places.second + token - places.part;
+}
+
 // exp and division for values that are rounded to T: in half precisions the hardware's approximations (2^-21) are as good as exact.
 template <class T>
 SMSIM_DEVICE float exponential(float x) {

@@ -115,10 +115,11 @@ FusedAttention::FusedAttention(cudnnHandle_t handle, int compute_major)
 
 FusedAttention::~FusedAttention() { cudaFree(graphs_->workspace); }
 
-// cuDNN's support matrix: half precision from Ampere on, head dimensions in multiples of 8 up to 128 in both directions. Windows, ALiBi and our own dropout are
-// for our kernels.
+// cuDNN's support matrix: half precision from Ampere on, head dimensions in multiples of 8 up to 128 in both directions. Windows, ALiBi, our own dropout and
+// sequences divided over ranks are for our kernels.
 bool FusedAttention::takes(Type type, const AttentionShape& s) const {
-    if (type == Type::fp32 || compute_major_ < 8 || s.head_dimension % 8 != 0 || s.head_dimension > 128 || s.window != 0 || s.alibi_slopes || s.dropout != 0)
+    if (type == Type::fp32 || compute_major_ < 8 || s.head_dimension % 8 != 0 || s.head_dimension > 128 || s.window != 0 || s.alibi_slopes || s.dropout != 0 ||
+        s.keys > 0)
         return false;
     return graphs_->find_or_none(handle_, false, type, s) && graphs_->find_or_none(handle_, true, type, s);
 }

@@ -11,6 +11,7 @@ void fill_embedding(Kernels& table);
 void fill_loss(Kernels& table);
 void fill_attention(Kernels& table);
 void fill_image(Kernels& table);
+void fill_mixture(Kernels& table);
 void fill_update(Kernels& table);
 
 }  // namespace exec::cuda

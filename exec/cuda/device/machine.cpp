@@ -28,6 +28,7 @@ Kernels device_kernels() {
     fill_loss(table);
     fill_attention(table);
     fill_image(table);
+    fill_mixture(table);
     fill_update(table);
     return table;
 }
@@ -42,13 +43,7 @@ public:
     CudaMachine(int device, bool measures_products) : report_(probe_device(device)), kernels_(device_kernels()) {
         if (!report_.available) throw core::MachineError(cuda::describe(report_));
         check(cudaSetDevice(device), "cudaSetDevice");
-        for (std::size_t i = 0; i < streams_.size(); ++i) {
-            // Communication that others wait for goes before what merely computes.
-            int least = 0, greatest = 0;
-            check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
-            const bool computes = static_cast<schedule::Stream>(i) == schedule::Stream::compute;
-            check(cudaStreamCreateWithPriority(&streams_[i], cudaStreamNonBlocking, computes ? least : greatest), "cudaStreamCreateWithPriority");
-        }
+        for (std::size_t i = 0; i < streams_.size(); ++i) streams_[i] = make_stream(static_cast<schedule::Stream>(i) == schedule::Stream::compute);
         check(cudnnCreate(&cudnn_), "cudnnCreate");
         products_ = std::make_unique<Products>(report_.compute_major, measures_products);
         attention_ = std::make_unique<FusedAttention>(cudnn_, report_.compute_major);
@@ -57,13 +52,14 @@ public:
 
     ~CudaMachine() override {
         cudaDeviceSynchronize();
-        if (captured_) cudaGraphExecDestroy(captured_);
+        forget_captured();
         convolutions_.reset();
         attention_.reset();
         products_.reset();
         cudnnDestroy(cudnn_);
         for (const std::unique_ptr<TimedEvent>& event : events_) cudaEventDestroy(event->event);
         for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+        for (cudaStream_t stream : message_streams_) cudaStreamDestroy(stream);
     }
 
     const Kernels& kernels() const override { return kernels_; }
@@ -107,6 +103,10 @@ public:
     }
 
     Stream stream(schedule::Stream which) override { return streams_[static_cast<std::size_t>(which)]; }
+    Stream message_stream(int number) override {
+        while (static_cast<int>(message_streams_.size()) <= number) message_streams_.push_back(make_stream(false));
+        return message_streams_[static_cast<std::size_t>(number)];
+    }
     Event make_event(bool is_timed) override {
         auto made = std::make_unique<TimedEvent>();
         made->is_timed = is_timed;
@@ -170,10 +170,24 @@ public:
     }
     void launch_captured(Stream stream) override { check(cudaGraphLaunch(captured_, on(stream)), "cudaGraphLaunch"); }
 
+    void forget_captured() override {
+        if (captured_) cudaGraphExecDestroy(captured_);  // one that still runs ends first, by itself
+        captured_ = nullptr;
+    }
+    bool loads_kernels_late() const override { return true; }  // CUDA_MODULE_LOADING is LAZY unless somebody says otherwise
+
     void begin_range(const char* name) override { nvtxRangePushA(name); }
     void end_range() override { nvtxRangePop(); }
 
 private:
+    // Communication that others wait for goes before what merely computes.
+    static cudaStream_t make_stream(bool computes) {
+        int least = 0, greatest = 0;
+        check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+        cudaStream_t stream = nullptr;
+        check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, computes ? least : greatest), "cudaStreamCreateWithPriority");
+        return stream;
+    }
     static cudaStream_t on(Stream stream) { return static_cast<cudaStream_t>(stream); }
     static const TimedEvent& of(Event event) { return *static_cast<const TimedEvent*>(event); }
     void move(Stream stream, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
@@ -183,6 +197,7 @@ private:
     const DeviceReport report_;
     const Kernels kernels_;
     std::array<cudaStream_t, schedule::stream_count> streams_{};
+    std::vector<cudaStream_t> message_streams_;
     std::vector<std::unique_ptr<TimedEvent>> events_;
     cudnnHandle_t cudnn_ = nullptr;
     std::unique_ptr<Products> products_;

@@ -21,11 +21,25 @@ cudaDataType_t library_type(Type type) {
     return CUDA_R_32F;
 }
 
-// Of an address, up to 256: parameters lie anywhere in their bucket.
-std::int64_t alignment_of(const void* address) {
+// Of an address, up to `most`: parameters lie anywhere in their bucket.
+std::int64_t alignment_of(const void* address, std::uintptr_t most = 256) {
     const auto value = reinterpret_cast<std::uintptr_t>(address);
-    if (value == 0) return 256;
-    return static_cast<std::int64_t>(std::min<std::uintptr_t>(256, value & (~value + 1)));
+    if (value == 0) return static_cast<std::int64_t>(most);
+    return static_cast<std::int64_t>(std::min<std::uintptr_t>(most, value & (~value + 1)));
+}
+
+// The size that an algorithm is chosen for where sizes change from call to call: a power of two, or one and a half of one. Blocks of rows begin anywhere, so no more than
+// the 16 bytes that matrix units want are asked of their addresses.
+constexpr std::uintptr_t ragged_alignment = 16;
+std::int64_t size_class(std::int64_t size) {
+    std::int64_t result = 64;
+    while (result < size) result *= 2;
+    return result > 64 && result / 4 * 3 >= size ? result / 4 * 3 : result;
+}
+Product of_size_class(Product p) {
+    std::int64_t& size = p.transpose_a ? p.k : p.m;
+    size = size_class(size);
+    return p;
 }
 
 cublasLtEpilogue_t epilogue_of(const Product& p) {
@@ -128,7 +142,9 @@ Products::~Products() {
 }
 
 Products::Key Products::key_of(const Product& p) {
-    return {static_cast<std::int64_t>(p.in),
+    const std::uintptr_t most = p.ragged_limit > 0 ? ragged_alignment : 256;
+    return {p.ragged_limit > 0,
+            static_cast<std::int64_t>(p.in),
             static_cast<std::int64_t>(p.out),
             p.uses_tf32,
             p.transpose_a,
@@ -145,10 +161,10 @@ Products::Key Products::key_of(const Product& p) {
             p.stride_a,
             p.stride_b,
             p.stride_c,
-            alignment_of(p.a),
-            alignment_of(p.b),
-            alignment_of(p.addend ? p.addend : p.c),
-            alignment_of(p.c),
+            alignment_of(p.a, most),
+            alignment_of(p.b, most),
+            alignment_of(p.addend ? p.addend : p.c, most),
+            alignment_of(p.c, most),
             alignment_of(gelu_place(p)),
             alignment_of(bias_place(p))};
 }
@@ -177,10 +193,10 @@ Products::Prepared Products::make(const Product& p, const Key& key) {
     set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes_);
     // Those of bias and GELU are read off their addresses (cublasLt.h, at CUBLASLT_MATMUL_DESC_BIAS_POINTER).
     const auto aligned = [&](std::size_t place) { return static_cast<std::uint32_t>(key[place]); };
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, aligned(18));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, aligned(17));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, aligned(19));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, aligned(20));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, aligned(19));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, aligned(18));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, aligned(20));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, aligned(21));
     std::vector<cublasLtMatmulHeuristicResult_t> found(measures_ ? 8 : p.has_epilogue() ? 4 : 1);
     int count = 0;
     result.status = cublasLtMatmulAlgoGetHeuristic(handle_, result.operation, result.a, result.b, result.c, result.c, preference, static_cast<int>(found.size()),
@@ -192,7 +208,7 @@ Products::Prepared Products::make(const Product& p, const Key& key) {
     if (result.status != CUBLAS_STATUS_SUCCESS) return result;
     result.algorithm = found[0].algo;
     result.workspace = found[0].workspaceSize;
-    if (measures_ || p.has_epilogue()) try_out(p, result, found);
+    if (measures_ || p.has_epilogue() || p.ragged_limit > 0) try_out(p, result, found);
     return result;
 }
 
@@ -236,15 +252,40 @@ void Products::try_out(const Product& p, Prepared& prepared, const std::vector<c
     }
 }
 
-const Products::Prepared& Products::find(const Product& p) {
+const Products::Prepared& Products::find(const Product& given) {
+    const Product p = given.ragged_limit > 0 ? of_size_class(given) : given;
     const Key key = key_of(p);
     auto found = prepared_.find(key);
     if (found == prepared_.end()) found = prepared_.emplace(key, make(p, key)).first;
     return found->second;
 }
 
+// Of this call: those of others with the same algorithm differ.
+void Products::set_sizes(const Product& p, const Prepared& prepared) {
+    const auto resize = [](cublasLtMatrixLayout_t layout, std::int64_t rows, std::int64_t columns) {
+        const auto r = static_cast<std::uint64_t>(rows), c = static_cast<std::uint64_t>(columns);
+        check(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_ROWS, &r, sizeof r), "cublasLtMatrixLayoutSetAttribute");
+        check(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_COLS, &c, sizeof c), "cublasLtMatrixLayoutSetAttribute");
+    };
+    resize(prepared.a, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k);
+    resize(prepared.b, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m);
+    resize(prepared.c, p.n, p.m);
+}
+
+// Of changing sizes every class is chosen and launched once: to load a kernel later may wait for what runs then (exec/cuda/make_backend.cpp, rehearse).
 void Products::prepare(const Product& p) {
-    if (p.m > 0 && p.n > 0) find(p);
+    if (p.m == 0 || p.n == 0) return;
+    if (p.ragged_limit == 0) {
+        find(p);
+        return;
+    }
+    Product of_class = p;
+    std::int64_t& size = p.transpose_a ? of_class.k : of_class.m;
+    for (size = 1; size <= size_class(p.ragged_limit); size = size_class(size) + 1)
+        for (const bool accumulates : {false, true}) {
+            of_class.accumulates = accumulates;
+            find(of_class);
+        }
 }
 
 bool Products::offers(const Product& p) {
@@ -281,7 +322,12 @@ void Products::perform(Stream stream, const Product& p) {
     if (prepared.status != CUBLAS_STATUS_SUCCESS)
         throw core::MachineError(fmt::format("cuBLASLt has no algorithm for a product {} x {} x {} (transposed: {}, {}; batch {}): {}", p.m, p.n, p.k,
                                              p.transpose_a, p.transpose_b, p.batch, cublasLtGetStatusName(prepared.status)));
-    check(call(stream, p, prepared), "cublasLtMatmul");
+    if (p.ragged_limit == 0) return check(call(stream, p, prepared), "cublasLtMatmul");
+    set_sizes(p, prepared);
+    if (call(stream, p, prepared) == CUBLAS_STATUS_SUCCESS) return;
+    Product exact = p;  // an algorithm that does not take this size
+    exact.ragged_limit = 0;
+    perform(stream, exact);
 }
 
 }  // namespace exec::cuda

@@ -26,7 +26,7 @@ public:
     bool offers(const Product& product);
 
 private:
-    using Key = std::array<std::int64_t, 23>;
+    using Key = std::array<std::int64_t, 24>;
     struct Prepared {
         cublasLtMatmulDesc_t operation = nullptr;
         cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
@@ -36,6 +36,7 @@ private:
         cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
     };
     static Key key_of(const Product& product);
+    static void set_sizes(const Product& product, const Prepared& prepared);
     const Prepared& find(const Product& product);
     Prepared make(const Product& product, const Key& key);
     void try_out(const Product& product, Prepared& prepared, const std::vector<cublasLtMatmulHeuristicResult_t>& candidates);

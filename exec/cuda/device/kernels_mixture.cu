@@ -1,0 +1,8 @@
+#include "exec/cuda/body/mixture.h"
+#include "exec/cuda/device/kernel_tables.h"
+
+namespace exec::cuda {
+
+void fill_mixture(Kernels& table) { device_body::fill_mixture(table); }
+
+}  // namespace exec::cuda
