@@ -83,6 +83,54 @@ void CommunicationCost::add_rounds(const schedule::CollectiveAlgorithm& algorith
     result.push_back(std::move(candidate));
 }
 
+// The same of a ring without writing out its rounds, which would fill the memory: those that are alike are priced once, others one by one.
+void CommunicationCost::add_large_ring(const Meeting& meeting, const Groups& groups, std::vector<Candidate>& result) {
+    const std::int32_t n = groups.size();
+    LinearCost total;
+    std::vector<Flow> flows;
+    std::vector<LinkShare> links;
+    const auto add = [&](int times, const auto& transfers_of_group) {
+        flows.clear();
+        for (const std::vector<std::int32_t>& members : groups.devices) transfers_of_group(members);
+        total += collective_network_.price(flows) * times;
+        for (const LinkShare& link : collective_network_.links(flows)) links.push_back({link.link, link.busy * times});
+    };
+    const auto flow = [&](const std::vector<std::int32_t>& members, std::int32_t from, std::int32_t to) {
+        flows.push_back({members[static_cast<std::size_t>(from)], members[static_cast<std::size_t>(to)], 1.0 / n});
+    };
+    // Ranks from `first` on to their right-hand neighbours.
+    const auto neighbours = [&](std::int32_t first, std::int32_t senders) {
+        return [&, first, senders](const std::vector<std::int32_t>& members) {
+            for (std::int32_t r = first; r < first + senders; ++r) flow(members, r, (r + 1) % n);
+        };
+    };
+    switch (meeting.kind) {
+        case CollectiveKind::reduce_scatter:
+        case CollectiveKind::all_gather: add(n - 1, neighbours(0, n)); break;
+        case CollectiveKind::all_reduce: add(2 * (n - 1), neighbours(0, n)); break;
+        case CollectiveKind::broadcast:
+            // A chain of n pieces: in round t those ranks send whose piece t - r there is.
+            for (std::int32_t t = 0; t < 2 * (n - 1); ++t) {
+                const std::int32_t first = std::max(0, t - n + 1), last = std::min(t, n - 2);
+                add(1, neighbours(first, last - first + 1));
+            }
+            break;
+        case CollectiveKind::all_to_all:
+            for (std::int32_t round = 0; round < n; ++round)
+                add(1, [&](const std::vector<std::int32_t>& members) {
+                    for (std::int32_t r = 0; r < n; ++r)
+                        if (const std::int32_t partner = (round - r + n) % n; partner != r) flow(members, r, partner);
+                });
+            break;
+    }
+    Candidate candidate{schedule::ring_algorithm().name, "", total.latency};
+    candidate.seconds_per_byte = total.seconds_per_byte;
+    std::map<std::int32_t, double> busy;
+    for (const LinkShare& link : links) busy[link.link] += link.busy;
+    for (const auto& [link, time] : busy) candidate.links.push_back({link, time});
+    result.push_back(std::move(candidate));
+}
+
 std::vector<Candidate> CommunicationCost::ways(const Meeting& meeting, const Groups& groups) {
     std::vector<Candidate> result;
     const bool uses_nccl = has_nccl(cluster_.instance.device);
@@ -93,13 +141,14 @@ std::vector<Candidate> CommunicationCost::ways(const Meeting& meeting, const Gro
     if (uses_nccl && library && groups.size() > 1) return library->ways({cluster_, collective_network_, transfer_network_}, meeting.kind, groups);
     if (uses_nccl) result = nccl_candidates(cluster_, collective_network_, meeting.kind, groups);
     // Algorithms beyond NCCL's, when a plan names them; and everything where there is no NCCL. A ring in rounds of explicit transfers is quadratic in the group, so large
-    // groups take no other algorithm than NCCL's.
+    // groups take no other algorithm than NCCL's, or without NCCL the ring.
     constexpr int largest_group_in_rounds = 512;
     for (const schedule::CollectiveAlgorithm& algorithm : schedule::collective_algorithms()) {
         const bool is_known = std::any_of(result.begin(), result.end(), [&](const Candidate& candidate) { return candidate.algorithm == algorithm.name; });
         if (is_known || groups.size() > largest_group_in_rounds || (uses_nccl && plan_.collective != algorithm.name)) continue;
         add_rounds(algorithm, meeting, groups, result);
     }
+    if (result.empty() && groups.size() > largest_group_in_rounds) add_large_ring(meeting, groups, result);
     core::require(!result.empty(), "every collective can be carried out in some way");
     return result;
 }

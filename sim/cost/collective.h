@@ -84,6 +84,7 @@ private:
     Groups groups(const Meeting& meeting) const;
     const std::vector<Candidate>& candidates(const Meeting& meeting);
     void add_rounds(const schedule::CollectiveAlgorithm& algorithm, const Meeting& meeting, const Groups& groups, std::vector<Candidate>& result);
+    void add_large_ring(const Meeting& meeting, const Groups& groups, std::vector<Candidate>& result);
     std::vector<Candidate> ways(const Meeting& meeting, const Groups& groups);
     const Candidate& choose(const Meeting& meeting, core::Bytes bytes);
 
