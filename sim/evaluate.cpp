@@ -373,6 +373,11 @@ void add_assumptions(Evaluation& evaluation, const Task& task, const Run& result
                             plan.layout.ranks(), task.cluster.device_count()));
     }
     if (FrameworkName(plan.framework).is_unknown()) lines.push_back(fmt::format("nothing is known of the framework {}: priced as a plain eager PyTorch", core::in_quotes(plan.framework)));
+    // Such orders would differ with the cluster; a plan's is the same wherever it is simulated and run.
+    const schedule::PipelineSchedule* found = schedule::find_pipeline_schedule(plan.schedule);
+    if (found && found->orders_by_times && plan.layout.pipeline > 1)
+        lines.push_back(fmt::format("{} is ordered for equal stages, a backward twice as long as a forward and no transfers, not for this plan's times; schedule = \"auto\" is",
+                                    found->name));
     lines.insert(lines.end(), task.cluster.assumptions.begin(), task.cluster.assumptions.end());
     // Doubts of the profile, but for the figures of precisions that play no part.
     const std::string precision_key = "device.precision.";

@@ -102,7 +102,7 @@ PipelineSchedule zb_h2_schedule() {
 }
 
 PipelineSchedule zb_1p_schedule() {
-    PipelineSchedule schedule = zero_bubble("zb-1p", "zero bubble from measured times within a memory limit (default: p micro-batches)");
+    PipelineSchedule schedule = zero_bubble("zb-1p", "zero bubble for given times (of plans: equal stages) within a memory limit (default: p micro-batches)");
     schedule.aliases = {"zb"};
     schedule.orders_by_times = true;
     schedule.bubble = "by times and limit";
@@ -114,7 +114,7 @@ PipelineSchedule zb_1p_schedule() {
 }
 
 PipelineSchedule zb_2p_schedule() {
-    PipelineSchedule schedule = zero_bubble("zb-2p", "zero bubble from measured times within a memory limit (default: 2p micro-batches)");
+    PipelineSchedule schedule = zero_bubble("zb-2p", "zero bubble for given times (of plans: equal stages) within a memory limit (default: 2p micro-batches)");
     schedule.orders_by_times = true;
     schedule.bubble = "by times and limit";
     schedule.in_flight = "within the memory limit";

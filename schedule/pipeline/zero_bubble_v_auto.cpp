@@ -237,7 +237,7 @@ PipelineSchedule zero_bubble_v_auto_schedule() {
     PipelineSchedule schedule;
     schedule.name = "zb-v-auto";
     schedule.orders_by_times = true;
-    schedule.summary = "ZB-V from measured times within a memory limit (default: p micro-batches); equal chunks";
+    schedule.summary = "ZB-V for given times (of plans: equal ones) within a memory limit (default: p micro-batches); equal chunks";
     schedule.source = "arXiv 2405.15362; sail-sg/zero-bubble-pipeline-parallelism";
     schedule.bubble = "by times and limit; span without bubble when F = I = W and m >= 2p-1";
     schedule.in_flight = "within the memory limit, 2p chunks by default";

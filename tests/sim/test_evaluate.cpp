@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -206,4 +207,22 @@ TEST_CASE("parameters tied over any pipeline ranks are reduced by those that hol
             REQUIRE(evaluation.step_time.value > 0);
             REQUIRE(evaluation.memory.size() == static_cast<std::size_t>(pipeline));
         }
+}
+
+TEST_CASE("an order made from times says in a plan that the times are not the plan's") {
+    const model::ModelGraph graph = model_named("gpt2");
+    const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
+    const auto says = [&](const sim::Evaluation& evaluation) {
+        return std::any_of(evaluation.assumptions.begin(), evaluation.assumptions.end(), [](const std::string& line) { return line.find("ordered for equal stages") != std::string::npos; });
+    };
+    for (const schedule::PipelineSchedule& entry : schedule::pipeline_schedules()) {
+        if (entry.is_forward_only || entry.is_asynchronous) continue;
+        INFO(entry.name);
+        schedule::Plan plan = plan_of(2, 1, 4, 8, entry.name.c_str());
+        plan.virtual_stages = entry.least_chunks;
+        CHECK(says(evaluate(graph, cluster, plan)) == entry.orders_by_times);
+        if (entry.least_chunks > 1 || entry.is_bidirectional) continue;
+        plan.layout = {8, 1, 1, "PDT"};  // one stage has nothing to order
+        CHECK_FALSE(says(evaluate(graph, cluster, plan)));
+    }
 }
