@@ -16,7 +16,6 @@
 #include "core/document.h"
 #include "model/load.h"
 #include "planner/explain.h"
-#include "planner/plan_order.h"
 #include "planner/search.h"
 #include "schedule/explicit_order.h"
 #include "schedule/memory.h"
@@ -68,7 +67,6 @@ struct Request {
     std::string model_reference = default_model;
     std::optional<std::int64_t> sequence_length;
     std::optional<std::int64_t> nodes, most_nodes;
-    bool searches_orders = false;
     planner::SearchRequest search;
     core::BytesPerSecond offload_bandwidth;  // of a node's disks
     std::optional<std::string> out_path;
@@ -109,25 +107,6 @@ std::vector<int> node_counts(const Request& request, const model::ModelGraph& gr
         counts = {64};
     }
     return counts;
-}
-
-// The plans found, each with an order of its own where that makes its step shorter.
-void search_orders(const model::ModelGraph& graph, const std::vector<planner::Candidate>& places, Request& request, planner::SearchResult& result,
-                   core::Diagnostics& diagnostics) {
-    for (planner::RankedPlan& ranked : result.plans) {
-        if (ranked.plan.layout.pipeline == 1) continue;
-        const cluster::Cluster& cluster = places[ranked.candidate].cluster;
-        const std::optional<planner::OrderedPlan> ordered = planner::with_searched_order(graph, cluster, ranked.plan, diagnostics);
-        if (!ordered || !schedule::is_explicit_order(ordered->plan.schedule)) continue;
-        std::optional<sim::Evaluation> evaluation = sim::evaluate(graph, cluster, ordered->plan, diagnostics);
-        if (!evaluation || !evaluation->fits || evaluation->step_time >= ranked.evaluation.step_time) continue;
-        request.assumptions.push_back(ordered->explanation);
-        ranked.plan = ordered->plan;
-        ranked.evaluation = std::move(*evaluation);
-    }
-    if (request.search.objective == planner::Objective::speed)
-        std::stable_sort(result.plans.begin(), result.plans.end(),
-                         [](const planner::RankedPlan& a, const planner::RankedPlan& b) { return a.evaluation.step_time < b.evaluation.step_time; });
 }
 
 core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const planner::Candidate& place, bool has_tokens) {
@@ -183,9 +162,11 @@ core::Value account_of(const planner::SearchAccount& account, planner::Objective
     value["proven_optimal"] = account.is_proven_optimal;
     // The contract's key is a time; for other objectives the bound is in their own unit, under its own name.
     const bool is_time = objective == planner::Objective::speed || objective == planner::Objective::time_to_train;
-    value["lower_bound_s"] = is_time ? core::Value(account.lower_bound) : core::Value();
-    if (!is_time) value[objective == planner::Objective::memory ? "lower_bound_bytes" : "lower_bound_usd_per_step"] = account.lower_bound;
-    value["gap_pct"] = account.best_value > 0 ? 100 * (account.best_value - account.lower_bound) / account.best_value : 0.0;
+    const core::Value bound = account.has_lower_bound ? core::Value(account.lower_bound) : core::Value();
+    value["lower_bound_s"] = is_time ? bound : core::Value();
+    if (!is_time) value[objective == planner::Objective::memory ? "lower_bound_bytes" : "lower_bound_usd_per_step"] = bound;
+    const double gap = account.best_value > 0 ? 100 * (account.best_value - account.lower_bound) / account.best_value : 0.0;
+    value["gap_pct"] = account.has_lower_bound ? core::Value(gap) : core::Value();
     return value;
 }
 
@@ -327,7 +308,8 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
     out << fmt::format(", {} excluded by their bounds", account.pruned);
     if (account.unvisited > 0) out << fmt::format(", {} not reached in time", account.unvisited);
     out << fmt::format("; {:.2f} s{}\n", account.seconds.value, account.is_proven_optimal ? "; the first is the best of them all under this model" : "");
-    if (!account.is_proven_optimal && account.best_value > 0)
+    if (!account.has_lower_bound) out << "  no lower bound: the order of the first was searched, and bounds are of registered schedules\n";
+    else if (!account.is_proven_optimal && account.best_value > 0)
         out << fmt::format("  gap to the lower bound: {:.1f} %\n", 100 * (account.best_value - account.lower_bound) / account.best_value);
     if (request.out_path) out << fmt::format("  plan written to {}\n", *request.out_path);
 }
@@ -367,7 +349,7 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
             if (!cluster::find_price(instance, "on-demand"))
                 options.error("--target", fmt::format("the profile of {} has no on-demand price", instance.name), "choose another objective or target");
     if (const std::optional<std::string> schedule = options.text("--schedule")) {
-        if (*schedule == "auto") request.searches_orders = true;
+        if (*schedule == "auto") request.search.searches_orders = true;
         else options.error("--schedule", fmt::format("--schedule = {} is no choice", core::in_quotes(*schedule)), "leave it out to compare all registered schedules, or use auto");
     }
     if (const std::optional<std::string> offload = options.choice("--offload", {"host", "none", "disk"}))
@@ -468,7 +450,9 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         show(reason, as_json, out, err);
         return no_plan;
     }
-    if (request->searches_orders) search_orders(*graph, places, *request, result, diagnostics);
+    for (const planner::RankedPlan& ranked : result.plans)
+        if (!ranked.order.empty()) request->assumptions.push_back(ranked.order);
+    if (request->search.searches_orders) request->assumptions.push_back("bounds, and what is proven by them, are of registered schedules");
     if (request->out_path)
         core::write_file_atomically(*request->out_path, plan_text(*request, *graph, result.plans.front(), places[result.plans.front().candidate]));
     if (as_json) {

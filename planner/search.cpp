@@ -18,6 +18,8 @@
 
 #include "planner/bounds.h"
 #include "planner/explain.h"
+#include "planner/plan_order.h"
+#include "schedule/explicit_order.h"
 #include "schedule/partition.h"
 
 namespace planner {
@@ -111,6 +113,8 @@ private:
     void choose_horizon(Entry& entry);
     void tighten(Entry& entry);
     void evaluate(std::size_t index, RankedPlan& ranked, std::string& rejection, core::Diagnostics& diagnostics, bool is_whole) const;
+    void settle(RankedPlan& ranked, sim::Evaluation evaluation) const;
+    void search_order(RankedPlan& ranked, core::Diagnostics& diagnostics) const;
 
     const model::ModelGraph& graph_;
     const std::vector<Candidate>& places_;
@@ -273,6 +277,32 @@ void Search::evaluate(std::size_t index, RankedPlan& ranked, std::string& reject
     ranked.training_cost = ranked.evaluation.rate * ranked.training_time;
 }
 
+bool is_better(const RankedPlan& a, const RankedPlan& b) { return std::pair(a.value, a.evaluation.step_time) < std::pair(b.value, b.evaluation.step_time); }
+
+// A simulation in full, and what follows from it.
+void Search::settle(RankedPlan& ranked, sim::Evaluation evaluation) const {
+    ranked.evaluation = std::move(evaluation);
+    ranked.value = value_of(ranked.candidate, ranked.evaluation.step_time, ranked.evaluation.peak_memory);
+    ranked.training_time = ranked.evaluation.step_time * steps();
+    ranked.training_cost = ranked.evaluation.rate * ranked.training_time;
+}
+
+// The plan with an order of its own, where that is better by the objective.
+void Search::search_order(RankedPlan& ranked, core::Diagnostics& diagnostics) const {
+    if (ranked.plan.layout.pipeline == 1) return;
+    const cluster::Cluster& cluster = places_[ranked.candidate].cluster;
+    const std::optional<OrderedPlan> ordered = with_searched_order(graph_, cluster, ranked.plan, diagnostics);
+    if (!ordered || !schedule::is_explicit_order(ordered->plan.schedule)) return;
+    std::optional<sim::Evaluation> evaluation = sim::evaluate(graph_, cluster, ordered->plan, diagnostics);
+    if (!evaluation || !evaluation->fits) return;
+    RankedPlan changed;
+    changed.candidate = ranked.candidate;
+    changed.plan = ordered->plan;
+    changed.order = ordered->explanation;
+    settle(changed, std::move(*evaluation));
+    if (is_better(changed, ranked)) ranked = std::move(changed);
+}
+
 SearchResult Search::run(core::Diagnostics& diagnostics) {
     SearchResult result;
     SearchAccount& account = result.account;
@@ -310,9 +340,6 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     // Waves of a fixed size: what a wave may skip depends on the waves before it only, so the answer does not depend on the threads.
     constexpr std::size_t wave = 16, tightened_at_once = 128;
     std::vector<RankedPlan> best;
-    auto is_better = [](const RankedPlan& a, const RankedPlan& b) {
-        return std::pair(a.value, a.evaluation.step_time) < std::pair(b.value, b.evaluation.step_time);
-    };
     double first_unvisited = std::numeric_limits<double>::infinity();
     auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - begin_).count(); };
     while (!queue.empty()) {
@@ -395,12 +422,16 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     in_parallel(best.size(), request_.threads, [&](std::size_t i) {
         std::optional<sim::Evaluation> whole = sim::evaluate(graph_, places_[best[i].candidate].cluster, best[i].plan, problems[i], {});
         core::require(whole.has_value(), "a plan that was simulated can be simulated again");
-        best[i].evaluation = std::move(*whole);
-        best[i].value = value_of(best[i].candidate, best[i].evaluation.step_time, best[i].evaluation.peak_memory);
-        best[i].training_time = best[i].evaluation.step_time * steps();
-        best[i].training_cost = best[i].evaluation.rate * best[i].training_time;
+        settle(best[i], std::move(*whole));
     });
     std::stable_sort(best.begin(), best.end(), is_better);
+    const double best_registered = best.empty() ? 0 : best.front().value, searched = elapsed();
+    if (request_.searches_orders) {
+        for (RankedPlan& ranked : best) search_order(ranked, diagnostics);
+        std::stable_sort(best.begin(), best.end(), is_better);
+        // What differed in its schedule alone may have come to one order.
+        best.erase(std::unique(best.begin(), best.end(), [](const RankedPlan& a, const RankedPlan& b) { return a.candidate == b.candidate && a.plan == b.plan; }), best.end());
+    }
     result.plans = std::move(best);
     for (std::size_t i = 0; i < result.plans.size(); ++i) {
         RankedPlan& plan = result.plans[i];
@@ -409,12 +440,13 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
         plan.why = compare(plan, other, i == 0, places_, account);
     }
     account.seconds = core::Seconds(elapsed());
-    account.evaluations_per_second = account.seconds.value > 0 ? static_cast<double>(account.evaluated) / account.seconds.value : 0;
+    account.evaluations_per_second = searched > 0 ? static_cast<double>(account.evaluated) / searched : 0;
     if (!result.plans.empty()) {
         account.best_value = result.plans.front().value;
         // The first of the list is the best as soon as nothing unvisited can beat it, though something might still come before the last.
-        account.is_proven_optimal = account.unvisited == 0 || first_unvisited >= account.best_value;
-        account.lower_bound = std::min(account.best_value, account.is_proven_optimal ? account.best_value : first_unvisited);
+        account.has_lower_bound = result.plans.front().order.empty();
+        account.is_proven_optimal = account.has_lower_bound && (account.unvisited == 0 || first_unvisited >= best_registered);
+        account.lower_bound = std::min(best_registered, account.is_proven_optimal ? best_registered : first_unvisited);
     }
     return result;
 }

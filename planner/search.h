@@ -43,6 +43,7 @@ struct SearchRequest {
     // Where activations may go when they do not fit: with the longest loading horizon that does, as shorter ones copy more and wait longer (for the objective memory
     // every horizon counts). none: they stay. Places whose base offloads keep what it says.
     schedule::Offload offload = schedule::Offload::host;
+    bool searches_orders = false;              // of the ranked plans, each with an order of its own where that is better
 };
 
 struct RankedPlan {
@@ -54,6 +55,7 @@ struct RankedPlan {
     core::Dollars training_cost;
     std::string bound_by;                      // "compute", "pipeline bubble", "memory", ...
     std::string why;                           // a sentence with numbers against the runner-up
+    std::string order;                         // of a plan whose order was searched: what was found and proven
 };
 
 // Every candidate ends in exactly one of: evaluated (simulated and allowed), rejected, pruned, unvisited (time limit).
@@ -64,6 +66,8 @@ struct SearchAccount {
     double evaluations_per_second = 0;
     bool is_proven_optimal = false;                // of this space under this model
     double lower_bound = 0, best_value = 0;        // of the objective
+    // Bounds are of registered schedules: with a searched order ranked first there is none (lower_bound is then no bound), and nothing is proven.
+    bool has_lower_bound = true;
 };
 
 // The nearest that a space without any plan comes to one: the candidate that needs least beyond what there is.
