@@ -1,5 +1,6 @@
 #include "apps/command.h"
 
+#include <algorithm>
 #include <exception>
 #include <iostream>
 #include <new>
@@ -51,17 +52,23 @@ int dispatch(const Tool& tool, const std::vector<std::string>& arguments) {
         std::cerr << tool.help;
         return wrong_input;
     }
-    if (arguments[0] == "--version") {
-        std::cout << tool.name << ' ' << version << '\n';
-        return good;
-    }
-    if (arguments[0] == "--help" || arguments[0] == "-h") {
+    const auto is_help = [](const std::string& argument) { return argument == "--help" || argument == "-h"; };
+    const auto command = std::find_if(tool.subcommands.begin(), tool.subcommands.end(), [&](const Subcommand& c) { return c.name == arguments[0]; });
+    const bool is_subcommand = command != tool.subcommands.end();
+    const Subcommand& chosen = is_subcommand ? *command : tool.fallback;
+    // Wherever they stand, and whatever is wrong beside them; of a command alone "--help" asks for its own text.
+    for (const std::string& argument : arguments) {
+        if (argument == "--version") {
+            std::cout << tool.name << ' ' << version << '\n';
+            return good;
+        }
+        if (!is_help(argument)) continue;
+        const bool names_work = is_subcommand || std::any_of(arguments.begin(), arguments.end(), [&](const std::string& a) { return !is_help(a) && a != "--json"; });
+        if (names_work) return chosen.run({"--help"}, std::cout, std::cerr);
         std::cout << tool.help;
         return good;
     }
-    for (const Subcommand& command : tool.subcommands)
-        if (command.name == arguments[0]) return command.run({arguments.begin() + 1, arguments.end()}, std::cout, std::cerr);
-    return tool.fallback.run(arguments, std::cout, std::cerr);
+    return chosen.run({arguments.begin() + is_subcommand, arguments.end()}, std::cout, std::cerr);
 }
 
 }  // namespace

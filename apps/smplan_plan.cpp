@@ -29,6 +29,7 @@ const char* const plan_help =
     "              [--objective speed|memory|cost|time-to-train] [--tokens T] [--deadline H] [--budget USD]\n"
     "              [--top K] [--threads T] [--time-limit S] [--out plan.toml] [--json]\n"
     "       smplan partition --graph FILE ...      place a costed graph (smplan partition --help)\n"
+    "       smplan order plan.toml ...             search the compute order of a plan (smplan order --help)\n"
     "       smplan export plan.toml --to TARGET    write a plan in another tool's words (smplan export --help)\n"
     "\n"
     "Looks at every legal plan (data x tensor x pipeline x virtual stages x schedule x sharding x recomputation x micro-batch, and\n"
@@ -318,7 +319,7 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
     Request request;
     for (const std::string& stray : options.positional())
         options.error("", fmt::format("unexpected argument {}", core::in_quotes(stray)),
-                      "subcommands are partition, export and import; everything else is an option");
+                      "subcommands are plan, partition, order, export and import; everything else is an option");
     std::vector<std::string> targets = options.list("--target");
     if (targets.empty()) options.error("--target", "--target is missing", "for example --target p4d.24xlarge");
     for (const std::string& name : targets)

@@ -33,7 +33,7 @@ const char* const help =
     "  --unfolded           every rank on its own instead of one for all that do the same (not with --sweep)\n"
     "  --json               one JSON document on stdout\n"
     "\n"
-    "Exit codes: 0 good, 2 wrong input, 3 the plan does not fit into memory, 4 machine failure.\n"
+    "Exit codes: 0 good, 1 internal failure, 2 wrong input, 3 the plan does not fit into memory, 4 machine failure.\n"
     "\n"
     "Example:\n"
     "  smsim scenarios/llama2_7b_p4d.toml --set plan.recompute=full --sweep plan.micro_batch=1,2,4 --csv sweep.csv\n";
@@ -135,7 +135,9 @@ int sweep(const core::Value& document, const Options& options, const std::vector
         any_fits = any_fits || rows.back().result.find("fits")->boolean();
     }
     if (!options.csv.empty()) core::write_file_atomically(options.csv, sim::sweep_csv(rows));
-    if (options.as_json) out << core::to_json(sim::sweep_value(rows)) << '\n';
+    core::Value document_of_rows = sim::sweep_value(rows);
+    if (!any_valid) document_of_rows["errors"] = *core::to_value(rows.front().diagnostics).find("errors");
+    if (options.as_json) out << core::to_json(document_of_rows) << '\n';
     else out << sim::sweep_text(rows);
     if (!any_valid) {
         if (!options.as_json) err << core::format(rows.front().diagnostics);
