@@ -31,6 +31,17 @@ int run_tool(const Tool& tool, int argc, char** argv);
 // Shows the diagnostics (text on `err`; with `as_json` errors as the contract's document on `out`) and returns wrong_input when there are errors, else good.
 int show(const core::Diagnostics& diagnostics, bool as_json, std::ostream& out, std::ostream& err);
 
+// Before the work whose result goes there: why no file can be written at `path`, or empty. Nothing is created; what fails later (a full disk) is a machine failure.
+std::string output_obstacle(const std::string& path);
+// The same as a diagnostic about the option whose value it is.
+void check_output(const std::string& option, const std::string& path, core::Diagnostics& diagnostics);
+
+struct OutputFile {
+    std::string path, content;
+};
+// After the answer is shown, so that it is not lost with a file. What fails goes to `err`, as stdout has its document already: good or machine_failure.
+int write_outputs(const std::vector<OutputFile>& files, std::ostream& err);
+
 // One diagnostic about a command-line argument.
 int refuse_argument(const std::string& key, const std::string& message, const std::string& hint, bool as_json, std::ostream& out, std::ostream& err);
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "apps/command.h"
 #include "core/value.h"
 #include "planner/hierarchical_placement.h"
 #include "planner/placement.h"
@@ -15,6 +17,8 @@ struct PartitionAnswer {
     bool is_feasible = false, is_proven_infeasible = false;
     std::string reason;
     std::string text;
+    std::vector<OutputFile> files;  // to be written when the answer is shown
+    std::string saved;              // what is said when they are
 };
 
 // The unit of the file's times, in which they are told again.

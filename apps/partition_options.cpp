@@ -8,6 +8,8 @@
 
 #include <fmt/core.h>
 
+#include "apps/command.h"
+
 namespace apps {
 
 const char* const partition_help =
@@ -155,6 +157,8 @@ PartitionRequest read_partition_request(const std::vector<std::string>& argument
     request.devices_per_instance = whole(options, "--devices-per-instance", 1, 10000);
     request.dot = options.text("--dot");
     request.svg = options.text("--svg");
+    for (const char* name : {"--out", "--dot", "--svg"})
+        if (const auto path = options.text(name)) check_output(name, *path, diagnostics);
     if (request.default_partition && !request.load) options.error("--default-partition", "--default-partition is of a loaded decision", "give --load-partition FILE");
     if (!request.is_contiguous && request.algorithm != PartitionAlgorithm::exact) options.error("--algorithm", "--non-contiguous has its own search", "leave --algorithm out");
     return request;

@@ -123,10 +123,10 @@ Picture picture_of(const planner::HierarchicalProblem& problem, const planner::H
     return picture;
 }
 
-void write_picture(Picture picture, const PartitionRequest& request) {
+void add_picture(Picture picture, const PartitionRequest& request, std::vector<OutputFile>& files) {
     picture.title = request.path;
-    if (request.dot) core::write_file_atomically(*request.dot, to_dot(picture));
-    if (request.svg) core::write_file_atomically(*request.svg, to_svg(picture));
+    if (request.dot) files.push_back({*request.dot, to_dot(picture)});
+    if (request.svg) files.push_back({*request.svg, to_svg(picture)});
 }
 
 std::function<void(const planner::PlacementProgress&)> progress_bar(bool as_json) {

@@ -21,7 +21,7 @@ Picture picture_of(const planner::PlacementProblem& problem, const planner::Plac
 Picture picture_of(const planner::ReplicatedProblem& problem, const planner::ReplicatedResult& result);
 Picture picture_of(const planner::HierarchicalProblem& problem, const planner::HierarchicalResult& result);
 // Where the request wants it, as DOT and SVG.
-void write_picture(Picture picture, const PartitionRequest& request);
+void add_picture(Picture picture, const PartitionRequest& request, std::vector<OutputFile>& files);
 
 // A bar with bound and gap on stderr when that is a terminal; nothing otherwise.
 std::function<void(const planner::PlacementProgress&)> progress_bar(bool as_json);

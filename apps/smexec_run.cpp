@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <limits>
 #include <ostream>
 #include <sstream>
@@ -15,7 +14,6 @@
 #include "apps/smexec_job.h"
 #include "apps/smexec_report.h"
 #include "core/document.h"
-#include "exec/checkpoint.h"
 #include "exec/cuda/device/device.h"
 #include "exec/cuda/make_backend.h"
 #include "exec/exchange.h"
@@ -104,15 +102,6 @@ int agreed(World* world, const ExecutionRequest& request, int code) {
     return code;
 }
 
-// Why the file of --trace cannot be written, or empty: asked before the work, not after.
-std::string trace_obstacle(const std::string& path) {
-    std::error_code none;
-    if (std::filesystem::is_directory(path, none)) return "it is a folder";
-    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-    if (!folder.empty() && !std::filesystem::exists(folder, none)) return fmt::format("{} does not exist", folder.string());
-    return exec::folder_obstacle(folder.empty() ? "." : folder.string());
-}
-
 // `world` is null when ranks are threads. `diagnostics`: of the command line; among processes wrong options too are told by rank 0 alone.
 int execute(const ExecutionRequest& request, World* world, core::Diagnostics& diagnostics, std::ostream& out, std::ostream& err) {
     const bool is_first = !world || world->rank() == 0;
@@ -134,7 +123,7 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
         obstacle = no_plan;
     };
     if (world && request.compares && !request.on_gpu) measure_here(*job, *world);
-    if (const std::string place = is_first && !request.trace.empty() ? trace_obstacle(request.trace) : std::string(); !place.empty())
+    if (const std::string place = is_first && !request.trace.empty() ? output_obstacle(request.trace) : std::string(); !place.empty())
         obstacle = refuse_argument("--trace", fmt::format("--trace {}: cannot be written: {}", core::in_quotes(request.trace), place), "name a file in a folder that you may write",
                                    request.as_json, out, err);
     else if (const std::string excess = is_first && !request.on_gpu ? too_large(*job) : std::string(); !excess.empty()) {

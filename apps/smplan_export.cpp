@@ -99,6 +99,7 @@ int run_export_command(const std::vector<std::string>& arguments, std::ostream& 
         return good;
     }
     const planner::ExchangeTarget* target = read_request(options, "--to", false);
+    if (const auto path = options.text("--out")) check_output("--out", *path, diagnostics);
     if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
     planner::ExportOptions request{options.text("--command").value_or(""), options.text("--script").value_or(""), options.has("--tensorflow")};
     const auto source = planner::load_export_source(options.positional().front(), diagnostics);
@@ -157,6 +158,7 @@ int run_import_command(const std::vector<std::string>& arguments, std::ostream& 
     request.nodes = options.integer("--nodes", 1, 1 << 16);
     request.processes_per_node = options.integer("--processes-per-node", 1, 1024);
     request.micro_batch = options.integer("--micro-batch", 1, 1 << 20);
+    if (const auto path = options.text("--out")) check_output("--out", *path, diagnostics);
     if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
     const std::string& file = options.positional().front();
     const auto text = core::read_file(file, diagnostics);

@@ -51,6 +51,7 @@ int run_order_command(const std::vector<std::string>& arguments, std::ostream& o
     budget.time_limit = core::Seconds(options.real("--search-time", 0.01, 600).value_or(budget.time_limit.value));
     budget.seed = static_cast<std::uint64_t>(options.integer("--seed", 0, 1 << 30).value_or(static_cast<std::int64_t>(budget.seed)));
     const auto path = options.text("--out");
+    if (path) check_output("--out", *path, diagnostics);
     if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
     const std::string& source = options.positional().front();
     if (path && folder_of(*path) != folder_of(source)) {
@@ -72,7 +73,6 @@ int run_order_command(const std::vector<std::string>& arguments, std::ostream& o
     prediction["peak_memory_gib"] = core::to_gibibytes(evaluation->peak_memory);
     scenario->file.prediction = prediction;
     const std::string toml = schedule::write_plan_file(scenario->file);
-    if (path) core::write_file_atomically(*path, toml);
     if (as_json) {
         core::Value answer;
         answer["schedule"] = schedule::schedule_label(ordered->plan.schedule);
@@ -85,8 +85,11 @@ int run_order_command(const std::vector<std::string>& arguments, std::ostream& o
         out << core::to_json(answer) << '\n';
     } else {
         err << ordered->explanation << '\n';
-        if (path) out << "wrote " << *path << '\n';
-        else out << toml;
+        if (!path) out << toml;
+    }
+    if (path) {
+        if (const int code = write_outputs({{*path, toml}}, err); code != good) return code;
+        if (!as_json) out << "wrote " << *path << '\n';
     }
     return evaluation->fits ? good : no_plan;
 }

@@ -161,10 +161,10 @@ private:
             file.objective = result.objective.value;
             file.lower_bound = result.lower_bound.value;
             file.unit = unit;
-            save(std::move(file));
-            answer.text += fmt::format("  saved to {}\n", *request_.out);
+            save(std::move(file), answer);
+            answer.saved = fmt::format("  saved to {}\n", *request_.out);
         }
-        write_picture(picture_of(problem, result), request_);
+        add_picture(picture_of(problem, result), request_, answer.files);
         return answer;
     }
 
@@ -304,18 +304,18 @@ private:
             answer.document["assumptions"] = std::move(assumptions);
         }
         if (request_.out) save(placeable, result, answer);
-        write_picture(picture_of(placeable.problem, result), request_);
+        add_picture(picture_of(placeable.problem, result), request_, answer.files);
         return answer;
     }
 
-    void save(schedule::PartitionFile file) const {
+    void save(schedule::PartitionFile file, PartitionAnswer& answer) const {
         file.graph = request_.path;
         file.algorithm = request_.load                                          ? "given"
                          : request_.algorithm == PartitionAlgorithm::smp_tree   ? "smp_tree"
                          : request_.algorithm == PartitionAlgorithm::chain      ? "chain"
                          : request_.algorithm == PartitionAlgorithm::multilevel ? "multilevel"
                                                                                 : "exact";
-        core::write_file_atomically(*request_.out, schedule::write_partition_file(file));
+        answer.files.push_back({*request_.out, schedule::write_partition_file(file)});
     }
     void save(const Placeable& placeable, const planner::PlacementResult& result, PartitionAnswer& answer) {
         schedule::PartitionFile file = decision_of(placeable.problem, result);
@@ -327,8 +327,8 @@ private:
         file.unit = placeable.unit == PlacementUnit::milliseconds ? "ms" : "s";
         if (placeable.graph) file.first_units = planner::first_units_of(*placeable.graph, *placeable.placement, result.stages);
         const bool runs = !file.first_units.empty();
-        save(std::move(file));
-        answer.text += fmt::format("  saved to {}{}\n", *request_.out, !runs && placeable.graph ? " (stages are not whole units: smsim and smexec cannot run it)" : "");
+        save(std::move(file), answer);
+        answer.saved = fmt::format("  saved to {}{}\n", *request_.out, !runs && placeable.graph ? " (stages are not whole units: smsim and smexec cannot run it)" : "");
     }
 
     const std::vector<std::string>& arguments_;
@@ -370,7 +370,9 @@ int run_partition_command(const std::vector<std::string>& arguments, std::ostrea
         show(diagnostics, false, out, err);
         out << answer->text << fmt::format("{:.3f} s, {:.0f} MiB\n", seconds, peak_rss_mib());
     }
-    return good;
+    const int code = write_outputs(answer->files, err);
+    if (code == good && !as_json) out << answer->saved;
+    return code;
 }
 
 }  // namespace apps

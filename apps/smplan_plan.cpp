@@ -312,7 +312,6 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
     if (!account.has_lower_bound) out << "  no lower bound: the order of the first was searched, and bounds are of registered schedules\n";
     else if (!account.is_proven_optimal && account.best_value > 0)
         out << fmt::format("  gap to the lower bound: {:.1f} %\n", 100 * (account.best_value - account.lower_bound) / account.best_value);
-    if (request.out_path) out << fmt::format("  plan written to {}\n", *request.out_path);
 }
 
 std::optional<Request> read_request(Options& options, core::Diagnostics& diagnostics) {
@@ -369,6 +368,7 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
     request.search.threads = static_cast<int>(options.integer("--threads", 1, 1024).value_or(std::max(1u, std::thread::hardware_concurrency())));
     request.search.time_limit = core::Seconds(options.real("--time-limit", 0, 1e7).value_or(15));
     request.out_path = options.text("--out");
+    if (request.out_path) check_output("--out", *request.out_path, diagnostics);
     if (diagnostics.has_errors()) return std::nullopt;
     return request;
 }
@@ -454,8 +454,6 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
     for (const planner::RankedPlan& ranked : result.plans)
         if (!ranked.order.empty()) request->assumptions.push_back(ranked.order);
     if (request->search.searches_orders) request->assumptions.push_back("bounds, and what is proven by them, are of registered schedules");
-    if (request->out_path)
-        core::write_file_atomically(*request->out_path, plan_text(*request, *graph, result.plans.front(), places[result.plans.front().candidate]));
     if (as_json) {
         core::Value document = core::Value::table();
         document["model"] = graph->name;
@@ -472,7 +470,10 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         show(diagnostics, false, out, err);
         print(*request, *graph, result, places, out);
     }
-    return good;
+    if (!request->out_path) return good;
+    const int code = write_outputs({{*request->out_path, plan_text(*request, *graph, result.plans.front(), places[result.plans.front().candidate])}}, err);
+    if (code == good && !as_json) out << fmt::format("  plan written to {}\n", *request->out_path);
+    return code;
 }
 
 }  // namespace apps

@@ -129,6 +129,7 @@ Request read_arguments(const std::vector<std::string>& arguments, core::Diagnost
     read.text("name", request.name);
     read.text("from", request.from);
     read.text("out", request.out);
+    if (values.count("out")) check_output("--out", request.out, diagnostics);
     read.text("with", request.with);
     if (!request.with.empty() && request.with != "transfers" && request.with != "sharding")
         diagnostics.error({}, "--with", fmt::format("--with = {} is no choice", core::in_quotes(request.with)), "use transfers or sharding");
@@ -411,7 +412,6 @@ int report(const Request& request, const schedule::Schedule& given, const planne
     const bool exceeds_memory = !violations.empty() && std::all_of(violations.begin(), violations.end(), [](const schedule::Violation& v) { return v.rule == "memory"; });
     std::optional<sim::ScheduleTiming> timing;
     if (violations.empty() || exceeds_memory) timing = time_schedule(list, costs);
-    if (!request.out.empty()) core::write_file_atomically(request.out, print_schedule(list));
     constexpr int whole_width = 1 << 24;
     if (request.as_json) {
         core::Value document = to_value(list, violations, timing);
@@ -427,6 +427,8 @@ int report(const Request& request, const schedule::Schedule& given, const planne
         if (violations.size() > most_shown) err << fmt::format("... and {} more\n", violations.size() - most_shown);
         if (!violations.empty() && !request.prints) err << draw(list, &violations.front(), 12);
     }
+    if (!request.out.empty())
+        if (const int code = write_outputs({{request.out, print_schedule(list)}}, err); code != good) return code;
     return violations.empty() ? good : exceeds_memory ? no_plan : wrong_input;
 }
 

@@ -134,15 +134,14 @@ int sweep(const core::Value& document, const Options& options, const std::vector
         any_valid = true;
         any_fits = any_fits || rows.back().result.find("fits")->boolean();
     }
-    if (!options.csv.empty()) core::write_file_atomically(options.csv, sim::sweep_csv(rows));
     core::Value document_of_rows = sim::sweep_value(rows);
     if (!any_valid) document_of_rows["errors"] = *core::to_value(rows.front().diagnostics).find("errors");
     if (options.as_json) out << core::to_json(document_of_rows) << '\n';
     else out << sim::sweep_text(rows);
-    if (!any_valid) {
-        if (!options.as_json) err << core::format(rows.front().diagnostics);
-        return wrong_input;
-    }
+    if (!any_valid && !options.as_json) err << core::format(rows.front().diagnostics);
+    if (!options.csv.empty())
+        if (const int code = write_outputs({{options.csv, sim::sweep_csv(rows)}}, err); code != good) return code;
+    if (!any_valid) return wrong_input;
     return any_fits ? good : no_plan;
 }
 
@@ -167,15 +166,9 @@ int predict(const core::Value& document, const Options& options, std::ostream& o
     std::vector<sim::TraceMark> marks;
     if (const auto& failure = evaluation->out_of_memory)
         marks.push_back({failure->performer, schedule::Stream::compute, failure->time, "out of memory: " + core::format(failure->needed - failure->available) + " short"});
-    if (!options.trace.empty())
-        core::write_file_atomically(options.trace, sim::chrome_trace(*evaluation->program, evaluation->timeline, evaluation->memory_timeline, marks));
     std::optional<sim::Explanation> why;
     if (options.explains) why = sim::explain(*evaluation, scenario->graph, scenario->cluster, plan);
-    if (!options.html.empty())
-        core::write_file_atomically(options.html, sim::html_timeline(*evaluation->program, evaluation->timeline, evaluation->memory_timeline,
-                                                                     scenario->question.empty() ? options.scenario : scenario->question, report));
     const core::Value value = sim::to_value(*evaluation, scenario->graph, plan);
-    if (!options.csv.empty()) core::write_file_atomically(options.csv, sim::sweep_csv({{{}, value, {}}}));
     if (options.as_json) {
         core::Value result = value;
         if (!scenario->question.empty()) result["question"] = scenario->question;
@@ -191,6 +184,13 @@ int predict(const core::Value& document, const Options& options, std::ostream& o
         out << report;
         if (why) out << '\n' << sim::text_of(*why);
     }
+    std::vector<OutputFile> files;
+    if (!options.trace.empty()) files.push_back({options.trace, sim::chrome_trace(*evaluation->program, evaluation->timeline, evaluation->memory_timeline, marks)});
+    if (!options.html.empty())
+        files.push_back({options.html, sim::html_timeline(*evaluation->program, evaluation->timeline, evaluation->memory_timeline,
+                                                          scenario->question.empty() ? options.scenario : scenario->question, report)});
+    if (!options.csv.empty()) files.push_back({options.csv, sim::sweep_csv({{{}, value, {}}})});
+    if (const int code = write_outputs(files, err); code != good) return code;
     return evaluation->fits ? good : no_plan;
 }
 
@@ -205,6 +205,8 @@ int run_simulate_command(const std::vector<std::string>& arguments, std::ostream
         out << help;
         return good;
     }
+    for (const auto& [option, path] : {std::pair("--trace", options->trace), std::pair("--html", options->html), std::pair("--csv", options->csv)})
+        if (!path.empty()) check_output(option, path, diagnostics);
     std::optional<core::Value> document = sim::load_scenario_document(options->scenario, diagnostics);
     if (!document) return show(diagnostics, as_json, out, err);
     for (const std::string& text : options->set)
