@@ -76,6 +76,21 @@ double recomputed_share(const model::ModelGraph& graph, const model::Operator& o
     return 0;
 }
 
+// Operators at the end of each unit whose results no backward pass of the unit reads: a last product (its input is saved before it runs) and the addition after it.
+std::vector<bool> after_last_saved(const model::ModelGraph& graph) {
+    using model::OperatorKind;
+    std::vector<bool> is_after(graph.operators.size(), false);
+    for (const model::Unit& unit : graph.units)
+        for (std::int32_t i = unit.operators.end - 1; i >= unit.operators.begin; --i) {
+            const model::Operator& op = graph.operators[static_cast<std::size_t>(i)];
+            const bool saves_nothing = op.kind == OperatorKind::add || op.kind == OperatorKind::parallel_exit || (op.kind == OperatorKind::dropout && op.attributes.probability == 0);
+            if (!saves_nothing && op.kind != OperatorKind::linear) break;
+            is_after[static_cast<std::size_t>(i)] = true;
+            if (op.kind == OperatorKind::linear) break;
+        }
+    return is_after;
+}
+
 std::string formats_of(const std::map<core::DataType, cluster::MatrixProductCurve>& curves) {
     std::vector<std::string> names;
     for (const auto& [type, curve] : curves) names.emplace_back(core::name_of(type));
@@ -132,6 +147,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
         // The least of n normal variates lies about sqrt(2 ln n) standard deviations below their mean.
         const double pace = 1 + constants.device_spread * std::sqrt(2 * std::log(static_cast<double>(plan.layout.ranks())));
         constants.sustained_half /= pace;
+        constants.sustained_hopper /= pace;
         constants.sustained_full /= pace;
     }
     ComputeCost cost;
@@ -173,6 +189,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
     const double handled_bytes = cast_bytes + (accumulates ? accumulated_bytes : plan.shards(schedule::Sharding::gradients) ? traits.sharded_gradient_bytes : 0);
 
     cost.sums_.assign(column_count, std::vector<ComputePrice>(graph.operators.size() + 1));
+    const std::vector<bool> is_after_last_saved = after_last_saved(graph);
     std::size_t measured_count = 0, priced_count = 0;
     bool has_flash = false;
     for (std::size_t o = 0; o < graph.operators.size(); ++o) {
@@ -229,6 +246,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
         };
         append(forward, of_phase[0]);
         append(attention_core_forward, description.in_attention_core ? of_phase[0] : ComputePrice{});
+        append(forward_until_saved, is_after_last_saved[o] ? ComputePrice{} : of_phase[0]);
         append(backward_input, of_phase[1]);
         append(backward_weight, of_phase[2]);
     }
@@ -292,7 +310,7 @@ ComputePrice ComputeCost::price(model::OperatorRange range, schedule::ComputePha
     using schedule::ComputePhase;
     switch (phase) {
         case ComputePhase::forward: return between(forward, range);
-        case ComputePhase::recompute: return between(plan_->recompute == schedule::Recompute::selective ? attention_core_forward : forward, range);
+        case ComputePhase::recompute: return between(plan_->recompute == schedule::Recompute::selective ? attention_core_forward : traits_.stops_recomputation_early ? forward_until_saved : forward, range);
         case ComputePhase::backward: {
             ComputePrice both = between(backward_input, range);
             both += between(backward_weight, range);

@@ -50,7 +50,7 @@ public:
     const std::vector<std::string>& assumptions() const { return assumptions_; }
 
 private:
-    enum Column { forward, attention_core_forward, backward_input, backward_weight, column_count };
+    enum Column { forward, attention_core_forward, forward_until_saved, backward_input, backward_weight, column_count };
     const ComputePrice& sum(Column column, std::int32_t end) const { return sums_[static_cast<std::size_t>(column)][static_cast<std::size_t>(end)]; }
     ComputePrice between(Column column, model::OperatorRange range) const;
     void recompute_alternate_products(const model::ModelGraph& graph, const model::CostContext& context);

@@ -8,6 +8,7 @@ std::span<const NamedConstant> named_constants() {
         {"full_tile_rate", &C::full_tile_rate, 1.0, 1.25, 1.13, false, "rate of a product of whole tiles over the profile's plateau", "vidur A100 and H100 products, m >= 512"},
         {"tile_fill_depth", &C::tile_fill_depth, 0, 512, 128, false, "depth k at which filling and draining a tile costs as much as its work", "vidur A100 and H100 products"},
         {"sustained_half", &C::sustained_half, 0.6, 1.0, 0.9, true, "half precision on tensor cores, sustained over short runs", "all groups of half precision"},
+        {"sustained_hopper", &C::sustained_hopper, 0.6, 1.0, 0.9, true, "half precision of H100 and H200, sustained over short runs", "fsdp_mpt_h100, llmc", &C::sustained_half},
         {"sustained_full", &C::sustained_full, 0.6, 1.2, 1.0, true, "fp32 and tf32, newer libraries over CUDA 10.1", "V100, T4 and A100 groups in fp32 and tf32"},
         {"device_spread", &C::device_spread, 0, 0.04, 0.015, true, "standard deviation of the rates of devices of one kind; the slowest sets the pace", "all groups, 1 to 2,520 devices; Sinha et al., SC 2022: V100 and other GPUs of one machine differ by 8 % from end to end"},
         {"fp8_rate", &C::fp8_rate, 0.5, 1.1, 0.9, true, "fp8 products over the profile's efficiency", "fsdp_mpt_h100 (3 rows)"},

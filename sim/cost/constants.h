@@ -13,11 +13,13 @@ struct CostConstants {
 
     // Rate under sustained load over the rate of the short runs the curves were measured in (power and clocks).
     double sustained_half = 0.93;
+    // H100 draws its 700 W sooner: the same products at the rate that the power leaves.
+    double sustained_hopper = 0.85;
     // fp32 and tf32: libraries of 2020 and later are faster than those of the tables (CUDA 10.1).
     double sustained_full = 1.04;
     // Devices of one kind differ in the clock they hold; a synchronous step goes at the pace of the slowest. Standard deviation of their rates.
     double device_spread = 0.012;
-    double fp8_rate = 0.89;
+    double fp8_rate = 0.95;
     // Half-precision convolutions of libraries of 2020 and later over those of the table (cuDNN 7.6), which offsets part of the loss under sustained load.
     double convolution_half = 1.25;
 

@@ -177,6 +177,8 @@ FrameworkTraits pytorch_of(const FrameworkName& name, const CostConstants& c) {
         traits.applies_dropout = false;
     }
     if (name.says({"nanogpt"})) traits.vocabulary_multiple = 64;  // its default of 50304 words
+    // FSDP's codes wrap layers in non-reentrant checkpoints, which since PyTorch 2.1 stop early (docs.pytorch.org, torch.utils.checkpoint, set_checkpoint_early_stop).
+    traits.stops_recomputation_early = name.says({"fsdp", "titan", "fms", "foundry", "composer"});
     if (name.says({"fsdp", "titan"})) traits.applies_dropout = false;  // trainers of large models of 2023 and later go without
     if (name.says({"titan"})) {
         // torchtitan's defaults: mixed_precision_reduce = float32; selective_ac_option = "op" keeps attention and every other product, and runs the rest again.

@@ -39,6 +39,7 @@ struct FrameworkTraits {
     double memory_passes = 1.0;         // passes over tensors beyond those counted
     double half_passes = 1.0;           // ... and of tensors in half precision, where kernels load and store them 2 bytes at a time
     bool applies_dropout = true;        // the usual 0.1 of language models
+    bool stops_recomputation_early = false;  // a layer run again ends with the last tensor that its backward pass reads (PyTorch's non-reentrant checkpoint)
     bool recomputes_alternate_products = false;  // selective recomputation keeps attention and every other product of a layer, and runs all else again
 
     // Gradients.

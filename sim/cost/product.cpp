@@ -61,7 +61,8 @@ double sustained_rate(const cluster::DeviceSpec& device, core::DataType compute,
     if (!is_gpu(device)) return 1;
     const bool is_full = compute == core::DataType::fp32 || compute == core::DataType::tf32;
     if (is_full) return constants.sustained_full;
-    return compute == core::DataType::fp8 ? constants.sustained_half * constants.fp8_rate : constants.sustained_half;
+    const double half = device.architecture == "sm90" ? constants.sustained_hopper : constants.sustained_half;
+    return compute == core::DataType::fp8 ? half * constants.fp8_rate : half;
 }
 
 core::BytesPerSecond memory_rate(const cluster::DeviceSpec& device, const CostConstants& constants) {

@@ -178,6 +178,29 @@ TEST_CASE("prices of ranges add up, backward is both of its halves, and the host
     REQUIRE(cost->price(all, ComputePhase::forward).flops.value == Approx(forward.flops.value));
 }
 
+TEST_CASE("a layer that PyTorch's non-reentrant checkpoint runs again stops before its last product; reentrant checkpoints run all of it") {
+    core::Diagnostics diagnostics;
+    const cluster::DeviceSpec device = round_device();
+    const auto share_of_flops = [&](const char* name, const char* framework) {
+        const std::optional<model::ModelGraph> graph = model::load_model(std::string(name), {}, diagnostics);
+        REQUIRE(graph.has_value());
+        schedule::Plan plan;
+        plan.recompute = schedule::Recompute::full;
+        plan.framework = framework;
+        const std::optional<sim::ComputeCost> cost = sim::ComputeCost::make(*graph, device, plan, diagnostics);
+        REQUIRE(cost.has_value());
+        const model::OperatorRange layer = graph->units[1].operators;
+        REQUIRE(cost->price(layer, schedule::ComputePhase::recompute).device <= cost->price(layer, schedule::ComputePhase::forward).device);
+        return cost->price(layer, schedule::ComputePhase::recompute).flops.value / cost->price(layer, schedule::ComputePhase::forward).flops.value;
+    };
+    // A layer of MPT-7B, 2048 tokens a sample: products of 24 h^2 a token, attention of 4 s h; the last product has 8 h^2 of them.
+    const double h = 4096, s = 2048;
+    REQUIRE(share_of_flops("mpt-7b", "PyTorch FSDP") == Approx(1 - 8 * h * h / (24 * h * h + 4 * s * h)));
+    REQUIRE(share_of_flops("mpt-7b", "Megatron-LM 2022") == 1);
+    // GPT-2 ends its layers with dropout, whose mask backward reads: all runs again.
+    REQUIRE(share_of_flops("gpt2", "PyTorch FSDP") == 1);
+}
+
 TEST_CASE("a measured operator replaces the curve") {
     core::Diagnostics diagnostics;
     const std::optional<model::ModelGraph> graph = model::load_model(std::string("gpt2"), {}, diagnostics);
