@@ -63,8 +63,12 @@ std::string usual_framework(const RowReader& row, std::string_view gpu) {
     const auto is = [&](std::string_view part) { return model.starts_with(part); };
     const auto is_one = [&](const char* column) { return row.is_blank(column) || row.text(column) == "1"; };
     if (is("moe")) return "XLA";
+    // Architectures that came with a code of their own.
+    const bool is_plain = is_one("tensor_parallel") && is_one("pipeline_parallel");
+    if (is("mpt") && is_plain && (row.text("sharding") == "parameters" || row.text("sharding") == "gradients")) return "llm-foundry (PyTorch FSDP)";
+    if (is("internlm") && is_plain && row.text("sharding") == "optimizer") return "InternLM";
     if (is("llama") || is("internlm") || is("mpt") || is("gpt") || is("bloom") || is("bert_megatron"))
-        return row.text("sharding") == "parameters" && is_one("tensor_parallel") && is_one("pipeline_parallel") ? "PyTorch FSDP" : "Megatron-LM";
+        return row.text("sharding") == "parameters" && is_plain ? "PyTorch FSDP" : "Megatron-LM";
     const bool is_language_model = is("bert") || is("transformer_xl");
     return is_language_model && (gpu == "V100" || gpu == "T4") ? "PyTorch 2020 + apex" : "PyTorch + apex";
 }
@@ -110,12 +114,12 @@ core::Value cluster_table(RowReader& cluster, std::int64_t nodes, bool one_devic
                      : intra == "none" || intra.starts_with("pcie") ? "pcie"
                      : intra.starts_with("nvlink")                  ? "nvswitch"  // a generation alone: every pair at the stated rate
                                                                     : intra;
-    if (intra.starts_with("nvlink")) table["intra_bandwidth"] = cluster.text("intra_node_gbs_per_dir") + "GB/s";
+    if (intra.starts_with("nvlink") && !cluster.is_blank("intra_node_gbs_per_dir")) table["intra_bandwidth"] = cluster.text("intra_node_gbs_per_dir") + "GB/s";
     const std::int64_t cards = cluster.integer("nics_per_node", 0, 0);
     if (const std::optional<double> rate = cluster.real("gbit_per_nic"); cards > 0 && rate && *rate > 0) {
         table["network_cards"] = cards;
         table["network_bandwidth"] = fmt::format("{}Gbps", *rate * static_cast<double>(cards));
-        table["transport"] = cluster.text("transport");
+        table["transport"] = cluster.text("transport") == "ethernet" ? std::string("tcp") : cluster.text("transport");
     }
     if (const std::string gpudirect = cluster.text("gpudirect"); gpudirect == "yes" || gpudirect == "no") table["gpudirect"] = gpudirect == "yes";
     return table;
@@ -145,7 +149,9 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
     FrameworkTraits traits = framework_traits(plan.framework);
     plan.layout.tensor = static_cast<int>(row.integer("tensor_parallel", 1, 1));
     plan.layout.pipeline = static_cast<int>(row.integer("pipeline_parallel", 1, 1));
-    plan.layout.data = static_cast<int>(row.integer("data_parallel", 1, 1));
+    // Where it is not stated it follows from the GPUs used.
+    const std::int64_t used = row.integer("nodes", 1, 1) * row.integer("gpus_per_node", 1, 1);
+    plan.layout.data = static_cast<int>(row.integer("data_parallel", 1, std::max<std::int64_t>(1, used / plan.layout.tensor / plan.layout.pipeline)));
     plan.virtual_stages = static_cast<int>(row.integer("virtual_stages", 1, 1));
     plan.micro_batch = static_cast<int>(row.integer("micro_batch", 1, 1));
     plan.micro_batches = static_cast<int>(row.integer("grad_accumulation", 1, 1));
@@ -159,8 +165,10 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
     plan.shard_degree = static_cast<int>(row.integer("shard_degree", 1, 0));
     plan.recompute = row.choice<Recompute, 4>(
         "recompute", {{{"", Recompute::none}, {"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}}});
-    plan.optimizer.kind = row.choice<OptimizerKind, 4>(
-        "optimizer", {{{"adam", OptimizerKind::adam}, {"adamw", OptimizerKind::adamw}, {"lamb", OptimizerKind::lamb}, {"sgd", OptimizerKind::sgd}}});
+    const OptimizerKind usual_optimizer = is_convolutional(row.text("model")) ? OptimizerKind::sgd : OptimizerKind::adam;
+    plan.optimizer.kind = row.choice<OptimizerKind, 5>(
+        "optimizer", {{{"adam", OptimizerKind::adam}, {"adamw", OptimizerKind::adamw}, {"lamb", OptimizerKind::lamb}, {"sgd", OptimizerKind::sgd}, {"", usual_optimizer}}});
+    if (row.is_blank("optimizer")) run.assumptions.push_back(std::string("optimizer is not stated: ") + (usual_optimizer == OptimizerKind::sgd ? "sgd" : "adam"));
     if (plan.optimizer.kind == OptimizerKind::sgd) plan.optimizer.momentum = 0.9;  // the column's definition: sgd means with momentum
     plan.schedule = row.choice<const char*, 6>(
         "schedule", {{{"", "1f1b"}, {"1f1b", "1f1b"}, {"interleaved", "interleaved-1f1b"}, {"zb-h1", "zb-h1"}, {"zb-h2", "zb-h2"}, {"gpipe", "simple"}}});
@@ -181,7 +189,10 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
     // PyTorch knows these devices since version 2, whose scaled_dot_product_attention is of that family too; BERT's codes went on writing theirs out.
     const bool is_of_torch = (traits.name.starts_with("PyTorch") || traits.name == "DeepSpeed") && !row.text("model").starts_with("bert");
     const bool is_recent = gpu.starts_with("H100") || gpu.starts_with("H200") || gpu.starts_with("B200");
-    if (compute == core::DataType::fp8 || ((is_of_megatron || is_of_torch) && is_recent)) traits.attention = AttentionImplementation::flash;
+    // Llama and MPT are of 2023, as are scaled_dot_product_attention and torch.compile: what trains them in PyTorch calls it, or flash-attn.
+    const std::string word = row.text("model");
+    const bool is_of_flash_era = word.starts_with("llama") || word.starts_with("internlm") || word.starts_with("mpt") || traits.name == "PyTorch (compiled)";
+    if (compute == core::DataType::fp8 || ((is_of_megatron || is_of_torch) && is_recent) || (is_of_torch && is_of_flash_era)) traits.attention = AttentionImplementation::flash;
     plan.attention = row.choice<AttentionImplementation, 4>("attention", {{{"", traits.attention},
                                                                            {"unfused", AttentionImplementation::unfused},
                                                                            {"fused_softmax", AttentionImplementation::fused_softmax},

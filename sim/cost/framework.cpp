@@ -149,8 +149,8 @@ FrameworkTraits pytorch_of(const FrameworkName& name, const CostConstants& c) {
         traits.converts_layout = false;
         traits.vocabulary_multiple = 8;  // "padding for divisibility by 8" in their scripts
     }
-    // apex O2: half-precision model, fp32 master weights in the optimizer.
-    if (is_old && !name.says({"ddp", "adaptdl"})) traits.keeps_full_parameters = false;
+    // apex O2, and NVIDIA's BERT of 2021 by itself: half-precision model, fp32 master weights in the optimizer.
+    if ((is_old || name.says({"apex"})) && !name.says({"ddp", "adaptdl"})) traits.keeps_full_parameters = false;
     traits.unscales_every_micro_batch = is_old && name.says({"apex"});
     if (name.says({"adaptdl"})) {
         traits.name = "PyTorch (AdaptDL)";

@@ -147,8 +147,6 @@ TEST_CASE("faster devices, links, cards and formats are never slower") {
     for (const auto& [name, changes] : steps)
         for (std::size_t i = 0; i < changes.size(); ++i) runs.add_cluster(machine + changes[i] + Cells{{"id", name + text(static_cast<long long>(i))}});
     for_each_meeting([&](const Shape& shape, const char* code) {
-        // What is usual where nothing is stated depends on the device's time.
-        if (code == codes[0]) return;
         const Cells base = cells_of(shape) + Cells{{"framework", code}, {"precision", "fp16"}, {"nodes", "4"}, {"micro_batch", "2"}};
         std::vector<Cells> plans = {{{"sharding", "none"}}, {{"sharding", "parameters"}}};
         if (has_tensor_form(shape)) plans.push_back({{"tensor_parallel", "4"}});
@@ -294,5 +292,57 @@ TEST_CASE("an unknown code is predicted like others of its plan: within a factor
         REQUIRE(runs.is_predicted(unknown));
         CHECK(runs.seconds(unknown) / runs.seconds(nothing) == Approx(1).epsilon(1.0));
         CHECK(runs.seconds(nothing) / runs.seconds(unknown) == Approx(1).epsilon(1.0));
+    }
+}
+
+TEST_CASE("what nothing is stated of, and what newer software and formats do, is never slower on newer devices") {
+    SyntheticRuns runs = on_published_clusters();
+    runs.add_cluster({{"id", "h200"}, {"gpu", "H200"}, {"gpu_memory_gib", "140.4"}, {"gpus_per_node", "8"}, {"intra_node", "nvlink4_nvswitch"}, {"intra_node_gbs_per_dir", "450"},
+                      {"nics_per_node", "8"}, {"gbit_per_nic", "400"}, {"transport", "infiniband"}, {"gpudirect", "yes"}});
+    Ladders ladders;
+    std::vector<Cells> models;
+    for (const Shape& shape : shapes) models.push_back(cells_of(shape) + Cells{{"micro_batch", "4"}});
+    for (const char* model : {"resnet50", "ssd300_r50", "mask_rcnn_r50_fpn"}) models.push_back({{"model", model}, {"optimizer", "sgd"}, {"micro_batch", "16"}});
+    for (const Cells& model : models)
+        for (const char* nodes : {"1", "4"}) {
+            const Cells base = model + Cells{{"nodes", nodes}};
+            for (const char* precision : {"fp16", "fp32"})
+                ladders.climb(Of::time, reversed(vary(runs, base + Cells{{"precision", precision}, {"gpus_per_node", "4"}}, "cluster", {"g4dn_12xlarge", "dgx1_v100_32", "mosaic_a100_40", "dgx_a100_80", "mosaic_h100", "h200"})), 0.005);
+            for (const char* cluster : {"mosaic_h100", "h200"}) ladders.climb(Of::time, reversed(vary(runs, base + Cells{{"cluster", cluster}}, "precision", {"fp32", "tf32", "bf16"})), 0.005);
+            const bool is_language_model = model.contains("layers");
+            if (!is_language_model) continue;
+            for (const char* cluster : {"dgx_a100_80", "mosaic_h100"})
+                for (const char* code : {"PyTorch FSDP", "PyTorch DDP"})
+                    ladders.climb(Of::time, {runs.add(base + Cells{{"cluster", cluster}, {"framework", std::string(code) + ", torch.compile"}}), runs.add(base + Cells{{"cluster", cluster}, {"framework", code}})}, 0.005);
+        }
+    // Casts to fp8 pay where products are large.
+    for (const char* code : {"", "NeMo-Megatron 23.11", "Megatron-LM 2024", "PyTorch FSDP"})
+        ladders.climb(Of::time, reversed(vary(runs, Cells{{"model", "gpt"}, {"layers", "8"}, {"hidden", "8192"}, {"heads", "64"}, {"kv_heads", "64"}, {"ffn", "32768"}, {"vocab", "51200"}, {"seq_len", "2048"}, {"framework", code}, {"cluster", "mosaic_h100"}, {"tensor_parallel", "4"}, {"micro_batch", "2"}},
+                                              "precision", {"bf16", "fp8"})), 0);
+    // Counts of nodes of every kind over TCP.
+    for (const Cells& model : models)
+        for (const char* code : {"", "PyTorch DDP", "TensorFlow 1 + Horovod"})
+            ladders.climb(Of::time, vary(runs, model + Cells{{"framework", code}, {"cluster", "g4dn_12xlarge"}, {"gpus_per_node", "4"}, {"precision", "fp16"}}, "nodes", {"1", "2", "3", "5", "6", "12", "24"}), 0.005);
+    runs.predict();
+    ladders.check(runs);
+}
+
+TEST_CASE("cells that are left open, and plans beyond what an operator allows, are predicted as what is usual or nearest") {
+    SyntheticRuns runs = on_published_clusters();
+    std::vector<std::pair<std::size_t, std::size_t>> equal;
+    const Cells gpt = cells_of(shapes[0]) + Cells{{"cluster", "dgx_a100_80"}}, image = Cells{{"model", "resnet50"}, {"cluster", "dgx_a100_80"}, {"micro_batch", "16"}};
+    equal.emplace_back(runs.add(gpt + Cells{{"optimizer", ""}}), runs.add(gpt + Cells{{"optimizer", "adam"}}));
+    equal.emplace_back(runs.add(image + Cells{{"optimizer", ""}}), runs.add(image + Cells{{"optimizer", "sgd"}}));
+    // BERT's pooler reads the first token of every sample: its tokens are not divided.
+    for (const Shape& shape : shapes) {
+        if (std::string(shape.model).find("bert") == std::string::npos) continue;
+        const Cells bert = cells_of(shape) + Cells{{"cluster", "mosaic_h100"}, {"tensor_parallel", "4"}, {"framework", "NeMo-Megatron 23.11"}};
+        equal.emplace_back(runs.add(bert + Cells{{"sequence_parallel", "yes"}}), runs.add(bert));
+    }
+    runs.predict();
+    for (const auto& [open, stated] : equal) {
+        INFO(runs.describe(open));
+        REQUIRE(runs.is_predicted(open));
+        CHECK(runs.seconds(open) == runs.seconds(stated));
     }
 }
