@@ -200,8 +200,10 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
         if (const exec::cuda::DeviceReport device = exec::cuda::probe_device(); !device.available) throw core::MachineError(exec::cuda::describe(device));
         const std::optional<exec::process::Launch> launch =
             exec::process::find_launch(options.choice("--ranks-from", {"threads", "mpi", "env"}).value_or(""), exec::process::environment_variable, diagnostics);
+        const bool is_alone = !launch || launch->size < 2;
+        if (is_alone) check_output("--out", *options.text("--out"), diagnostics);
         if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
-        if (!launch || launch->size < 2) return profile_on_gpu(*options.text("--base"), *options.text("--out"), as_json, nullptr, out, err);
+        if (is_alone) return profile_on_gpu(*options.text("--base"), *options.text("--out"), as_json, nullptr, out, err);
         exec::process::World world(*launch, core::seconds(120));
         std::ostringstream unheard;
         const bool is_first = world.rank() == 0;
@@ -214,6 +216,7 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
 
     const std::string ranks_from = options.choice("--ranks-from", {"threads", "mpi", "env"}).value_or("");
     const std::optional<exec::process::Launch> launch = exec::process::find_launch(ranks_from, exec::process::environment_variable, diagnostics);
+    if (!launch) check_output("--out", *options.text("--out"), diagnostics);  // of several processes rank 0 alone writes, and its folder may be on its host alone
     if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
     std::optional<exec::process::World> world;
     exec::process::LinkProfile links;

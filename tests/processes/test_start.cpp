@@ -418,6 +418,13 @@ TEST_CASE("a trace that cannot be written is refused before training") {
     }
 }
 
+TEST_CASE("a profile that cannot be written is refused before measuring") {
+    const Folder folder;
+    const Process process = run({smexec, "profile", "--ranks-from", "threads", "--out", folder.path + "/absent/here.toml"}, folder.path + "/log");
+    CHECK(process.code() == 2);
+    CHECK_THAT(content_of(process.err), Contains("--out") && Contains("absent"));
+}
+
 TEST_CASE("a wrong option under a launcher is told by rank 0 alone") {
     const Job job;
     const std::vector<std::string> good = {smexec, job.plan, "--no-compare", "--steps", "2", "--json"}, wrong = {smexec, job.plan, "--no-compare", "--steps", "two", "--json"};
