@@ -130,6 +130,7 @@ core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const pl
     row["micro_batch"] = plan.micro_batch;
     row["micro_batches"] = plan.micro_batches;
     row["schedule"] = schedule::schedule_label(plan.schedule);
+    if (plan.segments > 1) row["segments"] = plan.segments;
     row["recompute"] = schedule::name_of(plan.recompute);
     row["offload"] = schedule::name_of(plan.offload);
     if (plan.offload != schedule::Offload::none) row["activation_loading_horizon"] = plan.activation_loading_horizon;
@@ -290,6 +291,7 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
         const cluster::Cluster& cluster = places[ranked.candidate].cluster;
         const schedule::Plan& plan = ranked.plan;
         std::string schedule = plan.layout.pipeline == 1 ? "-"
+                               : plan.segments > 1       ? fmt::format("{} /{}", schedule::schedule_label(plan.schedule), plan.segments)
                                : plan.virtual_stages > 1 ? fmt::format("{} x{}", schedule::schedule_label(plan.schedule), plan.virtual_stages)
                                                          : schedule::schedule_label(plan.schedule);
         std::string sharding(schedule::name_of(plan.sharding));

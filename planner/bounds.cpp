@@ -53,10 +53,10 @@ struct Bounds::Caches {
     std::map<std::tuple<const schedule::Schedule*, int, bool>, core::Seconds> transfers;           // by order, micro-batch and sequence parallelism
     std::map<std::pair<int, int>, core::Bytes> outside_memory;  // by shard degree and pipeline rank
     struct Collectives {
-        core::Seconds forward, backward, backward_input;
+        core::Seconds forward, backward, backward_input, beside_backward;
     };
-    // Of passes, by micro-batch, recomputation, sequence parallelism, stage and pipeline rank.
-    std::map<std::tuple<int, int, bool, std::int32_t, std::int32_t, int>, Collectives> collectives;
+    // Of passes, by micro-batch, recomputation, sequence parallelism, stage, pipeline rank, pieces of a sequence and which.
+    std::map<std::tuple<int, int, bool, std::int32_t, std::int32_t, int, int, int>, Collectives> collectives;
 
     sim::CommunicationCost& communication_of(const schedule::Plan& plan, const cluster::Cluster& cluster) {
         auto [place, is_new] = communication.try_emplace({plan.effective_shard_degree(), plan.offload});
@@ -87,7 +87,7 @@ struct OrderCollection::Content {
         std::once_flag is_made;
         std::optional<sim::ReplayOrder> order;
     };
-    using Key = std::tuple<std::string, int, int, int>;
+    using Key = std::tuple<std::string, int, int, int, int>;  // schedule, ranks, chunks, micro-batches, pieces
     std::mutex guard;  // of the maps; entries are made outside it, each once
     std::map<Key, Entry> entries;
     std::map<Key, WholeEntry> whole_entries;
@@ -104,7 +104,7 @@ const schedule::Schedule* OrderCollection::order(const schedule::Plan& plan) {
     Content::Entry* entry = nullptr;
     {
         const std::lock_guard lock(content_->guard);
-        entry = &content_->entries[{plan.schedule, p, plan.virtual_stages, micro_batches}];
+        entry = &content_->entries[{plan.schedule, p, plan.virtual_stages, micro_batches, plan.segments}];
     }
     std::call_once(entry->is_made, [&] {
         core::Diagnostics diagnostics;
@@ -120,7 +120,7 @@ const sim::ReplayOrder* OrderCollection::whole_order(const schedule::Plan& plan)
     Content::WholeEntry* entry = nullptr;
     {
         const std::lock_guard lock(content_->guard);
-        entry = &content_->whole_entries[{plan.schedule, plan.layout.pipeline, plan.virtual_stages, plan.micro_batches}];
+        entry = &content_->whole_entries[{plan.schedule, plan.layout.pipeline, plan.virtual_stages, plan.micro_batches, plan.segments}];
     }
     std::call_once(entry->is_made, [&] {
         core::Diagnostics diagnostics;
@@ -184,11 +184,11 @@ std::vector<core::Seconds> Bounds::copy_times(const schedule::Plan& plan, const 
     return times;
 }
 
-StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank) {
-    StageCost cost = stages_.compute(plan, range);
+StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank, int piece) {
+    StageCost cost = stages_.compute(plan, range, piece);
     if (plan.layout.tensor == 1 && plan.layout.context == 1 && plan.layout.expert == 1) return cost;
     const auto [place, is_new] = caches_of(plan).collectives.try_emplace(
-        {plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, range.begin, range.end, pipeline_rank});
+        {plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, range.begin, range.end, pipeline_rank, pieces_of(plan), piece});
     Caches::Collectives& times = place->second;
     if (is_new) {
         sim::CommunicationCost& communication = caches_of(plan).communication_of(plan, cluster_);
@@ -197,17 +197,19 @@ StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange ra
             for (const schedule::Step& step : steps) {
                 core::Seconds time = communication.collective(step.collective, step.group, step.bytes, pipeline_rank);
                 if (step.group == GroupKind::tensor && step.phase == schedule::ComputePhase::backward && step.payload == schedule::PayloadKind::activation_gradient)
-                    time = stages_.beside_weight_gradient(plan, time, step.operators);
+                    time = stages_.beside_weight_gradient(plan, time, step.operators, piece);
                 all += time;
             }
             return all;
         };
-        const StageCollection::Collectives& collectives = stages_.collectives(plan, range);
-        times = {sum(collectives.forward), sum(collectives.backward), sum(collectives.backward_input)};
+        const StageCollection::Collectives& collectives = stages_.collectives(plan, range, piece);
+        times = {sum(collectives.forward), sum(collectives.backward), sum(collectives.backward_input), sum(collectives.beside_backward)};
     }
     cost.forward.device += times.forward;
     cost.backward.device += times.backward;
     cost.backward_input.device += times.backward_input;
+    // Prices let the host dispatch ahead during these too, though they take no time of their own.
+    cost.backward.host -= std::min(cost.backward.host, times.beside_backward);
     return cost;
 }
 
@@ -225,19 +227,25 @@ core::Seconds Bounds::time(const schedule::Plan& plan) {
     for (int s = 0; s < order->stages; ++s) {
         const int pipeline_rank = schedule::rank_of_stage(*order, s);
         const auto rank = static_cast<std::size_t>(pipeline_rank);
-        const StageCost cost = stage_cost(plan, (*ranges)[static_cast<std::size_t>(s)], pipeline_rank);
         if (!is_seen[rank]) {
             is_seen[rank] = true;
             fill[rank] = forward_so_far;
             drain[rank] = backward_so_far;
         }
-        const PassTimes times = pass_times(cost.forward, cost.backward, cost.backward_input, *order, s);
-        const core::Seconds backward = splits ? times.backward_input + times.backward_weight : times.backward;
-        busy[rank] += (times.forward + std::min(backward, times.backward)) * static_cast<double>(plan.micro_batches);
-        if (splits) weight[rank] += times.backward_weight * static_cast<double>(plan.micro_batches);
-        host[rank] += (cost.forward.host + cost.backward.host) * static_cast<double>(plan.micro_batches);
-        forward_so_far += times.forward;
-        backward_so_far += splits ? times.backward_input : times.backward;
+        std::optional<core::Seconds> least_forward, least_backward;  // of any piece of a sequence
+        for (int piece = 0; piece < pieces_of(plan); ++piece) {
+            const StageCost cost = stage_cost(plan, (*ranges)[static_cast<std::size_t>(s)], pipeline_rank, piece);
+            const PassTimes times = pass_times(cost.forward, cost.backward, cost.backward_input, *order, s);
+            const core::Seconds backward = splits ? times.backward_input + times.backward_weight : times.backward;
+            busy[rank] += (times.forward + std::min(backward, times.backward)) * static_cast<double>(plan.micro_batches);
+            if (splits) weight[rank] += times.backward_weight * static_cast<double>(plan.micro_batches);
+            host[rank] += (cost.forward.host + cost.backward.host) * static_cast<double>(plan.micro_batches);
+            const core::Seconds going_back = splits ? times.backward_input : times.backward;
+            least_forward = least_forward ? std::min(*least_forward, times.forward) : times.forward;
+            least_backward = least_backward ? std::min(*least_backward, going_back) : going_back;
+        }
+        forward_so_far += *least_forward;
+        backward_so_far += *least_backward;
     }
     core::Seconds bound;
     const std::vector<core::Seconds> copies = copy_times(plan, *order);
@@ -280,7 +288,7 @@ core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::S
 
 // Between ranks, at least.
 core::Seconds Bounds::transfer_time(const schedule::Plan& plan, const schedule::Schedule& order) {
-    const auto [place, is_new] = caches_of(plan).transfers.try_emplace({&order, plan.micro_batch, plan.sequence_parallel});
+    const auto [place, is_new] = caches_of(plan).transfers.try_emplace({&order, plan.micro_batch, plan.sequence_parallel});  // the order knows its pieces
     if (!is_new) return place->second;
     const core::Bytes bytes = stages_.smallest_transfer(plan);
     sim::CommunicationCost& communication = caches_of(plan).communication_of(plan, cluster_);
@@ -317,12 +325,13 @@ core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const sched
             if (plan.pieces(is_expert) == 1) return price(CollectiveKind::all_reduce, groups.members, element * elements);
             const GroupKind group = shard_group(plan, is_expert);
             // Copies of a tied parameter on several ranks are summed over these first, so its gradient is reduced once a step whatever the sharding.
-            const double times = plan.shards(schedule::Sharding::gradients) ? plan.micro_batches : 1;
+            const double passes = plan.micro_batches * pieces_of(plan);  // a piece of a sequence is a micro-batch of its own
+            const double times = plan.shards(schedule::Sharding::gradients) ? passes : 1;
             stream += price(CollectiveKind::reduce_scatter, group, element * std::max(0.0, elements - tied)) * times;
             if (tied > 0) stream += price(CollectiveKind::reduce_scatter, group, element * tied);
             // Of whole parameters, one unit's may stay from pass to pass.
             if (plan.shards(schedule::Sharding::parameters))
-                stream += price(CollectiveKind::all_gather, group, stored * std::max(0.0, 2 * elements - 2 * held.largest_unit)) * static_cast<double>(plan.micro_batches);
+                stream += price(CollectiveKind::all_gather, group, stored * std::max(0.0, 2 * elements - 2 * held.largest_unit)) * passes;
             else
                 stream += price(CollectiveKind::all_gather, group, stored * elements);
             return stream;
@@ -334,7 +343,7 @@ core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const sched
 
 core::Seconds Bounds::time_of_order(const schedule::Plan& plan) {
     const core::Seconds bound = time(plan);
-    if (bound.value <= 0 || plan.layout.pipeline == 1) return bound;
+    if (bound.value <= 0 || plan.layout.pipeline == 1 || pieces_of(plan) > 1) return bound;  // pieces of a sequence take different times, which a replay does not know
     const std::vector<model::OperatorRange>* ranges = stages_.stages(plan);
     const schedule::Schedule* order = orders_.order(plan);
     const sim::ReplayOrder* whole = order ? orders_.whole_order(plan) : nullptr;
@@ -342,7 +351,7 @@ core::Seconds Bounds::time_of_order(const schedule::Plan& plan) {
     sim::ScheduleCosts costs;
     costs.stages.clear();
     for (std::size_t s = 0; s < ranges->size(); ++s) {
-        const StageCost cost = stage_cost(plan, (*ranges)[s], schedule::rank_of_stage(*order, static_cast<int>(s)));
+        const StageCost cost = stage_cost(plan, (*ranges)[s], schedule::rank_of_stage(*order, static_cast<int>(s)), 0);
         const PassTimes least = pass_times(cost.forward, cost.backward, cost.backward_input, *order, static_cast<int>(s));
         sim::StageCost times;
         times.forward = least.forward;

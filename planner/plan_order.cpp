@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "planner/search_space.h"
 #include "schedule/explicit_order.h"
 #include "schedule/lower.h"
 #include "schedule/memory.h"
@@ -61,25 +62,28 @@ struct Timed {
     int of = 1;  // schedules that were timed
 };
 
-// Which registered schedule of whole sequences is fastest for this plan, one that fits before one that does not. Steps with many micro-batches are extrapolated where
-// that is exact, so that twenty schedules cost little more than one.
+// Which registered schedule, of whole sequences or of 2 or 4 pieces, is fastest for this plan, one that fits before one that does not. Steps with many micro-batches
+// are extrapolated where that is exact, so that twenty schedules cost little more than one.
 std::optional<Timed> best_registered(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan) {
     std::optional<Timed> best;
     int timed = 0;
     for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules()) {
-        if (candidate.is_forward_only || candidate.is_asynchronous || candidate.is_bidirectional || candidate.has_segments) continue;
-        schedule::Plan named = plan;
-        named.schedule = candidate.name;
-        core::Diagnostics refusals;
-        if (!schedule::check_schedule(named, refusals)) continue;
-        sim::EvaluateOptions options;
-        options.keeps_timeline = false;
-        options.most_micro_batches = 5 * plan.stages();
-        const std::optional<sim::Evaluation> evaluation = sim::evaluate(graph, cluster, named, refusals, options);
-        if (!evaluation) continue;
-        ++timed;
-        const bool is_better = !best || (evaluation->fits && !best->fits) || (evaluation->fits == best->fits && evaluation->step_time < best->step);
-        if (is_better) best = Timed{std::move(named), evaluation->step_time, evaluation->fits};
+        if (candidate.is_forward_only || candidate.is_asynchronous || candidate.is_bidirectional) continue;
+        for (const int segments : candidate.has_segments ? segment_counts(graph, plan) : std::vector<int>{0}) {
+            schedule::Plan named = plan;
+            named.schedule = candidate.name;
+            named.segments = segments;
+            core::Diagnostics refusals;
+            if (!schedule::check_schedule(named, refusals)) continue;
+            sim::EvaluateOptions options;
+            options.keeps_timeline = false;
+            options.most_micro_batches = 5 * plan.stages();
+            const std::optional<sim::Evaluation> evaluation = sim::evaluate(graph, cluster, named, refusals, options);
+            if (!evaluation) continue;
+            ++timed;
+            const bool is_better = !best || (evaluation->fits && !best->fits) || (evaluation->fits == best->fits && evaluation->step_time < best->step);
+            if (is_better) best = Timed{std::move(named), evaluation->step_time, evaluation->fits};
+        }
     }
     if (best) best->of = timed;
     return best;
@@ -87,6 +91,7 @@ std::optional<Timed> best_registered(const model::ModelGraph& graph, const clust
 
 schedule::Plan plain(const schedule::Plan& plan) {
     schedule::Plan changed = plan;
+    changed.segments = 0;
     changed.schedule = plan.virtual_stages == 1 ? "1f1b" : "looped-bfs";
     return changed;
 }
@@ -160,7 +165,7 @@ std::optional<OrderedPlan> with_searched_order(const model::ModelGraph& graph, c
     for (int attempt = 0; attempt < most_tries; ++attempt) {
         const std::optional<FoundSchedule> found = search_placements(*problem, budget);
         if (!found) break;
-        schedule::Plan ordered = plan;
+        schedule::Plan ordered = plain(plan);  // searched orders are of whole sequences
         ordered.schedule = print_schedule(found->schedule);
         std::optional<sim::Evaluation> evaluation = sim::evaluate(graph, cluster, ordered, diagnostics);
         if (!evaluation) return std::nullopt;

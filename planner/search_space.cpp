@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/diagnostics.h"
+#include "model/segment.h"
 #include "schedule/partition.h"
 #include "schedule/pipeline/registry.h"
 #include "sim/cost/attention.h"
@@ -27,21 +28,26 @@ bool divides_tokens(const model::ModelGraph& graph, const schedule::ParallelLayo
 struct ScheduleChoice {
     std::string name;
     int virtual_stages;
+    int segments;  // pieces of a sequence; 0: schedules of whole sequences
 };
 
-std::vector<ScheduleChoice> schedule_choices(const model::ModelGraph& graph, int pipeline, int micro_batches, int most_virtual_stages) {
+// `segments`: numbers of pieces that sequences may be cut into.
+std::vector<ScheduleChoice> schedule_choices(const model::ModelGraph& graph, int pipeline, int micro_batches, int most_virtual_stages, const std::vector<int>& segments) {
     // With one stage every schedule is gradient accumulation; 1F1B keeps one micro-batch in flight.
-    if (pipeline == 1) return {{"1f1b", 1}};
+    if (pipeline == 1) return {{"1f1b", 1, 0}};
     std::vector<ScheduleChoice> choices;
     for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules()) {
-        if (candidate.is_forward_only || candidate.is_asynchronous || candidate.is_bidirectional || candidate.has_segments) continue;
+        if (candidate.is_forward_only || candidate.is_asynchronous || candidate.is_bidirectional) continue;
         int most = std::min({candidate.greatest_chunks, most_virtual_stages, static_cast<int>(graph.units.size()) / pipeline});
         for (int chunks = candidate.least_chunks; chunks <= most; ++chunks) {
             schedule::PipelineShape shape;
             shape.ranks = pipeline;
             shape.chunks = chunks;
             shape.micro_batches = micro_batches;
-            if (!schedule::violation_of(candidate, shape)) choices.push_back({candidate.name, chunks});
+            if (schedule::violation_of(candidate, shape)) continue;
+            if (!candidate.has_segments) choices.push_back({candidate.name, chunks, 0});
+            else
+                for (const int count : segments) choices.push_back({candidate.name, chunks, count});
         }
     }
     return choices;
@@ -82,7 +88,25 @@ std::vector<int> context_degrees(const model::ModelGraph& graph, int data, int g
     return degrees;
 }
 
+bool cuts_sequences(const model::ModelGraph& graph) {
+    const auto is_of_a_micro_batch = [](const model::Operator& op) {
+        return op.kind == model::OperatorKind::router && (op.attributes.auxiliary_loss > 0 || op.attributes.capacity_factor > 0);
+    };
+    return model::segment_obstacle(graph, 1).empty() && std::none_of(graph.operators.begin(), graph.operators.end(), is_of_a_micro_batch);
+}
+
 }  // namespace
+
+std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::Plan& plan) {
+    std::vector<int> counts;
+    if (plan.layout.context > 1 || plan.offload != schedule::Offload::none || !cuts_sequences(graph)) return counts;
+    for (const int count : {2, 4}) {
+        const std::int64_t rows = graph.tokens_per_sample / count * plan.micro_batch;
+        const bool divides = graph.tokens_per_sample % count == 0 && (!plan.has_sequence_parallelism() || rows % plan.layout.tensor == 0);
+        if (divides) counts.push_back(count);
+    }
+    return counts;
+}
 
 std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& graph, int devices, int global_batch) {
     std::vector<schedule::ParallelLayout> layouts;
@@ -105,6 +129,7 @@ std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cl
     bool has_recomputable_attention =
         request.base.attention != model::AttentionImplementation::flash &&
         std::any_of(graph.operators.begin(), graph.operators.end(), [](const model::Operator& op) { return op.in_attention_core; });
+    const bool is_whole = request.base.offload != schedule::Offload::none || !cuts_sequences(graph);
     for (const schedule::ParallelLayout& layout : legal_layouts(graph, cluster.device_count(), request.global_batch)) {
         const int per_replica = request.global_batch / layout.replicas();
         for (int micro_batch : divisors(per_replica)) {
@@ -113,11 +138,13 @@ std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cl
             plan.micro_batch = micro_batch;
             plan.micro_batches = per_replica / micro_batch;
             plan.sequence_parallel = layout.tensor > 1 && divides_tokens(graph, layout, micro_batch);
+            const std::vector<int> segments = layout.pipeline > 1 && !is_whole ? segment_counts(graph, plan) : std::vector<int>();
             for (schedule::Recompute recompute : {schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full}) {
                 if (recompute == schedule::Recompute::selective && !has_recomputable_attention) continue;
                 plan.recompute = recompute;
-                for (const ScheduleChoice& choice : schedule_choices(graph, layout.pipeline, plan.micro_batches, request.most_virtual_stages)) {
+                for (const ScheduleChoice& choice : schedule_choices(graph, layout.pipeline, plan.micro_batches, request.most_virtual_stages, segments)) {
                     plan.schedule = choice.name;
+                    plan.segments = choice.segments;
                     plan.virtual_stages = choice.virtual_stages;
                     for (ShardingChoice sharding : sharding_choices(layout, cluster.instance.devices)) {
                         plan.sharding = sharding.sharding;

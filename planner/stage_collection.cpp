@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "model/segment.h"
 #include "schedule/partition.h"
 
 namespace planner {
@@ -16,14 +17,15 @@ struct StageCollection::Shape {
     std::mutex guard;  // of everything below
     schedule::PartitionProblem balance;
     std::map<int, std::optional<std::vector<model::OperatorRange>>> stages;  // by their number
-    std::map<std::tuple<std::int32_t, std::int32_t, bool>, schedule::ActivationFootprint> footprints;  // by operators, with offload or without
+    using PieceKey = std::pair<int, int>;  // pieces of a sequence, and which
+    std::map<std::tuple<std::int32_t, std::int32_t, bool, PieceKey>, schedule::ActivationFootprint> footprints;  // by operators, with offload or without
     std::map<std::pair<const schedule::Schedule*, int>, std::vector<RankActivations>> activations;      // by order and loading horizon, 0: without offload
     std::map<const schedule::Schedule*, std::vector<schedule::StateElements>> state_elements;
     std::map<const schedule::Schedule*, std::vector<RankParameters>> rank_parameters;
     std::unique_ptr<schedule::Plan> owner;  // the prices refer to it
-    std::optional<sim::ComputeCost> compute;
-    std::map<std::pair<std::int32_t, std::int32_t>, Passes> passes;
-    std::map<int, core::Bytes> smallest_transfers;
+    std::map<PieceKey, std::optional<sim::ComputeCost>> compute;
+    std::map<std::tuple<std::int32_t, std::int32_t, PieceKey>, Passes> passes;
+    std::map<std::pair<int, int>, core::Bytes> smallest_transfers;  // by stages and pieces
 };
 
 StageCollection::StageCollection(const model::ModelGraph& graph, const cluster::DeviceSpec& device)
@@ -31,7 +33,7 @@ StageCollection::StageCollection(const model::ModelGraph& graph, const cluster::
 StageCollection::~StageCollection() = default;
 
 StageCollection::Shape& StageCollection::shape_of(const schedule::Plan& plan) {
-    const bool accumulates = plan.micro_batches > 1 && !plan.shards(schedule::Sharding::gradients);
+    const bool accumulates = plan.micro_batches * pieces_of(plan) > 1 && !plan.shards(schedule::Sharding::gradients);
     const std::lock_guard lock(guard_);
     std::unique_ptr<Shape>& shape =
         shapes_[{plan.layout.tensor, plan.layout.context, plan.layout.expert, plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, accumulates}];
@@ -67,32 +69,44 @@ const std::vector<model::OperatorRange>* StageCollection::stages(const schedule:
     return stages(shape, plan);
 }
 
-const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage) {
+const model::ModelGraph& StageCollection::graph_of(const schedule::Plan& plan, int piece) {
+    const int count = pieces_of(plan);
+    if (count == 1) return graph_;
+    const std::lock_guard lock(guard_);
+    std::vector<model::ModelGraph>& graphs = pieces_[count];
+    if (graphs.empty()) graphs = model::segment_graphs(graph_, count);
+    return graphs[static_cast<std::size_t>(piece)];
+}
+
+const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage, int piece) {
     const model::OperatorRange like = repetition_.first_like(stage);
-    const auto [place, is_new] = shape.footprints.try_emplace({like.begin, like.end, plan.offload != schedule::Offload::none});
-    if (is_new) place->second = schedule::activation_footprint(graph_, like, plan);
+    const auto [place, is_new] = shape.footprints.try_emplace({like.begin, like.end, plan.offload != schedule::Offload::none, {pieces_of(plan), piece}});
+    if (is_new) place->second = schedule::activation_footprint(graph_of(plan, piece), like, plan);
     return place->second;
 }
 
-const sim::ComputeCost* StageCollection::prices(Shape& shape, const schedule::Plan& plan) const {
-    if (!shape.owner) {
-        shape.owner = std::make_unique<schedule::Plan>(plan);
+const sim::ComputeCost* StageCollection::prices(Shape& shape, const schedule::Plan& plan, int piece) {
+    if (!shape.owner) shape.owner = std::make_unique<schedule::Plan>(plan);
+    const auto [place, is_new] = shape.compute.try_emplace({pieces_of(plan), piece});
+    if (is_new) {
         core::Diagnostics diagnostics;
-        shape.compute = sim::ComputeCost::make(graph_, device_, *shape.owner, diagnostics);
+        place->second = sim::ComputeCost::make(graph_of(plan, piece), device_, *shape.owner, diagnostics);
     }
-    return shape.compute ? &*shape.compute : nullptr;
+    return place->second ? &*place->second : nullptr;
 }
 
 // What every pass of the stage runs, as lowering cuts it, without data parallelism.
-void StageCollection::add_passes(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage) const {
+const StageCollection::Passes& StageCollection::passes(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage, int piece) {
+    const model::OperatorRange like = repetition_.first_like(stage);
+    const auto [place, is_new] = shape.passes.try_emplace({like.begin, like.end, {pieces_of(plan), piece}});
+    if (!is_new) return place->second;
     schedule::Plan alone = plan;
     alone.sharding = schedule::Sharding::none;
     schedule::StageInfo info;
-    info.operators = stage;
+    info.operators = like;
     const schedule::RankBuckets no_buckets;
-    const schedule::RecipeMaker maker(graph_, alone, 0, info, no_buckets);
-    const sim::ComputeCost* compute = prices(shape, plan);
-    Passes& passes = shape.passes[{stage.begin, stage.end}];
+    const schedule::RecipeMaker maker(graph_of(plan, piece), alone, 0, info, no_buckets);
+    const sim::ComputeCost* compute = prices(shape, plan, piece);
     const auto add = [&](const schedule::Recipe& recipe, PassCost& cost, std::vector<schedule::Step>& collectives) {
         for (const schedule::StepGroup& group : recipe)
             for (const schedule::Step& step : group.steps) {
@@ -103,52 +117,54 @@ void StageCollection::add_passes(Shape& shape, const schedule::Plan& plan, model
                 cost.host += price.host + price.blocked;
             }
     };
-    add(maker.forward(), passes.cost.forward, passes.collectives.forward);
-    add(maker.backward(schedule::ComputePhase::backward, {}, {}), passes.cost.backward, passes.collectives.backward);
-    add(maker.backward(schedule::ComputePhase::backward_input, {}, {}), passes.cost.backward_input, passes.collectives.backward_input);
+    Passes& made = place->second;
+    add(maker.forward(), made.cost.forward, made.collectives.forward);
+    const schedule::Recipe backward = maker.backward(schedule::ComputePhase::backward, {}, {});
+    add(backward, made.cost.backward, made.collectives.backward);
+    for (const schedule::StepGroup& group : backward)
+        for (const schedule::Step& step : group.steps)
+            if (step.kind == schedule::Step::Kind::collective && step.starts_early) made.collectives.beside_backward.push_back(step);
+    add(maker.backward(schedule::ComputePhase::backward_input, {}, {}), made.cost.backward_input, made.collectives.backward_input);
+    return made;
 }
 
-StageCost StageCollection::compute(const schedule::Plan& plan, model::OperatorRange stage) {
-    const model::OperatorRange range = repetition_.first_like(stage);
+StageCost StageCollection::compute(const schedule::Plan& plan, model::OperatorRange stage, int piece) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    if (!shape.passes.contains({range.begin, range.end})) add_passes(shape, plan, range);
-    return shape.passes.at({range.begin, range.end}).cost;
+    return passes(shape, plan, stage, piece).cost;
 }
 
-const StageCollection::Collectives& StageCollection::collectives(const schedule::Plan& plan, model::OperatorRange stage) {
-    const model::OperatorRange range = repetition_.first_like(stage);
+const StageCollection::Collectives& StageCollection::collectives(const schedule::Plan& plan, model::OperatorRange stage, int piece) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    if (!shape.passes.contains({range.begin, range.end})) add_passes(shape, plan, range);
-    return shape.passes.at({range.begin, range.end}).collectives;
+    return passes(shape, plan, stage, piece).collectives;
 }
 
-core::Seconds StageCollection::beside_weight_gradient(const schedule::Plan& plan, core::Seconds reduction, model::OperatorRange enter) {
+core::Seconds StageCollection::beside_weight_gradient(const schedule::Plan& plan, core::Seconds reduction, model::OperatorRange enter, int piece) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    const sim::ComputeCost* compute = prices(shape, plan);
+    const sim::ComputeCost* compute = prices(shape, plan, piece);
     return compute ? compute->beside_weight_gradient(reduction, enter) : core::Seconds(0);
 }
 
 core::Seconds StageCollection::update(const schedule::Plan& plan, double elements) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    const sim::ComputeCost* compute = prices(shape, plan);
+    const sim::ComputeCost* compute = prices(shape, plan, 0);
     return compute ? compute->optimizer_step(static_cast<std::int64_t>(elements), 1).device : core::Seconds(0);
 }
 
 core::Bytes StageCollection::smallest_transfer(const schedule::Plan& plan) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    const auto [place, is_new] = shape.smallest_transfers.try_emplace(plan.stages());
+    const auto [place, is_new] = shape.smallest_transfers.try_emplace({plan.stages(), pieces_of(plan)});
     if (!is_new) return place->second;
     const std::vector<model::OperatorRange>* ranges = stages(shape, plan);
     const model::CostContext context = plan.cost_context();
     bool is_first = true;
     for (std::size_t s = 1; ranges && s < ranges->size(); ++s)
         for (const model::TensorId tensor : model::tensors_crossing(graph_, (*ranges)[s].begin)) {
-            const core::Bytes bytes = model::tensor_bytes(graph_, tensor, context);
+            const core::Bytes bytes = model::tensor_bytes(graph_of(plan, 0), tensor, context);
             place->second = is_first ? bytes : std::min(place->second, bytes);
             is_first = false;
         }
@@ -214,10 +230,11 @@ const std::vector<RankActivations>& StageCollection::activations(const schedule:
     const auto [place, is_new] = shape.activations.try_emplace({&order, offloads ? plan.activation_loading_horizon : 0});
     if (!is_new) return place->second;
     const std::vector<model::OperatorRange>& ranges = *stages(shape, plan);
-    std::vector<const schedule::ActivationFootprint*> by_stage;
+    const int pieces = pieces_of(plan), last = pieces - 1;
+    std::vector<const schedule::ActivationFootprint*> by_stage;  // and piece
     std::vector<std::vector<Leaving>> leaving;
     for (const model::OperatorRange range : ranges) {
-        by_stage.push_back(&footprint(shape, plan, range));
+        for (int piece = 0; piece < pieces; ++piece) by_stage.push_back(&footprint(shape, plan, range, piece));
         leaving.push_back(leaving_of(*by_stage.back()));
     }
     for (int rank = 0; rank < order.ranks; ++rank) {
@@ -227,7 +244,8 @@ const std::vector<RankActivations>& StageCollection::activations(const schedule:
         core::Bytes held;
         for (const schedule::Action& action : order.actions[static_cast<std::size_t>(rank)]) {
             const auto stage = static_cast<std::size_t>(action.stage);
-            const schedule::ActivationFootprint& f = *by_stage[stage];
+            const auto of_piece = [&](int piece) -> const schedule::ActivationFootprint& { return *by_stage[stage * static_cast<std::size_t>(pieces) + static_cast<std::size_t>(piece)]; };
+            const schedule::ActivationFootprint& f = of_piece(action.segment);
             const Leaving away = units ? leaving[stage][units->of(action)] : Leaving{};
             switch (action.kind) {
                 case schedule::ActionKind::forward:
@@ -237,8 +255,11 @@ const std::vector<RankActivations>& StageCollection::activations(const schedule:
                     result.copies += away.copies;
                     break;
                 case schedule::ActionKind::backward:
+                    // The last piece leaves gradients for the keys and values of the earlier ones, partly where its own activations were; they go with their pieces.
+                    if (last > 0 && action.segment == last) held += f.key_value_gradient * last - f.reused;
                     result.peak = std::max(result.peak, held + f.backward_transient + away.largest);
                     held -= f.saved - away.bytes;
+                    if (last > 0) held += action.segment == last ? f.reused : core::Bytes(0) - of_piece(last).key_value_gradient;
                     break;
                 case schedule::ActionKind::backward_input:
                     result.peak = std::max(result.peak, held + away.largest);

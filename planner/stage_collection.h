@@ -46,6 +46,9 @@ struct RankActivations {
     std::int64_t copies = 0;  // out; as many come back
 };
 
+// Pieces of a sequence that pass one after the other, each with times and memory of its own. 1: sequences are whole; schedules that cut them say into how many.
+inline int pieces_of(const schedule::Plan& plan) { return std::max(1, plan.segments); }
+
 class StageCollection {
 public:
     // Both must outlive it.
@@ -54,15 +57,16 @@ public:
 
     // Operators of every stage, from the plan's partition. Null when the model has fewer units than stages. It lives as long as the collection.
     const std::vector<model::OperatorRange>* stages(const schedule::Plan& plan);
-    // The passes of one stage without communication. Zero when the device has no price for the model.
-    StageCost compute(const schedule::Plan& plan, model::OperatorRange stage);
+    // The passes of one piece through one stage without communication. Zero when the device has no price for the model.
+    StageCost compute(const schedule::Plan& plan, model::OperatorRange stage, int piece = 0);
     // The collectives (tensor, context and expert parallelism) that a pass waits for, in order. It lives as long as the collection.
     struct Collectives {
         std::vector<schedule::Step> forward, backward, backward_input;
+        std::vector<schedule::Step> beside_backward;  // gathered again while the pass computes
     };
-    const Collectives& collectives(const schedule::Plan& plan, model::OperatorRange stage);
+    const Collectives& collectives(const schedule::Plan& plan, model::OperatorRange stage, int piece = 0);
     // What is left of a reduction of input gradients beside the weight gradient of the product behind it (sim::ComputeCost).
-    core::Seconds beside_weight_gradient(const schedule::Plan& plan, core::Seconds reduction, model::OperatorRange enter);
+    core::Seconds beside_weight_gradient(const schedule::Plan& plan, core::Seconds reduction, model::OperatorRange enter, int piece = 0);
     // Of the smallest tensor that any stage hands on; nothing when there is one stage.
     core::Bytes smallest_transfer(const schedule::Plan& plan);
     // The device's time to update so many elements.
@@ -79,10 +83,12 @@ private:
     struct Shape;
     Shape& shape_of(const schedule::Plan& plan);
     const std::vector<model::OperatorRange>* stages(Shape& shape, const schedule::Plan& plan);
-    const sim::ComputeCost* prices(Shape& shape, const schedule::Plan& plan) const;
-    void add_passes(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage) const;
+    const sim::ComputeCost* prices(Shape& shape, const schedule::Plan& plan, int piece);
+    const Passes& passes(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage, int piece);
+    // The model of one piece of a sequence.
+    const model::ModelGraph& graph_of(const schedule::Plan& plan, int piece);
     schedule::StateElements parameter_count(const schedule::Plan& plan, model::OperatorRange range);
-    const schedule::ActivationFootprint& footprint(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage);
+    const schedule::ActivationFootprint& footprint(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage, int piece);
 
     const model::ModelGraph& graph_;
     const cluster::DeviceSpec& device_;
@@ -93,6 +99,7 @@ private:
         double all = 0, experts = 0;
     };
     std::map<std::pair<std::int32_t, std::int32_t>, ParameterCount> parameter_counts_;
+    std::map<int, std::vector<model::ModelGraph>> pieces_;  // by their number
     // tensor, context, expert, micro_batch, recompute, sequence_parallel, adds to gradients of earlier micro-batches
     using ShapeKey = std::tuple<int, int, int, int, int, bool, bool>;
     std::map<ShapeKey, std::unique_ptr<Shape>> shapes_;

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "planner/bounds.h"
+#include "planner/explain.h"
 #include "planner/search.h"
 #include "planner/search_space.h"
 #include "schedule/partition.h"
@@ -90,6 +91,55 @@ TEST_CASE("every plan of a space uses all devices, makes the global batch and is
     for (std::size_t i = 0; i < plans.size(); ++i)
         for (std::size_t j = i + 1; j < plans.size(); ++j)
             if (plans[i] == plans[j]) FAIL("plans " << i << " and " << j << " are equal");
+}
+
+TEST_CASE("sequences are cut into 2 and 4 pieces where they may be") {
+    const auto pieces = [](const model::ModelGraph& graph, int micro_batch, int tensor, int context) {
+        schedule::Plan plan;
+        plan.micro_batch = micro_batch;
+        plan.layout.tensor = tensor;
+        plan.layout.context = context;
+        plan.sequence_parallel = tensor > 1;
+        return planner::segment_counts(graph, plan);
+    };
+    CHECK(pieces(load_graph("gpt2", 512), 1, 1, 1) == std::vector<int>{2, 4});
+    CHECK(pieces(load_graph("gpt2", 510), 1, 1, 1) == std::vector<int>{2});    // 4 does not divide 510
+    CHECK(pieces(load_graph("gpt2", 8), 1, 4, 1) == std::vector<int>{2});      // 2 tokens of a quarter are too few for four ranks
+    CHECK(pieces(load_graph("gpt2", 8), 2, 4, 1) == std::vector<int>{2, 4});
+    CHECK(pieces(load_graph("gpt2", 512), 1, 1, 2).empty());                   // parts of samples already
+    CHECK(pieces(load_graph("bert-base", 512), 1, 1, 1).empty());              // not causal
+    auto balanced = load_graph("mixtral-8x7b");
+    CHECK(pieces(balanced, 1, 1, 1) == std::vector<int>{2, 4});
+    for (model::Operator& op : balanced.operators)
+        if (op.kind == model::OperatorKind::router) op.attributes.auxiliary_loss = 0.01;
+    CHECK(pieces(balanced, 1, 1, 1).empty());                                  // a balance loss is of a whole micro-batch
+}
+
+TEST_CASE("no plan of pieces of sequences needs less memory or less time than its bounds say") {
+    for (const auto& [tokens, instance, batch] : {std::tuple{1024, "p3.16xlarge", 16}, std::tuple{512, "p4d.24xlarge", 64}, std::tuple{1024, "g4dn.12xlarge", 8}}) {
+        const auto graph = load_graph("gpt2", tokens);
+        const auto candidate = place(instance, 1);
+        planner::OrderCollection orders;
+        planner::StageCollection stages(graph, candidate.cluster.instance.device);
+        planner::Bounds bounds(candidate.cluster, orders, stages);
+        int seen = 0;
+        for (schedule::Plan& plan : planner::legal_plans(graph, candidate.cluster, {.global_batch = batch, .base = candidate.base, .most_virtual_stages = 1})) {
+            const auto partition = plan.segments > 1 ? schedule::complete_partition(plan, graph) : std::nullopt;
+            if (!partition || ++seen % 3 != 0) continue;
+            const auto memory = bounds.memory(plan);
+            REQUIRE(memory);
+            const core::Seconds time = bounds.time_of_order(plan);
+            plan.partition = *partition;
+            core::Diagnostics diagnostics;
+            const auto evaluation = sim::evaluate(graph, candidate.cluster, plan, diagnostics);
+            REQUIRE(evaluation);
+            INFO(tokens << " tokens on " << instance << ": " << planner::describe(plan) << ", recompute " << schedule::name_of(plan.recompute));
+            CHECK(memory->peak.value <= evaluation->peak_memory.value * (1 + 1e-9));
+            CHECK(time.value <= evaluation->step_time.value * (1 + 1e-9));
+            CHECK(time.value >= evaluation->step_time.value * 0.3);  // and it says something
+        }
+        CHECK(seen > 30);
+    }
 }
 
 TEST_CASE("no plan needs less memory or less time than its bounds say") {
