@@ -108,11 +108,7 @@ TEST_CASE("sequences are cut into 2 and 4 pieces where they may be") {
     CHECK(pieces(load_graph("gpt2", 8), 2, 4, 1) == std::vector<int>{2, 4});
     CHECK(pieces(load_graph("gpt2", 512), 1, 1, 2).empty());                   // parts of samples already
     CHECK(pieces(load_graph("bert-base", 512), 1, 1, 1).empty());              // not causal
-    auto balanced = load_graph("mixtral-8x7b");
-    CHECK(pieces(balanced, 1, 1, 1) == std::vector<int>{2, 4});
-    for (model::Operator& op : balanced.operators)
-        if (op.kind == model::OperatorKind::router) op.attributes.auxiliary_loss = 0.01;
-    CHECK(pieces(balanced, 1, 1, 1).empty());                                  // a balance loss is of a whole micro-batch
+    CHECK(pieces(load_graph("mixtral-8x7b"), 1, 1, 1).empty());                // a balance loss is of a whole micro-batch
 }
 
 TEST_CASE("no plan of pieces of sequences needs less memory or less time than its bounds say") {
