@@ -297,7 +297,7 @@ TEST_CASE("the reference that rank 0 trains alone is not held against the time l
     std::ofstream(plan) << "version = 1\n[model]\nfamily = \"gpt\"\nhidden = 64\nlayers = 4\nheads = 4\nvocabulary = 128\nmax_positions = 64\nsequence_length = 64\n"
                            "[cluster]\ninstance = \"local-cpu\"\n[plan]\nprecision = \"fp32\"\nmicro_batch = 2\nmicro_batches = 2\ndata_parallel = 2\n";
     // Some 8 s of one core for the reference; a step of the ranks takes some milliseconds.
-    std::vector<Process> ranks = start_ranks({smexec, plan, "--no-compare", "--check", "--steps", "100", "--time-limit", "3"}, 2, folder.path);
+    std::vector<Process> ranks = start_ranks({smexec, plan, "--no-compare", "--check", "--steps", "100", "--time-limit", "6"}, 2, folder.path);
     REQUIRE(wait_for_all(ranks, std::chrono::seconds(240)));
     INFO(content_of(ranks[0].out) << content_of(ranks[0].err) << content_of(ranks[1].err));
     CHECK(ranks[0].code() == 0);
