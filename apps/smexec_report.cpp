@@ -59,6 +59,8 @@ core::Value document_of(const ExecutionReport& report) {
     value["measured_step_s"]["median"] = report.times.median.value;
     value["measured_step_s"]["min"] = report.times.least.value;
     value["measured_step_s"]["p95"] = report.times.p95.value;
+    value["measured_step_s"]["steps"] = report.times.steps;
+    value["measured_step_s"]["left_out"] = report.times.left_out;
     for (const char* list : {"step_times_s", "step_probes_s", "step_lost_pct"}) value[list] = core::Value::array();
     for (std::size_t step = 0; step < report.result.step_times.size(); ++step) {
         value["step_times_s"].append(report.result.step_times[step].value);
@@ -108,6 +110,8 @@ void write_text(const ExecutionReport& report, std::ostream& out, std::ostream& 
                        core::format(report.times.least), core::format(report.times.p95), has_tokens ? rates.tokens : rates.samples, has_tokens ? "tokens" : "samples");
     if (rates.mfu > 0) out << fmt::format(", {:.0f}% of the matrix-product rate", 100 * rates.mfu);
     out << '\n';
+    if (report.times.left_out > 0)
+        out << fmt::format("{} of them left out: others had the ranks' cores for more than 2% of their computing time\n", report.times.left_out);
     if (report.comparison) out << '\n' << exec::to_text(*report.comparison);
     if (report.checked)
         out << fmt::format("\nreference: losses differ by at most {:.1e}, relative ({})\n", report.checked->largest_difference,

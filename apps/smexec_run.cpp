@@ -161,7 +161,9 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
                                                         : exec::run(job->program, job->scenario.graph, job->data, options);
     if (!is_first) return agreed(world, request, good);
 
-    ExecutionReport report{request, *job, *result, exec::summarize(*result, options.warm_up_steps), std::move(predicted), {}, {}, "threads", "threads", 1, static_cast<int>(job->first_step),
+    const bool has_core_each = job->plan().layout.ranks() <= job->here.device_count();
+    const std::vector<std::size_t> steps = exec::measured_steps(*result, options.warm_up_steps, has_core_each);
+    ExecutionReport report{request, *job, *result, exec::summarize(*result, steps, options.warm_up_steps), std::move(predicted), {}, {}, "threads", "threads", 1, static_cast<int>(job->first_step),
                            options.warm_up_steps, job->remarks};
     if (world) {
         report.transport = world->transport();
@@ -170,8 +172,8 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     }
     if (report.predicted)
         report.comparison = exec::compare(job->program, report.predicted->timeline, report.predicted->memory_timeline, report.predicted->step_time,
-                                          exec::median_timeline(*result, options.warm_up_steps), result->memory, report.times.median,
-                                          {options.ranks_per_node, job->probe, result->probe, result->lost_share});
+                                          exec::nearest_timeline(*result, steps, report.times.median), result->memory, report.times.median,
+                                          {options.ranks_per_node, job->probe, result->probe, report.times.lost_share});
     if (request.checks) report.checked = check(*job, options, result->losses);
     int verdict = good;
     try {
@@ -186,10 +188,10 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
         verdict = machine_failure;
     }
     constexpr double notable_loss = 0.05;
-    if (job->plan().layout.ranks() <= job->here.device_count() && result->lost_share > notable_loss)
+    if (has_core_each && report.times.lost_share > notable_loss)
         report.remarks.push_back(
             fmt::format("other processes had the ranks' cores for {:.0f}% of their computing time: the measured step says little about the prediction",
-                        100 * result->lost_share));
+                        100 * report.times.lost_share));
     show_report(report, out, err);
     if (verdict == good && (report.is_too_far() || (report.checked && report.checked->is_wrong()))) verdict = no_plan;
     return agreed(world, request, verdict);

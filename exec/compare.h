@@ -40,7 +40,7 @@ struct Comparison {
 struct ComparisonContext {
     int ranks_per_host = 0;           // 0 = all ranks on one
     core::Seconds profiled_probe, measured_probe;  // RunResult::probe then and now
-    double lost_share = 0;            // RunResult::lost_share
+    double lost_share = 0;            // StepTimes::lost_share
 };
 
 // Both timelines are of `program`; a predicted one may have one performer a class, which then stands for all its ranks.

@@ -109,10 +109,23 @@ RunResult run(const schedule::Program& program, const model::ModelGraph& graph, 
     return result;
 }
 
-StepTimes summarize(const RunResult& result, int warm_up_steps) {
-    std::vector<core::Seconds> times(
-        result.step_times.begin() + std::min<std::ptrdiff_t>(warm_up_steps, static_cast<std::ptrdiff_t>(result.step_times.size()) - 1),
-        result.step_times.end());
+std::vector<std::size_t> measured_steps(const RunResult& result, int warm_up_steps, bool has_core_each) {
+    constexpr double undisturbed = 0.02;
+    std::vector<std::size_t> all, whole;
+    for (std::size_t i = std::min(static_cast<std::size_t>(std::max(0, warm_up_steps)), result.step_times.size() - 1); i < result.step_times.size(); ++i) {
+        all.push_back(i);
+        if (has_core_each && result.conditions[i].lost_share <= undisturbed) whole.push_back(i);
+    }
+    return whole.size() >= 3 && 4 * whole.size() >= all.size() ? whole : all;
+}
+
+StepTimes summarize(const RunResult& result, const std::vector<std::size_t>& steps, int warm_up_steps) {
+    std::vector<core::Seconds> times;
+    double lost = 0;
+    for (const std::size_t step : steps) {
+        times.push_back(result.step_times[step]);
+        lost += result.conditions[step].lost_share;
+    }
     std::sort(times.begin(), times.end());
     const auto at = [&](double quantile) {
         const double position = quantile * static_cast<double>(times.size() - 1);
@@ -120,15 +133,14 @@ StepTimes summarize(const RunResult& result, int warm_up_steps) {
         const std::size_t high = std::min(low + 1, times.size() - 1);
         return times[low] + (times[high] - times[low]) * (position - static_cast<double>(low));
     };
-    return {at(0.5), times.front(), at(0.95)};
+    const auto measured = static_cast<int>(steps.size());
+    return {at(0.5), times.front(), at(0.95), measured, std::max(0, static_cast<int>(result.step_times.size()) - warm_up_steps - measured), lost / measured};
 }
 
-const schedule::Timeline& median_timeline(const RunResult& result, int warm_up_steps) {
-    const core::Seconds median = summarize(result, warm_up_steps).median;
-    std::size_t best = result.timelines.size() - 1;
-    for (std::size_t i = static_cast<std::size_t>(std::max(0, warm_up_steps)); i < result.timelines.size(); ++i)
-        if (std::abs((result.step_times[i] - median).value) < std::abs((result.step_times[best] - median).value)) best = i;
-    return result.timelines[best];
+const schedule::Timeline& nearest_timeline(const RunResult& result, const std::vector<std::size_t>& steps, core::Seconds median) {
+    return result.timelines[*std::min_element(steps.begin(), steps.end(), [&](std::size_t a, std::size_t b) {
+        return std::abs((result.step_times[a] - median).value) < std::abs((result.step_times[b] - median).value);
+    })];
 }
 
 }  // namespace exec

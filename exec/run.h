@@ -87,12 +87,18 @@ void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, 
 // others: core::MachineError names it and its instruction.
 RunResult run(const schedule::Program& program, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data, const RunOptions& options);
 
-// Of the steps after the warm-up.
+// Steps after the warm-up that tell how long one takes: those in which somebody else (other processes, or other machines of a virtual one's host) had the ranks' cores for
+// at most 2 % of their computing time, where they are at least a quarter of all and three; else all. `has_core_each`: ranks beyond the cores take them from each other in
+// every step, so that none is left out.
+std::vector<std::size_t> measured_steps(const RunResult& result, int warm_up_steps, bool has_core_each);
+
 struct StepTimes {
     core::Seconds median, least, p95;
+    int steps = 0, left_out = 0;  // measured, and after the warm-up but disturbed
+    double lost_share = 0;        // StepConditions, mean over the measured steps
 };
-StepTimes summarize(const RunResult& result, int warm_up_steps);
-// The timeline of the step whose time is nearest to the median.
-const schedule::Timeline& median_timeline(const RunResult& result, int warm_up_steps);
+StepTimes summarize(const RunResult& result, const std::vector<std::size_t>& steps, int warm_up_steps);
+// The timeline of the step, one of `steps`, whose time is nearest to `median`.
+const schedule::Timeline& nearest_timeline(const RunResult& result, const std::vector<std::size_t>& steps, core::Seconds median);
 
 }  // namespace exec

@@ -344,3 +344,29 @@ TEST_CASE("buckets exchanged beside the computation give the same bits as in lis
     CHECK(beside.parameters == in_order.parameters);
     CHECK(beside.timelines.back().spans.size() == in_order.timelines.back().spans.size());
 }
+
+TEST_CASE("steps whose cores somebody else had are not measured, unless hardly any other is left") {
+    const auto run_of = [](const std::vector<std::pair<double, double>>& steps) {  // time, lost share
+        exec::RunResult result;
+        for (const auto& [time, lost] : steps) {
+            result.step_times.push_back(core::Seconds(time));
+            result.conditions.push_back({{}, lost});
+            result.timelines.emplace_back();
+            result.timelines.back().makespan = core::Seconds(time);
+        }
+        return result;
+    };
+    const exec::RunResult disturbed = run_of({{9, 0}, {4, 0.01}, {8, 0.3}, {6, 0}, {7, 0.1}, {5, 0.02}});
+    const auto steps = exec::measured_steps(disturbed, 1, true);
+    CHECK(steps == std::vector<std::size_t>{1, 3, 5});
+    const exec::StepTimes times = exec::summarize(disturbed, steps, 1);
+    CHECK(times.median.value == 5);
+    CHECK(times.least.value == 4);
+    CHECK(times.steps == 3);
+    CHECK(times.left_out == 2);
+    CHECK(times.lost_share == Approx(0.01));
+    CHECK(exec::nearest_timeline(disturbed, steps, core::Seconds(6.9)).makespan.value == 6);  // 7 is nearer, but was disturbed
+    CHECK(exec::measured_steps(disturbed, 1, false).size() == 5);                             // ranks share cores: every step is as good as another
+    CHECK(exec::measured_steps(run_of({{1, 0}, {2, 0}, {3, 0.5}, {4, 0.5}}), 0, true).size() == 4);
+    CHECK(exec::measured_steps(run_of({{1, 0.5}}), 1, true) == std::vector<std::size_t>{0});  // a warm-up step, where there is no other
+}
