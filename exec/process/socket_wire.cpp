@@ -184,7 +184,9 @@ private:
         Peer& peer = peers_[static_cast<std::size_t>(from)];
         bool has_moved = false;
         std::size_t moved = 0;
-        while (peer.socket >= 0 && moved < most_bytes_a_turn) {
+        // A turn ends only where the rest must come through the socket, which alone is waited for: what was read ahead may be all that the peer sends.
+        const auto has_read_ahead = [&] { return peer.incoming ? peer.begin < peer.end : peer.end - peer.begin >= sizeof(WireHeader); };
+        while (peer.socket >= 0 && (moved < most_bytes_a_turn || has_read_ahead())) {
             if (peer.incoming) {
                 const std::size_t rest = peer.incoming->header.bytes - peer.received;
                 if (peer.begin < peer.end) {
