@@ -45,7 +45,7 @@ double median_with_all_busy(int workers, int repetitions, const std::function<st
     std::vector<std::thread> threads;
     for (int w = 0; w < workers; ++w)
         threads.emplace_back([&, w] {
-            cpu::stay_on_core(w, workers);
+            const cpu::StayOnCore stay(w, workers);
             const std::function<void()> work = make_work(w);
             work();
             for (int i = 0; i < repetitions; ++i) {
@@ -84,7 +84,7 @@ Exchange measure_exchange(std::size_t large_floats) {
         cpu::ThreadNetwork network(2, core::seconds(60), true);
         std::vector<double> times;
         const auto rank_work = [&](int rank) {
-            cpu::stay_on_core(rank, 2);
+            const cpu::StayOnCore stay(rank, 2);
             const std::unique_ptr<Communicator> communicator = network.communicator(rank);
             std::vector<float> data(floats, 1.0f);
             for (int i = 0; i < repetitions + 2; ++i) {
@@ -122,7 +122,7 @@ core::BytesPerSecond measure_shard_exchange(const schedule::RankProgram& list, c
     cpu::ThreadNetwork network(2, core::seconds(60), true);
     std::vector<double> times;
     const auto rank_work = [&](int rank) {
-        cpu::stay_on_core(rank, 2);
+        const cpu::StayOnCore stay(rank, 2);
         const std::unique_ptr<Communicator> communicator = network.communicator(rank);
         std::vector<std::vector<float>> parameters, gradients, own, sums;
         for (const std::size_t piece : pieces) {

@@ -1,6 +1,7 @@
 #include "exec/rank_run.h"
 
 #include <algorithm>
+#include <optional>
 
 #include <fmt/core.h>
 
@@ -72,7 +73,8 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
     const auto rank_class = static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(communicator.rank())]);
     const std::vector<std::string>& activities = preparation.activities[rank_class];
     // Other backends' libraries start threads of their own (NCCL's proxies), which would inherit the one core.
-    if (!options.make_backend) cpu::stay_on_core(core, cores);
+    std::optional<cpu::StayOnCore> stay;
+    if (!options.make_backend) stay.emplace(core, cores);
     const std::unique_ptr<Backend> made =
         options.make_backend ? options.make_backend({program, graph, inputs, options, communicator, preparation.pieces, preparation.stage_plans, activities})
                              : std::make_unique<cpu::CpuBackend>(program, preparation.pieces, options, communicator, activities);

@@ -10,18 +10,14 @@
 
 namespace exec::cpu {
 
-int available_cores() {
 #if defined(__linux__)
-    cpu_set_t allowed;
-    CPU_ZERO(&allowed);
-    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return std::max(1, CPU_COUNT(&allowed));
-#endif
-    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
 
-void stay_on_core(int thread, int threads) {
+struct StayOnCore::Cores {
+    cpu_set_t set;
+};
+
+StayOnCore::StayOnCore(int thread, int threads) {
     if (threads < 2) return;  // alone it meets no sibling, and several processes that each are alone would all choose the first core
-#if defined(__linux__)
     cpu_set_t allowed;
     CPU_ZERO(&allowed);
     if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < threads) return;
@@ -31,13 +27,31 @@ void stay_on_core(int thread, int threads) {
         cpu_set_t mine;
         CPU_ZERO(&mine);
         CPU_SET(core, &mine);
-        pthread_setaffinity_np(pthread_self(), sizeof mine, &mine);  // a wish, not a need
+        if (pthread_setaffinity_np(pthread_self(), sizeof mine, &mine) == 0) before_ = std::make_unique<const Cores>(Cores{allowed});  // a wish, not a need
         return;
     }
-#else
-    static_cast<void>(thread);
-    static_cast<void>(threads);
-#endif
 }
+
+StayOnCore::~StayOnCore() {
+    if (before_) pthread_setaffinity_np(pthread_self(), sizeof before_->set, &before_->set);
+}
+
+int available_cores() {
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return std::max(1, CPU_COUNT(&allowed));
+    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+#else
+
+struct StayOnCore::Cores {};
+
+StayOnCore::StayOnCore(int, int) {}
+StayOnCore::~StayOnCore() = default;
+
+int available_cores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+
+#endif
 
 }  // namespace exec::cpu
