@@ -85,19 +85,19 @@ CheckedLosses check(const ExecutionJob& job, const exec::RunOptions& options, co
 }
 
 // Rank 0's number, on every rank. What rank 0 does alone before it knows it, profiling or training the reference, may take longer than a rank should ever wait for
-// another's message; a rank that is gone ends this wait too.
-int number_of_first(World& world, exec::Tag tag, int number, core::Seconds time_limit) {
+// another's message.
+int number_of_first(World& world, exec::Tag tag, int number) {
     exec::process::ProcessCommunicator& communicator = world.communicator();
-    communicator.set_time_limit(exec::process::ProcessCommunicator::no_limit);
+    communicator.set_patient(true);
     number = std::stoi(exec::broadcast_text(communicator, tag, std::to_string(number)));
-    communicator.set_time_limit(time_limit);
+    communicator.set_patient(false);
     return number;
 }
 
 // The verdict is rank 0's: every process ends with its number.
-int agreed(World* world, const ExecutionRequest& request, int code) {
+int agreed(World* world, int code) {
     if (!world) return code;
-    code = number_of_first(*world, tag_end, code, request.time_limit);
+    code = number_of_first(*world, tag_end, code);
     world->leave();
     return code;
 }
@@ -133,8 +133,8 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
         if (!predicted) obstacle = show(diagnostics, request.as_json, out, err);
         else if (!predicted->fits) does_not_fit(predicted->tightest);
     }
-    if (world) obstacle = number_of_first(*world, tag_go, obstacle, request.time_limit);
-    if (obstacle != good) return agreed(world, request, obstacle);
+    if (world) obstacle = number_of_first(*world, tag_go, obstacle);
+    if (obstacle != good) return agreed(world, obstacle);
 
     exec::RunOptions options;
     options.first_step = job->first_step;
@@ -159,7 +159,7 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     }
     const std::optional<exec::RunResult> result = world ? exec::process::run(job->program, job->scenario.graph, job->data, options, *world)
                                                         : exec::run(job->program, job->scenario.graph, job->data, options);
-    if (!is_first) return agreed(world, request, good);
+    if (!is_first) return agreed(world, good);
 
     const bool has_core_each = job->plan().layout.ranks() <= job->here.device_count();
     const std::vector<std::size_t> steps = exec::measured_steps(*result, options.warm_up_steps, has_core_each);
@@ -194,7 +194,7 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
                         100 * report.times.lost_share));
     show_report(report, out, err);
     if (verdict == good && (report.is_too_far() || (report.checked && report.checked->is_wrong()))) verdict = no_plan;
-    return agreed(world, request, verdict);
+    return agreed(world, verdict);
 }
 
 }  // namespace

@@ -16,10 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-Clock::time_point after(core::Seconds time) {
-    if (time == ProcessCommunicator::no_limit) return Clock::time_point::max();
-    return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(time.value));
-}
+Clock::time_point after(core::Seconds time) { return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(time.value)); }
 
 // How often the background thread looks while messages are under way, and while none is. At 200 Mbit/s a TCP window of 64 KiB lasts 2.6 ms.
 constexpr std::chrono::microseconds busy_interval(200), idle_interval(1000);
@@ -76,7 +73,7 @@ Communicator::Ticket ProcessCommunicator::start_send(int peer, Tag tag, std::spa
 
 void ProcessCommunicator::finish(Ticket ticket) {
     std::unique_lock lock(mutex_);
-    wait_until(lock, [&] { return !open_sends_.contains(ticket); }, [] { return std::string("for the receiver of its message"); });
+    wait_until(lock, -1, [&] { return !open_sends_.contains(ticket); }, [] { return std::string("for the receiver of its message"); });
 }
 
 void ProcessCommunicator::receive(int peer, Tag tag, std::span<float> into, Arrival arrival) {
@@ -87,11 +84,11 @@ void ProcessCommunicator::receive(int peer, Tag tag, std::span<float> into, Arri
     const auto what_for = [&] { return fmt::format("for a message of {}", names_[static_cast<std::size_t>(peer)]); };
     if (message) {
         message->is_taken = true;
-        wait_until(lock, [&] { return message->is_complete; }, what_for);
+        wait_until(lock, peer, [&] { return message->is_complete; }, what_for);
     } else {
         const auto post = posted_.insert(posted_.end(), {peer, tag, std::as_writable_bytes(into), arrival == Arrival::overwrites, nullptr});
         // A wait that throws leaves the post behind: give_up() takes it back.
-        wait_until(lock, [&] { return post->message && post->message->is_complete; }, what_for);
+        wait_until(lock, peer, [&] { return post->message && post->message->is_complete; }, what_for);
         message = post->message;
         posted_.erase(post);
     }
@@ -157,6 +154,11 @@ void ProcessCommunicator::give_up(const std::string& reason) {
 void ProcessCommunicator::set_time_limit(core::Seconds limit) {
     const std::lock_guard lock(mutex_);
     time_limit_ = limit;
+}
+
+void ProcessCommunicator::set_patient(bool patient) {
+    const std::lock_guard lock(mutex_);
+    is_patient_ = patient;
 }
 
 void ProcessCommunicator::set_spins(bool spins) {
@@ -252,22 +254,27 @@ std::string ProcessCommunicator::activity_text() {
     return text.empty() ? "no instruction" : text;
 }
 
-void ProcessCommunicator::time_out(std::unique_lock<std::mutex>& lock, const std::string& what_for) {
-    for (int peer = 0; peer < size_; ++peer)
-        if (peer != rank_) send_control(peer, FrameKind::ask, "");
+void ProcessCommunicator::ask(std::unique_lock<std::mutex>& lock, const std::vector<int>& peers) {
+    for (const int peer : peers) {
+        has_answered_[static_cast<std::size_t>(peer)] = 0;
+        send_control(peer, FrameKind::ask, "");
+    }
     const Clock::time_point deadline = after(core::seconds(1));
-    const auto everybody_answered = [&] {
-        for (int peer = 0; peer < size_; ++peer)
-            if (peer != rank_ && !has_answered_[static_cast<std::size_t>(peer)]) return false;
-        return true;
-    };
-    while (!everybody_answered() && !is_stopped_ && Clock::now() < deadline) {
+    const auto all_answered = [&] { return std::all_of(peers.begin(), peers.end(), [&](int peer) { return has_answered_[static_cast<std::size_t>(peer)] != 0; }); };
+    while (!all_answered() && !is_stopped_ && Clock::now() < deadline) {
         if (move_messages()) continue;
         lock.unlock();
         std::this_thread::sleep_for(shortest_sleep);
         lock.lock();
     }
     if (is_stopped_) throw Stopped(reason_);
+}
+
+void ProcessCommunicator::time_out(std::unique_lock<std::mutex>& lock, const std::string& what_for) {
+    std::vector<int> others;
+    for (int peer = 0; peer < size_; ++peer)
+        if (peer != rank_) others.push_back(peer);
+    ask(lock, others);
     std::string text = fmt::format("{} waited {} {}", names_[static_cast<std::size_t>(rank_)], core::format(time_limit_), what_for);
     for (int r = 0; r < size_; ++r) {
         const auto i = static_cast<std::size_t>(r);
@@ -293,7 +300,7 @@ void ProcessCommunicator::pause(int idle_rounds, bool spins) {
 }
 
 template <class Condition, class Words>
-void ProcessCommunicator::wait_until(std::unique_lock<std::mutex>& lock, const Condition& holds, const Words& what_for) {
+void ProcessCommunicator::wait_until(std::unique_lock<std::mutex>& lock, int sender, const Condition& holds, const Words& what_for) {
     struct Count {
         explicit Count(std::atomic<int>& value) : value_(value) { ++value_; }
         ~Count() { --value_; }
@@ -304,6 +311,7 @@ void ProcessCommunicator::wait_until(std::unique_lock<std::mutex>& lock, const C
     Clock::time_point deadline = after(time_limit_);
     int idle_rounds = 0;
     while (true) {
+        if (is_abandoned_) throw Stopped(reason_);  // another thread of the rank gave up, and took back what `holds` would look at
         const bool has_moved = move_messages();
         if (holds()) return;
         if (is_stopped_) throw Stopped(reason_);
@@ -315,7 +323,12 @@ void ProcessCommunicator::wait_until(std::unique_lock<std::mutex>& lock, const C
         lock.unlock();
         pause(idle_rounds++, spins);
         lock.lock();
-        if (idle_rounds % 64 == 0 && Clock::now() > deadline) time_out(lock, what_for());
+        if (idle_rounds % 64 != 0 || Clock::now() <= deadline) continue;
+        if (!is_patient_ || sender < 0) time_out(lock, what_for());
+        ask(lock, {sender});
+        if (!has_answered_[static_cast<std::size_t>(sender)]) time_out(lock, what_for());
+        deadline = after(time_limit_);
+        idle_rounds = 0;
     }
 }
 

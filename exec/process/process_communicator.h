@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <limits>
 #include <list>
 #include <map>
 #include <memory>
@@ -33,8 +32,9 @@ public:
     void set_activity(const std::string* activity) override;
     void give_up(const std::string& reason) override;
 
-    static constexpr core::Seconds no_limit{std::numeric_limits<double>::infinity()};
     void set_time_limit(core::Seconds limit);
+    // A patient rank receives beyond its time limit as long as the sender's process answers: it may be busy with what only one rank does.
+    void set_patient(bool patient);
     // A rank that computes in one thread while another waits must not lose its core to the waiting.
     void set_spins(bool spins);
     // Stops every other rank with this reason. The first reason stays. Does nothing after a stop by another rank.
@@ -68,16 +68,18 @@ private:
     bool move_messages();                      // Wire::progress; its failure stops everybody
     void send_control(int peer, FrameKind kind, const std::string& text);
     std::string activity_text();               // of this rank
+    void ask(std::unique_lock<std::mutex>& lock, const std::vector<int>& peers);  // what they are at: waits a second for answers
     [[noreturn]] void time_out(std::unique_lock<std::mutex>& lock, const std::string& what_for);
+    // `sender`: whose message is waited for, -1 where it is none.
     template <class Condition, class Words>
-    void wait_until(std::unique_lock<std::mutex>& lock, const Condition& holds, const Words& what_for);
+    void wait_until(std::unique_lock<std::mutex>& lock, int sender, const Condition& holds, const Words& what_for);
     static void pause(int idle_rounds, bool spins);
 
     const std::unique_ptr<Wire> wire_;
     const int rank_, size_;
     const std::vector<std::string> names_;
     core::Seconds time_limit_;
-    bool spins_;
+    bool spins_, is_patient_ = false;
 
     std::mutex mutex_;
     std::condition_variable ending_changed_;

@@ -150,6 +150,79 @@ TEST_CASE("a process that has performed its last instruction says so, though the
     CHECK(failures[0].find("rank 1 is at: no instruction") != std::string::npos);
 }
 
+TEST_CASE("a patient process waits for one that is busy, not for one that does not answer, and only while it is patient") {
+    SECTION("busy, five times as long as the limit") {
+        const auto failures = on_processes(2, core::milliseconds(200), [](ProcessCommunicator& communicator) {
+            float value = 3;
+            if (communicator.rank() == 0) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+                communicator.finish(communicator.start_send(1, 5, {&value, 1}, nullptr));
+                std::this_thread::sleep_for(std::chrono::milliseconds(600));
+                communicator.finish(communicator.start_send(1, 99, {&value, 1}, nullptr));  // notices that all was stopped
+            } else {
+                communicator.set_patient(true);
+                communicator.receive(0, 5, {&value, 1}, exec::Arrival::overwrites);
+                communicator.set_patient(false);
+                communicator.receive(0, 6, {&value, 1}, exec::Arrival::overwrites);  // never sent
+            }
+        });
+        CHECK(failures[1].find("rank 1 waited 200 ms for a message of rank 0") == 0);
+        CHECK(failures[0] == failures[1]);
+    }
+    SECTION("silent") {
+        int ends[2];
+        REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);  // nobody reads the other end, as nobody does for a stopped process
+        ProcessCommunicator communicator(exec::process::make_socket_wire(1, {ends[0], -1}), {"rank 0", "rank 1"}, core::milliseconds(200), false);
+        communicator.set_patient(true);
+        float value = 0;
+        std::string told;
+        try {
+            communicator.receive(0, 5, {&value, 1}, exec::Arrival::overwrites);
+        } catch (const core::MachineError& failure) {
+            told = failure.what();
+            communicator.give_up(told);
+        }
+        CHECK(told.find("rank 1 waited 200 ms for a message of rank 0") == 0);
+        CHECK(told.find("rank 0 does not answer") != std::string::npos);
+        ::close(ends[1]);
+    }
+}
+
+TEST_CASE("frames that were read ahead when a turn ended are taken without another byte from their sender") {
+    struct Frame {
+        std::uint32_t magic = 0x534D5031, kind = 0;
+        std::uint64_t tag = 0, bytes = sizeof(float) * 10;
+        float values[10] = {};
+    };
+    // As many bytes as a turn takes (8 MiB), in whole read-ahead buffers.
+    constexpr std::size_t frames = 8 * 1024 * 1024 / sizeof(Frame);
+    static_assert(sizeof(Frame) == 64);
+    std::vector<Frame> sent(frames);
+    for (std::size_t i = 0; i < frames; ++i) {
+        sent[i].tag = i;
+        sent[i].values[0] = static_cast<float>(i);
+    }
+    int ends[2];
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    const int room = 256 * 1024 * 1024;
+    static_cast<void>(::setsockopt(ends[1], SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof room));
+    if (::send(ends[1], sent.data(), frames * sizeof(Frame), MSG_DONTWAIT) != static_cast<ssize_t>(frames * sizeof(Frame))) {
+        WARN("skipped: this user may not have so large a socket buffer");
+        ::close(ends[0]);
+        ::close(ends[1]);
+        return;
+    }
+    ProcessCommunicator communicator(exec::process::make_socket_wire(0, {-1, ends[0]}), {"rank 0", "rank 1"}, core::seconds(5), false);
+    std::size_t right = 0;
+    for (std::size_t i = 0; i < frames; ++i) {
+        float values[10];
+        communicator.receive(1, i, values, exec::Arrival::overwrites);
+        right += values[0] == static_cast<float>(i);
+    }
+    CHECK(right == frames);
+    ::close(ends[1]);
+}
+
 TEST_CASE("a process that is gone is named at once by everybody that is left") {
     const auto begin = std::chrono::steady_clock::now();
     auto wires = joined_wires(3);

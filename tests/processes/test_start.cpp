@@ -296,9 +296,11 @@ TEST_CASE("the reference that rank 0 trains alone is not held against the time l
     const std::string plan = folder.path + "/plan.toml";
     std::ofstream(plan) << "version = 1\n[model]\nfamily = \"gpt\"\nhidden = 64\nlayers = 4\nheads = 4\nvocabulary = 128\nmax_positions = 64\nsequence_length = 64\n"
                            "[cluster]\ninstance = \"local-cpu\"\n[plan]\nprecision = \"fp32\"\nmicro_batch = 2\nmicro_batches = 2\ndata_parallel = 2\n";
-    // Some 8 s of one core for the reference; a step of the ranks takes some milliseconds.
-    std::vector<Process> ranks = start_ranks({smexec, plan, "--no-compare", "--check", "--steps", "100", "--time-limit", "6"}, 2, folder.path);
+    // Some 12 s of one core for the reference; a step of the ranks takes some milliseconds.
+    const auto begin = std::chrono::steady_clock::now();
+    std::vector<Process> ranks = start_ranks({smexec, plan, "--no-compare", "--check", "--steps", "150", "--time-limit", "6"}, 2, folder.path);
     REQUIRE(wait_for_all(ranks, std::chrono::seconds(240)));
+    if (std::chrono::steady_clock::now() - begin < std::chrono::seconds(7)) WARN("nothing shown: this machine trained the reference within the time limit");
     INFO(content_of(ranks[0].out) << content_of(ranks[0].err) << content_of(ranks[1].err));
     CHECK(ranks[0].code() == 0);
     CHECK(ranks[1].code() == 0);
@@ -403,7 +405,7 @@ TEST_CASE("a plan that does not fit is one document with --json") {
         CHECK(process.code() == 3);
         CHECK_THAT(as_json ? out : err, Contains("does not fit: parameters, gradients and optimizer state of 2 ranks take"));
         CHECK((as_json ? err : out).empty());
-        if (as_json) CHECK_THAT(out, StartsWith("{\"errors\"") || StartsWith("{\n"));
+        if (as_json) CHECK_THAT(out, StartsWith("{") && Contains("\"errors\""));
     }
 }
 
