@@ -1,12 +1,7 @@
 #include "apps/command.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <exception>
-#include <filesystem>
 #include <iostream>
 #include <new>
 
@@ -35,25 +30,8 @@ int show(const core::Diagnostics& diagnostics, bool as_json, std::ostream& out, 
     return diagnostics.has_errors() ? wrong_input : good;
 }
 
-std::string output_obstacle(const std::string& path) {
-    namespace fs = std::filesystem;
-    if (path.empty()) return "no file is named";
-    // As core::write_file_atomically has it: links are followed, devices and pipes are written to, other files are replaced by one made beside them.
-    std::error_code failure;
-    const fs::path target = fs::weakly_canonical(path, failure);
-    const fs::path file = failure ? fs::path(path) : target;
-    const fs::file_status status = fs::status(file, failure);
-    if (fs::is_directory(status)) return "it is a folder";
-    if (fs::exists(status) && !fs::is_regular_file(status)) return {};
-    const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
-    if (!fs::exists(folder, failure)) return fmt::format("{} does not exist", folder.string());
-    if (!fs::is_directory(folder, failure)) return fmt::format("{} is no folder", folder.string());
-    if (::access(folder.c_str(), W_OK | X_OK) != 0) return fmt::format("{} cannot be written: {}", folder.string(), std::strerror(errno));
-    return {};
-}
-
 void check_output(const std::string& option, const std::string& path, core::Diagnostics& diagnostics) {
-    if (const std::string obstacle = output_obstacle(path); !obstacle.empty())
+    if (const std::string obstacle = core::obstacle_to_writing(path); !obstacle.empty())
         diagnostics.error({}, option, fmt::format("{} {}: cannot be written: {}", option, core::in_quotes(path, 300), obstacle), "name a file in a folder that you may write");
 }
 

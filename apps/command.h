@@ -31,9 +31,7 @@ int run_tool(const Tool& tool, int argc, char** argv);
 // Shows the diagnostics (text on `err`; with `as_json` errors as the contract's document on `out`) and returns wrong_input when there are errors, else good.
 int show(const core::Diagnostics& diagnostics, bool as_json, std::ostream& out, std::ostream& err);
 
-// Before the work whose result goes there: why no file can be written at `path`, or empty. Nothing is created; what fails later (a full disk) is a machine failure.
-std::string output_obstacle(const std::string& path);
-// The same as a diagnostic about the option whose value it is.
+// Before the work whose result goes there: can a file be written at `path`? A diagnostic about the option whose value it is.
 void check_output(const std::string& option, const std::string& path, core::Diagnostics& diagnostics);
 
 struct OutputFile {

@@ -123,10 +123,11 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
         obstacle = no_plan;
     };
     if (world && request.compares && !request.on_gpu) measure_here(*job, *world);
-    if (const std::string place = is_first && !request.trace.empty() ? output_obstacle(request.trace) : std::string(); !place.empty())
-        obstacle = refuse_argument("--trace", fmt::format("--trace {}: cannot be written: {}", core::in_quotes(request.trace), place), "name a file in a folder that you may write",
-                                   request.as_json, out, err);
-    else if (const std::string excess = is_first && !request.on_gpu ? too_large(*job) : std::string(); !excess.empty()) {
+    core::Diagnostics place;  // rank 0 alone writes, and its folder may be on its host alone
+    if (is_first && !request.trace.empty()) check_output("--trace", request.trace, place);
+    if (place.has_errors()) {
+        obstacle = show(place, request.as_json, out, err);
+    } else if (const std::string excess = is_first && !request.on_gpu ? too_large(*job) : std::string(); !excess.empty()) {
         does_not_fit(excess);
     } else if (is_first && request.compares) {
         predicted = predict(*job, request, diagnostics);
@@ -211,7 +212,10 @@ int run_smexec(const std::vector<std::string>& arguments, std::ostream& out, std
     // Who is rank 0 is known before anything is printed, so that one rank tells for all.
     core::Diagnostics launching;
     const std::optional<exec::process::Launch> launch = exec::process::find_launch(request.ranks_from, exec::process::environment_variable, launching);
-    if (launching.has_errors()) return show(diagnostics.has_errors() ? diagnostics : launching, request.as_json, out, err);
+    if (launching.has_errors()) {
+        diagnostics.append(launching);
+        return show(diagnostics, request.as_json, out, err);
+    }
     if (request.on_gpu && !diagnostics.has_errors())
         if (const exec::cuda::DeviceReport device = exec::cuda::probe_device(); !device.available) throw core::MachineError(exec::cuda::describe(device));
     if (!launch) return execute(request, nullptr, diagnostics, out, err);

@@ -17,6 +17,19 @@ namespace {
 
 std::string system_message(int code) { return std::generic_category().message(code); }
 
+// A link is followed, so that its target is replaced.
+std::string target_of(const std::string& path) {
+    std::error_code failure;
+    const std::filesystem::path resolved = std::filesystem::weakly_canonical(path, failure);
+    return failure || path.empty() ? path : resolved.string();
+}
+
+// A device or a pipe (/dev/stdout) is written to, never renamed over.
+bool is_special(const std::string& target) {
+    struct stat status = {};
+    return ::stat(target.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
+}
+
 class File {
 public:
     explicit File(int descriptor) : descriptor_(descriptor) {}
@@ -106,19 +119,29 @@ Value to_value(const Diagnostics& diagnostics) {
     return document;
 }
 
+std::string obstacle_to_writing(const std::string& path) {
+    if (path.empty()) return "no file is named";
+    const std::string target = target_of(path);
+    std::error_code failure;
+    if (std::filesystem::is_directory(target, failure)) return "it is a folder";
+    if (is_special(target)) return {};
+    const std::filesystem::path parent = std::filesystem::path(target).parent_path();
+    const std::string folder = parent.empty() ? "." : parent.string();
+    if (!std::filesystem::exists(folder, failure)) return folder + " does not exist";
+    if (!std::filesystem::is_directory(folder, failure)) return folder + " is no folder";
+    if (::access(folder.c_str(), W_OK | X_OK) != 0) return folder + " cannot be written: " + system_message(errno);
+    return {};
+}
+
 void write_file_atomically(const std::string& path, std::string_view content) {
     const auto fail = [&](const std::string& call, const std::string& object, int code) {
         throw MachineError(call + " " + in_quotes(object, 300) + ": " + system_message(code));
     };
-    // A link is followed, so that its target is replaced; a device or a pipe (/dev/stdout) is written to, never renamed over.
-    std::error_code failure;
-    const std::filesystem::path resolved = std::filesystem::weakly_canonical(path, failure);
-    const std::string target = failure || path.empty() ? path : resolved.string();
-    struct stat status = {};
-    const bool is_special = ::stat(target.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
+    const std::string target = target_of(path);
+    const bool writes_in_place = is_special(target);
     std::string written = target;
     int descriptor = -1;
-    if (is_special) {
+    if (writes_in_place) {
         descriptor = ::open(target.c_str(), O_WRONLY | O_CLOEXEC);
     } else {
         for (int attempt = 0; attempt < 1000 && descriptor < 0; ++attempt) {
@@ -131,7 +154,7 @@ void write_file_atomically(const std::string& path, std::string_view content) {
     File file(descriptor);
     const auto give_up = [&](const std::string& call) {
         const int code = errno;
-        if (!is_special) ::unlink(written.c_str());
+        if (!writes_in_place) ::unlink(written.c_str());
         fail(call, path, code);
     };
     for (std::size_t offset = 0; offset < content.size();) {
@@ -141,7 +164,7 @@ void write_file_atomically(const std::string& path, std::string_view content) {
         offset += static_cast<std::size_t>(count);
     }
     if (file.close() != 0) give_up("cannot write");
-    if (!is_special && ::rename(written.c_str(), target.c_str()) != 0) give_up("cannot replace");
+    if (!writes_in_place && ::rename(written.c_str(), target.c_str()) != 0) give_up("cannot replace");
 }
 
 }  // namespace core

@@ -31,7 +31,9 @@ std::string to_toml(const Value& table);
 // The errors document of the command-line contract: {"errors":[{"file","line","column","key","message","hint"}]}.
 Value to_value(const Diagnostics& diagnostics);
 
-// Writes through a temporary file and a rename, so a reader never sees half a file. Throws MachineError.
+// Writes through a temporary file and a rename, so a reader never sees half a file. Links are followed; a device or a pipe is written to. Throws MachineError.
 void write_file_atomically(const std::string& path, std::string_view content);
+// Before the work whose result goes there: why write_file_atomically would fail, or empty. Nothing is created; a disk may still be full later.
+std::string obstacle_to_writing(const std::string& path);
 
 }  // namespace core
