@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <thread>
 
+#include "core/parallel.h"
 #include "core/random.h"
 #include "exec/cpu/cores.h"
 
@@ -86,18 +86,16 @@ void initialize(const model::Parameter& parameter, std::uint64_t seed, const std
     // Every element is a function of its number: threads share them as they come. A billion of them take a core half a minute.
     constexpr std::int64_t a_thread = 1 << 18;
     const std::int64_t threads = std::clamp<std::int64_t>(total / a_thread, 1, cpu::available_cores());
-    const auto share = [&](std::int64_t thread) {
-        const std::int64_t begin = total * thread / threads, end = total * (thread + 1) / threads;
+    core::for_each_in_parallel(static_cast<std::size_t>(threads), static_cast<int>(threads), [&](std::size_t item, int) {
+        const auto share = static_cast<std::int64_t>(item);
+        const std::int64_t begin = total * share / threads, end = total * (share + 1) / threads;
         std::int64_t before = 0;  // elements of earlier runs
         for (const ElementRun& run : runs) {
             const std::int64_t low = std::max(begin - before, std::int64_t{0}), high = std::min(end - before, run.count);
             if (low < high) initialize_run(parameter, key, run.global + low, high - low, result + run.local + low);
             before += run.count;
         }
-    };
-    std::vector<std::jthread> others;
-    for (std::int64_t thread = 1; thread < threads; ++thread) others.emplace_back(share, thread);
-    share(0);
+    });
 }
 
 }  // namespace exec

@@ -1,8 +1,10 @@
 #include "exec/profile.h"
 
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <map>
 #include <thread>
@@ -16,6 +18,7 @@
 #include "exec/cpu/thread_communicator.h"
 #include "exec/profiled_program.h"
 #include "exec/rank_executor.h"
+#include "exec/rank_threads.h"
 #include "exec/run.h"
 #include "exec/solo_run.h"
 
@@ -42,18 +45,21 @@ int cores() { return cpu::available_cores(); }
 double median_with_all_busy(int workers, int repetitions, const std::function<std::function<void()>(int worker)>& make_work) {
     std::vector<std::vector<double>> times(static_cast<std::size_t>(workers));
     std::barrier all(workers);
-    std::vector<std::thread> threads;
-    for (int w = 0; w < workers; ++w)
-        threads.emplace_back([&, w] {
-            const cpu::StayOnCore stay(w, workers);
-            const std::function<void()> work = make_work(w);
-            work();
-            for (int i = 0; i < repetitions; ++i) {
-                all.arrive_and_wait();
-                times[static_cast<std::size_t>(w)].push_back(seconds_of(work));
-            }
-        });
-    for (std::thread& thread : threads) thread.join();
+    std::atomic<int> begun{0};
+    std::atomic<bool> is_given_up{false};
+    const auto repeat = [&](int w) {
+        // Only when all are there may one wait for the others.
+        for (++begun; begun < workers && !is_given_up;) std::this_thread::yield();
+        if (begun < workers) return;
+        const cpu::StayOnCore stay(w, workers);
+        const std::function<void()> work = make_work(w);
+        work();
+        for (int i = 0; i < repetitions; ++i) {
+            all.arrive_and_wait();
+            times[static_cast<std::size_t>(w)].push_back(seconds_of(work));
+        }
+    };
+    run_in_threads(workers, repeat, [&](const std::string&) { is_given_up = true; });
     std::vector<double> together;
     for (const auto& own : times) together.insert(together.end(), own.begin(), own.end());
     return median(together);
@@ -71,6 +77,23 @@ core::FlopsPerSecond product_rate(int workers, std::int64_t n, int repetitions) 
     return core::FlopsPerSecond(2.0 * static_cast<double>(n * n * n) / time);
 }
 
+// Both ranks of a network, each on a core of its own. What they exchange must outlive this: when one fails, the other may be reading it.
+void run_two(cpu::ThreadNetwork& network, const std::function<void(Communicator&)>& rank_work) {
+    std::exception_ptr failures[2];
+    const auto work = [&](int rank) {
+        try {
+            const cpu::StayOnCore stay(rank, 2);
+            rank_work(*network.communicator(rank));
+        } catch (const std::exception& failure) {
+            failures[rank] = std::current_exception();
+            network.stop(failure.what());
+        }
+    };
+    run_in_threads(2, work, [&](const std::string& reason) { network.stop(reason); });
+    for (const std::exception_ptr& failure : failures)
+        if (failure) std::rethrow_exception(failure);
+}
+
 struct Exchange {
     core::BytesPerSecond bandwidth;
     core::Seconds latency;
@@ -83,21 +106,19 @@ Exchange measure_exchange(std::size_t large_floats) {
     const auto time_of = [&](std::size_t floats, int repetitions) {
         cpu::ThreadNetwork network(2, core::seconds(60), true);
         std::vector<double> times;
-        const auto rank_work = [&](int rank) {
-            const cpu::StayOnCore stay(rank, 2);
-            const std::unique_ptr<Communicator> communicator = network.communicator(rank);
-            std::vector<float> data(floats, 1.0f);
+        std::vector<float> of_rank[2];
+        const auto rank_work = [&](Communicator& communicator) {
+            std::vector<float>& data = of_rank[communicator.rank()];
+            data.resize(floats);
             for (int i = 0; i < repetitions + 2; ++i) {
                 std::fill(data.begin(), data.end(), 1.0f);  // as fresh in its own cache as a gradient just computed
                 float token = 0;
-                exec::perform(*communicator, rounds, {0, 1}, {&token, 1}, 100);
-                const double taken = seconds_of([&] { exec::perform(*communicator, rounds, {0, 1}, data, 200); });
-                if (rank == 0 && i >= 2) times.push_back(taken);
+                exec::perform(communicator, rounds, {0, 1}, {&token, 1}, 100);
+                const double taken = seconds_of([&] { exec::perform(communicator, rounds, {0, 1}, data, 200); });
+                if (communicator.rank() == 0 && i >= 2) times.push_back(taken);
             }
         };
-        std::thread one(rank_work, 0), other(rank_work, 1);
-        one.join();
-        other.join();
+        run_two(network, rank_work);
         // A disturbed exchange waits for two threads: the lower quartile is what exchange takes, the rest is waiting.
         return quantile(times, 0.25);
     };
@@ -121,30 +142,33 @@ core::BytesPerSecond measure_shard_exchange(const schedule::RankProgram& list, c
     }
     cpu::ThreadNetwork network(2, core::seconds(60), true);
     std::vector<double> times;
-    const auto rank_work = [&](int rank) {
-        const cpu::StayOnCore stay(rank, 2);
-        const std::unique_ptr<Communicator> communicator = network.communicator(rank);
+    struct Arrays {
         std::vector<std::vector<float>> parameters, gradients, own, sums;
+    };
+    Arrays of_rank[2];
+    const auto rank_work = [&](Communicator& communicator) {
+        const int rank = communicator.rank();
+        auto& [parameters, gradients, own, sums] = of_rank[rank];
         for (const std::size_t piece : pieces) {
             own.emplace_back(piece, 1.0f);
             sums.emplace_back(piece, 1.0f);
             parameters.emplace_back(2 * piece, 1.0f);
             gradients.emplace_back(2 * piece, 1.0f);
         }
-        const auto at = [&](std::vector<float>& whole) { return whole.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(rank) * whole.size() / 2); };
+        const auto at = [rank](std::vector<float>& whole) { return whole.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(rank) * whole.size() / 2); };
         Tag tag = 100;
         for (int i = 0; i < repetitions; ++i) {
             double taken = 0;
             for (int pass = 0; pass < 3; ++pass)
                 for (std::size_t b = 0; b < pieces.size(); ++b) {
                     float token = 0;
-                    exec::perform(*communicator, gather, {0, 1}, {&token, 1}, tag++);
+                    exec::perform(communicator, gather, {0, 1}, {&token, 1}, tag++);
                     taken += seconds_of([&] {
                         if (pass < 2) {
                             std::copy(own[b].begin(), own[b].end(), at(parameters[b]));
-                            exec::perform(*communicator, gather, {0, 1}, parameters[b], tag++);
+                            exec::perform(communicator, gather, {0, 1}, parameters[b], tag++);
                         } else {
-                            exec::perform(*communicator, reduce, {0, 1}, gradients[b], tag++);
+                            exec::perform(communicator, reduce, {0, 1}, gradients[b], tag++);
                             cpu::kernels().accumulate(static_cast<std::int64_t>(sums[b].size()), &*at(gradients[b]), sums[b].data());
                         }
                     });
@@ -152,9 +176,7 @@ core::BytesPerSecond measure_shard_exchange(const schedule::RankProgram& list, c
             if (rank == 0 && i > 0) times.push_back(taken);
         }
     };
-    std::thread one(rank_work, 0), other(rank_work, 1);
-    one.join();
-    other.join();
+    run_two(network, rank_work);
     const double transfers = 3 * static_cast<double>(pieces.size());
     return core::BytesPerSecond(3 * bytes / 2 / std::max(1e-9, quantile(times, 0.25) - transfers * latency.value));
 }

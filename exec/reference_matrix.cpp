@@ -1,7 +1,9 @@
 #include "exec/reference_matrix.h"
 
 #include <algorithm>
-#include <thread>
+
+#include "core/parallel.h"
+#include "exec/cpu/cores.h"
 
 namespace exec::reference {
 
@@ -37,13 +39,12 @@ void rows_of_product(std::int64_t begin, std::int64_t end, std::int64_t n, std::
 Array product(std::int64_t m, std::int64_t n, std::int64_t k, const Array& a, const Array& b) {
     Array c(static_cast<std::size_t>(m * n), 0.0);
     // A thread takes some 30 us to start: for small products one is enough.
-    const std::int64_t workers = m * n * k < 4'000'000 ? 1 : std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, 8);
-    const std::int64_t share = ((m + workers - 1) / workers + 3) / 4 * 4;
-    std::vector<std::thread> threads;
-    for (std::int64_t begin = share; begin < m; begin += share)
-        threads.emplace_back(rows_of_product, begin, std::min(m, begin + share), n, k, a.data(), b.data(), c.data());
-    rows_of_product(0, std::min(m, share), n, k, a.data(), b.data(), c.data());
-    for (std::thread& thread : threads) thread.join();
+    const std::int64_t workers = m * n * k < 4'000'000 ? 1 : std::min(cpu::available_cores(), 8);
+    const std::int64_t share = std::max<std::int64_t>(1, ((m + workers - 1) / workers + 3) / 4) * 4;
+    core::for_each_in_parallel(static_cast<std::size_t>((m + share - 1) / share), static_cast<int>(workers), [&](std::size_t item, int) {
+        const std::int64_t begin = static_cast<std::int64_t>(item) * share;
+        rows_of_product(begin, std::min(m, begin + share), n, k, a.data(), b.data(), c.data());
+    });
     return c;
 }
 

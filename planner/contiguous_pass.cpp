@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "core/diagnostics.h"
+#include "core/parallel.h"
 #include "planner/stage_growth.h"
 
 namespace planner {
@@ -69,19 +70,13 @@ PassResult contiguous_pass(const PlacementProblem& problem, const SearchGraph& g
     for (int size = 0; size < static_cast<int>(graph.count) && !pass.is_out_of_time; ++size) {
         const auto positions = table.of_size(size);
         if (positions.empty()) continue;
-        std::atomic<std::size_t> next{0};
-        auto work = [&](StageGrowth& growth) {
-            for (std::size_t p = next++; p < positions.size() && !pass.is_out_of_time.load(std::memory_order_relaxed); p = next++) {
-                const Downset from = table.copy(positions[p]);
-                for (std::size_t c = 0; c < graph.classes.size(); ++c)
-                    if (graph.classes[c].count > 0) growth.expand(from, c);
-            }
-        };
-        std::vector<std::thread> others;
-        if (positions.size() >= least_for_threads && expanded() > expanded_before_threads)
-            for (int t = 1; t < threads; ++t) others.emplace_back([&, t] { work(*growths[static_cast<std::size_t>(t)]); });
-        work(*growths[0]);
-        for (std::thread& other : others) other.join();
+        const bool pays = positions.size() >= least_for_threads && expanded() > expanded_before_threads;
+        core::for_each_in_parallel(positions.size(), pays ? threads : 1, [&](std::size_t p, int thread) {
+            if (pass.is_out_of_time.load(std::memory_order_relaxed)) return;
+            const Downset from = table.copy(positions[p]);
+            for (std::size_t c = 0; c < graph.classes.size(); ++c)
+                if (graph.classes[c].count > 0) growths[static_cast<std::size_t>(thread)]->expand(from, c);
+        });
         if (pass.most.load() <= good_enough) break;
     }
     PassResult result;

@@ -12,11 +12,11 @@
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <thread>
 
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
+#include "core/parallel.h"
 #include "planner/data_flow_cuts.h"
 #include "planner/hierarchical_check.h"
 
@@ -187,20 +187,14 @@ private:
         if (tables_.count({level, later}) || is_out_of_time_) return;
         make_tables_below(level, later);
         std::vector<double> values((cuts_.size() + 1) * cuts_.size(), infinity);
-        std::atomic<int> next{nothing};
-        auto work = [&] {
-            for (int lower = next++; lower < count_ - 1 && !is_out_of_time_; lower = next++) {
-                if (!may_bound(level, lower)) continue;
-                const Row filled = row(level, lower, later);
-                for (int j = lower + 1; j < count_; ++j)
-                    if (!filled[static_cast<std::size_t>(j)].empty())
-                        values[static_cast<std::size_t>(lower + 1) * cuts_.size() + static_cast<std::size_t>(j)] = filled[static_cast<std::size_t>(j)].back().value;
-            }
-        };
-        std::vector<std::thread> threads;
-        for (unsigned t = 1; t < std::thread::hardware_concurrency(); ++t) threads.emplace_back(work);
-        work();
-        for (std::thread& thread : threads) thread.join();
+        core::for_each_in_parallel(static_cast<std::size_t>(count_ - 1 - nothing), 0, [&](std::size_t item, int) {
+            const int lower = nothing + static_cast<int>(item);
+            if (is_out_of_time_ || !may_bound(level, lower)) return;
+            const Row filled = row(level, lower, later);
+            for (int j = lower + 1; j < count_; ++j)
+                if (!filled[static_cast<std::size_t>(j)].empty())
+                    values[static_cast<std::size_t>(lower + 1) * cuts_.size() + static_cast<std::size_t>(j)] = filled[static_cast<std::size_t>(j)].back().value;
+        });
         tables_.emplace(std::pair(level, later), std::move(values));
     }
     void make_tables_below(std::size_t level, double later) {

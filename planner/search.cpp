@@ -1,7 +1,6 @@
 #include "planner/search.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <iterator>
@@ -10,12 +9,12 @@
 #include <numeric>
 #include <optional>
 #include <set>
-#include <thread>
 #include <tuple>
 #include <utility>
 
 #include <fmt/core.h>
 
+#include "core/parallel.h"
 #include "planner/bounds.h"
 #include "planner/explain.h"
 #include "planner/plan_order.h"
@@ -27,28 +26,6 @@ namespace planner {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// Runs work(i) for every i on several threads; an exception is carried to the caller.
-template <class Work>
-void in_parallel(std::size_t count, int threads, const Work& work) {
-    std::atomic<std::size_t> next{0};
-    std::exception_ptr failure;
-    std::mutex guard;
-    auto loop = [&] {
-        try {
-            for (std::size_t i = next++; i < count; i = next++) work(i);
-        } catch (...) {
-            std::lock_guard lock(guard);
-            if (!failure) failure = std::current_exception();
-            next = count;
-        }
-    };
-    std::vector<std::thread> pool;
-    for (int t = 1; t < std::min<int>(threads, static_cast<int>(count)); ++t) pool.emplace_back(loop);
-    loop();
-    for (std::thread& thread : pool) thread.join();
-    if (failure) std::rethrow_exception(failure);
-}
 
 struct Entry {
     std::size_t place = 0;
@@ -143,7 +120,7 @@ void Search::bound_all() {
         tasks.back().end = i + 1;
     }
     bounds_.resize(tasks.size());
-    in_parallel(tasks.size(), request_.threads, [&](std::size_t t) {
+    core::for_each_in_parallel(tasks.size(), request_.threads, [&](std::size_t t, int) {
         const std::size_t place = entries_[tasks[t].begin].place;
         bounds_[t] = std::make_unique<GuardedBounds>(places_[place].cluster, orders_, *stages_[place]);
         Bounds* bounds = &bounds_[t]->bounds;
@@ -382,7 +359,7 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
         }
         if (request_.uses_bounds && !is_wave_tight) {
             for (const std::size_t i : loose) queue.erase(key_of(i));
-            in_parallel(loose.size(), request_.threads, [&](std::size_t i) { tighten(entries_[loose[i]]); });
+            core::for_each_in_parallel(loose.size(), request_.threads, [&](std::size_t i, int) { tighten(entries_[loose[i]]); });
             for (const std::size_t i : loose) {
                 if (const std::size_t skipped = std::exchange(entries_[i].skipped, 0); skipped > 0) account.rejected[too_many_activations] += skipped;
                 enter(i);
@@ -393,7 +370,7 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
         std::vector<RankedPlan> ranked(taken.size());
         std::vector<std::string> rejections(taken.size());
         std::vector<core::Diagnostics> problems(taken.size());
-        in_parallel(taken.size(), request_.threads, [&](std::size_t i) { evaluate(taken[i], ranked[i], rejections[i], problems[i], false); });
+        core::for_each_in_parallel(taken.size(), request_.threads, [&](std::size_t i, int) { evaluate(taken[i], ranked[i], rejections[i], problems[i], false); });
         for (std::size_t i = 0; i < ranked.size(); ++i) {
             if (std::optional<Entry> next = after_taking(entries_[taken[i]], rejections[i])) {
                 entries_.push_back(std::move(*next));
@@ -419,7 +396,7 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
 
     // The ranked few once more in full: what is printed is what smsim says.
     std::vector<core::Diagnostics> problems(best.size());
-    in_parallel(best.size(), request_.threads, [&](std::size_t i) {
+    core::for_each_in_parallel(best.size(), request_.threads, [&](std::size_t i, int) {
         std::optional<sim::Evaluation> whole = sim::evaluate(graph_, places_[best[i].candidate].cluster, best[i].plan, problems[i], {});
         core::require(whole.has_value(), "a plan that was simulated can be simulated again");
         settle(best[i], std::move(*whole));

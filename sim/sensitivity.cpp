@@ -3,12 +3,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <functional>
-#include <thread>
 
 #include "cluster/describe.h"
+#include "core/parallel.h"
 
 namespace sim {
 
@@ -136,23 +135,15 @@ void find_influences(const model::ModelGraph& graph, const cluster::Cluster& clu
         else figures[f].name.clear();  // not in this profile
     }
 
-    std::atomic<std::size_t> next{0};
-    const auto work = [&] {
-        for (std::size_t t; (t = next.fetch_add(1)) < trials.size();) {
-            EvaluateOptions changed = evaluate_options;
-            changed.constants = trials[t].constants;
-            core::Diagnostics unneeded;
-            const std::optional<Evaluation> result = evaluate(graph, trials[t].cluster, plan, unneeded, changed);
-            if (!result) continue;
-            trials[t].influence->step_change = result->step_time / base->step_time - 1;
-            if (base->peak_memory.value > 0) trials[t].influence->peak_change = result->peak_memory / base->peak_memory - 1;
-        }
-    };
-    const int threads = options.threads > 0 ? options.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-    std::vector<std::jthread> workers;
-    for (int i = 1; i < threads; ++i) workers.emplace_back(work);
-    work();
-    workers.clear();
+    core::for_each_in_parallel(trials.size(), options.threads, [&](std::size_t t, int) {
+        EvaluateOptions changed = evaluate_options;
+        changed.constants = trials[t].constants;
+        core::Diagnostics unneeded;
+        const std::optional<Evaluation> result = evaluate(graph, trials[t].cluster, plan, unneeded, changed);
+        if (!result) return;
+        trials[t].influence->step_change = result->step_time / base->step_time - 1;
+        if (base->peak_memory.value > 0) trials[t].influence->peak_change = result->peak_memory / base->peak_memory - 1;
+    });
 
     std::erase_if(figures, [](const Influence& figure) { return figure.name.empty(); });
     rank(constants);

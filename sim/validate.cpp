@@ -3,13 +3,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <atomic>
 #include <exception>
 #include <map>
 #include <mutex>
 #include <sstream>
-#include <thread>
 
+#include "core/parallel.h"
 #include "sim/evaluate.h"
 #include "sim/prepared_run.h"
 #include "sim/published_run.h"
@@ -104,28 +103,20 @@ std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTa
     }
     if (diagnostics.error_count() > errors_before) return std::nullopt;
 
-    std::atomic<std::size_t> next{0};
     std::size_t done = 0;
     std::mutex reporting;
-    const auto work = [&] {
-        for (std::size_t i; (i = next.fetch_add(1)) < inputs.size();) {
-            if (inputs[i]) {
-                try {
-                    predict(*inputs[i], options.constants, validation.rows[i]);
-                } catch (const std::exception& failure) {
-                    refuse(validation.rows[i], PredictionStatus::error, failure.what());
-                }
+    core::for_each_in_parallel(inputs.size(), options.threads, [&](std::size_t i, int) {
+        if (inputs[i]) {
+            try {
+                predict(*inputs[i], options.constants, validation.rows[i]);
+            } catch (const std::exception& failure) {
+                refuse(validation.rows[i], PredictionStatus::error, failure.what());
             }
-            const std::lock_guard lock(reporting);
-            ++done;
-            if (options.progress) options.progress(done, inputs.size());
         }
-    };
-    const int threads = options.threads > 0 ? options.threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-    std::vector<std::jthread> workers;
-    for (int i = 1; i < threads; ++i) workers.emplace_back(work);
-    work();
-    workers.clear();
+        const std::lock_guard lock(reporting);
+        ++done;
+        if (options.progress) options.progress(done, inputs.size());
+    });
 
     validation.groups = score_groups(validation.rows);
     validation.macro_mape = macro_mape(validation.groups);
