@@ -92,7 +92,6 @@ void RankExecutor::scatter_key_gradients(const Instruction& instruction, MicroBa
     backend_.operators().add_key_gradients(id, keys_of.own, gradient(state, plan, graph_.op(id).inputs[0])->data());
 }
 
-// A profile runs ranks alone: the silence of the others is no choice of theirs.
 void RankExecutor::sum_choices(const Instruction& instruction, MicroBatch& state, Tag tag) {
     const std::int32_t index = instruction.operators.begin;
     const Operands x = operands(state, instruction.stage, index);

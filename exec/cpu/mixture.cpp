@@ -6,6 +6,8 @@
 #include <numeric>
 
 #include "exec/cpu/kernels.h"
+#include "exec/expert_blocks.h"
+#include "exec/unary.h"
 
 namespace exec::cpu {
 
@@ -16,15 +18,6 @@ using model::OperatorKind;
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 Routing routing_of(const MixtureTask& task, const Operands& x) { return route(task.attributes, task.shape.tokens, x.inputs[1]); }
-
-Unary unary_of(const model::Attributes& a) {
-    switch (a.expert_activation) {
-        case OperatorKind::gelu:
-        case OperatorKind::gated_gelu: return a.is_tanh_approximation ? Unary::gelu_tanh : Unary::gelu;
-        case OperatorKind::relu: return Unary::relu;
-        default: return Unary::silu;
-    }
-}
 
 // Gradient of the router's logits: through the softmax, with the balance loss's own share.
 std::vector<float> logit_gradients(const MixtureTask& task, const Operands& x, const float* dy) {
@@ -50,13 +43,8 @@ std::vector<float> logit_gradients(const MixtureTask& task, const Operands& x, c
     return gradients;
 }
 
-// Rows of one expert's copies that came from one rank.
-struct Block {
-    std::int64_t expert = 0, first = 0, rows = 0;
-};
-
 struct ExpertWork {
-    std::vector<Block> blocks;
+    std::vector<ExpertBlock> blocks;
     std::int64_t rows = 0, width = 0, first_width = 0, hidden = 0;
     float *first = nullptr, *activated = nullptr;  // [rows, first_width], [rows, width]: the operator's extra
 };
@@ -65,10 +53,8 @@ ExpertWork work_of(const MixtureTask& task, const Operands& x) {
     ExpertWork work;
     const std::vector<std::int64_t> own = x.expert_rows ? std::vector<std::int64_t>() : routing_of(task, x).rows;
     const std::vector<std::int64_t>& rows = x.expert_rows ? *x.expert_rows : own;
-    for (std::size_t b = 0; b < rows.size(); ++b) {
-        if (rows[b] > 0) work.blocks.push_back({static_cast<std::int64_t>(b) % task.shape.experts, work.rows, rows[b]});
-        work.rows += rows[b];
-    }
+    work.blocks = expert_blocks(rows, task.shape.experts);
+    work.rows = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
     work.width = task.shape.width;
     work.first_width = task.shape.first_width;
     work.hidden = task.shape.hidden;
@@ -153,12 +139,12 @@ void dispatch_backward(const MixtureTask& task, const Operands& x, const float* 
 void experts(const MixtureTask& task, const Operands& x) {
     const ExpertWork w = work_of(task, x);
     const Kernels& k = kernels();
-    for (const Block& b : w.blocks) {
+    for (const ExpertBlock& b : w.blocks) {
         float *first = w.first + b.first * w.first_width, *activated = w.activated + b.first * w.width;
         k.product(false, true, b.rows, w.first_width, w.hidden, 1, x.inputs[0] + b.first * w.hidden, w.hidden, x.parameters[0] + b.expert * w.first_width * w.hidden,
                   w.hidden, first, w.first_width, false);
-        if (task.attributes.experts_are_gated) k.gated(unary_of(task.attributes), b.rows, w.width, first, activated);
-        else k.unary(unary_of(task.attributes), b.rows * w.width, first, activated);
+        if (task.attributes.experts_are_gated) k.gated(expert_unary_of<Unary>(task.attributes), b.rows, w.width, first, activated);
+        else k.unary(expert_unary_of<Unary>(task.attributes), b.rows * w.width, first, activated);
         k.product(false, true, b.rows, w.hidden, w.width, 1, activated, w.width, x.parameters[1] + b.expert * w.hidden * w.width, w.width,
                   x.output + b.first * w.hidden, w.hidden, false);
     }
@@ -168,14 +154,14 @@ void experts_backward(const MixtureTask& task, const Operands& x, const float* d
     const ExpertWork w = work_of(task, x);
     const Kernels& k = kernels();
     std::int64_t most = 0;
-    for (const Block& b : w.blocks) most = std::max(most, b.rows);
+    for (const ExpertBlock& b : w.blocks) most = std::max(most, b.rows);
     float *dactivated = scratch(0, most * w.width), *dfirst = scratch(1, most * w.first_width);
-    for (const Block& b : w.blocks) {
+    for (const ExpertBlock& b : w.blocks) {
         float *first = w.first + b.first * w.first_width, *activated = w.activated + b.first * w.width;
         k.product(false, false, b.rows, w.width, w.hidden, 1, dy + b.first * w.hidden, w.hidden, x.parameters[1] + b.expert * w.hidden * w.width, w.width, dactivated,
                   w.width, false);
         std::fill_n(dfirst, b.rows * w.first_width, 0.0f);
-        const Unary unary = unary_of(task.attributes);
+        const Unary unary = expert_unary_of<Unary>(task.attributes);
         if (task.attributes.experts_are_gated) k.gated_backward(unary, b.rows, w.width, first, dactivated, dfirst);
         else k.unary_backward(unary, b.rows * w.width, unary == Unary::relu ? activated : first, dactivated, dfirst);
         if (dx)
@@ -189,7 +175,7 @@ void experts_backward(const MixtureTask& task, const Operands& x, const float* d
 void experts_weights(const MixtureTask& task, const Operands& x, const float* dy, float* dfirst, float* dsecond) {
     const ExpertWork w = work_of(task, x);
     const Kernels& k = kernels();
-    for (const Block& b : w.blocks) {
+    for (const ExpertBlock& b : w.blocks) {
         k.product(true, false, w.hidden, w.width, b.rows, 1, dy + b.first * w.hidden, w.hidden, w.activated + b.first * w.width, w.width,
                   dsecond + b.expert * w.hidden * w.width, w.width, true);
         k.product(true, false, w.first_width, w.hidden, b.rows, 1, w.first + b.first * w.first_width, w.first_width, x.inputs[0] + b.first * w.hidden, w.hidden,

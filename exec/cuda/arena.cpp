@@ -10,9 +10,8 @@ namespace exec::cuda {
 
 namespace {
 
-// Of offsets: what cuBLASLt and vector accesses like best.
-constexpr std::size_t alignment = 256;
-std::size_t rounded(std::size_t bytes) { return std::max<std::size_t>(1, (bytes + alignment - 1) / alignment) * alignment; }
+// Of an array, an empty one too: no two have one address.
+std::size_t room_of(std::size_t bytes) { return rounded(std::max<std::size_t>(1, bytes)); }
 
 constexpr std::int64_t for_ever = std::numeric_limits<std::int64_t>::max();
 
@@ -67,7 +66,7 @@ void* ArenaPlanner::take(std::size_t bytes) {
     array.bytes = bytes;
     array.address = next_address_;
     array.taken = array.last = moment_++;
-    next_address_ += rounded(bytes);
+    next_address_ += room_of(bytes);
     by_address_[array.address] = arrays_.size();
     arrays_.push_back(std::move(array));
     return reinterpret_cast<void*>(static_cast<std::uintptr_t>(arrays_.back().address));
@@ -91,7 +90,7 @@ void ArenaPlanner::use(const void* address, bool writes) {
     auto after = by_address_.upper_bound(value);
     if (!address || after == by_address_.begin()) return;
     Array& array = arrays_[std::prev(after)->second];
-    if (value >= array.address + rounded(array.bytes)) return;
+    if (value >= array.address + room_of(array.bytes)) return;
     array.last = std::max(array.last, moment_++);
     if (steps_ == 2) array.uses.push_back({instruction_, writes});
 }
@@ -135,7 +134,7 @@ void ArenaPlanner::lay_out(ArenaPlan& plan, const std::vector<std::size_t>& plan
     std::vector<Placed> placed;  // by offset
     for (const std::size_t i : order) {
         const Array& array = arrays_[planned[i]];
-        const std::size_t size = rounded(array.bytes);
+        const std::size_t size = room_of(array.bytes);
         std::size_t offset = 0;
         for (const Placed& other : placed) {
             if (other.last < array.taken || last_of(i) < other.taken) continue;
@@ -160,7 +159,7 @@ void ArenaPlanner::lay_out(ArenaPlan& plan, const std::vector<std::size_t>& plan
     plan.largest_sum = static_cast<std::size_t>(most);
 }
 
-// Whoever first uses a place on a stream waits for all who last used it for what lay there before.
+// Whoever first uses a place in a lane waits for all who last used it for what lay there before.
 void ArenaPlanner::order_reuse(ArenaPlan& plan, const std::vector<std::size_t>& planned) const {
     const auto lane_of = [&](std::uint32_t i) { return static_cast<std::size_t>(lanes_.of[i]); };
     const auto lanes = static_cast<std::size_t>(lanes_.count);
@@ -177,7 +176,7 @@ void ArenaPlanner::order_reuse(ArenaPlan& plan, const std::vector<std::size_t>& 
             if (first_use[s] < 0) first_use[s] = use.instruction;
             last_use[s] = std::max<std::int64_t>(last_use[s], use.instruction);
         }
-        const std::size_t begin = plan.offsets[i], end = begin + rounded(array.bytes);
+        const std::size_t begin = plan.offsets[i], end = begin + room_of(array.bytes);
         auto at = occupants.lower_bound(begin);
         if (at != occupants.begin() && std::prev(at)->second.first > begin) --at;
         std::vector<std::pair<std::size_t, std::pair<std::size_t, PerLane>>> rest;

@@ -18,6 +18,10 @@
 
 namespace exec::cuda {
 
+// Of places: what cuBLASLt and vector accesses like best.
+inline constexpr std::size_t alignment = 256;
+inline std::size_t rounded(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
 struct ArenaPlan {
     std::size_t bytes = 0;                             // of the arena
     std::size_t largest_sum = 0;                       // most bytes held at once: what no layout can be below

@@ -19,13 +19,6 @@ using schedule::Instruction;
 using schedule::InstructionKind;
 using schedule::PayloadKind;
 
-namespace {
-
-constexpr std::size_t alignment = 256;
-std::size_t rounded(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
-
-}  // namespace
-
 // Tells planning what an operator touches, and clears what it left uncleared.
 class CudaBackend::WatchedOperators : public OperatorKernels {
 public:
@@ -98,7 +91,7 @@ CudaBackend::CudaBackend(const schedule::Program& program, const model::ModelGra
       options_(options),
       rank_(rank),
       list_(program.classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)])]),
-      has_channels_(program.plan.layout.pipeline > 1 && !stuck_without_buffers(program, false).empty()),
+      has_channels_(plan ? plan->has_channels : program.plan.layout.pipeline > 1 && !stuck_without_buffers(program, false).empty()),
       lanes_(lanes_of(list_, has_channels_)),
       machine_keeper_(std::move(machine)),
       exchange_keeper_(std::move(exchange)),
@@ -119,6 +112,7 @@ CudaBackend::CudaBackend(const schedule::Program& program, const model::ModelGra
     watched_ = std::make_unique<WatchedOperators>(*this);
     make_groups();
     if (plans()) {
+        learnt_.has_channels = has_channels_;
         planner_ = std::make_shared<ArenaPlanner>(list_, has_channels_);
         blocks_ = planner_;
     } else {
@@ -246,10 +240,7 @@ std::vector<float> CudaBackend::fetch(const float* from, std::size_t count) {
     core::require(count <= plan_->fetched, "what is fetched is planned");
     machine_.download(stream(), fetched_, from, count * sizeof(float));
     machine_.record(fetch_event_, stream());
-    if (const std::string late = wait_for(fetch_event_); !late.empty()) {
-        settle();
-        throw core::MachineError(late);
-    }
+    wait_for(fetch_event_);
     return {fetched_, fetched_ + count};
 }
 
@@ -370,10 +361,7 @@ void CudaBackend::end_step(std::vector<InstructionTime>& times) {
         read.write(step_ + 1, read.ahead.data());
         read.ahead_of = step_ + 1;
     }
-    if (const std::string late = wait_for(finished); !late.empty()) {
-        settle();
-        throw core::MachineError(late);
-    }
+    wait_for(finished);
     ++performed_;
     loss_ = static_cast<double>(loss_host_[0]);
     adapt_loss_scale();
@@ -395,21 +383,23 @@ void CudaBackend::end_step(std::vector<InstructionTime>& times) {
 }
 
 // Polls, so that a broken communicator or a rank that never comes ends in words.
-std::string CudaBackend::wait_for(Event event) {
+void CudaBackend::wait_for(Event event) {
+    const auto give_up = [&](const std::string& what_for) {
+        settle();
+        throw core::MachineError(fmt::format("rank {} waited longer than {} {}", rank_, core::format(options_.time_limit), what_for));
+    };
     const Clock::time_point begin = Clock::now();
     for (std::int64_t polls = 0; !machine_.has_happened(event); ++polls) {
         if (polls % 1024 == 1023) {
             exchange_.check();
             if (std::chrono::duration<double>(Clock::now() - begin).count() > options_.time_limit.value) {
                 for (std::uint32_t i = 0; i < list_.instructions.size(); ++i)
-                    if (!machine_.has_happened(ends_[i]))
-                        return fmt::format("rank {} waited longer than {} in step {} for: {}", rank_, core::format(options_.time_limit), step_, activities_[i]);
-                return fmt::format("rank {} waited longer than {} for the end of step {}", rank_, core::format(options_.time_limit), step_);
+                    if (!machine_.has_happened(ends_[i])) give_up(fmt::format("in step {} for: {}", step_, activities_[i]));
+                give_up(fmt::format("for the end of step {}", step_));
             }
         }
         std::this_thread::yield();
     }
-    return {};
 }
 
 void CudaBackend::begin_operators() {

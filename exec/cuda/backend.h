@@ -26,6 +26,7 @@ using TableKey = std::pair<std::uint32_t, TableUse>;  // instruction and use
 // What planning learnt.
 struct RunPlan {
     ArenaPlan arena;
+    bool has_channels = false;                      // messages have streams of their own, since some would wait for one another (rendezvous.h)
     std::size_t offloaded = 0;                      // most bytes that wait on the host
     std::size_t fetched = 0;                        // most numbers that the host asks the device for at a time
     std::map<std::pair<schedule::Stream, int>, std::size_t> scratch;  // bytes by stream and slot
@@ -137,14 +138,14 @@ private:
     void agree_on_gradients();
     float* bad() const { return norms_ + 1; }
     float* squares() const { return norms_ + 2; }
-    std::string wait_for(Event event);  // what it waited for in vain, or empty
+    void wait_for(Event event);  // in vain: gives up
 
     const schedule::Program& program_;
     const model::ModelGraph& graph_;
     const RunOptions& options_;
     const int rank_;
     const schedule::RankProgram& list_;
-    const bool has_channels_;  // messages have streams of their own, since some would wait for one another (rendezvous.h)
+    const bool has_channels_;  // RunPlan
     const Lanes lanes_;
     const std::shared_ptr<Machine> machine_keeper_;
     const std::shared_ptr<Exchange> exchange_keeper_;
@@ -214,7 +215,7 @@ private:
     std::uint32_t instruction_ = 0;
     std::int64_t step_ = -1;
     int performed_ = 0;  // steps
-    std::vector<Event> begins_, ends_, orders_;  // by instruction; orders_ where another stream waits for it
+    std::vector<Event> begins_, ends_, orders_;  // by instruction; orders_ where another lane waits for it
     Event step_begin_ = nullptr;
     std::vector<Event> stream_ends_;  // by lane
     std::vector<BufferPointer> on_their_way_;  // what channels have to send, to the end of the step

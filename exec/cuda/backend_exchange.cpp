@@ -34,10 +34,9 @@ void CudaBackend::make_groups() {
                 std::vector<int> members = schedule::members_of(program_, rank, instruction);
                 if (members.size() > 1) groups.insert(std::move(members));
             } else if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::receive) {
-                const bool sends = instruction.kind == InstructionKind::send, is_forward = instruction.payload == PayloadKind::activation;
+                const bool sends = instruction.kind == InstructionKind::send;
                 const int peer = schedule::rank_of(layout, {place.data, place.tensor, instruction.peer});
-                const std::int32_t boundary = instruction.stage + (sends == is_forward ? 1 : 0);
-                (sends ? sent : received)[{sends ? rank : peer, sends ? peer : rank, instruction.payload, -1}].push_back({boundary, instruction.micro_batch});
+                (sends ? sent : received)[{sends ? rank : peer, sends ? peer : rank, instruction.payload, -1}].push_back({boundary_of(instruction), instruction.micro_batch});
             }
         }
     }
@@ -75,9 +74,7 @@ int CudaBackend::group_of(const std::vector<int>& members) const {
 
 int CudaBackend::channel_to(int peer, bool sends) const {
     const Instruction& own = instruction();
-    const bool is_forward = own.payload == PayloadKind::activation;
-    const std::int32_t boundary = own.stage + (sends == is_forward ? 1 : 0);
-    const auto found = channels_.find({sends ? rank_ : peer, sends ? peer : rank_, own.payload, is_boundary_apart_ ? boundary : -1});
+    const auto found = channels_.find({sends ? rank_ : peer, sends ? peer : rank_, own.payload, is_boundary_apart_ ? boundary_of(own) : -1});
     core::require(found != channels_.end(), "every channel was made before the first step");
     return found->second;
 }

@@ -15,7 +15,7 @@ public:
     Handle put(const void* data, std::size_t bytes) override {
         std::size_t place = end_;
         if (auto& unused = unused_[bytes]; unused.empty()) {
-            end_ += (bytes + alignment - 1) / alignment * alignment;
+            end_ += rounded(bytes);
         } else {
             place = unused.back();
             unused.pop_back();
@@ -37,7 +37,6 @@ public:
     core::Bytes peak() const override { return core::Bytes(static_cast<double>(end_)); }
 
 private:
-    static constexpr std::size_t alignment = 256;
     CudaBackend& backend_;
     std::size_t end_ = 0;
     std::map<std::size_t, std::vector<std::size_t>> unused_;  // by size

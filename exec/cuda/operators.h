@@ -19,6 +19,11 @@ namespace exec::cuda {
 
 Type type_of(core::DataType type);  // of storage
 
+// The address of an element of a device array.
+inline void* at(const void* base, std::int64_t element, Type type) {
+    return static_cast<char*>(const_cast<void*>(base)) + element * static_cast<std::int64_t>(size_of(type));
+}
+
 // What operators need of the backend at work.
 class Workplace {
 public:

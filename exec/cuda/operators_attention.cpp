@@ -8,8 +8,6 @@ namespace exec::cuda {
 
 namespace {
 
-void* at(void* base, std::int64_t element, Type type) { return static_cast<char*>(base) + element * static_cast<std::int64_t>(size_of(type)); }
-
 // One matrix for every head that has keys of its own: where the first one begins, what its rows and what the matrices lie apart.
 struct HeadMatrices {
     void* first = nullptr;

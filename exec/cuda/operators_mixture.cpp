@@ -6,6 +6,8 @@
 
 #include "core/diagnostics.h"
 #include "exec/cuda/operators.h"
+#include "exec/expert_blocks.h"
+#include "exec/unary.h"
 #include "model/rank_share.h"
 
 namespace exec::cuda {
@@ -13,34 +15,6 @@ namespace exec::cuda {
 using model::OperatorKind;
 
 namespace {
-
-void* at(const void* base, std::int64_t element, Type type) {
-    return static_cast<char*>(const_cast<void*>(base)) + element * static_cast<std::int64_t>(size_of(type));
-}
-
-Unary unary_of(const model::Attributes& a) {
-    switch (a.expert_activation) {
-        case OperatorKind::gelu:
-        case OperatorKind::gated_gelu: return a.is_tanh_approximation ? Unary::gelu_tanh : Unary::gelu;
-        case OperatorKind::relu: return Unary::relu;
-        default: return Unary::silu;
-    }
-}
-
-// Copies that came from one rank for one expert.
-struct Block {
-    std::int64_t expert = 0, first = 0, rows = 0;
-};
-
-std::vector<Block> blocks_of(const std::vector<std::int64_t>& rows, std::int64_t experts) {
-    std::vector<Block> blocks;
-    std::int64_t first = 0;
-    for (std::size_t b = 0; b < rows.size(); ++b) {
-        if (rows[b] > 0) blocks.push_back({static_cast<std::int64_t>(b) % experts, first, rows[b]});
-        first += rows[b];
-    }
-    return blocks;
-}
 
 std::int64_t total_of(const std::vector<std::int64_t>& rows) { return std::accumulate(rows.begin(), rows.end(), std::int64_t{0}); }
 
@@ -199,7 +173,7 @@ void Operators::experts(model::OperatorId id, const Operands& x) const {
     Product p = product();
     p.ragged_limit = total;
     p.transpose_b = true;
-    for (const Block& b : blocks_of(rows, shape.experts)) {
+    for (const ExpertBlock& b : expert_blocks(rows, shape.experts)) {
         p.m = b.rows;
         p.n = shape.first_width;
         p.k = p.lda = p.ldb = shape.hidden;
@@ -209,9 +183,9 @@ void Operators::experts(model::OperatorId id, const Operands& x) const {
         p.ldc = p.n;
         machine_.product(s, p);
     }
-    if (o.attributes.experts_are_gated) kernels_.gated(s, type_, unary_of(o.attributes), total, shape.width, first, activated);
-    else kernels_.unary(s, type_, unary_of(o.attributes), total * shape.width, first, activated);
-    for (const Block& b : blocks_of(rows, shape.experts)) {
+    if (o.attributes.experts_are_gated) kernels_.gated(s, type_, expert_unary_of<Unary>(o.attributes), total, shape.width, first, activated);
+    else kernels_.unary(s, type_, expert_unary_of<Unary>(o.attributes), total * shape.width, first, activated);
+    for (const ExpertBlock& b : expert_blocks(rows, shape.experts)) {
         p.m = b.rows;
         p.n = shape.hidden;
         p.k = p.lda = p.ldb = shape.width;
@@ -238,7 +212,7 @@ void Operators::experts_backward(model::OperatorId id, const Operands& x, const 
     if (total == 0) return;
     Product p = product();
     p.ragged_limit = total;
-    for (const Block& b : blocks_of(rows, shape.experts)) {
+    for (const ExpertBlock& b : expert_blocks(rows, shape.experts)) {
         p.m = b.rows;
         p.n = p.ldb = shape.width;
         p.k = p.lda = shape.hidden;
@@ -248,10 +222,10 @@ void Operators::experts_backward(model::OperatorId id, const Operands& x, const 
         p.ldc = p.n;
         machine_.product(s, p);
     }
-    const Unary unary = unary_of(o.attributes);
+    const Unary unary = expert_unary_of<Unary>(o.attributes);
     if (o.attributes.experts_are_gated) kernels_.gated_backward(s, type_, unary, total, shape.width, first, dactivated, first, false);
     else kernels_.unary_backward(s, type_, unary, total * shape.width, unary == Unary::relu ? activated : first, dactivated, first, false);
-    for (const Block& b : blocks_of(rows, shape.experts)) {
+    for (const ExpertBlock& b : expert_blocks(rows, shape.experts)) {
         if (!dx) break;
         p.m = b.rows;
         p.n = p.ldb = shape.hidden;
@@ -282,7 +256,7 @@ void Operators::experts_weights(model::OperatorId id, const Operands& x, const v
         p.transpose_a = true;
         p.m = p.lda = m;
         p.n = p.ldb = p.ldc = n;
-        for (const Block& block : blocks_of(rows, shape.experts)) {
+        for (const ExpertBlock& block : expert_blocks(rows, shape.experts)) {
             char& written = is_written[static_cast<std::size_t>(block.expert)];
             p.k = block.rows;
             p.a = at(a, block.first * m, type_);

@@ -13,11 +13,13 @@ namespace exec::cuda {
 
 // What runs in order on a rank: a stream of the Program each, or messages of one channel.
 struct Lanes {
-    std::vector<int> of;                         // by instruction
-    int count = schedule::stream_count;          // the first are the Program's streams
-    std::vector<schedule::Stream> stream_of;     // by lane
+    std::vector<int> of;                 // by instruction
+    int count = schedule::stream_count;  // the first are the Program's streams
 };
 Lanes lanes_of(const schedule::RankProgram& list, bool has_channels);
+
+// The boundary between stages that a send or receive crosses: that of the stage behind it.
+std::int32_t boundary_of(const schedule::Instruction& message);
 
 // The instruction that the first rank that is stuck waits to end when nothing is buffered, or empty. With `has_channels` nothing waits for a send but those behind it
 // in its channel.

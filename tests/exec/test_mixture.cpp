@@ -4,15 +4,6 @@
 #include "exec/cpu/mixture.h"
 #include "tests/exec/tiny.h"
 
-namespace {
-
-model::ModelGraph mixtral(int layers, const std::string& more = "experts_per_token = 2") {
-    return tiny::model_of("family = 'mixtral'\nhidden = 16\nffn = 12\nlayers = " + std::to_string(layers) +
-                          "\nheads = 4\nkv_heads = 2\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\nexperts = 4\n" + more);
-}
-
-}  // namespace
-
 TEST_CASE("tokens go to their likeliest experts, and beyond its capacity an expert takes first choices before second ones") {
     model::Attributes mixture;
     mixture.experts = 3;
@@ -42,7 +33,7 @@ TEST_CASE("a mixture of experts trains as the reference does") {
                                           std::string("experts_per_token = 2\ncapacity_factor = 1.0"), std::string("experts_per_token = 2\nauxiliary_loss = 0.1"),
                                           std::string("experts_per_token = 2\nexpert_interval = 2\ncapacity_factor = 0.6\nauxiliary_loss = 0.5"));
         INFO(kind);
-        tiny::check_equal(tiny::compare(plan, mixtral(2, kind)));
+        tiny::check_equal(tiny::compare(plan, tiny::mixtral(2, kind)));
     }
     SECTION("experts with one activation") {
         const std::string activation = GENERATE(std::string("gelu"), std::string("gelu_tanh"), std::string("relu"));
@@ -51,24 +42,24 @@ TEST_CASE("a mixture of experts trains as the reference does") {
     SECTION("tensor parallel") {
         plan.layout.tensor = 2;
         plan.sequence_parallel = GENERATE(false, true);
-        tiny::check_equal(tiny::compare(plan, mixtral(2, "experts_per_token = 2\nauxiliary_loss = 0.2")));
+        tiny::check_equal(tiny::compare(plan, tiny::mixtral(2, "experts_per_token = 2\nauxiliary_loss = 0.2")));
     }
     SECTION("pipelines, split backward and recomputation") {
         plan.layout.pipeline = 2;
         plan.schedule = GENERATE("1f1b", "zb-h1");
         plan.recompute = GENERATE(schedule::Recompute::none, schedule::Recompute::full);
-        tiny::check_equal(tiny::compare(plan, mixtral(3, "experts_per_token = 2\nauxiliary_loss = 0.2")));
+        tiny::check_equal(tiny::compare(plan, tiny::mixtral(3, "experts_per_token = 2\nauxiliary_loss = 0.2")));
     }
     SECTION("sharded data parallel") {
         plan.layout.data = 2;
         plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::gradients, schedule::Sharding::parameters);
-        tiny::check_equal(tiny::compare(plan, mixtral(2)));
+        tiny::check_equal(tiny::compare(plan, tiny::mixtral(2)));
     }
 }
 
 TEST_CASE("the reference says how near its routers' choices were, and one made the other way is another loss") {
     const schedule::Plan plan = tiny::plan();
-    const model::ModelGraph graph = mixtral(2);
+    const model::ModelGraph graph = tiny::mixtral(2);
     const auto data = tiny::data_of(graph);
     const auto run = [&](const model::ModelGraph& model, double other_way_below) { return exec::run_reference(model, plan, data, {1, 1234, false, other_way_below}); };
     const exec::ReferenceResult as_it_is = run(graph, 0);

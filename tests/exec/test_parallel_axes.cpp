@@ -6,11 +6,6 @@
 
 namespace {
 
-model::ModelGraph mixtral(int layers, const std::string& more = "experts_per_token = 2") {
-    return tiny::model_of("family = 'mixtral'\nhidden = 16\nffn = 12\nlayers = " + std::to_string(layers) +
-                          "\nheads = 4\nkv_heads = 2\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\nexperts = 4\n" + more);
-}
-
 double bytes_of(const schedule::Program& program, schedule::CollectiveKind kind, schedule::GroupKind group) {
     double sum = 0;
     for (const schedule::Instruction& i : program.classes[0].instructions)
@@ -61,7 +56,7 @@ TEST_CASE("experts spread over data-parallel ranks train as on one") {
         plan.schedule = "zb-h1";
     }
     INFO(kind << "\n" << core::to_toml(schedule::to_value(plan)));
-    tiny::check_equal(tiny::compare(plan, mixtral(3, kind)));
+    tiny::check_equal(tiny::compare(plan, tiny::mixtral(3, kind)));
 }
 
 TEST_CASE("clipping counts the gradients of every expert once, however experts and shards divide the ranks") {
@@ -71,7 +66,7 @@ TEST_CASE("clipping counts the gradients of every expert once, however experts a
     plan.layout.expert = GENERATE(1, 2, 4);
     plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer);
     plan.shard_degree = plan.sharding == schedule::Sharding::none ? 0 : GENERATE(2, 4);
-    const tiny::Comparison comparison = tiny::compare(plan, mixtral(2));
+    const tiny::Comparison comparison = tiny::compare(plan, tiny::mixtral(2));
     tiny::check_equal(comparison);
     CHECK(comparison.parameters < 1e-5);
 }
@@ -80,7 +75,7 @@ TEST_CASE("copies of tokens cross to their experts and back, forward and backwar
     // Two layers, 4 micro-batches of 2 samples x 8 tokens x 2 copies x 16 values x 4 bytes; two exchanges forward, two backward.
     schedule::Plan plan = tiny::plan();
     plan.layout.data = plan.layout.expert = 2;
-    const schedule::Program program = tiny::program_of(plan, mixtral(2));
+    const schedule::Program program = tiny::program_of(plan, tiny::mixtral(2));
     CHECK(bytes_of(program, schedule::CollectiveKind::all_to_all, schedule::GroupKind::expert) == 2 * 4 * 4 * (2 * 8 * 2 * 16 * 4));
 }
 
@@ -154,13 +149,13 @@ TEST_CASE("experts and sequences are divided over the same ranks") {
         plan.layout.expert = GENERATE(1, 2);
     }
     INFO(kind << "\n" << core::to_toml(schedule::to_value(plan)));
-    tiny::check_equal(tiny::compare(plan, mixtral(2, "experts_per_token = 2" + kind)));
+    tiny::check_equal(tiny::compare(plan, tiny::mixtral(2, "experts_per_token = 2" + kind)));
 }
 
 TEST_CASE("the balance of sequences divided over ranks is that of whole ones, and costs one sum of counts") {
     schedule::Plan whole = tiny::plan(), divided = whole;
     divided.layout.data = divided.layout.context = 2;
-    const model::ModelGraph balanced = mixtral(2, "experts_per_token = 2\nauxiliary_loss = 0.5"), free = mixtral(2);
+    const model::ModelGraph balanced = tiny::mixtral(2, "experts_per_token = 2\nauxiliary_loss = 0.5"), free = tiny::mixtral(2);
     const tiny::Comparison one = tiny::compare(whole, balanced), two = tiny::compare(divided, balanced), without = tiny::compare(divided, free);
     // Same parameters after two steps; what a missing, or a doubled, balance loss would leave is far beyond rounding.
     double difference = 0, of_balance = 0;
@@ -194,7 +189,7 @@ TEST_CASE("experts take tokens of pieces of sequences") {
     }
     SECTION("in bf16") { plan.precision = {}; }
     INFO(kind << "\n" << core::to_toml(schedule::to_value(plan)));
-    const tiny::Comparison comparison = tiny::compare(plan, mixtral(2, "experts_per_token = 2" + kind));
+    const tiny::Comparison comparison = tiny::compare(plan, tiny::mixtral(2, "experts_per_token = 2" + kind));
     if (plan.precision.compute == core::DataType::fp32) tiny::check_equal(comparison);
     else CHECK(comparison.losses < 1e-2);
 }
@@ -202,7 +197,7 @@ TEST_CASE("experts take tokens of pieces of sequences") {
 TEST_CASE("experts and sequences divided over ranks round in bf16 as one rank does") {
     schedule::Plan plan = tiny::plan();
     plan.precision = {core::DataType::bf16, core::DataType::bf16, GENERATE(core::DataType::bf16, core::DataType::fp32), true};
-    model::ModelGraph graph = mixtral(3, "experts_per_token = 2\nauxiliary_loss = 0.1");
+    model::ModelGraph graph = tiny::mixtral(3, "experts_per_token = 2\nauxiliary_loss = 0.1");
     schedule::Plan alone = plan;
     plan.layout.data = 2;
     SECTION("experts") {
@@ -210,7 +205,7 @@ TEST_CASE("experts and sequences divided over ranks round in bf16 as one rank do
         alone.layout.data = 2;
         SECTION("alone") {}
         SECTION("sharded, with a capacity") {
-            graph = mixtral(3, "experts_per_token = 1\ncapacity_factor = 1.0");
+            graph = tiny::mixtral(3, "experts_per_token = 1\ncapacity_factor = 1.0");
             plan.sharding = schedule::Sharding::parameters;
         }
         SECTION("with split backward") {
@@ -301,7 +296,7 @@ TEST_CASE("the axes run beside asynchronous and bidirectional schedules") {
         plan.activation_loading_horizon = 1;
     }
     INFO(core::to_toml(schedule::to_value(plan)));
-    tiny::check_equal(tiny::compare(plan, mixtral(4)));
+    tiny::check_equal(tiny::compare(plan, tiny::mixtral(4)));
 }
 
 TEST_CASE("what is wanted back within the horizon does not leave") {

@@ -33,6 +33,10 @@ inline model::ModelGraph gpt(int layers = 4, const std::string& more = "") {
     return model_of("family = 'gpt'\nhidden = 16\nlayers = " + std::to_string(layers) +
                     "\nheads = 4\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\n" + more);
 }
+inline model::ModelGraph mixtral(int layers, const std::string& more = "experts_per_token = 2") {
+    return model_of("family = 'mixtral'\nhidden = 16\nffn = 12\nlayers = " + std::to_string(layers) +
+                    "\nheads = 4\nkv_heads = 2\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\nexperts = 4\n" + more);
+}
 inline model::ModelGraph llama(int layers = 4, const std::string& more = "") {
     return model_of("family = 'llama'\nhidden = 16\nffn = 24\nlayers = " + std::to_string(layers) +
                     "\nheads = 4\nkv_heads = 2\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\n" + more);

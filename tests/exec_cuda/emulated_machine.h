@@ -96,8 +96,8 @@ public:
         added_ += p.addend != nullptr;
     }
     bool offers(const Product& p) const override { return fuses_ && p.n % 8 == 0; }
-    // Products with an epilogue, and those that took an addition over.
     bool loads_late = false;
+    // Products with an epilogue, and those that took an addition over.
     int fused() const { return fused_; }
     int added() const { return added_; }
 

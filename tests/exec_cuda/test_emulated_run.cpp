@@ -6,26 +6,12 @@
 
 #include "exec/cpu/thread_communicator.h"
 #include "exec/cuda/exchange_profile.h"
-#include "exec/cuda/make_backend.h"
-#include "exec/rank_run.h"
 #include "schedule/pipeline/registry.h"
-#include "tests/exec/tiny.h"
-#include "tests/exec_cuda/emulated_machine.h"
-
-namespace {
-
-exec::BackendMaker emulated_backend(std::shared_ptr<emulated::Emulated> machine = {}) {
-    return [machine](const exec::BackendRequest& request) {
-        return exec::cuda::make_backend(request, machine ? machine : std::make_shared<emulated::Emulated>(),
-                                        std::make_shared<emulated::Messages>(request.communicator));
-    };
-}
-
-}  // namespace
+#include "tests/exec_cuda/emulated_run.h"
 
 TEST_CASE("on one emulated GPU a model trains as the reference does") {
     schedule::Plan plan = tiny::plan();
-    const exec::BackendMaker emulated = emulated_backend();
+    const exec::BackendMaker emulated = emulated::backend();
     SECTION("GPT") { tiny::check_equal(tiny::compare(plan, tiny::gpt(), 2, emulated)); }
     SECTION("GPT with dropout") { tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.2\nattention_dropout = 0.3"), 2, emulated)); }
     SECTION("Llama") { tiny::check_equal(tiny::compare(plan, tiny::llama(), 2, emulated)); }
@@ -48,49 +34,49 @@ TEST_CASE("an approximate GELU, residuals and gradients of biases go along with 
     SECTION("one rank") {
         constexpr int layers = 2, steps = 2, micro_batches = 2;
         const model::ModelGraph graph = tiny::gpt(layers, approximate);
-        tiny::check_equal(tiny::compare(plan, graph, steps, emulated_backend(with)));
+        tiny::check_equal(tiny::compare(plan, graph, steps, emulated::backend_on(with)));
         // A layer and micro-batch: its GELU there and back, and four biases. Planning multiplies nothing.
         CHECK(with->fused() == steps * micro_batches * layers * (2 + 4));
         CHECK(with->added() == steps * micro_batches * layers * 2);
-        tiny::check_equal(tiny::compare(plan, graph, steps, emulated_backend(without)));
+        tiny::check_equal(tiny::compare(plan, graph, steps, emulated::backend_on(without)));
         CHECK(without->fused() == 0);
         CHECK(without->added() == with->added());
         // The exact GELU is not what the library computes.
         const auto exact = std::make_shared<emulated::Emulated>(true);
-        tiny::check_equal(tiny::compare(plan, tiny::gpt(layers, "activation = 'gelu'\n"), steps, emulated_backend(exact)));
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(layers, "activation = 'gelu'\n"), steps, emulated::backend_on(exact)));
         CHECK(exact->fused() == steps * micro_batches * layers * 4);
     }
     SECTION("dropout takes the residual; attention and layers beside one another") {
-        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate + "dropout = 0.2\n"), 2, emulated_backend(with)));
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate + "dropout = 0.2\n"), 2, emulated::backend_on(with)));
         CHECK(with->added() == 0);
         tiny::check_equal(tiny::compare(plan, tiny::model_of("family = 'gpt-neox'\nhidden = 16\nlayers = 2\nheads = 4\nvocabulary = 30\nmax_positions = 8\n"
                                                              "sequence_length = 8\nactivation = 'gelu_tanh'\n"),
-                                        2, emulated_backend()));
+                                        2, emulated::backend()));
     }
     SECTION("layers that run again, and every layer a stage of its own") {
         for (const schedule::Recompute recompute : {schedule::Recompute::full, schedule::Recompute::selective}) {
             plan.recompute = recompute;
-            tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate), 2, emulated_backend()));
+            tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate), 2, emulated::backend()));
         }
         plan.recompute = schedule::Recompute::none;
         plan.layout.pipeline = 2;
         plan.micro_batches = 4;
-        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate), 2, emulated_backend()));
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate), 2, emulated::backend()));
     }
     SECTION("gradients of weights in instructions of their own") {
         plan.layout.pipeline = 2;
         plan.micro_batches = 4;
         plan.schedule = "zb-h1";
-        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate), 2, emulated_backend()));
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate), 2, emulated::backend()));
     }
     SECTION("tensor parallelism leaves residuals to the exchange") {
         plan.layout.tensor = 2;
-        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate), 2, emulated_backend()));
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate), 2, emulated::backend()));
     }
     SECTION("sharded parameters and gradients") {
         plan.layout.data = 2;
         plan.sharding = schedule::Sharding::parameters;
-        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate), 2, emulated_backend()));
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate), 2, emulated::backend()));
     }
 }
 
@@ -116,7 +102,7 @@ TEST_CASE("whoever writes all of a part of what is to be cleared takes it over, 
 
 TEST_CASE("emulated GPUs train as the reference does with every parallelism") {
     schedule::Plan plan = tiny::plan();
-    const exec::BackendMaker emulated = emulated_backend();
+    const exec::BackendMaker emulated = emulated::backend();
     const model::ModelGraph graph = tiny::gpt(4);
     SECTION("pipelines: every fourth schedule that has a flush, since an emulated step takes long") {
         int number = 0;
@@ -175,7 +161,7 @@ TEST_CASE("in bf16 with fp32 master weights an emulated GPU's losses stay near t
     const auto data = tiny::data_of(graph);
     exec::RunOptions options;
     options.steps = 5;
-    options.make_backend = emulated_backend();
+    options.make_backend = emulated::backend();
     const exec::RunResult run = exec::run(program, graph, data, options);
     const exec::ReferenceResult reference = exec::run_reference(graph, plan, data, {5, options.seed});
     REQUIRE(run.losses.size() == reference.losses.size());
@@ -194,14 +180,14 @@ TEST_CASE("emulated GPUs clip gradients by the norm of all of them") {
         plan.layout.data = 2;
         plan.sharding = schedule::Sharding::parameters;
     }
-    tiny::check_equal(tiny::compare(plan, graph, 2, emulated_backend()));
+    tiny::check_equal(tiny::compare(plan, graph, 2, emulated::backend()));
 }
 
 TEST_CASE("an emulated GPU that evaluates drops nothing and has the reference's losses") {
     schedule::Plan plan = tiny::plan();
     plan.schedule = "forward-only";
     plan.layout.pipeline = 2;
-    tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.2\nattention_dropout = 0.3"), 1, emulated_backend()));
+    tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.2\nattention_dropout = 0.3"), 1, emulated::backend()));
 }
 
 namespace {
@@ -297,34 +283,12 @@ TEST_CASE("exchange is measured for every operation and size in the groups that 
 namespace {
 
 // The plan of one rank's memory and edges, without running anything.
-exec::cuda::RunPlan planned(const schedule::Plan& plan, const model::ModelGraph& graph, int rank) {
-    struct Silent : exec::Communicator {
-        int own = 0, ranks = 1;
-        int rank() const override { return own; }
-        int size() const override { return ranks; }
-        Ticket start_send(int, exec::Tag, std::span<const float>, std::shared_ptr<const void>) override { return 0; }
-        void finish(Ticket) override {}
-        void receive(int, exec::Tag, std::span<float>, exec::Arrival) override {}
-        void set_activity(const std::string*) override {}
-    } communicator;
-    communicator.own = rank;
-    communicator.ranks = plan.layout.ranks();
-    const schedule::Program program = tiny::program_of(plan, graph);
-    const exec::RunPreparation preparation = exec::prepare_run(program, graph);
-    const exec::InputReader inputs(graph, tiny::data_of(graph));
-    const exec::RunOptions options;
-    emulated::Emulated machine;
-    return exec::cuda::plan_run({program, graph, inputs, options, communicator, preparation.pieces, preparation.stage_plans,
-                                 preparation.activities[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)])]},
-                                machine);
-}
-
 }  // namespace
 
 TEST_CASE("arrays that live at one time never share memory, and the arena is little larger than what is held at most") {
     schedule::Plan plan = tiny::plan();
     plan.layout.pipeline = 2;
-    const exec::cuda::RunPlan run = planned(plan, tiny::gpt(4), 0);
+    const exec::cuda::RunPlan run = emulated::planned(plan, tiny::gpt(4), 0);
     CHECK(run.arena.bytes >= run.arena.largest_sum);
     // Offsets are multiples of 256 bytes: arrays of a few hundred bytes make that dear here, and here only.
     CHECK(run.arena.bytes < 2 * run.arena.largest_sum + 65536);
@@ -335,7 +299,7 @@ TEST_CASE("lowering orders every two instructions that touch the same array, one
     const model::ModelGraph graph = tiny::gpt(4);
     const auto check = [&](const char* what, const schedule::Plan& plan) {
         for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
-            const exec::cuda::RunPlan run = planned(plan, graph, rank);
+            const exec::cuda::RunPlan run = emulated::planned(plan, graph, rank);
             INFO(what << ", rank " << rank << ": " << run.arena.data_edges << " edges added");
             for (const auto& [first, second] : run.arena.unordered) UNSCOPED_INFO(first << " before " << second);
             CHECK(run.arena.data_edges == 0);
