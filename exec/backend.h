@@ -166,8 +166,8 @@ public:
         std::vector<std::int64_t> received;  // Operands::expert_rows
     };
     virtual CopyCounts exchange_counts(model::OperatorId dispatch, const Operands& operands, const std::vector<int>& members, Tag tag);
-    // Copies to make room for where `came` did, and `even` would have, had all experts as many: a backend that plans its memory makes room for more.
-    virtual std::int64_t room_for_copies(std::int64_t came, std::int64_t even) const { return static_cast<void>(even), came; }
+    // Copies to make room for where `came` did: a backend that plans its memory makes room for more.
+    virtual std::int64_t room_for_copies(model::OperatorId dispatch, std::int64_t came) const { return static_cast<void>(dispatch), came; }
 
     // Where activations wait outside this backend's memory. Calls of the store belong to the instruction begun last, as all others do.
     virtual std::unique_ptr<OffloadStore> make_offload_store(schedule::Offload offload, int rank) { return exec::make_offload_store(offload, rank); }

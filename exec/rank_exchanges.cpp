@@ -39,7 +39,7 @@ void RankExecutor::exchange_copies(const Instruction& instruction, MicroBatch& s
             exchange.received[e / own] += static_cast<std::size_t>(counts.received[e]) * hidden;
         }
         const std::int64_t came = std::accumulate(counts.received.begin(), counts.received.end(), std::int64_t{0});
-        exchange.room = static_cast<std::size_t>(backend_.room_for_copies(came, model::mixture_shape(graph_, op, context_).copies)) * hidden;
+        exchange.room = static_cast<std::size_t>(backend_.room_for_copies(model::OperatorId(index), came)) * hidden;
     }
     const auto storage = static_cast<std::size_t>((is_gradient ? plan.gradient_storage : plan.storage)[static_cast<std::size_t>(op.output.index)]);
     BufferPointer& from = (is_gradient ? state.gradients : state.tensors)[storage];

@@ -89,7 +89,7 @@ public:
     void exchange(const std::vector<int>& members, core::DataType type, const float* from, const std::vector<std::size_t>& sent, float* to,
                   const std::vector<std::size_t>& received, Tag tag) override;
     CopyCounts exchange_counts(model::OperatorId dispatch, const Operands& operands, const std::vector<int>& members, Tag tag) override;
-    std::int64_t room_for_copies(std::int64_t came, std::int64_t even) const override;
+    std::int64_t room_for_copies(model::OperatorId dispatch, std::int64_t came) const override;
     std::unique_ptr<OffloadStore> make_offload_store(schedule::Offload offload, int rank) override;
     void settle() override;
     core::Seconds computing() const override { return computing_; }

@@ -107,13 +107,18 @@ void CudaBackend::collective(const Instruction& instruction, const std::vector<i
 
 // How many copies a rank gets is known only when they come, and memory is planned before. Room is made for `expert_room` times what comes when all experts are as busy,
 // as far as more than that can come at all.
-std::int64_t CudaBackend::room_for_copies(std::int64_t came, std::int64_t even) const {
-    const int ranks = program_.plan.layout.expert;
-    const auto room = static_cast<std::int64_t>(std::ceil(std::min(settings_.expert_room, static_cast<double>(ranks)) * static_cast<double>(even)));
+std::int64_t CudaBackend::room_for_copies(model::OperatorId dispatch, std::int64_t came) const {
+    const model::Operator& op = graph_.op(dispatch);
+    const model::MixtureShape shape = model::mixture_shape(graph_, op, program_.plan.cost_context());
+    // From each rank: a token goes to an expert once, and an expert takes what its capacity says.
+    const std::int64_t most = program_.plan.layout.expert * std::min(shape.tokens * std::min<std::int64_t>(op.attributes.experts_per_token, shape.experts),
+                                                                     shape.experts * model::expert_capacity(op.attributes, shape.tokens));
+    const auto even = static_cast<double>(shape.copies);
+    const auto room = std::min(most, static_cast<std::int64_t>(std::ceil(settings_.expert_room * even)));
     if (came > room)
         throw core::MachineError(fmt::format("rank {} gets {:.2f} times the copies of tokens that it would get if all experts had as many, and has room for {:.2f} times: "
-                                             "train with an auxiliary loss or a capacity_factor",
-                                             rank_, static_cast<double>(came) / static_cast<double>(even), settings_.expert_room));
+                                             "--cuda-expert-room makes room for more; an auxiliary loss or a capacity_factor keeps experts even",
+                                             rank_, static_cast<double>(came) / even, settings_.expert_room));
     return room;
 }
 
@@ -126,7 +131,7 @@ Backend::CopyCounts CudaBackend::exchange_counts(model::OperatorId dispatch, con
     exchange_.all_to_all(stream(), group_of(members), core::DataType::fp32, counts, counts + experts, experts / members.size());
     const std::vector<float> fetched = fetch(counts, 2 * experts);
     const std::int64_t even = model::mixture_shape(graph_, op, program_.plan.cost_context()).copies;
-    if (plans() || settings_.rehearses) return {divided_evenly(even, experts), divided_evenly(plans() ? room_for_copies(0, even) : even, experts)};
+    if (plans() || settings_.rehearses) return {divided_evenly(even, experts), divided_evenly(plans() ? room_for_copies(dispatch, 0) : even, experts)};
     CopyCounts result;
     result.own.assign(fetched.begin(), fetched.begin() + static_cast<std::ptrdiff_t>(experts));
     result.received.assign(fetched.begin() + static_cast<std::ptrdiff_t>(experts), fetched.end());

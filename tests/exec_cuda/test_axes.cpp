@@ -1,26 +1,11 @@
 // Sequences and experts divided over emulated GPUs, activations that wait on the host, and what is done before the first step.
 #include <catch2/catch.hpp>
 
-#include "exec/cuda/make_backend.h"
-#include "exec/no_peers.h"
-#include "exec/rank_run.h"
-#include "tests/exec/tiny.h"
-#include "tests/exec_cuda/emulated_machine.h"
+#include "tests/exec_cuda/emulated_run.h"
 
 namespace {
 
-exec::BackendMaker emulated_backend(bool loads_kernels_late = false, const exec::cuda::BackendSettings& settings = {.expert_room = 4}) {
-    return [loads_kernels_late, settings](const exec::BackendRequest& request) {
-        auto machine = std::make_shared<emulated::Emulated>();
-        machine->loads_late = loads_kernels_late;
-        return exec::cuda::make_backend(request, std::move(machine), std::make_shared<emulated::Messages>(request.communicator), settings);
-    };
-}
-
-model::ModelGraph mixtral(int layers, const std::string& more) {
-    return tiny::model_of("family = 'mixtral'\nhidden = 16\nffn = 12\nlayers = " + std::to_string(layers) +
-                          "\nheads = 4\nkv_heads = 2\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\nexperts = 4\n" + more);
-}
+const exec::cuda::BackendSettings roomy{.expert_room = 4};  // tiny experts are uneven
 
 }  // namespace
 
@@ -31,29 +16,29 @@ TEST_CASE("sequences divided over emulated GPUs train as whole ones") {
     plan.attention = GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
     INFO(core::to_toml(schedule::to_value(plan)));
     SECTION("alone") {
-        tiny::check_equal(tiny::compare(plan, tiny::gpt(2), 1, emulated_backend()));
-        tiny::check_equal(tiny::compare(plan, tiny::llama(2, "window = 3"), 1, emulated_backend()));
-        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "position_encoding = 'alibi'"), 1, emulated_backend()));
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2), 1, emulated::backend(roomy)));
+        tiny::check_equal(tiny::compare(plan, tiny::llama(2, "window = 3"), 1, emulated::backend(roomy)));
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "position_encoding = 'alibi'"), 1, emulated::backend(roomy)));
     }
     if (plan.layout.context > 2) return;
     SECTION("with dropout, beside replicas, sharded") {
         plan.layout.data *= 2;
         plan.sharding = schedule::Sharding::parameters;
         plan.optimizer.gradient_clipping = 0.1;
-        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.1\nattention_dropout = 0.1"), 1, emulated_backend()));
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.1\nattention_dropout = 0.1"), 1, emulated::backend(roomy)));
     }
     SECTION("with tensor and sequence parallelism") {
         plan.layout.tensor = 2;
         plan.sequence_parallel = true;
-        tiny::check_equal(tiny::compare(plan, tiny::llama(2), 1, emulated_backend()));
+        tiny::check_equal(tiny::compare(plan, tiny::llama(2), 1, emulated::backend(roomy)));
     }
     SECTION("in a pipeline with split backward, recomputed") {
         plan.layout.pipeline = 2;
         plan.schedule = "zb-h1";
-        tiny::check_equal(tiny::compare(plan, tiny::gpt(2), 1, emulated_backend()));
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2), 1, emulated::backend(roomy)));
         plan.schedule = "1f1b";
         plan.recompute = schedule::Recompute::full;
-        tiny::check_equal(tiny::compare(plan, tiny::gpt(2), 1, emulated_backend()));
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2), 1, emulated::backend(roomy)));
     }
 }
 
@@ -74,10 +59,10 @@ TEST_CASE("activations of an emulated GPU wait in the host's memory and come bac
         plan.sharding = schedule::Sharding::parameters;
     }
     INFO(core::to_toml(schedule::to_value(plan)));
-    const tiny::Comparison comparison = tiny::compare(plan, graph, 2, emulated_backend());
+    const tiny::Comparison comparison = tiny::compare(plan, graph, 2, emulated::backend(roomy));
     tiny::check_equal(comparison);
     plan.offload = schedule::Offload::none;
-    CHECK(comparison.run.memory.peak[0] < tiny::compare(plan, graph, 1, emulated_backend()).run.memory.peak[0]);
+    CHECK(comparison.run.memory.peak[0] < tiny::compare(plan, graph, 1, emulated::backend(roomy)).run.memory.peak[0]);
 }
 
 TEST_CASE("pipelines whose messages have streams of their own train as the reference does") {
@@ -88,7 +73,7 @@ TEST_CASE("pipelines whose messages have streams of their own train as the refer
     plan.micro_batches = plan.schedule == "dualpipe-v" ? 8 : 4;
     plan.micro_batch = 1;
     INFO(plan.schedule);
-    tiny::check_equal(tiny::compare(plan, tiny::gpt(2), 2, emulated_backend(true)));
+    tiny::check_equal(tiny::compare(plan, tiny::gpt(2), 2, emulated::backend(roomy, true)));
 }
 
 TEST_CASE("a step without exchange that loads all kernels leaves no trace in training") {
@@ -96,7 +81,7 @@ TEST_CASE("a step without exchange that loads all kernels leaves no trace in tra
     plan.layout.pipeline = plan.layout.data = 2;
     plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::parameters);
     plan.optimizer.gradient_clipping = 0.05;
-    tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.1"), 2, emulated_backend(true)));
+    tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.1"), 2, emulated::backend(roomy, true)));
 }
 
 TEST_CASE("experts of emulated GPUs train as the reference does, whichever rank has them") {
@@ -105,42 +90,42 @@ TEST_CASE("experts of emulated GPUs train as the reference does, whichever rank 
     const std::string kind = GENERATE(as<std::string>{}, "experts_per_token = 2", "experts_per_token = 1\nauxiliary_loss = 0.3\ncapacity_factor = 1.0",
                                       "experts_per_token = 2\nauxiliary_loss = 0.5\ncapacity_factor = 0.6");
     INFO(kind);
-    SECTION("one rank") { tiny::check_equal(tiny::compare(plan, mixtral(2, kind), 2, emulated_backend())); }
+    SECTION("one rank") { tiny::check_equal(tiny::compare(plan, tiny::mixtral(2, kind), 2, emulated::backend(roomy))); }
     SECTION("one rank, recomputed, gradients of weights apart") {
         plan.layout.pipeline = 2;
         plan.schedule = "zb-h1";
-        tiny::check_equal(tiny::compare(plan, mixtral(2, kind), 1, emulated_backend()));
+        tiny::check_equal(tiny::compare(plan, tiny::mixtral(2, kind), 1, emulated::backend(roomy)));
         plan.schedule = "1f1b";
         plan.recompute = schedule::Recompute::full;
-        tiny::check_equal(tiny::compare(plan, mixtral(2, kind), 1, emulated_backend()));
+        tiny::check_equal(tiny::compare(plan, tiny::mixtral(2, kind), 1, emulated::backend(roomy)));
     }
     SECTION("every expert once") {
         plan.layout.data = plan.layout.expert = GENERATE(2, 4);
-        tiny::check_equal(tiny::compare(plan, mixtral(2, kind), 1, emulated_backend()));
+        tiny::check_equal(tiny::compare(plan, tiny::mixtral(2, kind), 1, emulated::backend(roomy)));
     }
     SECTION("experts in two copies, sharded, clipped, after a rehearsal") {
         plan.layout.data = 4;
         plan.layout.expert = 2;
         plan.sharding = schedule::Sharding::parameters;
         plan.optimizer.gradient_clipping = 0.05;
-        tiny::check_equal(tiny::compare(plan, mixtral(2, kind), 1, emulated_backend(true)));
+        tiny::check_equal(tiny::compare(plan, tiny::mixtral(2, kind), 1, emulated::backend(roomy, true)));
     }
     SECTION("with tensor and sequence parallelism") {
         plan.layout.data = plan.layout.expert = plan.layout.tensor = 2;
         plan.sequence_parallel = true;
-        tiny::check_equal(tiny::compare(plan, mixtral(2, kind), 1, emulated_backend()));
+        tiny::check_equal(tiny::compare(plan, tiny::mixtral(2, kind), 1, emulated::backend(roomy)));
     }
     SECTION("sequences divided over the same ranks") {
         plan.layout.data = plan.layout.context = 2;
         plan.layout.expert = GENERATE(1, 2);
-        tiny::check_equal(tiny::compare(plan, mixtral(2, kind), 1, emulated_backend()));
+        tiny::check_equal(tiny::compare(plan, tiny::mixtral(2, kind), 1, emulated::backend(roomy)));
     }
     SECTION("offloaded") {
         plan.schedule = "gpipe";
         plan.offload = schedule::Offload::host;
         plan.activation_loading_horizon = 1;
         plan.layout.data = plan.layout.expert = 2;
-        tiny::check_equal(tiny::compare(plan, mixtral(2, kind), 2, emulated_backend()));
+        tiny::check_equal(tiny::compare(plan, tiny::mixtral(2, kind), 2, emulated::backend(roomy)));
     }
 }
 
@@ -148,8 +133,8 @@ TEST_CASE("experts in bf16 on an emulated GPU stay near the CPU's") {
     schedule::Plan plan = tiny::plan();
     plan.micro_batches = 2;
     plan.precision = {core::DataType::bf16, core::DataType::bf16, core::DataType::bf16, true};
-    const model::ModelGraph graph = mixtral(2, "experts_per_token = 2\nauxiliary_loss = 0.1");
-    const tiny::Comparison gpu = tiny::compare(plan, graph, 3, emulated_backend()), cpu = tiny::compare(plan, graph, 3);
+    const model::ModelGraph graph = tiny::mixtral(2, "experts_per_token = 2\nauxiliary_loss = 0.1");
+    const tiny::Comparison gpu = tiny::compare(plan, graph, 3, emulated::backend(roomy)), cpu = tiny::compare(plan, graph, 3);
     // Logits near 3.4 of values rounded to 2^-9, on both: some units in the last place apart.
     for (std::size_t i = 0; i < gpu.run.losses.size(); ++i) CHECK(std::abs(gpu.run.losses[i] - cpu.run.losses[i]) < 4e-3 * cpu.run.losses[i]);
 }
@@ -157,24 +142,24 @@ TEST_CASE("experts in bf16 on an emulated GPU stay near the CPU's") {
 TEST_CASE("more copies of tokens than a rank has room for end the run with their number") {
     schedule::Plan plan = tiny::plan();
     plan.layout.data = plan.layout.expert = 4;
-    CHECK_THROWS_WITH(tiny::compare(plan, mixtral(2, "experts_per_token = 1"), 1, emulated_backend(false, {.expert_room = 1})),
+    CHECK_THROWS_WITH(tiny::compare(plan, tiny::mixtral(2, "experts_per_token = 1"), 1, emulated::backend({.expert_room = 1})),
                       Catch::Contains("times the copies of tokens") && Catch::Contains("has room for 1.00 times"));
+}
+
+TEST_CASE("memory is planned for no more copies of tokens than capacity lets come") {
+    schedule::Plan plan = tiny::plan();
+    plan.layout.data = plan.layout.expert = 4;
+    const auto bytes = [&](const std::string& more, double room) { return emulated::planned(plan, tiny::mixtral(2, "experts_per_token = 1" + more), 0, {.expert_room = room}).arena.bytes; };
+    CHECK(bytes("\ncapacity_factor = 1", 4) == bytes("\ncapacity_factor = 1", 1));
+    CHECK(bytes("\ncapacity_factor = 2", 4) < bytes("", 4));
+    CHECK(bytes("", 9) == bytes("", 4));  // all tokens of four ranks
 }
 
 TEST_CASE("the Program orders what divided sequences, experts and offload touch") {
     schedule::Plan plan = tiny::plan();
     const auto check = [&](const char* what, const model::ModelGraph& graph) {
-        const schedule::Program program = tiny::program_of(plan, graph);
-        const exec::RunPreparation preparation = exec::prepare_run(program, graph);
-        const exec::InputReader inputs(graph, tiny::data_of(graph));
-        const exec::RunOptions options;
         for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
-            exec::NoPeers communicator(rank, plan.layout.ranks());
-            emulated::Emulated machine;
-            const exec::cuda::RunPlan run =
-                exec::cuda::plan_run({program, graph, inputs, options, communicator, preparation.pieces, preparation.stage_plans,
-                                      preparation.activities[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)])]},
-                                     machine);
+            const exec::cuda::RunPlan run = emulated::planned(plan, graph, rank);
             INFO(what << ", rank " << rank);
             for (const auto& [first, second] : run.arena.unordered) UNSCOPED_INFO(first << " before " << second);
             CHECK(run.arena.data_edges == 0);
@@ -183,9 +168,9 @@ TEST_CASE("the Program orders what divided sequences, experts and offload touch"
     plan.layout.data = plan.layout.context = 2;
     check("context", tiny::gpt(2));
     plan.layout.expert = 2;
-    check("context and experts", mixtral(2, "experts_per_token = 2\nauxiliary_loss = 0.1"));
+    check("context and experts", tiny::mixtral(2, "experts_per_token = 2\nauxiliary_loss = 0.1"));
     plan.layout.context = 1;
-    check("experts", mixtral(2, "experts_per_token = 2"));
+    check("experts", tiny::mixtral(2, "experts_per_token = 2"));
     plan.layout.data = plan.layout.expert = 1;
     plan.schedule = "gpipe";
     plan.offload = schedule::Offload::host;
