@@ -21,6 +21,8 @@ Lanes lanes_of(const schedule::RankProgram& list, bool has_channels);
 // The boundary between stages that a send or receive crosses: that of the stage behind it.
 std::int32_t boundary_of(const schedule::Instruction& message);
 
+// Of the Program's order. What the arena adds (waits for memory used again) and a host that waits for a mixture's counts are not walked: no case is known where they
+// close a circle, and none is proven away.
 // The instruction that the first rank that is stuck waits to end when nothing is buffered, or empty. With `has_channels` nothing waits for a send but those behind it
 // in its channel.
 std::string stuck_without_buffers(const schedule::Program& program, bool has_channels);
