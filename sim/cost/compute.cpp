@@ -42,7 +42,7 @@ core::Seconds attention_time(const model::Kernel& kernel, model::Phase phase, co
 }
 
 // Passes over the counted bytes, by what is known of the framework.
-double memory_passes(const model::Kernel& kernel, core::DataType compute, const FrameworkTraits& traits) {
+double memory_passes(const model::Kernel& kernel, const cluster::DeviceSpec& device, core::DataType compute, const FrameworkTraits& traits) {
     const std::string_view what = kernel.what;
     const bool is_half = core::size_of(compute).value < 4;
     double passes = traits.memory_passes * (is_half ? traits.half_passes : 1);
@@ -50,6 +50,12 @@ double memory_passes(const model::Kernel& kernel, core::DataType compute, const 
     // fp32 elementwise kernels with casts around them: 4 + 4 bytes and a cast of 2 + 4 on one side, against 2 + 2: (8 + 1.4) / 4.
     if (is_half && !is("batch_norm") && (is("softmax") || is("norm") || is("gelu") || is("dropout") || is("scale") || is("mask"))) passes *= traits.wide_elementwise;
     if (is("layer_norm") || is("norm_backward") || is("gelu") || is("dropout")) passes *= is("batch_norm") ? 1 : traits.composed_elementwise;
+    // The sum is at hand when it is normalized: 2 bytes for 4 beside the addition's 6. Backward reads x and dy, and reads and writes the residual's gradient: 8 for 6 + 4 + 6.
+    if (traits.has_fused_residual_norm && is("layer_norm")) passes *= 0.5;
+    if (traits.has_fused_residual_norm && (is("norm_parameter_gradient") || is("gradient_sum"))) passes = 0;
+    if (traits.has_fused_residual_norm && is("norm_backward")) passes *= 8.0 / 6.0;
+    // The product writes its input beside the result: 2 bytes more instead of a kernel's 2 + 2; backward reads it: 2 instead of 4 + 2.
+    if (traits.has_fused_gelu && is("gelu") && (device.architecture.starts_with("sm9") || device.architecture.starts_with("sm1"))) passes *= is("backward") ? 1.0 / 3.0 : 0.5;
     // The upper triangle is written but not read: 1.5 passes for 2, backward 2 for 3.
     if (traits.skips_masked_scores && kernel.is_causal && is("softmax")) passes *= is("backward") ? 2.0 / 3.0 : 0.75;
     // x.float(), pow, mean, rsqrt, multiply, cast, multiply by the scale: 34 bytes an element instead of 4 (PyTorch without a fused kernel).
@@ -129,7 +135,7 @@ core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const
             return time;
         }
         case model::KernelKind::attention: return attention_time(kernel, phase, device, compute == core::DataType::fp8 ? core::DataType::bf16 : compute, constants, traits.flash_generation);
-        case model::KernelKind::memory: return device.kernel_launch + streaming_time((kernel.read + kernel.written) * memory_passes(kernel, compute, traits), device, constants);
+        case model::KernelKind::memory: return device.kernel_launch + streaming_time((kernel.read + kernel.written) * memory_passes(kernel, device, compute, traits), device, constants);
     }
     return {};
 }

@@ -110,6 +110,8 @@ FrameworkTraits hand_written(const CostConstants& c) {
     traits.dispatch = core::microseconds(c.dispatch_graph_us);
     traits.has_fused_loss = true;
     traits.has_fused_dropout_add = true;
+    // karpathy/llm.c, 2024, from memory: llmc/layernorm.cuh (fused_residual_forward, layernorm_backward); train_gpt2.cu, -ge: GELU's fusion is on by default from sm_90.
+    traits.has_fused_residual_norm = traits.has_fused_gelu = true;
     traits.applies_dropout = false;
     traits.attention = model::AttentionImplementation::flash;  // llm.c: cuDNN's, with which its scripts are built
     return traits;

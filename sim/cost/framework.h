@@ -28,6 +28,8 @@ struct FrameworkTraits {
     bool has_fused_dropout_add = false; // bias, dropout and residual in one kernel
     bool skips_masked_scores = false;   // the fused causal softmax reads the lower triangle only
     bool has_fused_norm_relu = false;   // batch norm with the activation and addition after it
+    bool has_fused_residual_norm = false; // residual and layer norm in one kernel; backward of both, with the gradients of its parameters, in another
+    bool has_fused_gelu = false;        // products of Hopper apply GELU and its derivative before they write (cuBLASLt's epilogues)
     bool has_fused_loss = false;        // one pass over the logits
     bool composes_llama_kernels = false; // RMS norm, rotary positions and gated activations written as chains of operations, the first two in fp32
     double wide_elementwise = 1;        // mixed precision by graph rewriting: norms, activations, dropout and softmax in fp32 with casts around them
