@@ -37,7 +37,7 @@ namespace apps {
 
 namespace {
 
-enum : exec::Tag { tag_written = 24 };
+enum : exec::Tag { tag_begins = 23, tag_written = 24 };
 
 const char* const help =
     "Usage: smexec profile --out FILE [--model MODEL [--seq-len S] [--micro-batch B] [--tensor-parallel T]] [--json]\n"
@@ -73,6 +73,15 @@ struct ModelRequest {
 // The whole model on every core, as few ranks as possible a copy.
 schedule::Program program_on_all_cores(const schedule::Plan& plan, const model::ModelGraph& graph, int cores) {
     return exec::profiled_program(plan, std::max(1, cores / plan.layout.tensor), plan.layout.tensor, graph);
+}
+
+// Of several processes rank 0 alone writes, and its folder may be on its host alone: it tells the others whether that will work. good: go on.
+int agree_on_output(exec::process::World& world, const std::string& file, bool as_json, std::ostream& out, std::ostream& err) {
+    core::Diagnostics diagnostics;
+    if (world.rank() == 0) check_output("--out", file, diagnostics);
+    const int code = world.number_of_first(tag_begins, diagnostics.has_errors() ? show(diagnostics, as_json, out, err) : good);
+    if (code != good) world.leave();
+    return code;
 }
 
 // What a rank measures of the exchange among all, and among the first two.
@@ -205,6 +214,7 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
         if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
         if (is_alone) return profile_on_gpu(*options.text("--base"), *options.text("--out"), as_json, nullptr, out, err);
         exec::process::World world(*launch, core::seconds(120));
+        if (const int code = agree_on_output(world, *options.text("--out"), as_json, out, err); code != good) return code;
         std::ostringstream unheard;
         const bool is_first = world.rank() == 0;
         const int code = profile_on_gpu(*options.text("--base"), *options.text("--out"), as_json, &world, is_first ? out : unheard, is_first ? err : unheard);
@@ -216,16 +226,17 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
 
     const std::string ranks_from = options.choice("--ranks-from", {"threads", "mpi", "env"}).value_or("");
     const std::optional<exec::process::Launch> launch = exec::process::find_launch(ranks_from, exec::process::environment_variable, diagnostics);
-    if (!launch) check_output("--out", *options.text("--out"), diagnostics);  // of several processes rank 0 alone writes, and its folder may be on its host alone
+    if (!launch) check_output("--out", *options.text("--out"), diagnostics);
     if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
     std::optional<exec::process::World> world;
     exec::process::LinkProfile links;
     if (launch) {
         world.emplace(*launch, core::seconds(60));
+        if (const int code = agree_on_output(*world, *options.text("--out"), as_json, out, err); code != good) return code;
         links = exec::process::measure_links(*world);
         if (world->rank() != 0) {
             // The cores are rank 0's while it measures them.
-            exec::broadcast_text(world->communicator(), tag_written, "");
+            world->number_of_first(tag_written, good);
             world->leave();
             return good;
         }
@@ -253,7 +264,7 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
     if (request.graph) measured.device.measured_operators = exec::profile_plan(program_on_all_cores(request.plan, *request.graph, measured.devices), *request.graph, data).operators;
     core::write_file_atomically(*options.text("--out"), cluster::instance_to_toml(measured));
     if (world) {
-        exec::broadcast_text(world->communicator(), tag_written, "");
+        world->number_of_first(tag_written, good);
         world->leave();
     }
 

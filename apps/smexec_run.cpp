@@ -84,20 +84,10 @@ CheckedLosses check(const ExecutionJob& job, const exec::RunOptions& options, co
     return result;
 }
 
-// Rank 0's number, on every rank. What rank 0 does alone before it knows it, profiling or training the reference, may take longer than a rank should ever wait for
-// another's message.
-int number_of_first(World& world, exec::Tag tag, int number) {
-    exec::process::ProcessCommunicator& communicator = world.communicator();
-    communicator.set_patient(true);
-    number = std::stoi(exec::broadcast_text(communicator, tag, std::to_string(number)));
-    communicator.set_patient(false);
-    return number;
-}
-
 // The verdict is rank 0's: every process ends with its number.
 int agreed(World* world, int code) {
     if (!world) return code;
-    code = number_of_first(*world, tag_end, code);
+    code = world->number_of_first(tag_end, code);
     world->leave();
     return code;
 }
@@ -134,7 +124,7 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
         if (!predicted) obstacle = show(diagnostics, request.as_json, out, err);
         else if (!predicted->fits) does_not_fit(predicted->tightest);
     }
-    if (world) obstacle = number_of_first(*world, tag_go, obstacle);
+    if (world) obstacle = world->number_of_first(tag_go, obstacle);
     if (obstacle != good) return agreed(world, obstacle);
 
     exec::RunOptions options;

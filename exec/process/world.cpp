@@ -161,6 +161,13 @@ int World::ranks_here() const { return static_cast<int>(std::count(hosts_.begin(
 
 int World::rank_on_host() const { return static_cast<int>(std::count(hosts_.begin(), hosts_.begin() + rank(), hosts_[static_cast<std::size_t>(rank())])); }
 
+int World::number_of_first(Tag tag, int number) {
+    communicator_->set_patient(true);
+    number = std::stoi(broadcast_text(*communicator_, tag, std::to_string(number)));
+    communicator_->set_patient(false);
+    return number;
+}
+
 void World::leave() { communicator_->leave(core::seconds(5)); }
 
 std::optional<RunResult> run(const schedule::Program& program, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data, const RunOptions& options,

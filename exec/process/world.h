@@ -28,7 +28,10 @@ public:
     const std::string& transport() const { return transport_; }  // "MPI" or "TCP"
     ProcessCommunicator& communicator() { return *communicator_; }
 
-    // The same number on every rank, and the last call.
+    // Rank 0's number, on every rank. What rank 0 does alone before it knows it, profiling or training the reference, may take longer than a rank should ever wait for
+    // another's message.
+    int number_of_first(Tag tag, int number);
+    // The last call, on every rank.
     void leave();
 
 private:

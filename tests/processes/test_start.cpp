@@ -425,6 +425,13 @@ TEST_CASE("a profile that cannot be written is refused before measuring") {
     const Process process = run({smexec, "profile", "--ranks-from", "threads", "--out", folder.path + "/absent/here.toml"}, folder.path + "/log");
     CHECK(process.code() == 2);
     CHECK_THAT(content_of(process.err), Contains("--out") && Contains("absent"));
+
+    std::vector<Process> ranks = start_ranks({smexec, "profile", "--out", folder.path + "/absent/here.toml"}, 2, folder.path);
+    REQUIRE(wait_for_all(ranks, std::chrono::seconds(60)));
+    CHECK(ranks[0].code() == 2);
+    CHECK(ranks[1].code() == 2);
+    CHECK_THAT(content_of(ranks[0].err), Contains("absent does not exist"));
+    CHECK(content_of(ranks[1].err).empty());
 }
 
 TEST_CASE("a wrong option under a launcher is told by rank 0 alone") {
