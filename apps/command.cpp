@@ -4,6 +4,7 @@
 #include <exception>
 #include <iostream>
 #include <new>
+#include <system_error>
 
 #include <fmt/core.h>
 
@@ -103,6 +104,8 @@ int run_tool(const Tool& tool, int argc, char** argv) {
         return fail(machine_failure, failure.what(), as_json);
     } catch (const std::bad_alloc&) {
         return fail(machine_failure, "out of host memory", as_json);
+    } catch (const std::system_error& failure) {  // a thread that cannot be started, a folder that cannot be read
+        return fail(machine_failure, std::string("the operating system refused: ") + failure.what(), as_json);
     } catch (const std::exception& failure) {
         return fail(internal_failure, std::string("internal failure, please report: ") + failure.what(), as_json);
     }
