@@ -1,5 +1,6 @@
 #include "model/repetition.h"
 
+#include <algorithm>
 #include <functional>
 
 namespace model {
@@ -90,8 +91,23 @@ Repetition::Signature Repetition::signature(OperatorRange range) const {
 OperatorRange Repetition::first_like(OperatorRange range) {
     const std::lock_guard lock(guard_);
     const auto [place, is_new] = known_.try_emplace({range.begin, range.end}, range);
-    if (is_new) place->second = first_.try_emplace(signature(range), range).first->second;
+    if (is_new) {
+        const auto [like, is_first] = first_.try_emplace(signature(range), range);
+        if (is_first) like->second = first_of_model(range, like->first);
+        place->second = like->second;
+    }
     return place->second;
+}
+
+OperatorRange Repetition::first_of_model(OperatorRange range, const Signature& wanted) const {
+    const auto classes = [&](std::int32_t i) { return operator_class_.begin() + i; };
+    for (const Unit& unit : graph_.units) {
+        const OperatorRange candidate{unit.operators.begin, unit.operators.begin + range.size()};
+        if (candidate.begin >= range.begin) break;
+        if (!crossing_.contains(candidate.end) || !std::equal(classes(range.begin), classes(range.end), classes(candidate.begin))) continue;
+        if (signature(candidate) == wanted) return candidate;
+    }
+    return range;
 }
 
 }  // namespace model

@@ -15,8 +15,8 @@ class Repetition {
 public:
     explicit Repetition(const ModelGraph& graph);
 
-    // The first range found to be like this one, itself included. Alike are ranges of the same operators (kinds, attributes, shapes, splits) wired the same way,
-    // with unit boundaries, shared parameters, tensors from before and tensors for after at the same places, passing tensors of the same sizes, and the model's
+    // The first range of the model that is like this one, itself included. Alike are ranges of the same operators (kinds, attributes, shapes, splits) wired the same
+    // way, with unit boundaries, shared parameters, tensors from before and tensors for after at the same places, passing tensors of the same sizes, and the model's
     // first and last unit in both or neither. So they need the same memory and time under any plan; where the range lies decides only who its neighbours are.
     // The range must begin and end at unit boundaries.
     OperatorRange first_like(OperatorRange range);
@@ -24,6 +24,7 @@ public:
 private:
     using Signature = std::vector<std::int32_t>;
     Signature signature(OperatorRange range) const;
+    OperatorRange first_of_model(OperatorRange range, const Signature& wanted) const;
 
     const ModelGraph& graph_;
     std::vector<std::int32_t> operator_class_, tensor_class_, parameter_class_;  // equal numbers: equal but for names and places

@@ -48,18 +48,19 @@ struct Bounds::Caches {
         schedule::Plan plan;  // the cost object refers to it
         std::unique_ptr<sim::CommunicationCost> cost;
     };
-    std::map<std::pair<int, schedule::Offload>, Communication> communication;  // by shard degree
+    std::map<std::tuple<int, schedule::Offload, bool>, Communication> communication;  // by shard degree, offload and sequence parallelism
     std::map<std::tuple<const schedule::Schedule*, int, int, int, int>, core::Seconds> after_passes;  // by order, micro-batch, recomputation and sharding
     std::map<std::tuple<const schedule::Schedule*, int, bool>, core::Seconds> transfers;           // by order, micro-batch and sequence parallelism
     std::map<std::pair<int, int>, core::Bytes> outside_memory;  // by shard degree and pipeline rank
     struct Collectives {
         core::Seconds forward, backward, backward_input, beside_backward;
     };
-    // Of passes, by micro-batch, recomputation, sequence parallelism, stage, pipeline rank, pieces of a sequence and which.
-    std::map<std::tuple<int, int, bool, std::int32_t, std::int32_t, int, int, int>, Collectives> collectives;
+    // Of passes, by micro-batch, recomputation, sequence parallelism, what becomes of gradients (some reductions run beside them), stage, pipeline rank, pieces of a
+    // sequence and which.
+    std::map<std::tuple<int, int, bool, GradientHandling, std::int32_t, std::int32_t, int, int, int>, Collectives> collectives;
 
     sim::CommunicationCost& communication_of(const schedule::Plan& plan, const cluster::Cluster& cluster) {
-        auto [place, is_new] = communication.try_emplace({plan.effective_shard_degree(), plan.offload});
+        auto [place, is_new] = communication.try_emplace({plan.effective_shard_degree(), plan.offload, plan.sequence_parallel});
         if (is_new) {
             place->second.plan = plan;
             place->second.cost = std::make_unique<sim::CommunicationCost>(place->second.plan, cluster);
@@ -188,7 +189,7 @@ StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange ra
     StageCost cost = stages_.compute(plan, range, piece);
     if (plan.layout.tensor == 1 && plan.layout.context == 1 && plan.layout.expert == 1) return cost;
     const auto [place, is_new] = caches_of(plan).collectives.try_emplace(
-        {plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, range.begin, range.end, pipeline_rank, pieces_of(plan), piece});
+        {plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, GradientHandling(plan), range.begin, range.end, pipeline_rank, pieces_of(plan), piece});
     Caches::Collectives& times = place->second;
     if (is_new) {
         sim::CommunicationCost& communication = caches_of(plan).communication_of(plan, cluster_);

@@ -89,8 +89,10 @@ std::vector<int> context_degrees(const model::ModelGraph& graph, int data, int g
 }
 
 bool cuts_sequences(const model::ModelGraph& graph) {
-    const auto is_of_a_mixture = [](const model::Operator& op) { return op.kind == model::OperatorKind::router; };
-    return model::segment_obstacle(graph, 1).empty() && std::none_of(graph.operators.begin(), graph.operators.end(), is_of_a_mixture);
+    const auto is_of_a_micro_batch = [](const model::Operator& op) {
+        return op.kind == model::OperatorKind::router && (op.attributes.auxiliary_loss > 0 || op.attributes.capacity_factor > 0);
+    };
+    return model::segment_obstacle(graph, 1).empty() && std::none_of(graph.operators.begin(), graph.operators.end(), is_of_a_micro_batch);
 }
 
 }  // namespace

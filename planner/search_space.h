@@ -33,8 +33,7 @@ std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cl
 std::vector<int> loading_horizons(const model::ModelGraph& graph, const cluster::DeviceSpec& device, const schedule::Plan& plan);
 
 // Into how many pieces a plan's sequences may be cut (Seq1F1B): 2 and 4, where the model works token by token behind causal attention, the pieces are equal and whole
-// samples are on one rank. Mixtures stay whole: capacity and balance loss would be of a piece instead of a micro-batch, and the time bounds
-// do not hold for pieces of theirs (two plans of several hundred took 1 and 2 % less than theirs said).
+// samples are on one rank. Mixtures whose capacity or balance loss would be of a piece instead of a micro-batch train differently and stay whole.
 std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::Plan& plan);
 
 // Tensor-, pipeline- and data-parallel degrees with that product, and what of the data axis divides samples and experts, that `legal_plans` visits.

@@ -13,30 +13,38 @@ struct StageCollection::Passes {
     Collectives collectives;
 };
 
+using PieceKey = std::pair<int, int>;  // pieces of a sequence, and which
+
+struct StageCollection::Prices {
+    schedule::Plan plan;  // the cost objects refer to it
+    std::map<PieceKey, std::optional<sim::ComputeCost>> compute;
+    std::map<std::tuple<std::int32_t, std::int32_t, PieceKey>, Passes> passes;
+};
+
 struct StageCollection::Shape {
     std::mutex guard;  // of everything below
     schedule::PartitionProblem balance;
     std::map<int, std::optional<std::vector<model::OperatorRange>>> stages;  // by their number
-    using PieceKey = std::pair<int, int>;  // pieces of a sequence, and which
     std::map<std::tuple<std::int32_t, std::int32_t, bool, PieceKey>, schedule::ActivationFootprint> footprints;  // by operators, with offload or without
     std::map<std::pair<const schedule::Schedule*, int>, std::vector<RankActivations>> activations;      // by order and loading horizon, 0: without offload
     std::map<const schedule::Schedule*, std::vector<schedule::StateElements>> state_elements;
     std::map<const schedule::Schedule*, std::vector<RankParameters>> rank_parameters;
-    std::unique_ptr<schedule::Plan> owner;  // the prices refer to it
-    std::map<PieceKey, std::optional<sim::ComputeCost>> compute;
-    std::map<std::tuple<std::int32_t, std::int32_t, PieceKey>, Passes> passes;
+    std::map<GradientHandling, Prices> prices;
     std::map<std::pair<int, int>, core::Bytes> smallest_transfers;  // by stages and pieces
 };
+
+GradientHandling::GradientHandling(const schedule::Plan& plan)
+    : accumulates(plan.micro_batches * pieces_of(plan) > 1), is_sharded(plan.shards(schedule::Sharding::gradients)),
+      is_reduced_whole(plan.layout.data > 1 && !plan.shards(schedule::Sharding::optimizer)) {}
 
 StageCollection::StageCollection(const model::ModelGraph& graph, const cluster::DeviceSpec& device)
     : graph_(graph), device_(device), repetition_(graph), tied_(model::tied_parameters(graph)) {}
 StageCollection::~StageCollection() = default;
 
 StageCollection::Shape& StageCollection::shape_of(const schedule::Plan& plan) {
-    const bool accumulates = plan.micro_batches * pieces_of(plan) > 1 && !plan.shards(schedule::Sharding::gradients);
     const std::lock_guard lock(guard_);
     std::unique_ptr<Shape>& shape =
-        shapes_[{plan.layout.tensor, plan.layout.context, plan.layout.expert, plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, accumulates}];
+        shapes_[{plan.layout.tensor, plan.layout.context, plan.layout.expert, plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel}];
     if (!shape) shape = std::make_unique<Shape>();
     return *shape;
 }
@@ -85,28 +93,39 @@ const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, co
     return place->second;
 }
 
-const sim::ComputeCost* StageCollection::prices(Shape& shape, const schedule::Plan& plan, int piece) {
-    if (!shape.owner) shape.owner = std::make_unique<schedule::Plan>(plan);
-    const auto [place, is_new] = shape.compute.try_emplace({pieces_of(plan), piece});
+StageCollection::Prices& StageCollection::prices_of(Shape& shape, const schedule::Plan& plan) {
+    const auto [place, is_new] = shape.prices.try_emplace(GradientHandling(plan));
+    if (is_new) {
+        place->second.plan = plan;
+        // Whole sequences of it, and graphs of pieces, accumulate where those of the plan do.
+        place->second.plan.micro_batches = plan.micro_batches * pieces_of(plan);
+    }
+    return place->second;
+}
+
+const sim::ComputeCost* StageCollection::compute_cost(Shape& shape, const schedule::Plan& plan, int piece) {
+    Prices& prices = prices_of(shape, plan);
+    const auto [place, is_new] = prices.compute.try_emplace({pieces_of(plan), piece});
     if (is_new) {
         core::Diagnostics diagnostics;
-        place->second = sim::ComputeCost::make(graph_of(plan, piece), device_, *shape.owner, diagnostics);
+        place->second = sim::ComputeCost::make(graph_of(plan, piece), device_, prices.plan, diagnostics);
     }
     return place->second ? &*place->second : nullptr;
 }
 
-// What every pass of the stage runs, as lowering cuts it, without data parallelism.
+// What every pass of the stage runs, as lowering cuts it, without data parallelism and offload.
 const StageCollection::Passes& StageCollection::passes(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage, int piece) {
     const model::OperatorRange like = repetition_.first_like(stage);
-    const auto [place, is_new] = shape.passes.try_emplace({like.begin, like.end, {pieces_of(plan), piece}});
+    const auto [place, is_new] = prices_of(shape, plan).passes.try_emplace({like.begin, like.end, {pieces_of(plan), piece}});
     if (!is_new) return place->second;
     schedule::Plan alone = plan;
     alone.sharding = schedule::Sharding::none;
+    alone.offload = schedule::Offload::none;
     schedule::StageInfo info;
     info.operators = like;
     const schedule::RankBuckets no_buckets;
     const schedule::RecipeMaker maker(graph_of(plan, piece), alone, 0, info, no_buckets);
-    const sim::ComputeCost* compute = prices(shape, plan, piece);
+    const sim::ComputeCost* compute = compute_cost(shape, plan, piece);
     const auto add = [&](const schedule::Recipe& recipe, PassCost& cost, std::vector<schedule::Step>& collectives) {
         for (const schedule::StepGroup& group : recipe)
             for (const schedule::Step& step : group.steps) {
@@ -143,14 +162,14 @@ const StageCollection::Collectives& StageCollection::collectives(const schedule:
 core::Seconds StageCollection::beside_weight_gradient(const schedule::Plan& plan, core::Seconds reduction, model::OperatorRange enter, int piece) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    const sim::ComputeCost* compute = prices(shape, plan, piece);
+    const sim::ComputeCost* compute = compute_cost(shape, plan, piece);
     return compute ? compute->beside_weight_gradient(reduction, enter) : core::Seconds(0);
 }
 
 core::Seconds StageCollection::update(const schedule::Plan& plan, double elements) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    const sim::ComputeCost* compute = prices(shape, plan, 0);
+    const sim::ComputeCost* compute = compute_cost(shape, plan, 0);
     return compute ? compute->optimizer_step(static_cast<std::int64_t>(elements), 1).device : core::Seconds(0);
 }
 

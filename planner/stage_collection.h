@@ -1,4 +1,5 @@
-// What stages hold and compute, by what decides it: plans of one model and device differ in much that no stage notices, so one collection serves all threads.
+// What stages hold and compute, by what decides it: plans of one base on the devices of one cluster differ in much that no stage notices, so one collection serves
+// all threads.
 #pragma once
 
 #include <algorithm>
@@ -46,9 +47,20 @@ struct RankActivations {
     std::int64_t copies = 0;  // out; as many come back
 };
 
+// What of a plan's gradients its prices know beside the shape of its stages (sim::ComputeCost).
+struct GradientHandling {
+    bool accumulates;  // they are added to those of earlier micro-batches, or pieces
+    bool is_sharded;
+    bool is_reduced_whole;  // by every replica
+
+    explicit GradientHandling(const schedule::Plan& plan);
+    auto operator<=>(const GradientHandling&) const = default;
+};
+
 // Pieces of a sequence that pass one after the other, each with times and memory of its own. 1: sequences are whole; schedules that cut them say into how many.
 inline int pieces_of(const schedule::Plan& plan) { return std::max(1, plan.segments); }
 
+// Answers are the same whichever plans were asked about before.
 class StageCollection {
 public:
     // Both must outlive it.
@@ -80,10 +92,12 @@ public:
 
 private:
     struct Passes;
+    struct Prices;
     struct Shape;
     Shape& shape_of(const schedule::Plan& plan);
+    Prices& prices_of(Shape& shape, const schedule::Plan& plan);
     const std::vector<model::OperatorRange>* stages(Shape& shape, const schedule::Plan& plan);
-    const sim::ComputeCost* prices(Shape& shape, const schedule::Plan& plan, int piece);
+    const sim::ComputeCost* compute_cost(Shape& shape, const schedule::Plan& plan, int piece);
     const Passes& passes(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage, int piece);
     // The model of one piece of a sequence.
     const model::ModelGraph& graph_of(const schedule::Plan& plan, int piece);
@@ -100,8 +114,8 @@ private:
     };
     std::map<std::pair<std::int32_t, std::int32_t>, ParameterCount> parameter_counts_;
     std::map<int, std::vector<model::ModelGraph>> pieces_;  // by their number
-    // tensor, context, expert, micro_batch, recompute, sequence_parallel, adds to gradients of earlier micro-batches
-    using ShapeKey = std::tuple<int, int, int, int, int, bool, bool>;
+    // tensor, context, expert, micro_batch, recompute, sequence_parallel
+    using ShapeKey = std::tuple<int, int, int, int, int, bool>;
     std::map<ShapeKey, std::unique_ptr<Shape>> shapes_;
 };
 

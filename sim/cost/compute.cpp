@@ -185,7 +185,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
 
     // Gradients of several micro-batches, or pieces of one, are added up: the fresh gradient and the sum are read, the sum is written.
     // (Sharded gradients are reduced after every micro-batch instead, and only the shard's share is added.)
-    const bool accumulates = (plan.micro_batches > 1 || graph.segments > 1) && plan.sharding != schedule::Sharding::gradients && plan.sharding != schedule::Sharding::parameters;
+    const bool accumulates = (plan.micro_batches > 1 || graph.segments > 1) && !plan.shards(schedule::Sharding::gradients);
     const double accumulated_bytes =
         traits.accumulation_bytes > 0 ? traits.accumulation_bytes : traits.unscales_every_micro_batch && core::size_of(compute).value < 4 ? 10 : core::size_of(compute).value + 2 * core::size_of(plan.precision.gradients).value;
 
@@ -341,7 +341,7 @@ ComputePrice ComputeCost::optimizer_step(std::int64_t elements, std::int64_t ten
     const bool is_composed = traits_.composed_update_bytes > 0 && plan_->optimizer.kind != schedule::OptimizerKind::sgd;
     if (is_composed) bytes += traits_.composed_update_bytes;
     // DDP copies every gradient into its bucket, where it is divided and reduced, and back (torch/csrc/distributed/c10d/reducer.cpp).
-    const bool copies = traits_.copies_into_buckets && plan_->layout.data > 1 && plan_->sharding == schedule::Sharding::none;
+    const bool copies = traits_.copies_into_buckets && plan_->layout.data > 1 && !plan_->shards(schedule::Sharding::optimizer);
     if (copies) bytes += 4 * core::size_of(precision.gradients).value;
     ComputePrice price;
     price.device = device_->kernel_launch + streaming_time(core::Bytes(bytes * static_cast<double>(elements)), *device_, constants_);
