@@ -26,7 +26,7 @@ double common_unit(const std::vector<double>& amounts) {
 }  // namespace
 
 double residence_bound(const OrderProblem& problem, int rank) {
-    if (problem.memory_limit.value <= 0) return 0;
+    if (std::isinf(problem.memory_limit.value)) return 0;
     const int stages = problem.ranks * problem.chunks;
     const auto cost = [&](int s) -> const sim::StageCost& { return problem.stages[static_cast<std::size_t>(s)]; };
     const auto hop = [&](int s) { return problem.rank_of(s) == problem.rank_of(s + 1) ? 0.0 : problem.transfer.value; };

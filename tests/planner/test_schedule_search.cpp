@@ -151,6 +151,9 @@ TEST_CASE("No order undercuts what memory must hold for how long") {
             const auto found = search_schedule(problem, {core::Seconds(0.05), 1});
             REQUIRE(found);
             CHECK(planner::order_lower_bound(problem).value <= found->objective.value * (1 + 1e-9));
+            // Without a limit memory holds nothing up.
+            problem.memory_limit = core::Bytes(std::numeric_limits<double>::infinity());
+            for (int rank = 0; rank < problem.ranks; ++rank) CHECK(planner::residence_bound(problem, rank) == 0);
         }
     }
 }
