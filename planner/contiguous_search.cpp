@@ -40,10 +40,15 @@ struct Known {
     double lower = 0, upper = infinity;
 };
 
+Known with_lower_bound(Known known, const PlacementProblem& problem) {
+    known.lower = std::max(known.lower, placement_lower_bound(problem).value);
+    return known;
+}
+
 // The exact search on the items as they are, from an incumbent (none: empty).
 PlacementResult solve(const PlacementProblem& problem, std::vector<PlacedStage> incumbent, const Known& known, const Search& search) {
     PlacementResult result;
-    double lower = std::max(known.lower, placement_lower_bound(problem).value), upper = infinity;
+    double lower = known.lower, upper = infinity;
     result.stages = std::move(incumbent);
     if (!result.stages.empty()) {
         upper = largest_load(problem, result.stages).value;
@@ -191,7 +196,7 @@ PlacementResult place_in_memory(const PlacementProblem& problem, const Search& s
         search.report(known.upper, known.lower);
         const ReducedPlacement reduced = reduce(problem, stays);
         const PlacementProblem relaxed = without_moved_memory(problem, reduced);
-        PlacementResult bound = solve(relaxed, {}, known, unseen);
+        PlacementResult bound = solve(relaxed, {}, with_lower_bound(known, relaxed), unseen);
         best.expanded += bound.expanded;
         known.lower = std::max(known.lower, bound.lower_bound.value);
         is_open = false;
@@ -203,7 +208,7 @@ PlacementResult place_in_memory(const PlacementProblem& problem, const Search& s
             if (take(bound.stages)) {
                 best.is_proven_optimal = bound.is_proven_optimal || is_met();
             } else if (bound.is_proven_optimal) {
-                const PlacementResult merged = solve(reduced.problem, {}, known, unseen);
+                const PlacementResult merged = solve(reduced.problem, {}, with_lower_bound(known, reduced.problem), unseen);
                 best.expanded += merged.expanded;
                 if (merged.is_feasible) take(unreduced(problem, reduced, merged.stages));
                 best.is_proven_optimal = is_met();
@@ -228,7 +233,8 @@ PlacementResult place(const PlacementProblem& given, const Search& search) {
     }
     if (has_limit) return place_in_memory(problem, search);
     const ReducedPlacement reduced = reduce(problem);
-    PlacementResult result = solve(reduced.problem, place_on_orders(reduced.problem, search.deadline), {}, search);
+    const Known known = with_lower_bound({}, reduced.problem);
+    PlacementResult result = solve(reduced.problem, place_on_orders(reduced.problem, search.deadline, core::Seconds(known.lower)), known, search);
     if (result.is_feasible) result.stages = unreduced(problem, reduced, result.stages);
     return result;
 }

@@ -181,10 +181,11 @@ double fill(const PlacementProblem& problem, const std::vector<DeviceClass>& cla
 }
 
 // By bisection over that load. O(items + transfers) a trial where stages are short.
-double fill_on_order(const PlacementProblem& problem, const std::vector<DeviceClass>& classes, const std::vector<int>& order, std::vector<PlacedStage>& stages) {
+double fill_on_order(const PlacementProblem& problem, const std::vector<DeviceClass>& classes, const std::vector<int>& order, double lower_bound,
+                     std::vector<PlacedStage>& stages) {
     const std::vector<std::vector<Incidence>> incidences = incidences_of(problem);
     GrowingStage growing(problem, incidences);
-    double high = fill(problem, classes, order, infinity, growing, stages), low = placement_lower_bound(problem).value;
+    double high = fill(problem, classes, order, infinity, growing, stages), low = lower_bound;
     std::vector<PlacedStage> tried;
     for (int trial = 0; trial < 50 && high < infinity && high - low > 1e-9 * high; ++trial) {
         const double most = trial == 0 ? low * (1 + 1e-9) : low + (high - low) / 2;  // the bound itself first: often it is reached
@@ -250,20 +251,23 @@ double place_on_order(const PlacementProblem& problem, const std::vector<DeviceC
 // Both ways: the dynamic program where its table is small enough and the time lasts.
 class OrderPlacer {
 public:
-    OrderPlacer(const PlacementProblem& problem, Clock::time_point deadline) : problem_(problem), classes_(device_classes(problem)), deadline_(deadline) {
+    OrderPlacer(const PlacementProblem& problem, Clock::time_point deadline, std::optional<core::Seconds> lower_bound = std::nullopt)
+        : problem_(problem), classes_(device_classes(problem)), deadline_(deadline), lower_bound_(lower_bound) {
         if (is_affordable(classes_, problem.items.size())) layers_.emplace(classes_);
     }
-    double place(const std::vector<int>& order, std::vector<PlacedStage>& stages) const {
+    double place(const std::vector<int>& order, std::vector<PlacedStage>& stages) {
         const double value = layers_ ? place_on_order(problem_, classes_, *layers_, order, deadline_, stages) : infinity;
         // No placement at all: filling would find none either.
         if (value < infinity || (layers_ && Clock::now() <= deadline_)) return value;
-        return fill_on_order(problem_, classes_, order, stages);
+        if (!lower_bound_) lower_bound_ = placement_lower_bound(problem_);
+        return fill_on_order(problem_, classes_, order, lower_bound_->value, stages);
     }
 
 private:
     const PlacementProblem& problem_;
     const std::vector<DeviceClass> classes_;
     const Clock::time_point deadline_;
+    std::optional<core::Seconds> lower_bound_;  // of every order; dear, so made when first needed
     std::optional<Layers> layers_;
 };
 
@@ -278,7 +282,7 @@ std::vector<PlacedStage> place_chain(const PlacementProblem& problem) {
     return stages;
 }
 
-std::vector<PlacedStage> place_on_orders(const PlacementProblem& problem, Clock::time_point deadline) {
+std::vector<PlacedStage> place_on_orders(const PlacementProblem& problem, Clock::time_point deadline, std::optional<core::Seconds> lower_bound) {
     std::vector<std::vector<int>> orders;
     orders.emplace_back(problem.items.size());
     std::iota(orders.back().begin(), orders.back().end(), 0);
@@ -288,7 +292,7 @@ std::vector<PlacedStage> place_on_orders(const PlacementProblem& problem, Clock:
                 std::vector<int> order = topological_order(problem, is_depth_first, from_sinks, largest_first);
                 if (std::find(orders.begin(), orders.end(), order) == orders.end()) orders.push_back(std::move(order));
             }
-    const OrderPlacer placer(problem, deadline);
+    OrderPlacer placer(problem, deadline, lower_bound);
     std::vector<PlacedStage> best, stages;
     double best_value = infinity;
     for (const std::vector<int>& order : orders) {
