@@ -88,12 +88,12 @@ void CommunicationCost::add_large_ring(const Meeting& meeting, const Groups& gro
     const std::int32_t n = groups.size();
     LinearCost total;
     std::vector<Flow> flows;
-    std::vector<LinkShare> links;
+    std::map<std::int32_t, double> busy;
     const auto add = [&](int times, const auto& transfers_of_group) {
         flows.clear();
         for (const std::vector<std::int32_t>& members : groups.devices) transfers_of_group(members);
         total += collective_network_.price(flows) * times;
-        for (const LinkShare& link : collective_network_.links(flows)) links.push_back({link.link, link.busy * times});
+        for (const LinkShare& link : collective_network_.links(flows)) busy[link.link] += link.busy * times;
     };
     const auto flow = [&](const std::vector<std::int32_t>& members, std::int32_t from, std::int32_t to) {
         flows.push_back({members[static_cast<std::size_t>(from)], members[static_cast<std::size_t>(to)], 1.0 / n});
@@ -125,8 +125,6 @@ void CommunicationCost::add_large_ring(const Meeting& meeting, const Groups& gro
     }
     Candidate candidate{schedule::ring_algorithm().name, "", total.latency};
     candidate.seconds_per_byte = total.seconds_per_byte;
-    std::map<std::int32_t, double> busy;
-    for (const LinkShare& link : links) busy[link.link] += link.busy;
     for (const auto& [link, time] : busy) candidate.links.push_back({link, time});
     result.push_back(std::move(candidate));
 }
