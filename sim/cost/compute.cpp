@@ -5,6 +5,7 @@
 #include <map>
 #include <string_view>
 
+#include "model/fp8_products.h"
 #include "model/signature.h"
 #include "sim/cost/attention.h"
 #include "sim/cost/convolution.h"
@@ -124,8 +125,7 @@ core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const
                 return kernel_time(padded, phase, device, compute, traits, constants);
             }
             if (compute != core::DataType::fp8) return product_time(kernel, device, compute, constants);
-            // Only linear layers run in fp8; operands are cast before: read in 2 bytes, written in 1.
-            if (!std::string_view(kernel.what).starts_with("linear")) return product_time(kernel, device, core::DataType::bf16, constants);
+            // Operands are cast before: read in 2 bytes, written in 1.
             return product_time(kernel, device, compute, constants) + streaming_time(kernel.read * 1.5, device, constants);
         }
         case model::KernelKind::convolution: {
@@ -187,7 +187,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
     // (Sharded gradients are reduced after every micro-batch instead, and only the shard's share is added.)
     const bool accumulates = (plan.micro_batches > 1 || graph.segments > 1) && !plan.shards(schedule::Sharding::gradients);
     const double accumulated_bytes =
-        traits.accumulation_bytes > 0 ? traits.accumulation_bytes : traits.unscales_every_micro_batch && core::size_of(compute).value < 4 ? 10 : core::size_of(compute).value + 2 * core::size_of(plan.precision.gradients).value;
+        traits.accumulation_bytes > 0 ? traits.accumulation_bytes : traits.unscales_every_micro_batch && core::size_of(compute).value < 4 ? 10 : core::size_of(plain.compute).value + 2 * core::size_of(plan.precision.gradients).value;
 
     // Casting fp32 parameters at each use and their gradients back: 4 + 2 bytes each way.
     const bool is_half = compute == core::DataType::fp16 || compute == core::DataType::bf16;
@@ -201,6 +201,8 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
     for (std::size_t o = 0; o < graph.operators.size(); ++o) {
         const model::OperatorId op(static_cast<std::int32_t>(o));
         const model::Operator& description = graph.op(op);
+        // Of a plan in fp8 the linear layers are, and not all of them.
+        const core::DataType own_compute = compute == core::DataType::fp8 && !model::fp8_obstacle(graph, op, plain).empty() ? core::DataType::bf16 : compute;
         const cluster::MeasuredOperator* entry = nullptr;
         if (!measured.empty()) {
             const auto found = measured.find(model::signature(graph, op, plain));
@@ -214,7 +216,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
                 price.flops += kernel.flops;
                 has_flash = has_flash || kernel.kind == model::KernelKind::attention;
                 if (entry) continue;
-                price.device += kernel_time(kernel, phase, device, compute, traits, constants);
+                price.device += kernel_time(kernel, phase, device, own_compute, traits, constants);
                 price.host += cost.dispatch_;
             }
             if (!kernels.empty()) ++priced_count;
@@ -257,6 +259,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
         append(backward_weight, of_phase[2]);
     }
     if (traits.recomputes_alternate_products) cost.recompute_alternate_products(graph, context);
+    if (compute == core::DataType::fp8) cost.assumptions_.push_back(model::fp8_summary(graph, plain));
     if (measured_count > 0)
         cost.assumptions_.push_back(std::to_string(measured_count) + " of " + std::to_string(priced_count) + " operator phases have times measured on " +
                                     device.name + "; the rest follow its curves");

@@ -19,7 +19,7 @@ struct CostConstants {
     double sustained_full = 1.04;
     // Devices of one kind differ in the clock they hold; a synchronous step goes at the pace of the slowest. Standard deviation of their rates.
     double device_spread = 0.012;
-    double fp8_rate = 0.95;
+    double fp8_rate = 1.0;
     // Half-precision convolutions of libraries of 2020 and later over those of the table (cuDNN 7.6), which offsets part of the loss under sustained load.
     double convolution_half = 1.25;
 

@@ -230,3 +230,40 @@ TEST_CASE("the optimizer moves every byte of state once each way") {
     // Read: gradient 2, moments 8, master 4. Written: moments 8, master 4, copy 2. 28 bytes a parameter at 500 GB/s.
     REQUIRE(cost->optimizer_step(1'000'000, 1).device.value == Approx(2e-6 + 28e6 / (500e9 * sim::CostConstants().memory_rate)));
 }
+
+TEST_CASE("of a plan in fp8 the blocks' linear layers are priced in fp8 with the casts of their operands, logits and attention in bf16") {
+    core::Diagnostics diagnostics;
+    const std::optional<model::ModelGraph> graph = model::load_model(std::string("gpt2"), {}, diagnostics);
+    REQUIRE(graph.has_value());
+    cluster::DeviceSpec device = round_device();
+    device.peak[DataType::fp8] = device.peak.at(DataType::bf16) * 2.0;
+    device.matrix_product[DataType::fp8] = device.matrix_product.at(DataType::bf16);
+    schedule::Plan low, half;
+    low.precision.compute = DataType::fp8;
+    low.micro_batch = half.micro_batch = 8;
+    const auto in_fp8 = sim::ComputeCost::make(*graph, device, low, diagnostics), in_bf16 = sim::ComputeCost::make(*graph, device, half, diagnostics);
+    REQUIRE(in_fp8.has_value());
+    REQUIRE(in_bf16.has_value());
+    int linear = 0, others = 0;
+    for (std::size_t i = 0; i < graph->operators.size(); ++i) {
+        const model::Operator& op = graph->operators[i];
+        const auto at = static_cast<std::int32_t>(i);
+        INFO(op.name);
+        for (const auto phase : {schedule::ComputePhase::forward, schedule::ComputePhase::backward_input, schedule::ComputePhase::backward_weight}) {
+            const double eighth = in_fp8->price({at, at + 1}, phase).device.value, plain = in_bf16->price({at, at + 1}, phase).device.value;
+            if (op.kind == model::OperatorKind::linear && op.name.find("logits") == std::string::npos) {
+                CHECK(eighth != Approx(plain).epsilon(1e-3));
+                ++linear;
+            } else {
+                CHECK(eighth == Approx(plain).epsilon(1e-9));
+                ++others;
+            }
+        }
+    }
+    CHECK(linear == 3 * 12 * 4);
+    CHECK(others > linear);
+    // The user is told.
+    bool is_told = false;
+    for (const std::string& assumption : in_fp8->assumptions()) is_told = is_told || assumption == "fp8: products of 48 of 49 linear layers; in bf16: head.logits (its results are logits)";
+    CHECK(is_told);
+}
