@@ -13,6 +13,7 @@
 #include "exec/profile.h"
 #include "exec/run.h"
 #include "exec/training_state.h"
+#include "model/fp8_products.h"
 #include "planner/plan_order.h"
 #include "schedule/explicit_order.h"
 #include "schedule/lower.h"
@@ -120,13 +121,14 @@ void resume(const ExecutionRequest& request, ExecutionJob& job, core::Diagnostic
                                           exec::degrees_in_words(job.plan())));
 }
 
-// Operators are measured as they run, conversions included; the rate of products in bf16 is that of fp32, in which they are computed.
-void emulate_bf16(ExecutionJob& job) {
+// Operators are measured as they run, conversions included; the rate of products in bf16 and fp8 is that of fp32, in which they are computed.
+void emulate(ExecutionJob& job, core::DataType type) {
     cluster::DeviceSpec& device = job.here.instance.device;
-    if (device.peak.contains(core::DataType::bf16) || !device.peak.contains(core::DataType::fp32)) return;
-    device.peak[core::DataType::bf16] = device.peak.at(core::DataType::fp32);
-    if (const auto curve = device.matrix_product.find(core::DataType::fp32); curve != device.matrix_product.end()) device.matrix_product[core::DataType::bf16] = curve->second;
-    job.remarks.push_back("bf16 is emulated: arrays are stored in 16 bits, arithmetic is in fp32");
+    if (device.peak.contains(type) || !device.peak.contains(core::DataType::fp32)) return;
+    device.peak[type] = device.peak.at(core::DataType::fp32);
+    if (const auto curve = device.matrix_product.find(core::DataType::fp32); curve != device.matrix_product.end()) device.matrix_product[type] = curve->second;
+    job.remarks.push_back(type == core::DataType::fp8 ? "fp8 is emulated: what linear layers multiply is rounded to it, arithmetic is in fp32"
+                                                      : "bf16 is emulated: arrays are stored in 16 bits, arithmetic is in fp32");
 }
 
 }  // namespace
@@ -177,7 +179,10 @@ std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int proces
             job.here.nodes = 1;
         }
     }
-    if (!request.on_gpu && plan.precision.compute == core::DataType::bf16) emulate_bf16(job);
+    const bool is_in_fp8 = plan.precision.compute == core::DataType::fp8;
+    if (!request.on_gpu && (is_in_fp8 || plan.precision.compute == core::DataType::bf16)) emulate(job, core::DataType::bf16);
+    if (!request.on_gpu && is_in_fp8) emulate(job, core::DataType::fp8);
+    if (is_in_fp8) job.remarks.push_back(model::fp8_summary(graph, plan.cost_context()));
     const schedule::PipelineSchedule* const chosen = schedule::find_pipeline_schedule(plan.schedule);
     check_folder(request, chosen && chosen->is_forward_only, job, diagnostics);
     if (processes > 0 && processes != plan.layout.ranks())

@@ -303,7 +303,8 @@ void apply(const PlanProfile& profile, cluster::InstanceType& instance) {
         instance.device.memory_efficiency = 1;
     }
     instance.device.peak[core::DataType::fp32] = profile.product_rate;
-    if (instance.device.peak.contains(core::DataType::bf16)) instance.device.peak[core::DataType::bf16] = profile.product_rate;  // emulated in fp32
+    for (const core::DataType emulated : {core::DataType::bf16, core::DataType::fp8})
+        if (instance.device.peak.contains(emulated)) instance.device.peak[emulated] = profile.product_rate;  // computed in fp32
     instance.device.kernel_launch = core::microseconds(1);
     instance.device.host_dispatch = core::Seconds(0);
     cluster::set_memory_links(instance, {profile.link_bandwidth, profile.link_latency});

@@ -229,10 +229,10 @@ void assign(Value& document, const Assignment& assignment, core::Diagnostics& di
 namespace {
 
 // A precision without a peak on the device is refused where the plan asks for it (or where the plan stands, when it is the default).
-void check_precision(const schedule::Plan& plan, const cluster::DeviceSpec& device, const Value& document, bool emulates_bf16, core::Diagnostics& diagnostics) {
+void check_precision(const schedule::Plan& plan, const cluster::DeviceSpec& device, const Value& document, bool emulates_half, core::Diagnostics& diagnostics) {
     if (device.peak.contains(plan.precision.compute)) return;
-    const bool is_emulated = device.architecture == "cpu" && plan.precision.compute == core::DataType::bf16;
-    if (is_emulated && emulates_bf16) return;
+    const bool is_emulated = device.architecture == "cpu" && (plan.precision.compute == core::DataType::bf16 || plan.precision.compute == core::DataType::fp8);
+    if (is_emulated && emulates_half) return;
     const Value* table = document.find("plan");
     const Value* written = table == nullptr ? nullptr : table->find("precision");
     std::vector<std::string> known;
@@ -241,12 +241,12 @@ void check_precision(const schedule::Plan& plan, const cluster::DeviceSpec& devi
                       : table != nullptr ? table->location
                                          : core::SourceLocation{},
                       "plan.precision", "precision = " + std::string(core::name_of(plan.precision.compute)) + ": " + device.name + " has no figure for it",
-                      "use " + core::list_in_words(known) + "; an unknown rate is refused, not guessed" + (is_emulated ? std::string(" (smexec emulates bf16 here, and measures it)") : std::string()));
+                      "use " + core::list_in_words(known) + "; an unknown rate is refused, not guessed" + (is_emulated ? " (smexec emulates " + std::string(core::name_of(plan.precision.compute)) + " here, and measures it)" : std::string()));
 }
 
 }  // namespace
 
-std::optional<Scenario> read_scenario(const Value& document, const std::string& path, core::Diagnostics& diagnostics, bool emulates_bf16) {
+std::optional<Scenario> read_scenario(const Value& document, const std::string& path, core::Diagnostics& diagnostics, bool emulates_half) {
     Scenario scenario;
     scenario.path = path;
     Value rest = document;
@@ -272,7 +272,7 @@ std::optional<Scenario> read_scenario(const Value& document, const std::string& 
         machines = cluster::load_cluster(*table, diagnostics, directory(*table));
     if (!file || !graph || !machines || diagnostics.has_errors()) return std::nullopt;
     scenario.file = std::move(*file);
-    check_precision(scenario.file.plan, machines->instance.device, document, emulates_bf16, diagnostics);
+    check_precision(scenario.file.plan, machines->instance.device, document, emulates_half, diagnostics);
     // CPU ranks may outnumber the cores: they share them.
     const int devices = machines->instance.device.has_concurrent_streams ? machines->device_count() : std::max(machines->device_count(), scenario.file.plan.layout.ranks());
     schedule::check_plan(scenario.file.plan, *graph, devices, document.find("plan"), diagnostics);

@@ -46,7 +46,7 @@ std::vector<Assignment> parse_sweep(std::string_view text, const std::string& op
 void assign(core::Value& document, const Assignment& assignment, core::Diagnostics& diagnostics);
 
 // Reads model, cluster and plan and checks them against each other. Relative references are relative to the file they stand in.
-// `emulates_bf16`: who asks runs the plan itself, and stores bf16 on processors that compute in fp32.
-std::optional<Scenario> read_scenario(const core::Value& document, const std::string& path, core::Diagnostics& diagnostics, bool emulates_bf16 = false);
+// `emulates_half`: who asks runs the plan itself, and rounds to bf16 and fp8 on processors that compute in fp32.
+std::optional<Scenario> read_scenario(const core::Value& document, const std::string& path, core::Diagnostics& diagnostics, bool emulates_half = false);
 
 }  // namespace sim

@@ -59,11 +59,14 @@ private:
     std::vector<std::unique_ptr<const OperatorKernels>> pieces_;
 };
 
+// Activations in bf16, which fp8 leaves as they are.
+bool computes_low(const schedule::Precision& precision) { return precision.compute == core::DataType::bf16 || precision.compute == core::DataType::fp8; }
+
 std::unique_ptr<const OperatorKernels> make_operators(const std::vector<model::ModelGraph>& pieces, const schedule::Plan& plan, const schedule::RankCoordinates& place,
                                                       std::uint64_t seed, bool is_training) {
     std::vector<std::unique_ptr<const OperatorKernels>> result;
     for (const model::ModelGraph& graph : pieces)
-        if (plan.precision.compute == core::DataType::bf16)
+        if (computes_low(plan.precision))
             result.push_back(std::make_unique<RoundedOperators>(graph, plan.cost_context(), plan.precision, place.tensor, seed, is_training,
                                                                 place.data % plan.layout.context));
         else result.push_back(std::make_unique<Operators>(graph, plan.cost_context(), place.tensor, seed, is_training, place.data % plan.layout.context));
@@ -103,10 +106,11 @@ std::span<float> words_of(Buffer& buffer) { return {buffer.data(), (buffer.bytes
 
 std::string CpuBackend::obstacle(const schedule::Precision& precision) {
     const auto is_known = [](core::DataType type) { return type == core::DataType::fp32 || type == core::DataType::bf16; };
-    for (const core::DataType type : {precision.compute, precision.parameters, precision.gradients})
-        if (!is_known(type)) return fmt::format("the CPU backend computes in fp32 and bf16, the plan in {}", core::name_of(type));
+    const core::DataType activations = precision.compute == core::DataType::fp8 ? core::DataType::bf16 : precision.compute;
+    for (const core::DataType type : {activations, precision.parameters, precision.gradients})
+        if (!is_known(type)) return fmt::format("the CPU backend computes in fp32, bf16 and fp8, the plan in {}", core::name_of(type));
     const bool is_low = precision.parameters == core::DataType::bf16;
-    if (is_low != (precision.compute == core::DataType::bf16)) return "the CPU backend reads parameters in the format that it computes in";
+    if (is_low != computes_low(precision)) return "the CPU backend reads parameters in the format that it computes in";
     if (is_low && !precision.has_master_parameters) return "the CPU backend trains bf16 parameters with an fp32 copy only";
     if (!is_low && precision.has_master_parameters) return "the CPU backend keeps no second copy of fp32 parameters";
     if (!is_low && precision.gradients != core::DataType::fp32) return "the CPU backend keeps gradients of fp32 parameters in fp32";

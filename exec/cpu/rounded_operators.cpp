@@ -4,6 +4,9 @@
 #include <numeric>
 
 #include "exec/cpu/bfloat16.h"
+#include "exec/cpu/kernels.h"
+#include "exec/float8.h"
+#include "model/fp8_products.h"
 #include "model/rank_share.h"
 #include "model/segment.h"
 
@@ -22,7 +25,10 @@ bool is_passive(OperatorKind kind) {
 
 RoundedOperators::RoundedOperators(const model::ModelGraph& graph, const model::CostContext& context, const schedule::Precision& precision, int tensor_rank,
                                    std::uint64_t seed, bool is_training, int context_rank)
-    : graph_(graph), context_(context), precision_(precision), operators_(graph, context, tensor_rank, seed, is_training, context_rank) {}
+    : graph_(graph), context_(context), precision_(precision), operators_(graph, context, tensor_rank, seed, is_training, context_rank), is_in_fp8_(graph.operators.size(), 0) {
+    for (std::size_t i = 0; precision.compute == core::DataType::fp8 && i < graph.operators.size(); ++i)
+        is_in_fp8_[i] = model::fp8_obstacle(graph, model::OperatorId(static_cast<std::int32_t>(i)), context).empty();
+}
 
 std::int64_t RoundedOperators::elements(model::TensorId tensor) const {
     const core::DataType type = is_rounded(tensor) ? context_.compute : graph_.tensor(tensor).type;
@@ -33,6 +39,8 @@ std::int64_t RoundedOperators::elements(const model::Operator& op, model::Tensor
     if (op.kind != OperatorKind::experts || !operands.expert_rows || (tensor != op.inputs[0] && tensor != op.output)) return elements(tensor);
     return std::accumulate(operands.expert_rows->begin(), operands.expert_rows->end(), std::int64_t{0}) * graph_.tensor(tensor).shape.back();
 }
+
+void RoundedOperators::round_to_fp8(Float8 format, Array& array) { round_to_float8(format, static_cast<std::int64_t>(array.wide.size()), array.wide.data()); }
 
 // Extras are statistics in fp32, masks and indices, but for the scaled input of a linear layer, what experts compute inside, and kept probabilities of attention.
 RoundedOperators::Extra RoundedOperators::extra_of(model::OperatorId id, const Operands& operands) const {
@@ -129,6 +137,10 @@ void RoundedOperators::forward(model::OperatorId id, const Operands& operands, c
     if (is_passive(graph_.op(id).kind)) return;
     Wide wide;
     widen_operands(id, operands, false, wide);
+    if (is_in_fp8(id)) {
+        round_to_fp8(Float8::e4m3, wide.arrays[0]);
+        round_to_fp8(Float8::e4m3, wide.arrays[1]);
+    }
     operators_.forward(id, wide.operands, place);
     round(wide.output);
     round(wide.extra);
@@ -141,6 +153,10 @@ void RoundedOperators::backward_input(model::OperatorId id, const Operands& oper
     widen_operands(id, operands, true, wide);
     Array gradient;
     if (op.kind != OperatorKind::cross_entropy) dy = widen(gradient, const_cast<float*>(dy), elements(op, op.output, operands), true);
+    if (is_in_fp8(id)) {
+        round_to_fp8(Float8::e5m2, gradient);
+        round_to_fp8(Float8::e4m3, wide.arrays[1]);
+    }
     std::vector<Array> arrays(dx.size());
     std::vector<float*> gradients(dx.size());
     // One tensor read twice has one gradient: its contributions follow each other in one array.
@@ -166,6 +182,18 @@ void RoundedOperators::backward_weight(model::OperatorId id, const Operands& ope
     std::vector<float*> gradients = dparameters;
     if (precision_.gradients == core::DataType::bf16)
         for (std::size_t p = 0; p < dparameters.size(); ++p) gradients[p] = widen(arrays[p], dparameters[p], elements(op.parameters[p]), true);
+    std::vector<float> unwanted;
+    if (is_in_fp8(id)) {
+        // A bias's gradient is a sum and no product: of numbers that are not rounded.
+        if (op.attributes.has_bias) {
+            const std::int64_t columns = elements(op.parameters[1]);
+            kernels().sum_rows(static_cast<std::int64_t>(gradient.wide.size()) / columns, columns, dy, gradients[1]);
+            unwanted.resize(static_cast<std::size_t>(columns));
+            gradients[1] = unwanted.data();
+        }
+        round_to_fp8(Float8::e5m2, gradient);
+        round_to_fp8(Float8::e4m3, wide.arrays[0]);
+    }
     operators_.backward_weight(id, wide.operands, dy, gradients);
     for (const Array& array : arrays) round(array);
 }

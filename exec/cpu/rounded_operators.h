@@ -1,10 +1,11 @@
 // Operators of a plan in bf16 on a processor that computes in fp32: what an operator reads is widened, its arithmetic and sums are fp32, what it writes is
-// rounded, as tensor cores with fp32 accumulation do.
+// rounded, as tensor cores with fp32 accumulation do. In fp8 arrays are the same, and what linear layers multiply is rounded once more (exec/float8.h).
 #pragma once
 
 #include <vector>
 
 #include "exec/cpu/operators.h"
+#include "exec/float8.h"
 #include "schedule/plan.h"
 
 namespace exec::cpu {
@@ -33,6 +34,7 @@ private:
         std::vector<float> wide;
     };
     bool is_rounded(model::TensorId tensor) const { return graph_.tensor(tensor).is_activation; }
+    bool is_in_fp8(model::OperatorId op) const { return is_in_fp8_[static_cast<std::size_t>(op.index)] != 0; }
     std::int64_t elements(model::TensorId tensor) const;
     // Of an input or the output of `op`: experts over several ranks work on the copies that came.
     std::int64_t elements(const model::Operator& op, model::TensorId tensor, const Operands& operands) const;
@@ -42,6 +44,7 @@ private:
     // The same of rows that lie apart: the copy has them together.
     KeyValues widen_rows(Array& array, const KeyValues& stored, std::int64_t count) const;
     static void round(const Array& array);
+    static void round_to_fp8(Float8 format, Array& array);
     // What an operator keeps of its own: numbers in the format of activations, then octets (a mask), which stay as they are.
     struct Extra {
         std::int64_t numbers = 0, octets = 0;
@@ -64,6 +67,7 @@ private:
     const model::CostContext context_;
     const schedule::Precision precision_;
     const Operators operators_;
+    std::vector<char> is_in_fp8_;  // by operator
 };
 
 }  // namespace exec::cpu
