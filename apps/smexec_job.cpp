@@ -6,6 +6,7 @@
 
 #include "apps/command.h"
 #include "cluster/load.h"
+#include "exec/cuda/device/device.h"
 #include "exec/cuda/profile.h"
 #include "exec/cuda/runnable.h"
 #include "exec/exchange.h"
@@ -162,7 +163,7 @@ std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int proces
     schedule::Plan& plan = job.scenario.file.plan;
     const model::ModelGraph& graph = job.scenario.graph;
     const schedule::Training& training = job.scenario.file.training;
-    if (request.on_gpu) exec::cuda::check_runnable(plan, graph, diagnostics);
+    if (request.on_gpu) exec::cuda::check_runnable(plan, graph, exec::cuda::probe_device(), diagnostics);
     else exec::check_runnable(plan, graph, diagnostics);
     job.data = exec::load_data(data_path(request, job.scenario.file), request.data ? "" : training.data_format, training.seed, graph, diagnostics,
                                {request.plan, 0, 0});

@@ -6,6 +6,7 @@
 #include "exec/cuda/body/image.h"
 #include "exec/cuda/body/loss.h"
 #include "exec/cuda/body/mixture.h"
+#include "exec/cuda/body/float8.h"
 #include "exec/cuda/body/norm.h"
 #include "exec/cuda/body/update.h"
 
@@ -15,6 +16,7 @@ const Kernels& emulated_kernels() {
     static const Kernels table = [] {
         Kernels result{};
         host_body::fill_elementwise(result);
+        host_body::fill_float8(result);
         host_body::fill_norm(result);
         host_body::fill_embedding(result);
         host_body::fill_loss(result);

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "exec/float8.h"
+
 namespace exec::cuda {
 
 using Stream = void*;  // a cudaStream_t
@@ -111,8 +113,16 @@ struct StepFactors {
 };
 enum class UpdateRule : std::uint8_t { sgd, adam };
 
+inline constexpr int float8_partials = 256;  // at most so many numbers go between the two passes over a tensor that becomes fp8
+
 struct Kernels {
     void (*cast)(Stream, Type from, Type to, std::int64_t count, const void* x, void* y);
+    // Of parts of x the largest magnitude, infinite where something is no finite number: what the next call, of as many elements, takes.
+    void (*largest_magnitudes)(Stream, Type, std::int64_t count, const void* x, float* partials);
+    // x [rows, columns] in octets under the scale of its largest magnitude, as it is and with rows and columns exchanged (null: not wanted). `unscale` becomes what takes
+    // octets back to x.
+    void (*cast_to_float8)(Stream, Type, Float8, std::int64_t rows, std::int64_t columns, const void* x, const float* partials, float* unscale, std::uint8_t* plain,
+                           std::uint8_t* turned);
     void (*add)(Stream, Type, std::int64_t count, const void* a, const void* b, void* y);
     void (*scale)(Stream, Type, std::int64_t count, float factor, const void* x, void* y, bool accumulates);
     void (*unary)(Stream, Type, Unary, std::int64_t count, const void* x, void* y);

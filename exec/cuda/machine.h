@@ -41,6 +41,11 @@ struct Product {
     std::int64_t ragged_limit = 0;
     // `batch` problems at these distances, in elements.
     std::int64_t batch = 1, stride_a = 0, stride_b = 0, stride_c = 0;
+    // a and b are octets in fp8, of these formats (not both e5m2), with k contiguous in both; `in` is what they were before. One number each in device memory takes them back.
+    bool in_fp8 = false;
+    Float8 a_format = Float8::e4m3, b_format = Float8::e4m3;
+    const float *a_unscale = nullptr, *b_unscale = nullptr;
+    bool accumulates_fast = false;  // fp8: partial sums in less than fp32, which is faster (cublasLt.h, CUBLASLT_MATMUL_DESC_FAST_ACCUM)
 
     bool has_epilogue() const { return before_gelu || gelu_input || row_sums; }
 };
@@ -104,6 +109,8 @@ public:
     virtual void product(Stream, const Product& product) = 0;
     // Is there an algorithm for this product with its epilogue, faster than one after the other?
     virtual bool offers(const Product& product) const = 0;
+    // Is there an algorithm for this product in fp8? Where products are measured: one that, with the casts of its operands, is faster than `half`, the same in bf16.
+    virtual bool offers_fp8(const Product& product, const Product& half) const = 0;
     // Whatever can be chosen before the first step, with addresses that need not be of memory.
     virtual void prepare(const Product&) const {}
 

@@ -17,7 +17,7 @@ struct Nothing {
 const Kernels& null_kernels() {
     constexpr Nothing n;
     static const Kernels table{n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n,
-                               n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n};
+                               n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n};
     return table;
 }
 
@@ -48,6 +48,7 @@ public:
     void download(Stream, void*, const void*, std::size_t) override {}
     void product(Stream, const Product& product) override { like_.prepare(product); }
     bool offers(const Product& product) const override { return like_.offers(product); }
+    bool offers_fp8(const Product& product, const Product& half) const override { return like_.offers_fp8(product, half); }
     bool fuses(Type type, const AttentionShape& shape) const override { return like_.fuses(type, shape); }
     void fused_attention(Stream, Type, const AttentionShape&, const void*, void*, float*) override {}
     void fused_attention_backward(Stream, Type, const AttentionShape&, const void*, const void*, const float*, const void*, void*) override {}

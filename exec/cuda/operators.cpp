@@ -8,6 +8,7 @@
 #include "core/diagnostics.h"
 #include "exec/unary.h"
 #include "model/alibi.h"
+#include "model/fp8_products.h"
 #include "model/rank_share.h"
 
 namespace exec::cuda {
@@ -22,7 +23,8 @@ const std::int64_t* ids(const float* address) { return reinterpret_cast<const st
 
 Type type_of(core::DataType type) {
     switch (type) {
-        case core::DataType::bf16: return Type::bf16;
+        case core::DataType::bf16:
+        case core::DataType::fp8: return Type::bf16;  // fp8 is a format of products, whose operands and results are bf16 elsewhere
         case core::DataType::fp16: return Type::fp16;
         default: return Type::fp32;
     }
@@ -42,7 +44,10 @@ Operators::Operators(const model::ModelGraph& graph, const schedule::Plan& plan,
       type_(type_of(plan.precision.compute)),
       parameter_type_(type_of(plan.precision.parameters)),
       gradient_type_(type_of(plan.precision.gradients)),
+      is_in_fp8_(graph.operators.size(), 0),
       fusion_(std::make_unique<Fusion>(machine, workplace, type_)) {
+    for (std::size_t i = 0; plan.precision.compute == core::DataType::fp8 && i < graph.operators.size(); ++i)
+        is_in_fp8_[i] = model::fp8_obstacle(graph, model::OperatorId(static_cast<std::int32_t>(i)), context_).empty();
     const auto keep = [&](const std::vector<float>& values) {
         void* block = machine.allocate(values.size() * sizeof(float));
         blocks_.push_back(block);
@@ -419,7 +424,7 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, const f
                                       o.attributes.position_offset, dy,
                                       added_sums(o.parameters[0], dparameters[0]));
             break;
-        case OperatorKind::linear: linear_weights(o, x, dy, dparameters); break;
+        case OperatorKind::linear: linear_weights(id, x, dy, dparameters); break;
         case OperatorKind::router: router_weights(o, x, dy, dparameters[0]); break;
         case OperatorKind::experts: experts_weights(id, x, dy, dparameters); break;
         case OperatorKind::layer_norm:

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,7 +52,7 @@ std::vector<std::int64_t> divided_evenly(std::int64_t copies, std::size_t blocks
 
 // Slots of scratch. Those of one operator's call must differ.
 enum Slot { weight_slot, sums_slot, attention_slot, turned_slot, gradient_slot, bias_slot, partial_slot, loss_slot, turned_keys_slot, key_gradient_slot, routing_slot, counts_slot,
-            logits_slot, second_weight_slot, expert_slot };
+            logits_slot, second_weight_slot, expert_slot, low_input_slot, low_weight_slot, low_gradient_slot };
 
 class Operators : public OperatorKernels {
 public:
@@ -114,7 +115,7 @@ private:
 
     void linear(model::OperatorId id, const Operands& operands) const;
     void linear_backward(model::OperatorId id, const Operands& operands, const void* dy, float* dx) const;
-    void linear_weights(const model::Operator& op, const Operands& operands, const void* dy, const std::vector<float*>& dparameters) const;
+    void linear_weights(model::OperatorId id, const Operands& operands, const void* dy, const std::vector<float*>& dparameters) const;
     bool gelu_with_product(const Operands& operands) const;
     bool gelu_backward_with_product(const model::Operator& op, const Operands& operands, const float* dy, float* dx) const;
     void add(const model::Operator& op, const Operands& operands) const;
@@ -129,6 +130,25 @@ private:
     void unfused_attention(const AttentionShape& shape, const AttentionInput& in, void* y, void* extra) const;
     void unfused_attention_backward(const AttentionShape& shape, const AttentionInput& in, void* extra, const void* dy, void* dqkv, void* dmemory) const;
     Product product() const;
+
+    // A matrix in fp8: [rows, columns], and with both exchanged, where asked for; a number in device memory takes octets back.
+    struct Octets {
+        const void *plain = nullptr, *turned = nullptr;
+        const float* unscale = nullptr;
+    };
+    struct Matrix {
+        Type type = Type::fp32;
+        std::int64_t rows = 0, columns = 0;
+        const void* data = nullptr;
+    };
+    // Room for it, which the same call with `casts` fills.
+    Octets octets(int slot, Float8 format, const Matrix& x, bool plain, bool turned, bool casts) const;
+    bool is_in_fp8(model::OperatorId op) const { return is_in_fp8_[static_cast<std::size_t>(op.index)] != 0; }
+    // Makes the product of a linear layer (forward, of its input's gradient, of its weight's) one of octets, if the machine has that; null: it stays as it is.
+    std::optional<Product> forward_in_fp8(const Product& half, const Matrix& x, const Matrix& weight) const;
+    std::optional<Product> backward_in_fp8(model::OperatorId op, const Product& half, const Matrix& dy, const Matrix& weight) const;
+    std::optional<Product> weights_in_fp8(model::OperatorId op, const Product& half, const Matrix& dy, const Matrix& x) const;
+    Matrix weight_matrix(model::ParameterId id, const float* parameter) const;
 
     RoutingShape routing_shape(const model::Operator& mixture) const;
     const void* routing(const model::Operator& mixture, const void* probabilities) const;
@@ -157,6 +177,9 @@ private:
         float *cosines = nullptr, *sines = nullptr, *slopes = nullptr;
     };
     std::map<std::int32_t, Tables> tables_;  // by operator
+    std::vector<char> is_in_fp8_;  // by operator
+    // Both copies of a gradient that the weight's gradient, next in the same instruction, needs too.
+    mutable std::optional<std::pair<std::int32_t, const void*>> turned_gradient_;  // operator and what was cast
     mutable std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::int64_t>> kept_rows_;  // by experts and micro-batch: rows of each expert
     std::unique_ptr<Fusion> fusion_;
     std::vector<void*> blocks_;

@@ -28,7 +28,7 @@ void Operators::linear(model::OperatorId id, const Operands& x) const {
         kernels_.scale(workplace_.stream(), type_, y.rows * inputs, static_cast<float>(o.attributes.input_scale), in, x.extra, false);
         in = x.extra;
     }
-    const void* own_weight = weight(o.parameters[0], x.parameters[0], weight_slot);
+    const void* own_weight = is_in_fp8(id) ? x.parameters[0] : weight(o.parameters[0], x.parameters[0], weight_slot);
     const bool is_across = is_stored_across(o.output);
     Product p = product();
     p.transpose_b = true;
@@ -43,6 +43,10 @@ void Operators::linear(model::OperatorId id, const Operands& x) const {
     // Partial sums: the bias counts once.
     const bool is_partial = graph_.tensor(o.output).split == model::TensorSplit::partial && context_.tensor_parallel > 1;
     if (o.attributes.has_bias && (!is_partial || tensor_rank_ == 0)) p.bias = weight(o.parameters[1], x.parameters[1], bias_slot);
+    if (is_in_fp8(id)) {
+        if (const std::optional<Product> low = forward_in_fp8(p, {type_, y.rows, inputs, in}, weight_matrix(o.parameters[0], x.parameters[0]))) p = *low;
+        else p.b = weight(o.parameters[0], x.parameters[0], weight_slot);
+    }
     const model::Operator* reader = only_reader(o.output);
     if (reader && (is_approximate_gelu(*reader) || reader->kind == OperatorKind::add)) fusion_->hold(id.index, p);
     else fusion_->launch(p);
@@ -104,13 +108,17 @@ void Operators::linear_backward(model::OperatorId id, const Operands& x, const v
     p.alpha = static_cast<float>(o.attributes.input_scale);
     p.a = dy;
     p.lda = is_across ? y.rows : y.columns;
-    p.b = weight(o.parameters[0], x.parameters[0], weight_slot);
+    p.b = is_in_fp8(id) ? x.parameters[0] : weight(o.parameters[0], x.parameters[0], weight_slot);
     p.ldb = inputs;
     p.c = dx;
     p.ldc = inputs;
     const void* base = base_of(o.inputs[0], dx);
     p.accumulates = base == dx;
     if (base && base != dx) p.addend = base;
+    if (is_in_fp8(id)) {
+        if (const std::optional<Product> low = backward_in_fp8(id, p, {type_, y.rows, y.columns, dy}, weight_matrix(o.parameters[0], x.parameters[0]))) p = *low;
+        else p.b = weight(o.parameters[0], x.parameters[0], weight_slot);
+    }
     // The gradient of a GELU's result is read by that GELU alone.
     model::TensorId in = o.inputs[0];
     while (is_identity(op(graph_.tensor(in).producer))) in = op(graph_.tensor(in).producer).inputs[0];
@@ -134,7 +142,8 @@ bool Operators::gelu_backward_with_product(const model::Operator& o, const Opera
     return true;
 }
 
-void Operators::linear_weights(const model::Operator& o, const Operands& x, const void* dy, const std::vector<float*>& dparameters) const {
+void Operators::linear_weights(model::OperatorId id, const Operands& x, const void* dy, const std::vector<float*>& dparameters) const {
+    const model::Operator& o = op(id);
     const Sizes y = sizes_of(o.output);
     const std::int64_t inputs = extent(o.parameters[0], 1);
     const bool is_across = is_stored_across(o.output);
@@ -151,6 +160,8 @@ void Operators::linear_weights(const model::Operator& o, const Operands& x, cons
     p.c = dparameters[0];
     p.ldc = inputs;
     p.accumulates = sums(o.parameters[0], dparameters[0]).accumulates;
+    if (is_in_fp8(id))
+        if (const std::optional<Product> low = weights_in_fp8(id, p, {type_, y.rows, y.columns, dy}, {type_, y.rows, inputs, x.inputs[0]})) p = *low;
     if (!o.attributes.has_bias) return fusion_->launch(p);
     // The bias along with the weight where that is to be had; both rooms are asked for whatever the answer, since it may be another one when planning.
     const Sums bias = sums(o.parameters[1], dparameters[1]);
@@ -158,7 +169,7 @@ void Operators::linear_weights(const model::Operator& o, const Operands& x, cons
     void* own = workplace_.scratch(partial_slot, static_cast<std::size_t>(y.columns) * size_of(gradient_type_));
     Product both = p;
     both.row_sums = bias.accumulates ? own : bias.data;
-    if (machine_.offers(both)) {
+    if (!p.in_fp8 && machine_.offers(both)) {  // a bias's gradient is a sum and no product: of numbers that are not rounded
         fusion_->launch(both);
         if (bias.accumulates) kernels_.scale(workplace_.stream(), gradient_type_, y.columns, 1.0f, own, bias.data, true);
         return;

@@ -9,14 +9,14 @@
 
 namespace exec::cuda {
 
-void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, core::Diagnostics& diagnostics) {
+void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, const DeviceReport& device, core::Diagnostics& diagnostics) {
     const auto refuse = [&](const char* key, std::string message, std::string hint) { diagnostics.error({}, key, std::move(message), std::move(hint)); };
     const schedule::Precision& precision = plan.precision;
-    for (const core::DataType type : {precision.compute, precision.parameters, precision.gradients})
-        if (type == core::DataType::fp8) {
-            refuse("plan.precision", "the CUDA backend has no fp8", "set precision = \"bf16\"");
-            break;
-        }
+    if (precision.parameters == core::DataType::fp8 || precision.gradients == core::DataType::fp8)
+        refuse("plan.precision", "fp8 is a format of products, not of stored parameters and gradients", "store them in bf16 or fp32");
+    if (precision.compute == core::DataType::fp8 && device.available && !has_fp8(device))
+        refuse("plan.precision", fmt::format("{} has no matrix units for fp8: those begin with compute 8.9, its own is {}.{}", device.name, device.compute_major, device.compute_minor),
+               "set precision = \"bf16\"");
     if (plan.optimizer.kind == schedule::OptimizerKind::lamb) refuse("training.optimizer", "the CUDA backend has no LAMB", "use sgd, adam or adamw");
     for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules())
         if (candidate.name == plan.schedule && candidate.is_asynchronous)

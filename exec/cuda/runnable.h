@@ -2,11 +2,13 @@
 #pragma once
 
 #include "core/diagnostics.h"
+#include "exec/cuda/device/device.h"
 #include "model/model_graph.h"
 #include "schedule/program.h"
 
 namespace exec::cuda {
 
-void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, core::Diagnostics& diagnostics);
+// `device`: what the plan is to run on; what is not known of it is not held against the plan.
+void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, const DeviceReport& device, core::Diagnostics& diagnostics);
 
 }  // namespace exec::cuda

@@ -26,9 +26,16 @@ inline void set(Type type, void* data, std::int64_t i, float x) {
     }
 }
 
+// Of an operand of a product, as matrix units see it.
+inline float element(const Product& p, bool is_a, std::int64_t i) {
+    const void* data = is_a ? p.a : p.b;
+    if (!p.in_fp8) return value(p.in, data, i);
+    return exec::from_float8(is_a ? p.a_format : p.b_format, static_cast<const std::uint8_t*>(data)[i]);
+}
+
 class Emulated : public Machine {
 public:
-    explicit Emulated(bool fuses = true) : fuses_(fuses) {}
+    explicit Emulated(bool fuses = true, bool has_fp8 = true) : fuses_(fuses), has_fp8_(has_fp8) {}
     ~Emulated() override {
         for (void* block : blocks_) std::free(block);
     }
@@ -69,14 +76,16 @@ public:
     void download(Stream, void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
 
     void product(Stream, const Product& p) override {
+        core::require(!p.in_fp8 || is_taken(p), "matrix units take fp8 with k contiguous in both operands, and never e5m2 by e5m2");
+        const float unscale = p.in_fp8 ? *p.a_unscale * *p.b_unscale : 1.0f;
         for (std::int64_t b = 0; b < p.batch; ++b)
             for (std::int64_t i = 0; i < p.m; ++i)
                 for (std::int64_t j = 0; j < p.n; ++j) {
                     float sum = 0;
                     for (std::int64_t k = 0; k < p.k; ++k)
-                        sum += value(p.in, p.a, b * p.stride_a + (p.transpose_a ? k * p.lda + i : i * p.lda + k)) *
-                               value(p.in, p.b, b * p.stride_b + (p.transpose_b ? j * p.ldb + k : k * p.ldb + j));
-                    sum *= p.alpha;
+                        sum += element(p, true, b * p.stride_a + (p.transpose_a ? k * p.lda + i : i * p.lda + k)) *
+                               element(p, false, b * p.stride_b + (p.transpose_b ? j * p.ldb + k : k * p.ldb + j));
+                    sum *= p.alpha * unscale;
                     const std::int64_t at = b * p.stride_c + i * p.ldc + j;
                     if (p.bias) sum += value(p.out, p.bias, j);
                     if (p.accumulates || p.addend) sum += value(p.out, p.addend ? p.addend : p.c, at);
@@ -94,12 +103,15 @@ public:
         }
         fused_ += p.has_epilogue();
         added_ += p.addend != nullptr;
+        in_fp8_ += p.in_fp8;
     }
     bool offers(const Product& p) const override { return fuses_ && p.n % 8 == 0; }
+    bool offers_fp8(const Product& p, const Product& half) const override { return has_fp8_ && is_taken(p) && half.m == p.m && !half.in_fp8; }
     bool loads_late = false;
     // Products with an epilogue, and those that took an addition over.
     int fused() const { return fused_; }
     int added() const { return added_; }
+    int in_fp8() const { return in_fp8_; }
 
     bool fuses(Type, const AttentionShape&) const override { return false; }
     void fused_attention(Stream, Type, const AttentionShape&, const void*, void*, float*) override {}
@@ -143,8 +155,12 @@ public:
     void end_range() override {}
 
 private:
-    const bool fuses_;
-    int fused_ = 0, added_ = 0;
+    static bool is_taken(const Product& p) {
+        const bool are_multiples = p.m % 16 == 0 && p.n % 16 == 0 && p.k % 16 == 0 && p.lda % 16 == 0 && p.ldb % 16 == 0;
+        return are_multiples && !p.transpose_a && p.transpose_b && (p.a_format == exec::Float8::e4m3 || p.b_format == exec::Float8::e4m3);
+    }
+    const bool fuses_, has_fp8_;
+    int fused_ = 0, added_ = 0, in_fp8_ = 0;
     std::vector<void*> blocks_;
     std::vector<std::int64_t> events_;
     std::int64_t moment_ = 0;

@@ -785,13 +785,128 @@ void check_convolutions(Bench& b, Type type) {
     near("convolution backward to its weight", type, b.get(type, dweight, dw.size()), dw, 32);
 }
 
+// Octets are exact: scales are powers of two, and the host's conversion is told apart from the device's nowhere.
+void check_float8(Bench& b, Type type) {
+    const std::int64_t kind = b.between(0, 5);
+    // Beyond a square of 128 in one direction, and in neither; whole packs and not.
+    const std::int64_t rows = kind < 3 ? 16 * b.between(1, kind == 0 ? 10 : 4) : b.between(1, kind == 3 ? 150 : 40);
+    const std::int64_t columns = kind < 3 ? 16 * b.between(1, kind == 1 ? 10 : 4) : b.between(1, kind == 4 ? 150 : 40);
+    std::vector<float> x = b.normal(rows * columns, std::exp2(static_cast<double>(b.between(-12, 12))));
+    if (kind == 5) std::fill(x.begin(), x.end(), 0.0f);
+    if (kind == 2) x[x.size() / 2] = b.between(0, 1) == 0 ? INFINITY : NAN;
+    const void* in = b.put(type, x);
+    auto *partials = static_cast<float*>(b.room(float8_partials * sizeof(float))), *unscale = static_cast<float*>(b.room(sizeof(float)));
+    float most = 0;
+    for (const float value : x) most = std::max(most, std::isfinite(value) ? std::fabs(value) : INFINITY);
+    for (const exec::Float8 format : {exec::Float8::e4m3, exec::Float8::e5m2})
+        for (const auto& [has_plain, has_turned] : {std::pair{true, true}, {true, false}, {false, true}}) {
+            CAPTURE(rows, columns, has_plain, has_turned);
+            auto* plain = static_cast<std::uint8_t*>(has_plain ? b.room(x.size()) : nullptr);
+            auto* turned = static_cast<std::uint8_t*>(has_turned ? b.room(x.size()) : nullptr);
+            b.k.largest_magnitudes(b.s, type, rows * columns, in, partials);
+            b.k.cast_to_float8(b.s, type, format, rows, columns, in, partials, unscale, plain, turned);
+            const float scale = exec::float8_scale(format, most);
+            CHECK(b.get(Type::fp32, unscale, 1)[0] == 1 / scale);
+            std::vector<std::uint8_t> got_plain(x.size()), got_turned(x.size());
+            b.machine.synchronize();
+            if (plain) b.machine.download_now(got_plain.data(), plain, x.size());
+            if (turned) b.machine.download_now(got_turned.data(), turned, x.size());
+            std::int64_t wrong = 0;
+            for (std::int64_t r = 0; r < rows; ++r)
+                for (std::int64_t c = 0; c < columns; ++c) {
+                    const float value = x[static_cast<std::size_t>(r * columns + c)] * scale;
+                    const auto is_same = [&](std::uint8_t got) {
+                        return std::isnan(value) ? std::isnan(exec::from_float8(format, got)) : got == exec::to_float8(format, value);
+                    };
+                    wrong += plain && !is_same(got_plain[static_cast<std::size_t>(r * columns + c)]);
+                    wrong += turned && !is_same(got_turned[static_cast<std::size_t>(c * rows + r)]);
+                }
+            CHECK(wrong == 0);
+        }
+}
+
+// c [m, n] = a [m, k] b^T [n, k] of operands rounded to fp8: equal to that product, and as near to the product of what they were as rounding lets it be.
+void check_float8_products(Bench& b, Type type) {
+    const std::int64_t m = 16 * b.between(1, 3), n = 16 * b.between(1, 3), k = 16 * b.between(1, 4);
+    for (const auto& [a_format, b_format] : {std::pair{exec::Float8::e4m3, exec::Float8::e4m3}, {exec::Float8::e5m2, exec::Float8::e4m3}}) {
+        std::vector<float> x = b.normal(m * k, 1e-3), w = b.normal(n * k, 20), c = b.normal(m * n, 0.1);
+        const auto octets = [&](exec::Float8 format, const void* from, std::int64_t rows, const float*& unscale) {
+            auto *partials = static_cast<float*>(b.room(float8_partials * sizeof(float))), *back = static_cast<float*>(b.room(sizeof(float)));
+            auto* to = static_cast<std::uint8_t*>(b.room(static_cast<std::size_t>(rows * k)));
+            b.k.largest_magnitudes(b.s, type, rows * k, from, partials);
+            b.k.cast_to_float8(b.s, type, format, rows, k, from, partials, back, to, nullptr);
+            unscale = back;
+            return to;
+        };
+        Product half;
+        half.in = half.out = type;
+        half.transpose_b = true;
+        half.m = m;
+        half.n = n;
+        half.k = half.lda = half.ldb = k;
+        half.ldc = n;
+        half.a = b.put(type, x);
+        half.b = b.put(type, w);
+        half.c = b.put(type, c);
+        half.accumulates = a_format == exec::Float8::e5m2;
+        Product p = half;
+        p.in_fp8 = true;
+        p.a_format = a_format;
+        p.b_format = b_format;
+        p.a = octets(a_format, half.a, m, p.a_unscale);
+        p.b = octets(b_format, half.b, n, p.b_unscale);
+        p.accumulates_fast = a_format == exec::Float8::e4m3;
+        const bool is_offered = b.machine.offers_fp8(p, half);
+        const DeviceReport report = probe_device();
+        if (type == Type::bf16 && (!report.available || has_fp8(report))) CHECK(is_offered);
+        if (!is_offered) continue;
+        b.machine.product(b.s, p);
+        std::vector<float> low_x = x, low_w = w, expected(c.size(), 0.0f);
+        exec::round_to_float8(a_format, m * k, low_x.data());
+        exec::round_to_float8(b_format, n * k, low_w.data());
+        if (half.accumulates) expected = c;
+        cpu::kernels().product(false, true, m, n, k, 1, low_x.data(), k, low_w.data(), k, expected.data(), n, half.accumulates);
+        const std::vector<float> got = b.get(type, p.c, expected.size());
+        near("product in fp8", type, got, expected, 16 + (type == Type::fp32 ? 0x1p12 : 0));  // fast sums keep 14 bits on Hopper
+
+        // Against double precision on what was rounded: half a unit of each element's last place, or of the smallest normal number's.
+        const auto off = [](exec::Float8 format, const std::vector<float>& of, std::size_t i, float most) {
+            const double half_unit = format == exec::Float8::e4m3 ? 0x1p-4 : 0x1p-3, floor = format == exec::Float8::e4m3 ? 0x1p-10 : 0x1p-17;
+            return std::max(half_unit * std::fabs(static_cast<double>(of[i])), floor / static_cast<double>(exec::float8_scale(format, most)));
+        };
+        float most_x = 0, most_w = 0;
+        for (const float value : x) most_x = std::max(most_x, std::fabs(value));
+        for (const float value : w) most_w = std::max(most_w, std::fabs(value));
+        double squares = 0, differences = 0;
+        bool is_within = true;
+        for (std::int64_t i = 0; i < m; ++i)
+            for (std::int64_t j = 0; j < n; ++j) {
+                const auto at = static_cast<std::size_t>(i * n + j);
+                double sum = half.accumulates ? static_cast<double>(c[at]) : 0.0, allowed = 0;
+                for (std::int64_t t = 0; t < k; ++t) {
+                    const auto l = static_cast<std::size_t>(i * k + t), r = static_cast<std::size_t>(j * k + t);
+                    const double left = std::fabs(static_cast<double>(x[l])), right = std::fabs(static_cast<double>(w[r]));
+                    sum += static_cast<double>(x[l]) * static_cast<double>(w[r]);
+                    allowed += (left + off(a_format, x, l, most_x)) * (right + off(b_format, w, r, most_w)) - left * right;
+                }
+                const double difference = static_cast<double>(got[at]) - sum;
+                is_within = is_within && std::fabs(difference) <= allowed + 16 * unit(type) * (std::fabs(sum) + allowed);
+                squares += sum * sum;
+                differences += difference * difference;
+            }
+        CHECK(is_within);
+        // A rounding is off by 2^-4 (2^-3) at most and by some 0.42 of that in the root of the mean square, of two operands; sums of many terms keep that share.
+        CHECK(std::sqrt(differences / squares) < (a_format == exec::Float8::e4m3 ? 0x1p-4 : 0x1p-3));
+    }
+}
+
 struct Family {
     const char* name;
     void (*check)(Bench&, Type);
 };
 constexpr Family families[] = {{"elementwise", check_elementwise}, {"dropout", check_dropout},     {"norms", check_norms},   {"embedding", check_embedding},
                                {"loss", check_loss},               {"mixture", check_mixture},         {"loss across", check_loss_across}, {"attention", check_attention}, {"rotation", check_rotation}, {"tokens", check_tokens},
-                               {"images", check_images},           {"update", check_update},       {"products", check_products}, {"convolutions", check_convolutions}};
+                               {"images", check_images},           {"update", check_update},       {"products", check_products}, {"float8", check_float8},         {"products in float8", check_float8_products}, {"convolutions", check_convolutions}};
 
 void check_family(Machine& machine, const Family& family, int rounds) {
     for (int round = 0; round < rounds; ++round)

@@ -18,6 +18,10 @@ struct DeviceReport {
     std::string reason;  // why none is available, in a sentence
 };
 
+// Ada, Hopper and later.
+constexpr bool has_fp8(int compute_major, int compute_minor) { return compute_major * 10 + compute_minor >= 89; }
+inline bool has_fp8(const DeviceReport& report) { return has_fp8(report.compute_major, report.compute_minor); }
+
 // How many devices the driver shows; 0 when there is none.
 int device_count();
 // Asks for one device. Never throws: no CUDA, no driver, no GPU or a GPU that our kernels are not compiled for is an answer.

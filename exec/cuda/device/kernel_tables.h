@@ -6,6 +6,7 @@
 namespace exec::cuda {
 
 void fill_elementwise(Kernels& table);
+void fill_float8(Kernels& table);
 void fill_norm(Kernels& table);
 void fill_embedding(Kernels& table);
 void fill_loss(Kernels& table);

@@ -23,6 +23,7 @@ namespace {
 Kernels device_kernels() {
     Kernels table{};
     fill_elementwise(table);
+    fill_float8(table);
     fill_norm(table);
     fill_embedding(table);
     fill_loss(table);
@@ -45,7 +46,7 @@ public:
         check(cudaSetDevice(device), "cudaSetDevice");
         for (std::size_t i = 0; i < streams_.size(); ++i) streams_[i] = make_stream(static_cast<schedule::Stream>(i) == schedule::Stream::compute);
         check(cudnnCreate(&cudnn_), "cudnnCreate");
-        products_ = std::make_unique<Products>(report_.compute_major, measures_products);
+        products_ = std::make_unique<Products>(report_.compute_major, has_fp8(report_), measures_products);
         attention_ = std::make_unique<FusedAttention>(cudnn_, report_.compute_major);
         convolutions_ = std::make_unique<Convolutions>(cudnn_);
     }
@@ -142,6 +143,7 @@ public:
 
     void product(Stream stream, const Product& product) override { products_->perform(stream, product); }
     bool offers(const Product& product) const override { return products_->offers(product); }
+    bool offers_fp8(const Product& product, const Product& half) const override { return products_->offers_fp8(product, half); }
     void prepare(const Product& product) const override { products_->prepare(product); }
     bool fuses(Type type, const AttentionShape& shape) const override { return attention_->takes(type, shape); }
     void fused_attention(Stream stream, Type type, const AttentionShape& shape, const void* qkv, void* y, float* log_sums) override {

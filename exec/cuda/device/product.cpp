@@ -21,6 +21,12 @@ cudaDataType_t library_type(Type type) {
     return CUDA_R_32F;
 }
 
+cudaDataType_t library_type(const Product& p, Float8 format) {
+    if (!p.in_fp8) return library_type(p.in);
+    return format == Float8::e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
+}
+std::size_t operand_size(const Product& p) { return p.in_fp8 ? 1 : size_of(p.in); }
+
 // Of an address, up to `most`: parameters lie anywhere in their bucket.
 std::int64_t alignment_of(const void* address, std::uintptr_t most = 256) {
     const auto value = reinterpret_cast<std::uintptr_t>(address);
@@ -61,9 +67,9 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
     check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value), "cublasLtMatmulPreferenceSetAttribute");
 }
 
-cublasLtMatrixLayout_t layout(Type type, std::int64_t rows, std::int64_t columns, std::int64_t leading, std::int64_t batch, std::int64_t stride) {
+cublasLtMatrixLayout_t layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns, std::int64_t leading, std::int64_t batch, std::int64_t stride) {
     cublasLtMatrixLayout_t result = nullptr;
-    check(cublasLtMatrixLayoutCreate(&result, library_type(type), static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), leading),
+    check(cublasLtMatrixLayoutCreate(&result, type, static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), leading),
           "cublasLtMatrixLayoutCreate");
     if (batch > 1) {
         const auto count = static_cast<std::int32_t>(batch);
@@ -93,8 +99,8 @@ private:
     void* data_ = nullptr;
 };
 
-std::size_t extent(std::int64_t rows, std::int64_t leading, std::int64_t batch, std::int64_t stride, Type type) {
-    return static_cast<std::size_t>(rows * leading + (batch - 1) * stride) * size_of(type) + 512;
+std::size_t extent(std::int64_t rows, std::int64_t leading, std::int64_t batch, std::int64_t stride, std::size_t size) {
+    return static_cast<std::size_t>(rows * leading + (batch - 1) * stride) * size + 512;
 }
 
 // The address with the alignment of another one.
@@ -123,7 +129,7 @@ float milliseconds_of(const Call& call) {
 
 }  // namespace
 
-Products::Products(int compute_major, bool measures) : measures_(measures) {
+Products::Products(int compute_major, bool has_fp8, bool measures) : has_fp8_(has_fp8), measures_(measures) {
     check(cublasLtCreate(&handle_), "cublasLtCreate");
     // NVIDIA's advice: 32 MiB on Hopper, 4 MiB before (cuBLAS documentation, "cublasSetWorkspace").
     workspace_bytes_ = static_cast<std::size_t>(compute_major >= 9 ? 32 : 4) << 20;
@@ -166,7 +172,8 @@ Products::Key Products::key_of(const Product& p) {
             alignment_of(p.addend ? p.addend : p.c, most),
             alignment_of(p.c, most),
             alignment_of(gelu_place(p)),
-            alignment_of(bias_place(p))};
+            alignment_of(bias_place(p)),
+            p.in_fp8 ? 1 + 2 * static_cast<std::int64_t>(p.a_format) + 4 * static_cast<std::int64_t>(p.b_format) + 8 * p.accumulates_fast : 0};
 }
 
 // cuBLASLt stores columns: a row-major matrix is the transposed one to it. So c^T = op(b)^T op(a)^T: b comes first, sizes change places, transpositions stay.
@@ -184,9 +191,14 @@ Products::Prepared Products::make(const Product& p, const Key& key) {
         set(result.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, gelu_place(p));
         set(result.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.ldc);
     }
-    result.a = layout(p.in, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k, p.ldb, p.batch, p.stride_b);
-    result.b = layout(p.in, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m, p.lda, p.batch, p.stride_a);
-    result.c = layout(p.out, p.n, p.m, p.ldc, p.batch, p.stride_c);
+    if (p.in_fp8) {
+        set(result.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.b_unscale);
+        set(result.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.a_unscale);
+        set(result.operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(p.accumulates_fast));
+    }
+    result.a = layout(library_type(p, p.b_format), p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k, p.ldb, p.batch, p.stride_b);
+    result.b = layout(library_type(p, p.a_format), p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m, p.lda, p.batch, p.stride_a);
+    result.c = layout(library_type(p.out), p.n, p.m, p.ldc, p.batch, p.stride_c);
 
     cublasLtMatmulPreference_t preference = nullptr;
     check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
@@ -197,7 +209,7 @@ Products::Prepared Products::make(const Product& p, const Key& key) {
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, aligned(18));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, aligned(20));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, aligned(21));
-    std::vector<cublasLtMatmulHeuristicResult_t> found(measures_ ? 8 : p.has_epilogue() ? 4 : 1);
+    std::vector<cublasLtMatmulHeuristicResult_t> found(measures_ ? 8 : p.has_epilogue() || p.in_fp8 ? 4 : 1);
     int count = 0;
     result.status = cublasLtMatmulAlgoGetHeuristic(handle_, result.operation, result.a, result.b, result.c, result.c, preference, static_cast<int>(found.size()),
                                                    found.data(), &count);
@@ -208,14 +220,14 @@ Products::Prepared Products::make(const Product& p, const Key& key) {
     if (result.status != CUBLAS_STATUS_SUCCESS) return result;
     result.algorithm = found[0].algo;
     result.workspace = found[0].workspaceSize;
-    if (measures_ || p.has_epilogue() || p.ragged_limit > 0) try_out(p, result, found);
+    if (measures_ || p.has_epilogue() || p.in_fp8 || p.ragged_limit > 0) try_out(p, result, found);
     return result;
 }
 
-// On arrays of its own: while a run is planned there are no others yet. An epilogue that is proposed and then refused must be known before the first step.
+// On arrays of its own: while a run is planned there are no others yet. An epilogue, or fp8, that is proposed and then refused must be known before the first step.
 void Products::try_out(const Product& p, Prepared& prepared, const std::vector<cublasLtMatmulHeuristicResult_t>& candidates) {
-    const Temporary a(extent(p.transpose_a ? p.k : p.m, p.lda, p.batch, p.stride_a, p.in)), b(extent(p.transpose_b ? p.n : p.k, p.ldb, p.batch, p.stride_b, p.in));
-    const std::size_t result = extent(p.m, p.ldc, p.batch, p.stride_c, p.out);
+    const Temporary a(extent(p.transpose_a ? p.k : p.m, p.lda, p.batch, p.stride_a, operand_size(p))), b(extent(p.transpose_b ? p.n : p.k, p.ldb, p.batch, p.stride_b, operand_size(p)));
+    const std::size_t result = extent(p.m, p.ldc, p.batch, p.stride_c, size_of(p.out));
     const Temporary c(result), addend(p.addend ? result : 512), gelu(gelu_place(p) ? result : 512),
         bias(static_cast<std::size_t>(std::max(p.m, p.n)) * sizeof(float) + 512);
     if (!a.get() || !b.get() || !c.get() || !addend.get() || !gelu.get() || !bias.get()) return;  // the first of them, then
@@ -228,6 +240,7 @@ void Products::try_out(const Product& p, Prepared& prepared, const std::vector<c
     if (p.row_sums) q.row_sums = aligned_like(bias.get(), p.row_sums);
     if (p.before_gelu) q.before_gelu = aligned_like(gelu.get(), p.before_gelu);
     if (p.gelu_input) q.gelu_input = aligned_like(gelu.get(), p.gelu_input);
+    if (p.in_fp8) q.a_unscale = q.b_unscale = static_cast<const float*>(bias.get());
     prepared.status = CUBLAS_STATUS_NOT_SUPPORTED;
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // the workspace is that of products which may be under way
     constexpr float clearly_faster = 0.97f;  // else the library's own order stands, which does not change from run to run
@@ -301,16 +314,34 @@ bool Products::offers(const Product& p) {
     const Prepared &with = find(p), &without = find(plain);
     if (with.status != CUBLAS_STATUS_SUCCESS || with.milliseconds == 0 || without.milliseconds == 0) return false;
     // A kernel of our own reads a once more: at the pace of a copy, which reads and writes.
-    const std::size_t bytes = extent(p.k, p.lda, 1, 0, p.in);
+    const std::size_t bytes = extent(p.k, p.lda, 1, 0, size_of(p.in));
     const Temporary from(bytes), to(bytes);
     if (!from.get() || !to.get()) return false;
     const float copy = milliseconds_of([&] { cudaMemcpyAsync(to.get(), from.get(), bytes, cudaMemcpyDeviceToDevice, nullptr); });
     return known->second = with.milliseconds < without.milliseconds + copy / 2;
 }
 
+// Of fp8 with the casts that only it needs: both operands are read twice, in the precision that they have, and written in octets. At the pace of a copy.
+bool Products::offers_fp8(const Product& p, const Product& half) {
+    if (!has_fp8_ || find(p).status != CUBLAS_STATUS_SUCCESS) return false;
+    if (!measures_) return true;
+    const auto [known, is_new] = pays_.emplace(key_of(p), false);
+    if (!is_new) return known->second;
+    const float low = find(p).milliseconds, plain = find(half).milliseconds;
+    const std::size_t elements = static_cast<std::size_t>((p.m + p.n) * p.k), moved = elements * (2 * size_of(p.in) + 1);
+    const Temporary from(moved / 2), to(moved / 2);
+    if (low == 0 || plain == 0 || !from.get() || !to.get()) return known->second = true;  // the plan's word
+    const float casts = milliseconds_of([&] { cudaMemcpyAsync(to.get(), from.get(), moved / 2, cudaMemcpyDeviceToDevice, nullptr); });
+    return known->second = low + casts < plain;
+}
+
 cublasStatus_t Products::call(Stream stream, const Product& p, const Prepared& prepared) const {
     if (bias_place(p)) set(prepared.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias_place(p));
     if (gelu_place(p)) set(prepared.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, gelu_place(p));
+    if (p.in_fp8) {
+        set(prepared.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.b_unscale);
+        set(prepared.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.a_unscale);
+    }
     const float beta = p.accumulates || p.addend ? 1.0f : 0.0f;
     return cublasLtMatmul(handle_, prepared.operation, &p.alpha, p.b, prepared.a, p.a, prepared.b, &beta, p.addend ? p.addend : p.c, prepared.c, p.c, prepared.c,
                           &prepared.algorithm, workspace_, prepared.workspace, static_cast<cudaStream_t>(stream));
@@ -320,8 +351,8 @@ void Products::perform(Stream stream, const Product& p) {
     if (p.m == 0 || p.n == 0) return;
     const Prepared& prepared = find(p);
     if (prepared.status != CUBLAS_STATUS_SUCCESS)
-        throw core::MachineError(fmt::format("cuBLASLt has no algorithm for a product {} x {} x {} (transposed: {}, {}; batch {}): {}", p.m, p.n, p.k,
-                                             p.transpose_a, p.transpose_b, p.batch, cublasLtGetStatusName(prepared.status)));
+        throw core::MachineError(fmt::format("cuBLASLt has no algorithm for a product {} x {} x {}{} (transposed: {}, {}; batch {}): {}", p.m, p.n, p.k,
+                                             p.in_fp8 ? " in fp8" : "", p.transpose_a, p.transpose_b, p.batch, cublasLtGetStatusName(prepared.status)));
     if (p.ragged_limit == 0) return check(call(stream, p, prepared), "cublasLtMatmul");
     set_sizes(p, prepared);
     if (call(stream, p, prepared) == CUBLAS_STATUS_SUCCESS) return;

@@ -15,7 +15,7 @@ namespace exec::cuda {
 class Products {
 public:
     // `measures`: of the algorithms that cuBLASLt proposes the fastest is taken, not the first. Then two runs may choose differently, and round differently.
-    Products(int compute_major, bool measures);
+    Products(int compute_major, bool has_fp8, bool measures);
     ~Products();
     Products(const Products&) = delete;
     Products& operator=(const Products&) = delete;
@@ -24,9 +24,10 @@ public:
     // Chooses an algorithm. Looks at addresses for their alignment only.
     void prepare(const Product& product);
     bool offers(const Product& product);
+    bool offers_fp8(const Product& product, const Product& half);
 
 private:
-    using Key = std::array<std::int64_t, 24>;
+    using Key = std::array<std::int64_t, 25>;
     struct Prepared {
         cublasLtMatmulDesc_t operation = nullptr;
         cublasLtMatrixLayout_t a = nullptr, b = nullptr, c = nullptr;
@@ -42,12 +43,12 @@ private:
     void try_out(const Product& product, Prepared& prepared, const std::vector<cublasLtMatmulHeuristicResult_t>& candidates);
     cublasStatus_t call(Stream stream, const Product& product, const Prepared& prepared) const;
 
-    const bool measures_;
+    const bool has_fp8_, measures_;
     cublasLtHandle_t handle_ = nullptr;
     void* workspace_ = nullptr;
     std::size_t workspace_bytes_ = 0;
     std::map<Key, Prepared> prepared_;  // by everything but addresses and alpha
-    std::map<Key, bool> pays_;          // sums of rows with the product
+    std::map<Key, bool> pays_;          // sums of rows with the product; fp8 instead of bf16
 };
 
 }  // namespace exec::cuda
