@@ -61,7 +61,7 @@ std::optional<Product> Operators::forward_in_fp8(const Product& half, const Matr
     };
     const auto [a, b] = operands(false);
     Product p = of_octets(half, a.plain, Float8::e4m3, a.unscale, b.plain, b.unscale);
-    p.accumulates_fast = true;  // forward only, as Transformer Engine does (pytorch/module/base.py, get_..._2X_ACC_FPROP)
+    p.accumulates_fast = true;  // forward only, as Transformer Engine does (common/recipe/__init__.py, Float8CurrentScaling: fp8_gemm_fprop)
     if (!machine_.offers_fp8(p, half)) return {};
     operands(true);
     return p;

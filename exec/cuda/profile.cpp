@@ -188,6 +188,42 @@ void time_products(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
         }
 }
 
+// Of octets with the common dimension contiguous, which is all there is: forward in the fast mode, both gradients of e5m2 by e4m3. Casts are priced apart.
+void time_fp8_products(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
+    constexpr std::int64_t most = std::int64_t{8192} * 8192;
+    const Block x(machine, 2 * most), c(machine, 2 * most), a(machine, most), b(machine, most), head(machine, 4096);
+    const Kernels& k = machine.kernels();
+    auto *unscale = static_cast<float*>(head.at()), *partials = static_cast<float*>(head.at(1024));
+    for (const std::int64_t n : {128, 256, 512, 1024, 2048, 4096, 8192}) {
+        double rate = 0;
+        const double flops = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
+        for (const bool is_forward : {true, false}) {
+            Product half;
+            half.in = half.out = Type::bf16;
+            half.transpose_b = true;
+            half.m = half.n = half.k = half.lda = half.ldb = half.ldc = n;
+            half.a = half.b = x.at();
+            half.c = c.at();
+            Product p = half;
+            p.in_fp8 = true;
+            p.a = a.at();
+            p.b = b.at();
+            p.a_unscale = p.b_unscale = unscale;
+            p.a_format = is_forward ? Float8::e4m3 : Float8::e5m2;
+            p.accumulates_fast = is_forward;
+            if (!machine.offers_fp8(p, half)) return;
+            k.largest_magnitudes(watch.stream(), Type::bf16, n * n, x.at(), partials);
+            k.cast_to_float8(watch.stream(), Type::bf16, p.a_format, n, n, x.at(), partials, unscale, static_cast<std::uint8_t*>(a.at()), nullptr);
+            k.cast_to_float8(watch.stream(), Type::bf16, p.b_format, n, n, x.at(), partials, unscale, static_cast<std::uint8_t*>(b.at()), nullptr);
+            const core::Seconds time = watch.time([&] { machine.product(watch.stream(), p); }, n <= 1024 ? 50 : 5);
+            profile.rates.push_back({fmt::format("product fp8 {} x {} x {} {}", n, n, n, is_forward ? "e4m3 by e4m3, fast sums" : "e5m2 by e4m3"), core::Flops(flops),
+                                     core::Bytes(4.0 * static_cast<double>(n) * static_cast<double>(n)), time});
+            rate += flops / time.value * (is_forward ? 1 : 2) / 3;
+        }
+        profile.products[core::DataType::fp8].push_back({core::Flops(flops), core::FlopsPerSecond(rate)});
+    }
+}
+
 void time_attention(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     for (const std::int64_t tokens : {1024, 2048, 4096})
         for (const std::int64_t head : {64, 128}) {
@@ -266,6 +302,11 @@ void time_streams(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     });
     measure("rms norm", 2 * tensor, [&] { k.rms_norm(s, Type::bf16, rows, width, 1e-5f, x.at(), factors, y.at(), kept(statistics)); });
     measure("column sums", tensor, [&] { k.column_sums(s, Type::bf16, rows, width, x.at(), {sums.at(), Type::fp32}, workspace.at()); });
+    auto* partials = kept(sums);
+    auto *octets = static_cast<std::uint8_t*>(y.at()), *turned = static_cast<std::uint8_t*>(z.at());
+    measure("largest magnitude", tensor, [&] { k.largest_magnitudes(s, Type::bf16, count, x.at(), partials); });
+    measure("cast to fp8", 1.5 * tensor, [&] { k.cast_to_float8(s, Type::bf16, Float8::e4m3, rows, width, x.at(), partials, kept(statistics), octets, nullptr); });
+    measure("cast to fp8 and transposed", 2 * tensor, [&] { k.cast_to_float8(s, Type::bf16, Float8::e5m2, rows, width, x.at(), partials, kept(statistics), octets, turned); });
     DropoutShape dropout{rows, width, rows / 64, width, 0, 0, 0.1f, static_cast<const std::uint64_t*>(keys.at())};
     measure("dropout and residual", 3.5 * tensor,
             [&] { k.dropout(s, Type::bf16, dropout, x.at(), y.at(), z.at(), static_cast<std::uint8_t*>(mask.at())); });
@@ -383,6 +424,7 @@ GpuProfile profile_gpu(Machine& machine) {
     time_streams(machine, watch, profile);
     time_model_shapes(machine, watch, profile);
     time_products(machine, watch, profile);
+    time_fp8_products(machine, watch, profile);
     time_attention(machine, watch, profile);
     return profile;
 }

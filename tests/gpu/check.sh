@@ -5,8 +5,8 @@
 #   build    builds in place (what the other pieces use where there is no gpu-bundle/)
 #   kernels  kernel tests, and the same under compute-sanitizer's memcheck and racecheck
 #   nccl     two and four ranks on this one GPU: pipeline, data, tensor, sharded, fp16, a CUDA graph; losses against the reference
-#   train    GPT-2 124M on text in bf16: its first losses against fp32 on the CPU, then 200 steps
-#   torch    GPT-2 124M, GPT-2 1.5B and a Llama of 1.1 billion: smexec, smexec with a CUDA graph, and PyTorch eager
+#   train    GPT-2 124M on text in bf16, and in fp8 where the GPU has it: its first losses against fp32 on the CPU, then 200 steps
+#   torch    GPT-2 124M, GPT-2 1.5B and a Llama of 1.1 billion: smexec, smexec with a CUDA graph, in fp8 where the GPU has it, and PyTorch eager
 #   predict  twenty-two configurations: predicted and measured step time and memory
 #   profile  smexec profile --backend cuda
 # No argument: build, then all of them. With arguments, all together end within GPU_CHECK_BUDGET seconds (570): what does not is left out, and said.
@@ -187,27 +187,40 @@ do_nccl() {
     return $failed
 }
 
+# Ada, Hopper and later multiply in fp8; others are told to be passed over.
+has_fp8() {
+    local capability
+    capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d '. ')
+    [[ $capability =~ ^[0-9]+$ && $capability -ge 89 ]] && return 0
+    echo "skipped in fp8: compute capability ${capability:-unknown}, fp8 begins with 8.9"
+    return 1
+}
+
 do_train() {
     local text=$scratch/text failed=0
     cat "$root"/docs/*.md "$root"/README.md "$root"/schedule/*.h "$root"/exec/*.h "$root"/sim/*.h >"$text"
     # All of GPT-2 124M, short samples: five steps on a GPU in bf16 and on a core of this CPU in fp32 (whose losses equal the double-precision reference's).
     sed -e 's/^micro_batch = .*/micro_batch = 2/' -e 's/^sequence_length = .*/sequence_length = 128/' "$root/scenarios/gpu_gpt2_124m.toml" >"$scratch/gpu.toml"
     sed -e 's/^precision = .*/precision = "fp32"/' "$scratch/gpu.toml" >"$scratch/cpu.toml"
-    local common=(--no-compare --steps 5 --data "$text" --json) where
-    for where in gpu cpu; do
+    sed -e 's/^precision = .*/precision = { compute = "fp8" }/' "$scratch/gpu.toml" >"$scratch/fp8.toml"
+    local common=(--no-compare --steps 5 --data "$text" --json) where places=(gpu cpu)
+    if has_fp8; then places=(gpu fp8 cpu); fi
+    for where in "${places[@]}"; do
         local backend=()
         [[ $where == cpu ]] || backend=(--backend cuda)
         printf '\n$ smexec GPT2-124M-%s.toml %s\n' "$where" "${backend[*]} ${common[*]:0:3}"
         limited 120 "$programs/smexec" "$scratch/$where.toml" "${backend[@]}" "${common[@]}" >"$scratch/$where.json" 2>"$scratch/err" || { failed=1; cat "$scratch/err"; head -c 600 "$scratch/$where.json"; }
     done
     python3 "$tables" losses "$scratch/gpu.json" "$scratch/cpu.json" || failed=1
+    if [[ ${places[*]} == *fp8* ]]; then python3 "$tables" losses "$scratch/fp8.json" "$scratch/cpu.json" fp8 || failed=1; fi
     sed -e 's/^micro_batch = .*/micro_batch = 16/' "$root/scenarios/gpu_gpt2_124m.toml" >"$scratch/long.toml"
     shown 120 "$programs/smexec" "$scratch/long.toml" --backend cuda --cuda-graph --no-compare --steps 200 --data "$text" --verbose || failed=1
     return $failed
 }
 
 do_torch() {
-    local name options failed=0
+    local name options failed=0 low=1
+    has_fp8 || low=0
     python3 "$tables" speed-heading
     for name in gpu_gpt2_124m gpu_gpt2_xl gpu_llama_1b; do
         for options in "" "--cuda-graph" "--cuda-graph --cuda-tune"; do
@@ -215,6 +228,15 @@ do_torch() {
             limited 75 "$programs/smexec" "$root/scenarios/$name.toml" --backend cuda --no-compare --steps 15 --json $options >"$scratch/speed.json" 2>"$scratch/err" ||
                 { failed=1; cat "$scratch/err"; }
             python3 "$tables" speed-row "$name" "smexec $options" "$scratch/speed.json" || failed=1
+        done
+        # The MFU is of the bf16 peak in every row, so that they compare.
+        sed -e 's/^precision = .*/precision = { compute = "fp8" }/' "$root/scenarios/$name.toml" >"$scratch/fp8.toml"
+        for options in "--cuda-graph" "--cuda-graph --cuda-tune"; do
+            [[ $low -eq 1 ]] || continue
+            # shellcheck disable=SC2086
+            limited 75 "$programs/smexec" "$scratch/fp8.toml" --backend cuda --no-compare --steps 15 --json $options >"$scratch/speed.json" 2>"$scratch/err" ||
+                { failed=1; cat "$scratch/err"; }
+            python3 "$tables" speed-row "$name" "smexec fp8 $options" "$scratch/speed.json" || failed=1
         done
         limited 120 python3 "$root/bench/gpu_torch.py" "$name" >"$scratch/torch.json" 2>"$scratch/err" || { failed=1; tail -5 "$scratch/err"; }
         python3 "$tables" torch-rows "$scratch/torch.json" || failed=1
