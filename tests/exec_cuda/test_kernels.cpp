@@ -869,6 +869,32 @@ void check_float8_products(Bench& b, Type type) {
         const std::vector<float> got = b.get(type, p.c, expected.size());
         near("product in fp8", type, got, expected, 16 + (type == Type::fp32 ? 0x1p12 : 0));  // fast sums keep 14 bits on Hopper
 
+        // What goes along with it: bias and GELU there, the GELU's slope back.
+        if (Product with = p; a_format == exec::Float8::e4m3) {
+            std::vector<float> bias = b.normal(n, 0.1), sums = expected, activated(expected.size());
+            with.bias = b.put(type, bias);
+            with.before_gelu = b.room(expected.size() * 4);
+            with.c = b.room(expected.size() * 4);
+            if (type != Type::fp32 && b.machine.offers(with)) {
+                b.machine.product(b.s, with);
+                cpu::kernels().add_row(m, n, bias.data(), sums.data());
+                cpu::kernels().unary(cpu::Unary::gelu_tanh, m * n, sums.data(), activated.data());
+                near("product in fp8 before its GELU", type, b.get(type, with.before_gelu, sums.size()), sums, 16);
+                near("GELU with a product in fp8", type, b.get(type, with.c, sums.size()), activated, 24);
+            }
+        } else {
+            std::vector<float> input = b.normal(m * n), back(input.size(), 0.0f), sums = expected;
+            for (std::size_t i = 0; i < sums.size(); ++i) sums[i] -= c[i];
+            with.accumulates = false;
+            with.gelu_input = b.put(type, input);
+            with.c = b.room(expected.size() * 4);
+            if (type != Type::fp32 && b.machine.offers(with)) {
+                b.machine.product(b.s, with);
+                cpu::kernels().unary_backward(cpu::Unary::gelu_tanh, m * n, input.data(), sums.data(), back.data());
+                near("slope of a GELU with a product in fp8", type, b.get(type, with.c, back.size()), back, 24);
+            }
+        }
+
         // Against double precision on what was rounded: half a unit of each element's last place, or of the smallest normal number's.
         const auto off = [](exec::Float8 format, const std::vector<float>& of, std::size_t i, float most) {
             const double half_unit = format == exec::Float8::e4m3 ? 0x1p-4 : 0x1p-3, floor = format == exec::Float8::e4m3 ? 0x1p-10 : 0x1p-17;
