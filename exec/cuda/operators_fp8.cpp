@@ -5,16 +5,10 @@
 // gradient those of the transposed; of an input [rows, inputs] forward the former, the weight's gradient the latter; of an output's gradient one product takes each.
 // Nothing is kept from one product to another but the gradient's second copy: octets of weights would take as much memory again as weights in bf16, and
 // every use of sharded ones has gathered them anew.
+#include "exec/cuda/arena.h"
 #include "exec/cuda/operators.h"
 
 namespace exec::cuda {
-
-namespace {
-
-constexpr std::size_t alignment = 256;
-std::size_t rounded(std::size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
-
-}  // namespace
 
 Operators::Octets Operators::octets(int slot, Float8 format, const Matrix& x, bool plain, bool turned, bool casts) const {
     const auto count = static_cast<std::size_t>(x.rows * x.columns);

@@ -34,8 +34,8 @@ std::int64_t alignment_of(const void* address, std::uintptr_t most = 256) {
     return static_cast<std::int64_t>(std::min<std::uintptr_t>(most, value & (~value + 1)));
 }
 
-// The size that an algorithm is chosen for where sizes change from call to call: a power of two, or one and a half of one. Blocks of rows begin anywhere, so no more than
-// the 16 bytes that matrix units want are asked of their addresses.
+// The size that an algorithm is chosen for where sizes change from call to call: a power of two, or one and a half of one. Of addresses no more is asked than the 16 bytes that
+// matrix units want.
 constexpr std::uintptr_t ragged_alignment = 16;
 std::int64_t size_class(std::int64_t size) {
     std::int64_t result = 64;
@@ -148,7 +148,11 @@ Products::~Products() {
 }
 
 Products::Key Products::key_of(const Product& p) {
-    const std::uintptr_t most = p.ragged_limit > 0 ? ragged_alignment : 256;
+    // Blocks of changing sizes begin anywhere in their rows: what all of them have, so that what is chosen before the first step serves every one.
+    const auto aligned = [&](const void* base, std::int64_t leading, std::size_t size) {
+        if (p.ragged_limit == 0) return alignment_of(base, 256);
+        return std::min(alignment_of(base, ragged_alignment), alignment_of(reinterpret_cast<const void*>(static_cast<std::uintptr_t>(leading) * size), ragged_alignment));
+    };
     return {p.ragged_limit > 0,
             static_cast<std::int64_t>(p.in),
             static_cast<std::int64_t>(p.out),
@@ -167,10 +171,10 @@ Products::Key Products::key_of(const Product& p) {
             p.stride_a,
             p.stride_b,
             p.stride_c,
-            alignment_of(p.a, most),
-            alignment_of(p.b, most),
-            alignment_of(p.addend ? p.addend : p.c, most),
-            alignment_of(p.c, most),
+            aligned(p.a, p.lda, operand_size(p)),
+            aligned(p.b, p.ldb, operand_size(p)),
+            aligned(p.addend ? p.addend : p.c, p.ldc, size_of(p.out)),
+            aligned(p.c, p.ldc, size_of(p.out)),
             alignment_of(gelu_place(p)),
             alignment_of(bias_place(p)),
             p.in_fp8 ? 1 + 2 * static_cast<std::int64_t>(p.a_format) + 4 * static_cast<std::int64_t>(p.b_format) + 8 * p.accumulates_fast : 0};
@@ -350,15 +354,19 @@ cublasStatus_t Products::call(Stream stream, const Product& p, const Prepared& p
 void Products::perform(Stream stream, const Product& p) {
     if (p.m == 0 || p.n == 0) return;
     const Prepared& prepared = find(p);
+    if (p.ragged_limit > 0) {
+        if (prepared.status == CUBLAS_STATUS_SUCCESS) {
+            set_sizes(p, prepared);
+            if (call(stream, p, prepared) == CUBLAS_STATUS_SUCCESS) return;
+        }
+        Product exact = p;  // no algorithm for its class, or one that does not take this size
+        exact.ragged_limit = 0;
+        return perform(stream, exact);
+    }
     if (prepared.status != CUBLAS_STATUS_SUCCESS)
         throw core::MachineError(fmt::format("cuBLASLt has no algorithm for a product {} x {} x {}{} (transposed: {}, {}; batch {}): {}", p.m, p.n, p.k,
                                              p.in_fp8 ? " in fp8" : "", p.transpose_a, p.transpose_b, p.batch, cublasLtGetStatusName(prepared.status)));
-    if (p.ragged_limit == 0) return check(call(stream, p, prepared), "cublasLtMatmul");
-    set_sizes(p, prepared);
-    if (call(stream, p, prepared) == CUBLAS_STATUS_SUCCESS) return;
-    Product exact = p;  // an algorithm that does not take this size
-    exact.ragged_limit = 0;
-    perform(stream, exact);
+    check(call(stream, p, prepared), "cublasLtMatmul");
 }
 
 }  // namespace exec::cuda
