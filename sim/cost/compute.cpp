@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <string_view>
 
 #include "model/fp8_products.h"
@@ -98,6 +99,12 @@ std::vector<bool> after_last_saved(const model::ModelGraph& graph) {
     return is_after;
 }
 
+// Does a product turn into words that the framework pads? Its rows then begin where those of the other side do.
+bool pads_words(const model::ModelGraph& graph, const model::Operator& op, const FrameworkTraits& traits) {
+    return traits.vocabulary_multiple % 8 == 0 && op.kind == model::OperatorKind::linear && graph.vocabulary > 0 &&
+           graph.parameter(op.parameters[0]).shape[0] == graph.vocabulary;
+}
+
 std::string formats_of(const std::map<core::DataType, cluster::MatrixProductCurve>& curves) {
     std::vector<std::string> names;
     for (const auto& [type, curve] : curves) names.emplace_back(core::name_of(type));
@@ -118,8 +125,7 @@ core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const
                           const CostConstants& constants) {
     switch (kernel.kind) {
         case model::KernelKind::matrix_product: {
-            if (kernel.alignment < 8 && kernel.batch == 1 && traits.vocabulary_multiple % 8 == 0) {
-                // Single products have odd rows only where they end in words, which this framework pads.
+            if (kernel.alignment < 8 && kernel.batch == 1 && traits.pads_products) {
                 model::Kernel padded = kernel;
                 padded.alignment = 8;
                 return kernel_time(padded, phase, device, compute, traits, constants);
@@ -211,7 +217,9 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
         ComputePrice of_phase[3];
         for (const model::Phase phase : {model::Phase::forward, model::Phase::backward_input, model::Phase::backward_weight}) {
             ComputePrice& price = of_phase[static_cast<std::size_t>(phase)];
-            const std::vector<model::Kernel> kernels = model::kernels(graph, op, phase, context);
+            std::vector<model::Kernel> kernels = model::kernels(graph, op, phase, context);
+            if (pads_words(graph, description, traits))
+                for (model::Kernel& kernel : kernels) kernel.alignment = std::gcd<std::int64_t>(8, graph.parameter(description.parameters[0]).shape[1]);
             for (const model::Kernel& kernel : kernels) {
                 price.flops += kernel.flops;
                 has_flash = has_flash || kernel.kind == model::KernelKind::attention;

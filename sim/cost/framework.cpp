@@ -44,7 +44,8 @@ FrameworkTraits megatron(const CostConstants& c) {
 FrameworkTraits graph_compiler(const CostConstants& c) {
     FrameworkTraits traits;
     traits.name = "XLA";
-    traits.vocabulary_multiple = 8;  // its pass CublasPadForGemms pads products
+    traits.pads_products = true;  // its pass CublasPadForGemms
+    traits.vocabulary_multiple = 8;
     traits.has_fused_dropout_add = true;
     traits.has_fused_norm_relu = true;
     traits.attention = model::AttentionImplementation::fused_softmax;
@@ -173,7 +174,8 @@ FrameworkTraits pytorch_of(const FrameworkName& name, const CostConstants& c) {
     if (name.says({"compile", "fms", "inductor"})) {
         // Chains of elementwise operations become one kernel; layers are still started by the interpreter.
         traits.name = "PyTorch (compiled)";
-        traits.vocabulary_multiple = 8;  // torch._inductor.config.shape_padding: products of unaligned rows are padded
+        traits.pads_products = true;  // torch._inductor.config.shape_padding
+        traits.vocabulary_multiple = 8;
         traits.composes_llama_kernels = false;
         traits.has_fused_dropout_add = true;
         traits.applies_dropout = false;

@@ -73,6 +73,7 @@ struct FrameworkTraits {
     core::Seconds tcp_step;                         // a ring step; zero = the network's latency
     bool broadcasts_parameters = false;             // ZeRO-1's parameters come back by a broadcast from every owner, one after another; else by an all-gather
     int vocabulary_multiple = 1;                    // the vocabulary is padded to a multiple of this times the tensor-parallel degree
+    bool pads_products = false;                     // any product whose rows do not begin on 16 bytes is padded: compilers
 };
 
 FrameworkTraits framework_traits(std::string_view name, const CostConstants& constants = {});
