@@ -61,10 +61,12 @@ int run_order_command(const std::vector<std::string>& arguments, std::ostream& o
     }
     const std::optional<core::Value> document = sim::load_scenario_document(source, diagnostics);
     std::optional<sim::Scenario> scenario = document ? sim::read_scenario(*document, source, diagnostics) : std::nullopt;
-    const auto ordered = scenario && !diagnostics.has_errors()
+    auto ordered = scenario && !diagnostics.has_errors()
                              ? planner::with_searched_order(scenario->graph, scenario->cluster, scenario->file.plan, diagnostics, budget)
                              : std::nullopt;
-    const auto evaluation = ordered ? sim::evaluate(scenario->graph, scenario->cluster, ordered->plan, diagnostics) : std::nullopt;
+    const auto evaluation = !ordered                ? std::nullopt
+                            : ordered->evaluation ? std::move(ordered->evaluation)
+                                                  : sim::evaluate(scenario->graph, scenario->cluster, ordered->plan, diagnostics);
     if (!evaluation || !as_json) show(diagnostics, as_json, out, err);
     if (!evaluation) return wrong_input;
     scenario->file.plan = ordered->plan;

@@ -175,10 +175,11 @@ std::optional<OrderedPlan> with_searched_order(const model::ModelGraph& graph, c
         }
         if (evaluation->fits >= base->fits && evaluation->step_time < base->step) {
             best.plan = std::move(ordered);
+            best.evaluation = std::move(evaluation);
             const double gap = 100 * (found->objective - found->lower_bound).value / found->objective.value;
             best.explanation = fmt::format("schedule = \"auto\": searched order, {:.6g} s instead of {:.6g} s with {}, the best of {} registered schedules; compute order "
                                            "within {:.2f} % of its lower bound{}",
-                                           evaluation->step_time.value, base->step.value, base->plan.schedule, base->of, gap, found->is_proven_optimal ? ", proven optimal" : "");
+                                           best.evaluation->step_time.value, base->step.value, base->plan.schedule, base->of, gap, found->is_proven_optimal ? ", proven optimal" : "");
         }
         break;
     }

@@ -9,6 +9,7 @@
 #include "model/model_graph.h"
 #include "planner/schedule_search.h"
 #include "schedule/plan.h"
+#include "sim/evaluate.h"
 
 namespace planner {
 
@@ -19,6 +20,7 @@ std::optional<OrderProblem> order_problem(const model::ModelGraph& graph, const 
 struct OrderedPlan {
     schedule::Plan plan;      // schedule: an explicit order in the text form, or the registered one that the simulation says is faster
     std::string explanation;  // one line: what was searched, found and proven
+    std::optional<sim::Evaluation> evaluation = {};  // of an order that was searched: the full simulation that judged it
 };
 
 // The plan with the order found where a full simulation finds it faster than the best registered schedule of whole sequences, else with that one. With one pipeline

@@ -18,7 +18,6 @@
 #include "planner/bounds.h"
 #include "planner/explain.h"
 #include "planner/plan_order.h"
-#include "schedule/explicit_order.h"
 #include "schedule/partition.h"
 
 namespace planner {
@@ -268,15 +267,13 @@ void Search::settle(RankedPlan& ranked, sim::Evaluation evaluation) const {
 void Search::search_order(RankedPlan& ranked, core::Diagnostics& diagnostics) const {
     if (ranked.plan.layout.pipeline == 1) return;
     const cluster::Cluster& cluster = places_[ranked.candidate].cluster;
-    const std::optional<OrderedPlan> ordered = with_searched_order(graph_, cluster, ranked.plan, diagnostics);
-    if (!ordered || !schedule::is_explicit_order(ordered->plan.schedule)) return;
-    std::optional<sim::Evaluation> evaluation = sim::evaluate(graph_, cluster, ordered->plan, diagnostics);
-    if (!evaluation || !evaluation->fits) return;
+    std::optional<OrderedPlan> ordered = with_searched_order(graph_, cluster, ranked.plan, diagnostics);
+    if (!ordered || !ordered->evaluation || !ordered->evaluation->fits) return;
     RankedPlan changed;
     changed.candidate = ranked.candidate;
     changed.plan = ordered->plan;
     changed.order = ordered->explanation;
-    settle(changed, std::move(*evaluation));
+    settle(changed, std::move(*ordered->evaluation));
     if (is_better(changed, ranked)) ranked = std::move(changed);
 }
 
