@@ -20,7 +20,7 @@ void add_cut_report(const planner::PlacementProblem& problem, const planner::Pla
 Picture picture_of(const planner::PlacementProblem& problem, const planner::PlacementResult& result);
 Picture picture_of(const planner::ReplicatedProblem& problem, const planner::ReplicatedResult& result);
 Picture picture_of(const planner::HierarchicalProblem& problem, const planner::HierarchicalResult& result);
-// Where the request wants it, as DOT and SVG.
+// Adds the files in which the request wants it, as DOT and SVG; they are written after the answer.
 void add_picture(Picture picture, const PartitionRequest& request, std::vector<OutputFile>& files);
 
 // A bar with bound and gap on stderr when that is a terminal; nothing otherwise.

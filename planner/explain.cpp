@@ -32,7 +32,7 @@ constexpr Part parts[] = {
 
 }  // namespace
 
-std::string bound_by(const sim::Evaluation& evaluation, const cluster::Cluster&) {
+std::string bound_by(const sim::Evaluation& evaluation) {
     if (evaluation.peak_memory >= evaluation.available_memory * 0.98) return "memory";
     const Part* largest = nullptr;
     for (const Part& part : parts) {
@@ -56,7 +56,7 @@ std::string describe(const schedule::Plan& plan) {
     return text;
 }
 
-std::string compare(const RankedPlan& plan, const RankedPlan* other, bool is_winner, const std::vector<Candidate>& places, const SearchAccount&) {
+std::string compare(const RankedPlan& plan, const RankedPlan* other, bool is_winner, const std::vector<Candidate>& places) {
     const sim::Evaluation& mine = plan.evaluation;
     std::string text = fmt::format("{:.0f} % of the step is {}", 100 * (mine.breakdown.compute / mine.step_time), "compute");
     const Part* largest = nullptr;

@@ -88,7 +88,7 @@ private:
     std::optional<Entry> after_taking(Entry& entry, const std::string& rejection) const;
     void choose_horizon(Entry& entry);
     void tighten(Entry& entry);
-    void evaluate(std::size_t index, RankedPlan& ranked, std::string& rejection, core::Diagnostics& diagnostics, bool is_whole) const;
+    void evaluate(std::size_t index, RankedPlan& ranked, std::string& rejection, core::Diagnostics& diagnostics) const;
     void settle(RankedPlan& ranked, sim::Evaluation evaluation) const;
     void search_order(RankedPlan& ranked, core::Diagnostics& diagnostics) const;
 
@@ -169,13 +169,11 @@ void Search::choose_horizon(Entry& entry) {
     const std::vector<int> horizons = horizons_of(entry);
     const core::Bytes available = places_[entry.place].cluster.instance.device.memory;
     Bounds& bounds = bounds_[entry.layout]->bounds;
-    MemoryBound least;
     const auto fits = [&](std::size_t index) {
         entry.plan.activation_loading_horizon = horizons[index];
         const std::optional<MemoryBound> memory = bounds.memory(entry.plan);
         core::require(memory.has_value(), "offload does not change the stages of a plan");
         entry.memory = *memory;
-        if (index == entry.first) least = *memory;
         return memory->peak <= available && bounds.offloads_anything(entry.plan);
     };
     entry.is_open = false;
@@ -225,37 +223,32 @@ std::optional<Entry> Search::after_taking(Entry& entry, const std::string& rejec
     return next;
 }
 
-// `is_whole`: all micro-batches simulated, as smsim does; else a few and a straight line where the schedule has settled.
-void Search::evaluate(std::size_t index, RankedPlan& ranked, std::string& rejection, core::Diagnostics& diagnostics, bool is_whole) const {
+// A few micro-batches, and a straight line where the schedule has settled. The ranked few are verified and simulated in full afterwards.
+void Search::evaluate(std::size_t index, RankedPlan& ranked, std::string& rejection, core::Diagnostics& diagnostics) const {
     const Entry& entry = entries_[index];
     const Candidate& place = places_[entry.place];
     ranked.candidate = entry.place;
     ranked.plan = entry.plan;
     if (std::optional<schedule::Partition> partition = schedule::complete_partition(entry.plan, graph_)) ranked.plan.partition = *partition;
     sim::EvaluateOptions options;
-    if (!is_whole) {
-        options.most_micro_batches = std::max(8, 5 * entry.plan.layout.pipeline);
-        options.verifies = false;  // the ranked few are verified when they are simulated in full
-    }
+    options.most_micro_batches = std::max(8, 5 * entry.plan.layout.pipeline);
+    options.verifies = false;
     std::optional<sim::Evaluation> evaluation = sim::evaluate(graph_, place.cluster, ranked.plan, diagnostics, options);
     if (!evaluation) {
         rejection = "the device has no figure for it";
         return;
     }
-    ranked.evaluation = std::move(*evaluation);
+    settle(ranked, std::move(*evaluation));
     if (!ranked.evaluation.fits) {
         rejection = ranked.evaluation.peak_memory > ranked.evaluation.available_memory ? too_high_a_peak : too_small_a_host;
         return;
     }
     rejection = constraint_violated(entry.place, ranked.evaluation.step_time);
-    ranked.value = value_of(entry.place, ranked.evaluation.step_time, ranked.evaluation.peak_memory);
-    ranked.training_time = ranked.evaluation.step_time * steps();
-    ranked.training_cost = ranked.evaluation.rate * ranked.training_time;
 }
 
 bool is_better(const RankedPlan& a, const RankedPlan& b) { return std::pair(a.value, a.evaluation.step_time) < std::pair(b.value, b.evaluation.step_time); }
 
-// A simulation in full, and what follows from it.
+// A simulation, and what follows from it.
 void Search::settle(RankedPlan& ranked, sim::Evaluation evaluation) const {
     ranked.evaluation = std::move(evaluation);
     ranked.value = value_of(ranked.candidate, ranked.evaluation.step_time, ranked.evaluation.peak_memory);
@@ -367,7 +360,7 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
         std::vector<RankedPlan> ranked(taken.size());
         std::vector<std::string> rejections(taken.size());
         std::vector<core::Diagnostics> problems(taken.size());
-        core::for_each_in_parallel(taken.size(), request_.threads, [&](std::size_t i, int) { evaluate(taken[i], ranked[i], rejections[i], problems[i], false); });
+        core::for_each_in_parallel(taken.size(), request_.threads, [&](std::size_t i, int) { evaluate(taken[i], ranked[i], rejections[i], problems[i]); });
         for (std::size_t i = 0; i < ranked.size(); ++i) {
             if (std::optional<Entry> next = after_taking(entries_[taken[i]], rejections[i])) {
                 entries_.push_back(std::move(*next));
@@ -409,9 +402,9 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     result.plans = std::move(best);
     for (std::size_t i = 0; i < result.plans.size(); ++i) {
         RankedPlan& plan = result.plans[i];
-        plan.bound_by = bound_by(plan.evaluation, places_[plan.candidate].cluster);
+        plan.bound_by = bound_by(plan.evaluation);
         const RankedPlan* other = result.plans.size() < 2 ? nullptr : &result.plans[i == 0 ? 1 : 0];
-        plan.why = compare(plan, other, i == 0, places_, account);
+        plan.why = compare(plan, other, i == 0, places_);
     }
     account.seconds = core::Seconds(elapsed());
     account.evaluations_per_second = searched > 0 ? static_cast<double>(account.evaluated) / searched : 0;
@@ -439,10 +432,9 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
     const core::Bytes available = place.cluster.instance.device.memory;
     for (const bool offloads : {false, true}) {
         if (offloads && (offload == schedule::Offload::none || place.base.offload != schedule::Offload::none)) break;
-        std::vector<std::tuple<double, std::size_t, schedule::Plan>> order;
-        for (std::size_t i = 0; i < plans.size(); ++i) {
+        std::vector<std::pair<double, schedule::Plan>> order;
+        for (schedule::Plan plan : plans) {
             // The least memory of a family: smallest micro-batch, everything recomputed, and what is kept away as long as it can be.
-            schedule::Plan plan = plans[i];
             if (plan.micro_batch != 1 || plan.recompute != schedule::Recompute::full) continue;
             if (offloads) {
                 const std::vector<int> horizons = loading_horizons(graph, place.cluster.instance.device, plan);
@@ -451,12 +443,12 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
                 plan.activation_loading_horizon = horizons.front();
             }
             const std::optional<MemoryBound> memory = bounds.memory(plan);
-            if (memory && memory->peak <= available && (!offloads || bounds.offloads_anything(plan))) order.emplace_back(memory->peak.value, i, std::move(plan));
+            if (memory && memory->peak <= available && (!offloads || bounds.offloads_anything(plan))) order.emplace_back(memory->peak.value, std::move(plan));
         }
-        std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return std::get<0>(a) < std::get<0>(b); });
+        std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
         for (std::size_t i = 0; i < std::min<std::size_t>(order.size(), 8); ++i) {
             core::Diagnostics diagnostics;
-            const schedule::Plan& plan = std::get<2>(order[i]);
+            const schedule::Plan& plan = order[i].second;
             // How much is away at once depends on how fast it goes.
             sim::EvaluateOptions options;
             options.memory_only = !offloads;

@@ -35,8 +35,7 @@ constexpr double nvls_base = 25, nvls_network = 20.9;
 constexpr double ll_cap[3][3] = {{39, 39, 20.4}, {87.7, 22.5, 19}, {141, 45, 35}};
 constexpr double ring_ll128_cap[3] = {20, 20, 36.7};                                      // of a channel
 constexpr double tree_cap[3][3] = {{26.5, 18.5, 10}, {24, 23.6, 17.8}, {38.7, 41.4, 36}};  // of a channel
-
-constexpr double tree_ll128_cap[3][3] = {{20, 20, 20}, {20, 20, 20}, {36.7, 36.7, 29}};    // of a channel, besides
+constexpr double tree_ll128_cap[3][3] = {{20, 20, 20}, {20, 20, 20}, {36.7, 36.7, 29}};    // of a channel; LL128 also keeps below its share of tree_cap
 
 // Share of a tree's bandwidth that payloads of 64 B, 128 B, ... reach.
 const std::array<std::vector<double>, 3> tree_reached = {{
