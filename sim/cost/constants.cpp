@@ -7,6 +7,7 @@ std::span<const NamedConstant> named_constants() {
     static const NamedConstant list[] = {
         {"full_tile_rate", &C::full_tile_rate, 1.0, 1.25, 1.13, false, "rate of a product of whole tiles over the profile's plateau", "vidur A100 and H100 products, m >= 512"},
         {"tile_fill_depth", &C::tile_fill_depth, 0, 512, 128, false, "depth k at which filling and draining a tile costs as much as its work", "vidur A100 and H100 products"},
+        {"unaligned_rate", &C::unaligned_rate, 0.125, 1.0, 0.5, false, "rate of single products whose rows do not begin on 16 bytes, over that of aligned ones", "A. Karpathy, 2023-02-03: GPT-2 124M with 50257 words instead of 50304, A100"},
         {"sustained_half", &C::sustained_half, 0.6, 1.0, 0.9, true, "half precision on tensor cores, sustained over short runs", "all groups of half precision"},
         {"sustained_hopper", &C::sustained_hopper, 0.6, 1.0, 0.9, true, "half precision of H100 and H200, sustained over short runs", "fsdp_mpt_h100, llmc", &C::sustained_half},
         {"sustained_full", &C::sustained_full, 0.6, 1.2, 1.0, true, "fp32 and tf32, newer libraries over CUDA 10.1", "V100, T4 and A100 groups in fp32 and tf32"},

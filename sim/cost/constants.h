@@ -10,10 +10,13 @@ struct CostConstants {
     // Matrix products on sm80 and later, by tiles (sim/cost/product.h).
     double full_tile_rate = 1.13;
     double tile_fill_depth = 128;
+    // Single products on tensor cores whose rows do not begin on 16 bytes (sim/cost/product.cpp).
+    double unaligned_rate = 0.5;
 
     // Rate under sustained load over the rate of the short runs the curves were measured in (power and clocks).
     double sustained_half = 0.93;
-    // H100 draws its 700 W sooner: the same products at the rate that the power leaves.
+    // H100 and H200, whose datasheets (NVIDIA, 2023 and 2024) say 700 W for the SXM boards: they are below the short runs' rate by more than A100 is, as if they met
+    // that limit sooner. The rate is fitted, on fsdp_mpt_h100 and llmc; that power is why is inferred.
     double sustained_hopper = 0.85;
     // fp32 and tf32: libraries of 2020 and later are faster than those of the tables (CUDA 10.1).
     double sustained_full = 1.04;

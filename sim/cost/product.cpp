@@ -31,8 +31,9 @@ core::FlopsPerSecond rate_at(const std::vector<cluster::MatrixProductCurve::Poin
 
 // Tensor cores are fed by 16 bytes of a row at a time. Where rows do not begin there, cuBLAS before 11.0 left the tensor cores (NVIDIA, matrix multiplication background,
 // 2020), and strided batches still do: BLOOM's heads of 150 on A100 cost what ordinary units take. Since 11.0 a single product loads such rows piecewise. What that costs
-// follows from one figure: 50257 instead of 50304 words cost GPT-2 124M about a quarter of a step on A100 (A. Karpathy, 2023-02-03); logits are 31 % of its products.
-constexpr double unaligned_rate = 0.5;
+// (CostConstants::unaligned_rate) follows from one figure: with 50257 words instead of 50304 a step of GPT-2 124M takes about 1.25 times as long on A100 (A. Karpathy,
+// 2023-02-03). Logits are 50304 x 768 of 50304 x 768 + 12 x 12 x 768^2 multiplications a token, 31 %. With a rate r for them a step of products alone takes
+// 0.69 + 0.31 / r, which is 1.25 at r = 0.55; with a fifth of the step in other kernels (0.2 + 0.8 of that), at 0.50.
 
 struct Tile {
     double m, n, rate;  // rate: share of the largest tile's (smaller tiles reuse less of what they load)
@@ -84,7 +85,7 @@ core::Seconds product_time(const model::Kernel& kernel, const cluster::DeviceSpe
     if (is_gpu(device) && core::size_of(compute).value < 4 && kernel.alignment < 8) {
         const auto full = device.peak.find(core::DataType::fp32);
         if (kernel.batch > 1 && full != device.peak.end()) return device.kernel_launch + std::max(kernel.flops / (full->second * curve.compute_efficiency), streaming);
-        rate = plateau * unaligned_rate;
+        rate = plateau * constants.unaligned_rate;
     }
     if (has_tiles(device) && kernel.m > 0)
         return device.kernel_launch + std::max(tiled_arithmetic(kernel, rate * constants.full_tile_rate, device.multiprocessors, constants), streaming);
