@@ -96,6 +96,8 @@ struct UpdateRange {
     float *master = nullptr, *first = nullptr, *second = nullptr;  // fp32
     std::int64_t count = 0;
     double weight_decay = 0;
+    std::int32_t place = 0;    // of the parameter in its bucket
+    bool is_counted = true;    // in sums over the whole parameter: of ranks with the same values one counts them
 };
 
 struct InstructionTime {
@@ -137,7 +139,11 @@ public:
 
     // With optimizer.gradient_clipping the gradients are first multiplied, in place, by min(1, limit / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ does;
     // the squared norm is the sum of what add_squares saw since the step began and reduce_squares added up.
-    virtual void update(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges) = 0;
+    // `sums`: of the ranges' bucket, as take_update_norms made them and collectives added them up; null where the optimizer asks for none.
+    virtual void update(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges, const float* sums) = 0;
+    // LAMB, before the update of the same ranges: clips gradients as above, advances the moments and writes, in fp32, all `count` sums: for a parameter's `place` the
+    // sum of squares of its values at 2 place and that of its update (without the trust ratio) at 2 place + 1, over ranges that are counted.
+    virtual void take_update_norms(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges, float* sums, std::size_t count) = 0;
     virtual void add_squares(core::DataType type, const float* gradient, std::int64_t count);
     virtual void reduce_squares(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag);
     // A backend that scales losses is shown all gradients of the rank before the first of them is used: with one that is no finite number on any rank, no rank

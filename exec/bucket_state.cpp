@@ -122,6 +122,7 @@ void BucketState::list_updates(const schedule::Optimizer& optimizer, std::vector
     }
     float *parameters = owned_parameters(), *gradients = piece_gradient().data;
     const auto state_at = [](const BufferPointer& state, std::int64_t at) { return state ? state->data() + at : nullptr; };
+    std::size_t place = 0;
     for_each_owned([&](model::ParameterId id, std::int64_t, std::int64_t at, std::int64_t count) {
         UpdateRange range;
         range.id = id;
@@ -132,8 +133,19 @@ void BucketState::list_updates(const schedule::Optimizer& optimizer, std::vector
         range.second = state_at(second_state_, at);
         range.count = count;
         range.weight_decay = graph_.parameter(id).decays ? optimizer.weight_decay : 0.0;
+        while (bucket_.parameters[place].index != id.index) ++place;
+        range.place = static_cast<std::int32_t>(place);
         ranges.push_back(range);
     });
+}
+
+FlatArray BucketState::begin_update_sums() {
+    update_sums_ = array(MemoryKind::workspace, core::DataType::fp32, 2 * bucket_.parameters.size());
+    return update_sums();
+}
+
+FlatArray BucketState::update_sums() const {
+    return {core::DataType::fp32, update_sums_ ? update_sums_->data() : nullptr, 2 * bucket_.parameters.size()};
 }
 
 void BucketState::upload_parameters(std::span<const float> whole) {

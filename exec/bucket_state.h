@@ -45,6 +45,10 @@ public:
     void zero_gradients();
     // What this rank updates, appended.
     void list_updates(const schedule::Optimizer& optimizer, std::vector<UpdateRange>& ranges);
+    // LAMB: two sums for each parameter, between update_norm and optimizer_step.
+    FlatArray begin_update_sums();
+    FlatArray update_sums() const;
+    void end_update_sums() { update_sums_.reset(); }
 
     // What this rank owns of each parameter, from its element `first` of this rank's share on; read back from the backend.
     struct Owned {
@@ -85,7 +89,7 @@ private:
     Backend& backend_;
     const int piece_;
     std::size_t padded_ = 0, piece_size_ = 0;
-    BufferPointer whole_parameters_, piece_parameters_, whole_gradient_, piece_gradient_, master_, first_state_, second_state_;
+    BufferPointer whole_parameters_, piece_parameters_, whole_gradient_, piece_gradient_, master_, first_state_, second_state_, update_sums_;
 };
 
 }  // namespace exec

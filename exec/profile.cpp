@@ -223,7 +223,8 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
     std::map<std::pair<int, std::int32_t>, std::vector<const OperatorSample*>> by_step;  // [rank, step]
     std::vector<double> updates, probes;
     double largest = 0;
-    const double bytes_an_element = 4 + 2 * schedule::state_bytes_per_parameter(plan.optimizer).value + 8;
+    const double bytes_an_element =
+        4 + 2 * schedule::state_bytes_per_parameter(plan.optimizer).value + 8 + (schedule::needs_update_norms(plan.optimizer) ? 8 : 0);  // as the simulator counts them
     std::vector<std::vector<RankRecord>> measured;
     for (const std::vector<int>& ranks : groups) {
         // Enough steps that a median means something, in about a second and a half for all ranks.
@@ -246,9 +247,10 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
                 double time = 0, bytes = 0;
                 for (const InstructionTime& instruction : record.steps[step]) {
                     const schedule::Instruction& what = list.instructions[instruction.instruction];
-                    if (what.kind != schedule::InstructionKind::optimizer_step) continue;
+                    const bool is_step = what.kind == schedule::InstructionKind::optimizer_step;
+                    if (!is_step && what.kind != schedule::InstructionKind::update_norm) continue;
                     time += instruction.on_core.value;
-                    bytes += bytes_an_element * updated_elements(program, list, what);
+                    if (is_step) bytes += bytes_an_element * updated_elements(program, list, what);
                 }
                 if (bytes > 0) updates.push_back(time / bytes);
             }

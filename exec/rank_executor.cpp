@@ -105,6 +105,7 @@ core::DataType RankExecutor::type_of(TensorId id) const { return graph_.tensor(i
 
 void RankExecutor::step(std::int64_t step, std::vector<InstructionTime>& times) {
     step_ = step;
+    has_checked_ = false;
     if (!backend_.begin_step(step)) {
         for (std::uint32_t i = 0; i < list_.instructions.size(); ++i) {
             backend_.begin(i);
@@ -128,16 +129,17 @@ void RankExecutor::perform(const Instruction& instruction) {
         case InstructionKind::receive: receive(instruction); break;
         case InstructionKind::collective: collective(instruction); break;
         case InstructionKind::copy: copy(instruction); break;
+        case InstructionKind::update_norm: {
+            check_gradients();
+            const FlatArray sums = buckets_[static_cast<std::size_t>(instruction.bucket)].begin_update_sums();
+            backend_.take_update_norms(program_.plan.optimizer, number_of_update(instruction), updates_of(instruction), sums.data, sums.count);
+            break;
+        }
         case InstructionKind::optimizer_step: {
-            std::vector<UpdateRange> ranges;
-            if (instruction.bucket <= 0 && backend_.checks_gradients()) {  // every reduction has ended before the first update
-                for (BucketState& bucket : buckets_) bucket.list_updates(program_.plan.optimizer, ranges);
-                backend_.check_gradients(ranges);
-                ranges.clear();
-            }
-            for (std::size_t b = 0; b < buckets_.size(); ++b)
-                if (instruction.bucket < 0 || instruction.bucket == static_cast<std::int32_t>(b)) buckets_[b].list_updates(program_.plan.optimizer, ranges);
-            backend_.update(program_.plan.optimizer, step_ * program_.updates() + std::max(0, instruction.micro_batch), ranges);
+            check_gradients();
+            BucketState* const one = instruction.bucket < 0 ? nullptr : &buckets_[static_cast<std::size_t>(instruction.bucket)];
+            backend_.update(program_.plan.optimizer, number_of_update(instruction), updates_of(instruction), one ? one->update_sums().data : nullptr);
+            if (one) one->end_update_sums();
             break;
         }
         case InstructionKind::gradient_norm: {
@@ -157,6 +159,23 @@ void RankExecutor::perform(const Instruction& instruction) {
             for (BucketState& bucket : buckets_) bucket.zero_gradients();
             break;
     }
+}
+
+// Every reduction has ended before the first update, and before the norms that come before it.
+void RankExecutor::check_gradients() {
+    if (has_checked_ || !backend_.checks_gradients()) return;
+    has_checked_ = true;
+    std::vector<UpdateRange> ranges;
+    for (BucketState& bucket : buckets_) bucket.list_updates(program_.plan.optimizer, ranges);
+    backend_.check_gradients(ranges);
+}
+
+std::vector<UpdateRange> RankExecutor::updates_of(const Instruction& instruction) {
+    std::vector<UpdateRange> ranges;
+    for (std::size_t b = 0; b < buckets_.size(); ++b)
+        if (instruction.bucket < 0 || instruction.bucket == static_cast<std::int32_t>(b)) buckets_[b].list_updates(program_.plan.optimizer, ranges);
+    for (UpdateRange& range : ranges) range.is_counted = place_.tensor == 0 || graph_.parameter(range.id).split_dimension >= 0;
+    return ranges;
 }
 
 RankExecutor::MicroBatch& RankExecutor::micro_batch(std::int32_t stage, std::int32_t index) {

@@ -1,6 +1,7 @@
 // One rank at work: its instructions in list order, on its tensors and buckets, with what it measures.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -61,6 +62,10 @@ private:
     };
 
     void perform(const schedule::Instruction& instruction);
+    void check_gradients();
+    std::vector<UpdateRange> updates_of(const schedule::Instruction& instruction);
+    // Of all updates since training began, by the optimizer's count.
+    std::int64_t number_of_update(const schedule::Instruction& instruction) const { return step_ * program_.updates() + std::max(0, instruction.micro_batch); }
     void compute(const schedule::Instruction& instruction);
     void forward(MicroBatch& state, const schedule::Instruction& instruction);
     void backward(MicroBatch& state, const schedule::Instruction& instruction);
@@ -131,6 +136,7 @@ private:
     std::vector<std::vector<MicroBatch>> micro_batches_;  // [stage][micro-batch]; a piece of a sequence is a micro-batch of its own
     std::int64_t step_ = 0;
     float loss_weight_ = 1;
+    bool has_checked_ = false;  // the gradients of this step
     std::optional<double> loss_;
     const std::unique_ptr<OffloadStore> offload_;
 };

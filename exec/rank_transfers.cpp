@@ -79,6 +79,12 @@ void RankExecutor::collective(const Instruction& instruction) {
                 backend_.reduce_squares(instruction, members, tag_of(true, static_cast<std::uint64_t>(instruction.group), instruction.payload, 0, 0));
             break;
         }
+        case PayloadKind::update_norm: {
+            const BucketState& bucket = buckets_[static_cast<std::size_t>(instruction.bucket)];
+            reduce(instruction, bucket.update_sums(),
+                   tag_of(true, static_cast<std::uint64_t>(instruction.group), instruction.payload, static_cast<std::uint64_t>(bucket.bucket().parameters[0].index), 0));
+            break;
+        }
         case PayloadKind::none: core::require(false, "a collective carries something"); break;
     }
 }

@@ -43,6 +43,7 @@ public:
 
     void update(int step, std::size_t p, std::vector<double>& parameter, const std::vector<double>& gradient) {
         const double decay = graph_.parameters[p].decays ? o_.weight_decay : 0.0;
+        if (o_.kind == schedule::OptimizerKind::lamb) return update_by_lamb(step, p, decay, parameter, gradient);
         for (std::size_t i = 0; i < parameter.size(); ++i) {
             double& w = parameter[i];
             double g = gradient[i];
@@ -62,6 +63,23 @@ public:
     }
 
 private:
+    // arXiv 1904.00962, algorithm 2, with phi(z) = z.
+    void update_by_lamb(int step, std::size_t p, double decay, std::vector<double>& parameter, const std::vector<double>& gradient) {
+        std::vector<double> update(parameter.size());
+        double values = 0, updates = 0;
+        for (std::size_t i = 0; i < parameter.size(); ++i) {
+            const double g = gradient[i];
+            first_[p][i] = o_.beta1 * first_[p][i] + (1 - o_.beta1) * g;
+            second_[p][i] = o_.beta2 * second_[p][i] + (1 - o_.beta2) * g * g;
+            const double mean = first_[p][i] / (1 - std::pow(o_.beta1, step + 1)), square = second_[p][i] / (1 - std::pow(o_.beta2, step + 1));
+            update[i] = mean / (std::sqrt(square) + o_.epsilon) + decay * parameter[i];
+            values += parameter[i] * parameter[i];
+            updates += update[i] * update[i];
+        }
+        const double ratio = values > 0 && updates > 0 ? std::sqrt(values / updates) : 1;
+        for (std::size_t i = 0; i < parameter.size(); ++i) parameter[i] -= o_.learning_rate * ratio * update[i];
+    }
+
     const model::ModelGraph& graph_;
     const schedule::Optimizer& o_;
     std::vector<std::vector<double>> first_, second_;

@@ -13,7 +13,6 @@ void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, 
     const auto refuse = [&](const char* key, std::string message, std::string hint) { diagnostics.error({}, key, std::move(message), std::move(hint)); };
     if (const std::string obstacle = cpu::CpuBackend::obstacle(plan.precision); !obstacle.empty())
         refuse("plan.precision", obstacle, "set precision = \"fp32\" or \"bf16\"");
-    if (plan.optimizer.kind == schedule::OptimizerKind::lamb) refuse("training.optimizer", "the CPU backend has no LAMB", "use sgd, adam or adamw");
     if (plan.communication != "auto")
         refuse("plan.communication", fmt::format("communication = \"{}\" is for GPUs; ranks on CPUs exchange messages themselves", plan.communication), "leave it out");
     std::set<std::string> obstacles;

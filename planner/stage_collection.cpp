@@ -170,7 +170,9 @@ core::Seconds StageCollection::update(const schedule::Plan& plan, double element
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
     const sim::ComputeCost* compute = compute_cost(shape, plan, 0);
-    return compute ? compute->optimizer_step(static_cast<std::int64_t>(elements), 1).device : core::Seconds(0);
+    if (!compute) return core::Seconds(0);
+    const auto count = static_cast<std::int64_t>(elements);
+    return compute->update_norm(count).device + compute->optimizer_step(count, 1).device;
 }
 
 core::Bytes StageCollection::smallest_transfer(const schedule::Plan& plan) {

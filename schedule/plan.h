@@ -41,6 +41,8 @@ struct Optimizer {
 };
 // fp32 state per parameter: sgd 0 (4 with momentum), adam and adamw 8, lamb 8.
 core::Bytes state_bytes_per_parameter(const Optimizer& optimizer);
+// Do updates need the norms of every parameter and of its update first? (LAMB, arXiv 1904.00962, algorithm 2.)
+inline bool needs_update_norms(const Optimizer& optimizer) { return optimizer.kind == OptimizerKind::lamb; }
 
 // Contiguous pipeline partition: `first_units[s]` is the first partition unit (model::ModelGraph::units) of virtual stage s; empty = chosen automatically.
 // Virtual stage s lives on pipeline rank s mod p (loop placement) unless the schedule says otherwise.

@@ -54,6 +54,7 @@ std::string_view name_of(InstructionKind kind) {
         case InstructionKind::zero_gradients: return "zero_gradients";
         case InstructionKind::gradient_norm: return "gradient_norm";
         case InstructionKind::copy: return "copy";
+        case InstructionKind::update_norm: return "update_norm";
     }
     return "";
 }
@@ -78,6 +79,7 @@ std::string_view name_of(PayloadKind kind) {
         case PayloadKind::parameter: return "parameter";
         case PayloadKind::loss: return "loss";
         case PayloadKind::gradient_norm: return "gradient_norm";
+        case PayloadKind::update_norm: return "update_norm";
     }
     return "";
 }
@@ -96,6 +98,15 @@ BucketGroups groups_of(const ParallelLayout& layout, const ParameterBucket& buck
     groups.members = GroupKind::expert_replica;
     groups.shard = GroupKind::expert_shard;
     groups.size = layout.data / layout.expert;
+    return groups;
+}
+
+std::vector<GroupKind> dividing_groups(const Plan& plan, const ParameterBucket& bucket) {
+    std::vector<GroupKind> groups;
+    // Shards of spread experts: a shard group holds each piece of every expert once (its degree is a multiple of theirs, or the pieces are whole).
+    if (bucket.pieces > 1) groups.push_back(GroupKind::shard);
+    else if (bucket.is_expert) groups.push_back(GroupKind::expert);
+    if (plan.layout.tensor > 1) groups.push_back(GroupKind::tensor);
     return groups;
 }
 
@@ -157,6 +168,7 @@ std::string describe(const Program& program, int class_index, std::uint32_t inde
             text += operators_text(i) + fmt::format(" {:.0f} B", i.bytes.value);
             break;
         case InstructionKind::optimizer_step:
+        case InstructionKind::update_norm:
             if (i.micro_batch >= 0) text += fmt::format(" {}", i.micro_batch);
             text += i.bucket >= 0 ? fmt::format(" bucket {}", i.bucket) : std::string(" all buckets");
             break;

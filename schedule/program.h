@@ -32,6 +32,9 @@ enum class InstructionKind : std::uint8_t {
     copy,            // what the operators of a range keep for the backward of a micro-batch, out to where the plan offloads to, or back (`loads`)
     gradient_norm,   // sum of squares of the gradients that this rank counts: of replicated parameters tensor rank 0 does, of tied ones their first pipeline
                     // rank; collectives with payload gradient_norm add it up, the updates scale gradients by what follows
+    update_norm,     // LAMB, before the optimizer_step of the same bucket and update: advances the moments of this rank's shard and takes, of each parameter of the
+                     // bucket, the sums of squares of what this rank counts of its values and of its update (of parameters replicated over the tensor group
+                     // tensor rank 0 does); collectives with payload update_norm add them up
 };
 
 enum class ComputePhase : std::uint8_t { forward, recompute, backward, backward_input, backward_weight };
@@ -48,6 +51,7 @@ enum class PayloadKind : std::uint8_t {
     parameter,            // flat values of parameter bucket `bucket`
     loss,                 // one fp32 scalar
     gradient_norm,        // one fp32 scalar
+    update_norm,          // two fp32 scalars for each parameter of bucket `bucket`: sums of squares of its values and of its update
 };
 
 enum class MemoryKind : std::uint8_t { parameters, gradients, optimizer, activations, workspace, communication, overhead };
@@ -160,6 +164,11 @@ struct BucketGroups {
     int size = 1;  // members
 };
 BucketGroups groups_of(const ParallelLayout& layout, const ParameterBucket& bucket);
+
+// Over which groups the parameters of a bucket, or their state, are divided: sums over a whole parameter are added up over these, one after the other.
+std::vector<GroupKind> dividing_groups(const Plan& plan, const ParameterBucket& bucket);
+// Of PayloadKind::update_norm.
+inline core::Bytes update_norm_bytes(const ParameterBucket& bucket) { return core::Bytes(8.0 * static_cast<double>(bucket.parameters.size())); }
 
 // Is there a backward pass? Without one the Program evaluates: nothing is dropped and nothing updated.
 bool trains(const Program& program);

@@ -60,6 +60,7 @@ private:
         return within >= 0 && within < program_.micro_batches_of_stage();
     }
     void check_clipping(std::size_t c);           // "update" with gradient clipping
+    void check_update_norms(std::size_t c);       // "update" with LAMB
     void check_updates_between(std::size_t c);    // "update" of an asynchronous schedule
     bool has_transfer(std::int32_t stage) const;  // from the stage before
     bool is_boundary_here(std::int32_t stage) const;

@@ -7,7 +7,7 @@
 //   transfers    every boundary between ranks has one send and one receive per micro-batch and direction, equal in size and tensors
 //   collectives  those that join several classes come in one order with one size on all of them; bucket sizes are right
 //   buffers      each is taken once and given back once, later; persistent ones never
-//   update       each bucket is reduced as its sharding asks, then updated once, then gathered
+//   update       each bucket is reduced as its sharding asks, its norms are taken where the optimizer needs them, then it is updated once, then gathered
 //   progress     the lists can be performed to their end
 // Progress is proved for the list order with buffered sends. Streams only relax it: an instruction waits for some that stand before it in its list, so the list
 // order is one of the orders that streams allow, and what can be performed in it cannot deadlock on streams.
@@ -103,6 +103,7 @@ bool ProgramChecker::check_structure() {
                            fmt::format("stage {} lives on pipeline rank {}", i.stage, program_.stages[static_cast<std::size_t>(i.stage)].rank));
             }
             const bool is_on_bucket = i.payload == PayloadKind::parameter_gradient || i.payload == PayloadKind::parameter ||
+                                      i.payload == PayloadKind::update_norm || i.kind == InstructionKind::update_norm ||
                                       (i.kind == InstructionKind::optimizer_step && i.bucket != -1);
             if (is_on_bucket && !within(i.bucket, l.buckets.size())) report("structure", c, n, fmt::format("bucket {} does not exist", i.bucket));
             if (i.tensors >= 0 && !within(i.tensors, program_.tensor_lists.size()))

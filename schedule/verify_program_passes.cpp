@@ -158,7 +158,8 @@ void ProgramChecker::check_passes(std::size_t c) {
             case InstructionKind::copy: check_copy(c, n); break;
             case InstructionKind::optimizer_step:
             case InstructionKind::zero_gradients:
-            case InstructionKind::gradient_norm: break;
+            case InstructionKind::gradient_norm:
+            case InstructionKind::update_norm: break;
         }
     }
 }

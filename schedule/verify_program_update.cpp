@@ -72,7 +72,7 @@ void ProgramChecker::check_clipping(std::size_t c) {
             if (norm >= 0) report("update", c, n, "takes the gradients' norm a second time");
             norm = at;
         }
-        if (i.kind == InstructionKind::optimizer_step && first_step < 0) first_step = at;
+        if ((i.kind == InstructionKind::optimizer_step || i.kind == InstructionKind::update_norm) && first_step < 0) first_step = at;
         if (i.kind != InstructionKind::collective) continue;
         if (i.payload == PayloadKind::parameter_gradient) reductions.push_back(at);
         if (i.payload != PayloadKind::gradient_norm) continue;
@@ -104,7 +104,77 @@ void ProgramChecker::check_clipping(std::size_t c) {
         report("update", c, static_cast<std::size_t>(first_step), fmt::format("does not wait for instruction {}", before));
 }
 
+// LAMB: before each update of a bucket its sums are taken, once the gradient is whole, then added up over each group that divides the bucket, one group after the
+// other, and known before the step. Rates and moments are those of the same update.
+void ProgramChecker::check_update_norms(std::size_t c) {
+    const RankProgram& l = list(c);
+    const bool are_needed = needs_update_norms(program_.plan.optimizer);
+    struct Open {
+        std::int32_t norm = -1, latest = -1;  // of the sums, the one that the next waits for
+        std::vector<GroupKind> groups;
+    };
+    std::vector<Open> open(l.buckets.size());
+    std::vector<std::int32_t> latest_reduction(l.buckets.size(), -1);
+    std::int32_t latest_backward = -1, latest_clip = -1;
+    for (std::size_t n = 0; n < l.instructions.size(); ++n) {
+        const Instruction& i = l.instructions[n];
+        const auto at = static_cast<std::int32_t>(n);
+        const auto wait = [&](std::int32_t before) {
+            if (before >= 0 && !is_ordered(c, before, n)) report("update", c, n, fmt::format("does not wait for instruction {}", before));
+        };
+        if (i.kind == InstructionKind::compute && i.phase >= ComputePhase::backward) {
+            latest_backward = at;
+            for (std::size_t b = 0; b < open.size(); ++b)
+                if (open[b].norm >= 0) report("update", c, n, fmt::format("adds to the gradient of bucket {}, whose norms have been taken", b));
+        }
+        const bool is_sum = i.kind == InstructionKind::collective && i.payload == PayloadKind::update_norm;
+        if (i.kind == InstructionKind::gradient_norm || i.payload == PayloadKind::gradient_norm) latest_clip = at;
+        if (i.bucket < 0) {
+            if (i.kind == InstructionKind::optimizer_step && are_needed) report("update", c, n, "updates all buckets at once, norms are taken bucket by bucket");
+            continue;
+        }
+        Open& own = open[static_cast<std::size_t>(i.bucket)];
+        const ParameterBucket& bucket = l.buckets[static_cast<std::size_t>(i.bucket)];
+        if (i.kind == InstructionKind::collective && i.payload == PayloadKind::parameter_gradient) {
+            if (own.norm >= 0) report("update", c, n, "reduces a gradient whose norms have been taken");
+            latest_reduction[static_cast<std::size_t>(i.bucket)] = at;
+        }
+        if (i.kind == InstructionKind::update_norm) {
+            if (!are_needed) report("update", c, n, "takes norms that the optimizer does not ask for");
+            if (own.norm >= 0) report("update", c, n, fmt::format("takes the norms of bucket {} a second time", i.bucket));
+            for (const std::int32_t before : {latest_backward, latest_reduction[static_cast<std::size_t>(i.bucket)], latest_clip}) wait(before);
+            own = {at, at, {}};
+        } else if (is_sum) {
+            if (own.norm < 0) report("update", c, n, fmt::format("adds up norms of bucket {} that have not been taken", i.bucket));
+            if (i.collective != CollectiveKind::all_reduce) report("update", c, n, "does not leave the sum with every rank");
+            if (i.bytes != update_norm_bytes(bucket))
+                report("collectives", c, n, fmt::format("two sums for each parameter of its bucket are {:.0f} B", update_norm_bytes(bucket).value));
+            wait(own.latest);
+            own.latest = at;
+            own.groups.push_back(i.group);
+        } else if (i.kind == InstructionKind::optimizer_step && are_needed) {
+            if (own.norm < 0) {
+                report("update", c, n, fmt::format("comes before the norms of bucket {}", i.bucket));
+                continue;
+            }
+            const Plan& plan = program_.plan;
+            std::vector<GroupKind> wanted;
+            if (plan.pieces(bucket.is_expert) > 1) wanted.push_back(GroupKind::shard);
+            if (plan.pieces(bucket.is_expert) == 1 && bucket.is_expert) wanted.push_back(GroupKind::expert);
+            if (plan.layout.tensor > 1) wanted.push_back(GroupKind::tensor);
+            if (own.groups != wanted)
+                report("update", c, n, fmt::format("norms of bucket {} are added up over {} groups, not the {} that divide it", i.bucket, own.groups.size(), wanted.size()));
+            if (l.instructions[static_cast<std::size_t>(own.norm)].micro_batch != i.micro_batch) report("update", c, n, "reads norms of another update");
+            wait(own.latest);
+            own = {};
+        }
+    }
+    for (const Open& left : open)
+        if (left.norm >= 0) report("update", c, static_cast<std::size_t>(left.norm), "takes norms that no update reads");
+}
+
 void ProgramChecker::check_update(std::size_t c) {
+    check_update_norms(c);
     if (program_.micro_batches_per_update > 0) return check_updates_between(c);
     const RankProgram& l = list(c);
     const Plan& plan = program_.plan;
@@ -143,7 +213,7 @@ void ProgramChecker::check_update(std::size_t c) {
             if (latest_pass[stage] != i.micro_batch) passes_begun[stage].push_back(static_cast<std::int32_t>(n));
             latest_pass[stage] = i.micro_batch;
         }
-        if (i.kind != InstructionKind::collective || i.bucket < 0) continue;
+        if (i.kind != InstructionKind::collective || i.bucket < 0 || i.payload == PayloadKind::update_norm) continue;
         const auto b = static_cast<std::size_t>(i.bucket);
         Seen& s = seen[b];
         const auto elements = static_cast<double>(l.buckets[b].padded_elements) / (i.on_shard ? l.buckets[b].pieces : 1);

@@ -71,6 +71,7 @@ Breakdown break_down(const schedule::Program& program, const Simulation& simulat
             case InstructionKind::optimizer_step:
             case InstructionKind::zero_gradients:
             case InstructionKind::gradient_norm:
+            case InstructionKind::update_norm:
                 add(span.start, on_device, optimizer);
                 add(on_device, span.end, host);
                 break;

@@ -19,7 +19,7 @@ core::Bytes gradient_bytes(const schedule::RankProgram& list) {
     return bytes;
 }
 
-// The step works on this rank's shard of the bucket.
+// The step, and the norms before it, work on this rank's shard of the bucket.
 ComputePrice optimizer_price(const schedule::Program& program, const schedule::RankProgram& list, const Instruction& step, const ComputeCost& compute) {
     const bool is_sharded = program.plan.sharding != schedule::Sharding::none;
     std::int64_t elements = 0, tensors = 0;
@@ -29,7 +29,7 @@ ComputePrice optimizer_price(const schedule::Program& program, const schedule::R
         elements += is_sharded ? bucket.padded_elements / bucket.pieces : bucket.elements;
         tensors += is_sharded ? 1 : static_cast<std::int64_t>(bucket.parameters.size());
     }
-    return compute.optimizer_step(elements, tensors);
+    return step.kind == InstructionKind::update_norm ? compute.update_norm(elements) : compute.optimizer_step(elements, tensors);
 }
 
 // Pipeline coordinates that meet in a reduction of a tied bucket; empty for every other collective.
@@ -96,6 +96,7 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                     work = costs.of_piece(program.segment_of(instruction.micro_batch)).price(instruction.operators, instruction.phase);
                     if (instruction.phase == schedule::ComputePhase::recompute) recompute_flops += work.flops;
                     break;
+                case InstructionKind::update_norm:
                 case InstructionKind::optimizer_step: work = optimizer_price(program, list, instruction, costs.compute); break;
                 case InstructionKind::zero_gradients:
                 case InstructionKind::gradient_norm: work = costs.compute.zero(gradient_bytes(list)); break;  // one pass over the gradients

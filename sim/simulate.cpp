@@ -209,7 +209,8 @@ private:
             case InstructionKind::copy:
             case InstructionKind::optimizer_step:
             case InstructionKind::zero_gradients:
-            case InstructionKind::gradient_norm: break;
+            case InstructionKind::gradient_norm:
+            case InstructionKind::update_norm: break;
         }
         stream_end = end == not_yet ? never : end;
         state.spans[index] = {index, core::Seconds(start), core::Seconds(end)};

@@ -36,6 +36,7 @@ const char* payload_word(schedule::PayloadKind payload) {
         case schedule::PayloadKind::parameter: return "parameters";
         case schedule::PayloadKind::loss: return "loss";
         case schedule::PayloadKind::gradient_norm: return "gradient norm";
+        case schedule::PayloadKind::update_norm: return "update norms";
     }
     return "";
 }
@@ -58,6 +59,7 @@ std::string label(const schedule::Program& program, const Instruction& instructi
         case InstructionKind::optimizer_step: text = "optimizer step"; break;
         case InstructionKind::zero_gradients: text = "zero gradients"; break;
         case InstructionKind::gradient_norm: text = "gradient norm"; break;
+        case InstructionKind::update_norm: text = "update norms"; break;
     }
     if (!full) return text;
     if (instruction.stage >= 0 && program.stages.size() > 1) text += fmt::format(" stage {}", instruction.stage);

@@ -97,7 +97,8 @@ int colour(const Instruction& instruction) {
         case InstructionKind::copy: return 9;
         case InstructionKind::optimizer_step:
         case InstructionKind::zero_gradients:
-        case InstructionKind::gradient_norm: return 8;
+        case InstructionKind::gradient_norm:
+        case InstructionKind::update_norm: return 8;
     }
     return 0;
 }

@@ -267,8 +267,9 @@ void CpuBackend::download(core::DataType type, const void* from, std::span<float
     else std::memcpy(values.data(), from, values.size_bytes());
 }
 
-void CpuBackend::update(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges) {
-    const Kernels& k = kernels();
+namespace {
+
+AdamStep adam_step(const schedule::Optimizer& optimizer, std::int64_t step) {
     AdamStep adam{};
     adam.learning_rate = static_cast<float>(optimizer.learning_rate);
     adam.beta1 = static_cast<float>(optimizer.beta1);
@@ -279,18 +280,54 @@ void CpuBackend::update(const schedule::Optimizer& optimizer, std::int64_t step,
     adam.correction1 = static_cast<float>(1.0 - std::pow(optimizer.beta1, static_cast<double>(step + 1)));
     adam.correction2 = static_cast<float>(1.0 - std::pow(optimizer.beta2, static_cast<double>(step + 1)));
     adam.is_decoupled = optimizer.kind == schedule::OptimizerKind::adamw;
-    // float(limit / (norm + 1e-6)): every rank has the same sum and so the same factor.
+    return adam;
+}
+
+}  // namespace
+
+// float(limit / (norm + 1e-6)), at most 1: every rank has the same sum and so the same factor.
+float CpuBackend::clipping_factor(const schedule::Optimizer& optimizer) const {
     const double factor = optimizer.gradient_clipping > 0 ? optimizer.gradient_clipping / (std::sqrt(squares_) + 1e-6) : 1.0;
+    return factor < 1 ? static_cast<float>(factor) : 1.0f;
+}
+
+void CpuBackend::update(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges, const float* sums) {
+    const Kernels& k = kernels();
+    AdamStep adam = adam_step(optimizer, step);
+    const float factor = clipping_factor(optimizer);
     const schedule::Precision& precision = program_.plan.precision;
     for (const UpdateRange& range : ranges) {
-        WideView gradient(precision.gradients, range.gradient, range.count, factor < 1);
-        if (factor < 1) k.scale(range.count, static_cast<float>(factor), gradient.data(), gradient.data());
         float* parameter = range.master ? range.master : range.parameter;
         adam.weight_decay = static_cast<float>(range.weight_decay);
-        if (optimizer.kind == schedule::OptimizerKind::sgd)
-            k.sgd(range.count, adam.learning_rate, static_cast<float>(optimizer.momentum), adam.weight_decay, gradient.data(), parameter, range.first);
-        else k.adam(range.count, adam, gradient.data(), parameter, range.first, range.second);
+        if (schedule::needs_update_norms(optimizer)) {
+            const float values = sums[2 * range.place], updates = sums[2 * range.place + 1];
+            const float ratio = values > 0 && updates > 0 ? std::sqrt(values) / std::sqrt(updates) : 1.0f;
+            k.lamb(range.count, adam, adam.learning_rate * ratio, parameter, range.first, range.second);
+        } else {
+            WideView gradient(precision.gradients, range.gradient, range.count, factor < 1);
+            if (factor < 1) k.scale(range.count, factor, gradient.data(), gradient.data());
+            if (optimizer.kind == schedule::OptimizerKind::sgd)
+                k.sgd(range.count, adam.learning_rate, static_cast<float>(optimizer.momentum), adam.weight_decay, gradient.data(), parameter, range.first);
+            else k.adam(range.count, adam, gradient.data(), parameter, range.first, range.second);
+        }
         if (range.master) upload(precision.parameters, {range.master, static_cast<std::size_t>(range.count)}, range.parameter);
+    }
+}
+
+void CpuBackend::take_update_norms(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges, float* sums, std::size_t count) {
+    const Kernels& k = kernels();
+    AdamStep adam = adam_step(optimizer, step);
+    const float factor = clipping_factor(optimizer);
+    std::fill_n(sums, count, 0.0f);
+    for (const UpdateRange& range : ranges) {
+        WideView gradient(program_.plan.precision.gradients, range.gradient, range.count, factor < 1);
+        if (factor < 1) k.scale(range.count, factor, gradient.data(), gradient.data());
+        adam.weight_decay = static_cast<float>(range.weight_decay);
+        double squares[2] = {};
+        k.lamb_norms(range.count, adam, gradient.data(), range.master ? range.master : range.parameter, range.first, range.second, squares);
+        if (!range.is_counted) continue;
+        sums[2 * range.place] = static_cast<float>(squares[0]);
+        sums[2 * range.place + 1] = static_cast<float>(squares[1]);
     }
 }
 

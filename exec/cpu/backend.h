@@ -40,7 +40,8 @@ public:
     void upload(core::DataType type, std::span<const float> values, void* to) override;
     void download(core::DataType type, const void* from, std::span<float> values) override;
 
-    void update(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges) override;
+    void update(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges, const float* sums) override;
+    void take_update_norms(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges, float* sums, std::size_t count) override;
 
     void add_squares(core::DataType type, const float* gradient, std::int64_t count) override;
     void reduce_squares(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag) override;
@@ -71,6 +72,7 @@ private:
         if (is_aside_) side_->add(std::move(work));
         else work();
     }
+    float clipping_factor(const schedule::Optimizer& optimizer) const;
     void find_needs(const model::ModelGraph& graph);
     void perform_rounds(const schedule::Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count, Tag tag);
 

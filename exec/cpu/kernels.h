@@ -117,6 +117,10 @@ struct Kernels {
                                    const std::int64_t* labels, float* dlogits);
 
     void (*adam)(std::int64_t count, const AdamStep& step, const float* gradient, float* parameter, float* first, float* second);
+    // LAMB (arXiv 1904.00962, algorithm 2) in two parts, of a range of a parameter: moments, and sums of squares of its values and of its update added to
+    // squares[0] and [1]; then values less rate times update, where the rate has the trust ratio in it and the update is made of the moments again.
+    void (*lamb_norms)(std::int64_t count, const AdamStep& step, const float* gradient, const float* parameter, float* first, float* second, double* squares);
+    void (*lamb)(std::int64_t count, const AdamStep& step, float rate, float* parameter, const float* first, const float* second);
     // velocity may be null (momentum 0).
     void (*sgd)(std::int64_t count, float learning_rate, float momentum, float weight_decay, const float* gradient, float* parameter, float* velocity);
 };

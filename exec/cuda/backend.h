@@ -20,7 +20,7 @@
 namespace exec::cuda {
 
 // Lists of parameter ranges that one launch goes through.
-enum class TableUse : std::uint8_t { update, norm, check };
+enum class TableUse : std::uint8_t { update, norm, check, update_norm };
 using TableKey = std::pair<std::uint32_t, TableUse>;  // instruction and use
 
 // What planning learnt.
@@ -74,7 +74,8 @@ public:
     void read_data(Buffer& into, core::DataType type, std::function<void(std::int64_t step, void* host)> write) override;
     void upload(core::DataType type, std::span<const float> values, void* to) override;
     void download(core::DataType type, const void* from, std::span<float> values) override;
-    void update(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges) override;
+    void update(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges, const float* sums) override;
+    void take_update_norms(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges, float* sums, std::size_t count) override;
     void add_squares(core::DataType type, const float* gradient, std::int64_t count) override;
     void reduce_squares(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag) override;
     bool checks_gradients() const override { return scales_loss(); }

@@ -40,7 +40,8 @@ void CudaBackend::fill_step_block(std::int64_t step) {
     factors.momentum = static_cast<float>(optimizer.momentum);
     // In double: 1 - beta2^t loses half of its digits in float when t is small.
     const auto updates = static_cast<double>(step + 1 - updates_left_out_);
-    factors.step_size = static_cast<float>(optimizer.learning_rate / (1.0 - std::pow(optimizer.beta1, updates)));
+    const double rate = schedule::needs_update_norms(optimizer) ? 1.0 : optimizer.learning_rate;
+    factors.step_size = static_cast<float>(rate / (1.0 - std::pow(optimizer.beta1, updates)));
     factors.second_correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(optimizer.beta2, updates)));
     factors.loss_scale = loss_scale_;
     factors.largest_norm = static_cast<float>(optimizer.gradient_clipping);
@@ -70,7 +71,8 @@ const CudaBackend::RangeTable* CudaBackend::table_of(TableUse use, const std::ve
         std::vector<UpdateChunk> chunks;
         for (std::size_t i = 0; i < ranges.size(); ++i) {
             const UpdateRange& r = ranges[i];
-            device.push_back({r.parameter, r.gradient, r.master, r.first, r.second, r.count, static_cast<float>(r.weight_decay)});
+            device.push_back({r.parameter, r.gradient, r.master, r.first, r.second, r.count, static_cast<float>(r.weight_decay), r.place, r.is_counted ? 1 : 0,
+                              static_cast<std::int64_t>(chunks.size())});
             for (std::int64_t begin = 0; begin < r.count; begin += update_chunk) chunks.push_back({static_cast<std::int32_t>(i), begin});
         }
         core::require(static_cast<std::int64_t>(chunks.size()) == table.chunk_count, "every step updates the same ranges");
@@ -116,7 +118,39 @@ void CudaBackend::check_gradients(const std::vector<UpdateRange>& ranges) {
     agree_on_gradients();
 }
 
-void CudaBackend::update(const schedule::Optimizer& optimizer, std::int64_t, const std::vector<UpdateRange>& ranges) {
+void CudaBackend::take_update_norms(const schedule::Optimizer& optimizer, std::int64_t, const std::vector<UpdateRange>& ranges, float* sums, std::size_t count) {
+    for (const UpdateRange& range : ranges) {
+        clear_gradient(range.gradient, range.count);
+        if (optimizer.gradient_clipping > 0) write(range.gradient);
+        else read(range.gradient);
+        read(range.master ? range.master : range.parameter);
+        for (float* changed : {range.first, range.second}) write(changed);
+    }
+    write(sums);
+    if (scales_loss() || optimizer.gradient_clipping > 0) read(norms_);
+    const RangeTable* table = table_of(TableUse::update_norm, ranges);
+    if (!table) return;
+    machine_.fill_zero(stream(), sums, count * sizeof(float));  // of parameters that this rank has nothing of
+    const schedule::Precision& precision = program_.plan.precision;
+    machine_.kernels().update_norms(stream(), type_of(precision.parameters), type_of(precision.gradients), table->ranges, static_cast<std::int64_t>(ranges.size()),
+                                    table->chunks, table->chunk_count, factors_, scales_loss() ? bad() : nullptr,
+                                    optimizer.gradient_clipping > 0 ? squares() : nullptr, norm_partials_, sums);
+}
+
+void CudaBackend::update(const schedule::Optimizer& optimizer, std::int64_t, const std::vector<UpdateRange>& ranges, const float* sums) {
+    const schedule::Precision& precision = program_.plan.precision;
+    if (schedule::needs_update_norms(optimizer)) {
+        read(sums);
+        for (const UpdateRange& range : ranges) {
+            for (const float* moment : {range.first, range.second}) read(moment);
+            for (float* changed : {range.parameter, range.master}) write(changed);
+        }
+        if (scales_loss()) read(norms_);
+        if (const RangeTable* table = table_of(TableUse::update, ranges))
+            machine_.kernels().lamb(stream(), type_of(precision.parameters), table->ranges, table->chunks, table->chunk_count, factors_,
+                                    scales_loss() ? bad() : nullptr, sums);
+        return;
+    }
     for (const UpdateRange& range : ranges) {
         clear_gradient(range.gradient, range.count);
         if (optimizer.gradient_clipping > 0) write(range.gradient);
@@ -126,7 +160,6 @@ void CudaBackend::update(const schedule::Optimizer& optimizer, std::int64_t, con
     if (scales_loss() || optimizer.gradient_clipping > 0) read(norms_);
     const RangeTable* table = table_of(TableUse::update, ranges);
     if (!table) return;
-    const schedule::Precision& precision = program_.plan.precision;
     machine_.kernels().update(stream(), optimizer.kind == schedule::OptimizerKind::sgd ? UpdateRule::sgd : UpdateRule::adam, type_of(precision.parameters),
                               type_of(precision.gradients), table->ranges, table->chunks, table->chunk_count, factors_, scales_loss() ? bad() : nullptr,
                               optimizer.gradient_clipping > 0 ? squares() : nullptr);

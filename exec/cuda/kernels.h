@@ -89,6 +89,9 @@ struct DeviceRange {
     float *master, *first, *second;
     std::int64_t count;
     float weight_decay;
+    // LAMB: the parameter's place in its bucket, whether this rank's sums count, and the first of the range's chunks.
+    std::int32_t place = 0, is_counted = 1;
+    std::int64_t first_chunk = 0;
 };
 struct UpdateChunk {
     std::int32_t range;
@@ -104,7 +107,7 @@ struct RoutingShape {
 // What changes from step to step, in device memory, so that a captured graph need not change.
 struct StepFactors {
     float learning_rate, beta1, beta2, epsilon, momentum;
-    float step_size;          // Adam: learning rate / (1 - beta1^t)
+    float step_size;          // Adam: learning rate / (1 - beta1^t); LAMB: 1 / (1 - beta1^t), its rate has the trust ratio in it
     float second_correction;  // 1 / sqrt(1 - beta2^t)
     float loss_scale;         // gradients are this much too large (fp16); 1 otherwise
     float is_decoupled;       // AdamW
@@ -231,6 +234,13 @@ struct Kernels {
     // are first multiplied, in place, by min(1, largest_norm / (sqrt(squares) + 1e-6)).
     void (*update)(Stream, UpdateRule, Type parameters, Type gradients, const DeviceRange* ranges, const UpdateChunk* chunks, std::int64_t chunk_count,
                    const StepFactors* factors, const float* bad, const float* squares);
+    // LAMB (arXiv 1904.00962, algorithm 2) in two parts; bad and squares are as above. First moments, and sums[2 place], [2 place + 1] of every range: the sums of
+    // squares of its values and of its update, zero where it is not counted; other sums stay. partials: 2 floats a chunk.
+    void (*update_norms)(Stream, Type parameters, Type gradients, const DeviceRange* ranges, std::int64_t range_count, const UpdateChunk* chunks, std::int64_t chunk_count,
+                         const StepFactors* factors, const float* bad, const float* squares, float* partials, float* sums);
+    // Then values, by whole sums; the update is made of the moments again.
+    void (*lamb)(Stream, Type parameters, const DeviceRange* ranges, const UpdateChunk* chunks, std::int64_t chunk_count, const StepFactors* factors, const float* bad,
+                 const float* sums);
     // norm[0] = sum of squares of all gradients (unscaled), norm[1] = 1 when one of them is no finite number. partials: 2 floats a chunk.
     void (*gradient_norm)(Stream, Type gradients, const DeviceRange* ranges, const UpdateChunk* chunks, std::int64_t chunk_count, const StepFactors* factors,
                           float* partials, float* norm);

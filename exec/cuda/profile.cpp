@@ -79,14 +79,17 @@ GpuPlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph&
     // Bytes as the simulator counts them: states and master read and written, the gradient read, the parameter written (and read without a master).
     const schedule::Precision& precision = plan.precision;
     const double an_element = core::size_of(precision.gradients).value + 2 * schedule::state_bytes_per_parameter(plan.optimizer).value +
-                              (precision.has_master_parameters ? 8 + core::size_of(precision.parameters).value : 2 * core::size_of(precision.parameters).value);
+                              (precision.has_master_parameters ? 8 + core::size_of(precision.parameters).value : 2 * core::size_of(precision.parameters).value) +
+                              (schedule::needs_update_norms(plan.optimizer) ? 8 : 0);
     double elements = 0;
     for (const schedule::ParameterBucket& bucket : program.classes[0].buckets) elements += static_cast<double>(bucket.elements);
     std::vector<double> updates;
     for (std::size_t step = 2; step < unmarked.timelines.size(); ++step) {
         double time = 0;
-        for (const schedule::Span& span : unmarked.timelines[step].spans[0])
-            if (program.classes[0].instructions[span.instruction].kind == schedule::InstructionKind::optimizer_step) time += (span.end - span.start).value;
+        for (const schedule::Span& span : unmarked.timelines[step].spans[0]) {
+            const schedule::InstructionKind kind = program.classes[0].instructions[span.instruction].kind;
+            if (kind == schedule::InstructionKind::optimizer_step || kind == schedule::InstructionKind::update_norm) time += (span.end - span.start).value;
+        }
         updates.push_back(time);
     }
     profile.update_bandwidth = core::BytesPerSecond(elements * an_element / std::max(1e-9, median(updates)));

@@ -17,7 +17,6 @@ void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, 
     if (precision.compute == core::DataType::fp8 && device.available && !has_fp8(device))
         refuse("plan.precision", fmt::format("{} has no matrix units for fp8: those begin with compute 8.9, its own is {}.{}", device.name, device.compute_major, device.compute_minor),
                "set precision = \"bf16\"");
-    if (plan.optimizer.kind == schedule::OptimizerKind::lamb) refuse("training.optimizer", "the CUDA backend has no LAMB", "use sgd, adam or adamw");
     for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules())
         if (candidate.name == plan.schedule && candidate.is_asynchronous)
             refuse("plan.schedule", fmt::format("the CUDA backend updates once a step, {} after every micro-batch", plan.schedule), "choose a synchronous schedule");

@@ -66,6 +66,7 @@ private:
     void finish_reductions();
     void reduce_loss();
     void take_gradient_norm();
+    std::uint32_t take_update_norms(std::int32_t index, std::uint32_t sums);
     void update();
     // Asynchronous: the update after a group of micro-batches, and the parameters that it replaces while micro-batches in flight need them.
     void update_between(std::int32_t index);

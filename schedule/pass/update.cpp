@@ -131,7 +131,7 @@ void RankLowering::update_between(std::int32_t index) {
     const std::uint32_t first = list_.size();
     update();
     for (std::uint32_t i = first; i < list_.size(); ++i)
-        if (list_[i].kind == InstructionKind::optimizer_step) result_.instructions[i].micro_batch = index;
+        if (list_[i].kind == InstructionKind::optimizer_step || list_[i].kind == InstructionKind::update_norm) result_.instructions[i].micro_batch = index;
     ++updates_done_;
     if (updates_done_ == program_.updates()) return;
     Instruction zero;
@@ -139,21 +139,57 @@ void RankLowering::update_between(std::int32_t index) {
     last_step_ = list_.append(zero);
 }
 
+// LAMB: the sums of this rank's part of a bucket, added up over every group that divides it. What the step of the bucket waits for.
+std::uint32_t RankLowering::take_update_norms(std::int32_t index, std::uint32_t sums) {
+    const ParameterBucket& bucket = result_.buckets[static_cast<std::size_t>(index)];
+    Instruction norm;
+    norm.kind = InstructionKind::update_norm;
+    norm.bucket = index;
+    norm.stage = bucket.stage;
+    list_.take(sums);
+    std::uint32_t last = list_.append(norm);
+    for (const GroupKind group : dividing_groups(plan_, bucket)) {
+        Instruction sum;
+        sum.kind = InstructionKind::collective;
+        sum.stream = group == GroupKind::tensor ? Stream::tensor : Stream::data;
+        sum.collective = CollectiveKind::all_reduce;
+        sum.group = group;
+        sum.payload = PayloadKind::update_norm;
+        sum.bucket = index;
+        sum.stage = bucket.stage;
+        sum.bytes = update_norm_bytes(bucket);
+        list_.wait_for(last);
+        last = list_.append(sum);
+    }
+    return last;
+}
+
 void RankLowering::update() {
-    for (std::size_t b = 0; b < result_.buckets.size(); ++b) {
+    const std::size_t count = result_.buckets.size();
+    if (count == 0) return;
+    // optimizer.step() begins when every reduction has ended; what follows is in order on the stream.
+    for (const std::uint32_t index : {last_step_, last_on_data_, last_on_tensor_}) list_.wait_for(index);
+    for (const std::uint32_t index : pending_) list_.wait_for(index);
+    pending_.clear();
+    const bool takes_norms = needs_update_norms(plan_.optimizer);
+    std::vector<std::uint32_t> sums(count, no_buffer), known(count, no_instruction);
+    for (std::size_t b = 0; b < count && takes_norms; ++b) {
+        sums[b] = list_.buffer(MemoryKind::workspace, update_norm_bytes(result_.buckets[b]));
+        // The sums of one bucket are on their way while those of the next are taken. What nothing divides is updated at once, below.
+        if (!dividing_groups(plan_, result_.buckets[b]).empty()) known[b] = take_update_norms(static_cast<std::int32_t>(b), sums[b]);
+    }
+    for (std::size_t b = 0; b < count; ++b) {
+        const ParameterBucket& bucket = result_.buckets[b];
         Instruction step;
         step.kind = InstructionKind::optimizer_step;
         step.bucket = static_cast<std::int32_t>(b);
-        step.stage = result_.buckets[b].stage;
-        if (b == 0) {  // optimizer.step() begins when every reduction has ended; the later ones follow on the stream
-            list_.wait_for(last_step_);
-            list_.wait_for(last_on_data_);
-            list_.wait_for(last_on_tensor_);
-            for (const std::uint32_t index : pending_) list_.wait_for(index);
-            pending_.clear();
+        step.stage = bucket.stage;
+        if (takes_norms) {
+            if (known[b] == no_instruction) take_update_norms(step.bucket, sums[b]);
+            list_.wait_for(known[b]);
+            list_.give_back(sums[b]);
         }
         const std::uint32_t updated = list_.append(step);
-        const ParameterBucket& bucket = result_.buckets[b];
         if (bucket.pieces > 1 && plan_.sharding < Sharding::parameters)
             bucket_collective(step.bucket, CollectiveKind::all_gather, groups_of(plan_.layout, bucket).shard, PayloadKind::parameter, false, updated);
     }

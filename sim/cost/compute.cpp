@@ -339,6 +339,18 @@ ComputePrice ComputeCost::price(model::OperatorRange range, schedule::ComputePha
     return {};
 }
 
+// Gradient, moments and values are read, moments written.
+core::Bytes ComputeCost::bytes_before_norms() const {
+    if (!schedule::needs_update_norms(plan_->optimizer)) return {};
+    return core::size_of(plan_->precision.gradients) + 2 * schedule::state_bytes_per_parameter(plan_->optimizer) + core::Bytes(4);
+}
+
+ComputePrice ComputeCost::update_norm(std::int64_t elements) const {
+    ComputePrice price;
+    price.device = streaming_time(bytes_before_norms() * static_cast<double>(elements), *device_, constants_);
+    return price;
+}
+
 ComputePrice ComputeCost::optimizer_step(std::int64_t elements, std::int64_t tensors) const {
     const schedule::Precision& precision = plan_->precision;
     const double parameter = core::size_of(precision.parameters).value;
@@ -347,6 +359,7 @@ ComputePrice ComputeCost::optimizer_step(std::int64_t elements, std::int64_t ten
     double bytes = core::size_of(precision.gradients).value + 2 * schedule::state_bytes_per_parameter(plan_->optimizer).value;
     bytes += precision.has_master_parameters ? 2 * 4.0 + parameter : 2 * parameter;
     if (plan_->optimizer.kind == schedule::OptimizerKind::lamb) bytes += 2 * 4.0;
+    bytes -= bytes_before_norms().value;
     bytes += traits_.step_bytes;
     // Momentum alone is one kernel everywhere.
     const bool is_composed = traits_.composed_update_bytes > 0 && plan_->optimizer.kind != schedule::OptimizerKind::sgd;

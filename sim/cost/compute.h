@@ -40,8 +40,10 @@ public:
                                            core::Diagnostics& diagnostics, const CostConstants& constants = {}, int ranks_a_node = 1);
 
     ComputePrice price(model::OperatorRange range, schedule::ComputePhase phase) const;
-    // The update of `elements` parameters: every state read and written once, no gradient clipping.
+    // The update of `elements` parameters: every state read and written once, no gradient clipping. Where norms come first (update_norm), what is left beside them.
     ComputePrice optimizer_step(std::int64_t elements, std::int64_t tensors) const;
+    // LAMB: the part of the same update that is done when the norms of parameters and updates are known. Frameworks launch both parts together: the step pays for that.
+    ComputePrice update_norm(std::int64_t elements) const;
     ComputePrice zero(core::Bytes bytes) const;
     // What is left of a reduction of input gradients (after the operator `enter`) where the weight gradient of the product behind it is computed meanwhile.
     core::Seconds beside_weight_gradient(core::Seconds reduction, model::OperatorRange enter) const;
@@ -53,6 +55,7 @@ private:
     enum Column { forward, attention_core_forward, forward_until_saved, backward_input, backward_weight, column_count };
     const ComputePrice& sum(Column column, std::int32_t end) const { return sums_[static_cast<std::size_t>(column)][static_cast<std::size_t>(end)]; }
     ComputePrice between(Column column, model::OperatorRange range) const;
+    core::Bytes bytes_before_norms() const;  // per parameter
     void recompute_alternate_products(const model::ModelGraph& graph, const model::CostContext& context);
 
     const cluster::DeviceSpec* device_ = nullptr;

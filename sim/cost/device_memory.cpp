@@ -99,7 +99,8 @@ public:
         }
         std::optional<Extent> update;
         for (std::uint32_t n = 0; n < list_.instructions.size(); ++n)
-            if (list_.instructions[n].kind == InstructionKind::optimizer_step) update = Extent{update ? update->first : n, n};
+            if (list_.instructions[n].kind == InstructionKind::optimizer_step || list_.instructions[n].kind == InstructionKind::update_norm)
+                update = Extent{update ? update->first : n, n};
         if (update) add_copies(*update);
         return std::move(memory_);
     }

@@ -101,6 +101,11 @@ TEST_CASE("training that was interrupted goes on to the same bits") {
         plan.optimizer.kind = schedule::OptimizerKind::sgd;
         plan.optimizer.momentum = 0.9;
     }
+    SECTION("LAMB") {
+        plan.optimizer.kind = schedule::OptimizerKind::lamb;
+        plan.layout.pipeline = plan.layout.data = 2;
+        plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer);
+    }
     SECTION("PipeDream, whose stages hold versions of their weights") {
         plan.layout.pipeline = 2;
         plan.schedule = "pipedream";

@@ -40,6 +40,11 @@ schedule::Plan random_plan(core::Random& random) {
     plan.optimizer.momentum = one_of(random, {0.0, 0.9});
     plan.optimizer.weight_decay = one_of(random, {0.0, 0.1});
     plan.optimizer.gradient_clipping = one_of(random, {0.0, 0.1});
+    if (random.below(4) == 0) {
+        plan.optimizer.kind = OptimizerKind::lamb;
+        plan.optimizer.momentum = 0;
+        plan.optimizer.epsilon = 1e-3;  // of the size of gradients, so that their rounding is not magnified to that of an update
+    }
     plan.gradient_bucket = core::bytes(one_of(random, {500.0, 3000.0, 1e6}));
     plan.overlaps_gradient_reduction = one_of(random, {false, true});
     plan.overlaps_parameter_gathering = one_of(random, {false, true});
@@ -65,7 +70,7 @@ TEST_CASE("a random sample of plans trains as the reference does") {
                             mixture = tiny::llama(6, "experts = 4\nexperts_per_token = 2\nexpert_interval = 2"),
                             balanced = tiny::llama(6, "experts = 4\nexperts_per_token = 1\nexpert_interval = 3\nauxiliary_loss = 0.1\ncapacity_factor = 1.0");
     core::Random random(seed);
-    int plans = 0, of_experts = 0, of_parts = 0, offloaded = 0, rounded = 0, of_several = 0;
+    int plans = 0, of_experts = 0, of_parts = 0, offloaded = 0, rounded = 0, of_several = 0, by_lamb = 0;
     for (int draw = 0; draw < 20000 && plans < 60; ++draw) {
         const schedule::Plan plan = random_plan(random);
         const model::ModelGraph& graph = one_of(random, {&gpt, &llama, &mixture, &balanced})[0];
@@ -85,12 +90,13 @@ TEST_CASE("a random sample of plans trains as the reference does") {
         of_experts += plan.layout.expert > 1;
         of_parts += plan.layout.context > 1;
         offloaded += plan.offload != schedule::Offload::none;
+        by_lamb += plan.optimizer.kind == schedule::OptimizerKind::lamb;
         of_several += (plan.layout.expert > 1) + (plan.layout.context > 1) + (plan.offload != schedule::Offload::none) > 1;
     }
     WARN(plans << " plans of seed " << seed << ", " << of_experts << " with experts over ranks, " << of_parts << " with sequences over ranks, " << offloaded
-               << " with offload, " << of_several << " with several of these, " << rounded << " in bf16");
+               << " with offload, " << of_several << " with several of these, " << rounded << " in bf16, " << by_lamb << " by LAMB");
     CHECK(plans == 60);
-    CHECK(std::min({of_experts, of_parts, offloaded, rounded}) >= 3);
+    CHECK(std::min({of_experts, of_parts, offloaded, rounded, by_lamb}) >= 3);
 }
 
 TEST_CASE("evaluation in a pipeline has the reference's losses, drops nothing and leaves parameters as they are") {

@@ -183,6 +183,50 @@ TEST_CASE("emulated GPUs clip gradients by the norm of all of them") {
     tiny::check_equal(tiny::compare(plan, graph, 2, emulated::backend()));
 }
 
+TEST_CASE("emulated GPUs train by LAMB as the reference does, however parameters and their state are divided") {
+    schedule::Plan plan = tiny::plan();
+    plan.optimizer.kind = schedule::OptimizerKind::lamb;
+    plan.optimizer.learning_rate = 0.02;
+    plan.optimizer.weight_decay = 0.1;
+    plan.optimizer.epsilon = 1e-3;  // of the size of gradients, whose rounding is not magnified then
+    plan.micro_batches = 2;
+    const model::ModelGraph graph = tiny::gpt(2);
+    const auto check = [&](const model::ModelGraph& model, int steps) {
+        const tiny::Comparison comparison = tiny::compare(plan, model, steps, emulated::backend());
+        tiny::check_equal(comparison);
+        CHECK(comparison.parameters < 1e-5);
+    };
+    SECTION("one rank, with and without clipping") {
+        plan.optimizer.gradient_clipping = GENERATE(0.0, 0.05);
+        check(graph, 3);
+    }
+    SECTION("pipeline 2 x tensor 2, tied embedding, clipped") {
+        plan.layout.pipeline = plan.layout.tensor = 2;
+        plan.optimizer.gradient_clipping = 0.05;
+        check(graph, 2);
+    }
+    SECTION("tensor 2 along sequences") {
+        plan.layout.tensor = 2;
+        plan.sequence_parallel = true;
+        check(graph, 2);
+    }
+    SECTION("data 2, in every sharding, in several buckets") {
+        plan.layout.data = 2;
+        plan.gradient_bucket = core::bytes(3000);
+        for (const schedule::Sharding sharding : {schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::gradients, schedule::Sharding::parameters}) {
+            plan.sharding = sharding;
+            INFO(schedule::name_of(sharding));
+            check(graph, 2);
+        }
+    }
+    SECTION("experts over ranks, sharded") {
+        plan.layout.data = 4;
+        plan.layout.expert = GENERATE(2, 4);
+        plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer);
+        check(tiny::llama(2, "experts = 4\nexperts_per_token = 2"), 1);
+    }
+}
+
 TEST_CASE("an emulated GPU that evaluates drops nothing and has the reference's losses") {
     schedule::Plan plan = tiny::plan();
     plan.schedule = "forward-only";
@@ -227,6 +271,12 @@ TEST_CASE("in fp16 an overflow on one rank leaves the update out on all, and tra
     SECTION("clipped") {
         plan.layout.pipeline = 2;
         plan.optimizer.gradient_clipping = 1.0;
+    }
+    SECTION("LAMB, whose norms come before the update") {
+        plan.layout.data = 2;
+        plan.sharding = schedule::Sharding::optimizer;
+        plan.optimizer.kind = schedule::OptimizerKind::lamb;
+        plan.optimizer.epsilon = 1e-3;
     }
     const schedule::Program program = fp16_program(plan, graph);
     const auto data = tiny::data_of(graph);

@@ -676,6 +676,76 @@ void check_update(Bench& b, Type type) {
     }
 }
 
+// Some ranges have other places in their bucket than in the table, one is counted by another rank, and of one place this rank has nothing.
+void check_lamb(Bench& b, Type type) {
+    const std::vector<std::int64_t> counts{b.between(1, 40), b.between(8190, 8200), b.between(1, 3), b.between(16384, 20000)};
+    const std::vector<std::int32_t> places{3, 0, 1, 4};
+    constexpr std::size_t bucket = 5, uncounted = 2;
+    StepFactors f{1e-2f, 0.9f, 0.99f, 1e-6f, 0, 1 / (1 - 0.9f), 1 / std::sqrt(1 - 0.99f), 2.0f, 0, 0.5f, 1 - 0.9f, 1 - 0.99f};
+    const bool has_master = type != Type::fp32 || b.between(0, 1) == 1, clips = b.between(0, 1) == 1;
+    std::vector<DeviceRange> ranges;
+    std::vector<UpdateChunk> chunks;
+    std::vector<std::vector<float>> parameters, gradients, firsts, seconds;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+        for (auto* list : {&parameters, &gradients, &firsts, &seconds}) list->push_back(b.normal(counts[i], 0.1));
+        for (float& value : seconds.back()) value = std::fabs(value);
+        void* const rounded = b.put(type, parameters.back());
+        ranges.push_back({rounded, b.put(type, gradients.back()), has_master ? static_cast<float*>(b.put(Type::fp32, parameters.back())) : nullptr,
+                          static_cast<float*>(b.put(Type::fp32, firsts.back())), static_cast<float*>(b.put(Type::fp32, seconds.back())), counts[i], i % 2 ? 0.1f : 0.0f,
+                          places[i], i == uncounted ? 0 : 1, static_cast<std::int64_t>(chunks.size())});
+        for (std::int64_t begin = 0; begin < counts[i]; begin += update_chunk) chunks.push_back({static_cast<std::int32_t>(i), begin});
+    }
+    const auto chunk_count = static_cast<std::int64_t>(chunks.size()), range_count = static_cast<std::int64_t>(ranges.size());
+    const DeviceRange* device_ranges = b.put_raw(ranges);
+    const UpdateChunk* device_chunks = b.put_raw(chunks);
+    const StepFactors* factors = b.put_raw(std::vector<StepFactors>{f});
+    auto* partials = static_cast<float*>(b.room(chunks.size() * 8));
+    const std::vector<float> norm{1.0f, 0.0f, 1.0f};  // clipped: squares 1, to half; no gradient is bad; one is
+    const float* device_norm = b.put_raw(norm);
+    std::vector<float> untouched(2 * bucket, -7.0f);
+    auto* sums = static_cast<float*>(b.put(Type::fp32, untouched));
+    const auto take = [&](const float* bad) {
+        b.k.update_norms(b.s, type, type, device_ranges, range_count, device_chunks, chunk_count, factors, bad, clips ? device_norm : nullptr, partials, sums);
+    };
+    take(device_norm + 2);
+    b.k.lamb(b.s, type, device_ranges, device_chunks, chunk_count, factors, device_norm + 2, sums);
+    CHECK(b.get(Type::fp32, sums, untouched.size()) == untouched);
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+        CHECK(b.get(Type::fp32, ranges[i].first, firsts[i].size()) == firsts[i]);
+        CHECK(b.get(type, ranges[i].parameter, firsts[i].size()) == parameters[i]);
+    }
+    take(device_norm + 1);
+    const std::vector<float> got = b.get(Type::fp32, sums, untouched.size());
+    std::vector<double> squares(2 * bucket, 0.0);
+    squares[2 * 2] = squares[2 * 2 + 1] = -7;  // nothing of place 2
+    std::vector<cpu::AdamStep> steps(counts.size(), {1e-2f, 0.9f, 0.99f, 1e-6f, 0, 1 - 0.9f, 1 - 0.99f, false, 1 - 0.9f, 1 - 0.99f});
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+        std::vector<float> g = gradients[i];
+        if (clips) {
+            for (float& value : g) value *= 0.5f / (1 + 1e-6f);
+            near("clipped gradient", type, b.get(type, ranges[i].gradient, g.size()), g, 1);
+        }
+        for (float& value : g) value /= f.loss_scale;
+        steps[i].weight_decay = ranges[i].weight_decay;
+        double of_range[2] = {};
+        cpu::kernels().lamb_norms(counts[i], steps[i], g.data(), parameters[i].data(), firsts[i].data(), seconds[i].data(), of_range);
+        near("first moment", Type::fp32, b.get(Type::fp32, ranges[i].first, g.size()), firsts[i], 16);
+        near("second moment", Type::fp32, b.get(Type::fp32, ranges[i].second, g.size()), seconds[i], 16);
+        for (std::size_t s = 0; s < 2; ++s) squares[2 * static_cast<std::size_t>(places[i]) + s] = i == uncounted ? 0 : of_range[s];
+    }
+    for (std::size_t s = 0; s < squares.size(); ++s) CHECK(got[s] == Approx(squares[s]).epsilon(1e-5));
+    // Sums as they come back from the other ranks.
+    std::vector<float> whole(2 * bucket);
+    for (std::size_t s = 0; s < whole.size(); ++s) whole[s] = s % 2 ? 4.0f : 9.0f;
+    whole[2 * 3] = 0;  // a parameter of zeros
+    b.k.lamb(b.s, type, device_ranges, device_chunks, chunk_count, factors, device_norm + 1, static_cast<float*>(b.put(Type::fp32, whole)));
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+        cpu::kernels().lamb(counts[i], steps[i], 1e-2f * (places[i] == 3 ? 1.0f : 1.5f), parameters[i].data(), firsts[i].data(), seconds[i].data());
+        if (has_master) near("master", Type::fp32, b.get(Type::fp32, ranges[i].master, parameters[i].size()), parameters[i], 16);
+        near("parameter", type, b.get(type, ranges[i].parameter, parameters[i].size()), parameters[i], type == Type::fp32 ? 16 : 1);
+    }
+}
+
 void check_products(Bench& b, Type type) {
     const std::int64_t m = b.between(1, 40), n = 8 * b.between(1, 6), k = 8 * b.between(1, 6);
     for (const auto& [ta, tb] : {std::pair{false, true}, {false, false}, {true, false}}) {
@@ -932,7 +1002,7 @@ struct Family {
 };
 constexpr Family families[] = {{"elementwise", check_elementwise}, {"dropout", check_dropout},     {"norms", check_norms},   {"embedding", check_embedding},
                                {"loss", check_loss},               {"mixture", check_mixture},         {"loss across", check_loss_across}, {"attention", check_attention}, {"rotation", check_rotation}, {"tokens", check_tokens},
-                               {"images", check_images},           {"update", check_update},       {"products", check_products}, {"float8", check_float8},         {"products in float8", check_float8_products}, {"convolutions", check_convolutions}};
+                               {"images", check_images},           {"update", check_update},       {"lamb", check_lamb}, {"products", check_products}, {"float8", check_float8},         {"products in float8", check_float8_products}, {"convolutions", check_convolutions}};
 
 void check_family(Machine& machine, const Family& family, int rounds) {
     for (int round = 0; round < rounds; ++round)

@@ -185,6 +185,74 @@ TEST_CASE("gradients are reduced once a step, or after every micro-batch when th
     }
 }
 
+TEST_CASE("LAMB adds norms up over the groups that divide a bucket, and over no others") {
+    // Norms of a bucket are on their way while those of the next are taken; where nothing is divided the step follows at once.
+    const auto update_of = [](const RankProgram& list, std::size_t bucket) {
+        std::vector<std::string> lines;
+        for (const Instruction& i : list.instructions) {
+            if (i.bucket != static_cast<std::int32_t>(bucket)) continue;
+            if (i.kind == InstructionKind::update_norm) lines.emplace_back("norm");
+            if (i.payload == PayloadKind::update_norm) {
+                lines.emplace_back(name_of(i.group));
+                CHECK(i.bytes == core::bytes(8.0 * static_cast<double>(list.buckets[bucket].parameters.size())));  // two fp32 numbers a parameter
+            }
+            if (i.kind == InstructionKind::optimizer_step) lines.emplace_back("step");
+        }
+        return lines;
+    };
+    using Lines = std::vector<std::string>;
+    const model::ModelGraph dense = load("llama-tiny");
+    core::Diagnostics diagnostics;
+    const auto document = core::parse_toml("family = 'mixtral'\nhidden = 64\nffn = 48\nlayers = 3\nheads = 4\nkv_heads = 2\nvocabulary = 96\nmax_positions = 8\n"
+                                           "sequence_length = 8\nexperts = 4\nexperts_per_token = 2",
+                                           "test", diagnostics);
+    REQUIRE(document);
+    const model::ModelGraph mixture = *model::load_model(*document, {}, diagnostics);
+    struct Case {
+        int data, tensor, expert, degree;
+        Sharding sharding;
+        Lines of_dense, of_experts;
+    };
+    const Lines alone{"norm", "step"}, shards{"norm", "shard", "step"}, experts{"norm", "expert", "step"}, tensor{"norm", "tensor", "step"};
+    const std::vector<Case> cases = {
+        {1, 1, 1, 0, Sharding::none, alone, {}},
+        {4, 1, 1, 0, Sharding::none, alone, {}},
+        {4, 1, 1, 0, Sharding::optimizer, shards, {}},
+        {4, 1, 1, 2, Sharding::parameters, shards, {}},
+        {1, 2, 1, 0, Sharding::none, tensor, {}},
+        {4, 2, 1, 0, Sharding::gradients, {"norm", "shard", "tensor", "step"}, {}},
+        {4, 1, 2, 0, Sharding::none, alone, experts},
+        {4, 1, 4, 0, Sharding::optimizer, shards, experts},   // as many experts as shards: a rank has its own whole
+        {4, 1, 2, 0, Sharding::optimizer, shards, shards},    // every expert in two pieces
+        {4, 1, 4, 2, Sharding::optimizer, shards, experts},   // spread wider than shards
+        {2, 2, 2, 0, Sharding::none, tensor, {"norm", "expert", "tensor", "step"}},
+    };
+    for (const Case& c : cases) {
+        INFO("data " << c.data << ", tensor " << c.tensor << ", experts over " << c.expert << ", shards " << c.degree << ", " << name_of(c.sharding));
+        const model::ModelGraph& graph = c.expert > 1 ? mixture : dense;
+        Plan plan = plan_of(graph, c.data, c.tensor, 1, 2);
+        plan.layout.expert = c.expert;
+        plan.sharding = c.sharding;
+        plan.shard_degree = c.degree;
+        plan.optimizer.kind = OptimizerKind::lamb;
+        plan.gradient_bucket = core::kibibytes(4);
+        const RankProgram list = lowered(plan, graph).classes[0];
+        REQUIRE(list.buckets.size() > 2);
+        std::size_t of_experts = 0;
+        for (std::size_t b = 0; b < list.buckets.size(); ++b) {
+            CHECK(update_of(list, b) == (list.buckets[b].is_expert ? c.of_experts : c.of_dense));
+            of_experts += list.buckets[b].is_expert;
+        }
+        CHECK((of_experts > 0) == (c.expert > 1));
+        // Every norm that is added up is taken before the first step.
+        std::size_t first_step = list.instructions.size(), last_sum = 0;
+        for (std::size_t n = list.instructions.size(); n-- > 0;)
+            if (list.instructions[n].kind == InstructionKind::optimizer_step) first_step = n;
+            else if (list.instructions[n].payload == PayloadKind::update_norm) last_sum = std::max(last_sum, n);
+        CHECK(last_sum < first_step);
+    }
+}
+
 TEST_CASE("hybrid sharding sums the pieces over the replicas once a step") {
     const model::ModelGraph graph = load("llama-tiny");
     for (const Sharding sharding : {Sharding::optimizer, Sharding::gradients, Sharding::parameters}) {

@@ -37,8 +37,10 @@ std::string text_of(const std::vector<Violation>& violations) {
 }
 
 // Pipeline 2, data 2, sequence parallelism over 2, tied embedding: everything that a Program can hold.
-Program rich_program(Sharding sharding = Sharding::none) {
+Program rich_program(Sharding sharding = Sharding::none, OptimizerKind optimizer = OptimizerKind::adamw, double gradient_clipping = 0) {
     Plan plan;
+    plan.optimizer.kind = optimizer;
+    plan.optimizer.gradient_clipping = gradient_clipping;
     plan.layout = {.data = 2, .tensor = 2, .pipeline = 2};
     plan.micro_batches = 3;
     plan.sequence_parallel = true;
@@ -100,6 +102,7 @@ TEST_CASE("what lowering makes is a Program that keeps every rule, over layouts,
                         plan.overlaps_gradient_reduction = variant % 5 != 0;
                         plan.overlaps_parameter_gathering = variant % 7 != 0;
                         plan.gradient_bucket = core::kibibytes(64);
+                        if (variant % 3 == 0) plan.optimizer.kind = OptimizerKind::lamb;
                         INFO(name << " data " << data << " tensor " << tensor << " pipeline " << pipeline << " variant " << variant);
                         const std::optional<Program> program = lowered(plan, graph);
                         REQUIRE(program);
@@ -127,6 +130,7 @@ TEST_CASE("every registered schedule that a plan can use lowers to a Program tha
                         plan.micro_batches = micro_batches;
                         plan.sharding = sharding;
                         plan.recompute = micro_batches % 2 ? Recompute::full : Recompute::none;
+                        if (micro_batches > 2) plan.optimizer.kind = OptimizerKind::lamb;
                         INFO(schedule.name << " " << pipeline << " ranks " << chunks << " chunks " << micro_batches << " micro-batches");
                         const std::optional<Program> program = lowered(plan, graph);
                         if (!program) continue;
@@ -241,6 +245,64 @@ TEST_CASE("every mutation of a Program breaks the rule it should") {
         INFO(text_of(violations));
         CHECK(std::any_of(violations.begin(), violations.end(), [&](const Violation& v) { return v.rule == mutation.rule; }));
     }
+}
+
+TEST_CASE("every mutation of the norms that LAMB needs before an update is found") {
+    struct Mutation {
+        const char* what;
+        std::function<void(RankProgram&)> apply;
+        Sharding sharding = Sharding::optimizer;
+        const char* rule = "update";
+    };
+    const Match is_norm = is_kind(InstructionKind::update_norm), is_step = is_kind(InstructionKind::optimizer_step);
+    const Match is_shard_sum = is_collective(GroupKind::shard, PayloadKind::update_norm), is_tensor_sum = is_collective(GroupKind::tensor, PayloadKind::update_norm);
+    const auto swap_places = [](RankProgram& list, std::size_t a, std::size_t b) {
+        std::swap(list.instructions[a], list.instructions[b]);
+        list.instructions[std::min(a, b)].after_count = 0;  // it cannot wait for what now comes later
+    };
+    const std::vector<Mutation> mutations = {
+        {"norms are never taken", [&](RankProgram& l) { erase(l, find(l, is_norm)); }},
+        {"norms of a bucket that nothing divides are never taken", [&](RankProgram& l) { erase(l, find(l, is_norm)); }, Sharding::none},
+        {"norms of one bucket are taken twice, of another never", [&](RankProgram& l) { l.instructions[find(l, is_norm, 1)].bucket = 0; }},
+        {"norms are not added up over shards", [&](RankProgram& l) { erase(l, find(l, is_shard_sum)); }},
+        {"norms are not added up over tensor ranks", [&](RankProgram& l) { erase(l, find(l, is_tensor_sum)); }},
+        {"norms are added up over shards where there are none", [&](RankProgram& l) { l.instructions[find(l, is_tensor_sum)].group = GroupKind::shard; }, Sharding::none},
+        {"sums of one bucket are those of another", [&](RankProgram& l) { l.instructions[find(l, is_shard_sum)].bucket = 1; }},
+        {"sums stay with a part of the ranks", [&](RankProgram& l) { l.instructions[find(l, is_shard_sum)].collective = CollectiveKind::reduce_scatter; }},
+        {"a sum has half its bytes", [&](RankProgram& l) { l.instructions[find(l, is_shard_sum)].bytes /= 2; }, Sharding::optimizer, "collectives"},
+        {"a sum begins before its norms are there", [&](RankProgram& l) { l.instructions[find(l, is_shard_sum)].after_count = 0; }},
+        {"sums over tensor ranks begin before those over shards", [&](RankProgram& l) { l.instructions[find(l, is_tensor_sum)].after_count = 0; }},
+        {"groups are gone through in another order", [&](RankProgram& l) { std::swap(l.instructions[find(l, is_shard_sum)].group, l.instructions[find(l, is_tensor_sum)].group); }},
+        {"a step does not wait for its sums", [&](RankProgram& l) { l.instructions[find(l, is_step)].after_count = 0; }},
+        {"norms come after the step", [&](RankProgram& l) { swap_places(l, find(l, is_norm), find(l, is_step)); }, Sharding::none},
+        {"norms do not wait for the reductions", [&](RankProgram& l) { l.instructions[find(l, is_norm)].after_count = 0; }},
+        {"norms do not wait for the clipping factor", [&](RankProgram& l) {
+             Instruction& first = l.instructions[find(l, is_norm)];
+             std::uint32_t kept = 0;  // waits for reductions alone
+             for (std::uint32_t a = 0; a < first.after_count; ++a) {
+                 const std::uint32_t before = l.after_pool[first.after_begin + a];
+                 if (l.instructions[before].payload != PayloadKind::gradient_norm) l.after_pool[first.after_begin + kept++] = before;
+             }
+             first.after_count = kept;
+         }},
+        {"norms are those of another update", [&](RankProgram& l) { l.instructions[find(l, is_norm)].micro_batch = 1; }},
+        {"a gradient is reduced once its norms are taken",
+         [&](RankProgram& l) { swap_places(l, find(l, is_norm), find(l, is_collective(GroupKind::shard, PayloadKind::parameter_gradient))); }},
+        {"norms of no bucket are taken", [&](RankProgram& l) { l.instructions[find(l, is_norm)].bucket = -1; }, Sharding::optimizer, "structure"},
+    };
+    for (const Mutation& mutation : mutations) {
+        INFO(mutation.what);
+        Program program = rich_program(mutation.sharding, OptimizerKind::lamb, 1.0);
+        REQUIRE(verify(program).empty());
+        mutation.apply(program.classes[0]);
+        const std::vector<Violation> violations = verify(program);
+        INFO(text_of(violations));
+        CHECK(std::any_of(violations.begin(), violations.end(), [&](const Violation& v) { return v.rule == mutation.rule; }));
+    }
+    // Nobody else takes them.
+    Program program = rich_program(Sharding::none, OptimizerKind::lamb);
+    program.plan.optimizer.kind = OptimizerKind::adamw;
+    CHECK_FALSE(verify(program).empty());
 }
 
 TEST_CASE("two ranks that wait for each other are found") {

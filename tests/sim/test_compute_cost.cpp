@@ -262,6 +262,14 @@ TEST_CASE("the optimizer moves every byte of state once each way") {
     REQUIRE(cost.has_value());
     // Read: gradient 2, moments 8, master 4. Written: moments 8, master 4, copy 2. 28 bytes a parameter at 500 GB/s.
     REQUIRE(cost->optimizer_step(1'000'000, 1).device.value == Approx(2e-6 + 28e6 / (500e9 * sim::CostConstants().memory_rate)));
+    REQUIRE(cost->update_norm(1'000'000).time().value == 0);
+    // LAMB before its norms reads gradient 2, moments 8, master 4 and writes moments 8; after them it reads and writes master 4 + 4, writes the copy 2 and reads the
+    // update 4: 8 more in all, and one launch.
+    plan.optimizer.kind = schedule::OptimizerKind::lamb;
+    const std::optional<sim::ComputeCost> lamb = sim::ComputeCost::make(*graph, device, plan, diagnostics);
+    REQUIRE(lamb.has_value());
+    REQUIRE(lamb->update_norm(1'000'000).time().value == Approx(22e6 / (500e9 * sim::CostConstants().memory_rate)));
+    REQUIRE(lamb->optimizer_step(1'000'000, 1).device.value == Approx(2e-6 + 14e6 / (500e9 * sim::CostConstants().memory_rate)));
 }
 
 TEST_CASE("of a plan in fp8 the blocks' linear layers are priced in fp8 with the casts of their operands, logits and attention in bf16") {
