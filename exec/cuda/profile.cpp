@@ -392,6 +392,14 @@ void time_model_shapes(Machine& machine, Stopwatch& watch, GpuProfile& profile) 
     add_rate(profile, fmt::format("AdamW bf16 with fp32 master weights, {}", elements), 28.0 * elements, watch.time([&] {
         k.update(s, UpdateRule::adam, Type::bf16, Type::bf16, device_ranges, device_chunks, count, device_factors, nullptr, nullptr);
     }, 3));
+    // Gradient, moments and master read, moments written; then master and moments read, master and parameter written.
+    auto* const sums = static_cast<float*>(norm.at());
+    add_rate(profile, fmt::format("LAMB bf16, moments and norms, {}", elements), 22.0 * elements, watch.time([&] {
+        k.update_norms(s, Type::bf16, Type::bf16, device_ranges, 1, device_chunks, count, device_factors, nullptr, nullptr, static_cast<float*>(partials.at()), sums);
+    }, 3));
+    add_rate(profile, fmt::format("LAMB bf16, step, {}", elements), 18.0 * elements, watch.time([&] {
+        k.lamb(s, Type::bf16, device_ranges, device_chunks, count, device_factors, nullptr, sums);
+    }, 3));
     add_rate(profile, fmt::format("norm of gradients bf16, {}", elements), 2.0 * elements, watch.time([&] {
         k.gradient_norm(s, Type::bf16, device_ranges, device_chunks, count, device_factors, static_cast<float*>(partials.at()), static_cast<float*>(norm.at()));
     }, 3));

@@ -149,6 +149,14 @@ TEST_CASE("a checkpoint of one plan is gone on with by another, up to rounding")
         other.sharding = schedule::Sharding::none;
         other.micro_batches = 8;
     }
+    SECTION("LAMB: moments go where the parameters go, and norms are of whole ones") {
+        other.layout.data = 1;
+        other.layout.pipeline = other.layout.tensor = 2;
+        other.sharding = schedule::Sharding::none;
+        other.micro_batches = 8;
+        plan.optimizer = {.kind = schedule::OptimizerKind::lamb, .learning_rate = 0.02, .epsilon = 1e-3, .weight_decay = 0.1};
+        other.optimizer = plan.optimizer;
+    }
     SECTION("another batch: no sample is seen twice or left out") { other.micro_batches = 1; }
     const model::ModelGraph graph = tiny::gpt();
     const exec::RunResult resumed = interrupted(plan, other, graph, 3, 5);

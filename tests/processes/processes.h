@@ -150,8 +150,8 @@ inline std::string write_plan(const std::string& path, const TinyPlan& tiny) {
     std::ofstream(path) << "version = 1\n[model]\nfamily = \"" << tiny.family << "\"\nname = \"tiny\"\nhidden = 16\nlayers = 4\nheads = 4\nvocabulary = 30\nmax_positions = 8\n"
                         << "sequence_length = 8\n" << (is_gpt ? "" : "ffn = 24\nkv_heads = 2\n") << tiny.model
                         << "\n[cluster]\n" << tiny.cluster << "\n[plan]\nmicro_batch = 2\n"
-                        << (tiny.plan.find("micro_batches") == std::string::npos ? "micro_batches = 4\n" : "") << (tiny.plan.find("precision") == std::string::npos ? "precision = \"fp32\"\n" : "") << tiny.plan << "\n[training]\nsteps = 40\nlearning_rate = 1e-3\n"
-                        << tiny.training << "\n";
+                        << (tiny.plan.find("micro_batches") == std::string::npos ? "micro_batches = 4\n" : "") << (tiny.plan.find("precision") == std::string::npos ? "precision = \"fp32\"\n" : "") << tiny.plan << "\n[training]\nsteps = 40\n"
+                        << (tiny.training.find("learning_rate") == std::string::npos ? "learning_rate = 1e-3\n" : "") << tiny.training << "\n";
     return path;
 }
 
