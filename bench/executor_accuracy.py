@@ -9,7 +9,7 @@
 Nothing else should run meanwhile: a measured step is as slow as its slowest rank. As root, ranks have real-time priority (chrt -r 1), so that other
 processes get a core only while a rank sleeps. Every plan is profiled and run --repetitions times, in rounds over all plans: what is compared are medians over rounds, because
 the speed of a virtual machine drifts. A run in which a fixed product took another time than while the machine was profiled (by more than a tenth: somebody else's work beside this
-virtual machine) is repeated by `plans` and `ranking`, at most three times, whatever was predicted; the text says how many were. Options: --smexec PATH (build/smexec), --steps N, --dry-run (names of the plans)."""
+virtual machine), or in which others had more than 5 % of the ranks' computing time, is repeated by `plans` and `ranking`, at most three times, whatever was predicted; the text says how many were. Options: --smexec PATH (build/smexec), --steps N, --dry-run (names of the plans)."""
 import argparse, datetime, glob, json, os, platform, shutil, signal, statistics, subprocess, sys, tempfile, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -24,6 +24,7 @@ MODELS = {
 }
 
 STEADY = 0.1  # a run counts when the machine kept the speed at which it was profiled, to this share
+LOST = 5  # ... and others (processes, or the host of a virtual machine) had no more of the ranks' computing time, in percent
 
 
 def plan_text(model, plan, seed=1234, training=""):
@@ -116,7 +117,8 @@ def measure_once(options, plans, launcher, tries):
                 for attempt in range(tries):
                     result = run([*launcher, options.smexec, path, "--steps", str(options.steps), "--json"])
                     comparison = result["comparison"]
-                    if abs((comparison.get("speed_ratio") or 1) - 1) <= STEADY: break
+                    is_whole = result["ranks"] > os.cpu_count() or result["lost_to_others_pct"] <= LOST
+                    if is_whole and abs((comparison.get("speed_ratio") or 1) - 1) <= STEADY: break
             except (RuntimeError, subprocess.TimeoutExpired) as failure:
                 print(f"{model} {words(plan)}: {failure}", file=sys.stderr)
                 continue
@@ -146,7 +148,7 @@ def summary(rows):
 
 def conditions(options, rows):
     repeated = sum(r["repeated"] for r in rows)
-    return (f"{repeated} runs were repeated because the machine's speed had moved by more than {STEADY:.0%} since it was profiled. " if repeated else "") + f"{options.repetitions} rounds over all plans, each profiled anew before it ran" + (", at real-time priority; " if urgent() else "; ") + f"load average {os.getloadavg()[1]:.0f}."
+    return (f"{repeated} runs were repeated because the machine's speed had moved by more than {STEADY:.0%} since it was profiled, or others had over {LOST} % of the ranks' computing time. " if repeated else "") + f"{options.repetitions} rounds over all plans, each profiled anew before it ran" + (", at real-time priority; " if urgent() else "; ") + f"load average {os.getloadavg()[1]:.0f}."
 
 
 def rank_correlation(a, b):
