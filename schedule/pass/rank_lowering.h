@@ -64,6 +64,8 @@ private:
     bool reduce(std::int32_t bucket, std::uint32_t after);
     std::uint32_t bucket_collective(std::int32_t bucket, CollectiveKind kind, GroupKind group, PayloadKind payload, bool on_shard, std::uint32_t after);
     void finish_reductions();
+    // A few numbers of every member, added up; of `bucket`, -1: of none.
+    std::uint32_t sum_scalars(GroupKind group, PayloadKind payload, core::Bytes bytes, std::uint32_t after, std::int32_t bucket = -1);
     void reduce_loss();
     void take_gradient_norm();
     std::uint32_t take_update_norms(std::int32_t index, std::uint32_t sums);

@@ -76,21 +76,27 @@ void RankLowering::finish_reductions() {
         }
 }
 
+std::uint32_t RankLowering::sum_scalars(GroupKind group, PayloadKind payload, core::Bytes bytes, std::uint32_t after, std::int32_t bucket) {
+    Instruction sum;
+    sum.kind = InstructionKind::collective;
+    sum.stream = group == GroupKind::tensor ? Stream::tensor : Stream::data;
+    sum.collective = CollectiveKind::all_reduce;
+    sum.group = group;
+    sum.payload = payload;
+    sum.bytes = bytes;
+    sum.bucket = bucket;
+    if (bucket >= 0) sum.stage = result_.buckets[static_cast<std::size_t>(bucket)].stage;
+    list_.wait_for(after);
+    return list_.append(sum);
+}
+
 // Over the ends of both directions' pipelines, where there are two, and over the replicas.
 void RankLowering::reduce_loss() {
     if (loss_ready_ == no_instruction) return;
     std::uint32_t after = loss_ready_;
     for (const GroupKind group : {GroupKind::tied_stages, GroupKind::data}) {
         if (group == GroupKind::tied_stages ? program_.directions == 1 || plan_.layout.pipeline == 1 : plan_.layout.data == 1) continue;
-        Instruction loss;
-        loss.kind = InstructionKind::collective;
-        loss.stream = Stream::data;
-        loss.collective = CollectiveKind::all_reduce;
-        loss.group = group;
-        loss.payload = PayloadKind::loss;
-        loss.bytes = core::Bytes(4);
-        list_.wait_for(after);
-        after = list_.append(loss);
+        after = sum_scalars(group, PayloadKind::loss, core::Bytes(4), after);
     }
 }
 
@@ -101,17 +107,7 @@ void RankLowering::take_gradient_norm() {
     for (const std::uint32_t index : {last_step_, last_on_data_, last_on_tensor_}) list_.wait_for(index);
     for (const std::uint32_t index : pending_) list_.wait_for(index);
     last_step_ = list_.append(norm);
-    const auto add_up = [&](GroupKind group) {
-        Instruction sum;
-        sum.kind = InstructionKind::collective;
-        sum.stream = group == GroupKind::tensor ? Stream::tensor : Stream::data;
-        sum.collective = CollectiveKind::all_reduce;
-        sum.group = group;
-        sum.payload = PayloadKind::gradient_norm;
-        sum.bytes = core::Bytes(4);
-        list_.wait_for(last_step_);
-        last_step_ = list_.append(sum);
-    };
+    const auto add_up = [&](GroupKind group) { last_step_ = sum_scalars(group, PayloadKind::gradient_norm, core::Bytes(4), last_step_); };
     if (plan_.divides_gradients_by() > 1) add_up(plan_.divides_gradients_by() == plan_.layout.expert ? GroupKind::expert : GroupKind::shard);
     if (plan_.layout.tensor > 1) add_up(GroupKind::tensor);
     if (plan_.layout.pipeline > 1) add_up(GroupKind::pipeline);
@@ -148,19 +144,7 @@ std::uint32_t RankLowering::take_update_norms(std::int32_t index, std::uint32_t 
     norm.stage = bucket.stage;
     list_.take(sums);
     std::uint32_t last = list_.append(norm);
-    for (const GroupKind group : dividing_groups(plan_, bucket)) {
-        Instruction sum;
-        sum.kind = InstructionKind::collective;
-        sum.stream = group == GroupKind::tensor ? Stream::tensor : Stream::data;
-        sum.collective = CollectiveKind::all_reduce;
-        sum.group = group;
-        sum.payload = PayloadKind::update_norm;
-        sum.bucket = index;
-        sum.stage = bucket.stage;
-        sum.bytes = update_norm_bytes(bucket);
-        list_.wait_for(last);
-        last = list_.append(sum);
-    }
+    for (const GroupKind group : dividing_groups(plan_, bucket)) last = sum_scalars(group, PayloadKind::update_norm, update_norm_bytes(bucket), last, index);
     return last;
 }
 
