@@ -233,15 +233,7 @@ TEST_CASE("LAMB's sums exchanged beside the computation give the same bits as in
     plan.layout.data = 2;
     plan.layout.pipeline = GENERATE(1, 2);
     plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::parameters);
-    const model::ModelGraph graph = tiny::gpt();
-    const schedule::Program program = tiny::program_of(plan, graph);
-    exec::RunOptions options;
-    options.steps = 3;
-    options.keeps_state = true;
-    options.time_limit = core::seconds(20);
-    const exec::RunResult in_order = exec::run(program, graph, tiny::data_of(graph), options);
-    options.overlaps = true;
-    const exec::RunResult beside = exec::run(program, graph, tiny::data_of(graph), options);
+    const auto [in_order, beside] = tiny::in_order_and_beside(plan, tiny::gpt());
     CHECK(beside.losses == in_order.losses);
     CHECK(beside.parameters == in_order.parameters);
 }

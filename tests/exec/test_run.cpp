@@ -327,15 +327,7 @@ TEST_CASE("buckets exchanged beside the computation give the same bits as in lis
     plan.layout.pipeline = GENERATE(1, 2);
     plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::gradients, schedule::Sharding::parameters);
     plan.optimizer.kind = schedule::OptimizerKind::adamw;
-    const model::ModelGraph graph = tiny::gpt();
-    const schedule::Program program = tiny::program_of(plan, graph);
-    exec::RunOptions options;
-    options.steps = 3;
-    options.keeps_state = true;
-    options.time_limit = core::seconds(20);
-    const exec::RunResult in_order = exec::run(program, graph, tiny::data_of(graph), options);
-    options.overlaps = true;
-    const exec::RunResult beside = exec::run(program, graph, tiny::data_of(graph), options);
+    const auto [in_order, beside] = tiny::in_order_and_beside(plan, tiny::gpt());
     INFO(schedule::name_of(plan.sharding) << ", pipeline " << plan.layout.pipeline);
     CHECK(beside.losses == in_order.losses);
     CHECK(beside.parameters == in_order.parameters);

@@ -122,4 +122,21 @@ inline void check_equal(const Comparison& comparison, double tolerance = 1e-5) {
     CHECK(comparison.copies == 0);
 }
 
+// Three steps of the same plan, with buckets exchanged in list order and beside the computation.
+struct BothOrders {
+    exec::RunResult in_order, beside;
+};
+inline BothOrders in_order_and_beside(const schedule::Plan& plan, const model::ModelGraph& graph) {
+    const schedule::Program program = program_of(plan, graph);
+    exec::RunOptions options;
+    options.steps = 3;
+    options.keeps_state = true;
+    options.time_limit = core::seconds(20);
+    BothOrders result;
+    result.in_order = exec::run(program, graph, data_of(graph), options);
+    options.overlaps = true;
+    result.beside = exec::run(program, graph, data_of(graph), options);
+    return result;
+}
+
 }  // namespace tiny
