@@ -2,6 +2,8 @@
 // there are such.
 #pragma once
 
+#include <type_traits>
+
 #include "exec/cuda/body/launch.h"
 
 namespace exec::cuda::kernel_body {
@@ -13,6 +15,15 @@ SMSIM_DEVICE bool is_aligned_for(const void* p) {
 // torch.nn.utils.clip_grad_norm_.
 SMSIM_DEVICE float clipping_factor(const StepFactors& f, const float* squares) {
     return squares && f.largest_norm < sqrtf(*squares) + 1e-6f ? f.largest_norm / (sqrtf(*squares) + 1e-6f) : 1.0f;
+}
+
+// A block's part of a range, shared out over its threads: work(V, i) for V elements from the i-th on, four at a time where all arrays lie aligned for that.
+template <class Thread, class Work>
+SMSIM_DEVICE void over_chunk(const Thread& t, const UpdateChunk& chunk, const DeviceRange& range, bool is_wide, const Work& work) {
+    const std::int64_t end = chunk.begin + update_chunk < range.count ? chunk.begin + update_chunk : range.count;
+    const std::int64_t wide_end = is_wide ? chunk.begin + (end - chunk.begin) / 4 * 4 : chunk.begin;
+    for (std::int64_t i = chunk.begin + 4 * t.thread(); i < wide_end; i += 4 * t.threads()) work(std::integral_constant<int, 4>{}, i);
+    for (std::int64_t i = wide_end + t.thread(); i < end; i += t.threads()) work(std::integral_constant<int, 1>{}, i);
 }
 
 // P: the parameters that forward reads, G: gradients. A block takes one chunk of one range, four elements a thread where all arrays lie aligned.
@@ -40,12 +51,9 @@ struct Update {
         if (r.f.is_decoupled != 0.0f) r.keep = 1.0f - r.f.learning_rate * range.weight_decay;
         r.clip = clipping_factor(r.f, squares);
         r.unscale = 1.0f / r.f.loss_scale;
-        const std::int64_t end = chunk.begin + update_chunk < range.count ? chunk.begin + update_chunk : range.count;
         const bool is_wide = is_aligned_for<P>(range.parameter) && is_aligned_for<G>(range.gradient) && is_aligned_for<float>(range.master) &&
                              is_aligned_for<float>(range.first) && is_aligned_for<float>(range.second);
-        const std::int64_t wide_end = is_wide ? chunk.begin + (end - chunk.begin) / 4 * 4 : chunk.begin;
-        for (std::int64_t i = chunk.begin + 4 * t.thread(); i < wide_end; i += 4 * t.threads()) change<4>(range, r, i);
-        for (std::int64_t i = wide_end + t.thread(); i < end; i += t.threads()) change<1>(range, r, i);
+        over_chunk(t, chunk, range, is_wide, [&](auto width, std::int64_t i) { change<decltype(width)::value>(range, r, i); });
     }
 
     template <int V>
@@ -114,13 +122,10 @@ struct LambPartials {
         const DeviceRange range = ranges[chunk.range];
         const StepFactors f = *factors;
         const float clip = clipping_factor(f, squares);
-        const std::int64_t end = chunk.begin + update_chunk < range.count ? chunk.begin + update_chunk : range.count;
         const bool is_wide = is_aligned_for<P>(range.parameter) && is_aligned_for<G>(range.gradient) && is_aligned_for<float>(range.master) &&
                              is_aligned_for<float>(range.first) && is_aligned_for<float>(range.second);
-        const std::int64_t wide_end = is_wide ? chunk.begin + (end - chunk.begin) / 4 * 4 : chunk.begin;
         Squares sums;
-        for (std::int64_t i = chunk.begin + 4 * t.thread(); i < wide_end; i += 4 * t.threads()) take<4>(range, f, clip, i, sums);
-        for (std::int64_t i = wide_end + t.thread(); i < end; i += t.threads()) take<1>(range, f, clip, i, sums);
+        over_chunk(t, chunk, range, is_wide, [&](auto width, std::int64_t i) { take<decltype(width)::value>(range, f, clip, i, sums); });
         const float values = block_sum(t, sums.values, scratch), updates = block_sum(t, sums.updates, scratch);
         if (t.thread() != 0) return;
         partials[2 * t.block()] = values;
@@ -200,12 +205,9 @@ struct LambStep {
         const StepFactors f = *factors;
         const float values = sums[2 * range.place], updates = sums[2 * range.place + 1];
         const float rate = f.learning_rate * (values > 0 && updates > 0 ? sqrtf(values) / sqrtf(updates) : 1.0f);
-        const std::int64_t end = chunk.begin + update_chunk < range.count ? chunk.begin + update_chunk : range.count;
         const bool is_wide = is_aligned_for<P>(range.parameter) && is_aligned_for<float>(range.master) && is_aligned_for<float>(range.first) &&
                              is_aligned_for<float>(range.second);
-        const std::int64_t wide_end = is_wide ? chunk.begin + (end - chunk.begin) / 4 * 4 : chunk.begin;
-        for (std::int64_t i = chunk.begin + 4 * t.thread(); i < wide_end; i += 4 * t.threads()) change<4>(range, f, rate, i);
-        for (std::int64_t i = wide_end + t.thread(); i < end; i += t.threads()) change<1>(range, f, rate, i);
+        over_chunk(t, chunk, range, is_wide, [&](auto width, std::int64_t i) { change<decltype(width)::value>(range, f, rate, i); });
     }
 
     template <int V>
