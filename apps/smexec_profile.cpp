@@ -12,6 +12,7 @@
 #include "apps/command.h"
 #include "apps/options.h"
 #include "cluster/load.h"
+#include "cluster/node.h"
 #include "cluster/write.h"
 #include "core/document.h"
 #include "exec/cpu/kernels.h"
@@ -280,7 +281,7 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
         value["transport"] = transport;
         value["link_bandwidth_bytes_per_s"] = link;
         value["link_latency_s"] = measured.links.empty() ? 0 : 2 * measured.links[0].latency.value;  // a route passes two
-        if (measured.network_bandwidth.value > 0) value["network_bandwidth_bytes_per_s"] = measured.network_bandwidth.value;
+        if (cluster::has_network(measured)) value["network_bandwidth_bytes_per_s"] = measured.network_bandwidth.value;
         value["transports"] = core::Value::table();
         for (const auto& [name, rate] : measured.transports) {
             core::Value one = core::Value::table();
@@ -303,7 +304,7 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
         if (!world) out << fmt::format("  rank to rank by {:<18} {}, {}\n", name, core::format(rate.bandwidth), core::format(rate.latency));
     for (const exec::process::MeasuredTransport& other : others)
         if (!other.obstacle.empty()) err << fmt::format("remark: links over {} not measured: {}\n", other.name, other.obstacle);
-    if (measured.network_bandwidth.value > 0) out << fmt::format("  from host to host                  {}\n", core::format(measured.network_bandwidth));
+    if (cluster::has_network(measured)) out << fmt::format("  from host to host                  {}\n", core::format(measured.network_bandwidth));
     if (!device.measured_operators.empty()) out << fmt::format("  {} operators of {}\n", device.measured_operators.size(), request.graph->name);
     out << fmt::format("written to {}\n", *options.text("--out"));
     return good;

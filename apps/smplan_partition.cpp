@@ -15,6 +15,7 @@
 #include "apps/partition_options.h"
 #include "apps/partition_report.h"
 #include "cluster/load.h"
+#include "cluster/node.h"
 #include "core/document.h"
 #include "model/load.h"
 #include "planner/baseline_placement.h"
@@ -213,7 +214,7 @@ private:
         cluster::Cluster cluster;
         cluster.instance = *instance;
         cluster.nodes = (devices + instance->devices - 1) / instance->devices;
-        if (cluster.nodes > 1 && instance->network_bandwidth.value <= 0) {
+        if (cluster.nodes > 1 && !cluster::has_network(*instance)) {
             diagnostics_.error({}, "--devices", fmt::format("{} has no network: it cannot be more than one node, {} devices are more than the {} devices of one", instance->name, devices, instance->devices),
                                fmt::format("use at most --devices {}", instance->devices));
             return std::nullopt;

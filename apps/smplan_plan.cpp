@@ -13,6 +13,7 @@
 #include "apps/command.h"
 #include "apps/options.h"
 #include "cluster/load.h"
+#include "cluster/node.h"
 #include "core/document.h"
 #include "model/load.h"
 #include "planner/explain.h"
@@ -81,8 +82,6 @@ cluster::Cluster cluster_of(const cluster::InstanceType& instance, int nodes) {
     return cluster;
 }
 
-bool is_networked(const cluster::InstanceType& instance) { return instance.network_bandwidth.value > 0; }
-
 // The base plan whose kernels the device has: flash attention, else fused softmax, else plain.
 schedule::Plan base_plan(const model::ModelGraph& graph, const cluster::DeviceSpec& device, core::Diagnostics& diagnostics) {
     schedule::Plan plan = planner::default_plan(device);
@@ -97,7 +96,7 @@ schedule::Plan base_plan(const model::ModelGraph& graph, const cluster::DeviceSp
 
 std::vector<int> node_counts(const Request& request, const model::ModelGraph& graph, const cluster::InstanceType& instance, const schedule::Plan& base) {
     if (request.nodes) return {static_cast<int>(*request.nodes)};
-    if (!is_networked(instance)) return {1};
+    if (!cluster::has_network(instance)) return {1};
     std::vector<int> counts;
     if (request.most_nodes) {
         for (int n = 1; n <= *request.most_nodes; n *= 2) counts.push_back(n);
@@ -204,7 +203,7 @@ std::string shortfall_text(const model::ModelGraph& graph, const std::vector<pla
 std::string remedy(const model::ModelGraph& graph, const planner::Candidate& place, int global_batch, schedule::Offload offload) {
     const cluster::InstanceType& instance = place.cluster.instance;
     double state = whole_state(graph, place.base) / (instance.device.memory * static_cast<double>(instance.devices));
-    if (!is_networked(instance)) return fmt::format("{} has no network: use an instance with more memory", instance.name);
+    if (!cluster::has_network(instance)) return fmt::format("{} has no network: use an instance with more memory", instance.name);
     int from = 1;
     while (from < place.cluster.nodes || from < state / 2) from *= 2;
     for (int batch : {global_batch, 0})
@@ -419,13 +418,13 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         std::vector<int> counts = node_counts(*request, *graph, instance, base);
         if (!request->nodes && !request->most_nodes)
             request->assumptions.push_back(
-                is_networked(instance)
+                cluster::has_network(instance)
                     ? fmt::format("{} node{} of {}: the least that holds it (no --nodes given)", counts.front(), counts.front() == 1 ? "" : "s", instance.name)
                     : fmt::format("1 node of {}, which has no network (no --nodes given)", instance.name));
         for (int nodes : counts) places.push_back({cluster_of(instance, nodes), base});
     }
     for (const planner::Candidate& place : places)
-        if (place.cluster.nodes > 1 && !is_networked(place.cluster.instance)) {
+        if (place.cluster.nodes > 1 && !cluster::has_network(place.cluster.instance)) {
             options.error("--nodes", fmt::format("{} has no network: it cannot be more than one node", place.cluster.instance.name), "use --nodes 1");
             return show(diagnostics, as_json, out, err);
         }

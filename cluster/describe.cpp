@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "cluster/build_topology.h"
+#include "cluster/node.h"
 
 namespace cluster {
 
@@ -37,7 +38,7 @@ std::string inside(const InstanceType& instance) {
 }
 
 std::string network(const InstanceType& instance) {
-    if (instance.network_bandwidth.value <= 0) return "none";
+    if (!has_network(instance)) return "none";
     std::string text = gigabits(instance.network_bandwidth);
     if (instance.network_baseline != instance.network_bandwidth) text = fmt::format("{:g}-", instance.network_baseline.value * 8 / 1e9) + text;
     return text + " " + instance.network_name;
@@ -126,7 +127,7 @@ std::vector<Figure> figures_of(const InstanceType& instance) {
         list.count(path + ".points", static_cast<int>(curve->second.points.size()));
     }
     list.count("device.measured_operator", static_cast<int>(device.measured_operators.size()));
-    if (instance.network_bandwidth.value > 0) {
+    if (has_network(instance)) {
         list.count("network.cards", network_cards(instance));
         list.rate("network.bandwidth", instance.network_bandwidth);
         if (instance.network_baseline != instance.network_bandwidth) list.rate("network.baseline", instance.network_baseline);

@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "cluster/build_topology.h"
+#include "cluster/node.h"
 #include "cluster/profile_reader.h"
 #include "core/document.h"
 
@@ -88,7 +89,7 @@ public:
         if (std::vector<std::string> notes = own_notes(); !notes.empty()) document["notes"] = core::Value(notes);
         document["instance"] = instance_section();
         document["device"] = device_section();
-        if (!instance_.network_name.empty() || instance_.network_bandwidth.value > 0) document["network"] = network_section();
+        if (!instance_.network_name.empty() || has_network(instance_)) document["network"] = network_section();
         if (!instance_.transports.empty()) document["transport"] = transport_section();
         document["topology"] = topology_section();
         if (!instance_.prices.empty()) document["price"] = prices();
@@ -207,7 +208,7 @@ private:
     core::Value network_section() const {
         core::Value table = core::Value::table();
         table["name"] = instance_.network_name.empty() ? std::string("network") : instance_.network_name;
-        if (instance_.network_bandwidth.value > 0) {
+        if (has_network(instance_)) {
             table["cards"] = std::max(1, network_cards(instance_));
             table["bandwidth"] = text(instance_.network_bandwidth);
             if (instance_.network_baseline != instance_.network_bandwidth) table["baseline"] = text(instance_.network_baseline);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <numeric>
 
+#include "cluster/node.h"
 #include "schedule/lower.h"
 #include "schedule/partition.h"
 #include "schedule/pipeline/registry.h"
@@ -332,11 +333,7 @@ void judge_memory(Evaluation& evaluation) {
 void judge_host_memory(Evaluation& evaluation, const Task& task, core::Bytes offloaded) {
     if (offloaded.value <= 0) return;
     evaluation.host_memory = offloaded;
-    if (!is_accelerator(task)) {
-        const cluster::Cluster& cluster = task.cluster;
-        const int ranks_on_a_node = (task.plan.layout.ranks() + cluster.nodes - 1) / cluster.nodes;
-        evaluation.host_memory += evaluation.peak_memory * static_cast<double>(ranks_on_a_node);
-    }
+    if (!is_accelerator(task)) evaluation.host_memory += evaluation.peak_memory * static_cast<double>(cluster::most_ranks_of_a_node(task.cluster, task.plan.layout.ranks()));
     evaluation.available_host_memory = task.cluster.instance.host_memory;
     if (evaluation.available_host_memory.value <= 0) {
         evaluation.assumptions.push_back(fmt::format("{} states no host memory: the {} of offloaded activations are taken to fit there", task.cluster.instance.name, core::format(offloaded)));

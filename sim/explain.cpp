@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 
+#include "cluster/node.h"
 #include "sim/pricing.h"
 #include "sim/sensitivity.h"
 
@@ -107,9 +108,8 @@ private:
             peer.pipeline = i.peer;
             ranks.push_back(schedule::rank_of(program_.plan.layout, peer));
         }
-        const int a_node = cluster_.ranks_per_node > 0 ? cluster_.ranks_per_node : std::max(1, cluster_.instance.devices);
         for (const int other : ranks)
-            if (other / a_node != rank / a_node) return "between nodes";
+            if (cluster::node_of_rank(cluster_, other) != cluster::node_of_rank(cluster_, rank)) return "between nodes";
         return "inside a node";
     }
 

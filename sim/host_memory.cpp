@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "cluster/node.h"
+
 namespace sim {
 
 core::Bytes most_offloaded(const schedule::RankProgram& list) {
@@ -19,9 +21,8 @@ core::Bytes offloaded_to_a_host(const schedule::Program& program, const cluster:
     if (program.plan.offload != schedule::Offload::host) return core::Bytes(0);
     std::vector<core::Bytes> of_class, of_node(static_cast<std::size_t>(cluster.nodes));
     for (const schedule::RankProgram& list : program.classes) of_class.push_back(most_offloaded(list));
-    const int a_node = cluster.ranks_per_node > 0 ? cluster.ranks_per_node : cluster.instance.devices;
     for (std::size_t rank = 0; rank < program.class_of_rank.size(); ++rank)
-        of_node[static_cast<std::size_t>(static_cast<int>(rank) / a_node % cluster.nodes)] += of_class[static_cast<std::size_t>(program.class_of_rank[rank])];
+        of_node[static_cast<std::size_t>(cluster::node_of_rank(cluster, static_cast<int>(rank)))] += of_class[static_cast<std::size_t>(program.class_of_rank[rank])];
     return *std::max_element(of_node.begin(), of_node.end());
 }
 

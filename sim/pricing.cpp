@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cluster/node.h"
 #include "model/segment.h"
 #include "schedule/pipeline/registry.h"
 
@@ -65,7 +66,7 @@ private:
 
 std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan,
                                            core::Diagnostics& diagnostics, const CostConstants& constants) {
-    const int ranks_a_node = std::min(cluster.ranks_per_node > 0 ? cluster.ranks_per_node : cluster.instance.devices, plan.layout.ranks());
+    const int ranks_a_node = cluster::most_ranks_of_a_node(cluster, plan.layout.ranks());
     std::optional<ComputeCost> compute = ComputeCost::make(graph, cluster.instance.device, plan, diagnostics, constants, ranks_a_node);
     if (!compute) return std::nullopt;
     CostModels models{std::move(*compute), CommunicationCost(plan, cluster, constants), {}};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cluster/node.h"
 #include "core/diagnostics.h"
 #include "sim/cost/library.h"
 
@@ -51,9 +52,7 @@ Groups CommunicationCost::groups(const Meeting& meeting) const {
 
 // Ranks beyond the devices start again at the first (CPU ranks sharing cores).
 std::int32_t CommunicationCost::device_of(int rank) const {
-    const int used = cluster_.ranks_per_node, devices = cluster_.instance.devices;
-    if (used > 0 && used < devices) rank = rank / used * devices + rank % used;
-    return rank % cluster_.device_count();
+    return cluster::node_of_rank(cluster_, rank) * cluster_.instance.devices + rank % cluster::ranks_of_a_node(cluster_);
 }
 
 int CommunicationCost::group_size(schedule::GroupKind group, int pipeline) const {
@@ -229,8 +228,7 @@ core::Seconds CommunicationCost::host_copy(core::Bytes bytes, bool loads) {
         cost.emplace();
         const int ranks = plan_.layout.ranks();
         if (plan_.offload == schedule::Offload::disk) {
-            const int in_a_node = std::min(ranks, cluster_.ranks_per_node > 0 ? cluster_.ranks_per_node : cluster_.instance.devices);
-            cost->seconds_per_byte = in_a_node / plan_.offload_bandwidth.value;
+            cost->seconds_per_byte = cluster::most_ranks_of_a_node(cluster_, ranks) / plan_.offload_bandwidth.value;
         } else if (!has_nccl(cluster_.instance.device)) {
             std::vector<Flow> flows;  // a processor's host is itself
             for (int rank = 0; rank < ranks; ++rank) flows.push_back({device_of(rank), device_of(rank), 1.0});

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "cluster/node.h"
 #include "model/segment.h"
 #include "schedule/memory.h"
 
@@ -194,9 +195,9 @@ std::vector<ExtraMemory> extra_memory(const schedule::Program& program, const mo
 core::Bytes communicator_memory(const cluster::Cluster& cluster, const std::vector<int>& ranks) {
     if (ranks.size() < 2) return core::Bytes(0);
     const cluster::InstanceType& instance = cluster.instance;
-    const int a_node = cluster.ranks_per_node > 0 ? cluster.ranks_per_node : std::max(1, instance.devices);
+    const int a_node = cluster::ranks_of_a_node(cluster);
     std::map<int, int> on_node;
-    for (const int rank : ranks) ++on_node[rank / a_node];
+    for (const int rank : ranks) ++on_node[cluster::node_of_rank(cluster, rank)];
     const core::Bytes a_channel = core::mebibytes(connection_mebibytes * connections_a_channel);
     if (on_node.size() == 1) {
         // NVLinks a member can use: those of the pair, or of a larger group all that it has.

@@ -69,3 +69,23 @@ TEST_CASE("a plan whose offloaded activations exceed the host does not fit and s
     CHECK_FALSE(evaluation.fits);
     CHECK(evaluation.tightest.find("host of the fullest node") != std::string::npos);
 }
+
+TEST_CASE("processors' ranks lie in their host's memory: of ten on two nodes of eight cores, with what they have away, the eight of the first") {
+    const model::ModelGraph graph = load_graph("gpt2", 256);
+    cluster::Cluster cluster = nodes_of("local-cpu", 1);
+    cluster.instance.devices = 8;
+    cluster.nodes = 2;
+    sim::EvaluateOptions options;
+    options.memory_only = true;  // times would need routes between such nodes
+    const auto evaluation_on = [&](int ranks) {
+        core::Diagnostics diagnostics;
+        std::optional<sim::Evaluation> evaluation = sim::evaluate(graph, cluster, offloading(ranks, 1), diagnostics, options);
+        INFO(core::format(diagnostics));
+        REQUIRE(evaluation);
+        return *evaluation;
+    };
+    const sim::Evaluation alone = evaluation_on(1), of_ten = evaluation_on(10);
+    const core::Bytes away = alone.host_memory - alone.peak_memory;
+    CHECK(away.value > 0);
+    CHECK(of_ten.host_memory.value == Approx(8 * (away + of_ten.peak_memory).value));
+}
