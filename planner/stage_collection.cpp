@@ -283,10 +283,14 @@ const std::vector<RankActivations>& StageCollection::activations(const schedule:
                     if (last > 0) held += action.segment == last ? f.reused : core::Bytes(0) - of_piece(last).key_value_gradient;
                     break;
                 case schedule::ActionKind::backward_input:
-                    result.peak = std::max(result.peak, held + away.largest);
+                    held += f.kept_for_weight;
+                    result.peak = std::max(result.peak, held + (units ? away.largest : f.input_transient));
                     held -= f.saved - away.bytes - f.saved_for_weight;  // what came back for weights stays
                     break;
-                case schedule::ActionKind::backward_weight: held -= f.saved_for_weight; break;
+                case schedule::ActionKind::backward_weight:
+                    result.peak = std::max(result.peak, held + f.weight_transient);
+                    held -= f.saved_for_weight + f.kept_for_weight;
+                    break;
                 default: break;  // communication and shard cells hold nothing here
             }
         }
