@@ -77,8 +77,8 @@ public:
     virtual std::vector<std::int64_t> expert_rows(model::OperatorId dispatch, const Operands& operands) const;
     // Copies before any is dropped, by expert, in fp32 and the backend's memory; the operands are those of `router` in backward.
     virtual void choices(model::OperatorId router, const Operands& operands, float* all) const;
-    // Context parallelism: between packed rows [samples, tokens of this rank, q k v], a rank's piece [samples, tokens, 2 kv_heads d], the pieces of the group one
-    // after the other, and rows in the order of the sequence. Elements are as the rank stores activations.
+    // Keys and values of packed rows [samples, tokens of this rank or piece of a sequence, q k v] as an array of their own, [samples, tokens, 2 kv_heads d]; context
+    // parallelism: between such pieces of a group one after the other and rows in the order of the sequence. Elements are as the rank stores activations.
     virtual void pack_keys(model::OperatorId attention, const float* packed, float* piece) const;
     virtual void order_keys(model::OperatorId attention, const float* pieces, float* keys) const;
     virtual void split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const;

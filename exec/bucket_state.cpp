@@ -60,6 +60,11 @@ FlatArray BucketState::whole_parameters() {
     return {plan_.precision.parameters, whole_parameters_->data(), padded_};
 }
 
+BucketState::Version BucketState::version() {
+    if (!version_) version_ = std::make_shared<BufferPointer>(whole_parameters_);
+    return version_;
+}
+
 float* BucketState::owned_parameters() const {
     if (shards(Sharding::parameters)) return piece_parameters_->data();
     return shards(Sharding::optimizer) ? piece_of(plan_.precision.parameters, whole_parameters_->data()) : whole_parameters_->data();
@@ -115,11 +120,11 @@ void BucketState::for_each_owned(const Visit& visit) const {
 }
 
 void BucketState::list_updates(const schedule::Optimizer& optimizer, std::vector<UpdateRange>& ranges) {
-    if (whole_parameters_ && whole_parameters_.use_count() > 1) {
-        const BufferPointer before = std::move(whole_parameters_);
-        whole_parameters_ = array(MemoryKind::parameters, plan_.precision.parameters, padded_);
-        backend_.copy(whole_parameters_->data(), before->data(), before->bytes());
+    if (version_ && version_.use_count() > 1) {
+        *version_ = array(MemoryKind::parameters, plan_.precision.parameters, padded_);
+        backend_.copy((*version_)->data(), whole_parameters_->data(), whole_parameters_->bytes());
     }
+    version_.reset();
     float *parameters = owned_parameters(), *gradients = piece_gradient().data;
     const auto state_at = [](const BufferPointer& state, std::int64_t at) { return state ? state->data() + at : nullptr; };
     std::size_t place = 0;

@@ -34,8 +34,9 @@ public:
     FlatArray whole_parameters();
     FlatArray whole_gradient();
     FlatArray piece_gradient();  // this rank's piece, after the reduction
-    // The parameters as they are now: an update leaves an array that is held elsewhere as it is and goes on in a copy (weight stashing, arXiv 1806.03377).
-    BufferPointer version() const { return whole_parameters_; }
+    // The parameters as they are now: an update goes on in the same array, and leaves those who hold a version before it a copy (weight stashing, arXiv 1806.03377).
+    using Version = std::shared_ptr<const BufferPointer>;
+    Version version();
     float* parameter(std::int64_t offset) { return element_at(plan_.precision.parameters, whole_parameters().data, offset); }
     float* gradient(std::int64_t offset) { return element_at(plan_.precision.gradients, whole_gradient().data, offset); }
     void begin_gather();  // makes room, with this rank's piece in place
@@ -90,6 +91,7 @@ private:
     const int piece_;
     std::size_t padded_ = 0, piece_size_ = 0;
     BufferPointer whole_parameters_, piece_parameters_, whole_gradient_, piece_gradient_, master_, first_state_, second_state_, update_sums_;
+    std::shared_ptr<BufferPointer> version_;  // null: nobody has asked for the one at hand
 };
 
 }  // namespace exec

@@ -195,7 +195,7 @@ RankExecutor::MicroBatch& RankExecutor::micro_batch(std::int32_t stage, std::int
     state.loss_weight = 1.0f / static_cast<float>(program_.micro_batches_of_update(index) * program_.plan.layout.data);
     state.place.loss_weight = state.loss_weight;
     if (program_.micro_batches_per_update > 0)
-        for (const BucketState& bucket : buckets_) state.weights.push_back(bucket.version());
+        for (BucketState& bucket : buckets_) state.weights.push_back(bucket.version());
     const schedule::Plan& plan = program_.plan;
     for (int i = 0; i < plan.micro_batch; ++i)
         state.place.samples.push_back(options_.sample_offset +
@@ -325,7 +325,7 @@ const float* RankExecutor::parameter(const MicroBatch& state, model::ParameterId
     const ParameterPlace& at = parameter_places_[static_cast<std::size_t>(id.index)];
     const auto bucket = static_cast<std::size_t>(at.bucket);
     if (state.weights.empty()) return buckets_[bucket].parameter(at.offset);
-    return element_at(program_.plan.precision.parameters, state.weights[bucket]->data(), at.offset);
+    return element_at(program_.plan.precision.parameters, (*state.weights[bucket])->data(), at.offset);
 }
 
 void RankExecutor::compute(const Instruction& instruction) {

@@ -53,7 +53,7 @@ private:
         // By attention operator, for other pieces of the sequence: keys and values of a unit that will run again, and what later pieces leave as their gradient.
         std::vector<BufferPointer> key_values, key_value_gradients;
         bool has_forward_input = false, has_backward_input = false;
-        std::vector<BufferPointer> weights;  // by bucket: the version that the micro-batch began with, in an asynchronous schedule
+        std::vector<BucketState::Version> weights;  // by bucket: the version that the micro-batch began with, in an asynchronous schedule
         float loss_weight = 1;               // of the gradient that starts its backward
         MicroBatchPlace place;
         std::map<std::int32_t, ExpertExchange> exchanges;           // by dispatch

@@ -9,21 +9,20 @@ namespace exec {
 namespace {
 
 struct Packed {
-    std::int64_t rows = 0, queries = 0, key_values = 0;  // rows of a piece; columns of q, and of k and v together
+    std::int64_t queries = 0, key_values = 0;  // columns of q, and of k and v together
     std::int64_t columns() const { return queries + key_values; }
 };
 
-Packed packed(const model::ModelGraph& graph, const model::Operator& attention, const model::CostContext& context) {
+Packed packed(const model::Operator& attention, const model::CostContext& context) {
     const model::Attributes& a = attention.attributes;
-    return {context.micro_batch * graph.tensor(attention.inputs[0]).shape[0], model::rank_heads(attention, a.heads, context) * a.head_dimension,
-            2 * model::rank_heads(attention, a.kv_heads, context) * a.head_dimension};
+    return {model::rank_heads(attention, a.heads, context) * a.head_dimension, 2 * model::rank_heads(attention, a.kv_heads, context) * a.head_dimension};
 }
 
 }  // namespace
 
 void RankExecutor::add_earlier_pieces(const MicroBatch& state, std::int32_t stage, std::int32_t index, bool with_gradients, Operands& operands) {
     const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
-    const Packed row = packed(graph_, op, context_);
+    const Packed row = packed(op, context_);
     const std::int32_t first = state.place.micro_batch - state.place.segment;
     const auto relative = static_cast<std::size_t>(index - plan_of(stage, first).operators.begin);
     for (std::int32_t k = first; k < state.place.micro_batch; ++k) {
@@ -49,13 +48,11 @@ void RankExecutor::add_earlier_pieces(const MicroBatch& state, std::int32_t stag
 void RankExecutor::keep_key_values(MicroBatch& state, const StagePlan& plan, std::int32_t index) {
     if (state.place.segment + 1 == program_.segments) return;
     const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
-    const Packed row = packed(graph_, op, context_);
-    const auto bytes = static_cast<std::size_t>(model::key_value_bytes(graph_, op, context_).value + 0.5), a_row = bytes / static_cast<std::size_t>(row.rows);
+    const auto bytes = static_cast<std::size_t>(model::key_value_bytes(graph_, op, context_).value + 0.5);
     BufferPointer& copy = state.key_values[static_cast<std::size_t>(index - plan.operators.begin)];
     copy = make_buffer(account_, schedule::MemoryKind::activations, bytes);
-    float* whole = state.tensors[static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.inputs[0].index)])]->data();
-    for (std::int64_t r = 0; r < row.rows; ++r)
-        backend_.copy(element_at(context_.compute, copy->data(), r * row.key_values), element_at(context_.compute, whole, r * row.columns() + row.queries), a_row);
+    const BufferPointer& whole = state.tensors[static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.inputs[0].index)])];
+    backend_.operators().pack_keys(model::OperatorId(index), whole->data(), copy->data());
 }
 
 }  // namespace exec

@@ -53,6 +53,7 @@ public:
         of(*operands.place).backward_weight(op, operands, dy, dparameters);
     }
     std::vector<std::int64_t> expert_rows(model::OperatorId dispatch, const Operands& operands) const override { return of(*operands.place).expert_rows(dispatch, operands); }
+    void pack_keys(model::OperatorId attention, const float* packed, float* piece) const override { pieces_[0]->pack_keys(attention, packed, piece); }  // all are of one size
 
 private:
     const OperatorKernels& of(const MicroBatchPlace& place) const { return *pieces_[static_cast<std::size_t>(place.segment)]; }

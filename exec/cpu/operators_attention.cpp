@@ -100,7 +100,7 @@ std::size_t Operators::stored_bytes(std::int64_t elements) const {
 
 void Operators::pack_keys(model::OperatorId attention, const float* packed, float* piece) const {
     const KeyColumns at = key_columns(attention);
-    const std::int64_t rows = context_.micro_batch * static_cast<std::int64_t>(group_places_[0].size());
+    const std::int64_t rows = context_.micro_batch * graph_.tensor(op(attention).inputs[0]).shape[0] / context_.context_parallel;
     const core::DataType type = context_.compute;
     for (std::int64_t r = 0; r < rows; ++r)
         std::memcpy(element_at(type, piece, r * at.count), element_at(type, const_cast<float*>(packed), r * at.row + at.first), stored_bytes(at.count));

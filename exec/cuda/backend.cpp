@@ -28,7 +28,7 @@ public:
         note(x);
         backend_.write(x.output);
         backend_.write(x.extra);
-        backend_.operators_->forward(op, x, place);
+        backend_.operators_at_work().forward(op, x, place);
     }
     void backward_input(model::OperatorId op, const Operands& x, const float* dy, const std::vector<float*>& dx, const MicroBatchPlace& place) const override {
         note(x);
@@ -38,7 +38,7 @@ public:
         if (backend_.graph_.op(op).kind != model::OperatorKind::cross_entropy) backend_.read(dy);
         for (float* gradient : dx) backend_.write(gradient);
         backend_.write(x.dkeys);
-        backend_.operators_->backward_input(op, x, dy, dx, place);
+        backend_.operators_at_work().backward_input(op, x, dy, dx, place);
         for (float* gradient : dx) backend_.clear(backend_.pending_zeros_.cut_around(gradient));
     }
     void backward_weight(model::OperatorId op, const Operands& x, const float* dy, const std::vector<float*>& dparameters) const override {
@@ -46,32 +46,32 @@ public:
         backend_.read(x.extra);
         backend_.read(dy);
         for (float* gradient : dparameters) backend_.write(gradient);
-        backend_.operators_->backward_weight(op, x, dy, dparameters);
+        backend_.operators_at_work().backward_weight(op, x, dy, dparameters);
     }
     void choices(model::OperatorId router, const Operands& x, float* all) const override {
         backend_.read(x.output);
         backend_.write(all);
-        backend_.operators_->choices(router, x, all);
+        backend_.operators_at_work().choices(router, x, all);
     }
     void pack_keys(model::OperatorId attention, const float* packed, float* piece) const override {
         backend_.read(packed);
         backend_.write(piece);
-        backend_.operators_->pack_keys(attention, packed, piece);
+        backend_.operators_at_work().pack_keys(attention, packed, piece);
     }
     void order_keys(model::OperatorId attention, const float* pieces, float* keys) const override {
         backend_.read(pieces);
         backend_.write(keys);
-        backend_.operators_->order_keys(attention, pieces, keys);
+        backend_.operators_at_work().order_keys(attention, pieces, keys);
     }
     void split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const override {
         backend_.read(dkeys);
         backend_.write(pieces);
-        backend_.operators_->split_key_gradients(attention, dkeys, pieces);
+        backend_.operators_at_work().split_key_gradients(attention, dkeys, pieces);
     }
     void add_key_gradients(model::OperatorId attention, const float* piece, float* dpacked) const override {
         backend_.read(piece);
         backend_.write(dpacked);
-        backend_.operators_->add_key_gradients(attention, piece, dpacked);
+        backend_.operators_at_work().add_key_gradients(attention, piece, dpacked);
     }
 
 private:
@@ -79,15 +79,18 @@ private:
         for (const float* input : x.inputs) backend_.read(input);
         for (const float* parameter : x.parameters) backend_.read(parameter);
         backend_.read(x.keys);
+        for (const KeyValues& piece : x.earlier) backend_.read(piece.data);
+        for (const KeyValues& piece : x.earlier_gradients) backend_.write(piece.data);
+        backend_.read(x.later_gradient);
     }
     CudaBackend& backend_;
 };
 
-CudaBackend::CudaBackend(const schedule::Program& program, const model::ModelGraph& graph, const RunOptions& options, int rank,
+CudaBackend::CudaBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& pieces, const RunOptions& options, int rank,
                          std::shared_ptr<Machine> machine, std::shared_ptr<Exchange> exchange, std::shared_ptr<const RunPlan> plan,
                          const BackendSettings& settings, const std::vector<std::string>& activities)
     : program_(program),
-      graph_(graph),
+      graph_(pieces[0]),
       options_(options),
       rank_(rank),
       list_(program.classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)])]),
@@ -100,15 +103,17 @@ CudaBackend::CudaBackend(const schedule::Program& program, const model::ModelGra
       plan_(std::move(plan)),
       settings_(settings),
       activities_(activities) {
-    for (std::size_t i = 0; i < graph.operators.size(); ++i)
-        if (graph.operators[i].attributes.probability > 0) {
+    for (std::size_t i = 0; i < graph_.operators.size(); ++i)
+        if (graph_.operators[i].attributes.probability > 0) {
             key_row_[static_cast<std::int32_t>(i)] = dropping_.size();
             dropping_.push_back(static_cast<std::int32_t>(i));
         }
     loss_scale_ = initial_loss_scale();
     const schedule::RankCoordinates place = schedule::coordinates_of(program.plan.layout, rank);
-    operators_ = std::make_unique<Operators>(graph, program.plan, place.tensor, place.data % program.plan.layout.context, schedule::trains(program), machine_,
-                                             static_cast<Workplace&>(*this));
+    const auto tables = std::make_shared<const AttentionTables>(graph_, program.plan.cost_context(), place.tensor, machine_);
+    for (const model::ModelGraph& piece : pieces)
+        operators_.push_back(std::make_unique<Operators>(piece, program.plan, place.tensor, place.data % program.plan.layout.context, schedule::trains(program), tables,
+                                                         machine_, static_cast<Workplace&>(*this)));
     watched_ = std::make_unique<WatchedOperators>(*this);
     make_groups();
     if (plans()) {
@@ -154,9 +159,15 @@ void CudaBackend::settle() {
 
 const OperatorKernels& CudaBackend::operators() const { return *watched_; }
 
+Operators& CudaBackend::operators_at_work() const {
+    const std::int32_t micro_batch = operators_.size() > 1 ? instruction().micro_batch : 0;
+    return *operators_[micro_batch < 0 ? 0 : static_cast<std::size_t>(program_.segment_of(micro_batch))];
+}
+
 void CudaBackend::take_memory() {
-    const auto keys = dropping_.size() * static_cast<std::size_t>(program_.micro_batches * program_.plan.micro_batch);
-    step_block_bytes_ = rounded(keys_place + keys * sizeof(std::uint64_t));
+    const auto keys = dropping_.size() * static_cast<std::size_t>(program_.whole_micro_batches() * program_.plan.micro_batch);
+    keys_place_ = rounded(static_cast<std::size_t>(program_.updates()) * sizeof(StepFactors));
+    step_block_bytes_ = rounded(keys_place_ + keys * sizeof(std::uint64_t));
     // Everything has its place in one block.
     std::size_t size = rounded(plan_->arena.bytes);
     const auto place = [&](std::size_t bytes) {
@@ -184,7 +195,7 @@ void CudaBackend::take_memory() {
     blocks_ = arena_;
     device_block_ = memory_ + block;
     factors_ = reinterpret_cast<StepFactors*>(device_block_);
-    keys_ = reinterpret_cast<std::uint64_t*>(device_block_ + keys_place);
+    keys_ = reinterpret_cast<std::uint64_t*>(device_block_ + keys_place_);
     for (const auto& [slot, at] : slots) scratch_[slot] = memory_ + at;
     for (const auto& [key, at] : tables)
         tables_[key] = {reinterpret_cast<DeviceRange*>(memory_ + at.first), reinterpret_cast<UpdateChunk*>(memory_ + at.second), plan_->tables.at(key).chunks, false};
@@ -265,8 +276,8 @@ void CudaBackend::clear(const std::vector<PendingZeros::Piece>& pieces) {
 }
 
 const std::uint64_t* CudaBackend::mask_keys(model::OperatorId op, std::int32_t micro_batch) {
-    const std::size_t row = key_row_.at(op.index) * static_cast<std::size_t>(program_.micro_batches);
-    return keys_ + (row + static_cast<std::size_t>(micro_batch)) * static_cast<std::size_t>(program_.plan.micro_batch);
+    const std::size_t row = key_row_.at(op.index) * static_cast<std::size_t>(program_.whole_micro_batches());
+    return keys_ + (row + static_cast<std::size_t>(micro_batch / program_.segments)) * static_cast<std::size_t>(program_.plan.micro_batch);
 }
 
 bool CudaBackend::begin_step(std::int64_t step) {
@@ -323,7 +334,7 @@ void CudaBackend::begin(std::uint32_t index) {
 }
 
 void CudaBackend::end(std::uint32_t index) {
-    operators_->fusion().settle();
+    operators_at_work().fusion().settle();
     if (!counted_.empty()) count_squares();
     clear(pending_zeros_.cut_all());
     if (is_last_instruction()) clear(gradient_zeros_.cut_all());
@@ -419,7 +430,7 @@ void CudaBackend::end_operator(std::int32_t op, model::Phase phase) {
 void CudaBackend::fill_zero(void* data, std::size_t bytes) {
     write(data);
     if (step_ < 0) return machine_.fill_zero(machine_.stream(schedule::Stream::compute), data, bytes);
-    operators_->fusion().forget(data, bytes);
+    operators_at_work().fusion().forget(data, bytes);
     (instruction().kind == InstructionKind::zero_gradients ? gradient_zeros_ : pending_zeros_).add(data, bytes);
 }
 

@@ -21,7 +21,7 @@ namespace exec::cuda {
 
 // Lists of parameter ranges that one launch goes through.
 enum class TableUse : std::uint8_t { update, norm, check, update_norm };
-using TableKey = std::pair<std::uint32_t, TableUse>;  // instruction and use
+using TableKey = std::pair<std::int32_t, TableUse>;  // bucket (-1: all of them) and use
 
 // What planning learnt.
 struct RunPlan {
@@ -49,8 +49,8 @@ struct BackendSettings {
 class CudaBackend : public Backend, public Workplace {
 public:
     // Plans when `plan` is null: `machine` then does nothing. What is given by reference outlives the backend.
-    CudaBackend(const schedule::Program& program, const model::ModelGraph& graph, const RunOptions& options, int rank, std::shared_ptr<Machine> machine,
-                std::shared_ptr<Exchange> exchange, std::shared_ptr<const RunPlan> plan, const BackendSettings& settings,
+    CudaBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& pieces, const RunOptions& options, int rank,
+                std::shared_ptr<Machine> machine, std::shared_ptr<Exchange> exchange, std::shared_ptr<const RunPlan> plan, const BackendSettings& settings,
                 const std::vector<std::string>& activities);
     ~CudaBackend() override;
     RunPlan planned() const;  // after two steps
@@ -113,6 +113,7 @@ private:
     class PinnedStore;
     bool plans() const { return plan_ == nullptr; }
     Stream stream_of(int lane) const;
+    Operators& operators_at_work() const;
     int lane(std::uint32_t instruction) const { return lanes_.of[instruction]; }
     const schedule::Instruction& instruction() const { return list_.instructions[instruction_]; }
     void read(const void* address);
@@ -155,7 +156,7 @@ private:
     const std::shared_ptr<const RunPlan> plan_;
     const BackendSettings settings_;
     const std::vector<std::string>& activities_;
-    std::unique_ptr<Operators> operators_;
+    std::vector<std::unique_ptr<Operators>> operators_;  // by piece of sequences
     std::unique_ptr<WatchedOperators> watched_;
     RunPlan learnt_;
     std::shared_ptr<ArenaPlanner> planner_;
@@ -183,10 +184,10 @@ private:
     };
     void fill(const DataRead& read) const;
     std::vector<DataRead> reads_;  // of a step, in order: the same in every step
-    // The step block, on both sides: factors and keys.
-    static constexpr std::size_t keys_place = 256;
-    static_assert(sizeof(StepFactors) <= keys_place);
+    // The step block, on both sides: factors of every update, and keys.
+    std::size_t keys_place_ = 0;
     StepFactors* factors_ = nullptr;
+    const StepFactors* factors_of_update() const;
     std::uint64_t* keys_ = nullptr;
     char* step_block_ = nullptr;  // host
     // What a step tells the host: the loss; and of the gradients the sum of squares and whether one is no number, first of all, then as counted for clipping.

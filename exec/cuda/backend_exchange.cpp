@@ -127,7 +127,7 @@ Backend::CopyCounts CudaBackend::exchange_counts(model::OperatorId dispatch, con
     const auto experts = static_cast<std::size_t>(op.attributes.experts);
     read(operands.inputs[1]);
     auto* counts = static_cast<float*>(scratch(counts_slot, 2 * experts * sizeof(float)));
-    operators_->count_rows(dispatch, operands.inputs[1], counts);
+    operators_at_work().count_rows(dispatch, operands.inputs[1], counts);
     exchange_.all_to_all(stream(), group_of(members), core::DataType::fp32, counts, counts + experts, experts / members.size());
     const std::vector<float> fetched = fetch(counts, 2 * experts);
     const std::int64_t even = model::mixture_shape(graph_, op, program_.plan.cost_context()).copies;

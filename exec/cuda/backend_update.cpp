@@ -30,6 +30,7 @@ float CudaBackend::initial_loss_scale() const { return scales_loss() ? first_los
 
 void CudaBackend::fill_step_block(std::int64_t step) {
     const schedule::Optimizer& optimizer = program_.plan.optimizer;
+    std::memset(step_block_, 0, step_block_bytes_);
     StepFactors factors{};
     factors.learning_rate = static_cast<float>(optimizer.learning_rate);
     factors.beta1 = static_cast<float>(optimizer.beta1);
@@ -38,29 +39,32 @@ void CudaBackend::fill_step_block(std::int64_t step) {
     factors.rest2 = static_cast<float>(1.0 - optimizer.beta2);
     factors.epsilon = static_cast<float>(optimizer.epsilon);
     factors.momentum = static_cast<float>(optimizer.momentum);
-    // In double: 1 - beta2^t loses half of its digits in float when t is small.
-    const auto updates = static_cast<double>(step + 1 - updates_left_out_);
-    const double rate = schedule::needs_update_norms(optimizer) ? 1.0 : optimizer.learning_rate;
-    factors.step_size = static_cast<float>(rate / (1.0 - std::pow(optimizer.beta1, updates)));
-    factors.second_correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(optimizer.beta2, updates)));
     factors.loss_scale = loss_scale_;
     factors.largest_norm = static_cast<float>(optimizer.gradient_clipping);
     factors.is_decoupled = optimizer.kind == schedule::OptimizerKind::adamw ? 1.0f : 0.0f;
-    std::memset(step_block_, 0, step_block_bytes_);
-    std::memcpy(step_block_, &factors, sizeof factors);
-    auto* key = reinterpret_cast<std::uint64_t*>(step_block_ + keys_place);
+    const double rate = schedule::needs_update_norms(optimizer) ? 1.0 : optimizer.learning_rate;
+    for (int update = 0; update < program_.updates(); ++update) {  // of an asynchronous step: several
+        // In double: 1 - beta2^t loses half of its digits in float when t is small.
+        const auto updates = static_cast<double>(step * program_.updates() + update + 1 - updates_left_out_);
+        factors.step_size = static_cast<float>(rate / (1.0 - std::pow(optimizer.beta1, updates)));
+        factors.second_correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(optimizer.beta2, updates)));
+        std::memcpy(step_block_ + static_cast<std::size_t>(update) * sizeof factors, &factors, sizeof factors);
+    }
+    auto* key = reinterpret_cast<std::uint64_t*>(step_block_ + keys_place_);
     const schedule::Plan& plan = program_.plan;
     const int replica = schedule::coordinates_of(plan.layout, rank_).data / plan.layout.context;
     for (const std::int32_t op : dropping_)
-        for (int k = 0; k < program_.micro_batches; ++k)
+        for (int k = 0; k < program_.whole_micro_batches(); ++k)
             for (int i = 0; i < plan.micro_batch; ++i)
                 *key++ = mask_key(options_.seed, step, op,
-                                  options_.sample_offset + global_sample(step, replica, plan.layout.replicas(), program_.micro_batches, plan.micro_batch, k, i));
+                                  options_.sample_offset + global_sample(step, replica, plan.layout.replicas(), program_.whole_micro_batches(), plan.micro_batch, k, i));
 }
 
-// The table of these ranges in device memory, filled the first time: addresses do not change from step to step. Null when planning.
+const StepFactors* CudaBackend::factors_of_update() const { return factors_ + std::max(0, instruction().micro_batch); }
+
+// The table of these ranges in device memory, filled the first time: addresses change neither from step to step nor between updates of one. Null when planning.
 const CudaBackend::RangeTable* CudaBackend::table_of(TableUse use, const std::vector<UpdateRange>& ranges) {
-    const TableKey key{instruction_, use};
+    const TableKey key{instruction().bucket, use};
     if (plans()) {
         learnt_.tables[key] = {ranges.size(), chunks_of(ranges)};
         return nullptr;
@@ -133,7 +137,7 @@ void CudaBackend::take_update_norms(const schedule::Optimizer& optimizer, std::i
     machine_.fill_zero(stream(), sums, count * sizeof(float));  // of parameters that this rank has nothing of
     const schedule::Precision& precision = program_.plan.precision;
     machine_.kernels().update_norms(stream(), type_of(precision.parameters), type_of(precision.gradients), table->ranges, static_cast<std::int64_t>(ranges.size()),
-                                    table->chunks, table->chunk_count, factors_, scales_loss() ? bad() : nullptr,
+                                    table->chunks, table->chunk_count, factors_of_update(), scales_loss() ? bad() : nullptr,
                                     optimizer.gradient_clipping > 0 ? squares() : nullptr, norm_partials_, sums);
 }
 
@@ -147,7 +151,7 @@ void CudaBackend::update(const schedule::Optimizer& optimizer, std::int64_t, con
         }
         if (scales_loss()) read(norms_);
         if (const RangeTable* table = table_of(TableUse::update, ranges))
-            machine_.kernels().lamb(stream(), type_of(precision.parameters), table->ranges, table->chunks, table->chunk_count, factors_,
+            machine_.kernels().lamb(stream(), type_of(precision.parameters), table->ranges, table->chunks, table->chunk_count, factors_of_update(),
                                     scales_loss() ? bad() : nullptr, sums);
         return;
     }
@@ -161,7 +165,7 @@ void CudaBackend::update(const schedule::Optimizer& optimizer, std::int64_t, con
     const RangeTable* table = table_of(TableUse::update, ranges);
     if (!table) return;
     machine_.kernels().update(stream(), optimizer.kind == schedule::OptimizerKind::sgd ? UpdateRule::sgd : UpdateRule::adam, type_of(precision.parameters),
-                              type_of(precision.gradients), table->ranges, table->chunks, table->chunk_count, factors_, scales_loss() ? bad() : nullptr,
+                              type_of(precision.gradients), table->ranges, table->chunks, table->chunk_count, factors_of_update(), scales_loss() ? bad() : nullptr,
                               optimizer.gradient_clipping > 0 ? squares() : nullptr);
 }
 

@@ -29,7 +29,8 @@ struct Sums {
     bool accumulates = true;  // false: there is nothing yet to add to, and no need to read it
 };
 
-// Which tokens of a sequence the rows of a sample are: all, in order, or `part` of them from `first` on and as many from `second` on (context parallelism).
+// Which tokens of a sequence the rows of a sample are: all, in order, or `part` of them from `first` on and as many from `second` on (context parallelism). A piece of
+// a sequence (Seq1F1B) is a first part alone.
 struct Places {
     std::int64_t part = 0, first = 0, second = 0;  // part 0: all
 };
@@ -45,7 +46,7 @@ struct DropoutShape {
 };
 
 // Packed rows [samples * tokens, (heads + 2 kv_heads) head_dimension], result [samples * tokens, heads * head_dimension]. With `keys` > 0 the queries are those of
-// `places` alone, and keys and values of all tokens of a sequence lie in an array of their own, [samples * keys, 2 kv_heads head_dimension].
+// `places` alone, and keys and values of the first `keys` tokens of a sequence lie in an array of their own, [samples * keys, 2 kv_heads head_dimension].
 struct AttentionShape {
     std::int64_t samples = 1, tokens = 0, heads = 1, kv_heads = 1, head_dimension = 0;
     bool is_causal = false;
@@ -57,9 +58,11 @@ struct AttentionShape {
     std::int64_t first_head = 0;
     std::int64_t keys = 0;
     Places places = {};
+    std::int64_t whole_sequence = 0;  // of which the keys are the first ones (a piece of a sequence); 0 = they are all. Dropout goes by it
     constexpr std::int64_t row() const { return (heads + 2 * kv_heads) * head_dimension; }
     constexpr std::int64_t key_row() const { return keys > 0 ? 2 * kv_heads * head_dimension : row(); }
     constexpr std::int64_t key_count() const { return keys > 0 ? keys : tokens; }
+    constexpr std::int64_t sequence() const { return whole_sequence > 0 ? whole_sequence : key_count(); }
 };
 struct RotationShape {
     std::int64_t samples = 1, tokens = 0, heads = 1, kv_heads = 1, head_dimension = 0;
@@ -67,6 +70,13 @@ struct RotationShape {
     const float* cosines = nullptr;  // [tokens of a sequence, dimension / 2], device memory
     const float* sines = nullptr;
     Places places = {};
+};
+
+// `width` columns of `rows` rows of every sample, from the first addressed on; distances in elements on both sides.
+struct ColumnMove {
+    std::int64_t samples = 1, rows = 0, width = 0;
+    std::int64_t from_row = 0, from_sample = 0;
+    std::int64_t to_row = 0, to_sample = 0;
 };
 
 struct ImageShape {
@@ -180,9 +190,7 @@ struct Kernels {
     // dp (gradient of what multiplies the values) becomes the scores' gradient.
     void (*attention_softmax_backward)(Stream, Type, const AttentionShape&, const void* probabilities, const std::uint8_t* mask, void* dp);
 
-    // Between rows [rows, from_row] and [rows, to_row]: `width` columns, from the first addressed on.
-    void (*move_columns)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t from_row, std::int64_t to_row, const void* from, void* to,
-                         bool accumulates);
+    void (*move_columns)(Stream, Type, const ColumnMove&, const void* from, void* to, bool accumulates);
     // Between what `degree` ranks of a context-parallel group hold, one after the other (a part of 2 `degree` from the front and one from the back of every
     // sample), and rows [samples * tokens, width] in the order of sequences.
     void (*order_parts)(Stream, Type, std::int64_t samples, std::int64_t tokens, std::int64_t degree, std::int64_t width, bool is_inverse, const void* x, void* y);

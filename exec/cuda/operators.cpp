@@ -1,13 +1,11 @@
 #include "exec/cuda/operators.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
 #include "exec/unary.h"
-#include "model/alibi.h"
 #include "model/fp8_products.h"
 #include "model/rank_share.h"
 
@@ -30,8 +28,8 @@ Type type_of(core::DataType type) {
     }
 }
 
-Operators::Operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank, int context_rank, bool is_training, Machine& machine,
-                     Workplace& workplace)
+Operators::Operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank, int context_rank, bool is_training,
+                     std::shared_ptr<const AttentionTables> tables, Machine& machine, Workplace& workplace)
     : graph_(graph),
       plan_(plan),
       context_(plan.cost_context()),
@@ -44,51 +42,14 @@ Operators::Operators(const model::ModelGraph& graph, const schedule::Plan& plan,
       type_(type_of(plan.precision.compute)),
       parameter_type_(type_of(plan.precision.parameters)),
       gradient_type_(type_of(plan.precision.gradients)),
+      tables_(std::move(tables)),
       is_in_fp8_(graph.operators.size(), 0),
       fusion_(std::make_unique<Fusion>(machine, workplace, type_)) {
     for (std::size_t i = 0; plan.precision.compute == core::DataType::fp8 && i < graph.operators.size(); ++i)
         is_in_fp8_[i] = model::fp8_obstacle(graph, model::OperatorId(static_cast<std::int32_t>(i)), context_).empty();
-    const auto keep = [&](const std::vector<float>& values) {
-        void* block = machine.allocate(values.size() * sizeof(float));
-        blocks_.push_back(block);
-        machine.upload_now(block, values.data(), values.size() * sizeof(float));
-        return static_cast<float*>(block);
-    };
-    // Layers are alike: their tables are one.
-    std::map<std::vector<float>, std::pair<float*, float*>> rotations;
-    for (std::size_t i = 0; i < graph.operators.size(); ++i) {
-        const model::Operator& o = graph.operators[i];
-        if (o.kind != OperatorKind::attention || (!o.attributes.is_rotary && !o.attributes.has_alibi)) continue;
-        Tables& tables = tables_[static_cast<std::int32_t>(i)];
-        if (o.attributes.is_rotary) {
-            tables.rotary_dimension = static_cast<std::int64_t>(o.attributes.rotary_fraction * static_cast<double>(o.attributes.head_dimension)) / 2 * 2;
-            const std::int64_t half = tables.rotary_dimension / 2, tokens = graph.tensor(o.inputs[0]).shape[0];
-            std::vector<float> cosines, sines;
-            for (std::int64_t t = 0; t < tokens; ++t)
-                for (std::int64_t j = 0; j < half; ++j) {
-                    const double angle =
-                        static_cast<double>(t) * std::pow(o.attributes.rotary_base, -2.0 * static_cast<double>(j) / static_cast<double>(tables.rotary_dimension));
-                    cosines.push_back(static_cast<float>(std::cos(angle)));
-                    sines.push_back(static_cast<float>(std::sin(angle)));
-                }
-            auto& shared = rotations[cosines];
-            if (!shared.first) shared = {keep(cosines), keep(sines)};
-            tables.cosines = shared.first;
-            tables.sines = shared.second;
-        }
-        if (o.attributes.has_alibi) {
-            const std::int64_t heads = model::rank_heads(o, o.attributes.heads, context_);
-            std::vector<float> slopes;
-            for (std::int64_t h = 0; h < heads; ++h)
-                slopes.push_back(static_cast<float>(model::alibi_slope(o.attributes.heads, (o.in_parallel_region ? tensor_rank * heads : 0) + h)));
-            tables.slopes = keep(slopes);
-        }
-    }
 }
 
-Operators::~Operators() {
-    for (void* block : blocks_) machine_.release(block);
-}
+Operators::~Operators() = default;
 
 std::string Operators::obstacle(const model::ModelGraph&, const model::Operator& op) {
     switch (op.kind) {
@@ -146,8 +107,9 @@ Operators::Sizes Operators::sizes_of(model::TensorId tensor) const {
     return sizes;
 }
 
-// The same as context_parallel.h lists.
+// A piece's; of divided sequences the same as context_parallel.h lists.
 Places Operators::places() const {
+    if (graph_.segment > 0) return {graph_.tokens_per_sample, graph_.first_token(), 0};
     const std::int64_t degree = context_.context_parallel;
     if (degree == 1) return {};
     const std::int64_t part = graph_.tokens_per_sample / (2 * degree);
@@ -253,7 +215,7 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
             break;
         }
         case OperatorKind::position_embedding:
-            kernels_.positions(s, type_, y.rows, y.columns, graph_.tensor(o.output).shape[0] / context_.context_parallel, places(), y.first_row,
+            kernels_.positions(s, type_, y.rows, y.columns, graph_.tensor(o.output).shape[0] / context_.context_parallel, positions(), y.first_row,
                                o.attributes.position_offset, x.inputs[0], values(x.parameters[0]), x.output);
             break;
         case OperatorKind::linear: linear(id, x); break;
@@ -420,7 +382,7 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, const f
             break;
         }
         case OperatorKind::position_embedding:
-            kernels_.positions_weight(s, type_, y.rows, y.columns, graph_.tensor(o.output).shape[0] / context_.context_parallel, places(), y.first_row,
+            kernels_.positions_weight(s, type_, y.rows, y.columns, graph_.tensor(o.output).shape[0] / context_.context_parallel, positions(), y.first_row,
                                       o.attributes.position_offset, dy,
                                       added_sums(o.parameters[0], dparameters[0]));
             break;

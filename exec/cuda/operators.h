@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "exec/backend.h"
+#include "exec/cuda/attention_tables.h"
 #include "exec/cuda/fusion.h"
 #include "exec/cuda/machine.h"
 #include "model/cost.h"
@@ -52,13 +53,14 @@ std::vector<std::int64_t> divided_evenly(std::int64_t copies, std::size_t blocks
 
 // Slots of scratch. Those of one operator's call must differ.
 enum Slot { weight_slot, sums_slot, attention_slot, turned_slot, gradient_slot, bias_slot, partial_slot, loss_slot, turned_keys_slot, key_gradient_slot, routing_slot, counts_slot,
-            logits_slot, second_weight_slot, expert_slot, low_input_slot, low_weight_slot, low_gradient_slot };
+            logits_slot, second_weight_slot, expert_slot, low_input_slot, low_weight_slot, low_gradient_slot, joined_keys_slot };
 
 class Operators : public OperatorKernels {
 public:
     // `is_training` false: evaluation, nothing is dropped.
-    Operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank, int context_rank, bool is_training, Machine& machine,
-              Workplace& workplace);
+    // `graph`: of whole sequences or of one piece of them.
+    Operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank, int context_rank, bool is_training,
+              std::shared_ptr<const AttentionTables> tables, Machine& machine, Workplace& workplace);
     ~Operators() override;
 
     void forward(model::OperatorId op, const Operands& operands, const MicroBatchPlace& place) const override;
@@ -89,6 +91,8 @@ private:
     std::int64_t extent(model::ParameterId parameter, int dimension) const;
     ClassShape classes_of(const model::Operator& op) const;
     Places places() const;  // of this rank's tokens in their sequence
+    // The same for positions, which a piece's own operators count from its first token.
+    Places positions() const { return graph_.segments > 1 ? Places{} : places(); }
     AttentionShape attention_shape(model::OperatorId id, std::int32_t micro_batch) const;
     RotationShape rotation_shape(model::OperatorId id, const AttentionShape& shape) const;
     ImageShape image_shape(const model::Operator& op) const;
@@ -127,6 +131,11 @@ private:
         const void *queries = nullptr, *memory = nullptr;  // memory null: behind the queries
     };
     AttentionInput attention_input(const Operands& operands, const AttentionShape& shape, const RotationShape& rotation) const;
+    // Pieces of a sequence: keys and values of those before, and of this one, in one array; and what its gradient means for each of them.
+    const void* joined_keys(const Operands& operands, const AttentionShape& shape) const;
+    void add_joined_gradients(const Operands& operands, const AttentionShape& shape, const void* joined, float* dqkv) const;
+    // Keys and values of this rank's tokens, between arrays whose samples have so many rows of so many elements.
+    ColumnMove key_rows(const AttentionShape& shape, std::int64_t from_row, std::int64_t from_tokens, std::int64_t to_row, std::int64_t to_tokens) const;
     void unfused_attention(const AttentionShape& shape, const AttentionInput& in, void* y, void* extra) const;
     void unfused_attention_backward(const AttentionShape& shape, const AttentionInput& in, void* extra, const void* dy, void* dqkv, void* dmemory) const;
     Product product() const;
@@ -172,17 +181,12 @@ private:
     const Kernels& kernels_;
     Workplace& workplace_;
     const Type type_, parameter_type_, gradient_type_;
-    struct Tables {  // device memory
-        std::int64_t rotary_dimension = 0;
-        float *cosines = nullptr, *sines = nullptr, *slopes = nullptr;
-    };
-    std::map<std::int32_t, Tables> tables_;  // by operator
+    const std::shared_ptr<const AttentionTables> tables_;
     std::vector<char> is_in_fp8_;  // by operator
     // Both copies of a gradient that the weight's gradient, next in the same instruction, needs too.
     mutable std::optional<std::pair<std::int32_t, const void*>> turned_gradient_;  // operator and what was cast
     mutable std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::int64_t>> kept_rows_;  // by experts and micro-batch: rows of each expert
     std::unique_ptr<Fusion> fusion_;
-    std::vector<void*> blocks_;
 };
 
 }  // namespace exec::cuda

@@ -112,7 +112,12 @@ AttentionShape Operators::attention_shape(model::OperatorId id, std::int32_t mic
     shape.window = a.window;
     shape.scale = static_cast<float>(a.softmax_scale > 0 ? a.softmax_scale : 1.0 / std::sqrt(static_cast<double>(a.head_dimension)));
     shape.first_head = o.in_parallel_region ? tensor_rank_ * shape.heads : 0;
-    if (const auto tables = tables_.find(id.index); tables != tables_.end()) shape.alibi_slopes = tables->second.slopes;
+    if (graph_.segments > 1) {
+        shape.whole_sequence = graph_.sequence_tokens();
+        if (graph_.segment > 0) shape.keys = graph_.first_token() + shape.tokens;
+        shape.places = places();
+    }
+    if (const AttentionTables::Of* tables = tables_->find(id)) shape.alibi_slopes = tables->slopes;
     if (a.probability > 0 && is_training_) {
         shape.dropout = static_cast<float>(a.probability);
         shape.dropout_keys = workplace_.mask_keys(id, micro_batch);
@@ -121,21 +126,54 @@ AttentionShape Operators::attention_shape(model::OperatorId id, std::int32_t mic
 }
 
 RotationShape Operators::rotation_shape(model::OperatorId id, const AttentionShape& shape) const {
-    const auto tables = tables_.find(id.index);
-    if (tables == tables_.end()) return {};
-    return {shape.samples,  shape.tokens, shape.heads, shape.kv_heads, shape.head_dimension, tables->second.rotary_dimension, tables->second.cosines,
-            tables->second.sines, shape.places};
+    const AttentionTables::Of* tables = tables_->find(id);
+    if (!tables) return {};
+    return {shape.samples, shape.tokens, shape.heads, shape.kv_heads, shape.head_dimension, tables->rotary_dimension, tables->cosines, tables->sines, shape.places};
 }
 
 Operators::AttentionInput Operators::attention_input(const Operands& x, const AttentionShape& shape, const RotationShape& rotation) const {
-    if (rotation.dimension == 0) return {x.inputs[0], x.keys};
+    const void* memory = x.earlier.empty() ? x.keys : joined_keys(x, shape);
+    if (rotation.dimension == 0) return {x.inputs[0], memory};
     const Stream s = workplace_.stream();
     void* turned = workplace_.scratch(turned_slot, static_cast<std::size_t>(shape.samples * shape.tokens * shape.row()) * size_of(type_));
     kernels_.rotate(s, type_, rotation, false, x.inputs[0], turned, false);
     if (shape.keys == 0) return {turned, nullptr};
     void* keys = workplace_.scratch(turned_keys_slot, static_cast<std::size_t>(shape.samples * shape.keys * shape.key_row()) * size_of(type_));
-    kernels_.rotate(s, type_, of_keys(rotation, shape), false, x.keys, keys, false);
+    kernels_.rotate(s, type_, of_keys(rotation, shape), false, memory, keys, false);
     return {turned, keys};
+}
+
+ColumnMove Operators::key_rows(const AttentionShape& shape, std::int64_t from_row, std::int64_t from_tokens, std::int64_t to_row, std::int64_t to_tokens) const {
+    return {shape.samples, shape.tokens, 2 * shape.kv_heads * shape.head_dimension, from_row, from_tokens * from_row, to_row, to_tokens * to_row};
+}
+
+const void* Operators::joined_keys(const Operands& x, const AttentionShape& shape) const {
+    const Stream s = workplace_.stream();
+    const std::int64_t width = shape.key_row();
+    void* joined = workplace_.scratch(joined_keys_slot, static_cast<std::size_t>(shape.samples * shape.keys * width) * size_of(type_));
+    std::int64_t first = 0;
+    const auto join = [&](const void* from, std::int64_t row) {
+        kernels_.move_columns(s, type_, key_rows(shape, row, shape.tokens, width, shape.keys), from, at(joined, first * width, type_), false);
+        first += shape.tokens;
+    };
+    for (const KeyValues& piece : x.earlier) join(piece.data, piece.stride);
+    join(at(x.inputs[0], shape.heads * shape.head_dimension, type_), shape.row());
+    return joined;
+}
+
+void Operators::add_joined_gradients(const Operands& x, const AttentionShape& shape, const void* joined, float* dqkv) const {
+    const Stream s = workplace_.stream();
+    const std::int64_t width = 2 * shape.kv_heads * shape.head_dimension;
+    std::int64_t first = 0;
+    for (const KeyValues& piece : x.earlier_gradients) {
+        const bool adds = !workplace_.takes_over_zeros(piece.data, static_cast<std::size_t>(shape.samples * shape.tokens * width) * size_of(type_));
+        kernels_.move_columns(s, type_, key_rows(shape, width, shape.keys, width, shape.tokens), at(joined, first * width, type_), piece.data, adds);
+        first += shape.tokens;
+    }
+    void* own = at(dqkv, shape.heads * shape.head_dimension, type_);
+    if (!x.earlier_gradients.empty())
+        kernels_.move_columns(s, type_, key_rows(shape, width, shape.keys, shape.row(), shape.tokens), at(joined, first * width, type_), own, true);
+    if (x.later_gradient) kernels_.move_columns(s, type_, key_rows(shape, width, shape.tokens, shape.row(), shape.tokens), x.later_gradient, own, true);
 }
 
 void Operators::attention(model::OperatorId id, const Operands& x, std::int32_t micro_batch) const {
@@ -159,8 +197,8 @@ void Operators::attention_backward(model::OperatorId id, const Operands& x, cons
     // Keys and values of their own have a gradient of their own, which goes to those who gave them.
     const std::int64_t key_elements = shape.samples * shape.keys * shape.key_row();
     const std::size_t key_bytes = static_cast<std::size_t>(key_elements) * size_of(type_);
-    const bool adds_keys = shape.keys > 0 && !workplace_.takes_over_zeros(x.dkeys, key_bytes);
-    void* key_result = shape.keys > 0 && (turns || adds_keys) ? workplace_.scratch(key_gradient_slot, key_bytes) : x.dkeys;
+    const bool is_joined = !x.earlier.empty(), adds_keys = shape.keys > 0 && !is_joined && !workplace_.takes_over_zeros(x.dkeys, key_bytes);
+    void* key_result = shape.keys > 0 && (turns || adds_keys || is_joined) ? workplace_.scratch(key_gradient_slot, key_bytes) : x.dkeys;
     if (shape.keys > 0) machine_.fill_zero(s, result, bytes);
     if (context_.attention != model::AttentionImplementation::flash) {
         unfused_attention_backward(shape, in, x.extra, dy, result, key_result);
@@ -172,6 +210,12 @@ void Operators::attention_backward(model::OperatorId id, const Operands& x, cons
     }
     if (turns) kernels_.rotate(s, type_, rotation, true, result, dqkv, adds);
     else if (adds) kernels_.scale(s, type_, count, 1.0f, result, dqkv, true);
+    if (is_joined && turns) {  // the keys as they were joined have been read for the last time
+        void* joined = workplace_.scratch(joined_keys_slot, key_bytes);
+        kernels_.rotate(s, type_, of_keys(rotation, shape), true, key_result, joined, false);
+        key_result = joined;
+    }
+    if (graph_.segments > 1) return add_joined_gradients(x, shape, key_result, dqkv);
     if (shape.keys == 0) return;
     if (turns) kernels_.rotate(s, type_, of_keys(rotation, shape), true, key_result, x.dkeys, adds_keys);
     else if (adds_keys) kernels_.scale(s, type_, key_elements, 1.0f, key_result, x.dkeys, true);
@@ -214,8 +258,9 @@ void Operators::unfused_attention_backward(const AttentionShape& shape, const At
 
 void Operators::pack_keys(model::OperatorId id, const float* packed, float* piece) const {
     const AttentionShape shape = attention_shape(id, 0);
-    kernels_.move_columns(workplace_.stream(), type_, shape.samples * shape.tokens, shape.key_row(), shape.row(), shape.key_row(),
-                          at(const_cast<float*>(packed), shape.heads * shape.head_dimension, type_), piece, false);
+    const std::int64_t width = 2 * shape.kv_heads * shape.head_dimension;
+    kernels_.move_columns(workplace_.stream(), type_, key_rows(shape, shape.row(), shape.tokens, width, shape.tokens),
+                          at(packed, shape.heads * shape.head_dimension, type_), piece, false);
 }
 
 void Operators::order_keys(model::OperatorId id, const float* pieces, float* keys) const {
@@ -231,7 +276,8 @@ void Operators::split_key_gradients(model::OperatorId id, const float* dkeys, fl
 void Operators::add_key_gradients(model::OperatorId id, const float* piece, float* dpacked) const {
     const AttentionShape shape = attention_shape(id, 0);
     workplace_.clear_zeros(dpacked, tensor_bytes(op(id).inputs[0]));
-    kernels_.move_columns(workplace_.stream(), type_, shape.samples * shape.tokens, shape.key_row(), shape.key_row(), shape.row(), piece,
+    const std::int64_t width = 2 * shape.kv_heads * shape.head_dimension;
+    kernels_.move_columns(workplace_.stream(), type_, key_rows(shape, width, shape.tokens, shape.row(), shape.tokens), piece,
                           at(dpacked, shape.heads * shape.head_dimension, type_), true);
 }
 

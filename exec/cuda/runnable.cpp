@@ -17,12 +17,12 @@ void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, 
     if (precision.compute == core::DataType::fp8 && device.available && !has_fp8(device))
         refuse("plan.precision", fmt::format("{} has no matrix units for fp8: those begin with compute 8.9, its own is {}.{}", device.name, device.compute_major, device.compute_minor),
                "set precision = \"bf16\"");
-    for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules())
-        if (candidate.name == plan.schedule && candidate.is_asynchronous)
-            refuse("plan.schedule", fmt::format("the CUDA backend updates once a step, {} after every micro-batch", plan.schedule), "choose a synchronous schedule");
-    if (const schedule::PipelineSchedule* chosen = schedule::find_pipeline_schedule(plan.schedule); chosen && chosen->has_segments)
-        refuse("plan.schedule", fmt::format("the CUDA backend's attention reads whole sequences, schedule = \"{}\" runs pieces of them", plan.schedule),
-               "choose a schedule of whole sequences, or --backend cpu");
+    const schedule::PipelineSchedule* const chosen = schedule::find_pipeline_schedule(plan.schedule);
+    if (chosen && chosen->is_asynchronous && precision.compute == core::DataType::fp16)
+        refuse("plan.precision",
+               fmt::format("with fp16 all ranks agree whether an update is left out and how losses are scaled, and with schedule = \"{}\" stages update at different times",
+                           plan.schedule),
+               "set precision = \"bf16\", or choose a synchronous schedule");
     if (plan.offload == schedule::Offload::disk) refuse("plan.offload", "the CUDA backend moves activations to the host's memory, not to disk", "set offload = \"host\"");
     std::set<std::string> obstacles;
     for (const model::Operator& op : graph.operators) {

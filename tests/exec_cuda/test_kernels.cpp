@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
+#include <numeric>
 
 #include "core/diagnostics.h"
 #include "core/random.h"
@@ -425,13 +426,12 @@ AttentionCase random_attention(Bench& b, std::vector<std::uint64_t>& keys, std::
     return c;
 }
 
-// Two parts of the queries of a sequence, keys and values of all of it in rows of their own.
-void check_divided_attention(Bench& b, Type type, AttentionCase c) {
-    const std::int64_t degree = b.between(1, 3), rank = b.between(0, degree - 1), part = b.between(1, 12), d = c.own.head_dimension;
-    c.own.keys = c.theirs.keys = 2 * degree * part;
-    c.own.tokens = c.theirs.tokens = 2 * part;
-    c.own.places = {part, rank * part, (2 * degree - 1 - rank) * part};
-    const std::vector<std::int32_t> places = exec::places_of_tokens(c.own.keys, static_cast<int>(degree), static_cast<int>(rank));
+// Some of a sequence's queries, keys and values in rows of their own.
+void check_attention_of_places(Bench& b, Type type, AttentionCase c, const std::vector<std::int32_t>& places) {
+    const std::int64_t d = c.own.head_dimension;
+    c.theirs.keys = c.own.keys;
+    c.theirs.tokens = c.own.tokens;
+    c.theirs.whole_sequence = c.own.whole_sequence;
     c.theirs.places = places.data();
     c.theirs.query_row = c.own.row();
     const std::int64_t rows = c.own.samples * c.own.tokens, scores = rows * c.own.heads, memory_size = c.own.samples * c.own.keys * c.own.key_row();
@@ -448,6 +448,52 @@ void check_divided_attention(Bench& b, Type type, AttentionCase c) {
     b.k.attention_backward(b.s, type, c.own, in, memory, out, log_sums, gradient, result, key_result, workspace);
     near("attention backward of a part", type, b.get(type, result, dqkv.size()), dqkv, 64);
     near("attention backward of a part, keys", type, b.get(type, key_result, dkeys.size()), dkeys, 64);
+}
+
+// Two parts of the queries of a sequence, keys and values of all of it.
+void check_divided_attention(Bench& b, Type type, AttentionCase c) {
+    const std::int64_t degree = b.between(1, 3), rank = b.between(0, degree - 1), part = b.between(1, 12);
+    c.own.keys = 2 * degree * part;
+    c.own.tokens = 2 * part;
+    c.own.places = {part, rank * part, (2 * degree - 1 - rank) * part};
+    check_attention_of_places(b, type, c, exec::places_of_tokens(c.own.keys, static_cast<int>(degree), static_cast<int>(rank)));
+}
+
+// The queries of a piece of a sequence, keys and values of it and of those before.
+void check_attention_of_piece(Bench& b, Type type, AttentionCase c) {
+    const std::int64_t pieces = b.between(2, 4), piece = b.between(1, pieces - 1);
+    c.own.tokens = b.between(1, 40);
+    c.own.keys = (piece + 1) * c.own.tokens;
+    c.own.whole_sequence = pieces * c.own.tokens;
+    c.own.places = {c.own.tokens, piece * c.own.tokens, 0};
+    c.own.is_causal = c.theirs.is_causal = true;
+    std::vector<std::int32_t> places(static_cast<std::size_t>(c.own.tokens));
+    std::iota(places.begin(), places.end(), static_cast<std::int32_t>(piece * c.own.tokens));
+    check_attention_of_places(b, type, c, places);
+}
+
+void check_columns(Bench& b, Type type) {
+    // Multiples of eight go in packs of 16 bytes, others element by element.
+    const std::int64_t unit_width = b.between(0, 1) ? 8 : 1;
+    ColumnMove move{b.between(1, 3), b.between(1, 9), unit_width * b.between(1, 6)};
+    move.from_row = move.width + unit_width * b.between(0, 3);
+    move.from_sample = move.rows * move.from_row + unit_width * b.between(0, 5);
+    move.to_row = move.width + unit_width * b.between(0, 3);
+    move.to_sample = move.rows * move.to_row + unit_width * b.between(0, 5);
+    std::vector<float> x = b.normal(move.samples * move.from_sample), y = b.normal(move.samples * move.to_sample);
+    const void* from = b.put(type, x);
+    for (const bool accumulates : {false, true}) {
+        void* to = b.put(type, y);
+        std::vector<float> expected = y;
+        for (std::int64_t sample = 0; sample < move.samples; ++sample)
+            for (std::int64_t row = 0; row < move.rows; ++row)
+                for (std::int64_t c = 0; c < move.width; ++c) {
+                    float& at = expected[static_cast<std::size_t>(sample * move.to_sample + row * move.to_row + c)];
+                    at = x[static_cast<std::size_t>(sample * move.from_sample + row * move.from_row + c)] + (accumulates ? at : 0.0f);
+                }
+        b.k.move_columns(b.s, type, move, from, to, accumulates);
+        near("columns", type, b.get(type, to, y.size()), expected, 1);
+    }
 }
 
 void check_attention(Bench& b, Type type) {
@@ -468,6 +514,7 @@ void check_attention(Bench& b, Type type) {
     b.k.attention_backward(b.s, type, c.own, in, nullptr, out, log_sums, gradient, result, nullptr, workspace);
     near("attention backward", type, b.get(type, result, dqkv.size()), dqkv, 64);
     check_divided_attention(b, type, c);
+    check_attention_of_piece(b, type, c);
     if (!b.machine.fuses(type, c.own)) return;
     b.machine.fused_attention(b.s, type, c.own, in, out, log_sums);
     near("fused attention", type, b.get(type, out, y.size()), y, 16);
@@ -1001,7 +1048,7 @@ struct Family {
     void (*check)(Bench&, Type);
 };
 constexpr Family families[] = {{"elementwise", check_elementwise}, {"dropout", check_dropout},     {"norms", check_norms},   {"embedding", check_embedding},
-                               {"loss", check_loss},               {"mixture", check_mixture},         {"loss across", check_loss_across}, {"attention", check_attention}, {"rotation", check_rotation}, {"tokens", check_tokens},
+                               {"loss", check_loss},               {"mixture", check_mixture},         {"loss across", check_loss_across}, {"attention", check_attention}, {"columns", check_columns}, {"rotation", check_rotation}, {"tokens", check_tokens},
                                {"images", check_images},           {"update", check_update},       {"lamb", check_lamb}, {"products", check_products}, {"float8", check_float8},         {"products in float8", check_float8_products}, {"convolutions", check_convolutions}};
 
 void check_family(Machine& machine, const Family& family, int rounds) {

@@ -42,7 +42,7 @@ struct AttentionTiles {
     }
     SMSIM_DEVICE std::int64_t key_end(std::int64_t first_query) const { return shape.is_causal ? last_place(first_query) + 1 : shape.key_count(); }
     SMSIM_DEVICE float kept(std::int64_t sample, std::int64_t head, std::int64_t i, std::int64_t j, std::uint64_t threshold) const {
-        const auto place = static_cast<std::uint64_t>(((shape.first_head + head) * shape.key_count() + place_of(shape.places, i)) * shape.key_count() + j);
+        const auto place = static_cast<std::uint64_t>(((shape.first_head + head) * shape.sequence() + place_of(shape.places, i)) * shape.sequence() + j);
         return is_dropped(shape.dropout_keys[sample], place, threshold) ? 0.0f : 1.0f / (1.0f - shape.dropout);
     }
     // Rows [first, first + tile) of the `rows` at `from`, which are `width` elements apart.
@@ -329,7 +329,7 @@ struct AttentionSoftmax {
             const float p = j >= low && j < high ? expf(to_float(row[j]) + slope * static_cast<float>(j - i) - most) / sum : 0.0f;
             row[j] = from_float<T>(p);
             if (!dropped) continue;
-            const auto place = static_cast<std::uint64_t>(((shape.first_head + head) * keys + i) * keys + j);
+            const auto place = static_cast<std::uint64_t>(((shape.first_head + head) * shape.sequence() + i) * shape.sequence() + j);
             const bool drops = is_dropped(shape.dropout_keys[sample], place, threshold);
             mask[t.block() * keys + j] = drops ? 0 : 1;
             dropped[t.block() * keys + j] = from_float<T>(drops ? 0.0f : p * kept);
@@ -457,17 +457,17 @@ inline void rotate(Stream s, Type type, const RotationShape& shape, bool is_inve
 template <class T>
 struct MoveColumns {
     static constexpr const char* name = "move_columns";
-    std::int64_t width, from_row, to_row;
+    ColumnMove move;
     const T* from;
     T* to;
     bool accumulates;
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
-        const Divided place = divide(i, width);
-        const Pack<T, V> in = load<T, V>(from + place.quotient * from_row + place.remainder);
+        const Divided place = divide(i, move.width), row = divide(place.quotient, move.rows);
+        const Pack<T, V> in = load<T, V>(from + row.quotient * move.from_sample + row.remainder * move.from_row + place.remainder);
         float out[V];
         for (int j = 0; j < V; ++j) out[j] = to_float(in.at[j]);
-        put<T, V>(to + place.quotient * to_row + place.remainder, out, accumulates);
+        put<T, V>(to + row.quotient * move.to_sample + row.remainder * move.to_row + place.remainder, out, accumulates);
     }
 };
 
@@ -489,14 +489,14 @@ struct OrderParts {
     }
 };
 
-inline void move_columns(Stream s, Type type, std::int64_t rows, std::int64_t width, std::int64_t from_row, std::int64_t to_row, const void* from, void* to,
-                         bool accumulates) {
+inline void move_columns(Stream s, Type type, const ColumnMove& move, const void* from, void* to, bool accumulates) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int wide = 16 / sizeof(T);
-        const MoveColumns<T> f{width, from_row, to_row, static_cast<const T*>(from), static_cast<T*>(to), accumulates};
-        if (from_row % wide == 0 && to_row % wide == 0) each_in_rows<T>(s, rows, width, f, from, to);
-        else each<1>(s, rows * width, f);
+        const MoveColumns<T> f{move, static_cast<const T*>(from), static_cast<T*>(to), accumulates};
+        const bool are_wide = move.from_row % wide == 0 && move.to_row % wide == 0 && move.from_sample % wide == 0 && move.to_sample % wide == 0;
+        if (are_wide) each_in_rows<T>(s, move.samples * move.rows, move.width, f, from, to);
+        else each<1>(s, move.samples * move.rows * move.width, f);
     });
 }
 
