@@ -96,7 +96,7 @@ options_of::options_description visible_options() {
         "memory-limit", value("M"), "of a rank's activations, in the unit of the stage file (else: micro-batches)")(
         "active-micro-batches", value("N"), "interleaved: most micro-batches in execution (default: P + 2)")(
         "optimize", value("memory|speed"), "interleaved: strict (memory, default) or less strict (speed)")(
-        "group-size", value("G"), "interleaved-1f1b: micro-batches per group (default: P)")("segments", value("S"), "seq1f1b: pieces of the sequence (default: 2)")(
+        "group-size", value("G"), "interleaved-1f1b: micro-batches per group (default: P)")("segments", value("S"), "seq1f1b: segments of the sequence (default: 2)")(
         "overlap", value("X"), "time of an overlapped forward and backward as a share of their sum (default 1)")(
         "objective", value("makespan|span"), "auto: last end (default), or longest time any one rank is occupied")(
         "time-limit", value("S"), "auto: seconds of search (default 0.6)")("seed", value("N"), "auto: of the search's random numbers (default 1)")(

@@ -32,10 +32,10 @@ struct MicroBatchPlace {
     std::int32_t micro_batch = 0;
     std::vector<std::int64_t> samples;  // global numbers
     float loss_weight = 1;              // of the gradient that starts its backward
-    std::int32_t segment = 0;           // piece of the sequence
+    std::int32_t segment = 0;           // of the sequence
 };
 
-// Keys and values of one attention operator for one piece of a sequence: rows of the piece's tokens, sample by sample, keys of all heads before values of all heads.
+// Keys and values of one attention operator for one segment of a sequence: rows of the segment's tokens, sample by sample, keys of all heads before values of all heads.
 struct KeyValues {
     float* data = nullptr;
     std::int64_t stride = 0;  // elements from row to row
@@ -50,8 +50,8 @@ struct Operands {
     const MicroBatchPlace* place = nullptr;
     // Experts over several ranks: rows of each block of copies, a block for every source rank and own expert, sources outermost; null = this rank's own copies.
     const std::vector<std::int64_t>* expert_rows = nullptr;
-    // Attention in a piece of a sequence: keys and values of the pieces before, in order, and in backward their gradients, to be added to; then also what later
-    // pieces left for this one's.
+    // Attention in a segment of a sequence: keys and values of the segments before, in order, and in backward their gradients, to be added to; then also what later
+    // segments left for this one's.
     std::vector<KeyValues> earlier, earlier_gradients;
     const float* later_gradient = nullptr;
     // Attention over a context-parallel group: keys and values of all tokens [samples, sequence, 2 kv_heads d], and in backward their gradient.
@@ -77,7 +77,7 @@ public:
     virtual std::vector<std::int64_t> expert_rows(model::OperatorId dispatch, const Operands& operands) const;
     // Copies before any is dropped, by expert, in fp32 and the backend's memory; the operands are those of `router` in backward.
     virtual void choices(model::OperatorId router, const Operands& operands, float* all) const;
-    // Keys and values of packed rows [samples, tokens of this rank or piece of a sequence, q k v] as an array of their own, [samples, tokens, 2 kv_heads d]; context
+    // Keys and values of packed rows [samples, tokens of this rank or segment of a sequence, q k v] as an array of their own, [samples, tokens, 2 kv_heads d]; context
     // parallelism: between such pieces of a group one after the other and rows in the order of the sequence. Elements are as the rank stores activations.
     virtual void pack_keys(model::OperatorId attention, const float* packed, float* piece) const;
     virtual void order_keys(model::OperatorId attention, const float* pieces, float* keys) const;
@@ -198,7 +198,7 @@ struct BackendRequest {
     const InputReader& inputs;
     const RunOptions& options;
     Communicator& communicator;
-    const std::vector<model::ModelGraph>& pieces;  // of sequences (model/segment.h), or the one graph
+    const std::vector<model::ModelGraph>& segments;  // of sequences (model/segment.h), or the one graph
     const std::vector<StagePlan>& stage_plans;
     const std::vector<std::string>& activities;  // by instruction of this rank's list
 };

@@ -17,12 +17,12 @@ CheckpointManifest convert_checkpoint(const Checkpoint& from, const schedule::Pr
     // Records are fp32 whatever the plan trains in: its low-precision copies are made of them when it resumes.
     schedule::Plan plan = program.plan;
     plan.precision = {core::DataType::fp32, core::DataType::fp32, core::DataType::fp32, false};
-    const std::vector<model::ModelGraph> pieces = {graph};
+    const std::vector<model::ModelGraph> segments = {graph};
     const RunOptions options;
     const std::vector<std::string> activities;
     for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
         NoPeers communicator(rank, plan.layout.ranks());
-        cpu::CpuBackend backend(program, pieces, options, communicator, activities);
+        cpu::CpuBackend backend(program, segments, options, communicator, activities);
         const auto account = std::make_shared<MemoryAccount>(fmt::format("rank {}", rank), backend.blocks());
         const ParameterShare share = share_of(plan.layout, schedule::coordinates_of(plan.layout, rank));
         std::vector<BucketState> buckets;

@@ -58,11 +58,11 @@ std::vector<std::vector<std::int32_t>> releases_of(const schedule::RankProgram& 
 
 }  // namespace
 
-RankExecutor::RankExecutor(const schedule::Program& program, const std::vector<model::ModelGraph>& pieces, const InputReader& inputs, const RunOptions& options,
+RankExecutor::RankExecutor(const schedule::Program& program, const std::vector<model::ModelGraph>& segments, const InputReader& inputs, const RunOptions& options,
                            int rank, Backend& backend, const std::vector<StagePlan>& stage_plans)
     : program_(program),
-      pieces_(pieces),
-      graph_(pieces[0]),
+      segments_(segments),
+      graph_(segments[0]),
       context_(program.plan.cost_context()),
       inputs_(inputs),
       options_(options),
@@ -366,7 +366,7 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
         Operands x = operands(state, instruction.stage, i);
         for (const model::ParameterId id : op.parameters) x.parameters.push_back(parameter(state, id));
         if (op.kind == OperatorKind::attention && program_.segments > 1) {
-            add_earlier_pieces(state, instruction.stage, i, false, x);
+            add_earlier_segments(state, instruction.stage, i, false, x);
             if (own.is_recomputed && !is_again) keep_key_values(state, plan, i);
         }
         backend_.operators().forward(model::OperatorId(i), x, state.place);
@@ -419,10 +419,10 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
                 const bool is_wanted = plan.has_gradient[t] && plan.gradient_storage[t] != output_gradient;
                 dx.push_back(is_wanted ? gradient(state, plan, id)->data() : nullptr);
             }
-            const bool has_pieces = op.kind == OperatorKind::attention && program_.segments > 1;
-            if (has_pieces) add_earlier_pieces(state, stage, index, true, x);
+            const bool reads_earlier = op.kind == OperatorKind::attention && program_.segments > 1;
+            if (reads_earlier) add_earlier_segments(state, stage, index, true, x);
             backend_.operators().backward_input(model::OperatorId(index), x, gradient_of_output, dx, state.place);
-            if (has_pieces) {  // pieces after this one are done, those before it have no use for its keys
+            if (reads_earlier) {  // segments after this one are done, those before it have no use for its keys
                 state.key_values[relative].reset();
                 state.key_value_gradients[relative].reset();
             }

@@ -19,8 +19,8 @@ namespace exec {
 
 class RankExecutor {
 public:
-    // `pieces` of sequences, or the one graph; `stage_plans` by virtual stage and piece; everything given outlives the executor.
-    RankExecutor(const schedule::Program& program, const std::vector<model::ModelGraph>& pieces, const InputReader& inputs, const RunOptions& options, int rank,
+    // `segments` of sequences, or the one graph; `stage_plans` by virtual stage and segment; everything given outlives the executor.
+    RankExecutor(const schedule::Program& program, const std::vector<model::ModelGraph>& segments, const InputReader& inputs, const RunOptions& options, int rank,
                  Backend& backend, const std::vector<StagePlan>& stage_plans);
 
     // One step; its instruction times are appended to `times`.
@@ -50,7 +50,7 @@ private:
     // Tensors of one micro-batch in one virtual stage, by storage; extras and kept gradients by operator relative to the stage.
     struct MicroBatch {
         std::vector<BufferPointer> tensors, gradients, extras, kept_gradients;
-        // By attention operator, for other pieces of the sequence: keys and values of a unit that will run again, and what later pieces leave as their gradient.
+        // By attention operator, for other segments of the sequence: keys and values of a unit that will run again, and what later segments leave as their gradient.
         std::vector<BufferPointer> key_values, key_value_gradients;
         bool has_forward_input = false, has_backward_input = false;
         std::vector<BucketState::Version> weights;  // by bucket: the version that the micro-batch began with, in an asynchronous schedule
@@ -102,7 +102,7 @@ private:
     const StagePlan& plan_of(std::int32_t stage, std::int32_t micro_batch) const {
         return stage_plans_[static_cast<std::size_t>(stage * program_.segments + program_.segment_of(micro_batch))];
     }
-    void add_earlier_pieces(const MicroBatch& state, std::int32_t stage, std::int32_t op, bool with_gradients, Operands& operands);
+    void add_earlier_segments(const MicroBatch& state, std::int32_t stage, std::int32_t op, bool with_gradients, Operands& operands);
     void keep_key_values(MicroBatch& state, const StagePlan& plan, std::int32_t op);
     bool is_here(std::int32_t stage) const;
     std::size_t bytes(model::TensorId tensor) const;
@@ -114,8 +114,8 @@ private:
     int peer_rank(std::int32_t pipeline) const;
 
     const schedule::Program& program_;
-    const std::vector<model::ModelGraph>& pieces_;
-    const model::ModelGraph& graph_;  // the first piece: all have tensors of one size
+    const std::vector<model::ModelGraph>& segments_;
+    const model::ModelGraph& graph_;  // the first segment: all have tensors of one size
     const model::CostContext context_;
     const InputReader& inputs_;
     const RunOptions& options_;
@@ -133,7 +133,7 @@ private:
     };
     std::vector<ParameterPlace> parameter_places_;        // by parameter
     std::vector<std::vector<std::int32_t>> releases_;     // by instruction: buckets whose gathered parameters go after it
-    std::vector<std::vector<MicroBatch>> micro_batches_;  // [stage][micro-batch]; a piece of a sequence is a micro-batch of its own
+    std::vector<std::vector<MicroBatch>> micro_batches_;  // [stage][micro-batch]; a segment of a sequence is a micro-batch of its own
     std::int64_t step_ = 0;
     float loss_weight_ = 1;
     bool has_checked_ = false;  // the gradients of this step

@@ -28,10 +28,10 @@ RunPreparation prepare_run(const schedule::Program& program, const model::ModelG
             trains[static_cast<std::size_t>(instruction.stage)] = 1;
             if (instruction.phase == schedule::ComputePhase::backward_input) splits[static_cast<std::size_t>(instruction.stage)] = 1;
         }
-    result.pieces = model::segment_graphs(graph, program.segments);
+    result.segments = model::segment_graphs(graph, program.segments);
     for (std::size_t s = 0; s < program.stages.size(); ++s)
-        for (const model::ModelGraph& piece : result.pieces)
-            result.stage_plans.push_back(make_stage_plan(piece, program, static_cast<std::int32_t>(s), !trains[s], splits[s]));
+        for (const model::ModelGraph& segment : result.segments)
+            result.stage_plans.push_back(make_stage_plan(segment, program, static_cast<std::int32_t>(s), !trains[s], splits[s]));
     return result;
 }
 
@@ -76,10 +76,10 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
     std::optional<cpu::StayOnCore> stay;
     if (!options.make_backend) stay.emplace(core, cores);
     const std::unique_ptr<Backend> made =
-        options.make_backend ? options.make_backend({program, graph, inputs, options, communicator, preparation.pieces, preparation.stage_plans, activities})
-                             : std::make_unique<cpu::CpuBackend>(program, preparation.pieces, options, communicator, activities);
+        options.make_backend ? options.make_backend({program, graph, inputs, options, communicator, preparation.segments, preparation.stage_plans, activities})
+                             : std::make_unique<cpu::CpuBackend>(program, preparation.segments, options, communicator, activities);
     Backend& backend = *made;
-    RankExecutor executor(program, preparation.pieces, inputs, options, communicator.rank(), backend, preparation.stage_plans);
+    RankExecutor executor(program, preparation.segments, inputs, options, communicator.rank(), backend, preparation.stage_plans);
     const CheckpointOptions& checkpoints = options.checkpoints;
     // Evaluation changes nothing, and has no optimizer state: what it wrote would take the place of what was trained.
     const bool writes_checkpoints = !checkpoints.directory.empty() && schedule::trains(program);

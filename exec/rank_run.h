@@ -18,8 +18,8 @@ namespace exec {
 
 // What the ranks of one process share.
 struct RunPreparation {
-    std::vector<model::ModelGraph> pieces;             // of sequences (model/segment.h), or the one graph
-    std::vector<StagePlan> stage_plans;                // by virtual stage and piece
+    std::vector<model::ModelGraph> segments;           // of sequences (model/segment.h), or the one graph
+    std::vector<StagePlan> stage_plans;                // by virtual stage and segment
     std::vector<std::vector<std::string>> activities;  // by class and instruction: schedule::describe
 };
 RunPreparation prepare_run(const schedule::Program& program, const model::ModelGraph& graph);

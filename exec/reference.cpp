@@ -105,7 +105,7 @@ double run_micro_batch(const model::ModelGraph& graph, const schedule::Plan& pla
     context.router = router;
     context.parts = plan.layout.context;
     if (const schedule::PipelineSchedule* chosen = schedule::find_pipeline_schedule(plan.schedule); chosen && chosen->has_segments)
-        context.pieces = plan.segments > 0 ? plan.segments : schedule::default_segments;
+        context.segments = plan.segments > 0 ? plan.segments : schedule::default_segments;
     context.values.resize(graph.tensors.size());
     context.gradients.resize(graph.tensors.size());
     context.ids.resize(graph.tensors.size());

@@ -30,7 +30,7 @@ public:
           k_(static_cast<size_t>(a_.experts_per_token)),
           tokens_(static_cast<size_t>(context.samples * shape(op.kind == OperatorKind::router ? op.output : op.inputs[1])[0])),
           hidden_(static_cast<size_t>(shape(op.inputs[0]).back())),
-          pieces_(static_cast<size_t>(context.pieces)),
+          segments_(static_cast<size_t>(context.segments)),
           parts_(static_cast<size_t>(context.parts)),
           a_sequence_(tokens_ / static_cast<size_t>(context.samples)) {}
 
@@ -93,8 +93,8 @@ private:
         }
     }
 
-    // Which tokens go through the model together: of a micro-batch those of one piece of the sequences, and on one rank of them those of its two parts.
-    size_t piece_of(size_t token) const { return token % a_sequence_ / (a_sequence_ / pieces_); }
+    // Which tokens go through the model together: of a micro-batch those of one segment of the sequences, and on one rank of them those of its two parts.
+    size_t segment_of(size_t token) const { return token % a_sequence_ / (a_sequence_ / segments_); }
     size_t part_of(size_t token) const {
         if (parts_ == 1) return 0;
         const size_t half = token % a_sequence_ / (a_sequence_ / (2 * parts_));
@@ -103,9 +103,9 @@ private:
 
     std::vector<Choice> choose(const Array& p) const {
         std::vector<Choice> choices(tokens_ * k_);
-        // [piece][part][expert]: capacity is of the tokens that a rank has at once, as Megatron-LM's is.
-        std::vector<double> all_places(pieces_ * parts_ * experts_, 1e300);
-        const double even = static_cast<double>(tokens_ / (pieces_ * parts_) * k_) / static_cast<double>(experts_);
+        // [segment][part][expert]: capacity is of the tokens that a rank has at once, as Megatron-LM's is.
+        std::vector<double> all_places(segments_ * parts_ * experts_, 1e300);
+        const double even = static_cast<double>(tokens_ / (segments_ * parts_) * k_) / static_cast<double>(experts_);
         if (a_.capacity_factor > 0) std::fill(all_places.begin(), all_places.end(), std::ceil(a_.capacity_factor * even));
         for (size_t round = 0; round < k_; ++round)
             for (size_t t = 0; t < tokens_; ++t) {
@@ -117,7 +117,7 @@ private:
                     if (!is_taken && p[t * experts_ + e] > choice.probability) choice = {e, p[t * experts_ + e], false};
                 }
                 if (round + 1 == k_) weigh(choices, p, t, choice);
-                double& places = all_places[(piece_of(t) * parts_ + part_of(t)) * experts_ + choice.expert];
+                double& places = all_places[(segment_of(t) * parts_ + part_of(t)) * experts_ + choice.expert];
                 choice.is_kept = places >= 1;
                 places -= 1;
             }
@@ -149,16 +149,16 @@ private:
     }
 
     void router_backward(const Array& dy) {
-        // The mean over the pieces of a micro-batch, each with a balance of its own over the ranks that share it.
-        const size_t together = tokens_ / pieces_;
-        Array balance(pieces_ * experts_, 0.0);
+        // The mean over the segments of a micro-batch, each with a balance of its own over the ranks that share it.
+        const size_t together = tokens_ / segments_;
+        Array balance(segments_ * experts_, 0.0);
         const std::vector<Choice> choices = choose(context_.values[index(op_.output)]);
         for (size_t copy = 0; copy < choices.size(); ++copy)
-            balance[piece_of(copy / k_) * experts_ + choices[copy].expert] +=
-                a_.auxiliary_loss * static_cast<double>(experts_) / static_cast<double>(together * k_) / static_cast<double>(pieces_);
+            balance[segment_of(copy / k_) * experts_ + choices[copy].expert] +=
+                a_.auxiliary_loss * static_cast<double>(experts_) / static_cast<double>(together * k_) / static_cast<double>(segments_);
         const Array& p = context_.values[index(op_.output)];
         for (size_t t = 0; t < tokens_; ++t) {
-            const auto total = [&](size_t e) { return dy[t * experts_ + e] + context_.loss_weight * balance[piece_of(t) * experts_ + e] / static_cast<double>(together); };
+            const auto total = [&](size_t e) { return dy[t * experts_ + e] + context_.loss_weight * balance[segment_of(t) * experts_ + e] / static_cast<double>(together); };
             double sum = 0;
             for (size_t e = 0; e < experts_; ++e) sum += p[t * experts_ + e] * total(e);
             for (size_t e = 0; e < experts_; ++e) {
@@ -248,7 +248,7 @@ private:
     const Operator& op_;
     const model::Attributes& a_;
     const size_t experts_, k_, tokens_, hidden_;
-    const size_t pieces_, parts_, a_sequence_;
+    const size_t segments_, parts_, a_sequence_;
 };
 
 }  // namespace

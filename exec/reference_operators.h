@@ -28,8 +28,8 @@ struct Context {
     double loss_weight = 1;
     bool is_training = true;  // false: nothing is dropped
     RouterMargins* router = nullptr;
-    // How the plan divides sequences: in pieces that follow each other, and over ranks in as many times two parts. Mixtures balance over what is together.
-    int pieces = 1, parts = 1;
+    // How the plan divides sequences: in segments that follow each other, and over ranks in as many times two parts. Mixtures balance over what is together.
+    int segments = 1, parts = 1;
 };
 
 void forward(Context& context, model::OperatorId op);

@@ -141,6 +141,7 @@ std::string recipe_of(const schedule::Program& program, const model::ModelGraph&
         for (const std::int32_t unit : plan.partition.first_units) text += fmt::format(" {}", unit);
     }
     const bool has_mixture = std::any_of(graph.operators.begin(), graph.operators.end(), [](const model::Operator& op) { return op.kind == model::OperatorKind::router; });
+    // "Pieces" are segments: checkpoints hold the line as it is.
     if (has_mixture) text += fmt::format(", routed {} at once in {} pieces over {} ranks", plan.micro_batch, program.segments, plan.layout.context);
     return text;
 }

@@ -11,7 +11,7 @@ struct Sizes {
     AttentionShape shape;
     double element = 0, scores = 0;   // bytes; elements of all score matrices
     double query = 0, key_value = 0;  // bytes of q, and of k and v together
-    double own_key_value = 0;         // of the latter, those of this piece of the sequence
+    double own_key_value = 0;         // of the latter, those of this segment of the sequence
     double output = 0, statistics = 0;
     double bias = 0;  // bytes of the expanded relative bias [heads, queries, keys]
     std::int64_t width = 0;  // of the input: what relative positions are projected from

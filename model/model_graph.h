@@ -43,7 +43,7 @@ struct ModelGraph {
     std::int64_t encoder_tokens_per_sample = 0;  // T5
     std::int64_t vocabulary = 0;
     std::int64_t image_size = 0;           // vision
-    // A piece of a sequence (segment.h): the `segment`-th of `segments` of equal length. Its attention sees the keys of those before it.
+    // A segment of a sequence (segment.h): the `segment`-th of `segments` of equal length. Its attention sees the keys of those before it.
     int segments = 1, segment = 0;
     // Kernels launched beside the operators without work worth counting (data-dependent matching, sampling, suppression of detectors), forward and backward.
     std::int64_t launches_per_sample = 0, launches_per_step = 0;

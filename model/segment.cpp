@@ -9,7 +9,7 @@ namespace model {
 
 namespace {
 
-// Why an operator cannot work on a piece of the sequence alone, or empty.
+// Why an operator cannot work on a segment of the sequence alone, or empty.
 std::string obstacle_of(const Operator& op) {
     switch (op.kind) {
         case OperatorKind::input:
@@ -37,7 +37,7 @@ std::string obstacle_of(const Operator& op) {
         case OperatorKind::attention: {
             const Attributes& a = op.attributes;
             if (a.is_cross_attention) return fmt::format("{} attends to another sequence", op.name);
-            if (!a.is_causal) return fmt::format("the attention of {} is not causal: a piece would need the keys of later ones", op.name);
+            if (!a.is_causal) return fmt::format("the attention of {} is not causal: a segment would need the keys of later ones", op.name);
             if (a.has_relative_bias || a.has_relative_positions || a.local_window > 0) return fmt::format("the attention of {} has scores of its own kind", op.name);
             return {};
         }
@@ -71,19 +71,19 @@ std::vector<ModelGraph> segment_graphs(const ModelGraph& graph, int segments) {
     if (segments == 1) return {graph};
     const std::string obstacle = segment_obstacle(graph, segments);
     core::require(obstacle.empty(), "a graph whose sequences are cut can be cut");
-    std::vector<ModelGraph> pieces(static_cast<std::size_t>(segments), graph);
+    std::vector<ModelGraph> graphs(static_cast<std::size_t>(segments), graph);
     for (int s = 0; s < segments; ++s) {
-        ModelGraph& piece = pieces[static_cast<std::size_t>(s)];
-        piece.segments = segments;
-        piece.segment = s;
-        piece.tokens_per_sample = graph.tokens_per_sample / segments;
-        for (Tensor& tensor : piece.tensors)
+        ModelGraph& own = graphs[static_cast<std::size_t>(s)];
+        own.segments = segments;
+        own.segment = s;
+        own.tokens_per_sample = graph.tokens_per_sample / segments;
+        for (Tensor& tensor : own.tensors)
             if (const Operator& producer = graph.op(tensor.producer); producer.kind != OperatorKind::cross_entropy)
-                tensor.shape.front() = piece.tokens_per_sample * rows_of_a_token(producer);
-        for (Operator& op : piece.operators)
-            if (op.kind == OperatorKind::position_embedding) op.attributes.position_offset += piece.first_token();
+                tensor.shape.front() = own.tokens_per_sample * rows_of_a_token(producer);
+        for (Operator& op : own.operators)
+            if (op.kind == OperatorKind::position_embedding) op.attributes.position_offset += own.first_token();
     }
-    return pieces;
+    return graphs;
 }
 
 core::Bytes key_value_bytes(const ModelGraph& graph, const Operator& attention, const CostContext& context) {

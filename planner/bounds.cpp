@@ -55,7 +55,7 @@ struct Bounds::Caches {
     struct Collectives {
         core::Seconds forward, backward, backward_input, beside_backward;
     };
-    // Of passes, by micro-batch, recomputation, sequence parallelism, what becomes of gradients (some reductions run beside them), stage, pipeline rank, pieces of a
+    // Of passes, by micro-batch, recomputation, sequence parallelism, what becomes of gradients (some reductions run beside them), stage, pipeline rank, segments of a
     // sequence and which.
     std::map<std::tuple<int, int, bool, GradientHandling, std::int32_t, std::int32_t, int, int, int>, Collectives> collectives;
 
@@ -88,7 +88,7 @@ struct OrderCollection::Content {
         std::once_flag is_made;
         std::optional<sim::ReplayOrder> order;
     };
-    using Key = std::tuple<std::string, int, int, int, int>;  // schedule, ranks, chunks, micro-batches, pieces
+    using Key = std::tuple<std::string, int, int, int, int>;  // schedule, ranks, chunks, micro-batches, segments
     std::mutex guard;  // of the maps; entries are made outside it, each once
     std::map<Key, Entry> entries;
     std::map<Key, WholeEntry> whole_entries;
@@ -185,11 +185,11 @@ std::vector<core::Seconds> Bounds::copy_times(const schedule::Plan& plan, const 
     return times;
 }
 
-StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank, int piece) {
-    StageCost cost = stages_.compute(plan, range, piece);
+StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank, int segment) {
+    StageCost cost = stages_.compute(plan, range, segment);
     if (plan.layout.tensor == 1 && plan.layout.context == 1 && plan.layout.expert == 1) return cost;
     const auto [place, is_new] = caches_of(plan).collectives.try_emplace(
-        {plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, GradientHandling(plan), range.begin, range.end, pipeline_rank, pieces_of(plan), piece});
+        {plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, GradientHandling(plan), range.begin, range.end, pipeline_rank, segments_of(plan), segment});
     Caches::Collectives& times = place->second;
     if (is_new) {
         sim::CommunicationCost& communication = caches_of(plan).communication_of(plan, cluster_);
@@ -198,12 +198,12 @@ StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange ra
             for (const schedule::Step& step : steps) {
                 core::Seconds time = communication.collective(step.collective, step.group, step.bytes, pipeline_rank);
                 if (step.group == GroupKind::tensor && step.phase == schedule::ComputePhase::backward && step.payload == schedule::PayloadKind::activation_gradient)
-                    time = stages_.beside_weight_gradient(plan, time, step.operators, piece);
+                    time = stages_.beside_weight_gradient(plan, time, step.operators, segment);
                 all += time;
             }
             return all;
         };
-        const StageCollection::Collectives& collectives = stages_.collectives(plan, range, piece);
+        const StageCollection::Collectives& collectives = stages_.collectives(plan, range, segment);
         times = {sum(collectives.forward), sum(collectives.backward), sum(collectives.backward_input), sum(collectives.beside_backward)};
     }
     cost.forward.device += times.forward;
@@ -233,9 +233,9 @@ core::Seconds Bounds::time(const schedule::Plan& plan) {
             fill[rank] = forward_so_far;
             drain[rank] = backward_so_far;
         }
-        std::optional<core::Seconds> least_forward, least_backward;  // of any piece of a sequence
-        for (int piece = 0; piece < pieces_of(plan); ++piece) {
-            const StageCost cost = stage_cost(plan, (*ranges)[static_cast<std::size_t>(s)], pipeline_rank, piece);
+        std::optional<core::Seconds> least_forward, least_backward;  // of any segment of a sequence
+        for (int segment = 0; segment < segments_of(plan); ++segment) {
+            const StageCost cost = stage_cost(plan, (*ranges)[static_cast<std::size_t>(s)], pipeline_rank, segment);
             const PassTimes times = pass_times(cost.forward, cost.backward, cost.backward_input, *order, s);
             const core::Seconds backward = splits ? times.backward_input + times.backward_weight : times.backward;
             busy[rank] += (times.forward + std::min(backward, times.backward)) * static_cast<double>(plan.micro_batches);
@@ -289,7 +289,7 @@ core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::S
 
 // Between ranks, at least.
 core::Seconds Bounds::transfer_time(const schedule::Plan& plan, const schedule::Schedule& order) {
-    const auto [place, is_new] = caches_of(plan).transfers.try_emplace({&order, plan.micro_batch, plan.sequence_parallel});  // the order knows its pieces
+    const auto [place, is_new] = caches_of(plan).transfers.try_emplace({&order, plan.micro_batch, plan.sequence_parallel});  // the order knows its segments
     if (!is_new) return place->second;
     const core::Bytes bytes = stages_.smallest_transfer(plan);
     sim::CommunicationCost& communication = caches_of(plan).communication_of(plan, cluster_);
@@ -326,7 +326,7 @@ core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const sched
             if (plan.pieces(is_expert) == 1) return price(CollectiveKind::all_reduce, groups.members, element * elements);
             const GroupKind group = shard_group(plan, is_expert);
             // Copies of a tied parameter on several ranks are summed over these first, so its gradient is reduced once a step whatever the sharding.
-            const double passes = plan.micro_batches * pieces_of(plan);  // a piece of a sequence is a micro-batch of its own
+            const double passes = plan.micro_batches * segments_of(plan);  // a segment of a sequence is a micro-batch of its own
             const double times = plan.shards(schedule::Sharding::gradients) ? passes : 1;
             stream += price(CollectiveKind::reduce_scatter, group, element * std::max(0.0, elements - tied)) * times;
             if (tied > 0) stream += price(CollectiveKind::reduce_scatter, group, element * tied);
@@ -344,7 +344,7 @@ core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const sched
 
 core::Seconds Bounds::time_of_order(const schedule::Plan& plan) {
     const core::Seconds bound = time(plan);
-    if (bound.value <= 0 || plan.layout.pipeline == 1 || pieces_of(plan) > 1) return bound;  // pieces of a sequence take different times, which a replay does not know
+    if (bound.value <= 0 || plan.layout.pipeline == 1 || segments_of(plan) > 1) return bound;  // segments of a sequence take different times, which a replay does not know
     const std::vector<model::OperatorRange>* ranges = stages_.stages(plan);
     const schedule::Schedule* order = orders_.order(plan);
     const sim::ReplayOrder* whole = order ? orders_.whole_order(plan) : nullptr;

@@ -38,7 +38,7 @@ private:
     std::unique_ptr<Content> content_;
 };
 
-// Not thread-safe: one object a thread. Both collections must outlive it. Plans whose schedule cuts sequences say into how many pieces.
+// Not thread-safe: one object a thread. Both collections must outlive it. Plans whose schedule cuts sequences say into how many segments.
 class Bounds {
 public:
     Bounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCollection& stages);
@@ -61,7 +61,7 @@ private:
     Caches& caches_of(const schedule::Plan& plan);
 
     // With the tensor-parallel collectives between the passes' operators.
-    StageCost stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank, int piece);
+    StageCost stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank, int segment);
     core::Seconds after_passes(const schedule::Plan& plan, const schedule::Schedule& order);
     core::Seconds transfer_time(const schedule::Plan& plan, const schedule::Schedule& order);
     core::Seconds data_parallel_time(const schedule::Plan& plan, const schedule::Schedule& order);

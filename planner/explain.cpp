@@ -48,7 +48,7 @@ std::string describe(const schedule::Plan& plan) {
     if (plan.layout.context > 1) text += fmt::format(" CP{}", plan.layout.context);
     if (plan.layout.expert > 1) text += fmt::format(" EP{}", plan.layout.expert);
     if (plan.layout.pipeline > 1) text += fmt::format(" {}{}", schedule::schedule_label(plan.schedule), plan.virtual_stages > 1 ? fmt::format(" x{}", plan.virtual_stages) : "");
-    if (plan.segments > 1) text += fmt::format(" in {} pieces", plan.segments);
+    if (plan.segments > 1) text += fmt::format(" in {} segments", plan.segments);
     if (plan.sharding != schedule::Sharding::none) text += fmt::format(", {} sharded over {}", schedule::name_of(plan.sharding), plan.effective_shard_degree());
     text += fmt::format(", micro-batch {} x {}", plan.micro_batch, plan.micro_batches);
     if (plan.recompute != schedule::Recompute::none) text += fmt::format(", {} recomputation", schedule::name_of(plan.recompute));

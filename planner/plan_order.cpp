@@ -62,7 +62,7 @@ struct Timed {
     int of = 1;  // schedules that were timed
 };
 
-// Which registered schedule, of whole sequences or of 2 or 4 pieces, is fastest for this plan, one that fits before one that does not. Steps with many micro-batches
+// Which registered schedule, of whole sequences or of 2 or 4 segments, is fastest for this plan, one that fits before one that does not. Steps with many micro-batches
 // are extrapolated where that is exact, so that twenty schedules cost little more than one.
 std::optional<Timed> best_registered(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan) {
     std::optional<Timed> best;

@@ -28,10 +28,10 @@ bool divides_tokens(const model::ModelGraph& graph, const schedule::ParallelLayo
 struct ScheduleChoice {
     std::string name;
     int virtual_stages;
-    int segments;  // pieces of a sequence; 0: schedules of whole sequences
+    int segments;  // of a sequence; 0: schedules of whole sequences
 };
 
-// `segments`: numbers of pieces that sequences may be cut into.
+// `segments`: into how many sequences may be cut.
 std::vector<ScheduleChoice> schedule_choices(const model::ModelGraph& graph, int pipeline, int micro_batches, int most_virtual_stages, const std::vector<int>& segments) {
     // With one stage every schedule is gradient accumulation; 1F1B keeps one micro-batch in flight.
     if (pipeline == 1) return {{"1f1b", 1, 0}};

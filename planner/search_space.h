@@ -20,7 +20,7 @@ struct SpaceRequest {
 //   tensor * pipeline * data = devices; tensor a degree that splits the model; replicas (data / context) * micro_batch divides the global batch;
 //   context, a divisor of data, where samples have 8,192 tokens or more or the batch is no multiple of data: parts of at least 1,024 tokens; expert, a divisor of data
 //   that divides the experts of mixtures;
-//   schedules of the registry that train with one copy of the weights, with every number of virtual stages they allow, those of pieces of sequences with each number
+//   schedules of the registry that train with one copy of the weights, with every number of virtual stages they allow, those of segments of sequences with each number
 //   of `segment_counts`; one pipeline stage has one schedule;
 //   sharding none, optimizer, gradients and parameters over all replicas, and hybrid over the replicas of one node where these are fewer;
 //   recompute none, selective where attention cores keep something, full; with tensor parallelism sequence parallelism where tokens divide, else plain;
@@ -29,11 +29,11 @@ std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cl
 
 // In how many units' time what is offloaded is wanted back, shortest first: powers of two up to all units of the model forward and backward, as long as the first
 // rank of 1F1B waits. The longer, the fewer activations leave and the earlier they return, so the more memory and the less time a plan needs. None where nothing is
-// gained or plans cannot: processors whose memory is the host's, schedules of pieces of sequences, plans without backward.
+// gained or plans cannot: processors whose memory is the host's, schedules of segments of sequences, plans without backward.
 std::vector<int> loading_horizons(const model::ModelGraph& graph, const cluster::DeviceSpec& device, const schedule::Plan& plan);
 
-// Into how many pieces a plan's sequences may be cut (Seq1F1B): 2 and 4, where the model works token by token behind causal attention, the pieces are equal and whole
-// samples are on one rank. Mixtures whose capacity or balance loss would be of a piece instead of a micro-batch train differently and stay whole.
+// Into how many segments a plan's sequences may be cut (Seq1F1B): 2 and 4, where the model works token by token behind causal attention, the segments are equal and whole
+// samples are on one rank. Mixtures whose capacity or balance loss would be of a segment instead of a micro-batch train differently and stay whole.
 std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::Plan& plan);
 
 // Tensor-, pipeline- and data-parallel degrees with that product, and what of the data axis divides samples and experts, that `legal_plans` visits.

@@ -13,28 +13,28 @@ struct StageCollection::Passes {
     Collectives collectives;
 };
 
-using PieceKey = std::pair<int, int>;  // pieces of a sequence, and which
+using SegmentKey = std::pair<int, int>;  // segments of a sequence, and which
 
 struct StageCollection::Prices {
     schedule::Plan plan;  // the cost objects refer to it
-    std::map<PieceKey, std::optional<sim::ComputeCost>> compute;
-    std::map<std::tuple<std::int32_t, std::int32_t, PieceKey>, Passes> passes;
+    std::map<SegmentKey, std::optional<sim::ComputeCost>> compute;
+    std::map<std::tuple<std::int32_t, std::int32_t, SegmentKey>, Passes> passes;
 };
 
 struct StageCollection::Shape {
     std::mutex guard;  // of everything below
     schedule::PartitionProblem balance;
     std::map<int, std::optional<std::vector<model::OperatorRange>>> stages;  // by their number
-    std::map<std::tuple<std::int32_t, std::int32_t, bool, PieceKey>, schedule::ActivationFootprint> footprints;  // by operators, with offload or without
+    std::map<std::tuple<std::int32_t, std::int32_t, bool, SegmentKey>, schedule::ActivationFootprint> footprints;  // by operators, with offload or without
     std::map<std::pair<const schedule::Schedule*, int>, std::vector<RankActivations>> activations;      // by order and loading horizon, 0: without offload
     std::map<const schedule::Schedule*, std::vector<schedule::StateElements>> state_elements;
     std::map<const schedule::Schedule*, std::vector<RankParameters>> rank_parameters;
     std::map<GradientHandling, Prices> prices;
-    std::map<std::pair<int, int>, core::Bytes> smallest_transfers;  // by stages and pieces
+    std::map<std::pair<int, int>, core::Bytes> smallest_transfers;  // by stages and segments
 };
 
 GradientHandling::GradientHandling(const schedule::Plan& plan)
-    : accumulates(plan.micro_batches * pieces_of(plan) > 1), is_sharded(plan.shards(schedule::Sharding::gradients)),
+    : accumulates(plan.micro_batches * segments_of(plan) > 1), is_sharded(plan.shards(schedule::Sharding::gradients)),
       is_reduced_whole(plan.layout.data > 1 && !plan.shards(schedule::Sharding::optimizer)) {}
 
 StageCollection::StageCollection(const model::ModelGraph& graph, const cluster::DeviceSpec& device)
@@ -77,19 +77,19 @@ const std::vector<model::OperatorRange>* StageCollection::stages(const schedule:
     return stages(shape, plan);
 }
 
-const model::ModelGraph& StageCollection::graph_of(const schedule::Plan& plan, int piece) {
-    const int count = pieces_of(plan);
+const model::ModelGraph& StageCollection::graph_of(const schedule::Plan& plan, int segment) {
+    const int count = segments_of(plan);
     if (count == 1) return graph_;
     const std::lock_guard lock(guard_);
-    std::vector<model::ModelGraph>& graphs = pieces_[count];
+    std::vector<model::ModelGraph>& graphs = segment_graphs_[count];
     if (graphs.empty()) graphs = model::segment_graphs(graph_, count);
-    return graphs[static_cast<std::size_t>(piece)];
+    return graphs[static_cast<std::size_t>(segment)];
 }
 
-const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage, int piece) {
+const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage, int segment) {
     const model::OperatorRange like = repetition_.first_like(stage);
-    const auto [place, is_new] = shape.footprints.try_emplace({like.begin, like.end, plan.offload != schedule::Offload::none, {pieces_of(plan), piece}});
-    if (is_new) place->second = schedule::activation_footprint(graph_of(plan, piece), like, plan);
+    const auto [place, is_new] = shape.footprints.try_emplace({like.begin, like.end, plan.offload != schedule::Offload::none, {segments_of(plan), segment}});
+    if (is_new) place->second = schedule::activation_footprint(graph_of(plan, segment), like, plan);
     return place->second;
 }
 
@@ -97,26 +97,26 @@ StageCollection::Prices& StageCollection::prices_of(Shape& shape, const schedule
     const auto [place, is_new] = shape.prices.try_emplace(GradientHandling(plan));
     if (is_new) {
         place->second.plan = plan;
-        // Whole sequences of it, and graphs of pieces, accumulate where those of the plan do.
-        place->second.plan.micro_batches = plan.micro_batches * pieces_of(plan);
+        // Whole sequences of it, and graphs of segments, accumulate where those of the plan do.
+        place->second.plan.micro_batches = plan.micro_batches * segments_of(plan);
     }
     return place->second;
 }
 
-const sim::ComputeCost* StageCollection::compute_cost(Shape& shape, const schedule::Plan& plan, int piece) {
+const sim::ComputeCost* StageCollection::compute_cost(Shape& shape, const schedule::Plan& plan, int segment) {
     Prices& prices = prices_of(shape, plan);
-    const auto [place, is_new] = prices.compute.try_emplace({pieces_of(plan), piece});
+    const auto [place, is_new] = prices.compute.try_emplace({segments_of(plan), segment});
     if (is_new) {
         core::Diagnostics diagnostics;
-        place->second = sim::ComputeCost::make(graph_of(plan, piece), device_, prices.plan, diagnostics);
+        place->second = sim::ComputeCost::make(graph_of(plan, segment), device_, prices.plan, diagnostics);
     }
     return place->second ? &*place->second : nullptr;
 }
 
 // What every pass of the stage runs, as lowering cuts it, without data parallelism and offload.
-const StageCollection::Passes& StageCollection::passes(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage, int piece) {
+const StageCollection::Passes& StageCollection::passes(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage, int segment) {
     const model::OperatorRange like = repetition_.first_like(stage);
-    const auto [place, is_new] = prices_of(shape, plan).passes.try_emplace({like.begin, like.end, {pieces_of(plan), piece}});
+    const auto [place, is_new] = prices_of(shape, plan).passes.try_emplace({like.begin, like.end, {segments_of(plan), segment}});
     if (!is_new) return place->second;
     schedule::Plan alone = plan;
     alone.sharding = schedule::Sharding::none;
@@ -124,8 +124,8 @@ const StageCollection::Passes& StageCollection::passes(Shape& shape, const sched
     schedule::StageInfo info;
     info.operators = like;
     const schedule::RankBuckets no_buckets;
-    const schedule::RecipeMaker maker(graph_of(plan, piece), alone, 0, info, no_buckets);
-    const sim::ComputeCost* compute = compute_cost(shape, plan, piece);
+    const schedule::RecipeMaker maker(graph_of(plan, segment), alone, 0, info, no_buckets);
+    const sim::ComputeCost* compute = compute_cost(shape, plan, segment);
     const auto add = [&](const schedule::Recipe& recipe, PassCost& cost, std::vector<schedule::Step>& collectives) {
         for (const schedule::StepGroup& group : recipe)
             for (const schedule::Step& step : group.steps) {
@@ -147,22 +147,22 @@ const StageCollection::Passes& StageCollection::passes(Shape& shape, const sched
     return made;
 }
 
-StageCost StageCollection::compute(const schedule::Plan& plan, model::OperatorRange stage, int piece) {
+StageCost StageCollection::compute(const schedule::Plan& plan, model::OperatorRange stage, int segment) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    return passes(shape, plan, stage, piece).cost;
+    return passes(shape, plan, stage, segment).cost;
 }
 
-const StageCollection::Collectives& StageCollection::collectives(const schedule::Plan& plan, model::OperatorRange stage, int piece) {
+const StageCollection::Collectives& StageCollection::collectives(const schedule::Plan& plan, model::OperatorRange stage, int segment) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    return passes(shape, plan, stage, piece).collectives;
+    return passes(shape, plan, stage, segment).collectives;
 }
 
-core::Seconds StageCollection::beside_weight_gradient(const schedule::Plan& plan, core::Seconds reduction, model::OperatorRange enter, int piece) {
+core::Seconds StageCollection::beside_weight_gradient(const schedule::Plan& plan, core::Seconds reduction, model::OperatorRange enter, int segment) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    const sim::ComputeCost* compute = compute_cost(shape, plan, piece);
+    const sim::ComputeCost* compute = compute_cost(shape, plan, segment);
     return compute ? compute->beside_weight_gradient(reduction, enter) : core::Seconds(0);
 }
 
@@ -178,7 +178,7 @@ core::Seconds StageCollection::update(const schedule::Plan& plan, double element
 core::Bytes StageCollection::smallest_transfer(const schedule::Plan& plan) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    const auto [place, is_new] = shape.smallest_transfers.try_emplace({plan.stages(), pieces_of(plan)});
+    const auto [place, is_new] = shape.smallest_transfers.try_emplace({plan.stages(), segments_of(plan)});
     if (!is_new) return place->second;
     const std::vector<model::OperatorRange>* ranges = stages(shape, plan);
     const model::CostContext context = plan.cost_context();
@@ -251,11 +251,11 @@ const std::vector<RankActivations>& StageCollection::activations(const schedule:
     const auto [place, is_new] = shape.activations.try_emplace({&order, offloads ? plan.activation_loading_horizon : 0});
     if (!is_new) return place->second;
     const std::vector<model::OperatorRange>& ranges = *stages(shape, plan);
-    const int pieces = pieces_of(plan), last = pieces - 1;
-    std::vector<const schedule::ActivationFootprint*> by_stage;  // and piece
+    const int segments = segments_of(plan), last = segments - 1;
+    std::vector<const schedule::ActivationFootprint*> by_stage;  // and segment
     std::vector<std::vector<Leaving>> leaving;
     for (const model::OperatorRange range : ranges) {
-        for (int piece = 0; piece < pieces; ++piece) by_stage.push_back(&footprint(shape, plan, range, piece));
+        for (int segment = 0; segment < segments; ++segment) by_stage.push_back(&footprint(shape, plan, range, segment));
         leaving.push_back(leaving_of(*by_stage.back()));
     }
     for (int rank = 0; rank < order.ranks; ++rank) {
@@ -265,8 +265,8 @@ const std::vector<RankActivations>& StageCollection::activations(const schedule:
         core::Bytes held;
         for (const schedule::Action& action : order.actions[static_cast<std::size_t>(rank)]) {
             const auto stage = static_cast<std::size_t>(action.stage);
-            const auto of_piece = [&](int piece) -> const schedule::ActivationFootprint& { return *by_stage[stage * static_cast<std::size_t>(pieces) + static_cast<std::size_t>(piece)]; };
-            const schedule::ActivationFootprint& f = of_piece(action.segment);
+            const auto of_segment = [&](int segment) -> const schedule::ActivationFootprint& { return *by_stage[stage * static_cast<std::size_t>(segments) + static_cast<std::size_t>(segment)]; };
+            const schedule::ActivationFootprint& f = of_segment(action.segment);
             const Leaving away = units ? leaving[stage][units->of(action)] : Leaving{};
             switch (action.kind) {
                 case schedule::ActionKind::forward:
@@ -276,11 +276,11 @@ const std::vector<RankActivations>& StageCollection::activations(const schedule:
                     result.copies += away.copies;
                     break;
                 case schedule::ActionKind::backward:
-                    // The last piece leaves gradients for the keys and values of the earlier ones, partly where its own activations were; they go with their pieces.
+                    // The last segment leaves gradients for the keys and values of the earlier ones, partly where its own activations were; they go with their segments.
                     if (last > 0 && action.segment == last) held += f.key_value_gradient * last - f.reused;
                     result.peak = std::max(result.peak, held + f.backward_transient + away.largest);
                     held -= f.saved - away.bytes;
-                    if (last > 0) held += action.segment == last ? f.reused : core::Bytes(0) - of_piece(last).key_value_gradient;
+                    if (last > 0) held += action.segment == last ? f.reused : core::Bytes(0) - of_segment(last).key_value_gradient;
                     break;
                 case schedule::ActionKind::backward_input:
                     held += f.kept_for_weight;

@@ -49,7 +49,7 @@ struct RankActivations {
 
 // What of a plan's gradients its prices know beside the shape of its stages (sim::ComputeCost).
 struct GradientHandling {
-    bool accumulates;  // they are added to those of earlier micro-batches, or pieces
+    bool accumulates;  // they are added to those of earlier micro-batches, or segments
     bool is_sharded;
     bool is_reduced_whole;  // by every replica
 
@@ -57,8 +57,8 @@ struct GradientHandling {
     auto operator<=>(const GradientHandling&) const = default;
 };
 
-// Pieces of a sequence that pass one after the other, each with times and memory of its own. 1: sequences are whole; schedules that cut them say into how many.
-inline int pieces_of(const schedule::Plan& plan) { return std::max(1, plan.segments); }
+// Segments of a sequence that pass one after the other, each with times and memory of its own. 1: sequences are whole; schedules that cut them say into how many.
+inline int segments_of(const schedule::Plan& plan) { return std::max(1, plan.segments); }
 
 // Answers are the same whichever plans were asked about before.
 class StageCollection {
@@ -69,16 +69,16 @@ public:
 
     // Operators of every stage, from the plan's partition. Null when the model has fewer units than stages. It lives as long as the collection.
     const std::vector<model::OperatorRange>* stages(const schedule::Plan& plan);
-    // The passes of one piece through one stage without communication. Zero when the device has no price for the model.
-    StageCost compute(const schedule::Plan& plan, model::OperatorRange stage, int piece = 0);
+    // The passes of one segment through one stage without communication. Zero when the device has no price for the model.
+    StageCost compute(const schedule::Plan& plan, model::OperatorRange stage, int segment = 0);
     // The collectives (tensor, context and expert parallelism) that a pass waits for, in order. It lives as long as the collection.
     struct Collectives {
         std::vector<schedule::Step> forward, backward, backward_input;
         std::vector<schedule::Step> beside_backward;  // gathered again while the pass computes
     };
-    const Collectives& collectives(const schedule::Plan& plan, model::OperatorRange stage, int piece = 0);
+    const Collectives& collectives(const schedule::Plan& plan, model::OperatorRange stage, int segment = 0);
     // What is left of a reduction of input gradients beside the weight gradient of the product behind it (sim::ComputeCost).
-    core::Seconds beside_weight_gradient(const schedule::Plan& plan, core::Seconds reduction, model::OperatorRange enter, int piece = 0);
+    core::Seconds beside_weight_gradient(const schedule::Plan& plan, core::Seconds reduction, model::OperatorRange enter, int segment = 0);
     // Of the smallest tensor that any stage hands on; nothing when there is one stage.
     core::Bytes smallest_transfer(const schedule::Plan& plan);
     // The device's time to update so many elements.
@@ -97,12 +97,12 @@ private:
     Shape& shape_of(const schedule::Plan& plan);
     Prices& prices_of(Shape& shape, const schedule::Plan& plan);
     const std::vector<model::OperatorRange>* stages(Shape& shape, const schedule::Plan& plan);
-    const sim::ComputeCost* compute_cost(Shape& shape, const schedule::Plan& plan, int piece);
-    const Passes& passes(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage, int piece);
-    // The model of one piece of a sequence.
-    const model::ModelGraph& graph_of(const schedule::Plan& plan, int piece);
+    const sim::ComputeCost* compute_cost(Shape& shape, const schedule::Plan& plan, int segment);
+    const Passes& passes(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage, int segment);
+    // The model of one segment of a sequence.
+    const model::ModelGraph& graph_of(const schedule::Plan& plan, int segment);
     schedule::StateElements parameter_count(const schedule::Plan& plan, model::OperatorRange range);
-    const schedule::ActivationFootprint& footprint(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage, int piece);
+    const schedule::ActivationFootprint& footprint(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage, int segment);
 
     const model::ModelGraph& graph_;
     const cluster::DeviceSpec& device_;
@@ -113,7 +113,7 @@ private:
         double all = 0, experts = 0;
     };
     std::map<std::pair<std::int32_t, std::int32_t>, ParameterCount> parameter_counts_;
-    std::map<int, std::vector<model::ModelGraph>> pieces_;  // by their number
+    std::map<int, std::vector<model::ModelGraph>> segment_graphs_;  // by number of segments
     // tensor, context, expert, micro_batch, recompute, sequence_parallel
     using ShapeKey = std::tuple<int, int, int, int, int, bool>;
     std::map<ShapeKey, std::unique_ptr<Shape>> shapes_;

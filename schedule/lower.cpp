@@ -77,7 +77,7 @@ bool check_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_
 
 namespace {
 
-// Pieces of sequences as micro-batches of their own: piece j of micro-batch k becomes number k * segments + j.
+// Segments of sequences as micro-batches of their own: segment j of micro-batch k becomes number k * segments + j.
 Schedule in_whole_micro_batches(const Schedule& order) {
     if (order.segments == 1) return order;
     Schedule result = order;
@@ -123,7 +123,7 @@ int micro_batches_per_update(const Schedule& order) {
     return backwards;
 }
 
-// `order` in one direction and without pieces; `given` says how many of them it had.
+// `order` in one direction and without segments; `given` says how many of them it had.
 Program skeleton(const Plan& plan, const Schedule& order, const Schedule& given) {
     core::require(given.segments == 1 || (given.directions == 1 && given.weight_versions == 0), "sequences are cut in one direction, with one update a step");
     Program program;
@@ -166,12 +166,12 @@ Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& 
         program.tensor_lists.push_back(std::move(tensors));
     }
 
-    // Pieces of a sequence differ in what attention keeps and leaves, not in their tensors.
-    const std::vector<model::ModelGraph> pieces = model::segment_graphs(graph, program.segments);
+    // Segments of a sequence differ in what attention keeps and leaves, not in their tensors.
+    const std::vector<model::ModelGraph> segments = model::segment_graphs(graph, program.segments);
     std::vector<std::vector<ActivationFootprint>> footprints(program.stages.size());
     for (std::size_t s = 0; s < program.stages.size(); ++s)
-        for (const model::ModelGraph& piece : pieces) footprints[s].push_back(activation_footprint(piece, program.stages[s].operators, plan, order.is_forward_only));
-    for (int rank = 0; rank < order.ranks; ++rank) program.classes.push_back(RankLowering(program, &pieces[0], order, options, footprints, rank).lower());
+        for (const model::ModelGraph& segment : segments) footprints[s].push_back(activation_footprint(segment, program.stages[s].operators, plan, order.is_forward_only));
+    for (int rank = 0; rank < order.ranks; ++rank) program.classes.push_back(RankLowering(program, &segments[0], order, options, footprints, rank).lower());
     return program;
 }
 

@@ -31,10 +31,10 @@ struct ActivationFootprint {
     core::Bytes kept_for_weight;   // the other output gradients and recomputed tensors, from the start of backward_input to the end of backward_weight
     core::Bytes input_transient;   // peak of backward_input beyond `saved`, `kept_for_weight` and the boundary gradients
     core::Bytes weight_transient;  // peak of backward_weight beyond `saved_for_weight` and `kept_for_weight`
-    // Sequences in pieces (model/segment.h). Where a unit runs again, `saved` holds the keys and values that later pieces read.
-    core::Bytes key_value_gradient;  // what backward of later pieces leaves for the keys and values of one piece: from the backward of the last piece to the end
+    // Sequences in segments (model/segment.h). Where a unit runs again, `saved` holds the keys and values that later segments read.
+    core::Bytes key_value_gradient;  // what backward of later segments leaves for the keys and values of one segment: from the backward of the last segment to the end
                                      // of its own
-    core::Bytes reused;              // last piece: the part of `saved` given back in time for what it leaves for the earlier ones
+    core::Bytes reused;              // last segment: the part of `saved` given back in time for what it leaves for the earlier ones
     // Offload: by unit of the stage what of `saved` may leave after its forward, that is, what no other unit reads and no other stage gets or sends.
     struct UnitSaved {
         model::OperatorRange operators;

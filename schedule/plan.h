@@ -59,7 +59,7 @@ struct Plan {
     int active_micro_batches = 0;   // SMP interleaved: most micro-batches in execution; 0 = the schedule's default
     bool strict_order = true;       // SMP interleaved: optimize = "memory" is strict, "speed" starts a micro-batch before the one before it has left the device
     int group_size = 0;             // interleaved 1F1B: micro-batches per group; 0 = pipeline degree
-    int segments = 0;               // Seq1F1B: pieces of a micro-batch's sequence; 0 = the schedule's default
+    int segments = 0;               // Seq1F1B: of a micro-batch's sequence, equally long; 0 = the schedule's default
     Partition partition;
     // Of an automatic partition, SageMaker SMP v1's: the share of memory (parameters and activations) against that of compute that stages balance. 0: compute alone.
     double memory_weight = 0;

@@ -183,7 +183,7 @@ private:
                   "choose a synchronous schedule, or a model whose output layer has weights of its own");
     }
 
-    // Schedules that cut sequences need a model that works token by token behind causal attention, and pieces of equal length.
+    // Schedules that cut sequences need a model that works token by token behind causal attention, and segments of equal length.
     void check_segments() {
         const PipelineSchedule* chosen = find_pipeline_schedule(plan_.schedule);
         if (!chosen || !chosen->has_segments) {
@@ -193,18 +193,18 @@ private:
             return;
         }
         for (const auto& [axis, is_set] : {std::pair("context_parallel", plan_.layout.context > 1), std::pair("offload", plan_.offload != Offload::none)})
-            if (is_set) error(axis, fmt::format("{} works on whole sequences, schedule = {} on pieces of them", axis, core::in_quotes(chosen->name)), "leave it out, or choose another schedule");
+            if (is_set) error(axis, fmt::format("{} works on whole sequences, schedule = {} on segments of them", axis, core::in_quotes(chosen->name)), "leave it out, or choose another schedule");
         const int segments = plan_.segments > 0 ? plan_.segments : default_segments;
         const char* key = plan_.segments > 0 ? "segments" : "schedule";
         if (const std::string obstacle = model::segment_obstacle(graph_, segments); !obstacle.empty()) {
-            error(key, fmt::format("schedule = {} cannot cut the sequences of {} into {} pieces: {}", core::in_quotes(chosen->name), graph_.name, segments, obstacle),
+            error(key, fmt::format("schedule = {} cannot cut the sequences of {} into {} segments: {}", core::in_quotes(chosen->name), graph_.name, segments, obstacle),
                   obstacle.find("multiple") != std::string::npos ? "choose segments that divide the sequence length" : "choose a schedule of whole sequences");
             return;
         }
         const std::int64_t rows = graph_.tokens_per_sample / segments * plan_.micro_batch;
         if (plan_.has_sequence_parallelism() && rows % plan_.layout.tensor != 0)
-            error(key, fmt::format("sequence_parallel = true: tensor_parallel = {} does not divide the {} tokens of a piece of a micro-batch", plan_.layout.tensor, rows),
-                  "use fewer pieces, or a larger micro_batch");
+            error(key, fmt::format("sequence_parallel = true: tensor_parallel = {} does not divide the {} tokens of a segment of a micro-batch", plan_.layout.tensor, rows),
+                  "use fewer segments, or a larger micro_batch");
     }
 
     void check_sharding() {

@@ -128,8 +128,8 @@ struct Program {
     Plan plan;
     std::string model_hash;  // of the graph it was lowered from; empty without operators
     int micro_batches = 1;   // lowered (a planner may lower fewer than the plan's and extrapolate)
-    // Pieces of a sequence that pass through the pipeline one by one (Seq1F1B). With several, "micro-batch" k of this Program, of its instructions and of
-    // everything that counts them is piece k % segments of micro-batch k / segments of the plan, and `micro_batches` counts pieces.
+    // Segments of a sequence that pass through the pipeline one by one (Seq1F1B). With several, "micro-batch" k of this Program, of its instructions and of
+    // everything that counts them is segment k % segments of micro-batch k / segments of the plan, and `micro_batches` counts segments.
     int segments = 1;
     int directions = 1;      // copies of the model; the d-th takes micro-batches d m / directions ... (d + 1) m / directions - 1
     // Asynchronous schedules: a stage updates its parameters after the backward of every so many micro-batches, and a micro-batch runs backward on the
@@ -176,7 +176,7 @@ bool trains(const Program& program);
 // Global ranks that take part in a collective instruction of `rank`'s class, in group order (the position is the group rank).
 std::vector<int> members_of(const Program& program, int rank, const Instruction& instruction);
 
-// "3", or "3.1": piece 1 of micro-batch 3.
+// "3", or "3.1": segment 1 of micro-batch 3.
 std::string micro_batch_text(const Program& program, std::int32_t micro_batch);
 
 // "12 compute F2 stage 1 ops [40, 52)" — one line, for verify's grid, traces and tests.

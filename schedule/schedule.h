@@ -38,7 +38,7 @@ struct Action {
     ActionKind kind = ActionKind::forward;
     std::int32_t stage = 0;        // virtual stage
     std::int32_t micro_batch = 0;  // -1 for actions of a whole stage (unshard, reshard, reduce_gradient, optimizer_step)
-    std::int16_t segment = 0;      // piece of the sequence (Seq1F1B)
+    std::int16_t segment = 0;      // of the sequence (Seq1F1B)
     std::int16_t direction = 0;    // pipeline replica (Chimera, DualPipe)
     bool overlaps_next = false;    // this forward and the backward after it are one slot (DualPipe's F&B)
     bool operator==(const Action&) const = default;
@@ -56,7 +56,7 @@ struct Schedule {
     StagePlacement placement = StagePlacement::loop;
     bool is_forward_only = false;
     std::vector<std::vector<Action>> actions;  // [pipeline rank][order]
-    int segments = 1;                          // pieces of a micro-batch's sequence
+    int segments = 1;                          // of a micro-batch's sequence
     int directions = 1;                        // replicas of the pipeline
     std::vector<std::int32_t> stage_ranks;     // custom placement: [direction * stages + stage]
     // Asynchronous: no flush; a stage keeps this many weight versions at most (0 = synchronous, one version).

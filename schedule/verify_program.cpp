@@ -2,7 +2,7 @@
 //   structure    indices point at something, `after` points backwards
 //   placement    work stands on the class of its stage; ranks run the class of their pipeline coordinate
 //   completeness every stage runs every operator forward once per micro-batch and, when it trains, backward once (B, or I and W)
-//   order        each step ends before what needs it starts, over streams and `after` edges alone, not over the list order; of a sequence in pieces the
+//   order        each step ends before what needs it starts, over streams and `after` edges alone, not over the list order; of a sequence in segments the
 //                first goes forward first and backward last
 //   transfers    every boundary between ranks has one send and one receive per micro-batch and direction, equal in size and tensors
 //   collectives  those that join several classes come in one order with one size on all of them; bucket sizes are right
@@ -64,7 +64,7 @@ bool ProgramChecker::check_structure() {
     if (program_.micro_batches < 1 || program_.stages.empty() || program_.classes.empty())
         report("structure", 0, "a Program has micro-batches, stages and classes");
     else if (program_.segments < 1 || program_.micro_batches % program_.segments != 0)
-        report("structure", 0, fmt::format("{} pieces of a sequence do not divide its micro-batches", program_.segments));
+        report("structure", 0, fmt::format("{} segments of a sequence do not divide its micro-batches", program_.segments));
     else if (program_.directions < 1 || program_.micro_batches % program_.directions != 0 ||
              static_cast<int>(program_.stages.size()) % program_.directions != 0)
         report("structure", 0, fmt::format("{} directions do not divide its stages and micro-batches", program_.directions));

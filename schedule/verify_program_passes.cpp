@@ -44,7 +44,7 @@ void ProgramChecker::step_forward(std::size_t c, std::size_t n) {
     if (p.forward_steps++ == 0) {
         if (has_transfer(i.stage)) need(c, p.receive, n, "the receive of its input");
         else if (is_boundary_here(i.stage)) need(c, progress(i.stage - 1, i.micro_batch).last_forward, n, "the forward of the stage before");
-        if (program_.segment_of(i.micro_batch) > 0) need(c, progress(i.stage, i.micro_batch - 1).last_forward, n, "the forward of the piece before");
+        if (program_.segment_of(i.micro_batch) > 0) need(c, progress(i.stage, i.micro_batch - 1).last_forward, n, "the forward of the segment before");
     } else {
         need(c, p.last_forward, n, "the step before");
     }
@@ -107,7 +107,7 @@ void ProgramChecker::step_backward(std::size_t c, std::size_t n) {
         else {
             need(c, p.last_forward, n, "its forward");
             if (program_.segment_of(i.micro_batch) + 1 < program_.segments)
-                need(c, progress(i.stage, i.micro_batch + 1).last_backward, n, "the backward of the piece after");
+                need(c, progress(i.stage, i.micro_batch + 1).last_backward, n, "the backward of the segment after");
             const std::int32_t after = i.stage + 1;
             if (!program_.is_last_stage(i.stage)) {
                 if (has_transfer(after)) need(c, p.receive_gradient, n, "the receive of its gradient");

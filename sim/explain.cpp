@@ -41,9 +41,9 @@ public:
         }
         std::map<std::string, OperatorTime> by_kind;
         for (const auto& [range, count] : times) {
-            const auto& [begin, end, phase, piece] = range;
+            const auto& [begin, end, phase, segment] = range;
             for (std::int32_t o = begin; o < end; ++o) {
-                const core::Seconds device = costs.of_piece(piece).price({o, o + 1}, phase).device * static_cast<double>(count);
+                const core::Seconds device = costs.of_segment(segment).price({o, o + 1}, phase).device * static_cast<double>(count);
                 if (device.value <= 0) continue;
                 OperatorTime& time = by_kind[std::string(model::name_of(graph_.operators[static_cast<std::size_t>(o)].kind))];
                 (phase == ComputePhase::forward ? time.forward : phase == ComputePhase::recompute ? time.recompute : time.backward) += device;

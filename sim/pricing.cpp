@@ -72,9 +72,9 @@ std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const
     CostModels models{std::move(*compute), CommunicationCost(plan, cluster, constants), {}};
     const schedule::PipelineSchedule* order = schedule::find_pipeline_schedule(plan.schedule);
     if (!order || !order->has_segments) return models;
-    for (const model::ModelGraph& piece : model::segment_graphs(graph, plan.segments > 0 ? plan.segments : schedule::default_segments)) {
+    for (const model::ModelGraph& segment : model::segment_graphs(graph, plan.segments > 0 ? plan.segments : schedule::default_segments)) {
         core::Diagnostics known;
-        models.pieces.push_back(*ComputeCost::make(piece, cluster.instance.device, plan, known, constants, ranks_a_node));
+        models.segments.push_back(*ComputeCost::make(segment, cluster.instance.device, plan, known, constants, ranks_a_node));
     }
     return models;
 }
@@ -94,7 +94,7 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
             ComputePrice work;
             switch (instruction.kind) {
                 case InstructionKind::compute:
-                    work = costs.of_piece(program.segment_of(instruction.micro_batch)).price(instruction.operators, instruction.phase);
+                    work = costs.of_segment(program.segment_of(instruction.micro_batch)).price(instruction.operators, instruction.phase);
                     if (instruction.phase == schedule::ComputePhase::recompute) recompute_flops += work.flops;
                     break;
                 case InstructionKind::update_norm:
@@ -122,7 +122,7 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                     if (instruction.stream == schedule::Stream::tensor) {
                         if (instruction.group == schedule::GroupKind::tensor && instruction.phase == schedule::ComputePhase::backward &&
                             instruction.payload == schedule::PayloadKind::activation_gradient)
-                            time = costs.of_piece(program.segment_of(instruction.micro_batch)).beside_weight_gradient(time, instruction.operators);
+                            time = costs.of_segment(program.segment_of(instruction.micro_batch)).beside_weight_gradient(time, instruction.operators);
                         clocks.pass(time);
                     }
                     break;

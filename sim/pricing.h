@@ -26,8 +26,8 @@ struct PricedProgram {
 struct CostModels {
     ComputeCost compute;
     CommunicationCost communication;
-    std::vector<ComputeCost> pieces;  // by piece, where the plan's schedule cuts sequences; then `compute` is of the whole
-    const ComputeCost& of_piece(int piece) const { return pieces.empty() ? compute : pieces[static_cast<std::size_t>(piece)]; }
+    std::vector<ComputeCost> segments;  // where the plan's schedule cuts sequences; then `compute` is of the whole
+    const ComputeCost& of_segment(int segment) const { return segments.empty() ? compute : segments[static_cast<std::size_t>(segment)]; }
 };
 std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan,
                                            core::Diagnostics& diagnostics, const CostConstants& constants = {});

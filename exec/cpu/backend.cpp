@@ -41,10 +41,10 @@ int most_on_a_node(const std::vector<int>& members, int ranks_per_node) {
 
 core::Seconds between(Clock::time_point start, Clock::time_point end) { return core::Seconds(std::chrono::duration<double>(end - start).count()); }
 
-// Of several pieces of a sequence, each with its own: the place of the micro-batch says which.
-class OperatorsByPiece : public OperatorKernels {
+// Of several segments of a sequence, each with its own: the place of the micro-batch says which.
+class OperatorsBySegment : public OperatorKernels {
 public:
-    explicit OperatorsByPiece(std::vector<std::unique_ptr<const OperatorKernels>> pieces) : pieces_(std::move(pieces)) {}
+    explicit OperatorsBySegment(std::vector<std::unique_ptr<const OperatorKernels>> segments) : segments_(std::move(segments)) {}
     void forward(model::OperatorId op, const Operands& operands, const MicroBatchPlace& place) const override { of(place).forward(op, operands, place); }
     void backward_input(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dx, const MicroBatchPlace& place) const override {
         of(place).backward_input(op, operands, dy, dx, place);
@@ -53,26 +53,26 @@ public:
         of(*operands.place).backward_weight(op, operands, dy, dparameters);
     }
     std::vector<std::int64_t> expert_rows(model::OperatorId dispatch, const Operands& operands) const override { return of(*operands.place).expert_rows(dispatch, operands); }
-    void pack_keys(model::OperatorId attention, const float* packed, float* piece) const override { pieces_[0]->pack_keys(attention, packed, piece); }  // all are of one size
+    void pack_keys(model::OperatorId attention, const float* packed, float* piece) const override { segments_[0]->pack_keys(attention, packed, piece); }  // all are of one size
 
 private:
-    const OperatorKernels& of(const MicroBatchPlace& place) const { return *pieces_[static_cast<std::size_t>(place.segment)]; }
-    std::vector<std::unique_ptr<const OperatorKernels>> pieces_;
+    const OperatorKernels& of(const MicroBatchPlace& place) const { return *segments_[static_cast<std::size_t>(place.segment)]; }
+    std::vector<std::unique_ptr<const OperatorKernels>> segments_;
 };
 
 // Activations in bf16, which fp8 leaves as they are.
 bool computes_low(const schedule::Precision& precision) { return precision.compute == core::DataType::bf16 || precision.compute == core::DataType::fp8; }
 
-std::unique_ptr<const OperatorKernels> make_operators(const std::vector<model::ModelGraph>& pieces, const schedule::Plan& plan, const schedule::RankCoordinates& place,
+std::unique_ptr<const OperatorKernels> make_operators(const std::vector<model::ModelGraph>& segments, const schedule::Plan& plan, const schedule::RankCoordinates& place,
                                                       std::uint64_t seed, bool is_training) {
     std::vector<std::unique_ptr<const OperatorKernels>> result;
-    for (const model::ModelGraph& graph : pieces)
+    for (const model::ModelGraph& graph : segments)
         if (computes_low(plan.precision))
             result.push_back(std::make_unique<RoundedOperators>(graph, plan.cost_context(), plan.precision, place.tensor, seed, is_training,
                                                                 place.data % plan.layout.context));
         else result.push_back(std::make_unique<Operators>(graph, plan.cost_context(), place.tensor, seed, is_training, place.data % plan.layout.context));
     if (result.size() == 1) return std::move(result[0]);
-    return std::make_unique<OperatorsByPiece>(std::move(result));
+    return std::make_unique<OperatorsBySegment>(std::move(result));
 }
 
 std::uint16_t* bfloats(void* array) { return static_cast<std::uint16_t*>(array); }
@@ -118,18 +118,18 @@ std::string CpuBackend::obstacle(const schedule::Precision& precision) {
     return {};
 }
 
-CpuBackend::CpuBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& pieces, const RunOptions& options, Communicator& communicator,
+CpuBackend::CpuBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& segments, const RunOptions& options, Communicator& communicator,
                        const std::vector<std::string>& activities)
     : program_(program),
       list_(program.classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(communicator.rank())])]),
       options_(options),
       communicator_(communicator),
       activities_(activities),
-      operators_(make_operators(pieces, program.plan, schedule::coordinates_of(program.plan.layout, communicator.rank()), options.seed,
+      operators_(make_operators(segments, program.plan, schedule::coordinates_of(program.plan.layout, communicator.rank()), options.seed,
                                 schedule::trains(program))),
       side_(options.overlaps ? std::make_shared<SideStream>() : nullptr),
       blocks_(side_ ? std::shared_ptr<BlockSource>(std::make_shared<DeferredBlocks>(side_)) : std::make_shared<HostBlocks>()) {
-    if (side_) find_needs(pieces[0]);
+    if (side_) find_needs(segments[0]);
 }
 
 void CpuBackend::settle() {

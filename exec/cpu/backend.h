@@ -15,8 +15,8 @@ namespace exec::cpu {
 
 class CpuBackend : public Backend {
 public:
-    // `pieces` of sequences, or the one graph; `activities` by instruction of this rank's list; everything given outlives the backend.
-    CpuBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& pieces, const RunOptions& options, Communicator& communicator,
+    // `segments` of sequences, or the one graph; `activities` by instruction of this rank's list; everything given outlives the backend.
+    CpuBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& segments, const RunOptions& options, Communicator& communicator,
                const std::vector<std::string>& activities);
 
     std::shared_ptr<BlockSource> blocks() override { return blocks_; }

@@ -1,4 +1,4 @@
-// Attention: tables of rotary positions, biases and slopes; keys of earlier pieces of a sequence and of other ranks.
+// Attention: tables of rotary positions, biases and slopes; keys of earlier segments of a sequence and of other ranks.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -26,16 +26,16 @@ std::int32_t relative_bucket(const model::Attributes& a, std::int64_t query, std
     return static_cast<std::int32_t>(base + std::min<std::int64_t>(buckets - 1, near + static_cast<std::int64_t>(place)));
 }
 
-// Keys and values of a sequence whose pieces of `tokens` rows lie apart; together they are [samples, pieces * tokens, columns].
+// Keys and values of a sequence whose segments of `tokens` rows lie apart; together they are [samples, segments * tokens, columns].
 struct KeyValueRows {
     std::int64_t samples, tokens, columns;
-    std::vector<KeyValues> pieces;
+    std::vector<KeyValues> segments;
 
     template <class Work>
     void for_each_row(float* together, Work work) const {
         for (std::int64_t sample = 0; sample < samples; ++sample)
-            for (const KeyValues& piece : pieces)
-                for (std::int64_t t = 0; t < tokens; ++t, together += columns) work(piece.data + (sample * tokens + t) * piece.stride, together);
+            for (const KeyValues& segment : segments)
+                for (std::int64_t t = 0; t < tokens; ++t, together += columns) work(segment.data + (sample * tokens + t) * segment.stride, together);
     }
     float* gather(float* together) const {
         for_each_row(together, [&](const float* apart, float* row) { std::memcpy(row, apart, static_cast<std::size_t>(columns) * sizeof(float)); });
@@ -186,9 +186,9 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
     const float* memory = x.keys ? x.keys : a.is_cross_attention ? x.inputs[1] : x.inputs[0];
     float* gradient = x.keys ? x.dkeys : gradients.keys;
     KeyValueRows joined{shape.samples, shape.tokens, key_columns, {}};
-    if (!x.earlier.empty()) {  // keys and values of all pieces in one array for the kernel, and their gradient
-        joined.pieces = x.earlier;
-        joined.pieces.push_back({x.inputs[0] + columns - key_columns, columns});
+    if (!x.earlier.empty()) {  // keys and values of all segments in one array for the kernel, and their gradient
+        joined.segments = x.earlier;
+        joined.segments.push_back({x.inputs[0] + columns - key_columns, columns});
         memory = joined.gather(scratch(8, shape.samples * shape.keys * key_columns));
         if (dy) {
             const std::int64_t count = shape.samples * shape.keys * key_columns;
@@ -203,8 +203,8 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
     kernels().attention_backward(shape, x.inputs[0], memory, saved, dy, gradients.queries, gradient, gradients.bias);
     KeyValueRows own{shape.samples, shape.tokens, key_columns, {{gradients.keys + columns - key_columns, columns}}};
     if (!x.earlier.empty()) {
-        joined.pieces = x.earlier_gradients;
-        joined.pieces.push_back(own.pieces[0]);
+        joined.segments = x.earlier_gradients;
+        joined.segments.push_back(own.segments[0]);
         joined.add_from(gradient);
     }
     if (x.later_gradient) own.add_from(x.later_gradient);

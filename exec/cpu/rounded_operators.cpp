@@ -169,7 +169,7 @@ void RoundedOperators::backward_input(model::OperatorId id, const Operands& oper
     for (const Array& array : arrays) round(array);
     round(wide.key_gradients);
     if (op.kind == OperatorKind::experts) round(wide.extra);  // where backward leaves what the weights' gradients need
-    for (std::size_t i = operands.earlier.size(); i < wide.earlier.size(); ++i) round(wide.earlier[i]);  // gradients of earlier pieces' keys and values
+    for (std::size_t i = operands.earlier.size(); i < wide.earlier.size(); ++i) round(wide.earlier[i]);  // gradients of earlier segments' keys and values
 }
 
 void RoundedOperators::backward_weight(model::OperatorId id, const Operands& operands, const float* dy, const std::vector<float*>& dparameters) const {

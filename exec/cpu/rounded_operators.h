@@ -58,7 +58,7 @@ private:
         std::vector<Array> arrays;
         Array output, later, keys, key_gradients;
         Extra extra;
-        std::vector<Array> earlier;  // of pieces of the sequence before: keys and values, then their gradients
+        std::vector<Array> earlier;  // of segments of the sequence before: keys and values, then their gradients
         Operands operands;
     };
     void widen_operands(model::OperatorId op, const Operands& operands, bool is_backward, Wide& wide) const;

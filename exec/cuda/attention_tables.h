@@ -1,4 +1,4 @@
-// What attention operators read beside their operands: turns of rotary positions, slopes of ALiBi. In device memory, once for all pieces of a sequence.
+// What attention operators read beside their operands: turns of rotary positions, slopes of ALiBi. In device memory, once for all segments of a sequence.
 #pragma once
 
 #include <cstdint>

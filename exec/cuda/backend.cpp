@@ -79,18 +79,18 @@ private:
         for (const float* input : x.inputs) backend_.read(input);
         for (const float* parameter : x.parameters) backend_.read(parameter);
         backend_.read(x.keys);
-        for (const KeyValues& piece : x.earlier) backend_.read(piece.data);
-        for (const KeyValues& piece : x.earlier_gradients) backend_.write(piece.data);
+        for (const KeyValues& segment : x.earlier) backend_.read(segment.data);
+        for (const KeyValues& segment : x.earlier_gradients) backend_.write(segment.data);
         backend_.read(x.later_gradient);
     }
     CudaBackend& backend_;
 };
 
-CudaBackend::CudaBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& pieces, const RunOptions& options, int rank,
+CudaBackend::CudaBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& segments, const RunOptions& options, int rank,
                          std::shared_ptr<Machine> machine, std::shared_ptr<Exchange> exchange, std::shared_ptr<const RunPlan> plan,
                          const BackendSettings& settings, const std::vector<std::string>& activities)
     : program_(program),
-      graph_(pieces[0]),
+      graph_(segments[0]),
       options_(options),
       rank_(rank),
       list_(program.classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)])]),
@@ -111,8 +111,8 @@ CudaBackend::CudaBackend(const schedule::Program& program, const std::vector<mod
     loss_scale_ = initial_loss_scale();
     const schedule::RankCoordinates place = schedule::coordinates_of(program.plan.layout, rank);
     const auto tables = std::make_shared<const AttentionTables>(graph_, program.plan.cost_context(), place.tensor, machine_);
-    for (const model::ModelGraph& piece : pieces)
-        operators_.push_back(std::make_unique<Operators>(piece, program.plan, place.tensor, place.data % program.plan.layout.context, schedule::trains(program), tables,
+    for (const model::ModelGraph& segment : segments)
+        operators_.push_back(std::make_unique<Operators>(segment, program.plan, place.tensor, place.data % program.plan.layout.context, schedule::trains(program), tables,
                                                          machine_, static_cast<Workplace&>(*this)));
     watched_ = std::make_unique<WatchedOperators>(*this);
     make_groups();

@@ -49,7 +49,7 @@ struct BackendSettings {
 class CudaBackend : public Backend, public Workplace {
 public:
     // Plans when `plan` is null: `machine` then does nothing. What is given by reference outlives the backend.
-    CudaBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& pieces, const RunOptions& options, int rank,
+    CudaBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& segments, const RunOptions& options, int rank,
                 std::shared_ptr<Machine> machine, std::shared_ptr<Exchange> exchange, std::shared_ptr<const RunPlan> plan, const BackendSettings& settings,
                 const std::vector<std::string>& activities);
     ~CudaBackend() override;
@@ -156,7 +156,7 @@ private:
     const std::shared_ptr<const RunPlan> plan_;
     const BackendSettings settings_;
     const std::vector<std::string>& activities_;
-    std::vector<std::unique_ptr<Operators>> operators_;  // by piece of sequences
+    std::vector<std::unique_ptr<Operators>> operators_;  // by segment of sequences
     std::unique_ptr<WatchedOperators> watched_;
     RunPlan learnt_;
     std::shared_ptr<ArenaPlanner> planner_;

@@ -29,7 +29,7 @@ struct Sums {
     bool accumulates = true;  // false: there is nothing yet to add to, and no need to read it
 };
 
-// Which tokens of a sequence the rows of a sample are: all, in order, or `part` of them from `first` on and as many from `second` on (context parallelism). A piece of
+// Which tokens of a sequence the rows of a sample are: all, in order, or `part` of them from `first` on and as many from `second` on (context parallelism). A segment of
 // a sequence (Seq1F1B) is a first part alone.
 struct Places {
     std::int64_t part = 0, first = 0, second = 0;  // part 0: all
@@ -58,7 +58,7 @@ struct AttentionShape {
     std::int64_t first_head = 0;
     std::int64_t keys = 0;
     Places places = {};
-    std::int64_t whole_sequence = 0;  // of which the keys are the first ones (a piece of a sequence); 0 = they are all. Dropout goes by it
+    std::int64_t whole_sequence = 0;  // of which the keys are the first ones (a segment of a sequence); 0 = they are all. Dropout goes by it
     constexpr std::int64_t row() const { return (heads + 2 * kv_heads) * head_dimension; }
     constexpr std::int64_t key_row() const { return keys > 0 ? 2 * kv_heads * head_dimension : row(); }
     constexpr std::int64_t key_count() const { return keys > 0 ? keys : tokens; }

@@ -14,9 +14,9 @@ namespace exec::cuda {
 
 RunPlan plan_run(const BackendRequest& request, const Machine& machine, const BackendSettings& settings) {
     const int rank = request.communicator.rank();
-    CudaBackend planner(request.program, request.pieces, request.options, rank, make_null_machine(machine), make_null_exchange(), nullptr, settings,
+    CudaBackend planner(request.program, request.segments, request.options, rank, make_null_machine(machine), make_null_exchange(), nullptr, settings,
                         request.activities);
-    RankExecutor executor(request.program, request.pieces, request.inputs, request.options, rank, planner, request.stage_plans);
+    RankExecutor executor(request.program, request.segments, request.inputs, request.options, rank, planner, request.stage_plans);
     std::vector<InstructionTime> none;
     for (const std::int64_t step : {0, 1}) executor.step(step, none);
     planner.begin_step(2);
@@ -30,8 +30,8 @@ namespace {
 void rehearse(const BackendRequest& request, const std::shared_ptr<Machine>& machine, const std::shared_ptr<const RunPlan>& plan, BackendSettings settings) {
     const int rank = request.communicator.rank();
     settings.rehearses = true;
-    CudaBackend backend(request.program, request.pieces, request.options, rank, machine, make_null_exchange(), plan, settings, request.activities);
-    RankExecutor executor(request.program, request.pieces, request.inputs, request.options, rank, backend, request.stage_plans);
+    CudaBackend backend(request.program, request.segments, request.options, rank, machine, make_null_exchange(), plan, settings, request.activities);
+    RankExecutor executor(request.program, request.segments, request.inputs, request.options, rank, backend, request.stage_plans);
     std::vector<InstructionTime> none;
     executor.step(0, none);
 }
@@ -42,7 +42,7 @@ std::unique_ptr<Backend> make_backend(const BackendRequest& request, std::shared
                                       const BackendSettings& settings) {
     auto plan = std::make_shared<const RunPlan>(plan_run(request, *machine, settings));
     if (request.program.plan.layout.ranks() > 1 && machine->loads_kernels_late()) rehearse(request, machine, plan, settings);
-    return std::make_unique<CudaBackend>(request.program, request.pieces, request.options, request.communicator.rank(), std::move(machine), std::move(exchange),
+    return std::make_unique<CudaBackend>(request.program, request.segments, request.options, request.communicator.rank(), std::move(machine), std::move(exchange),
                                          std::move(plan), settings, request.activities);
 }
 

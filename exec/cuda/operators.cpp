@@ -107,7 +107,7 @@ Operators::Sizes Operators::sizes_of(model::TensorId tensor) const {
     return sizes;
 }
 
-// A piece's; of divided sequences the same as context_parallel.h lists.
+// A segment's; of divided sequences the same as context_parallel.h lists.
 Places Operators::places() const {
     if (graph_.segment > 0) return {graph_.tokens_per_sample, graph_.first_token(), 0};
     const std::int64_t degree = context_.context_parallel;

@@ -58,7 +58,7 @@ enum Slot { weight_slot, sums_slot, attention_slot, turned_slot, gradient_slot, 
 class Operators : public OperatorKernels {
 public:
     // `is_training` false: evaluation, nothing is dropped.
-    // `graph`: of whole sequences or of one piece of them.
+    // `graph`: of whole sequences or of one segment of them.
     Operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank, int context_rank, bool is_training,
               std::shared_ptr<const AttentionTables> tables, Machine& machine, Workplace& workplace);
     ~Operators() override;
@@ -91,7 +91,7 @@ private:
     std::int64_t extent(model::ParameterId parameter, int dimension) const;
     ClassShape classes_of(const model::Operator& op) const;
     Places places() const;  // of this rank's tokens in their sequence
-    // The same for positions, which a piece's own operators count from its first token.
+    // The same for positions, which a segment's own operators count from its first token.
     Places positions() const { return graph_.segments > 1 ? Places{} : places(); }
     AttentionShape attention_shape(model::OperatorId id, std::int32_t micro_batch) const;
     RotationShape rotation_shape(model::OperatorId id, const AttentionShape& shape) const;
@@ -131,7 +131,7 @@ private:
         const void *queries = nullptr, *memory = nullptr;  // memory null: behind the queries
     };
     AttentionInput attention_input(const Operands& operands, const AttentionShape& shape, const RotationShape& rotation) const;
-    // Pieces of a sequence: keys and values of those before, and of this one, in one array; and what its gradient means for each of them.
+    // Segments of a sequence: keys and values of those before, and of this one, in one array; and what its gradient means for each of them.
     const void* joined_keys(const Operands& operands, const AttentionShape& shape) const;
     void add_joined_gradients(const Operands& operands, const AttentionShape& shape, const void* joined, float* dqkv) const;
     // Keys and values of this rank's tokens, between arrays whose samples have so many rows of so many elements.

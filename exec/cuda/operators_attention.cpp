@@ -156,7 +156,7 @@ const void* Operators::joined_keys(const Operands& x, const AttentionShape& shap
         kernels_.move_columns(s, type_, key_rows(shape, row, shape.tokens, width, shape.keys), from, at(joined, first * width, type_), false);
         first += shape.tokens;
     };
-    for (const KeyValues& piece : x.earlier) join(piece.data, piece.stride);
+    for (const KeyValues& segment : x.earlier) join(segment.data, segment.stride);
     join(at(x.inputs[0], shape.heads * shape.head_dimension, type_), shape.row());
     return joined;
 }
@@ -165,9 +165,9 @@ void Operators::add_joined_gradients(const Operands& x, const AttentionShape& sh
     const Stream s = workplace_.stream();
     const std::int64_t width = 2 * shape.kv_heads * shape.head_dimension;
     std::int64_t first = 0;
-    for (const KeyValues& piece : x.earlier_gradients) {
-        const bool adds = !workplace_.takes_over_zeros(piece.data, static_cast<std::size_t>(shape.samples * shape.tokens * width) * size_of(type_));
-        kernels_.move_columns(s, type_, key_rows(shape, width, shape.keys, width, shape.tokens), at(joined, first * width, type_), piece.data, adds);
+    for (const KeyValues& segment : x.earlier_gradients) {
+        const bool adds = !workplace_.takes_over_zeros(segment.data, static_cast<std::size_t>(shape.samples * shape.tokens * width) * size_of(type_));
+        kernels_.move_columns(s, type_, key_rows(shape, width, shape.keys, width, shape.tokens), at(joined, first * width, type_), segment.data, adds);
         first += shape.tokens;
     }
     void* own = at(dqkv, shape.heads * shape.head_dimension, type_);

@@ -183,7 +183,7 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
                 has_gradient_held_[static_cast<std::size_t>(input)] = 1;
                 take(bytes(input));
             }
-            // The last piece of a sequence is the first to leave gradients for the keys and values of the others, which are done with them after their own.
+            // The last segment of a sequence is the first to leave gradients for the keys and values of the others, which are done with them after their own.
             if (own.key_value > 0 && !graph_.has_later_segments()) take(graph_.segment * own.key_value);
             touch(i, model::Phase::backward_input);
             if (own.key_value > 0 && graph_.has_later_segments()) drop(own.key_value);
@@ -296,7 +296,7 @@ ActivationFootprint StageLiveness::footprint() {
         beside_saved_ = held_ - saved_held_;
         run_backward(is_split);
         if (!is_split) {
-            // What frees itself while gradients for earlier pieces grow is taken up by them.
+            // What frees itself while gradients for earlier segments grow is taken up by them.
             const double together = saved + left_by_later + left_for_earlier + received_gradient + sent_gradient;
             result.backward_transient = core::Bytes(std::max(0.0, peak_ - together));
             result.key_value_gradient = core::Bytes(key_values_);

@@ -22,8 +22,8 @@ private:
         std::vector<Index> saved;  // storages
         double extra = 0;          // bytes of its own, held with them
         double recomputable = 0;   // of `extra`, what selective recomputation drops
-        double key_value = 0;      // attention in a piece of a sequence: bytes of keys and values
-        bool copies_key_value = false;  // ... which later pieces need and nothing else keeps
+        double key_value = 0;      // attention in a segment of a sequence: bytes of keys and values
+        bool copies_key_value = false;  // ... which later segments need and nothing else keeps
     };
 
     Index storage(model::TensorId tensor) const { return storage_[static_cast<std::size_t>(tensor.index)]; }
@@ -70,7 +70,7 @@ private:
     std::vector<char> is_held_, has_gradient_held_;
     mutable std::vector<double> bytes_;
     double saved_extras_ = 0;
-    double key_values_ = 0;  // of all attention operators, in a piece of a sequence
+    double key_values_ = 0;  // of all attention operators, in a segment of a sequence
     double held_ = 0, peak_ = 0;
     double saved_held_ = 0, beside_saved_ = 0;  // of `held_` what waits for backward; the peak of the rest
 };

@@ -14,8 +14,8 @@ namespace schedule {
 
 class RankLowering {
 public:
-    // `program` has plan, stages and tensor lists; `graph`, of a piece where sequences are cut, is null for a Program without operators. `footprints` by virtual
-    // stage and piece.
+    // `program` has plan, stages and tensor lists; `graph`, of a segment where sequences are cut, is null for a Program without operators. `footprints` by virtual
+    // stage and segment.
     RankLowering(const Program& program, const model::ModelGraph* graph, const Schedule& order, const LowerOptions& options,
                  const std::vector<std::vector<ActivationFootprint>>& footprints, int rank);
     RankProgram lower();
@@ -24,7 +24,7 @@ private:
     // What one stage of this rank needs to be lowered again and again.
     struct LocalStage {
         std::int32_t index = 0;  // virtual stage
-        const std::vector<ActivationFootprint>* footprints = nullptr;  // by piece of a sequence
+        const std::vector<ActivationFootprint>* footprints = nullptr;  // by segment of a sequence
         bool splits_backward = false;
         bool has_before = false, has_after = false;  // tensors come from the stage before, go to the one after
         bool is_before_here = false, is_after_here = false;
@@ -32,7 +32,7 @@ private:
         Recipe forward, backward, last_backward, input, weight, last_weight;
         // Buffers by micro-batch.
         std::vector<std::uint32_t> received, received_saved, saved, saved_for_weight, kept_for_weight, received_gradient;
-        // The gradient that later pieces of the sequence leave for the keys and values of this one; memory of the last piece that part of it lies in.
+        // The gradient that later segments of the sequence leave for the keys and values of this one; memory of the last segment that part of it lies in.
         std::vector<std::uint32_t> key_value_gradient, reused;
     };
     using Buffers = std::initializer_list<std::uint32_t>;

@@ -27,7 +27,7 @@ struct PipelineShape {
     int group_size = 0;            // micro-batches per group: interleaved-1f1b, forward-only and grouped-interleaved 0 = ranks; pipedream-2bw 0 = ranks
     bool is_strict = true;         // SMP optimize = "memory": strict; "speed": less strict
     double forward = 1, backward_input = 1, backward_weight = 1, transfer = 0;  // relative times, equal stages
-    int segments = 0;              // Seq1F1B: pieces of the sequence, 0 = 2
+    int segments = 0;              // Seq1F1B: of the sequence, 0 = 2
     std::vector<RelativeStageCost> stage_costs;  // unequal stages, [virtual stage]; empty = the equal times above
     double memory_limit = std::numeric_limits<double>::infinity();  // of a rank's activations, in the unit of the stage costs; infinite: the schedule's own
 
@@ -51,7 +51,7 @@ struct PipelineSchedule {
     std::vector<std::string> aliases;
     bool is_asynchronous = false;  // no flush between steps: several weight versions
     bool is_bidirectional = false; // several replicas of every stage
-    bool has_segments = false;     // works on pieces of a sequence
+    bool has_segments = false;     // works on segments of a sequence
     bool orders_by_times = false;  // the order depends on the times of the shape, not on its numbers alone
     bool overlaps_forward_backward = false;  // has slots in which a forward and a backward run together
 };
@@ -59,7 +59,7 @@ struct PipelineSchedule {
 const std::vector<PipelineSchedule>& pipeline_schedules();
 // By name or alias ("simple" = "gpipe"); null when unknown.
 const PipelineSchedule* find_pipeline_schedule(const std::string& name);
-// Pieces of the sequence in a schedule that cuts it, when the shape does not say.
+// Of a sequence in a schedule that cuts it, when the shape does not say.
 inline constexpr int default_segments = 2;
 // Shape checks every schedule shares (positive degrees, its range of chunks), then the schedule's own.
 std::optional<std::string> violation_of(const PipelineSchedule& schedule, const PipelineShape& shape);

@@ -189,7 +189,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
     std::map<std::string_view, const cluster::MeasuredOperator*> measured;
     for (const cluster::MeasuredOperator& entry : device.measured_operators) measured[entry.signature] = &entry;
 
-    // Gradients of several micro-batches, or pieces of one, are added up: the fresh gradient and the sum are read, the sum is written.
+    // Gradients of several micro-batches, or segments of one, are added up: the fresh gradient and the sum are read, the sum is written.
     // (Sharded gradients are reduced after every micro-batch instead, and only the shard's share is added.)
     const bool accumulates = (plan.micro_batches > 1 || graph.segments > 1) && !plan.shards(schedule::Sharding::gradients);
     const double accumulated_bytes =

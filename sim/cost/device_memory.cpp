@@ -85,7 +85,7 @@ public:
         for (const schedule::ParameterBucket& bucket : list.buckets) elements_ += static_cast<double>(bucket.padded_elements);
     }
 
-    // Footprints by stage and piece of a sequence.
+    // Footprints by stage and segment of a sequence.
     ExtraMemory write(const std::vector<schedule::ActivationFootprint>& with, const std::vector<schedule::ActivationFootprint>& without) {
         const Extents extents = extents_of(list_);
         for (const auto& [key, extent] : extents) {
@@ -181,11 +181,11 @@ std::vector<ExtraMemory> extra_memory(const schedule::Program& program, const mo
     for (const schedule::RankProgram& list : program.classes)
         for (const Instruction& i : list.instructions) trains = trains || (i.kind == InstructionKind::compute && i.phase != ComputePhase::forward);
     std::vector<schedule::ActivationFootprint> with, without;
-    const std::vector<model::ModelGraph> pieces = model::segment_graphs(graph, program.segments);
+    const std::vector<model::ModelGraph> segments = model::segment_graphs(graph, program.segments);
     for (const schedule::StageInfo& stage : program.stages)
-        for (const model::ModelGraph& piece : pieces) {
-            with.push_back(schedule::activation_footprint(piece, stage.operators, plan, rules, !trains));
-            without.push_back(schedule::activation_footprint(piece, stage.operators, plan, !trains));
+        for (const model::ModelGraph& segment : segments) {
+            with.push_back(schedule::activation_footprint(segment, stage.operators, plan, rules, !trains));
+            without.push_back(schedule::activation_footprint(segment, stage.operators, plan, !trains));
         }
     std::vector<ExtraMemory> memory;
     for (const schedule::RankProgram& list : program.classes) memory.push_back(ClassMemoryWriter(program, graph, framework, list).write(with, without));

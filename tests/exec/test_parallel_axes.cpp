@@ -171,7 +171,7 @@ TEST_CASE("the balance of sequences divided over ranks is that of whole ones, an
     CHECK(bytes_of(tiny::program_of(divided, free), schedule::CollectiveKind::all_reduce, schedule::GroupKind::context) == 0);
 }
 
-TEST_CASE("experts take tokens of pieces of sequences") {
+TEST_CASE("experts take tokens of segments of sequences") {
     schedule::Plan plan = tiny::plan();
     plan.schedule = "seq1f1b";
     plan.segments = GENERATE(0, 4);

@@ -32,7 +32,7 @@ inline exec::cuda::RunPlan planned(const schedule::Plan& plan, const model::Mode
     const exec::InputReader inputs(graph, tiny::data_of(graph));
     const exec::RunOptions options;
     Emulated machine;
-    return exec::cuda::plan_run({program, graph, inputs, options, communicator, preparation.pieces, preparation.stage_plans,
+    return exec::cuda::plan_run({program, graph, inputs, options, communicator, preparation.segments, preparation.stage_plans,
                                  preparation.activities[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)])]},
                                 machine, settings);
 }

@@ -459,16 +459,16 @@ void check_divided_attention(Bench& b, Type type, AttentionCase c) {
     check_attention_of_places(b, type, c, exec::places_of_tokens(c.own.keys, static_cast<int>(degree), static_cast<int>(rank)));
 }
 
-// The queries of a piece of a sequence, keys and values of it and of those before.
-void check_attention_of_piece(Bench& b, Type type, AttentionCase c) {
-    const std::int64_t pieces = b.between(2, 4), piece = b.between(1, pieces - 1);
+// The queries of a segment of a sequence, keys and values of it and of those before.
+void check_attention_of_segment(Bench& b, Type type, AttentionCase c) {
+    const std::int64_t segments = b.between(2, 4), segment = b.between(1, segments - 1);
     c.own.tokens = b.between(1, 40);
-    c.own.keys = (piece + 1) * c.own.tokens;
-    c.own.whole_sequence = pieces * c.own.tokens;
-    c.own.places = {c.own.tokens, piece * c.own.tokens, 0};
+    c.own.keys = (segment + 1) * c.own.tokens;
+    c.own.whole_sequence = segments * c.own.tokens;
+    c.own.places = {c.own.tokens, segment * c.own.tokens, 0};
     c.own.is_causal = c.theirs.is_causal = true;
     std::vector<std::int32_t> places(static_cast<std::size_t>(c.own.tokens));
-    std::iota(places.begin(), places.end(), static_cast<std::int32_t>(piece * c.own.tokens));
+    std::iota(places.begin(), places.end(), static_cast<std::int32_t>(segment * c.own.tokens));
     check_attention_of_places(b, type, c, places);
 }
 
@@ -514,7 +514,7 @@ void check_attention(Bench& b, Type type) {
     b.k.attention_backward(b.s, type, c.own, in, nullptr, out, log_sums, gradient, result, nullptr, workspace);
     near("attention backward", type, b.get(type, result, dqkv.size()), dqkv, 64);
     check_divided_attention(b, type, c);
-    check_attention_of_piece(b, type, c);
+    check_attention_of_segment(b, type, c);
     if (!b.machine.fuses(type, c.own)) return;
     b.machine.fused_attention(b.s, type, c.own, in, out, log_sums);
     near("fused attention", type, b.get(type, out, y.size()), y, 16);

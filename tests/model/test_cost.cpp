@@ -228,7 +228,7 @@ TEST_CASE("grouped-query attention reads fewer keys and values but does the same
     CHECK(all.is_causal);
 }
 
-TEST_CASE("parts of a sequence, one from each end, share the work of causal attention evenly; pieces from the front do the less the earlier they come") {
+TEST_CASE("parts of a sequence, one from each end, share the work of causal attention evenly; segments from the front do the less the earlier they come") {
     const model::ModelGraph graph = graph_of("family = \"gpt\"\nhidden = 64\nlayers = 1\nheads = 4\nvocabulary = 100\nsequence_length = 256\nmax_positions = 256\n");
     // Scores that the mask leaves, of all 256 x 256: half of them (in the limit of long sequences).
     const auto worked = [](const model::ModelGraph& of, int context_parallel) {
@@ -242,12 +242,12 @@ TEST_CASE("parts of a sequence, one from each end, share the work of causal atte
     const double whole = worked(graph, 1);
     CHECK(whole == Approx(4.0 * 256 * 256 * 64 / 2));
     for (const int parts : {2, 4, 8}) CHECK(worked(graph, parts) == Approx(whole / parts));
-    // Four pieces: the i-th sees 64 i keys before it and half of its own square, 64 x 64 (i + 1/2).
+    // Four segments: the i-th sees 64 i keys before it and half of its own square, 64 x 64 (i + 1/2).
     double sum = 0;
-    const std::vector<model::ModelGraph> pieces = model::segment_graphs(graph, 4);
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-        CHECK(worked(pieces[i], 1) == Approx(4.0 * 64 * 64 * (static_cast<double>(i) + 0.5) * 64));
-        sum += worked(pieces[i], 1);
+    const std::vector<model::ModelGraph> segments = model::segment_graphs(graph, 4);
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+        CHECK(worked(segments[i], 1) == Approx(4.0 * 64 * 64 * (static_cast<double>(i) + 0.5) * 64));
+        sum += worked(segments[i], 1);
     }
     CHECK(sum == Approx(whole));
 }

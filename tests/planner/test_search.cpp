@@ -96,8 +96,8 @@ TEST_CASE("every plan of a space uses all devices, makes the global batch and is
             if (plans[i] == plans[j]) FAIL("plans " << i << " and " << j << " are equal");
 }
 
-TEST_CASE("sequences are cut into 2 and 4 pieces where they may be") {
-    const auto pieces = [](const model::ModelGraph& graph, int micro_batch, int tensor, int context) {
+TEST_CASE("sequences are cut into 2 and 4 segments where they may be") {
+    const auto segments = [](const model::ModelGraph& graph, int micro_batch, int tensor, int context) {
         schedule::Plan plan;
         plan.micro_batch = micro_batch;
         plan.layout.tensor = tensor;
@@ -105,20 +105,20 @@ TEST_CASE("sequences are cut into 2 and 4 pieces where they may be") {
         plan.sequence_parallel = tensor > 1;
         return planner::segment_counts(graph, plan);
     };
-    CHECK(pieces(load_graph("gpt2", 512), 1, 1, 1) == std::vector<int>{2, 4});
-    CHECK(pieces(load_graph("gpt2", 510), 1, 1, 1) == std::vector<int>{2});    // 4 does not divide 510
-    CHECK(pieces(load_graph("gpt2", 8), 1, 4, 1) == std::vector<int>{2});      // 2 tokens of a quarter are too few for four ranks
-    CHECK(pieces(load_graph("gpt2", 8), 2, 4, 1) == std::vector<int>{2, 4});
-    CHECK(pieces(load_graph("gpt2", 512), 1, 1, 2).empty());                   // parts of samples already
-    CHECK(pieces(load_graph("bert-base", 512), 1, 1, 1).empty());              // not causal
+    CHECK(segments(load_graph("gpt2", 512), 1, 1, 1) == std::vector<int>{2, 4});
+    CHECK(segments(load_graph("gpt2", 510), 1, 1, 1) == std::vector<int>{2});    // 4 does not divide 510
+    CHECK(segments(load_graph("gpt2", 8), 1, 4, 1) == std::vector<int>{2});      // 2 tokens of a quarter are too few for four ranks
+    CHECK(segments(load_graph("gpt2", 8), 2, 4, 1) == std::vector<int>{2, 4});
+    CHECK(segments(load_graph("gpt2", 512), 1, 1, 2).empty());                   // parts of samples already
+    CHECK(segments(load_graph("bert-base", 512), 1, 1, 1).empty());              // not causal
     auto balanced = load_graph("mixtral-8x7b");
-    CHECK(pieces(balanced, 1, 1, 1) == std::vector<int>{2, 4});
+    CHECK(segments(balanced, 1, 1, 1) == std::vector<int>{2, 4});
     for (model::Operator& op : balanced.operators)
         if (op.kind == model::OperatorKind::router) op.attributes.auxiliary_loss = 0.01;
-    CHECK(pieces(balanced, 1, 1, 1).empty());                                  // a balance loss is of a whole micro-batch
+    CHECK(segments(balanced, 1, 1, 1).empty());                                  // a balance loss is of a whole micro-batch
 }
 
-TEST_CASE("no plan of pieces of sequences needs less memory or less time than its bounds say") {
+TEST_CASE("no plan of segments of sequences needs less memory or less time than its bounds say") {
     for (const auto& [name, tokens, instance, batch] : {std::tuple{"gpt2", 1024, "p3.16xlarge", 16}, std::tuple{"gpt2", 512, "p4d.24xlarge", 64},
                                                         std::tuple{"gpt2", 1024, "g4dn.12xlarge", 8}, std::tuple{"mixture", 4096, "p4d.24xlarge", 8}}) {
         const bool is_mixture = std::string(name) == "mixture";

@@ -42,7 +42,7 @@ const std::vector<Case>& cases() {
         {"offload in a pipeline with split backward",
          2,
          {"gpt", "dropout = 0.1", "pipeline_parallel = 2\nmicro_batches = 8\nschedule = \"zb-h2\"\noffload = \"host\"\nactivation_loading_horizon = 1", ""}},
-        {"experts of pieces of sequences in a pipeline",
+        {"experts of segments of sequences in a pipeline",
          4,
          {"mixtral", experts, "data_parallel = 2\nexpert_parallel = 2\npipeline_parallel = 2\nschedule = \"seq1f1b\"\nsegments = 4", ""}},
     };

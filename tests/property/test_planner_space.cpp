@@ -40,14 +40,14 @@ std::string refusal_of(const schedule::Plan& plan, const model::ModelGraph& grap
 
 struct Seen {
     std::set<std::string> schedules;
-    int plans = 0, of_experts = 0, of_parts = 0, of_shards = 0, of_offload = 0, of_pieces = 0;
+    int plans = 0, of_experts = 0, of_parts = 0, of_shards = 0, of_offload = 0, of_segments = 0;
     void add(const schedule::Plan& plan) {
         ++plans;
         schedules.insert(plan.schedule);
         of_experts += plan.layout.expert > 1;
         of_parts += plan.layout.context > 1;
         of_shards += plan.sharding != schedule::Sharding::none;
-        of_pieces += plan.segments > 1;
+        of_segments += plan.segments > 1;
         of_offload += plan.offload != schedule::Offload::none;
     }
 };
@@ -77,7 +77,7 @@ TEST_CASE("whatever smplan may choose for ranks on CPUs, smexec runs as the refe
         const Seen seen = run_space(graph, space_of(graph, 4, 8, base), 180);
         CHECK(seen.plans >= 100);
         CHECK(seen.schedules.size() >= 8);
-        CHECK(seen.of_pieces >= 3);
+        CHECK(seen.of_segments >= 3);
         CHECK(seen.of_shards >= 20);
     }
     SECTION("GPT, activations offloaded") {

@@ -9,7 +9,7 @@
 
 TEST_CASE("every Program of the grid is verified, simulated and executed, and trains as the reference does") {
     // Sixteen stages of one layer and more, small enough that a thousand runs take seconds. Tied embeddings are summed over the pipeline; asynchronous
-    // schedules update stages at different times and take a model without them; forward-only evaluates; Seq1F1B cuts the four tokens into two and four pieces.
+    // schedules update stages at different times and take a model without them; forward-only evaluates; Seq1F1B cuts the four tokens into two and four segments.
     const std::string small = "family = 'gpt'\nhidden = 8\nlayers = 15\nheads = 2\nvocabulary = 11\nmax_positions = 4\nsequence_length = 4\n";
     const model::ModelGraph tied = tiny::model_of(small), untied = tiny::model_of(small + "tied_embeddings = false");
     const auto data = tiny::data_of(tied);

@@ -1,4 +1,4 @@
-// Sequences in pieces through the pipeline (Seq1F1B): what comes out is what whole sequences give, whatever else the plan asks for.
+// Sequences in segments through the pipeline (Seq1F1B): what comes out is what whole sequences give, whatever else the plan asks for.
 #include <catch2/catch.hpp>
 
 #include <map>
@@ -9,7 +9,7 @@
 
 namespace {
 
-schedule::Plan in_pieces(int stages, int segments) {
+schedule::Plan in_segments(int stages, int segments) {
     schedule::Plan plan = tiny::plan();
     plan.schedule = "seq1f1b";
     plan.layout.pipeline = stages;
@@ -30,26 +30,26 @@ void check_memory(const schedule::Program& program, const exec::RunResult& run, 
 
 }  // namespace
 
-TEST_CASE("pieces of a sequence train as the whole sequence does, for every kind of position and attention") {
+TEST_CASE("segments of a sequence train as the whole sequence does, for every kind of position and attention") {
     const std::string more = GENERATE(as<std::string>{}, "", "dropout = 0.2\nattention_dropout = 0.1", "tied_embeddings = false");
     const int segments = GENERATE(2, 4, 8);
     const auto attention = GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
     for (const model::ModelGraph& graph : {tiny::gpt(4, more), tiny::llama(4, more.find("dropout") != std::string::npos ? "" : more)}) {
-        schedule::Plan plan = in_pieces(2, segments);
+        schedule::Plan plan = in_segments(2, segments);
         plan.attention = attention;
-        INFO(graph.family << " in " << segments << " pieces, " << more);
+        INFO(graph.family << " in " << segments << " segments, " << more);
         const tiny::Comparison result = tiny::compare(plan, graph);
         tiny::check_equal(result);
         check_memory(tiny::program_of(plan, graph), result.run, 0.05);
     }
 }
 
-TEST_CASE("pieces train as the whole under recomputation, tensor, sequence and data parallelism and sharding") {
-    schedule::Plan plan = in_pieces(2, 2);
+TEST_CASE("segments train as the whole under recomputation, tensor, sequence and data parallelism and sharding") {
+    schedule::Plan plan = in_segments(2, 2);
     plan.recompute = GENERATE(schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full);
     double share = 0.05;
     SECTION("alone") {}
-    SECTION("four pieces") { plan.segments = 4; }
+    SECTION("four segments") { plan.segments = 4; }
     SECTION("tensor") { plan.layout.tensor = 2; }
     SECTION("sequence") {
         plan.layout.tensor = 2;
@@ -68,29 +68,29 @@ TEST_CASE("pieces train as the whole under recomputation, tensor, sequence and d
     }
 }
 
-TEST_CASE("a sliding window and linear biases reach over the pieces before") {
+TEST_CASE("a sliding window and linear biases reach over the segments before") {
     const std::string more = GENERATE(as<std::string>{}, "window = 3", "position_encoding = 'alibi'");
     INFO(more);
-    tiny::check_equal(tiny::compare(in_pieces(4, 4), tiny::gpt(4, more)));
+    tiny::check_equal(tiny::compare(in_segments(4, 4), tiny::gpt(4, more)));
 }
 
-TEST_CASE("pieces in bf16 follow fp32 as closely as whole sequences in bf16 do") {
+TEST_CASE("segments in bf16 follow fp32 as closely as whole sequences in bf16 do") {
     const model::ModelGraph graph = tiny::llama(4);
-    schedule::Plan plan = in_pieces(2, 4);
+    schedule::Plan plan = in_segments(2, 4);
     plan.precision = {};
-    const tiny::Comparison pieces = tiny::compare(plan, graph);
+    const tiny::Comparison segments = tiny::compare(plan, graph);
     plan.schedule = "1f1b";
     plan.segments = 0;
     const tiny::Comparison whole = tiny::compare(plan, graph);
-    CHECK(pieces.losses < 2 * whole.losses + 1e-3);
-    CHECK(pieces.gradients < 2 * whole.gradients + 1e-2);
+    CHECK(segments.losses < 2 * whole.losses + 1e-3);
+    CHECK(segments.gradients < 2 * whole.gradients + 1e-2);
 }
 
-TEST_CASE("smaller pieces hold less at once: the first rank keeps p - 1 + s pieces of its micro-batches") {
+TEST_CASE("smaller segments hold less at once: the first rank keeps p - 1 + s segments of its micro-batches") {
     const model::ModelGraph graph = tiny::gpt(4);
     std::map<int, double> activations;
     for (const int segments : {1, 2, 4}) {
-        schedule::Plan plan = in_pieces(4, segments);
+        schedule::Plan plan = in_segments(4, segments);
         plan.micro_batches = 8;
         if (segments == 1) plan.schedule = "1f1b", plan.segments = 0;
         const schedule::Program program = tiny::program_of(plan, graph);
@@ -99,23 +99,23 @@ TEST_CASE("smaller pieces hold less at once: the first rank keeps p - 1 + s piec
         const sim::Simulation run = sim::simulate(program, durations, {.has_concurrent_streams = false, .is_folded = false});
         activations[segments] = run.memory.at_peak[0][static_cast<std::size_t>(schedule::MemoryKind::activations)].value;
     }
-    // min(s m, p - 1 - r + s) pieces: 4 whole, 5 halves, 7 quarters; beside them the gradients that wait for keys and values.
+    // min(s m, p - 1 - r + s) segments: 4 whole, 5 halves, 7 quarters; beside them the gradients that wait for keys and values.
     CHECK(activations[2] < 0.75 * activations[1]);
     CHECK(activations[4] < 0.60 * activations[1]);
 }
 
-TEST_CASE("what cannot be cut into pieces is said at its key") {
+TEST_CASE("what cannot be cut into segments is said at its key") {
     const auto problems = [](const model::ModelGraph& graph, schedule::Plan plan) {
         core::Diagnostics diagnostics;
         schedule::check_plan(plan, graph, 1 << 20, nullptr, diagnostics);
         return core::format(diagnostics);
     };
-    CHECK(problems(tiny::gpt(), in_pieces(2, 3)).find("8 tokens are not a multiple of 3") != std::string::npos);
-    CHECK(problems(tiny::gpt(), in_pieces(2, 0)).find("error") == std::string::npos);
+    CHECK(problems(tiny::gpt(), in_segments(2, 3)).find("8 tokens are not a multiple of 3") != std::string::npos);
+    CHECK(problems(tiny::gpt(), in_segments(2, 0)).find("error") == std::string::npos);
     const model::ModelGraph bert =
         tiny::model_of("family = 'bert'\nhidden = 16\nlayers = 4\nheads = 4\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\n");
-    CHECK(problems(bert, in_pieces(2, 2)).find("is not causal") != std::string::npos);
-    schedule::Plan whole = in_pieces(2, 2);
+    CHECK(problems(bert, in_segments(2, 2)).find("is not causal") != std::string::npos);
+    schedule::Plan whole = in_segments(2, 2);
     whole.schedule = "1f1b";
     CHECK(problems(tiny::gpt(), whole).find("works on whole sequences") != std::string::npos);
 }

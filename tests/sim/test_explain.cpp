@@ -22,7 +22,7 @@ sim::Explanation explanation_of(const std::string& model, const cluster::Cluster
 
 }  // namespace
 
-TEST_CASE("times of operators add up to what compute takes, whole sequences or pieces of them") {
+TEST_CASE("times of operators add up to what compute takes, whole sequences or segments of them") {
     schedule::Plan plan;
     plan.layout = {1, 8, 2, "PDT"};
     plan.micro_batches = 8;
@@ -32,7 +32,7 @@ TEST_CASE("times of operators add up to what compute takes, whole sequences or p
         plan.recompute = schedule::Recompute::full;
     }
     SECTION("split backward") { plan.schedule = "zb-h1"; }
-    SECTION("pieces") {
+    SECTION("segments") {
         plan.schedule = "seq1f1b";
         plan.segments = 4;
     }

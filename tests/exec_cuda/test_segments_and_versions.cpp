@@ -1,4 +1,4 @@
-// Sequences that pass through emulated GPUs in pieces, and asynchronous schedules, whose micro-batches hold versions of the weights.
+// Sequences that pass through emulated GPUs in segments, and asynchronous schedules, whose micro-batches hold versions of the weights.
 #include <catch2/catch.hpp>
 
 #include "tests/exec_cuda/emulated_run.h"
@@ -16,7 +16,7 @@ public:
 
 }  // namespace
 
-TEST_CASE("pieces of sequences train on emulated GPUs as whole sequences do") {
+TEST_CASE("segments of sequences train on emulated GPUs as whole sequences do") {
     schedule::Plan plan = tiny::plan();
     plan.schedule = "seq1f1b";
     plan.micro_batches = 2;
@@ -33,7 +33,7 @@ TEST_CASE("pieces of sequences train on emulated GPUs as whole sequences do") {
         SECTION("windows") { tiny::check_equal(tiny::compare(plan, tiny::llama(2, "window = 3"), 1, emulated::backend(roomy))); }
     }
     if (plan.segments == 4) {
-        SECTION("recomputed: keys of earlier pieces are copies") {
+        SECTION("recomputed: keys of earlier segments are copies") {
             plan.recompute = GENERATE(schedule::Recompute::full, schedule::Recompute::selective);
             tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.1\nattention_dropout = 0.1"), 1, emulated::backend(roomy)));
         }
@@ -56,7 +56,7 @@ TEST_CASE("pieces of sequences train on emulated GPUs as whole sequences do") {
     }
 }
 
-TEST_CASE("pieces of sequences in bf16 on emulated GPUs stay near the CPU's") {
+TEST_CASE("segments of sequences in bf16 on emulated GPUs stay near the CPU's") {
     schedule::Plan plan = tiny::plan();
     plan.schedule = "seq1f1b";
     plan.segments = 4;
@@ -145,7 +145,7 @@ TEST_CASE("versions of weights lie in the arena, whose size is the Program's: st
     }
 }
 
-TEST_CASE("the Program orders what pieces of sequences touch") {
+TEST_CASE("the Program orders what segments of sequences touch") {
     schedule::Plan plan = tiny::plan();
     plan.schedule = "seq1f1b";
     plan.segments = 4;

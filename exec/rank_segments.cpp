@@ -1,5 +1,5 @@
-// Sequences that pass through the pipeline in pieces (Seq1F1B): attention of a piece reads the keys and values of the pieces before, in place where their
-// packed input is saved for backward, else from a copy; its backward adds to their gradients, which wait for the backward of their own piece.
+// Sequences that pass through the pipeline in segments (Seq1F1B): attention of a segment reads the keys and values of the segments before, in place where their
+// packed input is saved for backward, else from a copy; its backward adds to their gradients, which wait for the backward of their own segment.
 #include "exec/rank_executor.h"
 #include "model/rank_share.h"
 #include "model/segment.h"
@@ -20,7 +20,7 @@ Packed packed(const model::Operator& attention, const model::CostContext& contex
 
 }  // namespace
 
-void RankExecutor::add_earlier_pieces(const MicroBatch& state, std::int32_t stage, std::int32_t index, bool with_gradients, Operands& operands) {
+void RankExecutor::add_earlier_segments(const MicroBatch& state, std::int32_t stage, std::int32_t index, bool with_gradients, Operands& operands) {
     const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
     const Packed row = packed(op, context_);
     const std::int32_t first = state.place.micro_batch - state.place.segment;
@@ -31,7 +31,7 @@ void RankExecutor::add_earlier_pieces(const MicroBatch& state, std::int32_t stag
             operands.earlier.push_back({copy->data(), row.key_values});
         } else {
             const BufferPointer& whole = earlier.tensors[static_cast<std::size_t>(plan_of(stage, k).storage[static_cast<std::size_t>(op.inputs[0].index)])];
-            core::require(whole != nullptr, "keys and values of earlier pieces are there");
+            core::require(whole != nullptr, "keys and values of earlier segments are there");
             operands.earlier.push_back({element_at(context_.compute, whole->data(), row.queries), row.columns()});
         }
         if (!with_gradients) continue;
