@@ -226,9 +226,9 @@ public:
             std::int64_t& count = count_[place(action)];
             if (action.kind == schedule::ActionKind::forward) count = task;  // until backward is met
             else if (action.kind != schedule::ActionKind::backward_weight) {
-                // Unit u: forward at count + u, backward at task + units - 1 - u; it leaves when backward - horizon >= forward + 2.
-                const std::int64_t spare = task - count + units - 3 - horizon;
-                count = spare < 0 ? 0 : std::min(units, spare / 2 + 1);
+                const std::int64_t forward = count;
+                count = 0;
+                while (count < units && schedule::leaves(forward + count, task + units - 1 - count, horizon)) ++count;
             }
             task += units;
         }

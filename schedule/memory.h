@@ -1,6 +1,7 @@
 // Bytes a rank needs, by kind, from the graph and the plan: the tables lowering writes into buffers, and the planner asks before any Program exists.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "model/model_graph.h"
@@ -43,6 +44,9 @@ struct ActivationFootprint {
     };
     std::vector<UnitSaved> offloadable;
 };
+// Offload: does what a unit keeps leave between its forward and the backward pass that first reads it? Both are numbers among the tasks of its rank, passes through one
+// unit each. The load begins with the task `horizon` before that backward; there must be another one between it and the forward, or nothing would be gained.
+inline bool leaves(std::int64_t forward, std::int64_t backward, int horizon) { return backward - horizon >= forward + 2; }
 ActivationFootprint activation_footprint(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan, bool is_forward_only = false);
 // The same walk with what the kernels of an accelerator hold while they run (model/workspace.h): the transients are larger, the rest is equal. The executor's
 // kernels hold nothing of the kind, so Programs are lowered without.

@@ -24,11 +24,10 @@ void RankLowering::plan_offload() {
             unit_tasks_.push_back(task);
         }
     }
-    // The load begins with the task `horizon` before the backward. There must be another one between it and the forward, or nothing would be gained.
     for (const UnitTask& task : unit_tasks_) {
         OffloadedUnit& place = offloaded(task.stage, task.micro_batch, task.unit);
         const core::Bytes bytes = local(task.stage).footprints->front().offloadable[static_cast<std::size_t>(task.unit)].bytes;
-        place.leaves = bytes.value > 0 && place.backward - plan_.activation_loading_horizon >= place.forward + 2;
+        place.leaves = bytes.value > 0 && leaves(place.forward, place.backward, plan_.activation_loading_horizon);
     }
 }
 
