@@ -108,7 +108,8 @@ private:
     // A device may be visited by a micro-batch many times: all of a step's micro-batches may be in flight on it.
     double kept(std::size_t item) const { return (problem_.items[item].memory + problem_.items[item].activations * problem_.micro_batches).value; }
     double work(std::size_t item, int device) const {
-        return (is_cpu(device) ? problem_.items[item].cpu_time : problem_.items[item].accelerator_time).value * device_[static_cast<std::size_t>(device)].slowness;
+        const DeviceClass& of = device_[static_cast<std::size_t>(device)];
+        return of.work(problem_.items[item]).value * of.slowness;
     }
     int& held(std::size_t e, int device) { return held_[e * static_cast<std::size_t>(devices_) + static_cast<std::size_t>(device)]; }
     int held(std::size_t e, int device) const { return held_[e * static_cast<std::size_t>(devices_) + static_cast<std::size_t>(device)]; }

@@ -71,10 +71,7 @@ private:
     };
 
     double kept(std::size_t item) const { return (problem_.items[item].memory + problem_.items[item].activations * problem_.micro_batches).value; }
-    double load(std::size_t device) const {
-        const DeviceClass& c = classes_[class_of_[device]];
-        return c.is_cpu ? work_[device] * c.slowness : work_[device] * c.slowness + paid_[device] * c.transfer_slowness;
-    }
+    double load(std::size_t device) const { return classes_[class_of_[device]].load(work_[device], paid_[device]); }
     // Of the ends assigned so far: what this device pays whatever comes.
     double owed(std::size_t e, std::size_t device) const {
         if (holder_[e] < 0) return 0;
@@ -93,7 +90,7 @@ private:
             }
             for (std::size_t d = 0; d < class_of_.size(); ++d) paid_[d] += owed(e, d);
         }
-        work_[device] += sign * (classes_[class_of_[device]].is_cpu ? problem_.items[item].cpu_time : problem_.items[item].accelerator_time).value;
+        work_[device] += sign * classes_[class_of_[device]].work(problem_.items[item]).value;
         memory_[device] += sign * kept(item);
         held_count_[device] += sign;
         device_of_[item] = sign > 0 ? static_cast<int>(device) : -1;

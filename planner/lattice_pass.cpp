@@ -146,7 +146,7 @@ PassResult lattice_pass(const PlacementProblem& problem, const SearchGraph& grap
             for (std::size_t c = 0; c < classes; ++c) {
                 const DeviceClass& device = graph.classes[c];
                 if (device.count == 0 || !(device.is_cpu ? may_be_cpu : may_be_accelerator)) continue;
-                const double load = device.is_cpu ? cpu_work * device.slowness : work * device.slowness + paid * device.transfer_slowness;
+                const double load = device.load(device.is_cpu ? cpu_work : work, paid);
                 if (load > most) continue;
                 for (const LatticeWay& way : ways[from]) {
                     if (used_of(way.used, c) >= device.count) continue;

@@ -131,7 +131,7 @@ public:
             if (pays(e)) paid_ += problem_.transfers[e].time.value;
         }
     }
-    double load(const DeviceClass& c) const { return c.is_cpu ? cpu_ * c.slowness : work_ * c.slowness + paid_ * c.transfer_slowness; }
+    double load(const DeviceClass& c) const { return c.load(c.is_cpu ? cpu_ : work_, paid_); }
     // Of every stage that begins so, whatever else joins.
     double least_load(const DeviceClass& c) const { return (c.is_cpu ? cpu_ : work_) * c.slowness; }
     bool fits(const DeviceClass& c, int in_flight) const { return c.is_cpu || (runs_on_accelerator_ && memory_ + activations_ * in_flight <= c.memory_limit.value); }

@@ -51,16 +51,12 @@ PlacedStage stage_of(const PlacementProblem& problem, std::vector<int> items, in
     PlacedStage stage{.device_class = device_class, .is_cpu = device.is_cpu, .items = std::move(items), .load = {}, .memory = {}};
     std::sort(stage.items.begin(), stage.items.end());
     std::vector<char> inside(problem.items.size(), 0);
-    core::Seconds moved;
+    core::Seconds work, moved;
     for (int i : stage.items) {
         const PlacementItem& item = problem.items[static_cast<std::size_t>(i)];
         inside[static_cast<std::size_t>(i)] = 1;
         stage.memory += item.memory + item.activations * in_flight;
-        stage.load += device.is_cpu ? item.cpu_time : item.accelerator_time;
-    }
-    if (device.is_cpu) {
-        stage.load = stage.load * device.slowness;
-        return stage;
+        work += device.work(item);
     }
     for (const Transfer& transfer : problem.transfers) {
         auto held = std::count_if(transfer.destinations.begin(), transfer.destinations.end(), [&](int d) { return inside[static_cast<std::size_t>(d)]; });
@@ -68,7 +64,7 @@ PlacedStage stage_of(const PlacementProblem& problem, std::vector<int> items, in
         bool receives = !inside[static_cast<std::size_t>(transfer.source)] && held > 0;
         if (sends || receives) moved += transfer.time;
     }
-    stage.load = stage.load * device.slowness + moved * device.transfer_slowness;
+    stage.load = device.load(work, moved);
     return stage;
 }
 

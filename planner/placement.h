@@ -37,6 +37,13 @@ struct DeviceClass {
     bool is_cpu = false;  // pays cpu_time, no transfer, and has no memory limit
     double slowness = 1, transfer_slowness = 1;  // factors on an item's accelerator time (of a CPU: cpu_time) and on transfers
     core::Bytes memory_limit{std::numeric_limits<double>::infinity()};
+
+    core::Seconds work(const PlacementItem& item) const { return is_cpu ? item.cpu_time : item.accelerator_time; }
+    // Of a stage with so much work and transfers of so long; both in seconds, or in any other one measure of time.
+    template <class Time>
+    Time load(Time work, Time transfers) const {
+        return is_cpu ? work * slowness : work * slowness + transfers * transfer_slowness;
+    }
 };
 inline constexpr std::size_t most_device_classes = 4;
 

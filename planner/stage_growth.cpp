@@ -67,7 +67,7 @@ void StageGrowth::grow(const Sums& sums, std::size_t available_begin, std::size_
     if ((++expanded_ & 1023) == 0 && std::chrono::steady_clock::now() > pass_.deadline) pass_.is_out_of_time = true;
     if (pass_.is_out_of_time.load(std::memory_order_relaxed)) return;
     const double most = pass_.most.load(std::memory_order_relaxed);
-    const double load = slowness_ * sums.work + (by_cpu_ ? 0 : transfer_slowness_ * sums.paid);
+    const double load = device_->load(sums.work, sums.paid);
     if (stage_size_ > 0 && load <= most) offer(sums, load);
 
     const std::size_t logged = behind_log_.size();
@@ -83,7 +83,7 @@ void StageGrowth::grow(const Sums& sums, std::size_t available_begin, std::size_
                   .permanent = permanent,
                   .memory = sums.memory + graph_.memory[i],
                   .activations = sums.activations + graph_.activations[i]};
-        const bool may_join = slowness_ * next.work <= most && (by_cpu_ || (!graph_.is_cpu_only[i] && next.memory + next.activations * least_in_flight_ <= memory_limit_));
+        const bool may_join = next.work * device_->slowness <= most && (by_cpu_ || (!graph_.is_cpu_only[i] && next.memory + next.activations * least_in_flight_ <= memory_limit_));
         if (may_join) {
             if (!by_cpu_)
                 for (auto [e, is_source] : graph_.incidences[i]) {
@@ -94,7 +94,7 @@ void StageGrowth::grow(const Sums& sums, std::size_t available_begin, std::size_
                     next.paid += paid_of(e);
                     next.permanent += permanent_of(e);
                 }
-            if (by_cpu_ || slowness_ * next.work + transfer_slowness_ * next.permanent <= most * (1 + margin)) {
+            if (by_cpu_ || device_->load(next.work, next.permanent) <= most * (1 + margin)) {
                 const std::size_t begin = available_.size();
                 for (std::size_t b = a + 1; b < available_end; ++b) available_.push_back(available_[b]);
                 for (int s : graph_.successors[i])
@@ -139,7 +139,7 @@ void StageGrowth::grow(const Sums& sums, std::size_t available_begin, std::size_
                 else ++outside_[static_cast<std::size_t>(e)];
                 permanent += permanent_of(e);
             }
-            if (slowness_ * sums.work + transfer_slowness_ * permanent > most * (1 + margin)) break;
+            if (device_->load(sums.work, permanent) > most * (1 + margin)) break;
         }
     }
     for (; behind_log_.size() > logged; behind_log_.pop_back()) behind_[behind_log_.back() / 64] &= ~(std::uint64_t{1} << (behind_log_.back() % 64));
@@ -159,8 +159,7 @@ void StageGrowth::expand(const Downset& from, std::size_t device_class) {
     const double most = pass_.most.load();
     class_ = device_class;
     by_cpu_ = device.is_cpu;
-    slowness_ = device.slowness;
-    transfer_slowness_ = device.transfer_slowness;
+    device_ = &device;
     memory_limit_ = device.is_cpu ? infinity : device.memory_limit.value;
     starts_.clear();
     room_ = memory_room_ = 0;

@@ -52,7 +52,8 @@ private:
     std::uint64_t parent_ = 0;
     std::size_t class_ = 0;
     bool by_cpu_ = false;
-    double slowness_ = 1, transfer_slowness_ = 1, memory_limit_ = 0;
+    const DeviceClass* device_ = nullptr;
+    double memory_limit_ = 0;
     std::vector<Start> starts_;
     double room_ = 0, memory_room_ = 0;  // the largest of any start
     int least_in_flight_ = 1;
