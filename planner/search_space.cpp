@@ -95,11 +95,10 @@ bool cuts_sequences(const model::ModelGraph& graph) {
     return model::segment_obstacle(graph, 1).empty() && std::none_of(graph.operators.begin(), graph.operators.end(), is_of_a_micro_batch);
 }
 
-}  // namespace
-
-std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::Plan& plan) {
+// `cuts`: what cuts_sequences says, which many plans of one model need.
+std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::Plan& plan, bool cuts) {
     std::vector<int> counts;
-    if (plan.layout.context > 1 || plan.offload != schedule::Offload::none || !cuts_sequences(graph)) return counts;
+    if (plan.layout.context > 1 || plan.offload != schedule::Offload::none || !cuts) return counts;
     for (const int count : {2, 4}) {
         const std::int64_t rows = graph.tokens_per_sample / count * plan.micro_batch;
         const bool divides = graph.tokens_per_sample % count == 0 && (!plan.has_sequence_parallelism() || rows % plan.layout.tensor == 0);
@@ -107,6 +106,10 @@ std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::
     }
     return counts;
 }
+
+}  // namespace
+
+std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::Plan& plan) { return segment_counts(graph, plan, cuts_sequences(graph)); }
 
 std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& graph, int devices, int global_batch) {
     std::vector<schedule::ParallelLayout> layouts;
@@ -129,7 +132,7 @@ std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cl
     bool has_recomputable_attention =
         request.base.attention != model::AttentionImplementation::flash &&
         std::any_of(graph.operators.begin(), graph.operators.end(), [](const model::Operator& op) { return op.in_attention_core; });
-    const bool is_whole = request.base.offload != schedule::Offload::none || !cuts_sequences(graph);
+    const bool cuts = cuts_sequences(graph);
     for (const schedule::ParallelLayout& layout : legal_layouts(graph, cluster.device_count(), request.global_batch)) {
         const int per_replica = request.global_batch / layout.replicas();
         for (int micro_batch : divisors(per_replica)) {
@@ -138,7 +141,7 @@ std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cl
             plan.micro_batch = micro_batch;
             plan.micro_batches = per_replica / micro_batch;
             plan.sequence_parallel = layout.tensor > 1 && divides_tokens(graph, layout, micro_batch);
-            const std::vector<int> segments = layout.pipeline > 1 && !is_whole ? segment_counts(graph, plan) : std::vector<int>();
+            const std::vector<int> segments = layout.pipeline > 1 ? segment_counts(graph, plan, cuts) : std::vector<int>();
             for (schedule::Recompute recompute : {schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full}) {
                 if (recompute == schedule::Recompute::selective && !has_recomputable_attention) continue;
                 plan.recompute = recompute;
