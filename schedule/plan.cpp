@@ -57,8 +57,7 @@ model::CostContext Plan::cost_context() const {
     context.expert_parallel = layout.expert;
     context.context_parallel = layout.context;
     context.sequence_parallel = sequence_parallel && layout.tensor > 1;
-    // fp8 is a format of products: activations between them are bf16 (arXiv 2209.05433, section 3).
-    context.compute = precision.compute == core::DataType::fp8 ? core::DataType::bf16 : precision.compute;
+    context.compute = precision.activations();
     context.attention = attention;
     context.fused_cross_entropy = fused_cross_entropy;
     return context;

@@ -26,10 +26,13 @@ std::string_view name_of(OptimizerKind optimizer);
 
 // Storage per parameter. "fp32": 4 + 4; "mixed": low-precision copies with fp32 master weights (Micikevicius et al., arXiv 1710.03740).
 struct Precision {
-    core::DataType compute = core::DataType::bf16;     // matrix products and activations
+    core::DataType compute = core::DataType::bf16;     // matrix products
     core::DataType parameters = core::DataType::bf16;  // the copy that forward reads
     core::DataType gradients = core::DataType::bf16;   // accumulated and reduced
     bool has_master_parameters = true;                 // fp32 copy beside a low-precision one
+
+    // fp8 is a format of products alone: what lies between them is bf16 (arXiv 2209.05433, section 3).
+    core::DataType activations() const { return compute == core::DataType::fp8 ? core::DataType::bf16 : compute; }
     bool operator==(const Precision&) const = default;
 };
 

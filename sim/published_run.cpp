@@ -179,7 +179,7 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
                                                                       {"fp8", core::DataType::fp8}}});
     plan.precision.compute = compute;
     const bool is_full = compute == core::DataType::fp32 || compute == core::DataType::tf32;
-    plan.precision.parameters = plan.precision.gradients = is_full ? core::DataType::fp32 : compute == core::DataType::fp8 ? core::DataType::bf16 : compute;
+    plan.precision.parameters = plan.precision.gradients = is_full ? core::DataType::fp32 : plan.precision.activations();
     plan.precision.has_master_parameters = !is_full;
     adopt(traits, plan, row.text("model").starts_with("moe"));
     read_notes(row, plan);

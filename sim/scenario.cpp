@@ -231,7 +231,7 @@ namespace {
 // A precision without a peak on the device is refused where the plan asks for it (or where the plan stands, when it is the default).
 void check_precision(const schedule::Plan& plan, const cluster::DeviceSpec& device, const Value& document, bool emulates_half, core::Diagnostics& diagnostics) {
     if (device.peak.contains(plan.precision.compute)) return;
-    const bool is_emulated = device.architecture == "cpu" && (plan.precision.compute == core::DataType::bf16 || plan.precision.compute == core::DataType::fp8);
+    const bool is_emulated = device.architecture == "cpu" && plan.precision.activations() == core::DataType::bf16;
     if (is_emulated && emulates_half) return;
     const Value* table = document.find("plan");
     const Value* written = table == nullptr ? nullptr : table->find("precision");

@@ -60,8 +60,7 @@ private:
     std::vector<std::unique_ptr<const OperatorKernels>> segments_;
 };
 
-// Activations in bf16, which fp8 leaves as they are.
-bool computes_low(const schedule::Precision& precision) { return precision.compute == core::DataType::bf16 || precision.compute == core::DataType::fp8; }
+bool computes_low(const schedule::Precision& precision) { return precision.activations() == core::DataType::bf16; }
 
 std::unique_ptr<const OperatorKernels> make_operators(const std::vector<model::ModelGraph>& segments, const schedule::Plan& plan, const schedule::RankCoordinates& place,
                                                       std::uint64_t seed, bool is_training) {
@@ -107,8 +106,7 @@ std::span<float> words_of(Buffer& buffer) { return {buffer.data(), (buffer.bytes
 
 std::string CpuBackend::obstacle(const schedule::Precision& precision) {
     const auto is_known = [](core::DataType type) { return type == core::DataType::fp32 || type == core::DataType::bf16; };
-    const core::DataType activations = precision.compute == core::DataType::fp8 ? core::DataType::bf16 : precision.compute;
-    for (const core::DataType type : {activations, precision.parameters, precision.gradients})
+    for (const core::DataType type : {precision.activations(), precision.parameters, precision.gradients})
         if (!is_known(type)) return fmt::format("the CPU backend computes in fp32, bf16 and fp8, the plan in {}", core::name_of(type));
     const bool is_low = precision.parameters == core::DataType::bf16;
     if (is_low != computes_low(precision)) return "the CPU backend reads parameters in the format that it computes in";

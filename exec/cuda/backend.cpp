@@ -459,14 +459,13 @@ void CudaBackend::read_data(Buffer& into, core::DataType type, std::function<voi
         return;
     }
     char* host = staging_ + staging_places_[place];
-    const core::DataType compute = program_.plan.precision.compute;
-    if (type == core::DataType::fp32 && type_of(compute) != Type::fp32) {
-        // Images are read in fp32 and kept in the precision of activations.
-        const std::size_t count = into.bytes() / size_of(type_of(compute));
-        write_data = [compute, count, fp32 = std::move(write_data)](std::int64_t step, void* to) {
+    const core::DataType kept = program_.plan.precision.activations();
+    if (type == core::DataType::fp32 && type_of(kept) != Type::fp32) {  // images
+        const std::size_t count = into.bytes() / size_of(type_of(kept));
+        write_data = [kept, count, fp32 = std::move(write_data)](std::int64_t step, void* to) {
             std::vector<float> values(count);
             fp32(step, values.data());
-            to_precision(compute, values, to);
+            to_precision(kept, values, to);
         };
     }
     if (place == reads_.size()) reads_.push_back({std::move(write_data), host, into.bytes()});

@@ -21,8 +21,7 @@ const std::int64_t* ids(const float* address) { return reinterpret_cast<const st
 
 Type type_of(core::DataType type) {
     switch (type) {
-        case core::DataType::bf16:
-        case core::DataType::fp8: return Type::bf16;  // fp8 is a format of products, whose operands and results are bf16 elsewhere
+        case core::DataType::bf16: return Type::bf16;
         case core::DataType::fp16: return Type::fp16;
         default: return Type::fp32;
     }
@@ -39,7 +38,7 @@ Operators::Operators(const model::ModelGraph& graph, const schedule::Plan& plan,
       machine_(machine),
       kernels_(machine.kernels()),
       workplace_(workplace),
-      type_(type_of(plan.precision.compute)),
+      type_(type_of(plan.precision.activations())),
       parameter_type_(type_of(plan.precision.parameters)),
       gradient_type_(type_of(plan.precision.gradients)),
       tables_(std::move(tables)),

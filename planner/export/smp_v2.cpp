@@ -24,7 +24,7 @@ void precision(Expression& e, core::Value& hyperparameters) {
     } else {
         e.require_plain_precision();
     }
-    hyperparameters["bf16"] = p.compute == core::DataType::bf16 || p.compute == core::DataType::fp8 ? 1 : 0;
+    hyperparameters["bf16"] = p.activations() == core::DataType::bf16 ? 1 : 0;
 }
 
 }  // namespace

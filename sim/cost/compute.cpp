@@ -140,7 +140,7 @@ core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const
             if (traits.converts_layout && core::size_of(compute).value < 4) time += streaming_time((kernel.read + kernel.written) * 2.0, device, constants);
             return time;
         }
-        case model::KernelKind::attention: return attention_time(kernel, phase, device, compute == core::DataType::fp8 ? core::DataType::bf16 : compute, constants, traits.flash_generation);
+        case model::KernelKind::attention: return attention_time(kernel, phase, device, compute, constants, traits.flash_generation);
         case model::KernelKind::memory: return device.kernel_launch + streaming_time((kernel.read + kernel.written) * memory_passes(kernel, device, compute, traits), device, constants);
     }
     return {};
@@ -208,7 +208,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
         const model::OperatorId op(static_cast<std::int32_t>(o));
         const model::Operator& description = graph.op(op);
         // Of a plan in fp8 the linear layers are, and not all of them.
-        const core::DataType own_compute = compute == core::DataType::fp8 && !model::fp8_obstacle(graph, op, plain).empty() ? core::DataType::bf16 : compute;
+        const core::DataType own_compute = compute == core::DataType::fp8 && model::fp8_obstacle(graph, op, plain).empty() ? compute : plan.precision.activations();
         const cluster::MeasuredOperator* entry = nullptr;
         if (!measured.empty()) {
             const auto found = measured.find(model::signature(graph, op, plain));
@@ -304,7 +304,7 @@ void ComputeCost::recompute_alternate_products(const model::ModelGraph& graph, c
         ++attentions[static_cast<std::size_t>(op.unit)];
         for (const model::Kernel& kernel : model::kernels(graph, model::OperatorId(i), model::Phase::forward, context))
             if (std::string_view(kernel.what) == "rotary")
-                sum += {kernel_time(kernel, model::Phase::forward, *device_, plan_->precision.compute, traits_, constants_), dispatch_, {}, {}};
+                sum += {kernel_time(kernel, model::Phase::forward, *device_, plan_->precision.activations(), traits_, constants_), dispatch_, {}, {}};
     }
     std::vector<ComputePrice>& sums = sums_[attention_core_forward];
     for (std::size_t o = 0; o < graph.operators.size(); ++o) {

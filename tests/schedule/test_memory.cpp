@@ -82,6 +82,14 @@ TEST_CASE("what crosses a boundary is counted once: as saved where backward need
     CHECK(rest.sent_gradient.value == maps);
 }
 
+TEST_CASE("activations leave when one task at least lies between their forward and the beginning of their load") {
+    // Forward is task 0. With a horizon of 4 the load of backward task b begins with task b - 4: task 1 follows the forward at once, task 2 does not.
+    CHECK_FALSE(schedule::leaves(0, 5, 4));
+    CHECK(schedule::leaves(0, 6, 4));
+    CHECK(schedule::leaves(10, 16, 4));
+    CHECK_FALSE(schedule::leaves(0, 6, 5));
+}
+
 TEST_CASE("forward alone keeps nothing") {
     const model::ModelGraph graph = load("mnist-convnet");
     const ActivationFootprint f = activation_footprint(graph, {0, static_cast<std::int32_t>(graph.operators.size())}, fp32_plan(), true);

@@ -362,3 +362,16 @@ TEST_CASE("degrees whose products no machine counts are refused before anything 
     says(text, "passes are");
     says(text, "samples are");
 }
+
+TEST_CASE("fp8 is a format of products: activations are bf16, those of every other precision are in it") {
+    using core::DataType;
+    schedule::Plan plan;
+    plan.precision.compute = DataType::fp8;
+    CHECK(plan.precision.activations() == DataType::bf16);
+    CHECK(plan.cost_context().compute == DataType::bf16);
+    for (const DataType type : {DataType::fp32, DataType::tf32, DataType::fp16, DataType::bf16}) {
+        plan.precision.compute = type;
+        CHECK(plan.precision.activations() == type);
+        CHECK(plan.cost_context().compute == type);
+    }
+}
