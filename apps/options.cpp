@@ -29,6 +29,7 @@ Options::Options(const std::vector<std::string>& arguments, const OptionNames& n
             std::vector<std::string> known = names.with_value;
             known.insert(known.end(), names.flags.begin(), names.flags.end());
             std::string near = core::did_you_mean(name, known);
+            has_unknown_ = true;
             std::sort(known.begin(), known.end());
             error(name, fmt::format("unknown option {}", core::in_quotes(name)), near.empty() ? "known: " + core::list_in_words(known) : "did you mean " + near + "?");
         }
@@ -37,10 +38,22 @@ Options::Options(const std::vector<std::string>& arguments, const OptionNames& n
 
 bool Options::has(const std::string& name) const { return values_.count(name) > 0; }
 
+std::string Options::only_positional(const std::string& name, const std::string& what, const std::string& hint, bool is_needed) {
+    if (positional_.size() > 1 && !has_unknown_) error(name, fmt::format("one {} at a time, {} and {} were given", what, core::in_quotes(positional_[0]), core::in_quotes(positional_[1])), hint);
+    const std::string chosen = positional_.empty() ? std::string() : positional_.front();
+    if (chosen.empty() && is_needed) error(name, fmt::format("no {} is given", what), hint);
+    return chosen;
+}
+
 std::optional<std::string> Options::text(const std::string& name) const {
     auto found = values_.find(name);
     if (found == values_.end() || found->second.empty()) return std::nullopt;
     return found->second.back();
+}
+
+std::vector<std::string> Options::all(const std::string& name) const {
+    auto found = values_.find(name);
+    return found == values_.end() ? std::vector<std::string>() : found->second;
 }
 
 std::optional<std::int64_t> Options::integer(const std::string& name, std::int64_t least, std::int64_t greatest) {
@@ -69,9 +82,7 @@ std::optional<double> Options::real(const std::string& name, double least, doubl
 
 std::vector<std::string> Options::list(const std::string& name) const {
     std::vector<std::string> parts;
-    auto found = values_.find(name);
-    if (found == values_.end()) return parts;
-    for (const std::string& value : found->second)
+    for (const std::string& value : all(name))
         for (std::size_t begin = 0; begin <= value.size();) {
             std::size_t end = std::min(value.find(',', begin), value.size());
             if (end > begin) parts.push_back(value.substr(begin, end - begin));

@@ -73,14 +73,12 @@ int run_smexec_convert(const std::vector<std::string>& arguments, std::ostream& 
     }
     core::Diagnostics diagnostics;
     Options options(arguments, {{"--plan", "--out", "--from-step"}, {"--json", "--help"}}, diagnostics);
-    if (options.positional().size() != 1)
-        diagnostics.error({}, "CHECKPOINT", options.positional().empty() ? "no checkpoint is given" : "more than one checkpoint is given", "smexec convert --help shows an example");
+    std::string folder = options.only_positional("CHECKPOINT", "checkpoint", "smexec convert --help shows an example");
     for (const char* needed : {"--plan", "--out"})
         if (!options.has(needed)) options.error(needed, fmt::format("{} is missing", needed), "smexec convert --help shows an example");
     std::optional<std::int64_t> step = options.integer("--from-step", 0, 1000000000);
     if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
 
-    std::string folder = options.positional()[0];
     if (!step) take_step_from_name(folder, step);
     const std::string plan_path = *options.text("--plan"), target = *options.text("--out");
     std::error_code none;

@@ -42,10 +42,7 @@ ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core
         for (const char* option : {"--every", "--resume", "--from-step", "--set-aside"})
             if (options.has(option)) options.error(option, fmt::format("{} needs to know where checkpoints are", option), "add --checkpoint DIR");
     if (request.from_step && !request.resumes) options.error("--from-step", "--from-step says where to resume", "add --resume");
-    if (options.positional().size() != 1)
-        diagnostics.error({}, "", options.positional().empty() ? "no plan is given" : "more than one plan is given",
-                          "smexec PLAN.toml; smexec --help shows an example");
-    else request.plan = options.positional()[0];
+    request.plan = options.only_positional("PLAN.toml", "plan", "smexec PLAN.toml; smexec --help shows an example");
     return request;
 }
 

@@ -49,19 +49,9 @@ const char* const import_help =
     "  smplan import distribution.json --from sagemaker-smp-v1 --model bert-large --instance p3.16xlarge --nodes 1\n";
 
 core::Value warnings_of(const core::Diagnostics& diagnostics) {
-    core::Value list = core::Value::array();
-    for (const core::Diagnostic& entry : diagnostics.entries()) {
-        if (entry.severity != core::Severity::warning) continue;
-        core::Value warning;
-        warning["file"] = entry.location.file;
-        warning["line"] = entry.location.line;
-        warning["column"] = entry.location.column;
-        warning["key"] = entry.key;
-        warning["message"] = entry.message;
-        warning["hint"] = entry.hint;
-        list.append(std::move(warning));
-    }
-    return list;
+    const core::Value all = core::to_value(diagnostics);
+    const core::Value* warnings = all.find("warnings");
+    return warnings != nullptr ? *warnings : core::Value::array();
 }
 
 // Names of the targets that can be written, or read.
@@ -74,8 +64,7 @@ std::vector<std::string> target_names(bool to_read) {
 
 // The one file and the target; null when something is amiss.
 const planner::ExchangeTarget* read_request(Options& options, const char* direction, bool to_read) {
-    if (options.positional().empty()) options.error("", "no file is given", to_read ? "name the file to import" : "name the plan to export");
-    for (std::size_t i = 1; i < options.positional().size(); ++i) options.error("", fmt::format("unexpected argument {}", core::in_quotes(options.positional()[i])), "one file at a time");
+    options.only_positional("FILE", "file", to_read ? "name the file to import" : "name the plan to export");
     const std::vector<std::string> names = target_names(to_read);
     if (!options.has(direction)) options.error(direction, fmt::format("{} is missing", direction), "use " + core::list_in_words(names));
     const auto name = options.choice(direction, names);

@@ -46,14 +46,13 @@ int run_order_command(const std::vector<std::string>& arguments, std::ostream& o
         out << order_help;
         return good;
     }
-    if (options.positional().size() != 1) options.error("", "one plan is ordered at a time", "smplan order plan.toml");
+    const std::string source = options.only_positional("PLAN.toml", "plan", "smplan order plan.toml");
     planner::SearchBudget budget;
     budget.time_limit = core::Seconds(options.real("--search-time", 0.01, 600).value_or(budget.time_limit.value));
     budget.seed = static_cast<std::uint64_t>(options.integer("--seed", 0, 1 << 30).value_or(static_cast<std::int64_t>(budget.seed)));
     const auto path = options.text("--out");
     if (path) check_output("--out", *path, diagnostics);
     if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
-    const std::string& source = options.positional().front();
     if (path && folder_of(*path) != folder_of(source)) {
         // A plan's references are relative to the file they stand in.
         options.error("--out", fmt::format("{} is not in the folder of {}", *path, source), "write it beside the plan: what both refer to is found from there");

@@ -3,6 +3,7 @@
 #include <ostream>
 
 #include "apps/command.h"
+#include "apps/options.h"
 #include "cluster/describe.h"
 #include "cluster/load.h"
 #include "core/document.h"
@@ -27,23 +28,15 @@ const char* const help =
 
 int run_hardware_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
     const bool as_json = wants_json(arguments);
-    bool lints = false;
-    std::string name;
-    for (const std::string& argument : arguments) {
-        if (argument == "--help" || argument == "-h") {
-            out << help;
-            return good;
-        }
-        if (argument == "--json") continue;
-        if (argument == "--lint") lints = true;
-        else if (argument.starts_with("-")) return refuse_argument(argument, "unknown option " + argument, "see smsim hardware --help", as_json, out, err);
-        else if (name.empty()) name = argument;
-        else
-            return refuse_argument(argument, "one profile at a time: \"" + name + "\" and \"" + argument + "\" were given", "see smsim hardware --help",
-                                   as_json, out, err);
-    }
     core::Diagnostics diagnostics;
-    if (lints) {
+    Options options(arguments, {.with_value = {}, .flags = {"--help", "--json", "--lint"}}, diagnostics);
+    if (options.has("--help")) {
+        out << help;
+        return good;
+    }
+    const std::string name = options.only_positional("NAME", "profile", "see smsim hardware --help", false);
+    if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
+    if (options.has("--lint")) {
         std::vector<std::string> files = cluster::profile_files();
         if (!name.empty()) {
             const std::string path = cluster::profile_path(name);

@@ -2,13 +2,13 @@
 
 #include <fmt/core.h>
 
-#include <charconv>
+#include <limits>
 #include <optional>
 #include <ostream>
 
 #include "apps/command.h"
+#include "apps/options.h"
 #include "core/document.h"
-#include "core/reader.h"
 #include "model/cost.h"
 #include "model/load.h"
 
@@ -105,53 +105,30 @@ void print(const model::ModelGraph& graph, bool per_operator, std::ostream& out)
     for (const std::string& assumption : graph.assumptions) out << "  assumed: " << assumption << '\n';
 }
 
-std::optional<std::int64_t> positive_integer(const std::string& text) {
-    std::int64_t value = 0;
-    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (failure != std::errc{} || end != text.data() + text.size() || value <= 0) return std::nullopt;
-    return value;
-}
-
 }  // namespace
 
 int run_model_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
     const bool as_json = wants_json(arguments);
-    std::string reference;
-    model::LoadOptions options;
-    bool per_operator = false;
-    for (std::size_t i = 0; i < arguments.size(); ++i) {
-        const std::string& argument = arguments[i];
-        if (argument == "--help" || argument == "-h") {
-            out << help;
-            return good;
-        }
-        if (argument == "--json") continue;
-        if (argument == "--operators") {
-            per_operator = true;
-        } else if (argument == "--allow-unknown") {
-            options.allow_unknown = true;
-        } else if (argument == "--list") {
-            if (as_json) out << core::to_json(core::Value(model::catalogue_names())) << '\n';
-            else
-                for (const std::string& name : model::catalogue_names()) out << name << '\n';
-            return good;
-        } else if (argument == "--seq-len" || argument == "--image-size") {
-            const std::optional<std::int64_t> value = i + 1 < arguments.size() ? positive_integer(arguments[i + 1]) : std::nullopt;
-            if (!value) return refuse_argument(argument, argument + " needs a positive integer", "for example: " + argument + " 2048", as_json, out, err);
-            (argument == "--seq-len" ? options.sequence_length : options.image_size) = value;
-            ++i;
-        } else if (argument.starts_with("-")) {
-            return refuse_argument(argument, "unknown option " + argument, "see smsim model --help", as_json, out, err);
-        } else if (reference.empty()) {
-            reference = argument;
-        } else {
-            return refuse_argument(argument, "one model at a time: \"" + reference + "\" and \"" + argument + "\" were given", "quote names with spaces",
-                                   as_json, out, err);
-        }
-    }
-    if (reference.empty()) return refuse_argument("MODEL", "no model given", "smsim model --list shows the catalogue", as_json, out, err);
     core::Diagnostics diagnostics;
-    const std::optional<model::ModelGraph> graph = model::load_model(reference, options, diagnostics, {}, "MODEL");
+    Options options(arguments, {.with_value = {"--seq-len", "--image-size"}, .flags = {"--help", "--json", "--operators", "--allow-unknown", "--list"}}, diagnostics);
+    if (options.has("--help")) {
+        out << help;
+        return good;
+    }
+    model::LoadOptions load;
+    load.sequence_length = options.integer("--seq-len", 1, std::numeric_limits<std::int64_t>::max());
+    load.image_size = options.integer("--image-size", 1, std::numeric_limits<std::int64_t>::max());
+    load.allow_unknown = options.has("--allow-unknown");
+    const std::string reference = options.only_positional("MODEL", "model", "smsim model --list shows the catalogue", !options.has("--list"));
+    if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
+    if (options.has("--list")) {
+        if (as_json) out << core::to_json(core::Value(model::catalogue_names())) << '\n';
+        else
+            for (const std::string& name : model::catalogue_names()) out << name << '\n';
+        return good;
+    }
+    const bool per_operator = options.has("--operators");
+    const std::optional<model::ModelGraph> graph = model::load_model(reference, load, diagnostics, {}, "MODEL");
     if (const int code = show(diagnostics, as_json, out, err); code != good || !graph) return code == good ? internal_failure : code;
     if (as_json) out << core::to_json(describe(*graph, per_operator)) << '\n';
     else print(*graph, per_operator, out);

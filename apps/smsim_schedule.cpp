@@ -3,12 +3,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <boost/program_options.hpp>
 #include <cmath>
 #include <optional>
 #include <ostream>
 
 #include "apps/command.h"
+#include "apps/options.h"
 #include "core/csv.h"
 #include "core/document.h"
 #include "planner/schedule_search.h"
@@ -22,9 +22,7 @@ namespace apps {
 
 namespace {
 
-namespace options_of = boost::program_options;
-
-const char* const introduction =
+const char* const help =
     "Usage: smsim schedule NAME --stages P --micro-batches M [options]\n"
     "       smsim schedule auto --stages P --micro-batches M [--objective makespan|span] [options]\n"
     "       smsim schedule --from FILE.csv [options]\n"
@@ -32,8 +30,31 @@ const char* const introduction =
     "\n"
     "Generates (or reads), verifies and times one pipeline schedule. Times are in any one unit and are those of one\n"
     "micro-batch in one virtual stage (chunk); transfers are latencies between ranks that occupy neither.\n"
-    "`auto` searches the order with the smallest makespan or longest rank span within --memory-limit.\n";
-const char* const example =
+    "`auto` searches the order with the smallest makespan or longest rank span within --memory-limit.\n"
+    "\n"
+    "  --stages P                  pipeline ranks\n"
+    "  --chunks V                  virtual stages per rank (default: the schedule's least)\n"
+    "  --micro-batches M           micro-batches (default: P)\n"
+    "  --forward T                 time of a forward (default 1)\n"
+    "  --backward-input T          time of a backward for the input (default 1)\n"
+    "  --backward-weight T         time of a backward for the weights (default 1)\n"
+    "  --p2p T                     latency between ranks (default 0)\n"
+    "  --stage-times FILE          times and memory per virtual stage\n"
+    "  --memory-limit M            of a rank's activations, in the unit of the stage file (else: micro-batches)\n"
+    "  --active-micro-batches N    interleaved: most micro-batches in execution (default: P + 2)\n"
+    "  --optimize memory|speed     interleaved: strict (memory, default) or less strict (speed)\n"
+    "  --group-size G              interleaved-1f1b: micro-batches per group (default: P)\n"
+    "  --segments S                seq1f1b: segments of the sequence (default: 2)\n"
+    "  --overlap X                 time of an overlapped forward and backward as a share of their sum (default 1)\n"
+    "  --objective makespan|span   auto: last end (default), or longest time any one rank is occupied\n"
+    "  --time-limit S              auto: seconds of search (default 0.6)\n"
+    "  --seed N                    auto: of the search's random numbers (default 1)\n"
+    "  --from FILE                 read the schedule: one row per rank, cells such as 2F0\n"
+    "  --out FILE                  write the schedule in that form\n"
+    "  --with transfers|sharding   add sends and receives, or windows of gathered parameters and gradient reductions\n"
+    "  --print                     draw the grid\n"
+    "  --list                      name all schedules\n"
+    "  --json                      one JSON document on stdout\n"
     "\n"
     "A stage file has the header stage,forward,backward_input,backward_weight,memory_forward,memory_backward_input,\n"
     "memory_backward_weight: durations, and the change of the rank's activation memory when that action starts\n"
@@ -45,6 +66,7 @@ const char* const example =
 
 // A shape beyond this many actions is a slip of the finger; the largest published pipelines have fewer than 10^5.
 constexpr double most_actions = 2e7;
+constexpr double greatest_time = 1e300;
 
 struct Request {
     std::string name, from, stage_times, objective = "makespan", out;
@@ -56,110 +78,45 @@ struct Request {
     bool names_shape = false;  // --stages was given
 };
 
-class ArgumentReader {
-public:
-    ArgumentReader(const options_of::variables_map& values, core::Diagnostics& diagnostics) : values_(values), diagnostics_(diagnostics) {}
-
-    void integer(const char* name, int least, int& target) {
-        if (!values_.count(name)) return;
-        const std::string text = values_[name].as<std::string>();
-        const std::optional<long long> value = core::parse_integer(text);
-        if (!value || *value < least || *value > 1 << 24)
-            diagnostics_.error({}, key(name), fmt::format("{} = {} is no integer of at least {}", key(name), core::in_quotes(text), least), fmt::format("for example {} {}", key(name), std::max(least, 4)));
-        else target = static_cast<int>(*value);
-    }
-    void real(const char* name, double& target, double greatest = 1e300) {
-        if (!values_.count(name)) return;
-        const std::string text = values_[name].as<std::string>();
-        const std::optional<double> value = core::parse_real(text);
-        if (!value || *value < 0 || *value > greatest)
-            diagnostics_.error({}, key(name), fmt::format("{} = {} is no finite number of at least 0", key(name), core::in_quotes(text)), fmt::format("for example {} 1.5", key(name)));
-        else target = *value;
-    }
-    void text(const char* name, std::string& target) {
-        if (values_.count(name)) target = values_[name].as<std::string>();
-    }
-    static std::string key(const char* name) { return std::string("--") + name; }
-
-private:
-    const options_of::variables_map& values_;
-    core::Diagnostics& diagnostics_;
-};
-
-options_of::options_description visible_options() {
-    options_of::options_description options("Options", 110);
-    auto value = [](const char* name) { return options_of::value<std::string>()->value_name(name); };
-    options.add_options()("stages", value("P"), "pipeline ranks")("chunks", value("V"), "virtual stages per rank (default: the schedule's least)")(
-        "micro-batches", value("M"), "micro-batches (default: P)")("forward", value("T"), "time of a forward (default 1)")(
-        "backward-input", value("T"), "time of a backward for the input (default 1)")("backward-weight", value("T"), "time of a backward for the weights (default 1)")(
-        "p2p", value("T"), "latency between ranks (default 0)")("stage-times", value("FILE"), "times and memory per virtual stage")(
-        "memory-limit", value("M"), "of a rank's activations, in the unit of the stage file (else: micro-batches)")(
-        "active-micro-batches", value("N"), "interleaved: most micro-batches in execution (default: P + 2)")(
-        "optimize", value("memory|speed"), "interleaved: strict (memory, default) or less strict (speed)")(
-        "group-size", value("G"), "interleaved-1f1b: micro-batches per group (default: P)")("segments", value("S"), "seq1f1b: segments of the sequence (default: 2)")(
-        "overlap", value("X"), "time of an overlapped forward and backward as a share of their sum (default 1)")(
-        "objective", value("makespan|span"), "auto: last end (default), or longest time any one rank is occupied")(
-        "time-limit", value("S"), "auto: seconds of search (default 0.6)")("seed", value("N"), "auto: of the search's random numbers (default 1)")(
-        "from", value("FILE"), "read the schedule: one row per rank, cells such as 2F0")("out", value("FILE"), "write the schedule in that form")(
-        "with", value("transfers|sharding"), "add sends and receives, or windows of gathered parameters and gradient reductions")(
-        "print", "draw the grid")("list", "name all schedules")("json", "one JSON document on stdout")("help,h", "this text");
-    return options;
-}
-
 Request read_arguments(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
+    Options options(arguments,
+                    {{"--stages", "--chunks", "--micro-batches", "--forward", "--backward-input", "--backward-weight", "--p2p", "--stage-times", "--memory-limit",
+                      "--active-micro-batches", "--optimize", "--group-size", "--segments", "--overlap", "--objective", "--time-limit", "--seed", "--from", "--out", "--with"},
+                     {"--print", "--list", "--json", "--help"}},
+                    diagnostics);
+    const auto integer = [&](const char* name, int least, int& target) { target = static_cast<int>(options.integer(name, least, 1 << 24).value_or(target)); };
+    const auto real = [&](const char* name, double greatest, double& target) { target = options.real(name, 0, greatest).value_or(target); };
     Request request;
-    request.as_json = wants_json(arguments);
-    options_of::options_description all = visible_options();
-    all.add_options()("name", options_of::value<std::string>());
-    options_of::positional_options_description positional;
-    positional.add("name", 1);
-    options_of::variables_map values;
-    try {
-        const int style = options_of::command_line_style::unix_style & ~options_of::command_line_style::allow_guessing;
-        options_of::store(options_of::command_line_parser(arguments).options(all).positional(positional).style(style).run(), values);
-    } catch (const options_of::error& failure) {
-        diagnostics.error({}, "", failure.what(), "see smsim schedule --help");
-        return request;
-    }
-    ArgumentReader read(values, diagnostics);
-    request.helps = values.count("help") > 0;
-    request.lists = values.count("list") > 0;
-    request.prints = values.count("print") > 0;
-    request.names_shape = values.count("stages") > 0;
-    read.text("name", request.name);
-    read.text("from", request.from);
-    read.text("out", request.out);
-    if (values.count("out")) check_output("--out", request.out, diagnostics);
-    read.text("with", request.with);
-    if (!request.with.empty() && request.with != "transfers" && request.with != "sharding")
-        diagnostics.error({}, "--with", fmt::format("--with = {} is no choice", core::in_quotes(request.with)), "use transfers or sharding");
-    read.text("stage-times", request.stage_times);
-    read.integer("stages", 1, request.shape.ranks);
-    request.shape.micro_batches = request.shape.ranks;
-    request.shape.chunks = 0;  // the schedule's least
-    read.integer("chunks", 1, request.shape.chunks);
-    read.integer("micro-batches", 1, request.shape.micro_batches);
-    read.integer("active-micro-batches", 1, request.shape.active_micro_batches);
-    read.integer("group-size", 1, request.shape.group_size);
-    read.integer("segments", 1, request.shape.segments);
-    read.real("forward", request.shape.forward);
-    read.real("backward-input", request.shape.backward_input);
-    read.real("backward-weight", request.shape.backward_weight);
-    read.real("p2p", request.shape.transfer);
-    read.real("memory-limit", request.shape.memory_limit);
-    read.real("overlap", request.overlap, 1);
-    read.text("objective", request.objective);
-    if (request.objective != "makespan" && request.objective != "span")
-        diagnostics.error({}, "--objective", "--objective = " + core::in_quotes(request.objective) + " is unknown", "makespan or span");
-    read.real("time-limit", request.budget.time_limit.value, 1e6);
-    int seed = 1;
-    read.integer("seed", 0, seed);
-    request.budget.seed = static_cast<std::uint64_t>(seed);
-    std::string optimize = "memory";
-    read.text("optimize", optimize);
-    if (optimize != "memory" && optimize != "speed")
-        diagnostics.error({}, "--optimize", "--optimize = " + core::in_quotes(optimize) + " is unknown", "memory or speed");
-    request.shape.is_strict = optimize != "speed";
+    request.as_json = options.has("--json");
+    request.helps = options.has("--help");
+    request.lists = options.has("--list");
+    request.prints = options.has("--print");
+    request.names_shape = options.has("--stages");
+    request.name = options.only_positional("NAME", "schedule", "smsim schedule --list shows their names", false);
+    request.from = options.text("--from").value_or("");
+    request.out = options.text("--out").value_or("");
+    if (options.has("--out")) check_output("--out", request.out, diagnostics);
+    request.with = options.choice("--with", {"transfers", "sharding"}).value_or("");
+    request.stage_times = options.text("--stage-times").value_or("");
+    schedule::PipelineShape& shape = request.shape;
+    integer("--stages", 1, shape.ranks);
+    shape.micro_batches = shape.ranks;
+    shape.chunks = 0;  // the schedule's least
+    integer("--chunks", 1, shape.chunks);
+    integer("--micro-batches", 1, shape.micro_batches);
+    integer("--active-micro-batches", 1, shape.active_micro_batches);
+    integer("--group-size", 1, shape.group_size);
+    integer("--segments", 1, shape.segments);
+    real("--forward", greatest_time, shape.forward);
+    real("--backward-input", greatest_time, shape.backward_input);
+    real("--backward-weight", greatest_time, shape.backward_weight);
+    real("--p2p", greatest_time, shape.transfer);
+    real("--memory-limit", greatest_time, shape.memory_limit);
+    real("--overlap", 1, request.overlap);
+    request.objective = options.choice("--objective", {"makespan", "span"}).value_or(request.objective);
+    real("--time-limit", 1e6, request.budget.time_limit.value);
+    request.budget.seed = static_cast<std::uint64_t>(options.integer("--seed", 0, 1 << 24).value_or(1));
+    shape.is_strict = options.choice("--optimize", {"memory", "speed"}).value_or("memory") == "memory";
     return request;
 }
 
@@ -438,7 +395,7 @@ int run_schedule_command(const std::vector<std::string>& arguments, std::ostream
     core::Diagnostics diagnostics;
     Request request = read_arguments(arguments, diagnostics);
     if (request.helps) {
-        out << introduction << '\n' << visible_options() << example;
+        out << help;
         return good;
     }
     if (request.lists && !diagnostics.has_errors()) {

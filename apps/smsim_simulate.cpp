@@ -1,10 +1,10 @@
 #include "apps/smsim_simulate.h"
 
-#include <boost/program_options.hpp>
 #include <optional>
 #include <ostream>
 
 #include "apps/command.h"
+#include "apps/options.h"
 #include "core/document.h"
 #include "planner/plan_order.h"
 #include "schedule/explicit_order.h"
@@ -38,49 +38,33 @@ const char* const help =
     "Example:\n"
     "  smsim scenarios/llama2_7b_p4d.toml --set plan.recompute=full --sweep plan.micro_batch=1,2,4 --csv sweep.csv\n";
 
-struct Options {
+struct Request {
     std::string scenario, trace, html, csv;
     std::vector<std::string> set, sweep;
     bool explains = false, as_json = false, wants_help = false, is_unfolded = false;
 };
 
-std::optional<Options> parse(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
-    namespace po = boost::program_options;
-    Options options;
-    std::vector<std::string> scenarios;
-    po::options_description description;
-    description.add_options()("help,h", po::bool_switch(&options.wants_help))("json", po::bool_switch(&options.as_json))("explain", po::bool_switch(&options.explains))("unfolded", po::bool_switch(&options.is_unfolded))(
-        "set", po::value(&options.set)->composing())("sweep", po::value(&options.sweep)->composing())("trace", po::value(&options.trace))(
-        "html", po::value(&options.html))("csv", po::value(&options.csv))("scenario", po::value(&scenarios));
-    po::positional_options_description positions;
-    positions.add("scenario", -1);
-    try {
-        po::variables_map values;
-        // No abbreviations: a script must not change its meaning when an option is added.
-        const int style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
-        po::store(po::command_line_parser(arguments).options(description).positional(positions).style(style).run(), values);
-        po::notify(values);
-    } catch (const po::error& refusal) {
-        diagnostics.error({}, "", refusal.what(), "smsim --help shows the options");
-        return std::nullopt;
+Request read_arguments(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
+    Options options(arguments, {{"--set", "--sweep", "--trace", "--html", "--csv"}, {"--explain", "--unfolded", "--json", "--help"}}, diagnostics);
+    Request request;
+    request.wants_help = options.has("--help");
+    request.as_json = options.has("--json");
+    request.explains = options.has("--explain");
+    request.is_unfolded = options.has("--unfolded");
+    request.set = options.all("--set");
+    request.sweep = options.all("--sweep");
+    if (request.wants_help) return request;
+    request.scenario = options.only_positional("SCENARIO.toml", "scenario", "smsim SCENARIO.toml; smsim --help shows an example");
+    for (const auto& [name, path] : {std::pair("--trace", &request.trace), std::pair("--html", &request.html), std::pair("--csv", &request.csv)}) {
+        if (!options.has(name)) continue;
+        *path = options.text(name).value_or("");
+        check_output(name, *path, diagnostics);
     }
-    if (options.wants_help) return options;
-    if (scenarios.size() != 1) {
-        diagnostics.error({}, "", scenarios.empty() ? "no scenario is given" : "more than one scenario is given",
-                          "smsim SCENARIO.toml; smsim --help shows an example");
-        return std::nullopt;
-    }
-    options.scenario = scenarios.front();
-    if (!options.sweep.empty() && options.is_unfolded) {
-        diagnostics.error({}, "--unfolded", "a sweep is folded", "leave out one of the two");
-        return std::nullopt;
-    }
-    if (!options.sweep.empty() && (!options.trace.empty() || !options.html.empty() || options.explains)) {
-        diagnostics.error({}, !options.trace.empty() ? "--trace" : !options.html.empty() ? "--html" : "--explain", "a sweep has no single timeline",
-                          "leave out --sweep, or use --set for the one point to draw");
-        return std::nullopt;
-    }
-    return options;
+    if (request.sweep.empty()) return request;
+    if (request.is_unfolded) options.error("--unfolded", "a sweep is folded", "leave out one of the two");
+    for (const char* name : {"--trace", "--html", "--explain"})
+        if (options.has(name)) options.error(name, "a sweep has no single timeline", "leave out --sweep, or use --set for the one point to draw");
+    return request;
 }
 
 // Every combination of the swept values, the last key varying fastest.
@@ -125,51 +109,51 @@ sim::SweepRow predict_point(const core::Value& document, const std::string& path
     return row;
 }
 
-int sweep(const core::Value& document, const Options& options, const std::vector<std::vector<sim::Assignment>>& axes, std::ostream& out, std::ostream& err) {
+int sweep(const core::Value& document, const Request& request, const std::vector<std::vector<sim::Assignment>>& axes, std::ostream& out, std::ostream& err) {
     std::vector<sim::SweepRow> rows;
     bool any_valid = false, any_fits = false;
     for (const std::vector<sim::Assignment>& point : combinations(axes)) {
-        rows.push_back(predict_point(document, options.scenario, point));
+        rows.push_back(predict_point(document, request.scenario, point));
         if (rows.back().result.is_null()) continue;
         any_valid = true;
         any_fits = any_fits || rows.back().result.find("fits")->boolean();
     }
     core::Value document_of_rows = sim::sweep_value(rows);
     if (!any_valid) document_of_rows["errors"] = *core::to_value(rows.front().diagnostics).find("errors");
-    if (options.as_json) out << core::to_json(document_of_rows) << '\n';
+    if (request.as_json) out << core::to_json(document_of_rows) << '\n';
     else out << sim::sweep_text(rows);
-    if (!any_valid && !options.as_json) err << core::format(rows.front().diagnostics);
-    if (!options.csv.empty())
-        if (const int code = write_outputs({{options.csv, sim::sweep_csv(rows)}}, err); code != good) return code;
+    if (!any_valid && !request.as_json) err << core::format(rows.front().diagnostics);
+    if (!request.csv.empty())
+        if (const int code = write_outputs({{request.csv, sim::sweep_csv(rows)}}, err); code != good) return code;
     if (!any_valid) return wrong_input;
     return any_fits ? good : no_plan;
 }
 
-int predict(const core::Value& document, const Options& options, std::ostream& out, std::ostream& err) {
+int predict(const core::Value& document, const Request& request, std::ostream& out, std::ostream& err) {
     core::Diagnostics diagnostics;
-    std::optional<sim::Scenario> scenario = sim::read_scenario(document, options.scenario, diagnostics);
-    if (!scenario) return show(diagnostics, options.as_json, out, err);
+    std::optional<sim::Scenario> scenario = sim::read_scenario(document, request.scenario, diagnostics);
+    if (!scenario) return show(diagnostics, request.as_json, out, err);
     // The report shows the partition that is simulated.
     schedule::Plan& plan = scenario->file.plan;
     if (std::optional<schedule::Partition> partition = schedule::complete_partition(plan, scenario->graph)) plan.partition = std::move(*partition);
     std::string explanation;
-    if (!search_order(*scenario, diagnostics, explanation)) return show(diagnostics, options.as_json, out, err);
+    if (!search_order(*scenario, diagnostics, explanation)) return show(diagnostics, request.as_json, out, err);
     sim::EvaluateOptions evaluate_options;
-    evaluate_options.keeps_timeline = options.explains || !options.trace.empty() || !options.html.empty();
-    evaluate_options.is_folded = !options.is_unfolded;
+    evaluate_options.keeps_timeline = request.explains || !request.trace.empty() || !request.html.empty();
+    evaluate_options.is_folded = !request.is_unfolded;
     std::optional<sim::Evaluation> evaluation = sim::evaluate(scenario->graph, scenario->cluster, plan, diagnostics, evaluate_options);
-    if (!evaluation) return show(diagnostics, options.as_json, out, err);
+    if (!evaluation) return show(diagnostics, request.as_json, out, err);
     if (!explanation.empty()) evaluation->assumptions.push_back(explanation);
-    if (!options.as_json) err << core::format(diagnostics);
+    if (!request.as_json) err << core::format(diagnostics);
 
     const std::string report = sim::text_report(*evaluation, scenario->graph, scenario->cluster, plan, scenario->question);
     std::vector<sim::TraceMark> marks;
     if (const auto& failure = evaluation->out_of_memory)
         marks.push_back({failure->performer, schedule::Stream::compute, failure->time, "out of memory: " + core::format(failure->needed - failure->available) + " short"});
     std::optional<sim::Explanation> why;
-    if (options.explains) why = sim::explain(*evaluation, scenario->graph, scenario->cluster, plan);
+    if (request.explains) why = sim::explain(*evaluation, scenario->graph, scenario->cluster, plan);
     const core::Value value = sim::to_value(*evaluation, scenario->graph, plan);
-    if (options.as_json) {
+    if (request.as_json) {
         core::Value result = value;
         if (!scenario->question.empty()) result["question"] = scenario->question;
         result["plan"] = schedule::to_value(plan);
@@ -185,11 +169,11 @@ int predict(const core::Value& document, const Options& options, std::ostream& o
         if (why) out << '\n' << sim::text_of(*why);
     }
     std::vector<OutputFile> files;
-    if (!options.trace.empty()) files.push_back({options.trace, sim::chrome_trace(*evaluation->program, evaluation->timeline, evaluation->memory_timeline, marks)});
-    if (!options.html.empty())
-        files.push_back({options.html, sim::html_timeline(*evaluation->program, evaluation->timeline, evaluation->memory_timeline,
-                                                          scenario->question.empty() ? options.scenario : scenario->question, report)});
-    if (!options.csv.empty()) files.push_back({options.csv, sim::sweep_csv({{{}, value, {}}})});
+    if (!request.trace.empty()) files.push_back({request.trace, sim::chrome_trace(*evaluation->program, evaluation->timeline, evaluation->memory_timeline, marks)});
+    if (!request.html.empty())
+        files.push_back({request.html, sim::html_timeline(*evaluation->program, evaluation->timeline, evaluation->memory_timeline,
+                                                          scenario->question.empty() ? request.scenario : scenario->question, report)});
+    if (!request.csv.empty()) files.push_back({request.csv, sim::sweep_csv({{{}, value, {}}})});
     if (const int code = write_outputs(files, err); code != good) return code;
     return evaluation->fits ? good : no_plan;
 }
@@ -199,23 +183,20 @@ int predict(const core::Value& document, const Options& options, std::ostream& o
 int run_simulate_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
     const bool as_json = wants_json(arguments);
     core::Diagnostics diagnostics;
-    const std::optional<Options> options = parse(arguments, diagnostics);
-    if (!options) return show(diagnostics, as_json, out, err);
-    if (options->wants_help) {
+    const Request request = read_arguments(arguments, diagnostics);
+    if (request.wants_help) {
         out << help;
         return good;
     }
-    for (const auto& [option, path] : {std::pair("--trace", options->trace), std::pair("--html", options->html), std::pair("--csv", options->csv)})
-        if (!path.empty()) check_output(option, path, diagnostics);
-    std::optional<core::Value> document = sim::load_scenario_document(options->scenario, diagnostics);
-    if (!document) return show(diagnostics, as_json, out, err);
-    for (const std::string& text : options->set)
-        if (const std::optional<sim::Assignment> assignment = sim::parse_assignment(text, "--set", diagnostics))
-            sim::assign(*document, *assignment, diagnostics);
+    std::optional<core::Value> document;
+    if (!request.scenario.empty()) document = sim::load_scenario_document(request.scenario, diagnostics);
     std::vector<std::vector<sim::Assignment>> axes;
-    for (const std::string& text : options->sweep) axes.push_back(sim::parse_sweep(text, "--sweep", diagnostics));
-    if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
-    return axes.empty() ? predict(*document, *options, out, err) : sweep(*document, *options, axes, out, err);
+    for (const std::string& text : request.set)
+        if (const std::optional<sim::Assignment> assignment = sim::parse_assignment(text, "--set", diagnostics); assignment && document)
+            sim::assign(*document, *assignment, diagnostics);
+    for (const std::string& text : request.sweep) axes.push_back(sim::parse_sweep(text, "--sweep", diagnostics));
+    if (diagnostics.has_errors() || !document) return show(diagnostics, as_json, out, err);
+    return axes.empty() ? predict(*document, request, out, err) : sweep(*document, request, axes, out, err);
 }
 
 }  // namespace apps

@@ -8,6 +8,7 @@
 #include <ostream>
 
 #include "apps/command.h"
+#include "apps/options.h"
 #include "core/document.h"
 #include "sim/evaluate.h"
 #include "sim/explain.h"
@@ -108,48 +109,28 @@ int explain_row(const std::string& id, const core::CsvTable& runs, const core::C
 
 int run_validate_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
     const bool as_json = wants_json(arguments);
-    std::string file, clusters_file, sweeps_file, explained;
-    std::size_t worst = 10;
-    sim::ValidateOptions options;
-    for (std::size_t i = 0; i < arguments.size(); ++i) {
-        const std::string& argument = arguments[i];
-        if (argument == "--help" || argument == "-h") {
-            out << help;
-            return good;
-        }
-        if (argument == "--json") continue;
-        if (argument == "--clusters" || argument == "--sweeps" || argument == "--worst" || argument == "--constant" || argument == "--explain") {
-            if (i + 1 == arguments.size()) return refuse_argument(argument, argument + " needs a value", "see smsim validate --help", as_json, out, err);
-            const std::string& value = arguments[++i];
-            if (argument == "--clusters") clusters_file = value;
-            else if (argument == "--sweeps") sweeps_file = value;
-            else if (argument == "--explain") explained = value;
-            else if (argument == "--constant") {
-                if (const std::string wrong = set_constant(value, options.constants); !wrong.empty())
-                    return refuse_argument(argument, wrong, "docs/accuracy.md lists names and ranges", as_json, out, err);
-            }
-            else if (const auto n = core::parse_integer(value); n && *n >= 0) worst = static_cast<std::size_t>(*n);
-            else return refuse_argument(argument, "--worst = \"" + value + "\" is not a whole number", "for example --worst 20", as_json, out, err);
-        } else if (argument.starts_with("-")) {
-            return refuse_argument(argument, "unknown option " + argument, "see smsim validate --help", as_json, out, err);
-        } else if (file.empty()) {
-            file = argument;
-        } else {
-            return refuse_argument(argument, "one file at a time: \"" + file + "\" and \"" + argument + "\" were given", "see smsim validate --help", as_json,
-                                   out, err);
-        }
-    }
-    if (file.empty()) return refuse_argument("FILE.csv", "no file of measurements given", "see smsim validate --help", as_json, out, err);
-    if (clusters_file.empty()) return refuse_argument("--clusters", "no file of clusters given", "--clusters clusters.csv", as_json, out, err);
-
     core::Diagnostics diagnostics;
+    Options given(arguments, {.with_value = {"--clusters", "--sweeps", "--worst", "--constant", "--explain"}, .flags = {"--help", "--json"}}, diagnostics);
+    if (given.has("--help")) {
+        out << help;
+        return good;
+    }
+    const std::string file = given.only_positional("FILE.csv", "file of measurements", "see smsim validate --help");
+    const std::optional<std::string> clusters_file = given.text("--clusters"), sweeps_file = given.text("--sweeps"), explained = given.text("--explain");
+    if (!clusters_file) given.error("--clusters", "no file of clusters given", "--clusters clusters.csv");
+    const auto worst = static_cast<std::size_t>(given.integer("--worst", 0, 1 << 30).value_or(10));
+    sim::ValidateOptions options;
+    for (const std::string& assignment : given.list("--constant"))
+        if (const std::string wrong = set_constant(assignment, options.constants); !wrong.empty()) given.error("--constant", wrong, "docs/accuracy.md lists names and ranges");
+    if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
+
     const auto runs = core::load_csv(file, sim::run_columns(), diagnostics);
-    const auto clusters = core::load_csv(clusters_file, sim::cluster_columns(), diagnostics);
+    const auto clusters = core::load_csv(*clusters_file, sim::cluster_columns(), diagnostics);
     std::optional<core::CsvTable> sweeps;
-    if (!sweeps_file.empty()) sweeps = core::load_csv(sweeps_file, {"sweep_id", "ids"}, diagnostics);
+    if (sweeps_file) sweeps = core::load_csv(*sweeps_file, {"sweep_id", "ids"}, diagnostics);
     if (diagnostics.has_errors() || !runs || !clusters) return show(diagnostics, as_json, out, err);
 
-    if (!explained.empty()) return explain_row(explained, *runs, *clusters, options.constants, as_json, out, err);
+    if (explained) return explain_row(*explained, *runs, *clusters, options.constants, as_json, out, err);
     const bool on_terminal = isatty(STDERR_FILENO) != 0;
     if (on_terminal)
         options.progress = [&err](std::size_t done, std::size_t all) {
