@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/document.h"
+#include "core/text.h"
 
 namespace core {
 
@@ -23,10 +24,14 @@ public:
     CsvRow next() {
         CsvRow row;
         row.line = line_;
+        row.columns.push_back(1);
+        int column = 0;  // of the latest character, in the row's first line
         std::string cell;
         bool quoted = false;
         while (position_ < text_.size()) {
             const char c = text_[position_++];
+            const auto byte = static_cast<unsigned char>(c);
+            if (byte < 0x80 || byte > 0xBF) ++column;
             if (quoted) {
                 if (c == '"' && position_ < text_.size() && text_[position_] == '"') {
                     cell += '"';
@@ -41,6 +46,7 @@ public:
                 quoted = true;
             } else if (c == ',') {
                 row.cells.push_back(std::move(cell));
+                row.columns.push_back(column + 1);
                 cell.clear();
             } else if (c == '\n') {
                 ++line_;
@@ -73,7 +79,14 @@ std::string_view CsvTable::cell(const CsvRow& row, std::string_view column_name)
     return index < 0 ? std::string_view{} : std::string_view(row.cells[static_cast<std::size_t>(index)]);
 }
 
+SourceLocation CsvTable::place(const CsvRow& row, std::string_view column_name) const {
+    const int index = column(column_name);
+    const bool is_known = index >= 0 && static_cast<std::size_t>(index) < row.columns.size();
+    return {file, row.line, is_known ? row.columns[static_cast<std::size_t>(index)] : 1};
+}
+
 std::optional<CsvTable> parse_csv(std::string_view text, const std::string& file_name, const std::vector<std::string>& required, Diagnostics& diagnostics) {
+    if (!check_text(text, file_name, diagnostics)) return std::nullopt;
     CsvTable table;
     table.file = file_name;
     CsvScanner scanner(text);

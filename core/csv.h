@@ -13,6 +13,7 @@ namespace core {
 struct CsvRow {
     int line = 0;                    // where the row starts
     std::vector<std::string> cells;  // as many as the header has
+    std::vector<int> columns = {};   // where each of them begins in its line, in code points; empty in a row made by hand
 };
 
 struct CsvTable {
@@ -23,6 +24,8 @@ struct CsvTable {
     int column(std::string_view name) const;  // -1 when absent
     // Cell of a row; empty when the column is absent.
     std::string_view cell(const CsvRow& row, std::string_view column_name) const;
+    // Of that cell, or where the row starts.
+    SourceLocation place(const CsvRow& row, std::string_view column_name) const;
 };
 
 // Every row must have as many cells as the header; a missing column of `required` is a diagnostic that lists the columns there are.

@@ -30,7 +30,7 @@ public:
         const std::optional<long long> value = core::parse_integer(table_.cell(row_, column));
         // Far above any model or cluster, and small enough that products of a few stay within 64 bits.
         if (!value || *value < least || *value > 100'000'000) {
-            error(column, fmt::format("{} = \"{}\" is not a whole number of at least {}", column, text(column), least), "correct the cell");
+            error(column, fmt::format("{} = {} is not a whole number of at least {}", column, core::in_quotes(text(column)), least), "correct the cell");
             return least;
         }
         return *value;
@@ -40,7 +40,7 @@ public:
         if (is_blank(column)) return std::nullopt;
         const std::optional<double> value = core::parse_real(table_.cell(row_, column));
         if (!value || *value < 0) {
-            error(column, fmt::format("{} = \"{}\" is not a number of at least 0", column, text(column)), "correct the cell");
+            error(column, fmt::format("{} = {} is not a number of at least 0", column, core::in_quotes(text(column))), "correct the cell");
             return std::nullopt;
         }
         return value;
@@ -53,12 +53,12 @@ public:
             if (table_.cell(row_, column) == word) return value;
             if (*word != '\0') allowed.emplace_back(word);
         }
-        error(column, fmt::format("{} = \"{}\" is not one of the words of this column", column, text(column)), "use " + core::list_in_words(allowed));
+        error(column, fmt::format("{} = {} is not one of the words of this column", column, core::in_quotes(text(column))), "use " + core::list_in_words(allowed));
         return words.front().second;
     }
 
     void error(const char* column, std::string message, std::string hint) {
-        diagnostics_.error({table_.file, row_.line, 1}, column, std::move(message), std::move(hint));
+        diagnostics_.error(table_.place(row_, column), column, std::move(message), std::move(hint));
     }
 
 private:

@@ -40,3 +40,26 @@ TEST_CASE("numbers are whole cells, finite, or nothing") {
     CHECK(core::parse_integer("-7") == -7);
     CHECK_FALSE(core::parse_integer("7.0"));
 }
+
+TEST_CASE("a cell's place is its line and where it begins there, counted in characters") {
+    core::Diagnostics diagnostics;
+    const auto table = core::parse_csv("a,bb,c\n1,22,\"3\"\n\xC3\xA9\xC3\xA9,5,6\n", "t.csv", {}, diagnostics);
+    REQUIRE(table);
+    const auto place = [&](std::size_t row, const char* column) { return table->place(table->rows[row], column); };
+    CHECK(place(0, "a").line == 2);
+    CHECK(place(0, "a").column == 1);
+    CHECK(place(0, "bb").column == 3);
+    CHECK(place(0, "c").column == 6);
+    CHECK(place(1, "bb").line == 3);
+    CHECK(place(1, "bb").column == 4);      // two letters of two bytes each before the comma
+    CHECK(place(1, "missing").column == 1);
+}
+
+TEST_CASE("a table that is no text is refused by its first wrong byte, and nothing of it is shown") {
+    core::Diagnostics diagnostics;
+    CHECK_FALSE(core::parse_csv("a,b\n1,\xFF\x01\n", "t.csv", {"a", "c"}, diagnostics));
+    REQUIRE(diagnostics.error_count() == 1);
+    CHECK(diagnostics.entries()[0].location.line == 2);
+    CHECK(diagnostics.entries()[0].location.column == 3);
+    CHECK(diagnostics.entries()[0].message == "byte 0xFF is not text: the file is not UTF-8");
+}
