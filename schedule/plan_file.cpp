@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -141,6 +142,9 @@ void read_optimizer(core::TableReader& reader, Optimizer& optimizer) {
     optimizer.momentum = reader.real("momentum", optimizer.momentum, fraction);
     optimizer.beta1 = reader.real("beta1", optimizer.beta1, fraction);
     optimizer.beta2 = reader.real("beta2", optimizer.beta2, fraction);
+    // The corrections of the moments divide by 1 - beta^t.
+    for (const auto& [key, beta] : {std::pair("beta1", optimizer.beta1), std::pair("beta2", optimizer.beta2)})
+        if (beta >= 1) reader.error(key, fmt::format("{} = {} must be below 1: gradients would never count", reader.path_of(key), beta), "PyTorch's defaults are 0.9 and 0.999");
     optimizer.epsilon = reader.real("epsilon", optimizer.epsilon, {.least = 0});
     optimizer.weight_decay = reader.real("weight_decay", optimizer.weight_decay, {.least = 0});
     optimizer.gradient_clipping = reader.real("gradient_clipping", optimizer.gradient_clipping, {.least = 0});

@@ -375,3 +375,10 @@ TEST_CASE("fp8 is a format of products: activations are bf16, those of every oth
         CHECK(plan.cost_context().compute == type);
     }
 }
+
+TEST_CASE("moments that never take a gradient in are refused: their correction divides by zero") {
+    const Reading wrong(head + "[plan]\n[training]\nbeta1 = 1\nbeta2 = 1.0\n");
+    CHECK(wrong.diagnostics.error_count() == 2);
+    CHECK(wrong.text().find("p.toml:6:9: error: training.beta1 = 1 must be below 1") != std::string::npos);
+    CHECK_FALSE(Reading(head + "[plan]\n[training]\nbeta1 = 0\nbeta2 = 0.9999\n").diagnostics.has_errors());
+}
