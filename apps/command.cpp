@@ -46,12 +46,6 @@ int write_outputs(const std::vector<OutputFile>& files, std::ostream& err) {
     }
 }
 
-int refuse_argument(const std::string& key, const std::string& message, const std::string& hint, bool as_json, std::ostream& out, std::ostream& err) {
-    core::Diagnostics diagnostics;
-    diagnostics.error({}, key, message, hint);
-    return show(diagnostics, as_json, out, err);
-}
-
 namespace {
 
 int fail(ExitCode code, const std::string& message, bool as_json) {

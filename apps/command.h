@@ -40,9 +40,6 @@ struct OutputFile {
 // After the answer is shown, so that it is not lost with a file. What fails goes to `err`, as stdout has its document already: good or machine_failure.
 int write_outputs(const std::vector<OutputFile>& files, std::ostream& err);
 
-// One diagnostic about a command-line argument.
-int refuse_argument(const std::string& key, const std::string& message, const std::string& hint, bool as_json, std::ostream& out, std::ostream& err);
-
 bool wants_json(const std::vector<std::string>& arguments);
 
 extern const char* const version;

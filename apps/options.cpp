@@ -10,6 +10,8 @@ namespace apps {
 
 Options::Options(const std::vector<std::string>& arguments, const OptionNames& names, core::Diagnostics& diagnostics) : diagnostics_(diagnostics) {
     auto is_among = [](const std::vector<std::string>& list, const std::string& name) { return std::find(list.begin(), list.end(), name) != list.end(); };
+    // Never meant as a value of the option before it: "--steps --json".
+    auto is_option = [&](const std::string& argument) { return is_among(names.flags, argument) || is_among(names.with_value, argument); };
     for (std::size_t i = 0; i < arguments.size(); ++i) {
         const std::string& argument = arguments[i];
         if (argument.size() < 2 || argument[0] != '-') {
@@ -23,7 +25,7 @@ Options::Options(const std::vector<std::string>& arguments, const OptionNames& n
             values_[name];
         } else if (is_among(names.with_value, name)) {
             if (equals != std::string::npos) values_[name].push_back(argument.substr(equals + 1));
-            else if (i + 1 < arguments.size()) values_[name].push_back(arguments[++i]);
+            else if (i + 1 < arguments.size() && !is_option(arguments[i + 1])) values_[name].push_back(arguments[++i]);
             else error(name, fmt::format("{} needs a value", name));
         } else {
             std::vector<std::string> known = names.with_value;

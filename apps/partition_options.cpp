@@ -68,14 +68,15 @@ std::vector<std::string> with_joined_lists(const std::vector<std::string>& argum
 // "6", "4x4" or "4,4": workers of each level, innermost first.
 std::vector<int> device_counts(Options& options) {
     std::vector<int> counts;
-    for (std::string part : options.list("--devices")) {
+    for (const std::string& given : options.list("--devices")) {
+        std::string part = given;
         std::replace(part.begin(), part.end(), 'x', ',');
         for (std::size_t begin = 0; begin <= part.size();) {
             const std::size_t end = std::min(part.find(',', begin), part.size());
             int count = 0;
             const auto [stop, failure] = std::from_chars(part.data() + begin, part.data() + end, count);
             if (failure != std::errc{} || stop != part.data() + end || count < 0 || count > 10000) {
-                options.error("--devices", fmt::format("--devices = {} is not a number of devices", core::in_quotes(part)), "0 to 10000; of levels, innermost first: 4x4");
+                options.error("--devices", fmt::format("--devices = {} is not a number of devices", core::in_quotes(given)), "0 to 10000; of levels, innermost first: 4x4");
                 return {};
             }
             counts.push_back(count);
@@ -124,7 +125,7 @@ const OptionNames names{
 PartitionRequest read_partition_request(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
     Options options(with_joined_lists(arguments), names, diagnostics);
     PartitionRequest request;
-    for (const std::string& stray : options.positional()) options.error("", fmt::format("unexpected argument {}", core::in_quotes(stray)), "the graph is given with --graph FILE");
+    for (const std::string& stray : options.positional()) options.error(stray, fmt::format("unexpected argument {}", core::in_quotes(stray)), "the graph is given with --graph FILE");
     request.path = options.text("--graph").value_or("");
     if (request.path.empty()) options.error("--graph", "--graph FILE is missing");
     request.format = options.choice("--format", {"dnn-partitioning", "pipedream", "piper", "onnx", "toml"}).value_or("");

@@ -35,6 +35,13 @@ std::string data_path(const ExecutionRequest& request, const schedule::PlanFile&
     return path.is_absolute() ? path.string() : (std::filesystem::path(file.path).parent_path() / path).string();
 }
 
+core::SourceLocation data_place(const ExecutionRequest& request, const core::Value& document) {
+    if (request.data) return {"command line", 0, 0};
+    const core::Value* training = document.find("training");
+    const core::Value* data = training ? training->find("data") : nullptr;
+    return data ? data->location : core::SourceLocation{request.plan, 0, 0};
+}
+
 // What must be equal on all ranks, one thing a line: "what<TAB>value".
 std::string identity_of(const ExecutionJob& job) {
     // The order is that of what explains most: another model makes another program.
@@ -166,7 +173,7 @@ std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int proces
     if (request.on_gpu) exec::cuda::check_runnable(plan, graph, exec::cuda::probe_device(), diagnostics);
     else exec::check_runnable(plan, graph, diagnostics);
     job.data = exec::load_data(data_path(request, job.scenario.file), request.data ? "" : training.data_format, training.seed, graph, diagnostics,
-                               {request.plan, 0, 0});
+                               data_place(request, *document));
     job.steps = static_cast<int>(request.steps.value_or(training.steps));
     job.here = job.scenario.cluster;
     const bool is_for_cpu = job.here.instance.device.architecture == "cpu";

@@ -186,8 +186,7 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
         if (on_gpu) options.error("--links-only", "--links-only is not of --backend cuda", "leave it out");
     }
     if (on_gpu && options.text("--model")) options.error("--model", "operators of a model are measured on a GPU by smexec PLAN.toml --backend cuda itself", "leave it out");
-    if (!options.positional().empty())
-        diagnostics.error({}, "", fmt::format("{} is no option", core::in_quotes(options.positional()[0])), "smexec profile --help shows an example");
+    for (const std::string& stray : options.positional()) options.error(stray, fmt::format("unexpected argument {}", core::in_quotes(stray)), "smexec profile --help shows an example");
     ModelRequest request;
     request.plan.micro_batch = static_cast<int>(options.integer("--micro-batch", 1, 1 << 20).value_or(1));
     request.plan.layout.tensor = static_cast<int>(options.integer("--tensor-parallel", 1, 1024).value_or(1));

@@ -318,7 +318,7 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
 std::optional<Request> read_request(Options& options, core::Diagnostics& diagnostics) {
     Request request;
     for (const std::string& stray : options.positional())
-        options.error("", fmt::format("unexpected argument {}", core::in_quotes(stray)),
+        options.error(stray, fmt::format("unexpected argument {}", core::in_quotes(stray)),
                       "subcommands are plan, partition, order, export and import; everything else is an option");
     std::vector<std::string> targets = options.list("--target");
     if (targets.empty()) options.error("--target", "--target is missing", "for example --target p4d.24xlarge");

@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <limits>
 #include <optional>
 #include <ostream>
 
@@ -116,8 +115,8 @@ int run_model_command(const std::vector<std::string>& arguments, std::ostream& o
         return good;
     }
     model::LoadOptions load;
-    load.sequence_length = options.integer("--seq-len", 1, std::numeric_limits<std::int64_t>::max());
-    load.image_size = options.integer("--image-size", 1, std::numeric_limits<std::int64_t>::max());
+    load.sequence_length = options.integer("--seq-len", 1, 1 << 28);
+    load.image_size = options.integer("--image-size", 1, 1 << 14);
     load.allow_unknown = options.has("--allow-unknown");
     const std::string reference = options.only_positional("MODEL", "model", "smsim model --list shows the catalogue", !options.has("--list"));
     if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);

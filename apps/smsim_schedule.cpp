@@ -132,13 +132,13 @@ std::vector<schedule::RelativeStageCost> read_stage_times(const std::string& pat
         auto number = [&](const std::string& column, bool may_be_negative) {
             const std::optional<double> value = core::parse_real(table->cell(row, column));
             if (value && (may_be_negative || *value >= 0)) return *value;
-            diagnostics.error({path, row.line, 0}, column,
+            diagnostics.error(table->place(row, column), column,
                               fmt::format("{} = {} is no finite number{}", column, core::in_quotes(table->cell(row, column)), may_be_negative ? "" : " of at least 0"));
             return 0.0;
         };
         const std::optional<long long> stage = core::parse_integer(table->cell(row, "stage"));
         if (!stage || *stage < 0 || *stage >= static_cast<long long>(costs.size()) || seen[static_cast<std::size_t>(*stage)]) {
-            diagnostics.error({path, row.line, 0}, "stage", fmt::format("stage = {} is no new stage", core::in_quotes(table->cell(row, "stage"))),
+            diagnostics.error(table->place(row, "stage"), "stage", fmt::format("stage = {} is no new stage", core::in_quotes(table->cell(row, "stage"))),
                               fmt::format("{} rows name the stages 0 to {}, each once", costs.size(), static_cast<long long>(costs.size()) - 1));
             continue;
         }
@@ -380,7 +380,7 @@ int report(const Request& request, const schedule::Schedule& given, const planne
         if (found) print_search(*found, request, out);
         if (request.prints) out << '\n' << draw(list, violations.empty() ? nullptr : &violations.front(), whole_width);
         constexpr std::size_t most_shown = 10;
-        for (std::size_t i = 0; i < std::min(most_shown, violations.size()); ++i) err << fmt::format("error: {}: {}\n", violations[i].rule, violations[i].message);
+        for (std::size_t i = 0; i < std::min(most_shown, violations.size()); ++i) err << fmt::format("{}error: {}: {}\n", request.from.empty() ? "" : request.from + ": ", violations[i].rule, violations[i].message);
         if (violations.size() > most_shown) err << fmt::format("... and {} more\n", violations.size() - most_shown);
         if (!violations.empty() && !request.prints) err << draw(list, &violations.front(), 12);
     }

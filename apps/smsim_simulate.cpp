@@ -1,5 +1,7 @@
 #include "apps/smsim_simulate.h"
 
+#include <fmt/core.h>
+
 #include <optional>
 #include <ostream>
 
@@ -61,9 +63,9 @@ Request read_arguments(const std::vector<std::string>& arguments, core::Diagnost
         check_output(name, *path, diagnostics);
     }
     if (request.sweep.empty()) return request;
-    if (request.is_unfolded) options.error("--unfolded", "a sweep is folded", "leave out one of the two");
+    if (request.is_unfolded) options.error("--unfolded", "--unfolded: a sweep is folded", "leave out one of the two");
     for (const char* name : {"--trace", "--html", "--explain"})
-        if (options.has(name)) options.error(name, "a sweep has no single timeline", "leave out --sweep, or use --set for the one point to draw");
+        if (options.has(name)) options.error(name, fmt::format("{}: a sweep has no single timeline", name), "leave out --sweep, or use --set for the one point to draw");
     return request;
 }
 

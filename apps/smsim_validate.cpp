@@ -83,7 +83,7 @@ int explain_row(const std::string& id, const core::CsvTable& runs, const core::C
         if (runs.cell(row, "id") != id) continue;
         std::string unsupported;
         const std::optional<sim::PublishedRun> run = sim::read_run(runs, row, clusters, diagnostics, unsupported);
-        if (!run && !unsupported.empty()) diagnostics.error({runs.file, row.line, 1}, "model", unsupported, "");
+        if (!run && !unsupported.empty()) diagnostics.error(runs.place(row, "model"), "model", unsupported, "");
         const std::optional<sim::PreparedRun> prepared = run ? sim::prepare(*run, diagnostics, constants) : std::nullopt;
         sim::EvaluateOptions options;
         options.constants = constants;
@@ -102,7 +102,8 @@ int explain_row(const std::string& id, const core::CsvTable& runs, const core::C
         out << sim::text_report(*evaluation, prepared->graph, prepared->cluster, prepared->plan, question) << '\n' << sim::text_of(why);
         return good;
     }
-    return refuse_argument("--explain", "no row \"" + id + "\" in " + runs.file, "an id of the file's first column", as_json, out, err);
+    diagnostics.error({}, "--explain", fmt::format("--explain {}: {} has no such row", core::in_quotes(id), runs.file), "give an id of the file's first column");
+    return show(diagnostics, as_json, out, err);
 }
 
 }  // namespace

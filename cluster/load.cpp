@@ -92,13 +92,15 @@ std::optional<InstanceType> load_instance(const std::string& reference, core::Di
     }
     if (path.empty()) {
         if (is_path(reference)) {
-            diagnostics.error(referrer, key, key + " = \"" + reference + "\": there is no such file", "known instances: " + core::list_in_words(instance_names()));
+            std::error_code failure;
+            const std::string what = fs::is_directory(reference, failure) ? " is a folder, not a profile" : ": there is no such file";
+            diagnostics.error(referrer, key, key + " = " + core::in_quotes(reference, 300) + what, "known instances: " + core::list_in_words(instance_names()));
             return std::nullopt;
         }
         std::vector<std::string> names = instance_names();
         std::string near = core::did_you_mean(reference, names);
-        diagnostics.error(referrer, key, key + " = \"" + reference + "\" is no known instance",
-                          !near.empty()     ? "did you mean \"" + near + "\"?"
+        diagnostics.error(referrer, key, key + " = " + core::in_quotes(reference) + " is no known instance",
+                          !near.empty()     ? "did you mean " + core::in_quotes(near) + "?"
                           : names.empty() ? "no profiles were found; set SMSIM_HARDWARE_PROFILES to their folder"
                                           : "known: " + core::list_in_words(names) + "; or the path of a .toml profile");
         return std::nullopt;

@@ -31,6 +31,12 @@ std::string with_article(std::string_view noun) {
     return (has_vowel ? "an " : "a ") + std::string(noun);
 }
 
+// "plan.nodes = 'one' is a string"; of an array or a table the kind says enough.
+std::string with_kind(const std::string& path, const Value& value) {
+    const std::string is = value.is_array() || value.is_table() ? "" : " = " + shown(value);
+    return path + is + " is " + with_article(name_of(value.kind()));
+}
+
 std::string in_words(IntegerRange range) {
     const bool has_least = range.least != std::numeric_limits<std::int64_t>::min();
     const bool has_greatest = range.greatest != std::numeric_limits<std::int64_t>::max();
@@ -60,7 +66,7 @@ std::optional<std::int64_t> read_integer(const Value& value, const std::string& 
         std::string hint = "give " + in_words(range);
         if (value.kind() == Value::Kind::real && std::fabs(value.number()) < 9e15 && value.number() == std::trunc(value.number()))
             hint = "write it without a point: " + std::to_string(static_cast<std::int64_t>(value.number()));
-        diagnostics.error(value.location, path, path + " = " + shown(value) + " is " + with_article(name_of(value.kind())) + ", but an integer is expected",
+        diagnostics.error(value.location, path, with_kind(path, value) + ", but an integer is expected",
                           hint);
         return std::nullopt;
     }
@@ -76,7 +82,7 @@ std::optional<std::int64_t> read_integer(const Value& value, const std::string& 
 
 std::optional<double> read_real(const Value& value, const std::string& path, RealRange range, Diagnostics& diagnostics) {
     if (!value.is_number()) {
-        diagnostics.error(value.location, path, path + " = " + shown(value) + " is " + with_article(name_of(value.kind())) + ", but a number is expected",
+        diagnostics.error(value.location, path, with_kind(path, value) + ", but a number is expected",
                           "give " + in_words(range));
         return std::nullopt;
     }
@@ -96,7 +102,7 @@ std::optional<double> read_real(const Value& value, const std::string& path, Rea
 
 std::optional<std::string> read_string(const Value& value, const std::string& path, Diagnostics& diagnostics) {
     if (value.is_string()) return value.string();
-    diagnostics.error(value.location, path, path + " = " + shown(value) + " is " + with_article(name_of(value.kind())) + ", but a string is expected",
+    diagnostics.error(value.location, path, with_kind(path, value) + ", but a string is expected",
                       "put the text in double quotes");
     return std::nullopt;
 }
@@ -112,7 +118,7 @@ std::optional<Q> read_quantity(const Value& value, const std::string& path, std:
     }
     if (!value.is_string()) {
         diagnostics.error(value.location, path,
-                          path + " = " + shown(value) + " is " + with_article(name_of(value.kind())) + ", but " + std::string(noun) + " is expected", hint);
+                          with_kind(path, value) + ", but " + std::string(noun) + " is expected", hint);
         return std::nullopt;
     }
     const std::optional<Q> quantity = parse(value.string());
@@ -175,8 +181,7 @@ void TableReader::missing(std::string_view key, std::string_view what) {
 
 void TableReader::wrong_kind(std::string_view key, const Value& value, std::string_view wanted) {
     const std::string path = path_of(key);
-    const std::string is = value.is_array() || value.is_table() ? "" : " = " + shown(value);
-    diagnostics_.error(value.location, path, path + is + " is " + with_article(name_of(value.kind())) + ", but " + with_article(wanted) + " is expected");
+    diagnostics_.error(value.location, path, with_kind(path, value) + ", but " + with_article(wanted) + " is expected");
 }
 
 std::optional<std::int64_t> TableReader::optional_integer(std::string_view key, IntegerRange range) {
@@ -196,7 +201,7 @@ std::optional<bool> TableReader::optional_boolean(std::string_view key) {
     if (!value) return std::nullopt;
     if (value->kind() == Value::Kind::boolean) return value->boolean();
     const std::string path = path_of(key);
-    diagnostics_.error(value->location, path, path + " = " + shown(*value) + " is " + with_article(name_of(value->kind())) + ", but a boolean is expected",
+    diagnostics_.error(value->location, path, with_kind(path, *value) + ", but a boolean is expected",
                        "write true or false");
     return std::nullopt;
 }

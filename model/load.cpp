@@ -66,7 +66,8 @@ std::optional<Source> from_file(const std::string& path, core::Diagnostics& diag
     return Source{table && table->is_table() ? *table : *document, name_of_file(path), {}};
 }
 
-std::optional<Source> from_catalogue(const std::string& name, core::Diagnostics& diagnostics, const core::SourceLocation& referrer, const std::string& key) {
+std::optional<Source> from_catalogue(const std::string& name, const LoadOptions& options, core::Diagnostics& diagnostics, const core::SourceLocation& referrer,
+                                     const std::string& key) {
     const std::size_t errors = diagnostics.error_count();
     std::optional<core::Value> entry = catalogue_entry(name, diagnostics);
     if (entry) return Source{std::move(*entry), name, {}};
@@ -74,9 +75,11 @@ std::optional<Source> from_catalogue(const std::string& name, core::Diagnostics&
     const std::vector<std::string> names = catalogue_names();
     const std::string near = core::did_you_mean(name, names);
     std::string hint =
-        near.empty() ? "smsim model --list shows the catalogue; a config.json or .toml file may be given instead" : fmt::format("did you mean \"{}\"?", near);
+        near.empty() ? "smsim model --list shows the catalogue; a config.json or .toml file may be given instead" : fmt::format("did you mean {}?", core::in_quotes(near));
     if (names.empty()) hint = "no catalogue was found: set SMSIM_MODEL_CATALOG to its directory";
-    diagnostics.error(referrer, key, fmt::format("{} = \"{}\" names no model of the catalogue", key, name), hint);
+    std::error_code failure;
+    if (fs::is_directory(resolved(name, options), failure)) hint = fmt::format("a folder with a config.json is written with a slash: {}", core::in_quotes("./" + name));
+    diagnostics.error(referrer, key, fmt::format("{} = {} names no model of the catalogue", key, core::in_quotes(name)), hint);
     return std::nullopt;
 }
 
@@ -102,7 +105,7 @@ bool looks_like_file(const std::string& reference) {
 
 std::optional<Source> from_reference(const std::string& reference, const LoadOptions& options, core::Diagnostics& diagnostics,
                                      const core::SourceLocation& referrer, const std::string& key) {
-    if (!looks_like_file(reference)) return from_catalogue(reference, diagnostics, referrer, key);
+    if (!looks_like_file(reference)) return from_catalogue(reference, options, diagnostics, referrer, key);
     std::string path = resolved(reference, options);
     std::error_code failure;
     if (fs::is_directory(path, failure)) path = (fs::path(path) / "config.json").string();  // a checkpoint's folder

@@ -77,7 +77,7 @@ public:
             if (given == name.theirs) return put("activation", ours, key);
             allowed.push_back(name.theirs);
         }
-        refuse(key, fmt::format("{} = \"{}\" is not supported", key, given), "supported: " + core::list_in_words(allowed));
+        refuse(key, fmt::format("{} = {} is not supported", key, core::in_quotes(given)), "supported: " + core::list_in_words(allowed));
     }
 
     // Rotary base and its scaling. Scaling changes angles, not shapes or work.
@@ -336,7 +336,7 @@ void bert(ConfigMapper& m) {
     m.must_be("add_cross_attention", false, false, "cross-attention in every layer");
     m.must_be("tie_word_embeddings", true, true, "an output embedding of its own");
     if (const std::string kind = m.string("position_embedding_type", "absolute"); kind != "absolute")
-        m.refuse("position_embedding_type", fmt::format("position_embedding_type = \"{}\" is not supported", kind), "supported: absolute");
+        m.refuse("position_embedding_type", fmt::format("position_embedding_type = {} is not supported", core::in_quotes(kind)), "supported: absolute");
     m.assume("heads of pre-training (masked tokens and next sentence) are in the graph; parameters counts BertModel with its pooler, as published");
 }
 
@@ -361,7 +361,7 @@ void t5(ConfigMapper& m) {
     else if (projection == "gated-gelu") m.put("activation", "gated_gelu_tanh", "feed_forward_proj");
     else if (projection == "gated-silu") m.put("activation", "gated_silu", "feed_forward_proj");
     else
-        m.refuse("feed_forward_proj", fmt::format("feed_forward_proj = \"{}\" is not supported", projection),
+        m.refuse("feed_forward_proj", fmt::format("feed_forward_proj = {} is not supported", core::in_quotes(projection)),
                  "supported: relu, gelu, gated-gelu or gated-silu");
     if (m.has("n_positions")) m.required_integer("n_positions", "sequence_length", token_range);
     else {
@@ -383,7 +383,7 @@ void vit(ConfigMapper& m, const Value& config) {
     m.real("attention_probs_dropout_prob", "attention_dropout", 0.0, probability_range);
     m.real("layer_norm_eps", "epsilon", 1e-12, epsilon_range);
     if (const std::string activation = m.string("hidden_act", "gelu"); activation != "gelu")
-        m.refuse("hidden_act", fmt::format("hidden_act = \"{}\" is not supported", activation), "supported: gelu");
+        m.refuse("hidden_act", fmt::format("hidden_act = {} is not supported", core::in_quotes(activation)), "supported: gelu");
     if (const Value* labels = config.find("id2label"); labels && labels->is_table() && labels->size() >= 2)
         m.put("classes", static_cast<std::int64_t>(labels->size()), "id2label");
     else {
@@ -419,7 +419,7 @@ std::optional<Value> description_of_config(const Value& config, std::vector<std:
         if (type == known.model_type) family = known.family;
     if (!family) {
         const std::string near = core::did_you_mean(type, supported_model_types());
-        reader.error("model_type", fmt::format("model_type = \"{}\" is not supported", type),
+        reader.error("model_type", fmt::format("model_type = {} is not supported", core::in_quotes(type)),
                      (near.empty() ? "" : fmt::format("did you mean \"{}\"? ", near)) + "supported: " + core::list_in_words(supported_model_types()));
         return std::nullopt;
     }

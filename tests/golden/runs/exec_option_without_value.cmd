@@ -1,0 +1,1 @@
+smexec scenarios/cpu_gpt_pipeline2.toml --steps --json
