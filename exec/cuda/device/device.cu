@@ -1,5 +1,7 @@
 #include "exec/cuda/device/device.h"
 
+#include <cstdlib>
+
 #include "core/diagnostics.h"
 #include "exec/cuda/device/check.cuh"
 
@@ -8,6 +10,13 @@ namespace exec::cuda {
 namespace {
 
 __global__ void empty_kernel() {}
+
+// Before CUDA looks at it. Streams share the hardware's queues where there are fewer of them (8 by default, 32 at most), and what is first in a queue holds back what is
+// behind it, of other streams too: a message that waits for its receiver must not hold back one of another stream (rendezvous.h).
+void ask_for_queues() {
+    static const int asked = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    static_cast<void>(asked);
+}
 
 std::string words(cudaError_t status) { return std::string(cudaGetErrorName(status)) + " (" + cudaGetErrorString(status) + ")"; }
 
@@ -22,12 +31,14 @@ void check(cudaError_t status, const char* call, const char* file, int line) {
 }
 
 int device_count() {
+    ask_for_queues();
     int driver = 0, count = 0;
     if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0 || cudaGetDeviceCount(&count) != cudaSuccess) return 0;
     return count;
 }
 
 DeviceReport probe_device(int device) {
+    ask_for_queues();
     DeviceReport report;
     // Without a driver cudaDriverGetVersion succeeds and says 0, and cudaGetDeviceCount leaves its argument as it was.
     if (const cudaError_t status = cudaDriverGetVersion(&report.driver_version); status != cudaSuccess) {

@@ -102,9 +102,14 @@ public:
         }
         end_messages();
     }
-    void begin_messages() override { check(ncclGroupStart(), "ncclGroupStart"); }
+    void begin_messages() override {
+        check(ncclGroupStart(), "ncclGroupStart");
+        is_grouping_ = true;
+    }
     void end_messages() override {
-        if (!groups_.empty()) call(0, "ncclGroupEnd", [](ncclComm_t) { return ncclGroupEnd(); });
+        is_grouping_ = false;
+        if (groups_.empty()) check(ncclGroupEnd(), "ncclGroupEnd");
+        else call(0, "ncclGroupEnd", [](ncclComm_t) { return ncclGroupEnd(); });
     }
     void send(Stream stream, int group, int peer, const void* data, std::size_t bytes, Tag) override {
         call(group, "ncclSend", [&](ncclComm_t c) { return ncclSend(data, bytes, ncclInt8, peer, c, on(stream)); });
@@ -167,6 +172,10 @@ private:
             const std::lock_guard lock(mutex_);
             call_began_.reset();
             was_late = has_given_up_;
+        }
+        if (is_grouping_ && (was_late || status != ncclSuccess)) {  // aborting would wait for the end of the group
+            is_grouping_ = false;
+            ncclGroupEnd();
         }
         if (was_late) throw late(what, own.members);
         check(status, what);
@@ -265,6 +274,7 @@ private:
     std::condition_variable ends_;
     std::optional<Time::time_point> call_began_;
     bool has_given_up_ = false, is_ending_ = false;
+    bool is_grouping_ = false;  // between begin_messages and end_messages
     std::thread watchdog_;  // last: it uses the others
 };
 
