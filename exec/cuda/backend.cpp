@@ -94,8 +94,8 @@ CudaBackend::CudaBackend(const schedule::Program& program, const std::vector<mod
       options_(options),
       rank_(rank),
       list_(program.classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)])]),
-      has_channels_(plan ? plan->has_channels : program.plan.layout.pipeline > 1 && !stuck_without_buffers(program, false).empty()),
-      lanes_(lanes_of(list_, has_channels_)),
+      messages_(plan ? plan->messages : plan_messages(program)),
+      lanes_(lanes_of(list_, messages_.has_channels)),
       machine_keeper_(std::move(machine)),
       exchange_keeper_(std::move(exchange)),
       machine_(*machine_keeper_),
@@ -117,8 +117,8 @@ CudaBackend::CudaBackend(const schedule::Program& program, const std::vector<mod
     watched_ = std::make_unique<WatchedOperators>(*this);
     make_groups();
     if (plans()) {
-        learnt_.has_channels = has_channels_;
-        planner_ = std::make_shared<ArenaPlanner>(list_, has_channels_);
+        learnt_.messages = messages_;
+        planner_ = std::make_shared<ArenaPlanner>(list_, messages_.has_channels);
         blocks_ = planner_;
     } else {
         take_memory();
@@ -246,6 +246,7 @@ void* CudaBackend::scratch(int slot, std::size_t bytes) {
 std::vector<float> CudaBackend::fetch(const float* from, std::size_t count) {
     if (plans()) {
         learnt_.fetched = std::max(learnt_.fetched, count);
+        if (learnt_.host_waits.empty() || learnt_.host_waits.back() < instruction_) learnt_.host_waits.push_back(instruction_);
         return {};
     }
     core::require(count <= plan_->fetched, "what is fetched is planned");
@@ -318,6 +319,7 @@ bool CudaBackend::begin_step(std::int64_t step) {
 
 void CudaBackend::begin(std::uint32_t index) {
     instruction_ = index;
+    std::erase_if(on_their_way_, [&](const auto& one) { return one.first <= index; });
     if (plans()) {
         planner_->begin(index);
         return;
@@ -328,7 +330,7 @@ void CudaBackend::begin(std::uint32_t index) {
         if (lane(other) != lane(index)) machine_.wait(stream(), orders_[other]);
     };
     for (const std::uint32_t other : list_.after(own))
-        if (!has_channels_ || list_.instructions[other].kind != InstructionKind::send) wait_for(other);
+        if (!messages_.has_channels || list_.instructions[other].kind != InstructionKind::send) wait_for(other);
     for (const std::uint32_t other : plan_->arena.waits[index]) wait_for(other);
     if (begins_[index]) machine_.record(begins_[index], stream());
 }

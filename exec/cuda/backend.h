@@ -26,7 +26,8 @@ using TableKey = std::pair<std::int32_t, TableUse>;  // bucket (-1: all of them)
 // What planning learnt.
 struct RunPlan {
     ArenaPlan arena;
-    bool has_channels = false;                      // messages have streams of their own, since some would wait for one another (rendezvous.h)
+    MessagePlan messages;
+    std::vector<std::uint32_t> host_waits;          // instructions in which the host waits for the device
     std::size_t offloaded = 0;                      // most bytes that wait on the host
     std::size_t fetched = 0;                        // most numbers that the host asks the device for at a time
     std::map<std::pair<schedule::Stream, int>, std::size_t> scratch;  // bytes by stream and slot
@@ -147,7 +148,7 @@ private:
     const RunOptions& options_;
     const int rank_;
     const schedule::RankProgram& list_;
-    const bool has_channels_;  // RunPlan
+    const MessagePlan messages_;
     const Lanes lanes_;
     const std::shared_ptr<Machine> machine_keeper_;
     const std::shared_ptr<Exchange> exchange_keeper_;
@@ -220,7 +221,8 @@ private:
     std::vector<Event> begins_, ends_, orders_;  // by instruction; orders_ where another lane waits for it
     Event step_begin_ = nullptr;
     std::vector<Event> stream_ends_;  // by lane
-    std::vector<BufferPointer> on_their_way_;  // what channels have to send, to the end of the step
+    // What is being sent, with the instruction from which on it surely has been taken.
+    std::vector<std::pair<std::uint32_t, BufferPointer>> on_their_way_;
     Clock::time_point host_begin_;
     bool is_capturing_ = false, is_captured_ = false, is_replayed_ = false;
     double loss_ = 0;

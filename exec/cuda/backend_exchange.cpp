@@ -41,7 +41,7 @@ void CudaBackend::make_groups() {
         }
     }
     // NCCL matches messages by their order. Where sender and receiver list them in different orders, every boundary between stages gets a channel of its own.
-    is_boundary_apart_ = has_channels_;
+    is_boundary_apart_ = messages_.has_channels;
     for (const auto& [channel, messages] : sent)
         if (messages != received[channel]) is_boundary_apart_ = true;
     std::set<Channel> channels;
@@ -83,7 +83,8 @@ void CudaBackend::send(int peer, Tag tag, const BufferPointer& data) {
     read(data->data());
     clear_zeros(data->data(), data->bytes());
     exchange_.send(stream(), channel_to(peer, true), 1, data->data(), data->bytes(), tag);
-    if (has_channels_) on_their_way_.push_back(data);
+    const auto& taken = messages_.taken;
+    if (!taken.empty()) on_their_way_.push_back({taken[static_cast<std::size_t>(program_.class_of_rank[static_cast<std::size_t>(rank_)])][instruction_], data});
 }
 
 void CudaBackend::receive(int peer, Tag tag, Buffer& into) {
