@@ -163,7 +163,7 @@ std::optional<DeviceFile> find_device_file(const std::string& name, core::Diagno
     known.erase(std::unique(known.begin(), known.end()), known.end());
     std::string near = core::did_you_mean(name, known);
     diagnostics.error(referrer, key, key + " = \"" + name + "\" names no device",
-                      !near.empty() ? "did you mean \"" + near + "\"?" : "known: " + core::list_in_words(known));
+                      !near.empty() ? "did you mean " + core::in_quotes(near) + "?" : "known: " + core::list_in_words(known));
     return std::nullopt;
 }
 

@@ -89,7 +89,7 @@ private:
         for (const LinkSpec& spec : specs_) known.push_back(spec.name);
         std::string near = core::did_you_mean(name, known);
         reader.error("link", "there is no kind of link \"" + name + "\"",
-                     !near.empty()     ? "did you mean \"" + near + "\"?"
+                     !near.empty()     ? "did you mean " + core::in_quotes(near) + "?"
                      : known.empty() ? "define it: [topology.link." + name + "]"
                                      : "known here: " + core::list_in_words(known) + "; or define [topology.link." + name + "]");
         return nullptr;
@@ -174,7 +174,7 @@ private:
         std::string near = core::did_you_mean(name, known);
         reader.error(key, "there is no vertex \"" + name + "\"",
                      near.empty() ? "name it in topology.hosts, nvswitches, pcie_switches or nics; devices are \"" + known.front() + "\" and so on"
-                                  : "did you mean \"" + near + "\"?");
+                                  : "did you mean " + core::in_quotes(near) + "?");
     }
 
     void read_connection(const core::Value& table, const std::string& path) {

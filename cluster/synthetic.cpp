@@ -89,7 +89,7 @@ private:
         if (std::find(names.begin(), names.end(), shape_.intra) == names.end()) {
             std::string near = core::did_you_mean(shape_.intra, names);
             error("intra", key_ + ".intra = \"" + shape_.intra + "\" is no way to join devices",
-                  near.empty() ? "use " + core::list_in_words(names) : "did you mean \"" + near + "\"?");
+                  near.empty() ? "use " + core::list_in_words(names) : "did you mean " + core::in_quotes(near) + "?");
         }
         const bool wants_nvlink = shape_.intra == "nvswitch" || shape_.intra == "hybrid-cube-mesh" || shape_.intra == "full-mesh";
         if (wants_nvlink && n > 1 && !has_nvlink_ && !shape_.intra_bandwidth)
