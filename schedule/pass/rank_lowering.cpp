@@ -172,25 +172,30 @@ void RankLowering::make_room(std::int32_t index, std::int32_t micro_batch, Paylo
     }
 }
 
+// Activations go to the next stage, their gradients to the one before: what is sent forward or received backward crosses the stage's end, the rest its beginning.
+Instruction RankLowering::message(const LocalStage& stage, std::int32_t micro_batch, PayloadKind payload, bool sends) const {
+    const bool is_forward = payload == PayloadKind::activation, crosses_end = is_forward == sends;
+    const StageInfo& info = program_.stages[static_cast<std::size_t>(stage.index)];
+    Instruction message;
+    message.kind = sends ? InstructionKind::send : InstructionKind::receive;
+    message.stream = sends ? Stream::pipeline_send : Stream::pipeline_receive;
+    message.phase = is_forward ? ComputePhase::forward : ComputePhase::backward;
+    message.group = GroupKind::pipeline;
+    message.payload = payload;
+    message.stage = stage.index;
+    message.micro_batch = micro_batch;
+    message.peer = program_.stages[static_cast<std::size_t>(stage.index + (crosses_end ? 1 : -1))].rank;
+    message.tensors = crosses_end ? info.sends : info.receives;
+    message.bytes = crosses_end ? stage.message_after : stage.message_before;
+    return message;
+}
+
 void RankLowering::arrive(LocalStage& stage, std::int32_t micro_batch, PayloadKind payload) {
     const bool is_forward = payload == PayloadKind::activation;
-    const std::int32_t neighbour = stage.index + (is_forward ? -1 : 1);
     if (is_forward ? !stage.has_before || stage.is_before_here : !stage.has_after || stage.is_after_here) return;
-    const StageInfo& info = program_.stages[static_cast<std::size_t>(stage.index)];
-    Instruction receive;
-    receive.kind = InstructionKind::receive;
-    receive.stream = Stream::pipeline_receive;
-    receive.phase = is_forward ? ComputePhase::forward : ComputePhase::backward;
-    receive.group = GroupKind::pipeline;
-    receive.payload = payload;
-    receive.stage = stage.index;
-    receive.micro_batch = micro_batch;
-    receive.peer = program_.stages[static_cast<std::size_t>(neighbour)].rank;
-    receive.tensors = is_forward ? info.receives : info.sends;
-    receive.bytes = is_forward ? stage.message_before : stage.message_after;
     make_room(stage.index, micro_batch, payload);
     take_all();
-    pending_.push_back(list_.append(receive));
+    pending_.push_back(list_.append(message(stage, micro_batch, payload, false)));
 }
 
 // The buffer of what a pass sends, or room at the neighbour on this rank; to be taken by the pass's first step.
@@ -209,21 +214,9 @@ std::uint32_t RankLowering::depart(LocalStage& stage, std::int32_t micro_batch, 
 void RankLowering::send(LocalStage& stage, std::int32_t micro_batch, PayloadKind payload, std::uint32_t buffer) {
     const bool is_forward = payload == PayloadKind::activation;
     if (is_forward ? !stage.has_after || stage.is_after_here : !stage.has_before || stage.is_before_here) return;
-    const StageInfo& info = program_.stages[static_cast<std::size_t>(stage.index)];
-    Instruction send;
-    send.kind = InstructionKind::send;
-    send.stream = Stream::pipeline_send;
-    send.phase = is_forward ? ComputePhase::forward : ComputePhase::backward;
-    send.group = GroupKind::pipeline;
-    send.payload = payload;
-    send.stage = stage.index;
-    send.micro_batch = micro_batch;
-    send.peer = program_.stages[static_cast<std::size_t>(stage.index + (is_forward ? 1 : -1))].rank;
-    send.tensors = is_forward ? info.sends : info.receives;
-    send.bytes = is_forward ? stage.message_after : stage.message_before;
     list_.wait_for(last_step_);
     list_.give_back(buffer);
-    list_.append(send);
+    list_.append(message(stage, micro_batch, payload, true));
 }
 
 void RankLowering::lower_forward(LocalStage& stage, std::int32_t micro_batch) {

@@ -52,6 +52,7 @@ private:
     void make_room(std::int32_t index, std::int32_t micro_batch, PayloadKind payload);
     void take_all();
     void arrive(LocalStage& stage, std::int32_t micro_batch, PayloadKind payload);
+    Instruction message(const LocalStage& stage, std::int32_t micro_batch, PayloadKind payload, bool sends) const;
     std::uint32_t depart(LocalStage& stage, std::int32_t micro_batch, PayloadKind payload);
     void send(LocalStage& stage, std::int32_t micro_batch, PayloadKind payload, std::uint32_t buffer);
 
