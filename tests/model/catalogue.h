@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include <cstdint>
+#include <string>
 
 #include "core/diagnostics.h"
 #include "model/load.h"
@@ -16,7 +17,7 @@ inline model::ModelGraph graph_of(const core::Value& table) {
     return *graph;
 }
 
-inline model::ModelGraph load_graph(const char* name, std::int64_t tokens = 0) {
+inline model::ModelGraph load_graph(const std::string& name, std::int64_t tokens = 0) {
     core::Value table;
     table["name"] = name;
     if (tokens > 0) table["sequence_length"] = tokens;

@@ -9,7 +9,7 @@
 #include "schedule/verify.h"
 #include "sim/evaluate.h"
 #include "tests/cluster/instances.h"
-#include "tests/planner/catalogue.h"
+#include "tests/model/catalogue.h"
 
 namespace {
 

@@ -11,7 +11,7 @@
 #include "planner/search_space.h"
 #include "schedule/partition.h"
 #include "tests/cluster/instances.h"
-#include "tests/planner/catalogue.h"
+#include "tests/model/catalogue.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include "planner/search.h"
 #include "schedule/explicit_order.h"
 #include "tests/cluster/instances.h"
-#include "tests/planner/catalogue.h"
+#include "tests/model/catalogue.h"
 
 using namespace planner;
 

@@ -9,7 +9,7 @@
 #include "schedule/lower.h"
 #include "schedule/memory.h"
 #include "tests/cluster/instances.h"
-#include "tests/planner/catalogue.h"
+#include "tests/model/catalogue.h"
 
 namespace {
 

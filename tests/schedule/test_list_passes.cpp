@@ -2,24 +2,24 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <sstream>
 
 #include "core/document.h"
 #include "schedule/pass/list_passes.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/schedule_text.h"
 #include "schedule/verify.h"
+#include "tests/schedule/reference_lists.h"
 
 namespace {
 
 namespace fs = std::filesystem;
 using schedule::Action;
 using schedule::ActionKind;
+using reference_lists::read;
 using schedule::Schedule;
 
-const fs::path reference = fs::path(SHARED_DIR) / "reference/schedules";
+const fs::path& reference = reference_lists::folder;
 
 Schedule parsed(const std::string& text, const std::string& name = "list.csv") {
     core::Diagnostics diagnostics;
@@ -27,13 +27,6 @@ Schedule parsed(const std::string& text, const std::string& name = "list.csv") {
     INFO(core::format(diagnostics));
     REQUIRE(result);
     return *result;
-}
-
-std::string read(const fs::path& path) {
-    std::ifstream file(path);
-    std::stringstream text;
-    text << file.rdbuf();
-    return text.str();
 }
 
 // Does `make` turn every *_compute list of PyTorch into the list beside it? Counted by family.
@@ -64,10 +57,7 @@ std::map<std::string, std::pair<int, int>> compare(const std::string& suffix, Ma
 }  // namespace
 
 TEST_CASE("Transfers stand where PyTorch's pass puts them, in every list") {
-    if (!fs::is_directory(reference)) {
-        WARN("skipped: no reference lists at " << reference.string());
-        return;
-    }
+    if (reference_lists::are_absent()) return;
     int lists = 0;
     for (const auto& [family, count] : compare("_comms.csv", schedule::with_transfers)) {
         INFO(family);
@@ -78,10 +68,7 @@ TEST_CASE("Transfers stand where PyTorch's pass puts them, in every list") {
 }
 
 TEST_CASE("Windows of gathered parameters and gradient reductions stand where PyTorch's passes put them, in every list") {
-    if (!fs::is_directory(reference)) {
-        WARN("skipped: no reference lists at " << reference.string());
-        return;
-    }
+    if (reference_lists::are_absent()) return;
     int lists = 0;
     for (const auto& [family, count] : compare("_fsdp.csv", [](const Schedule& list) { return with_gradient_reductions(schedule::with_sharded_parameters(list)); })) {
         INFO(family);

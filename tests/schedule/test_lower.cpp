@@ -8,18 +8,11 @@
 #include "schedule/lower.h"
 #include "schedule/memory.h"
 #include "schedule/pipeline/registry.h"
+#include "tests/model/catalogue.h"
 
 using namespace schedule;
 
 namespace {
-
-model::ModelGraph load(const std::string& name) {
-    core::Diagnostics diagnostics;
-    std::optional<model::ModelGraph> graph = model::load_model(name, {}, diagnostics);
-    INFO(core::format(diagnostics));
-    REQUIRE(graph);
-    return *graph;
-}
 
 // Equal numbers of units per stage.
 Plan plan_of(const model::ModelGraph& graph, int data, int tensor, int pipeline, int micro_batches, int virtual_stages = 1) {
@@ -59,7 +52,7 @@ std::vector<std::string> text_of(const Program& program, int class_index) {
 }  // namespace
 
 TEST_CASE("one rank with one micro-batch zeroes, runs forward and backward, and updates") {
-    const model::ModelGraph graph = load("mnist-convnet");
+    const model::ModelGraph graph = load_graph("mnist-convnet");
     const Program program = lowered(plan_of(graph, 1, 1, 1, 1), graph);
     const int operators = static_cast<int>(graph.operators.size());
     const std::string range = "ops [0, " + std::to_string(operators) + ")";
@@ -68,7 +61,7 @@ TEST_CASE("one rank with one micro-batch zeroes, runs forward and backward, and 
 }
 
 TEST_CASE("a pipeline of two sends activations down and gradients up, once per micro-batch") {
-    const model::ModelGraph graph = load("gpt-tiny");
+    const model::ModelGraph graph = load_graph("gpt-tiny");
     const Program program = lowered(plan_of(graph, 1, 1, 2, 3), graph);
     // [128 tokens, 128 features] in bf16.
     const double message = 128 * 128 * 2;
@@ -89,7 +82,7 @@ TEST_CASE("a pipeline of two sends activations down and gradients up, once per m
 }
 
 TEST_CASE("tensor parallelism performs two all-reduces per layer forward and two backward, and those of embedding, head and loss") {
-    const model::ModelGraph graph = load("gpt-tiny");
+    const model::ModelGraph graph = load_graph("gpt-tiny");
     const int layers = 4;
     const Program program = lowered(plan_of(graph, 1, 2, 1, 1), graph);
     const RankProgram& list = program.classes[0];
@@ -102,7 +95,7 @@ TEST_CASE("tensor parallelism performs two all-reduces per layer forward and two
 }
 
 TEST_CASE("sequence parallelism turns each all-reduce into a gather and a scatter, and gathers again for the weights' gradients") {
-    const model::ModelGraph graph = load("gpt-tiny");
+    const model::ModelGraph graph = load_graph("gpt-tiny");
     const int layers = 4;
     Plan plan = plan_of(graph, 1, 2, 1, 1);
     plan.sequence_parallel = true;
@@ -129,7 +122,7 @@ TEST_CASE("sequence parallelism turns each all-reduce into a gather and a scatte
 }
 
 TEST_CASE("every parameter of a rank lies in exactly one bucket, at its place, for every sharding and layout") {
-    const model::ModelGraph graph = load("gpt-tiny");
+    const model::ModelGraph graph = load_graph("gpt-tiny");
     for (const Sharding sharding : {Sharding::none, Sharding::optimizer, Sharding::gradients, Sharding::parameters})
         for (const int pipeline : {1, 2, 3})
             for (const int virtual_stages : {1, 2}) {
@@ -161,7 +154,7 @@ TEST_CASE("every parameter of a rank lies in exactly one bucket, at its place, f
 }
 
 TEST_CASE("gradients are reduced once a step, or after every micro-batch when they are sharded") {
-    const model::ModelGraph graph = load("llama-tiny");  // nothing tied
+    const model::ModelGraph graph = load_graph("llama-tiny");  // nothing tied
     const int micro_batches = 3;
     for (const Sharding sharding : {Sharding::none, Sharding::optimizer, Sharding::gradients, Sharding::parameters}) {
         Plan plan = plan_of(graph, 4, 1, 1, micro_batches);
@@ -201,7 +194,7 @@ TEST_CASE("LAMB adds norms up over the groups that divide a bucket, and over no 
         return lines;
     };
     using Lines = std::vector<std::string>;
-    const model::ModelGraph dense = load("llama-tiny");
+    const model::ModelGraph dense = load_graph("llama-tiny");
     core::Diagnostics diagnostics;
     const auto document = core::parse_toml("family = 'mixtral'\nhidden = 64\nffn = 48\nlayers = 3\nheads = 4\nkv_heads = 2\nvocabulary = 96\nmax_positions = 8\n"
                                            "sequence_length = 8\nexperts = 4\nexperts_per_token = 2",
@@ -254,7 +247,7 @@ TEST_CASE("LAMB adds norms up over the groups that divide a bucket, and over no 
 }
 
 TEST_CASE("hybrid sharding sums the pieces over the replicas once a step") {
-    const model::ModelGraph graph = load("llama-tiny");
+    const model::ModelGraph graph = load_graph("llama-tiny");
     for (const Sharding sharding : {Sharding::optimizer, Sharding::gradients, Sharding::parameters}) {
         Plan plan = plan_of(graph, 4, 1, 1, 2);
         plan.sharding = sharding;
@@ -280,7 +273,7 @@ TEST_CASE("hybrid sharding sums the pieces over the replicas once a step") {
 }
 
 TEST_CASE("recomputing everything repeats each layer once, and selective recomputation each attention core") {
-    const model::ModelGraph graph = load("gpt-tiny");
+    const model::ModelGraph graph = load_graph("gpt-tiny");
     Plan plan = plan_of(graph, 1, 1, 2, 2);
     for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
         plan.recompute = recompute;
@@ -297,7 +290,7 @@ TEST_CASE("recomputing everything repeats each layer once, and selective recompu
 }
 
 TEST_CASE("recomputation keeps less and never more") {
-    const model::ModelGraph graph = load("gpt-tiny");
+    const model::ModelGraph graph = load_graph("gpt-tiny");
     for (const model::AttentionImplementation attention : {model::AttentionImplementation::unfused, model::AttentionImplementation::flash}) {
         Plan plan = plan_of(graph, 1, 1, 1, 1);
         plan.attention = attention;
@@ -333,7 +326,7 @@ TEST_CASE("a GPT layer of one tensor-parallel rank keeps s b h (34 + 5 a s / h) 
 }
 
 TEST_CASE("state takes sixteen bytes per parameter in mixed precision with Adam, each kind divided by the degree from its stage of sharding on") {
-    const model::ModelGraph graph = load("llama-tiny");
+    const model::ModelGraph graph = load_graph("llama-tiny");
     const model::OperatorRange all{0, static_cast<std::int32_t>(graph.operators.size())};
     const auto n = static_cast<double>(model::parameter_count(graph));
     for (int stage = 0; stage < 4; ++stage) {
@@ -347,7 +340,7 @@ TEST_CASE("state takes sixteen bytes per parameter in mixed precision with Adam,
 }
 
 TEST_CASE("lowering is a function of its input") {
-    const model::ModelGraph graph = load("gpt-tiny");
+    const model::ModelGraph graph = load_graph("gpt-tiny");
     Plan plan = plan_of(graph, 2, 2, 2, 4);
     const std::string hash = hash_of(lowered(plan, graph));
     CHECK(hash.size() == 16);

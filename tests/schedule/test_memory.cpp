@@ -2,21 +2,13 @@
 
 #include <algorithm>
 
-#include "model/load.h"
 #include "schedule/lower.h"
 #include "schedule/memory.h"
+#include "tests/model/catalogue.h"
 
 using namespace schedule;
 
 namespace {
-
-model::ModelGraph load(const std::string& name) {
-    core::Diagnostics diagnostics;
-    std::optional<model::ModelGraph> graph = model::load_model(name, {}, diagnostics);
-    INFO(core::format(diagnostics));
-    REQUIRE(graph);
-    return *graph;
-}
 
 Plan fp32_plan() {
     Plan plan;
@@ -50,7 +42,7 @@ constexpr double images = 28 * 28 * 4, maps = 26 * 26 * 32 * 4, dense = 128 * 4,
 }  // namespace
 
 TEST_CASE("the convnet keeps what its operators need and peaks where the walk by hand does") {
-    const model::ModelGraph graph = load("mnist-convnet");
+    const model::ModelGraph graph = load_graph("mnist-convnet");
     const ActivationFootprint f = activation_footprint(graph, {0, static_cast<std::int32_t>(graph.operators.size())}, fp32_plan());
     // conv keeps the images; relu its output, which the dense layer keeps too (flatten is a view); the second relu its output; the loss logits, labels,
     // statistics.
@@ -69,7 +61,7 @@ TEST_CASE("the convnet keeps what its operators need and peaks where the walk by
 }
 
 TEST_CASE("what crosses a boundary is counted once: as saved where backward needs it") {
-    const model::ModelGraph graph = load("mnist-convnet");
+    const model::ModelGraph graph = load_graph("mnist-convnet");
     const Plan plan = fp32_plan();
     const ActivationFootprint stem = activation_footprint(graph, graph.units[0].operators, plan);
     CHECK(stem.saved.value == images + maps);
@@ -91,14 +83,14 @@ TEST_CASE("activations leave when one task at least lies between their forward a
 }
 
 TEST_CASE("forward alone keeps nothing") {
-    const model::ModelGraph graph = load("mnist-convnet");
+    const model::ModelGraph graph = load_graph("mnist-convnet");
     const ActivationFootprint f = activation_footprint(graph, {0, static_cast<std::int32_t>(graph.operators.size())}, fp32_plan(), true);
     CHECK(f.saved.value == 0);
     CHECK(f.forward_transient.value == 2 * maps);  // the relu's input and output; the images are gone
 }
 
 TEST_CASE("1F1B holds min(m, p - s) micro-batches' activations on stage s, GPipe all") {
-    const model::ModelGraph graph = load("gpt-small-cpu");
+    const model::ModelGraph graph = load_graph("gpt-small-cpu");
     for (const int p : {2, 3, 5})
         for (const int m : {1, 2, 4, 8})
             for (const char* schedule : {"1f1b", "gpipe"}) {
@@ -123,7 +115,7 @@ TEST_CASE("1F1B holds min(m, p - s) micro-batches' activations on stage s, GPipe
 }
 
 TEST_CASE("sharded parameters hold one gathered unit and the next, and give all back") {
-    const model::ModelGraph graph = load("llama-tiny");
+    const model::ModelGraph graph = load_graph("llama-tiny");
     for (const bool prefetches : {true, false}) {
         Plan plan = fp32_plan();
         plan.layout.data = 4;

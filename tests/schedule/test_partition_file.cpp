@@ -4,10 +4,10 @@
 #include <fstream>
 
 #include "core/document.h"
-#include "model/load.h"
 #include "schedule/partition.h"
 #include "schedule/partition_file.h"
 #include "schedule/plan_file.h"
+#include "tests/model/catalogue.h"
 
 using namespace schedule;
 
@@ -25,13 +25,6 @@ struct Folder {
 
 std::string plan_text(const std::string& keys) {
     return "version = 1\n[model]\nname = \"gpt2\"\n[cluster]\ninstance = \"p3.16xlarge\"\n[plan]\npipeline_parallel = 2\n" + keys;
-}
-
-model::ModelGraph load(const std::string& name) {
-    core::Diagnostics diagnostics;
-    auto graph = model::load_model(name, {}, diagnostics);
-    REQUIRE(graph);
-    return *graph;
 }
 
 // Errors of a plan against a model.
@@ -59,14 +52,14 @@ TEST_CASE("A partition file says the same after writing and reading") {
 
 TEST_CASE("A plan takes its partition from a file beside it, and refuses it when the model changed") {
     Folder folder;
-    const model::ModelGraph graph = load("gpt2");
+    const model::ModelGraph graph = load_graph("gpt2");
     PartitionFile decision{.graph_hash = model::hash_of(graph), .first_units = {0, 5}, .stages = {}};
     folder.write("decision.toml", write_partition_file(decision));
     const std::string plan_path = folder.write("plan.toml", plan_text("partition = \"decision.toml\"\n"));
     Plan plan;
     CHECK(check(plan_path, graph, &plan).find("error") == std::string::npos);
     CHECK(complete_partition(plan, graph)->first_units == std::vector<std::int32_t>{0, 5});
-    const std::string refusal = check(plan_path, load("gpt2-medium"));
+    const std::string refusal = check(plan_path, load_graph("gpt2-medium"));
     CHECK(refusal.find("was decided for another graph") != std::string::npos);
     CHECK(refusal.find(decision.graph_hash) != std::string::npos);
     // SageMaker's own words for the same.
@@ -95,7 +88,7 @@ TEST_CASE("SMP's memory_weight is 0.2 for speed and 0.8 for memory, and 0 and 1 
     CHECK(weight("memory_weight = 0.5\n") == 0.5);
 
     // GPT-2 has most parameters in the embedding (38 of 124 million): balancing memory gives the first stage fewer layers than balancing compute.
-    const model::ModelGraph graph = load("gpt2");
+    const model::ModelGraph graph = load_graph("gpt2");
     Plan plan;
     plan.layout.pipeline = 2;
     const std::int32_t by_compute = complete_partition(plan, graph)->first_units[1];

@@ -1,47 +1,22 @@
 #include <catch2/catch.hpp>
 
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <regex>
-#include <sstream>
 
 #include "schedule/pipeline/registry.h"
 #include "schedule/schedule_text.h"
 #include "schedule/verify.h"
+#include "tests/schedule/reference_lists.h"
 
-// Lists that PyTorch, Megatron-LM, the zero-bubble authors and DeepSeek generate with their own code (reference/schedules/README.md).
 namespace {
 
 namespace fs = std::filesystem;
+using reference_lists::are_absent;
+using reference_lists::files_of;
+using reference_lists::load;
 using schedule::Schedule;
-
-const fs::path reference = fs::path(SHARED_DIR) / "reference/schedules";
-
-bool is_absent() {
-    if (fs::is_directory(reference)) return false;
-    WARN("skipped: no reference lists at " << reference.string());
-    return true;
-}
-
-std::optional<Schedule> load(const fs::path& path) {
-    std::ifstream file(path);
-    std::stringstream text;
-    text << file.rdbuf();
-    core::Diagnostics diagnostics;
-    std::optional<Schedule> schedule = schedule::parse_schedule(text.str(), path.string(), diagnostics);
-    if (!schedule) UNSCOPED_INFO(core::format(diagnostics));
-    return schedule;
-}
-
-std::vector<fs::path> files_of(const char* folder) {
-    std::vector<fs::path> files;
-    for (const fs::directory_entry& entry : fs::directory_iterator(reference / folder))
-        if (entry.path().extension() == ".csv" && entry.path().filename() != "INDEX.csv") files.push_back(entry.path());
-    std::sort(files.begin(), files.end());
-    return files;
-}
 
 // Which list a file name describes: the expression's groups become numbers.
 struct Family {
@@ -96,7 +71,7 @@ void check_family(const Family& family) {
 }  // namespace
 
 TEST_CASE("Every reference list passes verify") {
-    if (is_absent()) return;
+    if (are_absent()) return;
     std::map<std::string, int> passed;
     for (const char* folder : {"pytorch", "pytorch_gen", "sail_gen", "megatron_gen", "dualpipe_gen"})
         for (const fs::path& path : files_of(folder)) {
@@ -113,7 +88,7 @@ TEST_CASE("Every reference list passes verify") {
 }
 
 TEST_CASE("The list of PyTorch 2.14.1 whose last rank starts at micro-batch 1 is rejected") {
-    if (is_absent()) return;
+    if (are_absent()) return;
     for (const fs::path& path : files_of("negative_fixtures")) {
         const std::optional<Schedule> schedule = load(path);
         REQUIRE(schedule);
@@ -127,7 +102,7 @@ TEST_CASE("The list of PyTorch 2.14.1 whose last rank starts at micro-batch 1 is
 }
 
 TEST_CASE("Our generators equal the reference lists action by action") {
-    if (is_absent()) return;
+    if (are_absent()) return;
     using Numbers = std::vector<int>;
     using Shape = schedule::PipelineShape;
     auto pvm = [](Shape& s, const Numbers& n) { s.ranks = n[0], s.chunks = n[1], s.micro_batches = n[2]; };

@@ -4,8 +4,8 @@
 
 #include "core/document.h"
 #include "core/random.h"
-#include "model/load.h"
 #include "schedule/plan_file.h"
+#include "tests/model/catalogue.h"
 
 using namespace schedule;
 
@@ -23,14 +23,6 @@ struct Reading {
 };
 
 const std::string head = "version = 1\nmodel = {name = 'gpt-tiny'}\ncluster = {instance = 'p3.8xlarge', nodes = 1}\n";
-
-model::ModelGraph load(const std::string& name) {
-    core::Diagnostics diagnostics;
-    std::optional<model::ModelGraph> graph = model::load_model(name, {}, diagnostics);
-    INFO(core::format(diagnostics));
-    REQUIRE(graph);
-    return *graph;
-}
 
 bool says(const std::string& text, const std::string& part) {
     INFO(text);
@@ -189,7 +181,7 @@ TEST_CASE("the announcement's SageMaker block is read word for word, with Horovo
 
     core::Diagnostics diagnostics;
     const std::optional<core::Value> document = core::parse_toml(text, "p.toml", diagnostics);
-    check_plan(plan, load("mnist-convnet"), 4, document->find("plan"), diagnostics);
+    check_plan(plan, load_graph("mnist-convnet"), 4, document->find("plan"), diagnostics);
     CHECK_FALSE(diagnostics.has_errors());
     says(core::format(diagnostics), "2 of the cluster's 4 devices stay idle (50 %)");
 }
@@ -277,47 +269,47 @@ TEST_CASE("what cannot be divided or offloaded is said with its reason") {
     Plan plan;
     plan.layout.data = 4;
     plan.layout.expert = 2;
-    says(checked(plan, load("gpt-tiny")), "the model has no experts");
+    says(checked(plan, load_graph("gpt-tiny")), "the model has no experts");
     plan.layout.expert = 3;
-    says(checked(plan, load("mixtral-8x7b")), "experts = 8");
-    says(checked(plan, load("mixtral-8x7b")), "expert_parallel = 3 does not divide");
+    says(checked(plan, load_graph("mixtral-8x7b")), "experts = 8");
+    says(checked(plan, load_graph("mixtral-8x7b")), "expert_parallel = 3 does not divide");
     plan.layout.expert = 1;
     plan.layout.context = 2;
-    says(checked(plan, load("bert-tiny")), "needs all tokens of a sample");
-    says(checked(plan, load("t5-small")), "one sequence of tokens");
-    CHECK(checked(plan, load("llama-tiny")).find("error") == std::string::npos);
+    says(checked(plan, load_graph("bert-tiny")), "needs all tokens of a sample");
+    says(checked(plan, load_graph("t5-small")), "one sequence of tokens");
+    CHECK(checked(plan, load_graph("llama-tiny")).find("error") == std::string::npos);
     plan.layout.context = 1;
     plan.offload = Offload::disk;
-    says(checked(plan, load("gpt-tiny")), "needs offload_bandwidth");
+    says(checked(plan, load_graph("gpt-tiny")), "needs offload_bandwidth");
     plan.offload = Offload::host;
     plan.layout.pipeline = 2;
     plan.micro_batches = 4;
     for (const char* schedule : {"1f1b", "zb-h1"}) {
         plan.schedule = schedule;
-        CHECK(checked(plan, load("gpt-tiny")).find("error") == std::string::npos);
+        CHECK(checked(plan, load_graph("gpt-tiny")).find("error") == std::string::npos);
     }
     plan.schedule = "seq1f1b";
-    says(checked(plan, load("gpt-tiny")), "offload works on whole sequences");
+    says(checked(plan, load_graph("gpt-tiny")), "offload works on whole sequences");
     plan.offload = Offload::none;
     plan.layout.context = 2;
-    says(checked(plan, load("llama-tiny")), "context_parallel works on whole sequences");
+    says(checked(plan, load_graph("llama-tiny")), "context_parallel works on whole sequences");
 }
 
 TEST_CASE("a tensor-parallel degree must divide the heads, and the message says which do") {
     Plan plan;
     plan.layout.tensor = 3;
-    const std::string text = checked(plan, load("bert-large"));
+    const std::string text = checked(plan, load_graph("bert-large"));
     says(text, "tensor_parallel = 3 does not divide heads = 16");
     says(text, "use 1, 2, 4, 8 or 16");
     plan.layout.tensor = 8;
-    says(checked(plan, load("gpt2")), "tensor_parallel = 8 does not divide heads = 12");
+    says(checked(plan, load_graph("gpt2")), "tensor_parallel = 8 does not divide heads = 12");
     plan.layout.tensor = 4;
-    says(checked(plan, load("gpt2")), "vocabulary = 50257 of gpt2 is padded to 50260");
-    says(checked(plan, load("mnist-convnet")), "tensor_parallel = 4 cannot split mnist-convnet");
+    says(checked(plan, load_graph("gpt2")), "vocabulary = 50257 of gpt2 is padded to 50260");
+    says(checked(plan, load_graph("mnist-convnet")), "tensor_parallel = 4 cannot split mnist-convnet");
 }
 
 TEST_CASE("a plan is checked against model and cluster, all at once") {
-    const model::ModelGraph graph = load("gpt-tiny");  // six units
+    const model::ModelGraph graph = load_graph("gpt-tiny");  // six units
     Plan plan;
     plan.layout = {.data = 4, .tensor = 1, .pipeline = 8};
     plan.sharding = Sharding::optimizer;
@@ -357,7 +349,7 @@ TEST_CASE("degrees whose products no machine counts are refused before anything 
                           "[plan]\ndata_parallel = 1048576\ntensor_parallel = 1048576\npipeline_parallel = 1048576\nvirtual_stages = 1048576\nmicro_batch = "
                           "1048576\nmicro_batches = 1048576\n");
     REQUIRE(reading.file);
-    const std::string text = checked(reading.file->plan, load("gpt-tiny"), 8);
+    const std::string text = checked(reading.file->plan, load_graph("gpt-tiny"), 8);
     says(text, "ranks are");
     says(text, "passes are");
     says(text, "samples are");

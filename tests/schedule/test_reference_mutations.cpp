@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <sstream>
@@ -12,6 +11,7 @@
 #include "schedule/pipeline/registry.h"
 #include "schedule/schedule_text.h"
 #include "schedule/verify.h"
+#include "tests/schedule/reference_lists.h"
 
 namespace {
 
@@ -19,28 +19,8 @@ namespace fs = std::filesystem;
 using schedule::Action;
 using schedule::ActionKind;
 using schedule::Schedule;
-
-const fs::path reference = fs::path(SHARED_DIR) / "reference/schedules";
-
-std::string read(const fs::path& path) {
-    std::ifstream file(path);
-    std::stringstream text;
-    text << file.rdbuf();
-    return text.str();
-}
-
-std::optional<Schedule> load(const fs::path& path) {
-    core::Diagnostics diagnostics;
-    return schedule::parse_schedule(read(path), path.string(), diagnostics);
-}
-
-std::vector<fs::path> files_of(const char* folder) {
-    std::vector<fs::path> files;
-    for (const fs::directory_entry& entry : fs::directory_iterator(reference / folder))
-        if (entry.path().extension() == ".csv" && entry.path().filename() != "INDEX.csv") files.push_back(entry.path());
-    std::sort(files.begin(), files.end());
-    return files;
-}
+using reference_lists::files_of;
+using reference_lists::load;
 
 // Where the fault has to be reported.
 struct Fault {
@@ -242,10 +222,7 @@ std::optional<Fault> reduce_twice(Schedule& list, core::Random& random) {
 }  // namespace
 
 TEST_CASE("Twenty-eight kinds of fault in the reference lists are rejected with their rule and cell") {
-    if (!fs::is_directory(reference)) {
-        WARN("skipped: no reference lists at " << reference.string());
-        return;
-    }
+    if (reference_lists::are_absent()) return;
     auto to_next = [](Schedule& list, Action& cell) { cell.micro_batch += list.micro_batches; };
     auto to_no_stage = [](Schedule& list, Action& cell) { cell.stage += list.stages; };
     using Kind = ActionKind;
@@ -318,15 +295,12 @@ TEST_CASE("Twenty-eight kinds of fault in the reference lists are rejected with 
 // DeepSpeed's own instruction lists: steps of a stage are separated by commas, instructions of a step by semicolons. Its k-th ForwardPass is the forward of
 // micro-batch k, whatever buffer it names.
 TEST_CASE("DeepSpeed's training lists are 1F1B and its inference lists forward-only") {
-    if (!fs::is_directory(reference)) {
-        WARN("skipped: no reference lists at " << reference.string());
-        return;
-    }
+    if (reference_lists::are_absent()) return;
     int equal = 0;
     for (const fs::path& path : files_of("deepspeed_gen")) {
         INFO(path.filename().string());
         Schedule list;
-        std::istringstream rows(read(path));
+        std::istringstream rows(reference_lists::read(path));
         for (std::string row; std::getline(rows, row);) {
             std::replace(row.begin(), row.end(), ';', ',');
             std::istringstream instructions(row);

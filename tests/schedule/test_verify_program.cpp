@@ -3,23 +3,15 @@
 #include <algorithm>
 #include <functional>
 
-#include "model/load.h"
 #include "schedule/lower.h"
 #include "schedule/partition.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/verify.h"
+#include "tests/model/catalogue.h"
 
 using namespace schedule;
 
 namespace {
-
-model::ModelGraph load(const std::string& name) {
-    core::Diagnostics diagnostics;
-    std::optional<model::ModelGraph> graph = model::load_model(name, {}, diagnostics);
-    INFO(core::format(diagnostics));
-    REQUIRE(graph);
-    return *graph;
-}
 
 std::optional<Program> lowered(Plan plan, const model::ModelGraph& graph) {
     core::Diagnostics diagnostics;
@@ -46,7 +38,7 @@ Program rich_program(Sharding sharding = Sharding::none, OptimizerKind optimizer
     plan.sequence_parallel = true;
     plan.sharding = sharding;
     plan.gradient_bucket = core::kibibytes(200);
-    return *lowered(plan, load("gpt-tiny"));
+    return *lowered(plan, load_graph("gpt-tiny"));
 }
 
 using Match = std::function<bool(const Instruction&)>;
@@ -87,7 +79,7 @@ Match is_kind(InstructionKind kind) {
 TEST_CASE("what lowering makes is a Program that keeps every rule, over layouts, shardings and recomputation") {
     int programs = 0;
     for (const char* name : {"gpt-tiny", "llama-tiny", "bert-tiny"}) {
-        const model::ModelGraph graph = load(name);
+        const model::ModelGraph graph = load_graph(name);
         for (const int pipeline : {1, 2, 3})
             for (const int tensor : {1, 2})
                 for (const int data : {1, 4})
@@ -116,7 +108,7 @@ TEST_CASE("what lowering makes is a Program that keeps every rule, over layouts,
 }
 
 TEST_CASE("every registered schedule that a plan can use lowers to a Program that keeps every rule, with operators and without") {
-    const model::ModelGraph graph = load("gpt-small-cpu");
+    const model::ModelGraph graph = load_graph("gpt-small-cpu");
     int programs = 0;
     for (const PipelineSchedule& schedule : pipeline_schedules())
         for (const int pipeline : {1, 2, 4})

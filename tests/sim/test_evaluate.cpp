@@ -5,23 +5,15 @@
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/value.h"
-#include "model/load.h"
 #include "schedule/pipeline/registry.h"
 #include "sim/breakdown.h"
 #include "sim/evaluate.h"
 #include "sim/report.h"
 #include "sim/trace.h"
 #include "tests/cluster/instances.h"
+#include "tests/model/catalogue.h"
 
 namespace {
-
-model::ModelGraph model_named(const std::string& name) {
-    core::Diagnostics diagnostics;
-    std::optional<model::ModelGraph> graph = model::load_model(name, {}, diagnostics);
-    INFO(core::format(diagnostics));
-    REQUIRE(graph.has_value());
-    return *graph;
-}
 
 schedule::Plan plan_of(int data, int tensor, int pipeline, int micro_batches, const char* order = "1f1b") {
     schedule::Plan plan;
@@ -42,7 +34,7 @@ sim::Evaluation evaluate(const model::ModelGraph& graph, const cluster::Cluster&
 }  // namespace
 
 TEST_CASE("the parts of the breakdown add up to the step on every kind of plan, none negative") {
-    const model::ModelGraph graph = model_named("gpt2");
+    const model::ModelGraph graph = load_graph("gpt2");
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 2);
     struct Case {
         int data, tensor, pipeline;
@@ -67,7 +59,7 @@ TEST_CASE("the parts of the breakdown add up to the step on every kind of plan, 
 }
 
 TEST_CASE("throughput, FLOP/s and MFU follow from the step") {
-    const model::ModelGraph graph = model_named("gpt2");
+    const model::ModelGraph graph = load_graph("gpt2");
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
     schedule::Plan plan = plan_of(8, 1, 1, 4);
     plan.micro_batch = 2;
@@ -82,7 +74,7 @@ TEST_CASE("throughput, FLOP/s and MFU follow from the step") {
 }
 
 TEST_CASE("full recomputation adds one forward of FLOPs at most and saves activations") {
-    const model::ModelGraph graph = model_named("gpt2");
+    const model::ModelGraph graph = load_graph("gpt2");
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
     schedule::Plan plan = plan_of(8, 1, 1, 1);
     plan.micro_batch = 4;
@@ -97,7 +89,7 @@ TEST_CASE("full recomputation adds one forward of FLOPs at most and saves activa
 }
 
 TEST_CASE("extrapolating in micro-batches equals the full simulation in time, breakdown and memory") {
-    const model::ModelGraph graph = model_named("gpt2");
+    const model::ModelGraph graph = load_graph("gpt2");
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 2);
     for (const char* order : {"1f1b", "gpipe", "interleaved-1f1b"}) {
         if (!schedule::find_pipeline_schedule(order)) continue;
@@ -120,7 +112,7 @@ TEST_CASE("extrapolating in micro-batches equals the full simulation in time, br
 }
 
 TEST_CASE("memory alone agrees with the memory of a full evaluation of a serial rank, and needs no prices") {
-    const model::ModelGraph graph = model_named("gpt2");
+    const model::ModelGraph graph = load_graph("gpt2");
     cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
     cluster.instance.device.has_concurrent_streams = false;
     const schedule::Plan plan = plan_of(2, 1, 4, 8);
@@ -132,7 +124,7 @@ TEST_CASE("memory alone agrees with the memory of a full evaluation of a serial 
 }
 
 TEST_CASE("a plan beyond memory is evaluated and says by how much it does not fit") {
-    const model::ModelGraph graph = model_named("gpt2-xl");
+    const model::ModelGraph graph = load_graph("gpt2-xl");
     const cluster::Cluster cluster = nodes_of("p3.2xlarge", 1);
     schedule::Plan plan = plan_of(1, 1, 1, 1);
     plan.precision.compute = plan.precision.parameters = plan.precision.gradients = core::DataType::fp16;
@@ -145,7 +137,7 @@ TEST_CASE("a plan beyond memory is evaluated and says by how much it does not fi
 }
 
 TEST_CASE("Llama-2-70B on 16 p4d with tensor 8 and pipeline 8 reaches between 30 and 60 % MFU and fits") {
-    const model::ModelGraph graph = model_named(std::string(SOURCE_DIR) + "/scenarios/models/llama-2-70b.config.json");
+    const model::ModelGraph graph = load_graph(std::string(SOURCE_DIR) + "/scenarios/models/llama-2-70b.config.json");
     schedule::Plan plan = plan_of(2, 8, 8, 256);
     plan.sequence_parallel = true;
     plan.sharding = schedule::Sharding::optimizer;
@@ -159,7 +151,7 @@ TEST_CASE("Llama-2-70B on 16 p4d with tensor 8 and pipeline 8 reaches between 30
 TEST_CASE("GPT-3 175B on 1,024 A100 comes near the 140 TFLOP/s a GPU that Megatron-LM published") {
     // Narayanan et al., SC21 (arXiv 2104.04473), table 2: 175B on 1,024 A100 80 GB, tensor 8, pipeline 16, batch 1536: 140 TFLOP/s with full recomputation
     // counted.
-    const model::ModelGraph graph = model_named("gpt3-175b");
+    const model::ModelGraph graph = load_graph("gpt3-175b");
     schedule::Plan plan = plan_of(8, 8, 16, 192);
     plan.recompute = schedule::Recompute::full;
     plan.attention = model::AttentionImplementation::fused_softmax;
@@ -169,7 +161,7 @@ TEST_CASE("GPT-3 175B on 1,024 A100 comes near the 140 TFLOP/s a GPU that Megatr
 }
 
 TEST_CASE("two evaluations give the same report, JSON and trace to the byte") {
-    const model::ModelGraph graph = model_named("gpt2");
+    const model::ModelGraph graph = load_graph("gpt2");
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
     schedule::Plan plan = plan_of(2, 2, 2, 4);
     plan.sharding = schedule::Sharding::parameters;
@@ -182,7 +174,7 @@ TEST_CASE("two evaluations give the same report, JSON and trace to the byte") {
 }
 
 TEST_CASE("a trace is JSON with a complete event for every instruction of every class") {
-    const model::ModelGraph graph = model_named("gpt2");
+    const model::ModelGraph graph = load_graph("gpt2");
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
     const schedule::Plan plan = plan_of(1, 2, 2, 3);
     const sim::Evaluation e = evaluate(graph, cluster, plan, {.keeps_timeline = true});
@@ -197,7 +189,7 @@ TEST_CASE("a trace is JSON with a complete event for every instruction of every 
 
 TEST_CASE("parameters tied over any pipeline ranks are reduced by those that hold a copy") {
     // T5 shares its embedding between encoder, decoder and head, and a table of relative positions between the layers of each: copies lie on middle ranks too.
-    const model::ModelGraph graph = model_named("t5-small");
+    const model::ModelGraph graph = load_graph("t5-small");
     for (int pipeline : {2, 3, 4, 6})
         for (const char* instance : {"p4d.24xlarge", "local-cpu"}) {
             schedule::Plan plan = plan_of(2, 1, pipeline, 4);
@@ -210,7 +202,7 @@ TEST_CASE("parameters tied over any pipeline ranks are reduced by those that hol
 }
 
 TEST_CASE("an order made from times says in a plan that the times are not the plan's") {
-    const model::ModelGraph graph = model_named("gpt2");
+    const model::ModelGraph graph = load_graph("gpt2");
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
     const auto says = [&](const sim::Evaluation& evaluation) {
         return std::any_of(evaluation.assumptions.begin(), evaluation.assumptions.end(), [](const std::string& line) { return line.find("ordered for equal stages") != std::string::npos; });

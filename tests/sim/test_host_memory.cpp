@@ -6,7 +6,7 @@
 #include "sim/evaluate.h"
 #include "sim/host_memory.h"
 #include "tests/cluster/instances.h"
-#include "tests/planner/catalogue.h"
+#include "tests/model/catalogue.h"
 
 namespace {
 
