@@ -61,7 +61,7 @@ std::string rate_words(double rate) {
 // The rate that cluster::price counts, with the day it was read: prices change.
 std::string price_words(const cluster::InstanceType& instance) {
     for (const cluster::Price& price : instance.prices)
-        if (price.kind == "on-demand") return fmt::format(" (on-demand {}, {})", price.region, price.date);
+        if (price.kind == "on-demand") return price.date.empty() ? fmt::format(" (on-demand, from {})", price.source) : fmt::format(" (on-demand {}, {})", price.region, price.date);
     return {};
 }
 
@@ -96,7 +96,7 @@ std::string breakdown_bars(const Evaluation& evaluation) {
         if (time <= evaluation.step_time * 1e-9) continue;  // nothing, or rounding
         const double share = time / evaluation.step_time;
         const auto bar = static_cast<std::size_t>(std::lround(share * widest));
-        text += fmt::format("  {:<16} {:>9}  {:>5.1f} %  {}\n", part.name, core::format(time), share * 100, std::string(bar, '#'));
+        text += fmt::format("  {:<16} {:>9}  {:>5.1f} %{}\n", part.name, core::format(time), share * 100, bar > 0 ? "  " + std::string(bar, '#') : "");
     }
     return text;
 }

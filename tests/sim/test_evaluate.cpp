@@ -218,3 +218,15 @@ TEST_CASE("an order made from times says in a plan that the times are not the pl
         CHECK_FALSE(says(evaluate(graph, cluster, plan)));
     }
 }
+
+TEST_CASE("the report says where a price is from, and ends no line with blanks") {
+    const model::ModelGraph graph = load_graph("gpt2");
+    const schedule::Plan plan = plan_of(8, 1, 1, 1);
+    cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
+    const auto report = [&] { return sim::text_report(evaluate(graph, cluster, plan), graph, cluster, plan); };
+    const std::string listed = report();
+    CHECK(listed.find("USD an hour (on-demand us-east-1, ") != std::string::npos);
+    CHECK(listed.find(" \n") == std::string::npos);
+    cluster.instance.prices = {{"on-demand", "", core::dollars_per_hour(30), "", "the scenario"}};
+    CHECK(report().find("30 USD an hour (on-demand, from the scenario)") != std::string::npos);
+}
