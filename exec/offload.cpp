@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fcntl.h>
 #include <filesystem>
 #include <map>
 #include <unistd.h>
@@ -41,17 +42,7 @@ private:
 
 class DiskStore : public OffloadStore {
 public:
-    explicit DiskStore(int rank) {
-        std::error_code failure;
-        std::string name = (std::filesystem::temp_directory_path(failure) / fmt::format("smexec-offload-{}-XXXXXX", rank)).string();
-        if (failure) throw core::MachineError(fmt::format("offload to disk: no directory for temporary files: {}", failure.message()));
-        file_ = mkstemp(name.data());
-        if (file_ < 0) throw core::MachineError(fmt::format("offload to disk: cannot make {}: {}", name, std::strerror(errno)));
-        unlink(name.c_str());
-    }
-    ~DiskStore() override { close(file_); }
-    DiskStore(const DiskStore&) = delete;
-    DiskStore& operator=(const DiskStore&) = delete;
+    explicit DiskStore(int rank) : file_(rank) {}
 
     // A place in the file is used again for arrays of the same size.
     Handle put(const void* data, std::size_t bytes) override {
@@ -62,38 +53,62 @@ public:
             offset = unused.back();
             unused.pop_back();
         }
-        move(offset, bytes, "write to", [&](std::size_t done, std::size_t left) {
-            return pwrite(file_, static_cast<const char*>(data) + done, left, static_cast<off_t>(offset + done));
-        });
+        file_.write(offset, data, bytes);
         return offset;
     }
     void take(Handle offset, void* into, std::size_t bytes) override {
-        move(offset, bytes, "read from", [&](std::size_t done, std::size_t left) {
-            return pread(file_, static_cast<char*>(into) + done, left, static_cast<off_t>(offset + done));
-        });
+        file_.read(offset, into, bytes);
         unused_[bytes].push_back(offset);
     }
     core::Bytes peak() const override { return core::Bytes(static_cast<double>(end_)); }
 
 private:
-    template <class Call>
-    void move(std::uint64_t offset, std::size_t bytes, const char* what, const Call& call) const {
-        for (std::size_t done = 0; done < bytes;) {
-            const ssize_t moved = call(done, bytes - done);
-            if (moved > 0) {
-                done += static_cast<std::size_t>(moved);
-            } else if (moved == 0 || errno != EINTR) {
-                throw core::MachineError(fmt::format("offload to disk: cannot {} {} bytes at {}: {}", what, bytes, offset, moved == 0 ? "end of file" : std::strerror(errno)));
-            }
-        }
-    }
-
-    int file_ = -1;
+    OffloadFile file_;
     std::uint64_t end_ = 0;
     std::map<std::size_t, std::vector<std::uint64_t>> unused_;
 };
 
+template <class Call>
+void move(std::uint64_t offset, std::size_t bytes, const char* what, const Call& call) {
+    for (std::size_t done = 0; done < bytes;) {
+        const ssize_t moved = call(done, bytes - done);
+        if (moved > 0) {
+            done += static_cast<std::size_t>(moved);
+        } else if (moved == 0 || errno != EINTR) {
+            throw core::MachineError(fmt::format("offload to disk: cannot {} {} bytes at {}: {}", what, bytes, offset, moved == 0 ? "end of file" : std::strerror(errno)));
+        }
+    }
+}
+
 }  // namespace
+
+OffloadFile::OffloadFile(int rank) {
+    std::error_code failure;
+    std::string name = (std::filesystem::temp_directory_path(failure) / fmt::format("smexec-offload-{}-XXXXXX", rank)).string();
+    if (failure) throw core::MachineError(fmt::format("offload to disk: no directory for temporary files: {}", failure.message()));
+    file_ = mkstemp(name.data());
+    if (file_ < 0) throw core::MachineError(fmt::format("offload to disk: cannot make {}: {}", name, std::strerror(errno)));
+    unlink(name.c_str());
+}
+
+OffloadFile::~OffloadFile() { close(file_); }
+
+void OffloadFile::reserve(std::size_t bytes) {
+    if (bytes == 0 || fallocate(file_, 0, 0, static_cast<off_t>(bytes)) == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return;
+    throw core::MachineError(fmt::format("offload to disk: cannot reserve {}: {}", core::format(core::Bytes(static_cast<double>(bytes))), std::strerror(errno)));
+}
+
+void OffloadFile::write(std::uint64_t offset, const void* data, std::size_t bytes) const {
+    move(offset, bytes, "write to", [&](std::size_t done, std::size_t left) {
+        return pwrite(file_, static_cast<const char*>(data) + done, left, static_cast<off_t>(offset + done));
+    });
+}
+
+void OffloadFile::read(std::uint64_t offset, void* into, std::size_t bytes) const {
+    move(offset, bytes, "read from", [&](std::size_t done, std::size_t left) {
+        return pread(file_, static_cast<char*>(into) + done, left, static_cast<off_t>(offset + done));
+    });
+}
 
 std::unique_ptr<OffloadStore> make_offload_store(schedule::Offload offload, int rank) {
     switch (offload) {

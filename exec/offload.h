@@ -21,6 +21,22 @@ public:
     virtual core::Bytes peak() const = 0;
 };
 
+// A file in TMPDIR that nobody else sees and that disappears with the process, however it ends. Calls throw core::MachineError with what was wanted and the system's word.
+class OffloadFile {
+public:
+    explicit OffloadFile(int rank);
+    ~OffloadFile();
+    OffloadFile(const OffloadFile&) = delete;
+    OffloadFile& operator=(const OffloadFile&) = delete;
+
+    void reserve(std::size_t bytes);  // so that a full disk is known before the first step; where the file system cannot, nothing is done
+    void write(std::uint64_t offset, const void* data, std::size_t bytes) const;
+    void read(std::uint64_t offset, void* into, std::size_t bytes) const;
+
+private:
+    int file_ = -1;
+};
+
 // Null when nothing is offloaded. A file lies in TMPDIR and disappears with the process, however it ends.
 std::unique_ptr<OffloadStore> make_offload_store(schedule::Offload offload, int rank);
 

@@ -133,7 +133,7 @@ CudaBackend::CudaBackend(const schedule::Program& program, const std::vector<mod
     }
     step_begin_ = machine_.make_event(true);
     fetch_event_ = machine_.make_event(false);
-    for (int lane = 0; lane < lanes_.count; ++lane) stream_ends_.push_back(machine_.make_event(false));
+    for (int lane = 0; lane < stream_count(); ++lane) stream_ends_.push_back(machine_.make_event(false));
     for (std::uint32_t i = 0; i < list_.instructions.size(); ++i) {
         begins_.push_back(settings.times_instructions ? machine_.make_event(true) : nullptr);
         ends_.push_back(machine_.make_event(true));
@@ -144,11 +144,12 @@ CudaBackend::CudaBackend(const schedule::Program& program, const std::vector<mod
 CudaBackend::~CudaBackend() {
     if (plans()) return;
     settle();  // to give memory back waits for the device, and so for launches that wait for other ranks
+    machine_.release(memory_);
+    disk_.reset();
     machine_.release_host(staging_);
     if (offloaded_) machine_.release_host(offloaded_);
     if (fetched_) machine_.release_host(fetched_);
     machine_.release_host(step_block_);
-    machine_.release(memory_);
 }
 
 // Every rank has passed the barrier after its last step, or this one has failed.
@@ -207,7 +208,7 @@ void CudaBackend::take_memory() {
     }
     staging_ = static_cast<char*>(machine_.allocate_host(staging));
     if (plan_->fetched > 0) fetched_ = static_cast<float*>(machine_.allocate_host(plan_->fetched * sizeof(float)));
-    if (plan_->offloaded > 0) offloaded_ = static_cast<char*>(machine_.allocate_host(plan_->offloaded));
+    take_offload_memory();
     step_block_ = static_cast<char*>(machine_.allocate_host(step_block_bytes_ + alignment));
     loss_host_ = reinterpret_cast<float*>(step_block_ + step_block_bytes_);
     norms_host_ = loss_host_ + 1;
@@ -289,6 +290,7 @@ bool CudaBackend::begin_step(std::int64_t step) {
         return false;
     }
     arena_->begin_step();
+    if (disk_) disk_->begin_step();
     operator_marks_.clear();
     has_agreed_ = false;
     reads_done_ = 0;
@@ -312,7 +314,7 @@ bool CudaBackend::begin_step(std::int64_t step) {
     // All streams start from here.
     const Event start = stream_ends_[static_cast<std::size_t>(schedule::Stream::compute)];
     machine_.record(start, origin);
-    for (int lane = 0; lane < lanes_.count; ++lane)
+    for (int lane = 0; lane < stream_count(); ++lane)
         if (stream_of(lane) != origin) machine_.wait(stream_of(lane), start);
     return false;
 }
@@ -352,7 +354,7 @@ void CudaBackend::end_step(std::vector<InstructionTime>& times) {
     const Stream origin = machine_.stream(schedule::Stream::compute);
     if (!is_replayed_) {
         if (schedule::trains(program_) && !has_agreed_) agree_on_gradients();  // a stage without parameters
-        for (int lane = 0; lane < lanes_.count; ++lane) {
+        for (int lane = 0; lane < stream_count(); ++lane) {
             if (stream_of(lane) == origin) continue;
             const Event event = stream_ends_[static_cast<std::size_t>(lane)];
             machine_.record(event, stream_of(lane));
@@ -375,6 +377,7 @@ void CudaBackend::end_step(std::vector<InstructionTime>& times) {
         read.ahead_of = step_ + 1;
     }
     wait_for(finished);
+    check_disk();
     ++performed_;
     loss_ = static_cast<double>(loss_host_[0]);
     adapt_loss_scale();
@@ -405,6 +408,7 @@ void CudaBackend::wait_for(Event event) {
     for (std::int64_t polls = 0; !machine_.has_happened(event); ++polls) {
         if (polls % 1024 == 1023) {
             exchange_.check();
+            check_disk();
             if (std::chrono::duration<double>(Clock::now() - begin).count() > options_.time_limit.value) {
                 for (std::uint32_t i = 0; i < list_.instructions.size(); ++i)
                     if (!machine_.has_happened(ends_[i])) give_up(fmt::format("in step {} for: {}", step_, activities_[i]));

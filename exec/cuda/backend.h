@@ -13,6 +13,7 @@
 
 #include "exec/backend.h"
 #include "exec/cuda/arena.h"
+#include "exec/cuda/backend_offload.h"
 #include "exec/cuda/machine.h"
 #include "exec/cuda/operators.h"
 #include "exec/cuda/pending_zeros.h"
@@ -28,7 +29,8 @@ struct RunPlan {
     ArenaPlan arena;
     MessagePlan messages;
     std::vector<std::uint32_t> host_waits;          // instructions in which the host waits for the device
-    std::size_t offloaded = 0;                      // most bytes that wait on the host
+    std::size_t offloaded = 0;                      // most bytes that wait on the host or on disk
+    std::size_t transferred = 0;                    // of the largest array that does
     std::size_t fetched = 0;                        // most numbers that the host asks the device for at a time
     std::map<std::pair<schedule::Stream, int>, std::size_t> scratch;  // bytes by stream and slot
     std::vector<std::size_t> staging;               // bytes of each array of data that a step reads, in order
@@ -111,7 +113,7 @@ public:
 
 private:
     class WatchedOperators;
-    class PinnedStore;
+    class Store;
     bool plans() const { return plan_ == nullptr; }
     Stream stream_of(int lane) const;
     Operators& operators_at_work() const;
@@ -125,6 +127,10 @@ private:
     int group_of(const std::vector<int>& members) const;
     int channel_to(int peer, bool sends) const;
     void take_memory();
+    void take_offload_memory();
+    void check_disk() const;
+    // The Program's streams and channels, and one for the disk.
+    int stream_count() const { return lanes_.count + (disk_ ? 1 : 0); }
     void fill_step_block(std::int64_t step);
     bool scales_loss() const;
     float initial_loss_scale() const;
@@ -170,6 +176,7 @@ private:
     char* staging_ = nullptr;  // host
     std::size_t reads_done_ = 0;  // of this step
     char* offloaded_ = nullptr;   // host
+    std::unique_ptr<DiskTransfers> disk_;
     float* fetched_ = nullptr;    // host
     Event fetch_event_ = nullptr;
     std::vector<std::size_t> staging_places_;

@@ -93,7 +93,7 @@ public:
     virtual core::Bytes memory_in_use() = 0;  // of the device, by whomever
 
     virtual Stream stream(schedule::Stream which) = 0;
-    virtual Stream message_stream(int number) = 0;  // of one channel
+    virtual Stream message_stream(int number) = 0;  // further ones: of a channel each, of the disk
     // Events that are timed tell when; the others order streams. In a captured step only the latter do that.
     virtual Event make_event(bool is_timed) = 0;
     virtual void record(Event event, Stream stream) = 0;
@@ -105,6 +105,9 @@ public:
     virtual void copy(Stream, void* to, const void* from, std::size_t bytes) = 0;
     virtual void upload(Stream, void* to, const void* from, std::size_t bytes) = 0;    // from allocate_host
     virtual void download(Stream, void* to, const void* from, std::size_t bytes) = 0;  // to allocate_host
+
+    // On a thread of the machine's, in order on the stream; it may ask nothing of the machine.
+    virtual void call(Stream, void (*function)(void*), void* argument) = 0;
 
     virtual void product(Stream, const Product& product) = 0;
     // Is there an algorithm for this product with its epilogue, faster than one after the other?

@@ -46,6 +46,7 @@ public:
     void copy(Stream, void*, const void*, std::size_t) override {}
     void upload(Stream, void*, const void*, std::size_t) override {}
     void download(Stream, void*, const void*, std::size_t) override {}
+    void call(Stream, void (*)(void*), void*) override {}
     void product(Stream, const Product& product) override { like_.prepare(product); }
     bool offers(const Product& product) const override { return like_.offers(product); }
     bool offers_fp8(const Product& product, const Product& half) const override { return like_.offers_fp8(product, half); }

@@ -23,7 +23,6 @@ void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, 
                fmt::format("with fp16 all ranks agree whether an update is left out and how losses are scaled, and with schedule = \"{}\" stages update at different times",
                            plan.schedule),
                "set precision = \"bf16\", or choose a synchronous schedule");
-    if (plan.offload == schedule::Offload::disk) refuse("plan.offload", "the CUDA backend moves activations to the host's memory, not to disk", "set offload = \"host\"");
     std::set<std::string> obstacles;
     for (const model::Operator& op : graph.operators) {
         const std::string obstacle = Operators::obstacle(graph, op);

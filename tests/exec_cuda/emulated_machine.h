@@ -75,6 +75,8 @@ public:
     void upload(Stream, void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
     void download(Stream, void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
 
+    void call(Stream, void (*function)(void*), void* argument) override { function(argument); }
+
     void product(Stream, const Product& p) override {
         core::require(!p.in_fp8 || is_taken(p), "matrix units take fp8 with k contiguous in both operands, and never e5m2 by e5m2");
         const float unscale = p.in_fp8 ? *p.a_unscale * *p.b_unscale : 1.0f;

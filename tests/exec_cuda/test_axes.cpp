@@ -1,6 +1,11 @@
 // Sequences and experts divided over emulated GPUs, activations that wait on the host, and what is done before the first step.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <functional>
+
 #include "tests/exec_cuda/emulated_run.h"
 
 namespace {
@@ -42,10 +47,11 @@ TEST_CASE("sequences divided over emulated GPUs train as whole ones") {
     }
 }
 
-TEST_CASE("activations of an emulated GPU wait in the host's memory and come back as they were") {
+TEST_CASE("activations of an emulated GPU wait in the host's memory or on disk and come back as they were") {
     schedule::Plan plan = tiny::plan();
     plan.schedule = "gpipe";
-    plan.offload = schedule::Offload::host;
+    plan.offload = GENERATE(schedule::Offload::host, schedule::Offload::disk);
+    plan.offload_bandwidth = core::gigabytes_per_second(1);
     plan.activation_loading_horizon = GENERATE(1, 4);
     const model::ModelGraph graph = tiny::gpt(3, "dropout = 0.1\nattention_dropout = 0.1");
     SECTION("one rank") {}
@@ -63,6 +69,86 @@ TEST_CASE("activations of an emulated GPU wait in the host's memory and come bac
     tiny::check_equal(comparison);
     plan.offload = schedule::Offload::none;
     CHECK(comparison.run.memory.peak[0] < tiny::compare(plan, graph, 1, emulated::backend(roomy)).run.memory.peak[0]);
+}
+
+namespace {
+
+// Work of a stream waits until somebody asks, and then goes as late as events allow: the streams last in number first.
+class Lazy : public emulated::Emulated {
+public:
+    void record(exec::cuda::Event event, exec::cuda::Stream stream) override {
+        later(stream, [this, event, stream] { Emulated::record(event, stream); }, {}, event);
+    }
+    void wait(exec::cuda::Stream stream, exec::cuda::Event event) override { later(stream, [] {}, event, {}); }
+    void upload(exec::cuda::Stream stream, void* to, const void* from, std::size_t bytes) override {
+        later(stream, [=] { std::memcpy(to, from, bytes); }, {}, {});
+    }
+    void download(exec::cuda::Stream stream, void* to, const void* from, std::size_t bytes) override { upload(stream, to, from, bytes); }
+    void call(exec::cuda::Stream stream, void (*function)(void*), void* argument) override {
+        later(stream, [=] { function(argument); }, {}, {});
+    }
+    void synchronize() override {
+        for (bool moves = true; moves;) {
+            moves = false;
+            for (auto queue = queues_.rbegin(); queue != queues_.rend(); ++queue)
+                while (!queue->second.empty() && (!queue->second.front().after || queue->second.front().after_count <= recorded_[queue->second.front().after])) {
+                    Work work = std::move(queue->second.front());
+                    queue->second.pop_front();
+                    work.does();
+                    if (work.records) ++recorded_[work.records];
+                    moves = true;
+                }
+        }
+        for (const auto& [ignored, queue] : queues_) core::require(queue.empty(), "nothing waits for what never happens");
+    }
+
+private:
+    struct Work {
+        std::function<void()> does;
+        exec::cuda::Event after = nullptr, records = nullptr;
+        int after_count = 0;
+    };
+    void later(exec::cuda::Stream stream, std::function<void()> does, exec::cuda::Event after, exec::cuda::Event records) {
+        queues_[stream].push_back({std::move(does), after, records, after ? asked_[after] : 0});
+        if (records) ++asked_[records];
+    }
+    std::map<exec::cuda::Stream, std::deque<Work>> queues_;
+    std::map<exec::cuda::Event, int> asked_, recorded_;
+};
+
+}  // namespace
+
+TEST_CASE("arrays that go to disk and come back are whole however late streams get to them, and places of all are used again") {
+    const bool disk_is_slow = GENERATE(true, false);
+    Lazy machine;
+    const exec::cuda::Stream copies = machine.message_stream(disk_is_slow ? 2 : 1), disk = machine.message_stream(disk_is_slow ? 1 : 2);
+    exec::cuda::DiskTransfers transfers(machine, disk, 0, 20 * 64, 64);
+    for (int step = 0; step < 3; ++step) {
+        transfers.begin_step();
+        std::vector<std::array<char, 64>> arrays(10), back(10);
+        for (std::size_t i = 0; i < arrays.size(); ++i) {
+            arrays[i].fill(static_cast<char>(10 * step + static_cast<int>(i)));
+            transfers.store(copies, 1, 64 * i, arrays[i].data(), 64 - i);
+            if (i % 3 == 2) transfers.load(copies, 2, 64 * (i - 1), back[i - 1].data(), 64 - (i - 1));  // amid those that leave
+        }
+        for (std::size_t i = arrays.size(); i-- > 0;)
+            if (i % 3 != 1) transfers.load(copies, 3, 64 * i, back[i].data(), 64 - i);
+        machine.synchronize();
+        for (std::size_t i = 0; i < arrays.size(); ++i)
+            if (i < 9) CHECK(std::equal(arrays[i].begin(), arrays[i].begin() + static_cast<std::ptrdiff_t>(64 - i), back[i].begin()));
+        CHECK_FALSE(transfers.failure());
+    }
+}
+
+TEST_CASE("what the disk refuses is told with the instruction that asked") {
+    emulated::Emulated machine;
+    exec::cuda::DiskTransfers transfers(machine, machine.message_stream(0), 0, 0, 64);
+    transfers.begin_step();
+    char into[64];
+    transfers.load(machine.stream(schedule::Stream::copy), 7, 1 << 20, into, 64);
+    REQUIRE(transfers.failure());
+    CHECK(transfers.failure()->instruction == 7);
+    CHECK_THAT(transfers.failure()->words, Catch::Contains("cannot read from 64 bytes at 1048576: end of file"));
 }
 
 TEST_CASE("pipelines whose messages have streams of their own train as the reference does") {

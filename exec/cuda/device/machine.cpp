@@ -141,6 +141,8 @@ public:
     void upload(Stream stream, void* to, const void* from, std::size_t bytes) override { move(stream, to, from, bytes, cudaMemcpyHostToDevice); }
     void download(Stream stream, void* to, const void* from, std::size_t bytes) override { move(stream, to, from, bytes, cudaMemcpyDeviceToHost); }
 
+    void call(Stream stream, void (*function)(void*), void* argument) override { check(cudaLaunchHostFunc(on(stream), function, argument), "cudaLaunchHostFunc"); }
+
     void product(Stream stream, const Product& product) override { products_->perform(stream, product); }
     bool offers(const Product& product) const override { return products_->offers(product); }
     bool offers_fp8(const Product& product, const Product& half) const override { return products_->offers_fp8(product, half); }
