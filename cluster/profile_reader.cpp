@@ -1,6 +1,7 @@
 #include "cluster/profile_reader.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "cluster/build_topology.h"
@@ -53,7 +54,9 @@ std::vector<Price> read_prices(core::TableReader& reader, ProfileContext& contex
 int read_network(const core::Value& table, InstanceType& instance, ProfileContext& context) {
     ProfileSection section(table, "network", context);
     instance.network_name = section.reader().required_string("name");
-    if (!section.has("bandwidth")) {
+    const auto has = [&](const char* key) { return section.has(key); };
+    static constexpr std::array figures = {"bandwidth", "baseline", "per_flow_limit", "latency", "efficiency", "gpudirect", "cards"};
+    if (std::none_of(figures.begin(), figures.end(), has)) {
         // A name alone says how ranks of one node talk ("shared-memory"); there is no way to another node.
         section.finish();
         return 0;
@@ -162,7 +165,7 @@ std::optional<DeviceFile> find_device_file(const std::string& name, core::Diagno
     std::sort(known.begin(), known.end());
     known.erase(std::unique(known.begin(), known.end()), known.end());
     std::string near = core::did_you_mean(name, known);
-    diagnostics.error(referrer, key, key + " = \"" + name + "\" names no device",
+    diagnostics.error(referrer, key, key + " = " + core::in_quotes(name) + " names no device",
                       !near.empty() ? "did you mean " + core::in_quotes(near) + "?" : "known: " + core::list_in_words(known));
     return std::nullopt;
 }

@@ -88,7 +88,7 @@ private:
         std::vector<std::string> names = intra_names();
         if (std::find(names.begin(), names.end(), shape_.intra) == names.end()) {
             std::string near = core::did_you_mean(shape_.intra, names);
-            error("intra", key_ + ".intra = \"" + shape_.intra + "\" is no way to join devices",
+            error("intra", key_ + ".intra = " + core::in_quotes(shape_.intra) + " is no way to join devices",
                   near.empty() ? "use " + core::list_in_words(names) : "did you mean " + core::in_quotes(near) + "?");
         }
         const bool wants_nvlink = shape_.intra == "nvswitch" || shape_.intra == "hybrid-cube-mesh" || shape_.intra == "full-mesh";
@@ -100,7 +100,7 @@ private:
         if (shape_.network_cards < 0 || shape_.network_cards > 256)
             error("network_cards", key_ + ".network_cards = " + std::to_string(shape_.network_cards) + " is out of range", "give 1 to 256");
         if (std::none_of(std::begin(transports), std::end(transports), [&](const Transport& t) { return t.name == shape_.transport; }))
-            error("transport", key_ + ".transport = \"" + shape_.transport + "\" is not known", "use " + core::list_in_words(transport_names()));
+            error("transport", key_ + ".transport = " + core::in_quotes(shape_.transport) + " is not known", "use " + core::list_in_words(transport_names()));
         return diagnostics_.error_count() == before;
     }
 

@@ -132,6 +132,7 @@ TEST_CASE("a bad profile is told by line and key, with a way out") {
         {"memory_efficiency = 0.8", "memory_efficiency = 0.0", 16, "never finish"},
         {"memory_efficiency = 0.8", "memory_efficiency = 0.8\nsmell = 3", 17, "smell"},
         {"[device.precision.fp16]", "[device.precision.fp15]", 18, "fp15"},
+        {"bandwidth = \"25Gbps\"", "bandwith = \"25Gbps\"", 26, "network.bandwidth"},
         {"peak = \"65TFLOP/s\"", "peak = \"65\"", 21, "compute rate"},
         {"compute_efficiency = 0.6", "compute_efficiency = 60", 22, "greatest allowed, 1"},
         {"launch = \"8us\"", "launch = \"8us\"\npoints = [[1e9, 1e12], [1e8, 1e12]]", 25, "growing"},
