@@ -197,7 +197,10 @@ int run_simulate_command(const std::vector<std::string>& arguments, std::ostream
         if (const std::optional<sim::Assignment> assignment = sim::parse_assignment(text, "--set", diagnostics); assignment && document)
             sim::assign(*document, *assignment, diagnostics);
     for (const std::string& text : request.sweep) axes.push_back(sim::parse_sweep(text, "--sweep", diagnostics));
-    if (diagnostics.has_errors() || !document) return show(diagnostics, as_json, out, err);
+    if (diagnostics.has_errors() || !document) {
+        if (document) sim::read_scenario(*document, request.scenario, diagnostics);  // what else is wrong
+        return show(diagnostics, as_json, out, err);
+    }
     return axes.empty() ? predict(*document, request, out, err) : sweep(*document, request, axes, out, err);
 }
 

@@ -24,7 +24,9 @@ void Diagnostics::append(const Diagnostics& other) {
 }
 
 std::string format(const Diagnostic& diagnostic) {
-    std::string text = diagnostic.location.file;
+    // A name of a file may hold anything, commands to a terminal among it.
+    const std::string file = in_quotes(diagnostic.location.file, std::string::npos);
+    std::string text = file.substr(1, file.size() - 2);
     if (diagnostic.location.line > 0) {
         text += (text.empty() ? "line " : ":") + std::to_string(diagnostic.location.line);
         if (diagnostic.location.column > 0) text += ":" + std::to_string(diagnostic.location.column);

@@ -131,7 +131,7 @@ std::optional<ModelGraph> load_model(const std::string& reference, const LoadOpt
     if (reference.ends_with(".onnx")) return read_onnx(resolved(reference, options), options, diagnostics, referrer, key);
     std::optional<Source> source = from_reference(reference, options, diagnostics, referrer, key);
     if (!source) return std::nullopt;
-    return build(std::move(*source), options, key == "MODEL" ? "" : key, diagnostics, referrer);
+    return build(std::move(*source), options, "", diagnostics, referrer);
 }
 
 std::optional<ModelGraph> load_model(const core::Value& table, const LoadOptions& options, core::Diagnostics& diagnostics) {

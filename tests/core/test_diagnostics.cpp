@@ -47,6 +47,9 @@ TEST_CASE("text from outside cannot break a message") {
     CHECK(in_quotes("\xff") == "'\\xff'");
     CHECK(in_quotes("\u00e9") == "'\u00e9'");
     CHECK(in_quotes(std::string(1000, 'a'), 10) == "'" + std::string(10, 'a') + "...'");
+    core::Diagnostics diagnostics;
+    diagnostics.error({"no\nsuch\x1b[31m.toml", 3, 0}, "", "it is not there");
+    CHECK(core::format(diagnostics) == "no\\x0asuch\\x1b[31m.toml:3: error: it is not there\n");
 }
 
 TEST_CASE("a broken promise names itself") {
