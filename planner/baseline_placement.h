@@ -31,6 +31,10 @@ std::vector<PlacedStage> place_chain(const PlacementProblem& problem);
 // back; parts keep to the order (acyclic partitioning: Herrmann et al., SIAM J. Sci. Comput. 2019) and to a balance of work within a tenth.
 std::vector<PlacedStage> place_multilevel(const PlacementProblem& problem);
 
+// The class of each accelerator of a problem, and the stages of a division of its items over them (`device_of_item`); devices without any are left out.
+std::vector<int> classes_of_accelerators(const PlacementProblem& problem);
+std::vector<PlacedStage> stages_of(const PlacementProblem& problem, const std::vector<int>& device_of_item, const std::vector<int>& class_of_device);
+
 // Stages that respect order (no edge runs back), kinds and memory: may they be compared with the exact search?
 bool is_valid_placement(const PlacementProblem& problem, const std::vector<PlacedStage>& stages);
 

@@ -148,22 +148,10 @@ ModuleTree module_tree(const model::ModelGraph& graph, const ModelPlacement& pla
 }
 
 std::vector<PlacedStage> place_smp_tree(const PlacementProblem& problem, const ModuleTree& tree, double memory_weight) {
-    const std::vector<DeviceClass> classes = device_classes(problem);
-    std::vector<int> class_of_device;
-    for (std::size_t c = 0; c < classes.size(); ++c)
-        if (!classes[c].is_cpu) class_of_device.insert(class_of_device.end(), static_cast<std::size_t>(classes[c].count), static_cast<int>(c));
+    const std::vector<int> class_of_device = classes_of_accelerators(problem);
     if (class_of_device.empty()) return {};
     TreePartitioner partitioner(problem, tree, memory_weight);
-    const std::vector<int> device = partitioner.run(static_cast<int>(class_of_device.size()));
-    std::vector<PlacedStage> stages;
-    for (std::size_t d = 0; d < class_of_device.size(); ++d) {
-        std::vector<int> items;
-        for (std::size_t i = 0; i < device.size(); ++i)
-            if (device[i] == static_cast<int>(d)) items.push_back(static_cast<int>(i));
-        if (!items.empty()) stages.push_back(stage_of(problem, std::move(items), class_of_device[d]));
-    }
-    settle_memory(problem, stages);
-    return stages;
+    return stages_of(problem, partitioner.run(static_cast<int>(class_of_device.size())), class_of_device);
 }
 
 }  // namespace planner
