@@ -21,12 +21,6 @@ struct Draft {
     std::int64_t user = 0;        // communications of one user follow one another
 };
 
-const std::vector<std::int32_t>& tied_ranks_of(const schedule::RankProgram& list, const Instruction& collective) {
-    static const std::vector<std::int32_t> none;
-    const bool is_tied = collective.group == schedule::GroupKind::tied_stages && collective.bucket >= 0;
-    return is_tied ? list.buckets[static_cast<std::size_t>(collective.bucket)].tied_ranks : none;
-}
-
 class Finder {
 public:
     Finder(const schedule::Program& program, CommunicationCost& costs, bool is_folded) : program_(program), costs_(costs), is_folded_(is_folded) {}

@@ -33,13 +33,6 @@ ComputePrice optimizer_price(const schedule::Program& program, const schedule::R
     return step.kind == InstructionKind::update_norm ? compute.update_norm(elements) : compute.optimizer_step(elements, tensors);
 }
 
-// Pipeline coordinates that meet in a reduction of a tied bucket; empty for every other collective.
-const std::vector<std::int32_t>& tied_ranks(const schedule::RankProgram& list, const Instruction& collective) {
-    static const std::vector<std::int32_t> none;
-    const bool is_tied = collective.group == schedule::GroupKind::tied_stages && collective.bucket >= 0;
-    return is_tied ? list.buckets[static_cast<std::size_t>(collective.bucket)].tied_ranks : none;
-}
-
 // The host dispatches ahead of the device: what the device spends on long kernels or on collectives, the host uses to dispatch what comes next, and only when the
 // device has caught up does it wait. Two clocks of one rank, the device's never before the host's.
 class HostLead {
@@ -109,7 +102,7 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                 case InstructionKind::receive: clocks.meet(); break;  // ends when the sender's transfer has arrived
                 case InstructionKind::collective:
                     time = costs.communication.collective(instruction.collective, instruction.group, instruction.bytes, list.pipeline,
-                                                          tied_ranks(list, instruction));
+                                                          tied_ranks_of(list, instruction));
                     if (instruction.payload == schedule::PayloadKind::parameter && program.plan.sharding == schedule::Sharding::parameters && instruction.bucket >= 0) {
                         // Every tensor but the first pays the latency of a collective of its own.
                         const double tensors = static_cast<double>(list.buckets[static_cast<std::size_t>(instruction.bucket)].parameters.size());
