@@ -40,7 +40,7 @@ const char* const plan_help =
     "  --target LIST        instance types (smsim hardware lists them)\n"
     "  --nodes N            exactly N nodes; without it and --max-nodes the smallest power of two on which the model fits\n"
     "  --max-nodes N        1, 2, 4, ... up to N nodes, and N itself\n"
-    "  --model MODEL        catalogue name, config.json or .toml (default: llama-2-7b)\n"
+    "  --model MODEL        catalogue name, config.json, .onnx or .toml (default: llama-2-7b)\n"
     "  --seq-len S          tokens per sample (default: what the model was published with)\n"
     "  --global-batch B     samples per step (default: about 4 million tokens, Llama 2's; 256 images)\n"
     "  --objective O        speed (default), memory, cost or time-to-train\n"
