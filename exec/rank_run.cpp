@@ -28,7 +28,8 @@ RunPreparation prepare_run(const schedule::Program& program, const model::ModelG
             trains[static_cast<std::size_t>(instruction.stage)] = 1;
             if (instruction.phase == schedule::ComputePhase::backward_input) splits[static_cast<std::size_t>(instruction.stage)] = 1;
         }
-    result.segments = model::segment_graphs(graph, program.segments);
+    const model::SegmentGraphs segments(graph, program.segments);
+    result.segments.assign(segments.begin(), segments.end());
     for (std::size_t s = 0; s < program.stages.size(); ++s)
         for (const model::ModelGraph& segment : result.segments)
             result.stage_plans.push_back(make_stage_plan(segment, program, static_cast<std::int32_t>(s), !trains[s], splits[s]));

@@ -67,13 +67,13 @@ std::string segment_obstacle(const ModelGraph& graph, int segments) {
     return {};
 }
 
-std::vector<ModelGraph> segment_graphs(const ModelGraph& graph, int segments) {
-    if (segments == 1) return {graph};
+SegmentGraphs::SegmentGraphs(const ModelGraph& graph, int segments) : all_(&graph, 1) {
+    if (segments == 1) return;
     const std::string obstacle = segment_obstacle(graph, segments);
     core::require(obstacle.empty(), "a graph whose sequences are cut can be cut");
-    std::vector<ModelGraph> graphs(static_cast<std::size_t>(segments), graph);
+    cut_.assign(static_cast<std::size_t>(segments), graph);
     for (int s = 0; s < segments; ++s) {
-        ModelGraph& own = graphs[static_cast<std::size_t>(s)];
+        ModelGraph& own = cut_[static_cast<std::size_t>(s)];
         own.segments = segments;
         own.segment = s;
         own.tokens_per_sample = graph.tokens_per_sample / segments;
@@ -83,7 +83,7 @@ std::vector<ModelGraph> segment_graphs(const ModelGraph& graph, int segments) {
         for (Operator& op : own.operators)
             if (op.kind == OperatorKind::position_embedding) op.attributes.position_offset += own.first_token();
     }
-    return graphs;
+    all_ = cut_;
 }
 
 core::Bytes key_value_bytes(const ModelGraph& graph, const Operator& attention, const CostContext& context) {

@@ -2,6 +2,8 @@
 // the keys and values of the segments before. In backward the last segment goes first, and leaves the earlier ones its part of the gradient of their keys and values.
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,9 +16,23 @@ namespace model {
 // causal"), or empty.
 std::string segment_obstacle(const ModelGraph& graph, int segments);
 
-// The graph of each segment: the same operators, tensors and parameters under the same ids, with fewer tokens. One graph, the given one, for one segment. There is no
-// obstacle.
-std::vector<ModelGraph> segment_graphs(const ModelGraph& graph, int segments);
+// The graph of each segment: the same operators, tensors and parameters under the same ids, with fewer tokens. There is no obstacle. One graph for one segment: the given
+// one itself, which must outlive this.
+class SegmentGraphs {
+public:
+    SegmentGraphs(const ModelGraph& graph, int segments);
+    SegmentGraphs(SegmentGraphs&&) = default;
+    SegmentGraphs& operator=(SegmentGraphs&&) = default;
+
+    std::size_t size() const { return all_.size(); }
+    const ModelGraph& operator[](std::size_t segment) const { return all_[segment]; }
+    auto begin() const { return all_.begin(); }
+    auto end() const { return all_.end(); }
+
+private:
+    std::vector<ModelGraph> cut_;
+    std::span<const ModelGraph> all_;
+};
 
 // Keys and values of one attention operator, of a segment's own tokens, on one rank: what later segments read, and the size of the gradient they leave.
 core::Bytes key_value_bytes(const ModelGraph& graph, const Operator& attention, const CostContext& context);

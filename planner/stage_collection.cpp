@@ -81,9 +81,7 @@ const model::ModelGraph& StageCollection::graph_of(const schedule::Plan& plan, i
     const int count = segments_of(plan);
     if (count == 1) return graph_;
     const std::lock_guard lock(guard_);
-    std::vector<model::ModelGraph>& graphs = segment_graphs_[count];
-    if (graphs.empty()) graphs = model::segment_graphs(graph_, count);
-    return graphs[static_cast<std::size_t>(segment)];
+    return segment_graphs_.try_emplace(count, graph_, count).first->second[static_cast<std::size_t>(segment)];
 }
 
 const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage, int segment) {

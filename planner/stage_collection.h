@@ -14,6 +14,7 @@
 #include "core/units.h"
 #include "model/model_graph.h"
 #include "model/repetition.h"
+#include "model/segment.h"
 #include "schedule/memory.h"
 #include "schedule/pass/recipe.h"
 #include "schedule/plan.h"
@@ -113,7 +114,7 @@ private:
         double all = 0, experts = 0;
     };
     std::map<std::pair<std::int32_t, std::int32_t>, ParameterCount> parameter_counts_;
-    std::map<int, std::vector<model::ModelGraph>> segment_graphs_;  // by number of segments
+    std::map<int, model::SegmentGraphs> segment_graphs_;  // by number of segments
     // tensor, context, expert, micro_batch, recompute, sequence_parallel
     using ShapeKey = std::tuple<int, int, int, int, int, bool>;
     std::map<ShapeKey, std::unique_ptr<Shape>> shapes_;

@@ -167,7 +167,7 @@ Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& 
     }
 
     // Segments of a sequence differ in what attention keeps and leaves, not in their tensors.
-    const std::vector<model::ModelGraph> segments = model::segment_graphs(graph, program.segments);
+    const model::SegmentGraphs segments(graph, program.segments);
     std::vector<std::vector<ActivationFootprint>> footprints(program.stages.size());
     for (std::size_t s = 0; s < program.stages.size(); ++s)
         for (const model::ModelGraph& segment : segments) footprints[s].push_back(activation_footprint(segment, program.stages[s].operators, plan, order.is_forward_only));

@@ -65,7 +65,7 @@ std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const
     CostModels models{std::move(*compute), CommunicationCost(plan, cluster, constants), {}};
     const schedule::PipelineSchedule* order = schedule::find_pipeline_schedule(plan.schedule);
     if (!order || !order->has_segments) return models;
-    for (const model::ModelGraph& segment : model::segment_graphs(graph, plan.segments > 0 ? plan.segments : schedule::default_segments)) {
+    for (const model::ModelGraph& segment : model::SegmentGraphs(graph, plan.segments > 0 ? plan.segments : schedule::default_segments)) {
         core::Diagnostics known;
         models.segments.push_back(*ComputeCost::make(segment, cluster.instance.device, plan, known, constants, ranks_a_node));
     }

@@ -181,7 +181,7 @@ std::vector<ExtraMemory> extra_memory(const schedule::Program& program, const mo
     for (const schedule::RankProgram& list : program.classes)
         for (const Instruction& i : list.instructions) trains = trains || (i.kind == InstructionKind::compute && i.phase != ComputePhase::forward);
     std::vector<schedule::ActivationFootprint> with, without;
-    const std::vector<model::ModelGraph> segments = model::segment_graphs(graph, program.segments);
+    const model::SegmentGraphs segments(graph, program.segments);
     for (const schedule::StageInfo& stage : program.stages)
         for (const model::ModelGraph& segment : segments) {
             with.push_back(schedule::activation_footprint(segment, stage.operators, plan, rules, !trains));

@@ -244,7 +244,7 @@ TEST_CASE("parts of a sequence, one from each end, share the work of causal atte
     for (const int parts : {2, 4, 8}) CHECK(worked(graph, parts) == Approx(whole / parts));
     // Four segments: the i-th sees 64 i keys before it and half of its own square, 64 x 64 (i + 1/2).
     double sum = 0;
-    const std::vector<model::ModelGraph> segments = model::segment_graphs(graph, 4);
+    const model::SegmentGraphs segments(graph, 4);
     for (std::size_t i = 0; i < segments.size(); ++i) {
         CHECK(worked(segments[i], 1) == Approx(4.0 * 64 * 64 * (static_cast<double>(i) + 0.5) * 64));
         sum += worked(segments[i], 1);
