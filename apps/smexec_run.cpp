@@ -142,6 +142,7 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
         exec::cuda::BackendSettings settings;
         settings.captures_steps = request.captures_steps;
         settings.measures_products = request.measures_products;
+        settings.uses_library_masks = !request.checks;  // the reference drops what the CPU drops
         if (request.expert_room) settings.expert_room = *request.expert_room;
         options.make_backend = exec::cuda::gpu_backend(settings, world != nullptr);
     }

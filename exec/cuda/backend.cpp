@@ -168,7 +168,7 @@ Operators& CudaBackend::operators_at_work() const {
 void CudaBackend::take_memory() {
     const auto keys = dropping_.size() * static_cast<std::size_t>(program_.whole_micro_batches() * program_.plan.micro_batch);
     keys_place_ = rounded(static_cast<std::size_t>(program_.updates()) * sizeof(StepFactors));
-    step_block_bytes_ = rounded(keys_place_ + keys * sizeof(std::uint64_t));
+    step_block_bytes_ = rounded(keys_place_ + (keys + 1) * sizeof(std::uint64_t));  // and where random numbers of libraries begin
     // Everything has its place in one block.
     std::size_t size = rounded(plan_->arena.bytes);
     const auto place = [&](std::size_t bytes) {
@@ -280,6 +280,12 @@ void CudaBackend::clear(const std::vector<PendingZeros::Piece>& pieces) {
 const std::uint64_t* CudaBackend::mask_keys(model::OperatorId op, std::int32_t micro_batch) {
     const std::size_t row = key_row_.at(op.index) * static_cast<std::size_t>(program_.whole_micro_batches());
     return keys_ + (row + static_cast<std::size_t>(micro_batch / program_.segments)) * static_cast<std::size_t>(program_.plan.micro_batch);
+}
+
+const std::uint64_t* CudaBackend::library_offset() {
+    if (!settings_.uses_library_masks) return nullptr;
+    if (plans()) return reinterpret_cast<const std::uint64_t*>(alignment);
+    return keys_ + dropping_.size() * static_cast<std::size_t>(program_.whole_micro_batches() * program_.plan.micro_batch);
 }
 
 bool CudaBackend::begin_step(std::int64_t step) {

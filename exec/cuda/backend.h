@@ -46,6 +46,7 @@ struct BackendSettings {
     bool times_instructions = true;
     double expert_room = 2;          // experts over several ranks: copies that a rank has room for, in those that came if all experts had as many
     bool rehearses = false;          // a step on zeros, for the sake of what it launches: parameters need not be made
+    bool uses_library_masks = false;  // dropout in attention may be the library's own; else it drops what the CPU drops, in our own kernel
     bool measures_products = false;  // takes the fastest algorithm for each matrix product, not the library's first
 };
 
@@ -108,6 +109,7 @@ public:
     void writes(void* data) override { write(data); }
     bool keeps_gradients() const override { return instruction().phase == schedule::ComputePhase::backward_input; }
     const std::uint64_t* mask_keys(model::OperatorId op, std::int32_t micro_batch) override;
+    const std::uint64_t* library_offset() override;
     const StepFactors* factors() override { return factors_; }
     std::vector<float> fetch(const float* from, std::size_t count) override;
 

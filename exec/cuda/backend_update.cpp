@@ -50,6 +50,7 @@ void CudaBackend::fill_step_block(std::int64_t step) {
         factors.second_correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(optimizer.beta2, updates)));
         std::memcpy(step_block_ + static_cast<std::size_t>(update) * sizeof factors, &factors, sizeof factors);
     }
+    // A library's random numbers begin with the key of a micro-batch's first sample; ranks with other heads of the same samples go on elsewhere: 2^40 scores further.
     auto* key = reinterpret_cast<std::uint64_t*>(step_block_ + keys_place_);
     const schedule::Plan& plan = program_.plan;
     const int replica = schedule::coordinates_of(plan.layout, rank_).data / plan.layout.context;
@@ -58,6 +59,7 @@ void CudaBackend::fill_step_block(std::int64_t step) {
             for (int i = 0; i < plan.micro_batch; ++i)
                 *key++ = mask_key(options_.seed, step, op,
                                   options_.sample_offset + global_sample(step, replica, plan.layout.replicas(), program_.whole_micro_batches(), plan.micro_batch, k, i));
+    *key = static_cast<std::uint64_t>(schedule::coordinates_of(plan.layout, rank_).tensor) << 40;
 }
 
 const StepFactors* CudaBackend::factors_of_update() const { return factors_ + std::max(0, instruction().micro_batch); }

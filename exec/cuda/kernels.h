@@ -55,6 +55,7 @@ struct AttentionShape {
     const float* alibi_slopes = nullptr;  // [heads], device memory
     float dropout = 0;
     const std::uint64_t* dropout_keys = nullptr;  // device memory, by sample
+    const std::uint64_t* library_offset = nullptr;  // device memory: a library may drop by random numbers of its own, from there on; null: it may not
     std::int64_t first_head = 0;
     std::int64_t keys = 0;
     Places places = {};

@@ -2,6 +2,7 @@
 // host. Work is in order on its stream and the host goes on at once, unless a call says that it waits.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -48,6 +49,30 @@ struct Product {
     bool accumulates_fast = false;  // fp8: partial sums in less than fp32, which is faster (cublasLt.h, CUBLASLT_MATMUL_DESC_FAST_ACCUM)
 
     bool has_epilogue() const { return before_gelu || gelu_input || row_sums; }
+};
+
+// Attention in one library call: `queries` of a sequence and its first `keys`, of which, where it is causal, the queries are the last (the i-th sees keys - queries + i + 1 of
+// them). Rows of heads side by side; distances in elements.
+struct FusedAttentionShape {
+    std::int64_t samples = 1, queries = 0, keys = 0, heads = 1, kv_heads = 1, head_dimension = 0;
+    bool is_causal = false;
+    float scale = 1, dropout = 0;
+    std::int64_t query_row = 0, query_sample = 0;    // of queries and their gradient
+    std::int64_t key_row = 0, key_sample = 0;        // of keys, of values and their gradients
+    std::int64_t output_row = 0, output_sample = 0;  // of the result and its gradient
+    bool operator==(const FusedAttentionShape&) const = default;
+    auto operator<=>(const FusedAttentionShape&) const = default;
+};
+struct FusedAttentionArrays {
+    const void *queries = nullptr, *keys = nullptr, *values = nullptr;
+    void* output = nullptr;
+    float* log_sums = nullptr;  // [samples, heads, queries]
+    // With dropout: where the library's random numbers begin, one of each, in device memory. Its masks are of its own making, the same in forward and backward.
+    const std::uint64_t *seed = nullptr, *offset = nullptr;
+};
+struct FusedAttentionGradients {
+    const void* output = nullptr;
+    void *queries = nullptr, *keys = nullptr, *values = nullptr;  // are overwritten
 };
 
 enum class ConvolutionPass : std::uint8_t { forward, input, weight };
@@ -117,11 +142,11 @@ public:
     // Whatever can be chosen before the first step, with addresses that need not be of memory.
     virtual void prepare(const Product&) const {}
 
-    // Fused attention of cuDNN: can it take this? log_sums: [samples, heads, tokens]. dqkv is overwritten.
-    virtual bool fuses(Type type, const AttentionShape& shape) const = 0;
-    virtual void fused_attention(Stream, Type type, const AttentionShape& shape, const void* qkv, void* y, float* log_sums) = 0;
-    virtual void fused_attention_backward(Stream, Type type, const AttentionShape& shape, const void* qkv, const void* y, const float* log_sums,
-                                          const void* dy, void* dqkv) = 0;
+    // Fused attention of cuDNN: can it take this, in both directions?
+    virtual bool fuses(Type type, const FusedAttentionShape& shape) const = 0;
+    virtual void fused_attention(Stream, Type type, const FusedAttentionShape& shape, const FusedAttentionArrays& arrays) = 0;
+    virtual void fused_attention_backward(Stream, Type type, const FusedAttentionShape& shape, const FusedAttentionArrays& arrays,
+                                          const FusedAttentionGradients& gradients) = 0;
     // forward: y from x and weight; input: dx (accumulates) from weight and dy; weight: dweight (of type `weight_type`, adds) from x and dy.
     virtual void convolution(Stream, ConvolutionPass pass, Type type, const ImageShape& shape, const void* a, const void* b, void* result,
                              bool accumulates) = 0;

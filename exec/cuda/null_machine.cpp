@@ -50,9 +50,9 @@ public:
     void product(Stream, const Product& product) override { like_.prepare(product); }
     bool offers(const Product& product) const override { return like_.offers(product); }
     bool offers_fp8(const Product& product, const Product& half) const override { return like_.offers_fp8(product, half); }
-    bool fuses(Type type, const AttentionShape& shape) const override { return like_.fuses(type, shape); }
-    void fused_attention(Stream, Type, const AttentionShape&, const void*, void*, float*) override {}
-    void fused_attention_backward(Stream, Type, const AttentionShape&, const void*, const void*, const float*, const void*, void*) override {}
+    bool fuses(Type type, const FusedAttentionShape& shape) const override { return like_.fuses(type, shape); }
+    void fused_attention(Stream, Type, const FusedAttentionShape&, const FusedAttentionArrays&) override {}
+    void fused_attention_backward(Stream, Type, const FusedAttentionShape&, const FusedAttentionArrays&, const FusedAttentionGradients&) override {}
     void convolution(Stream, ConvolutionPass, Type, const ImageShape&, const void*, const void*, void*, bool) override {}
     bool can_capture() const override { return false; }
     void begin_capture(Stream) override {}

@@ -43,6 +43,8 @@ public:
     // Do gradients stay for the gradients of weights, which another instruction computes?
     virtual bool keeps_gradients() const = 0;
     virtual const std::uint64_t* mask_keys(model::OperatorId op, std::int32_t micro_batch) = 0;
+    // Where random numbers of libraries begin on this rank; null: masks must be those of the CPU.
+    virtual const std::uint64_t* library_offset() = 0;
     virtual const StepFactors* factors() = 0;
     // What the device has computed, waited for. Empty while the run is planned.
     virtual std::vector<float> fetch(const float* from, std::size_t count) = 0;

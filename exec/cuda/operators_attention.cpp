@@ -1,6 +1,7 @@
 // Attention as launches: the library's fused kernels, our own, or unfused as products of heads.
 #include <cmath>
 
+#include "exec/cuda/fused_parts.h"
 #include "exec/cuda/operators.h"
 #include "model/rank_share.h"
 
@@ -121,6 +122,7 @@ AttentionShape Operators::attention_shape(model::OperatorId id, std::int32_t mic
     if (a.probability > 0 && is_training_) {
         shape.dropout = static_cast<float>(a.probability);
         shape.dropout_keys = workplace_.mask_keys(id, micro_batch);
+        shape.library_offset = workplace_.library_offset();
     }
     return shape;
 }
@@ -181,7 +183,7 @@ void Operators::attention(model::OperatorId id, const Operands& x, std::int32_t 
     const Stream s = workplace_.stream();
     const AttentionInput in = attention_input(x, shape, rotation_shape(id, shape));
     if (context_.attention != model::AttentionImplementation::flash) unfused_attention(shape, in, x.output, x.extra);
-    else if (machine_.fuses(type_, shape)) machine_.fused_attention(s, type_, shape, in.queries, x.output, static_cast<float*>(x.extra));
+    else if (fuses(machine_, type_, shape)) fused_attention(machine_, s, type_, shape, in.queries, in.memory, x.output, static_cast<float*>(x.extra));
     else kernels_.attention(s, type_, shape, in.queries, in.memory, x.output, static_cast<float*>(x.extra));
 }
 
@@ -202,8 +204,10 @@ void Operators::attention_backward(model::OperatorId id, const Operands& x, cons
     if (shape.keys > 0) machine_.fill_zero(s, result, bytes);
     if (context_.attention != model::AttentionImplementation::flash) {
         unfused_attention_backward(shape, in, x.extra, dy, result, key_result);
-    } else if (machine_.fuses(type_, shape)) {
-        machine_.fused_attention_backward(s, type_, shape, in.queries, x.output, static_cast<const float*>(x.extra), dy, result);
+    } else if (fuses(machine_, type_, shape)) {
+        const std::size_t room = fused_workspace(shape, type_);
+        fused_attention_backward(machine_, s, type_, shape, in.queries, in.memory, x.output, static_cast<const float*>(x.extra), dy, result, key_result,
+                                 room > 0 ? workplace_.scratch(attention_slot, room) : nullptr);
     } else {
         void* deltas = workplace_.scratch(attention_slot, static_cast<std::size_t>(shape.samples * shape.heads * shape.tokens) * sizeof(float));
         kernels_.attention_backward(s, type_, shape, in.queries, in.memory, x.output, static_cast<const float*>(x.extra), dy, result, key_result, deltas);

@@ -1,3 +1,4 @@
+#include "exec/cuda/fused_parts.h"
 #include "exec/cuda/profile.h"
 
 #include <algorithm>
@@ -240,17 +241,17 @@ void time_attention(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
             const auto rows = static_cast<std::size_t>(shape.samples * shape.tokens);
             const std::size_t packed = rows * static_cast<std::size_t>(shape.row()) * 2, plain = rows * 2048 * 2, sums = rows * static_cast<std::size_t>(shape.heads) * 4;
             const Block qkv(machine, packed), dqkv(machine, packed), y(machine, plain), dy(machine, plain), log_sums(machine, sums), workspace(machine, sums);
-            const bool fused = machine.fuses(Type::bf16, shape);
+            const bool fused = fuses(machine, Type::bf16, shape);
             const double flops = 4.0 * static_cast<double>(shape.samples * shape.heads) * static_cast<double>(tokens * tokens) * static_cast<double>(head) / 2;
             const Stream s = watch.stream();
             const Kernels& k = machine.kernels();
             const auto forward = [&] {
-                if (fused) machine.fused_attention(s, Type::bf16, shape, qkv.at(), y.at(), static_cast<float*>(log_sums.at()));
+                if (fused) fused_attention(machine, s, Type::bf16, shape, qkv.at(), nullptr, y.at(), static_cast<float*>(log_sums.at()));
                 else k.attention(s, Type::bf16, shape, qkv.at(), nullptr, y.at(), static_cast<float*>(log_sums.at()));
             };
             const auto backward = [&] {
                 const auto* kept = static_cast<const float*>(log_sums.at());
-                if (fused) machine.fused_attention_backward(s, Type::bf16, shape, qkv.at(), y.at(), kept, dy.at(), dqkv.at());
+                if (fused) fused_attention_backward(machine, s, Type::bf16, shape, qkv.at(), nullptr, y.at(), kept, dy.at(), dqkv.at(), nullptr, nullptr);
                 else k.attention_backward(s, Type::bf16, shape, qkv.at(), nullptr, y.at(), kept, dy.at(), dqkv.at(), nullptr, workspace.at());
             };
             const std::string what = fmt::format("attention bf16 causal {} x {} tokens x {} heads of {} ({})", shape.samples, tokens, shape.heads, head,

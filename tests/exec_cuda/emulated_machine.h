@@ -7,6 +7,7 @@
 #include <map>
 #include <vector>
 
+#include "core/random.h"
 #include "exec/collective.h"
 #include "exec/cuda/body/elementwise.h"
 #include "exec/cuda/emulated_kernels.h"
@@ -115,9 +116,57 @@ public:
     int added() const { return added_; }
     int in_fp8() const { return in_fp8_; }
 
-    bool fuses(Type, const AttentionShape&) const override { return false; }
-    void fused_attention(Stream, Type, const AttentionShape&, const void*, void*, float*) override {}
-    void fused_attention_backward(Stream, Type, const AttentionShape&, const void*, const void*, const float*, const void*, void*) override {}
+    // As cuDNN, but in every precision.
+    bool fuses(Type, const FusedAttentionShape& s) const override {
+        return fuses_attention && s.queries <= s.keys && !(s.dropout > 0 && s.is_causal && s.queries != s.keys);
+    }
+    void fused_attention(Stream, Type type, const FusedAttentionShape& s, const FusedAttentionArrays& a) override {
+        ++fused_attentions_;
+        for_each_query(type, s, a, [&](const Query& q) {
+            float sum = 0;
+            for (const float score : q.scores) sum += std::exp(score);
+            a.log_sums[q.number] = std::log(sum);
+            for (std::int64_t c = 0; c < s.head_dimension; ++c) {
+                float y = 0;
+                for (std::size_t j = 0; j < q.scores.size(); ++j) y += std::exp(q.scores[j]) / sum * q.kept[j] * value(type, a.values, q.key + static_cast<std::int64_t>(j) * s.key_row + c);
+                set(type, a.output, q.output + c, y);
+            }
+        });
+    }
+    void fused_attention_backward(Stream, Type type, const FusedAttentionShape& s, const FusedAttentionArrays& a, const FusedAttentionGradients& g) override {
+        ++fused_attentions_;
+        std::vector<float> dkeys(static_cast<std::size_t>(s.samples * s.key_sample)), dvalues(dkeys.size());
+        for_each_query(type, s, a, [&](const Query& q) {
+            std::vector<float> dq(static_cast<std::size_t>(s.head_dimension));
+            float delta = 0;
+            for (std::int64_t c = 0; c < s.head_dimension; ++c) delta += value(type, a.output, q.output + c) * value(type, g.output, q.output + c);
+            for (std::size_t j = 0; j < q.scores.size(); ++j) {
+                const std::int64_t key = q.key + static_cast<std::int64_t>(j) * s.key_row;
+                const float p = std::exp(q.scores[j] - a.log_sums[q.number]);
+                float dp = 0;
+                for (std::int64_t c = 0; c < s.head_dimension; ++c) {
+                    const float dy = value(type, g.output, q.output + c);
+                    dp += dy * value(type, a.values, key + c);
+                    dvalues[static_cast<std::size_t>(key + c)] += p * q.kept[j] * dy;
+                }
+                const float ds = p * (dp * q.kept[j] - delta) * s.scale;
+                for (std::int64_t c = 0; c < s.head_dimension; ++c) {
+                    dq[static_cast<std::size_t>(c)] += ds * value(type, a.keys, key + c);
+                    dkeys[static_cast<std::size_t>(key + c)] += ds * value(type, a.queries, q.query + c);
+                }
+            }
+            for (std::int64_t c = 0; c < s.head_dimension; ++c) set(type, g.queries, q.query + c, dq[static_cast<std::size_t>(c)]);
+        });
+        for (std::int64_t sample = 0; sample < s.samples; ++sample)
+            for (std::int64_t key = 0; key < s.keys; ++key)
+                for (std::int64_t c = 0; c < s.kv_heads * s.head_dimension; ++c) {
+                    const std::int64_t at = sample * s.key_sample + key * s.key_row + c;
+                    set(type, g.keys, at, dkeys[static_cast<std::size_t>(at)]);
+                    set(type, g.values, at, dvalues[static_cast<std::size_t>(at)]);
+                }
+    }
+    bool fuses_attention = false;
+    int fused_attentions() const { return fused_attentions_; }
 
     void convolution(Stream, ConvolutionPass pass, Type type, const ImageShape& s, const void* a, const void* b, void* result, bool accumulates) override {
         const bool is_forward = pass == ConvolutionPass::forward, is_input = pass == ConvolutionPass::input;
@@ -157,6 +206,28 @@ public:
     void end_range() override {}
 
 private:
+    // One query of one head: where it, its result and the first key of its sample begin, the scores of the keys that it sees, and what dropout makes of each.
+    struct Query {
+        std::int64_t number = 0, query = 0, output = 0, key = 0;
+        std::vector<float> scores, kept;
+    };
+    template <class Visit>
+    static void for_each_query(Type type, const FusedAttentionShape& s, const FusedAttentionArrays& a, const Visit& visit) {
+        for (std::int64_t number = 0; number < s.samples * s.heads * s.queries; ++number) {
+            const std::int64_t sample = number / (s.heads * s.queries), head = number / s.queries % s.heads, i = number % s.queries;
+            Query q{number, sample * s.query_sample + i * s.query_row + head * s.head_dimension, sample * s.output_sample + i * s.output_row + head * s.head_dimension,
+                    sample * s.key_sample + head / (s.heads / s.kv_heads) * s.head_dimension, {}, {}};
+            for (std::int64_t j = 0; j < (s.is_causal ? s.keys - s.queries + i + 1 : s.keys); ++j) {
+                float score = 0;
+                for (std::int64_t c = 0; c < s.head_dimension; ++c) score += value(type, a.queries, q.query + c) * value(type, a.keys, q.key + j * s.key_row + c);
+                q.scores.push_back(s.scale * score);
+                core::Random random(s.dropout > 0 ? (*a.seed ^ *a.offset * 0x9E3779B97F4A7C15ull) + static_cast<std::uint64_t>(number * s.keys + j) : 0);
+                q.kept.push_back(s.dropout <= 0 ? 1.0f : random.below(1000) < static_cast<std::uint64_t>(1000 * s.dropout) ? 0.0f : 1.0f / (1.0f - s.dropout));
+            }
+            visit(q);
+        }
+    }
+    int fused_attentions_ = 0;
     static bool is_taken(const Product& p) {
         const bool are_multiples = p.m % 16 == 0 && p.n % 16 == 0 && p.k % 16 == 0 && p.lda % 16 == 0 && p.ldb % 16 == 0;
         return are_multiples && !p.transpose_a && p.transpose_b && (p.a_format == exec::Float8::e4m3 || p.b_format == exec::Float8::e4m3);

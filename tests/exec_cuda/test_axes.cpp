@@ -5,6 +5,7 @@
 #include <array>
 #include <deque>
 #include <functional>
+#include <mutex>
 
 #include "tests/exec_cuda/emulated_run.h"
 
@@ -45,6 +46,67 @@ TEST_CASE("sequences divided over emulated GPUs train as whole ones") {
         plan.recompute = schedule::Recompute::full;
         tiny::check_equal(tiny::compare(plan, tiny::gpt(2), 1, emulated::backend(roomy)));
     }
+}
+
+namespace {
+
+// Attention of the library wherever it takes it; `calls` is how many times it was asked in all.
+exec::BackendMaker with_fused_attention(int& calls, bool with_its_masks = false) {
+    static std::mutex mutex;
+    struct Fusing : emulated::Emulated {
+        explicit Fusing(int& calls) : calls_(calls) { fuses_attention = true; }
+        ~Fusing() override {
+            const std::lock_guard lock(mutex);
+            calls_ += fused_attentions();
+        }
+        int& calls_;
+    };
+    return [&calls, with_its_masks](const exec::BackendRequest& request) {
+        exec::cuda::BackendSettings settings = roomy;
+        settings.uses_library_masks = with_its_masks;
+        return exec::cuda::make_backend(request, std::make_shared<Fusing>(calls), std::make_shared<emulated::Messages>(request.communicator), settings);
+    };
+}
+
+}  // namespace
+
+TEST_CASE("the library's attention trains whole sequences, parts of ranks and segments as the reference does") {
+    schedule::Plan plan = tiny::plan();
+    plan.micro_batches = 2;
+    int calls = 0;
+    SECTION("whole") { tiny::check_equal(tiny::compare(plan, tiny::llama(2), 2, with_fused_attention(calls))); }
+    SECTION("divided, turned by rotary positions or not") {
+        plan.layout.data = plan.layout.context = GENERATE(2, 4);
+        tiny::check_equal(tiny::compare(plan, tiny::llama(2), 1, with_fused_attention(calls)));
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.1"), 1, with_fused_attention(calls)));
+    }
+    SECTION("segments, recomputed") {
+        plan.schedule = "seq1f1b";
+        plan.layout.pipeline = 2;
+        plan.segments = 4;
+        plan.recompute = GENERATE(schedule::Recompute::none, schedule::Recompute::full);
+        tiny::check_equal(tiny::compare(plan, tiny::llama(2), 1, with_fused_attention(calls)));
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2), 1, with_fused_attention(calls)));
+    }
+    CHECK(calls > 0);
+}
+
+TEST_CASE("the library's own masks are the same when a layer runs again, others on every rank, and used where the reference need not be met") {
+    schedule::Plan plan = tiny::plan();
+    plan.micro_batches = 2;
+    const model::ModelGraph graph = tiny::gpt(2, "attention_dropout = 0.3");
+    int exact = 0, own = 0;
+    const tiny::Comparison as_reference = tiny::compare(plan, graph, 3, with_fused_attention(exact));
+    tiny::check_equal(as_reference);
+    CHECK(exact == 0);
+    const tiny::Comparison kept = tiny::compare(plan, graph, 3, with_fused_attention(own, true));
+    CHECK(own > 0);
+    CHECK(kept.losses > 1e-4);
+    plan.recompute = schedule::Recompute::full;
+    CHECK(tiny::compare(plan, graph, 3, with_fused_attention(own, true)).run.losses == kept.run.losses);
+    // Heads on two ranks: other masks than on one, and than each other's.
+    plan.layout.tensor = 2;
+    CHECK(tiny::compare(plan, graph, 3, with_fused_attention(own, true)).run.losses != kept.run.losses);
 }
 
 TEST_CASE("activations of an emulated GPU wait in the host's memory or on disk and come back as they were") {

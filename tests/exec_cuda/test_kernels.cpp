@@ -18,6 +18,7 @@
 #include "exec/cpu/mixture.h"
 #include "exec/cuda/device/device.h"
 #include "exec/cuda/device/open.h"
+#include "exec/cuda/fused_parts.h"
 #include "exec/cuda/precision.h"
 #include "tests/exec_cuda/emulated_machine.h"
 
@@ -448,6 +449,14 @@ void check_attention_of_places(Bench& b, Type type, AttentionCase c, const std::
     b.k.attention_backward(b.s, type, c.own, in, memory, out, log_sums, gradient, result, key_result, workspace);
     near("attention backward of a part", type, b.get(type, result, dqkv.size()), dqkv, 64);
     near("attention backward of a part, keys", type, b.get(type, key_result, dkeys.size()), dkeys, 64);
+    if (!fuses(b.machine, type, c.own)) return;
+    fused_attention(b.machine, b.s, type, c.own, in, memory, out, log_sums);
+    near("fused attention of a part", type, b.get(type, out, y.size()), y, 16);
+    b.machine.fill_zero(b.s, result, qkv.size() * size_of(type));
+    void* room = b.room(fused_workspace(c.own, type));
+    fused_attention_backward(b.machine, b.s, type, c.own, in, memory, out, log_sums, gradient, result, key_result, room);
+    near("fused attention backward of a part", type, b.get(type, result, dqkv.size()), dqkv, 32);
+    near("fused attention backward of a part, keys", type, b.get(type, key_result, dkeys.size()), dkeys, 32);
 }
 
 // Two parts of the queries of a sequence, keys and values of all of it.
@@ -513,13 +522,19 @@ void check_attention(Bench& b, Type type) {
     near("attention's logarithms of sums", Type::fp32, b.get(Type::fp32, log_sums, sums.size()), sums, 64);
     b.k.attention_backward(b.s, type, c.own, in, nullptr, out, log_sums, gradient, result, nullptr, workspace);
     near("attention backward", type, b.get(type, result, dqkv.size()), dqkv, 64);
-    check_divided_attention(b, type, c);
-    check_attention_of_segment(b, type, c);
-    if (!b.machine.fuses(type, c.own)) return;
-    b.machine.fused_attention(b.s, type, c.own, in, out, log_sums);
+    AttentionCase plain = c;  // what libraries take too
+    plain.own.window = plain.theirs.window = 0;
+    plain.own.alibi_slopes = plain.theirs.alibi_slopes = nullptr;
+    plain.own.dropout = plain.theirs.dropout = 0;
+    for (const AttentionCase& one : {c, plain}) {
+        check_divided_attention(b, type, one);
+        check_attention_of_segment(b, type, one);
+    }
+    if (!fuses(b.machine, type, c.own)) return;
+    fused_attention(b.machine, b.s, type, c.own, in, nullptr, out, log_sums);
     near("fused attention", type, b.get(type, out, y.size()), y, 16);
     near("fused attention's logarithms of sums", Type::fp32, b.get(Type::fp32, log_sums, sums.size()), sums, 1 << 14);
-    b.machine.fused_attention_backward(b.s, type, c.own, in, out, log_sums, gradient, result);
+    fused_attention_backward(b.machine, b.s, type, c.own, in, nullptr, out, log_sums, gradient, result, nullptr, nullptr);
     near("fused attention backward", type, b.get(type, result, dqkv.size()), dqkv, 32);
 }
 
@@ -1070,7 +1085,9 @@ int device_rounds() {
 
 TEST_CASE("every kernel of ours computes what the CPU's does, thread by thread on the host") {
     emulated::Emulated machine;
+    machine.fuses_attention = true;
     for (const Family& family : families) check_family(machine, family, 6);
+    CHECK(machine.fused_attentions() >= 2 * 2 * 6 * 3);  // both ways, divided and a segment, in every round and precision
 }
 
 // A section for each family: one that fails or throws does not keep the others from being tried.
@@ -1109,7 +1126,19 @@ TEST_CASE("cuDNN's fused attention takes the shapes of the usual models", "[devi
         shape.is_causal = true;
         shape.scale = 0.125f;
         CAPTURE(tokens, heads, kv_heads, head);
-        CHECK(machine->fuses(Type::bf16, shape));
+        CHECK(fuses(*machine, Type::bf16, shape));
+        // Parts of a sequence whose keys lie apart: a rank's of four, and the last of four segments; and whole ones with dropout.
+        AttentionShape part = shape;
+        part.keys = tokens;
+        part.tokens = tokens / 4;
+        part.places = {tokens / 8, tokens / 8, 6 * (tokens / 8)};
+        CHECK(fuses(*machine, Type::bf16, part));
+        part.places = {tokens / 4, 3 * (tokens / 4), 0};
+        CHECK(fuses(*machine, Type::bf16, part));
+        const std::uint64_t somewhere = 0;
+        shape.dropout = 0.1f;
+        shape.dropout_keys = shape.library_offset = &somewhere;
+        CHECK(fuses(*machine, Type::bf16, shape));
     }
 }
 

@@ -4,7 +4,7 @@
 #   bundle   here, where there is CUDA's compiler: builds for one architecture into gpu-bundle/, with the libraries a bare machine lacks: carry that folder
 #   build    builds in place (what the other pieces use where there is no gpu-bundle/)
 #   kernels  kernel tests, and the same under compute-sanitizer's memcheck and racecheck
-#   nccl     two and four ranks on this one GPU: pipeline, data, tensor, sharded, fp16, a CUDA graph; losses against the reference
+#   nccl     two and four ranks on this one GPU: pipeline, data, tensor, sharded, divided and segmented sequences, offload to disk, fp16, a CUDA graph; losses against the reference
 #   train    GPT-2 124M on text in bf16, and in fp8 where the GPU has it: its first losses against fp32 on the CPU, then 200 steps
 #   torch    GPT-2 124M, GPT-2 1.5B and a Llama of 1.1 billion: smexec, smexec with a CUDA graph, in fp8 where the GPU has it, and PyTorch eager
 #   predict  twenty-two configurations: predicted and measured step time and memory
@@ -174,6 +174,13 @@ do_nccl() {
         [2_fp16_pipeline]=$'precision = "fp16"\npipeline_parallel = 2\nschedule = "1f1b"'
         [2_graph_data]=$'precision = "fp32"\ndata_parallel = 2'
         [4_pipeline_data]=$'precision = "fp32"\npipeline_parallel = 2\ndata_parallel = 2\nschedule = "1f1b"'
+        [1_disk]=$'precision = "fp32"\nschedule = "gpipe"\noffload = "disk"\noffload_bandwidth = "1GB/s"\nactivation_loading_horizon = 1'
+        [1_graph_disk]=$'precision = "fp32"\nschedule = "gpipe"\noffload = "disk"\noffload_bandwidth = "1GB/s"\nactivation_loading_horizon = 1'
+        [1_asynchronous]=$'precision = "fp32"\nschedule = "pipedream"'
+        [2_context]=$'precision = "fp32"\ncontext_parallel = 2'
+        [2_segments]=$'precision = "fp32"\npipeline_parallel = 2\nschedule = "seq1f1b"\nsegments = 4'
+        [2_interleaved]=$'precision = "fp32"\npipeline_parallel = 2\nvirtual_stages = 2\nschedule = "interleaved"'
+        [2_graph_v_shape]=$'precision = "fp32"\npipeline_parallel = 2\nvirtual_stages = 2\nschedule = "zb-v"'
         [4_tensor_sequence_data]=$'precision = "fp32"\ntensor_parallel = 2\nsequence_parallel = true\ndata_parallel = 2'
     )
     for name in $(printf '%s\n' "${!plans[@]}" | sort); do

@@ -18,9 +18,9 @@ public:
     FusedAttention(const FusedAttention&) = delete;
     FusedAttention& operator=(const FusedAttention&) = delete;
 
-    bool takes(Type type, const AttentionShape& shape) const;
-    void forward(Stream stream, Type type, const AttentionShape& shape, const void* qkv, void* y, float* log_sums);
-    void backward(Stream stream, Type type, const AttentionShape& shape, const void* qkv, const void* y, const float* log_sums, const void* dy, void* dqkv);
+    bool takes(Type type, const FusedAttentionShape& shape) const;
+    void forward(Stream stream, Type type, const FusedAttentionShape& shape, const FusedAttentionArrays& arrays);
+    void backward(Stream stream, Type type, const FusedAttentionShape& shape, const FusedAttentionArrays& arrays, const FusedAttentionGradients& gradients);
 
 private:
     struct Graphs;

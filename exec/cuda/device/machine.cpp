@@ -147,13 +147,13 @@ public:
     bool offers(const Product& product) const override { return products_->offers(product); }
     bool offers_fp8(const Product& product, const Product& half) const override { return products_->offers_fp8(product, half); }
     void prepare(const Product& product) const override { products_->prepare(product); }
-    bool fuses(Type type, const AttentionShape& shape) const override { return attention_->takes(type, shape); }
-    void fused_attention(Stream stream, Type type, const AttentionShape& shape, const void* qkv, void* y, float* log_sums) override {
-        attention_->forward(stream, type, shape, qkv, y, log_sums);
+    bool fuses(Type type, const FusedAttentionShape& shape) const override { return attention_->takes(type, shape); }
+    void fused_attention(Stream stream, Type type, const FusedAttentionShape& shape, const FusedAttentionArrays& arrays) override {
+        attention_->forward(stream, type, shape, arrays);
     }
-    void fused_attention_backward(Stream stream, Type type, const AttentionShape& shape, const void* qkv, const void* y, const float* log_sums, const void* dy,
-                                  void* dqkv) override {
-        attention_->backward(stream, type, shape, qkv, y, log_sums, dy, dqkv);
+    void fused_attention_backward(Stream stream, Type type, const FusedAttentionShape& shape, const FusedAttentionArrays& arrays,
+                                  const FusedAttentionGradients& gradients) override {
+        attention_->backward(stream, type, shape, arrays, gradients);
     }
     void convolution(Stream stream, ConvolutionPass pass, Type type, const ImageShape& shape, const void* a, const void* b, void* result,
                      bool accumulates) override {
