@@ -200,12 +200,14 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
     if (row.is_blank("attention") && !row.is_blank("heads")) run.assumptions.push_back("attention is not stated: as usual for " + traits.name);
 
     const std::int64_t nodes = row.integer("nodes", 1, 1), gpus = row.integer("gpus_per_node", 1, 1);
-    if (static_cast<double>(nodes * gpus) != static_cast<double>(plan.layout.tensor) * plan.layout.pipeline * plan.layout.data)
+    // What cells say of one another follows only from cells that can be read.
+    const bool can_be_read = diagnostics.error_count() == errors_before;
+    if (can_be_read && static_cast<double>(nodes * gpus) != static_cast<double>(plan.layout.tensor) * plan.layout.pipeline * plan.layout.data)
         row.error("gpus_per_node",
                   fmt::format("{} nodes of {} GPUs are not tensor {} x pipeline {} x data {}", nodes, gpus, plan.layout.tensor, plan.layout.pipeline,
                               plan.layout.data),
                   "the degrees must multiply to the GPUs used");
-    if (static_cast<double>(plan.micro_batch) * plan.micro_batches * plan.layout.data != static_cast<double>(run.global_batch))
+    if (can_be_read && static_cast<double>(plan.micro_batch) * plan.micro_batches * plan.layout.data != static_cast<double>(run.global_batch))
         row.error("global_batch",
                   fmt::format("global_batch = {} is not micro_batch {} x grad_accumulation {} x data_parallel {}", run.global_batch, plan.micro_batch,
                               plan.micro_batches, plan.layout.data),
@@ -215,7 +217,7 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
     run.peak_is_of_first_node = run.peak_is_of_process && row.optional_text("notes").find("first/last stage") == std::string::npos;
     run.ranks_per_node = static_cast<int>(gpus);
     const std::optional<double> seconds = row.real("measured_step_s");
-    if (!seconds || *seconds <= 0) row.error("measured_step_s", "measured_step_s is missing or zero", "give seconds of one optimizer step");
+    if (seconds ? *seconds <= 0 : row.is_blank("measured_step_s")) row.error("measured_step_s", "measured_step_s is missing or zero", "give seconds of one optimizer step");
     run.measured = core::seconds(seconds.value_or(1));
     if (const std::optional<double> peak = row.real("measured_peak_gib")) run.measured_peak = core::gibibytes(*peak);
 
@@ -230,7 +232,7 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
         plan.layout.tensor = 1;
     }
     if (cluster_row == nullptr) {
-        row.error("cluster", "cluster \"" + row.text("cluster") + "\" is not in " + clusters.file, "add a row for it");
+        row.error("cluster", "cluster " + core::in_quotes(row.text("cluster")) + " is not in " + clusters.file, "add a row for it");
     } else {
         RowReader cluster(clusters, *cluster_row, diagnostics);
         run.cluster = cluster_table(cluster, nodes, false);
@@ -238,7 +240,7 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
     }
     if (diagnostics.error_count() > errors_before) return std::nullopt;
     if (run.model.is_null()) {
-        unsupported = "architecture \"" + row.text("model") + "\" is not modelled";
+        unsupported = "architecture " + core::in_quotes(row.text("model")) + " is not modelled";
         return std::nullopt;
     }
     return run;

@@ -17,13 +17,18 @@ namespace sim {
 
 namespace {
 
-std::string first_error(const core::Diagnostics& diagnostics) {
-    for (const core::Diagnostic& entry : diagnostics.entries())
-        if (entry.severity == core::Severity::error) {
-            const std::string place = entry.location.file.empty() ? "" : fmt::format("{}:{}: ", entry.location.file, entry.location.line);
-            return place + (entry.key.empty() ? entry.message : entry.key + ": " + entry.message);
-        }
-    return "no reason was given";
+// All of them, each with its place where it has one, and once: some cells are read more than once.
+std::string errors_of(const core::Diagnostics& diagnostics) {
+    std::vector<std::string> errors;
+    for (const core::Diagnostic& entry : diagnostics.entries()) {
+        if (entry.severity != core::Severity::error) continue;
+        std::string place;
+        if (!entry.location.file.empty()) place = fmt::format("{}:{}:{}: ", entry.location.file, entry.location.line, std::max(1, entry.location.column));
+        if (std::string error = place + entry.message; std::find(errors.begin(), errors.end(), error) == errors.end()) errors.push_back(std::move(error));
+    }
+    std::string text;
+    for (const std::string& error : errors) text += (text.empty() ? "" : "; ") + error;
+    return text.empty() ? "no reason was given" : text;
 }
 
 void refuse(ScoredRow& row, PredictionStatus status, std::string reason) {
@@ -35,12 +40,12 @@ void refuse(ScoredRow& row, PredictionStatus status, std::string reason) {
 void predict(const PublishedRun& run, const CostConstants& constants, ScoredRow& row) {
     core::Diagnostics diagnostics;
     const std::optional<PreparedRun> prepared = prepare(run, diagnostics, constants);
-    if (!prepared) return refuse(row, PredictionStatus::unsupported, first_error(diagnostics));
+    if (!prepared) return refuse(row, PredictionStatus::unsupported, errors_of(diagnostics));
     EvaluateOptions options;
     options.constants = constants;
     options.most_micro_batches = 4 * run.plan.layout.pipeline * run.plan.virtual_stages;
     const std::optional<Evaluation> evaluation = evaluate(prepared->graph, prepared->cluster, prepared->plan, diagnostics, options);
-    if (!evaluation) return refuse(row, PredictionStatus::unsupported, first_error(diagnostics));
+    if (!evaluation) return refuse(row, PredictionStatus::unsupported, errors_of(diagnostics));
     row.predicted = evaluation->step_time;
     // It ran: that it should not have is a fault of the prediction, not of the row.
     if (!evaluation->fits) row.reason = "predicted not to fit: " + evaluation->tightest;
@@ -96,7 +101,7 @@ std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTa
         row.group = std::string(runs.cell(runs.rows[i], "group"));
         if (const std::optional<double> measured = core::parse_real(runs.cell(runs.rows[i], "measured_step_s"))) row.measured = core::seconds(*measured);
         if (const std::optional<double> peak = core::parse_real(runs.cell(runs.rows[i], "measured_peak_gib"))) row.measured_peak = core::gibibytes(*peak);
-        if (of_row.has_errors()) refuse(row, PredictionStatus::error, first_error(of_row));
+        if (of_row.has_errors()) refuse(row, PredictionStatus::error, errors_of(of_row));
         else if (!inputs[i]) refuse(row, PredictionStatus::unsupported, unsupported);
         if (!row_of.emplace(row.id, i).second)
             diagnostics.error(runs.place(runs.rows[i], "id"), "id", "id " + core::in_quotes(row.id) + " stands twice", "give every row its own id");

@@ -52,13 +52,17 @@ TEST_CASE("a wrong cell spoils its own row only, and says where it stands") {
     runs->rows.resize(4);
     const auto cell = [&](std::size_t row, const char* column) -> std::string& { return runs->rows[row].cells[static_cast<std::size_t>(runs->column(column))]; };
     cell(0, "precision") = "int3";
+    cell(0, "micro_batch") = "two";
     cell(1, "cluster") = "nowhere";
     cell(2, "model") = "perceptron";
     const auto validation = sim::validate(*runs, *clusters, nullptr, diagnostics);
     REQUIRE(validation);
     REQUIRE_FALSE(diagnostics.has_errors());
     CHECK(validation->rows[0].status == sim::PredictionStatus::error);
-    CHECK(validation->rows[0].reason.find("calibration.csv:2") != std::string::npos);
+    // All that is wrong with a row, each at its cell.
+    CHECK(validation->rows[0].reason.find("calibration.csv:2:") != std::string::npos);
+    CHECK(validation->rows[0].reason.find("precision = 'int3' is not one") != std::string::npos);
+    CHECK(validation->rows[0].reason.find("micro_batch = 'two' is not a whole") != std::string::npos);
     CHECK(validation->rows[1].status == sim::PredictionStatus::error);
     CHECK(validation->rows[1].reason.find("nowhere") != std::string::npos);
     CHECK(validation->rows[2].status == sim::PredictionStatus::unsupported);
