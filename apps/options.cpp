@@ -4,35 +4,68 @@
 #include <charconv>
 #include <cmath>
 
+#include <boost/program_options.hpp>
 #include <fmt/core.h>
 
 namespace apps {
 
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr int long_options = po::command_line_style::allow_long | po::command_line_style::long_allow_next | po::command_line_style::long_allow_adjacent;
+
+po::options_description describe(const OptionNames& names) {
+    po::options_description description;
+    for (const std::string& name : names.with_value) description.add_options()(name.substr(2).c_str(), po::value<std::string>());
+    for (const std::string& name : names.flags) description.add_options()(name.substr(2).c_str(), "");
+    return description;
+}
+
+}  // namespace
+
 Options::Options(const std::vector<std::string>& arguments, const OptionNames& names, core::Diagnostics& diagnostics) : diagnostics_(diagnostics) {
-    auto is_among = [](const std::vector<std::string>& list, const std::string& name) { return std::find(list.begin(), list.end(), name) != list.end(); };
-    // Never meant as a value of the option before it: "--steps --json".
-    auto is_option = [&](const std::string& argument) { return is_among(names.flags, argument) || is_among(names.with_value, argument); };
-    for (std::size_t i = 0; i < arguments.size(); ++i) {
-        const std::string& argument = arguments[i];
-        if (argument.size() < 2 || argument[0] != '-') {
-            positional_.push_back(argument);
-            continue;
+    std::vector<std::string> known = names.with_value;
+    known.insert(known.end(), names.flags.begin(), names.flags.end());
+    std::sort(known.begin(), known.end());
+    const po::options_description description = describe(names);
+    // The library throws at the first mistake. What it is about is told and left out, until there is none.
+    std::vector<std::string> left = arguments;
+    std::optional<po::parsed_options> parsed;
+    while (!parsed) {
+        try {
+            parsed = po::command_line_parser(left).options(description).style(long_options).allow_unregistered().run();
+        } catch (const po::invalid_command_line_syntax& mistake) {
+            const std::string name = mistake.get_option_name();
+            const bool has_value = mistake.kind() == po::invalid_command_line_syntax::extra_parameter;
+            // Never meant as a value of the option before it: "--steps --json".
+            const auto is_it = [&](const std::string& argument) {
+                if (has_value || mistake.kind() == po::invalid_command_line_syntax::empty_adjacent_parameter) return argument.starts_with(name + "=");
+                const std::string* const next = &argument + 1;
+                return argument == name && (next == left.data() + left.size() || std::binary_search(known.begin(), known.end(), next->substr(0, next->find('='))));
+            };
+            const auto place = std::find_if(left.begin(), left.end(), is_it);
+            core::require(place != left.end(), "the argument that is wrong is among the arguments");
+            if (has_value) {
+                error(name, fmt::format("{} takes no value", name));
+                *place = name;
+            } else {
+                error(name, fmt::format("{} needs a value", name));
+                left.erase(place);
+            }
         }
-        std::size_t equals = argument.find('=');
-        std::string name = argument.substr(0, equals);
-        if (is_among(names.flags, name)) {
-            if (equals != std::string::npos) error(name, fmt::format("{} takes no value", name));
-            values_[name];
-        } else if (is_among(names.with_value, name)) {
-            if (equals != std::string::npos) values_[name].push_back(argument.substr(equals + 1));
-            else if (i + 1 < arguments.size() && !is_option(arguments[i + 1])) values_[name].push_back(arguments[++i]);
-            else error(name, fmt::format("{} needs a value", name));
+    }
+    for (const po::option& option : parsed->options) {
+        const std::string& given = option.original_tokens.front();
+        const bool is_positional = option.position_key >= 0;
+        if (!option.unregistered && !is_positional) {
+            std::vector<std::string>& values = values_["--" + option.string_key];
+            values.insert(values.end(), option.value.begin(), option.value.end());
+        } else if (is_positional && (given.size() < 2 || given[0] != '-')) {
+            positional_.push_back(given);
         } else {
-            std::vector<std::string> known = names.with_value;
-            known.insert(known.end(), names.flags.begin(), names.flags.end());
-            std::string near = core::did_you_mean(name, known);
+            const std::string name = given.substr(0, given.find('=')), near = core::did_you_mean(name, known);
             has_unknown_ = true;
-            std::sort(known.begin(), known.end());
             error(name, fmt::format("unknown option {}", core::in_quotes(name)), near.empty() ? "known: " + core::list_in_words(known) : "did you mean " + near + "?");
         }
     }
