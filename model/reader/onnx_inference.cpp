@@ -1,4 +1,4 @@
-// libonnx 1.12 (Debian 12) ends at operator set 17, torch 2.15 exports 20 by default. Operators are defined anew where something changed, so a node of a newer set
+// libonnx 1.12 (Debian 12) ends at operator set 17, 1.14 (Ubuntu 24.04) at 19, torch 2.15 exports 20 by default. Operators are defined anew where something changed, so a node of a newer set
 // is inferred as the newest version that libonnx has, after what changed is said in that version's words.
 #include "model/reader/onnx_inference.h"
 
@@ -155,18 +155,20 @@ void say_reduction(const OnnxGraph& graph, const OnnxNode& node, OlderWords& wor
     for (double x : *graph.value(axes).data) attribute->add_ints(static_cast<std::int64_t>(std::clamp(x, -1e9, 1e9)));
 }
 
-OlderWords in_older_words(const OnnxGraph& graph, const OnnxNode& node, const onnx::NodeProto& proto, std::vector<const onnx::TypeProto*> types,
+// `schema`: the newest that libonnx has of the operator, or null. What it knows is left as it is.
+OlderWords in_older_words(const OnnxGraph& graph, const OnnxNode& node, const onnx::NodeProto& proto, const onnx::OpSchema* schema, std::vector<const onnx::TypeProto*> types,
                           std::vector<const onnx::TensorProto*> data) {
+    const auto knows = [&](const char* attribute) { return schema && schema->attributes().contains(attribute); };
     OlderWords words;
     words.node = proto;
     words.types = std::move(types);
     words.data = std::move(data);
     const std::string& type = node.type;
-    if (type == "Split") say_split(graph, node, words);
-    else if (type.starts_with("Reduce") && type != "ReduceSum") say_reduction(graph, node, words);
-    else if (type == "Cast") words.drop("saturate");  // of fp8 alone
-    else if (type == "Resize") words.drop("antialias");
-    else if (type == "AveragePool" && node.attributes.contains("dilations")) {
+    if (type == "Split" && !knows("num_outputs")) say_split(graph, node, words);
+    else if (type.starts_with("Reduce") && knows("axes")) say_reduction(graph, node, words);
+    else if (type == "Cast" && !knows("saturate")) words.drop("saturate");  // of fp8 alone
+    else if (type == "Resize" && !knows("antialias")) words.drop("antialias");
+    else if (type == "AveragePool" && !knows("dilations") && node.attributes.contains("dilations")) {
         const std::vector<std::int64_t> dilations = node.integers("dilations");
         if (std::all_of(dilations.begin(), dilations.end(), [](std::int64_t d) { return d == 1; })) words.drop("dilations");
     } else if (is_any_of(type, {"Gelu", "GroupNormalization", "RMSNormalization"})) {
@@ -190,7 +192,7 @@ OnnxInference infer_outputs(const OnnxGraph& graph, const OnnxNode& node, const 
     // torch's fall-back to set 17 leaves num_outputs where it is.
     const bool is_said_anew = is_newer || (is_standard && node.type == "Split" && opset < 18 && node.attributes.contains("num_outputs"));
     OlderWords words;
-    if (is_said_anew) words = in_older_words(graph, node, proto, std::move(types), std::move(data));
+    if (is_said_anew) words = in_older_words(graph, node, proto, schema, std::move(types), std::move(data));
     result.is_known = schema || words.is_like_first_input;
     if (!result.is_known) return result;
     result.problem = unsound_attribute(graph, node);
