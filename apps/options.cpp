@@ -22,6 +22,8 @@ po::options_description describe(const OptionNames& names) {
     return description;
 }
 
+std::string name_of(const std::string& argument) { return argument.substr(0, argument.find('=')); }
+
 }  // namespace
 
 Options::Options(const std::vector<std::string>& arguments, const OptionNames& names, core::Diagnostics& diagnostics) : diagnostics_(diagnostics) {
@@ -29,24 +31,25 @@ Options::Options(const std::vector<std::string>& arguments, const OptionNames& n
     known.insert(known.end(), names.flags.begin(), names.flags.end());
     std::sort(known.begin(), known.end());
     const po::options_description description = describe(names);
-    // The library throws at the first mistake. What it is about is told and left out, until there is none.
-    std::vector<std::string> left = arguments;
+    std::vector<std::string> left;
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+        // The library would take the next option for the value: "--steps --json".
+        const bool is_last = i + 1 == arguments.size();
+        const bool lacks_value = std::find(names.with_value.begin(), names.with_value.end(), arguments[i]) != names.with_value.end() &&
+                                 (is_last || std::binary_search(known.begin(), known.end(), name_of(arguments[i + 1])));
+        if (lacks_value) error(arguments[i], fmt::format("{} needs a value", arguments[i]));
+        else left.push_back(arguments[i]);
+    }
+    // It throws at the first mistake, which is a value that must not be empty or must not be. That is told and left out, until there is none.
     std::optional<po::parsed_options> parsed;
     while (!parsed) {
         try {
             parsed = po::command_line_parser(left).options(description).style(long_options).allow_unregistered().run();
         } catch (const po::invalid_command_line_syntax& mistake) {
             const std::string name = mistake.get_option_name();
-            const bool has_value = mistake.kind() == po::invalid_command_line_syntax::extra_parameter;
-            // Never meant as a value of the option before it: "--steps --json".
-            const auto is_it = [&](const std::string& argument) {
-                if (has_value || mistake.kind() == po::invalid_command_line_syntax::empty_adjacent_parameter) return argument.starts_with(name + "=");
-                const std::string* const next = &argument + 1;
-                return argument == name && (next == left.data() + left.size() || std::binary_search(known.begin(), known.end(), next->substr(0, next->find('='))));
-            };
-            const auto place = std::find_if(left.begin(), left.end(), is_it);
+            const auto place = std::find_if(left.begin(), left.end(), [&](const std::string& argument) { return argument.starts_with(name + "="); });
             core::require(place != left.end(), "the argument that is wrong is among the arguments");
-            if (has_value) {
+            if (mistake.kind() == po::invalid_command_line_syntax::extra_parameter) {
                 error(name, fmt::format("{} takes no value", name));
                 *place = name;
             } else {
@@ -64,7 +67,7 @@ Options::Options(const std::vector<std::string>& arguments, const OptionNames& n
         } else if (is_positional && (given.size() < 2 || given[0] != '-')) {
             positional_.push_back(given);
         } else {
-            const std::string name = given.substr(0, given.find('=')), near = core::did_you_mean(name, known);
+            const std::string name = name_of(given), near = core::did_you_mean(name, known);
             has_unknown_ = true;
             error(name, fmt::format("unknown option {}", core::in_quotes(name)), near.empty() ? "known: " + core::list_in_words(known) : "did you mean " + near + "?");
         }
