@@ -27,38 +27,27 @@ std::string name_of(const std::string& argument) { return argument.substr(0, arg
 }  // namespace
 
 Options::Options(const std::vector<std::string>& arguments, const OptionNames& names, core::Diagnostics& diagnostics) : diagnostics_(diagnostics) {
+    const auto is_among = [](const std::vector<std::string>& list, const std::string& name) { return std::find(list.begin(), list.end(), name) != list.end(); };
     std::vector<std::string> known = names.with_value;
     known.insert(known.end(), names.flags.begin(), names.flags.end());
     std::sort(known.begin(), known.end());
-    const po::options_description description = describe(names);
+    // The library throws at the first value that is missing or too many, and takes the next option for a value ("--steps --json"): those are told, and left out, before.
     std::vector<std::string> left;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
-        // The library would take the next option for the value: "--steps --json".
-        const bool is_last = i + 1 == arguments.size();
-        const bool lacks_value = std::find(names.with_value.begin(), names.with_value.end(), arguments[i]) != names.with_value.end() &&
-                                 (is_last || std::binary_search(known.begin(), known.end(), name_of(arguments[i + 1])));
-        if (lacks_value) error(arguments[i], fmt::format("{} needs a value", arguments[i]));
-        else left.push_back(arguments[i]);
-    }
-    // It throws at the first mistake, which is a value that must not be empty or must not be. That is told and left out, until there is none.
-    std::optional<po::parsed_options> parsed;
-    while (!parsed) {
-        try {
-            parsed = po::command_line_parser(left).options(description).style(long_options).allow_unregistered().run();
-        } catch (const po::invalid_command_line_syntax& mistake) {
-            const std::string name = mistake.get_option_name();
-            const auto place = std::find_if(left.begin(), left.end(), [&](const std::string& argument) { return argument.starts_with(name + "="); });
-            core::require(place != left.end(), "the argument that is wrong is among the arguments");
-            if (mistake.kind() == po::invalid_command_line_syntax::extra_parameter) {
-                error(name, fmt::format("{} takes no value", name));
-                *place = name;
-            } else {
-                error(name, fmt::format("{} needs a value", name));
-                left.erase(place);
-            }
+        const std::string& argument = arguments[i];
+        const std::string name = name_of(argument);
+        const bool has_value = name.size() < argument.size(), is_value_next = i + 1 < arguments.size() && !is_among(known, name_of(arguments[i + 1]));
+        if (is_among(names.flags, name)) {
+            if (has_value) error(name, fmt::format("{} takes no value", name));
+            left.push_back(name);
+        } else if (is_among(names.with_value, name) && (has_value ? argument.size() == name.size() + 1 : !is_value_next)) {
+            error(name, fmt::format("{} needs a value", name));
+        } else {
+            left.push_back(argument);
         }
     }
-    for (const po::option& option : parsed->options) {
+    const po::parsed_options parsed = po::command_line_parser(left).options(describe(names)).style(long_options).allow_unregistered().run();
+    for (const po::option& option : parsed.options) {
         const std::string& given = option.original_tokens.front();
         const bool is_positional = option.position_key >= 0;
         if (!option.unregistered && !is_positional) {
