@@ -44,28 +44,20 @@ class DiskStore : public OffloadStore {
 public:
     explicit DiskStore(int rank) : file_(rank) {}
 
-    // A place in the file is used again for arrays of the same size.
     Handle put(const void* data, std::size_t bytes) override {
-        std::uint64_t offset = end_;
-        if (auto& unused = unused_[bytes]; unused.empty()) {
-            end_ += bytes;
-        } else {
-            offset = unused.back();
-            unused.pop_back();
-        }
-        file_.write(offset, data, bytes);
-        return offset;
+        const Handle place = places_.take(bytes);
+        file_.write(place, data, bytes);
+        return place;
     }
-    void take(Handle offset, void* into, std::size_t bytes) override {
-        file_.read(offset, into, bytes);
-        unused_[bytes].push_back(offset);
+    void take(Handle place, void* into, std::size_t bytes) override {
+        file_.read(place, into, bytes);
+        places_.give_back(place, bytes);
     }
-    core::Bytes peak() const override { return core::Bytes(static_cast<double>(end_)); }
+    core::Bytes peak() const override { return core::Bytes(static_cast<double>(places_.end())); }
 
 private:
     OffloadFile file_;
-    std::uint64_t end_ = 0;
-    std::map<std::size_t, std::vector<std::uint64_t>> unused_;
+    ReusedPlaces places_;
 };
 
 template <class Call>
@@ -81,6 +73,17 @@ void move(std::uint64_t offset, std::size_t bytes, const char* what, const Call&
 }
 
 }  // namespace
+
+std::uint64_t ReusedPlaces::take(std::size_t bytes) {
+    std::vector<std::uint64_t>& unused = unused_[bytes];
+    if (unused.empty()) {
+        end_ += bytes;
+        return end_ - bytes;
+    }
+    const std::uint64_t place = unused.back();
+    unused.pop_back();
+    return place;
+}
 
 OffloadFile::OffloadFile(int rank) {
     std::error_code failure;

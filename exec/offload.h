@@ -2,8 +2,11 @@
 // a store of its own (Backend::make_offload_store).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <vector>
 
 #include "exec/memory.h"
 #include "schedule/plan.h"
@@ -19,6 +22,18 @@ public:
     virtual void take(Handle handle, void* into, std::size_t bytes) = 0;
     // Most that was held at a time.
     virtual core::Bytes peak() const = 0;
+};
+
+// Places in one block or file: one that is given back is used again for arrays of the same size.
+class ReusedPlaces {
+public:
+    std::uint64_t take(std::size_t bytes);
+    void give_back(std::uint64_t place, std::size_t bytes) { unused_[bytes].push_back(place); }
+    std::uint64_t end() const { return end_; }
+
+private:
+    std::uint64_t end_ = 0;
+    std::map<std::size_t, std::vector<std::uint64_t>> unused_;  // by size
 };
 
 // A file in TMPDIR that nobody else sees and that disappears with the process, however it ends. Calls throw core::MachineError with what was wanted and the system's word.

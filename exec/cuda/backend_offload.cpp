@@ -15,19 +15,13 @@ public:
     explicit Store(CudaBackend& backend) : backend_(backend) {}
 
     Handle put(const void* data, std::size_t bytes) override {
-        std::size_t place = end_;
-        if (auto& unused = unused_[bytes]; unused.empty()) {
-            end_ += rounded(bytes);
-        } else {
-            place = unused.back();
-            unused.pop_back();
-        }
+        const Handle place = places_.take(rounded(bytes));
         backend_.read(data);
         if (backend_.plans()) {
-            backend_.learnt_.offloaded = end_;
+            backend_.learnt_.offloaded = places_.end();
             backend_.learnt_.transferred = std::max(backend_.learnt_.transferred, bytes);
         } else {
-            core::require(end_ <= backend_.plan_->offloaded, "a step offloads what was planned");
+            core::require(places_.end() <= backend_.plan_->offloaded, "a step offloads what was planned");
             store(place, data, bytes);
         }
         return place;
@@ -35,9 +29,9 @@ public:
     void take(Handle place, void* into, std::size_t bytes) override {
         backend_.write(into);
         if (!backend_.plans()) load(place, into, bytes);
-        unused_[bytes].push_back(place);
+        places_.give_back(place, rounded(bytes));
     }
-    core::Bytes peak() const override { return core::Bytes(static_cast<double>(end_)); }
+    core::Bytes peak() const override { return core::Bytes(static_cast<double>(places_.end())); }
 
 private:
     void store(std::size_t place, const void* data, std::size_t bytes) {
@@ -50,8 +44,7 @@ private:
     }
 
     CudaBackend& backend_;
-    std::size_t end_ = 0;
-    std::map<std::size_t, std::vector<std::size_t>> unused_;  // by size
+    ReusedPlaces places_;
 };
 
 std::unique_ptr<OffloadStore> CudaBackend::make_offload_store(schedule::Offload offload, int) {
