@@ -12,6 +12,11 @@ template <class T>
 SMSIM_DEVICE bool is_aligned_for(const void* p) {
     return reinterpret_cast<std::uintptr_t>(p) % (4 * sizeof(T)) == 0;
 }
+// What every update changes of a range; P: the parameters that forward reads.
+template <class P>
+SMSIM_DEVICE bool are_values_aligned(const DeviceRange& range) {
+    return is_aligned_for<P>(range.parameter) && is_aligned_for<float>(range.master) && is_aligned_for<float>(range.first) && is_aligned_for<float>(range.second);
+}
 // torch.nn.utils.clip_grad_norm_.
 SMSIM_DEVICE float clipping_factor(const StepFactors& f, const float* squares) {
     return squares && f.largest_norm < sqrtf(*squares) + 1e-6f ? f.largest_norm / (sqrtf(*squares) + 1e-6f) : 1.0f;
@@ -51,8 +56,7 @@ struct Update {
         if (r.f.is_decoupled != 0.0f) r.keep = 1.0f - r.f.learning_rate * range.weight_decay;
         r.clip = clipping_factor(r.f, squares);
         r.unscale = 1.0f / r.f.loss_scale;
-        const bool is_wide = is_aligned_for<P>(range.parameter) && is_aligned_for<G>(range.gradient) && is_aligned_for<float>(range.master) &&
-                             is_aligned_for<float>(range.first) && is_aligned_for<float>(range.second);
+        const bool is_wide = are_values_aligned<P>(range) && is_aligned_for<G>(range.gradient);
         over_chunk(t, chunk, range, is_wide, [&](auto width, std::int64_t i) { change<decltype(width)::value>(range, r, i); });
     }
 
@@ -122,8 +126,7 @@ struct LambPartials {
         const DeviceRange range = ranges[chunk.range];
         const StepFactors f = *factors;
         const float clip = clipping_factor(f, squares);
-        const bool is_wide = is_aligned_for<P>(range.parameter) && is_aligned_for<G>(range.gradient) && is_aligned_for<float>(range.master) &&
-                             is_aligned_for<float>(range.first) && is_aligned_for<float>(range.second);
+        const bool is_wide = are_values_aligned<P>(range) && is_aligned_for<G>(range.gradient);
         Squares sums;
         over_chunk(t, chunk, range, is_wide, [&](auto width, std::int64_t i) { take<decltype(width)::value>(range, f, clip, i, sums); });
         const float values = block_sum(t, sums.values, scratch), updates = block_sum(t, sums.updates, scratch);
@@ -205,9 +208,7 @@ struct LambStep {
         const StepFactors f = *factors;
         const float values = sums[2 * range.place], updates = sums[2 * range.place + 1];
         const float rate = f.learning_rate * (values > 0 && updates > 0 ? sqrtf(values) / sqrtf(updates) : 1.0f);
-        const bool is_wide = is_aligned_for<P>(range.parameter) && is_aligned_for<float>(range.master) && is_aligned_for<float>(range.first) &&
-                             is_aligned_for<float>(range.second);
-        over_chunk(t, chunk, range, is_wide, [&](auto width, std::int64_t i) { change<decltype(width)::value>(range, f, rate, i); });
+        over_chunk(t, chunk, range, are_values_aligned<P>(range), [&](auto width, std::int64_t i) { change<decltype(width)::value>(range, f, rate, i); });
     }
 
     template <int V>
