@@ -32,7 +32,7 @@ def samples(m, first, count):
 
 
 def read_checkpoint(folder):
-    """{kind: {parameter: bytes of fp32}}, kind 0 the value, 1 and 2 the moments; the layout is exec/checkpoint.cpp's."""
+    """{kind: {parameter: bytes of fp32}}, kind 0 the value, 1 and 2 the moments; the layout is exec/checkpoint/checkpoint.cpp's."""
     arrays = {0: {}, 1: {}, 2: {}}
     for name in sorted(os.listdir(folder)):
         if not name.endswith(".state"): continue

@@ -2,7 +2,7 @@
 //
 //   bench_calibration RUNS.csv CLUSTERS.csv [--rows-per-group 16] [--threads 2] [--fit-only]
 //
-// For every group, and every kind of device, the constants are fitted again from their priors on the rows of all others (sim/calibration.h), and the rows left out
+// For every group, and every kind of device, the constants are fitted again from their priors on the rows of all others (validation/calibration.h), and the rows left out
 // are predicted with them. What only the left-out rows could have told is taken away as well: a framework that no other group used is known by its kind alone, as
 // any new training code would be (`known_kind` below). docs/accuracy.md shows the table; bench/leave-one-out writes it.
 #include <fmt/core.h>
@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "sim/calibration.h"
-#include "sim/published_run.h"
-#include "sim/score.h"
-#include "sim/validate.h"
+#include "validation/calibration.h"
+#include "validation/published_run.h"
+#include "validation/score.h"
+#include "validation/validate.h"
 
 namespace {
 
@@ -78,10 +78,10 @@ struct Setting {
     int threads = 0;
 };
 
-std::vector<sim::GroupScore> scores_of(const core::CsvTable& table, const Setting& setting, const sim::CostConstants& constants) {
+std::vector<validation::GroupScore> scores_of(const core::CsvTable& table, const Setting& setting, const sim::CostConstants& constants) {
     core::Diagnostics diagnostics;
-    const auto validation = sim::validate(table, setting.clusters, nullptr, diagnostics, {.constants = constants, .threads = setting.threads, .progress = {}});
-    return validation ? validation->groups : std::vector<sim::GroupScore>{};
+    const auto validation = validation::validate(table, setting.clusters, nullptr, diagnostics, {.constants = constants, .threads = setting.threads, .progress = {}});
+    return validation ? validation->groups : std::vector<validation::GroupScore>{};
 }
 
 void print(const sim::CostConstants& constants) {
@@ -110,8 +110,8 @@ int main(int argc, char** argv) {
         return 0;  // `./run bench` starts every program without arguments
     }
     core::Diagnostics diagnostics;
-    const auto runs = core::load_csv(files[0], sim::run_columns(), diagnostics);
-    const auto clusters = core::load_csv(files[1], sim::cluster_columns(), diagnostics);
+    const auto runs = core::load_csv(files[0], validation::run_columns(), diagnostics);
+    const auto clusters = core::load_csv(files[1], validation::cluster_columns(), diagnostics);
     if (!runs || !clusters || diagnostics.has_errors()) {
         for (const core::Diagnostic& entry : diagnostics.entries()) fmt::print(stderr, "{}\n", entry.message);
         return 2;
@@ -128,7 +128,7 @@ int main(int argc, char** argv) {
         for (std::size_t k = 0; k < count; ++k) chosen.push_back(rows[k * rows.size() / count]);
     }
     const core::CsvTable sample = with_rows(*runs, chosen);
-    const auto responses = sim::Responses::measure(sample, *clusters, {}, diagnostics,
+    const auto responses = validation::Responses::measure(sample, *clusters, {}, diagnostics,
                                                    {.threads = setting.threads, .progress = [](std::size_t done, std::size_t all) {
                                                         fmt::print(stderr, "\r  constant {} of {}", done + 1, all);
                                                     }});
@@ -137,8 +137,8 @@ int main(int argc, char** argv) {
 
     const sim::CostConstants all = responses->fit(std::vector<bool>(sample.rows.size(), true));
     print(all);
-    const std::vector<sim::GroupScore> fitted = scores_of(*runs, setting, all), shipped = scores_of(*runs, setting, {});
-    fmt::print("\nin sample: macro {:.2f} % as fitted here, {:.2f} % as shipped\n", 100 * sim::macro_mape(fitted), 100 * sim::macro_mape(shipped));
+    const std::vector<validation::GroupScore> fitted = scores_of(*runs, setting, all), shipped = scores_of(*runs, setting, {});
+    fmt::print("\nin sample: macro {:.2f} % as fitted here, {:.2f} % as shipped\n", 100 * validation::macro_mape(fitted), 100 * validation::macro_mape(shipped));
     if (!folds) return 0;
 
     const auto fit_without = [&](auto is_left_out) {
@@ -160,9 +160,9 @@ int main(int argc, char** argv) {
     for (const auto& [group, rows] : groups) {
         const auto is_left_out = [&, name = group](const core::CsvRow& row) { return runs->cell(row, "group") == name; };
         const sim::CostConstants constants = fit_without(is_left_out);
-        const std::vector<sim::GroupScore> score = predict_left_out(is_left_out, constants);
+        const std::vector<validation::GroupScore> score = predict_left_out(is_left_out, constants);
         if (score.empty()) continue;
-        const auto in_sample = std::find_if(shipped.begin(), shipped.end(), [&, name = group](const sim::GroupScore& s) { return s.group == name; });
+        const auto in_sample = std::find_if(shipped.begin(), shipped.end(), [&, name = group](const validation::GroupScore& s) { return s.group == name; });
         const double with_facts = predict_left_out(is_left_out, constants, true)[0].mape;
         facts_sum += with_facts;
         fmt::print("| {} | {} | {:.1f} | {:.1f} | {:+.1f} | {:.1f} | {:.1f} |\n", group, score[0].rows, 100 * score[0].mape, 100 * score[0].median, 100 * score[0].bias,
@@ -170,7 +170,7 @@ int main(int argc, char** argv) {
         sum += score[0].mape;
     }
     fmt::print("| **macro** | {} | **{:.1f}** | | | {:.1f} | {:.1f} |\n", runs->rows.size(), 100 * sum / static_cast<double>(groups.size()),
-               100 * facts_sum / static_cast<double>(groups.size()), 100 * sim::macro_mape(shipped));
+               100 * facts_sum / static_cast<double>(groups.size()), 100 * validation::macro_mape(shipped));
 
     fmt::print("\n| left out | rows | groups | macro MAPE % | with its codes' facts % | shipped % | groups' MAPE % |\n|---|--:|--:|--:|--:|--:|---|\n");
     double device_sum = 0;
@@ -179,20 +179,20 @@ int main(int argc, char** argv) {
     for (const std::string& device : devices) {
         const auto is_left_out = [&](const core::CsvRow& row) { return device_of(*runs, row, *clusters) == device; };
         const sim::CostConstants constants = fit_without(is_left_out);
-        const std::vector<sim::GroupScore> score = predict_left_out(is_left_out, constants);
+        const std::vector<validation::GroupScore> score = predict_left_out(is_left_out, constants);
         std::vector<std::size_t> rows;
         std::string list;
         int count = 0;
         for (std::size_t i = 0; i < runs->rows.size(); ++i)
             if (is_left_out(runs->rows[i])) rows.push_back(i);
-        for (const sim::GroupScore& group : score) {
+        for (const validation::GroupScore& group : score) {
             list += fmt::format("{}{} {:.1f}", list.empty() ? "" : ", ", group.group, 100 * group.mape);
             count += group.rows;
         }
-        fmt::print("| {} | {} | {} | {:.1f} | {:.1f} | {:.1f} | {} |\n", device, count, score.size(), 100 * sim::macro_mape(score),
-                   100 * sim::macro_mape(predict_left_out(is_left_out, constants, true)),
-                   100 * sim::macro_mape(scores_of(with_rows(*runs, rows), setting, {})), list);
-        device_sum += sim::macro_mape(score);
+        fmt::print("| {} | {} | {} | {:.1f} | {:.1f} | {:.1f} | {} |\n", device, count, score.size(), 100 * validation::macro_mape(score),
+                   100 * validation::macro_mape(predict_left_out(is_left_out, constants, true)),
+                   100 * validation::macro_mape(scores_of(with_rows(*runs, rows), setting, {})), list);
+        device_sum += validation::macro_mape(score);
     }
     fmt::print("| **mean** | | | **{:.1f}** | | | |\n", 100 * device_sum / static_cast<double>(devices.size()));
     return 0;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bench/ring_on_simgrid.h"
-#include "sim/flow_engine.h"
+#include "sim/engine/flow_engine.h"
 
 namespace {
 

@@ -6,10 +6,10 @@
 #include <cstdlib>
 #include <vector>
 
-#include "planner/schedule_search.h"
+#include "planner/order/schedule_search.h"
 #include "schedule/pipeline/registry.h"
-#include "sim/schedule_extrapolation.h"
-#include "sim/schedule_timing.h"
+#include "sim/engine/schedule_extrapolation.h"
+#include "sim/engine/schedule_timing.h"
 
 namespace {
 

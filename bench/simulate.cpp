@@ -8,14 +8,14 @@
 #include <cstdlib>
 #include <vector>
 
-#include "cluster/load.h"
+#include "cluster/profile/load.h"
 #include "model/load.h"
-#include "schedule/lower.h"
-#include "schedule/partition.h"
+#include "schedule/pass/lower.h"
+#include "schedule/plan/partition.h"
 #include "schedule/verify.h"
 #include "sim/evaluate.h"
-#include "sim/pricing.h"
-#include "sim/simulate.h"
+#include "sim/cost/pricing.h"
+#include "sim/engine/simulate.h"
 
 namespace {
 

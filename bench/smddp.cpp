@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <optional>
 
-#include "cluster/load.h"
+#include "cluster/profile/load.h"
 #include "core/diagnostics.h"
 #include "core/value.h"
 #include "model/load.h"

@@ -23,7 +23,7 @@ struct MatrixProductCurve {
     std::vector<Point> points;
 };
 
-// Time of an operator measured on this very machine (`smexec profile`), keyed by its signature (model/signature.h): wins over every curve.
+// Time of an operator measured on this very machine (`smexec profile`), keyed by its signature (model/operators/signature.h): wins over every curve.
 struct MeasuredOperator {
     std::string signature;
     core::Seconds forward, backward_input, backward_weight;

@@ -4,8 +4,8 @@
 #include <filesystem>
 
 #include "cluster/build_topology.h"
-#include "cluster/load.h"
-#include "cluster/profile_reader.h"
+#include "cluster/profile/load.h"
+#include "cluster/profile/profile_reader.h"
 
 namespace cluster {
 

@@ -15,12 +15,12 @@
 #include <vector>
 
 #include "core/data_type.h"
-#include "exec/communicator.h"
-#include "exec/memory.h"
-#include "exec/offload.h"
-#include "exec/run.h"
+#include "exec/transport/communicator.h"
+#include "exec/runtime/memory.h"
+#include "exec/runtime/offload.h"
+#include "exec/runtime/run.h"
 #include "model/model_graph.h"
-#include "schedule/program.h"
+#include "schedule/program/program.h"
 
 namespace exec {
 

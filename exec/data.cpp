@@ -8,7 +8,7 @@
 
 #include "core/document.h"
 #include "core/random.h"
-#include "exec/checksum.h"
+#include "exec/checkpoint/checksum.h"
 
 namespace exec {
 

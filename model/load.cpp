@@ -11,7 +11,7 @@
 #include "model/reader/catalogue.h"
 #include "model/reader/description.h"
 #include "model/reader/huggingface.h"
-#include "model/reader/onnx.h"
+#include "model/reader/onnx/onnx.h"
 
 namespace model {
 

@@ -3,7 +3,7 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
-#include "model/rank_share.h"
+#include "model/operators/rank_share.h"
 
 namespace model {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "model/cost.h"
+#include "model/operators/cost.h"
 #include "model/model_graph.h"
 
 namespace model {

@@ -6,10 +6,10 @@
 #include <optional>
 #include <tuple>
 
-#include "schedule/lower.h"
-#include "schedule/memory.h"
-#include "sim/cost/collective.h"
-#include "sim/cost/device_memory.h"
+#include "schedule/pass/lower.h"
+#include "schedule/plan/memory.h"
+#include "sim/cost/collective/collective.h"
+#include "sim/cost/framework/device_memory.h"
 
 namespace planner {
 

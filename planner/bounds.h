@@ -11,9 +11,9 @@
 #include "cluster/topology.h"
 #include "model/model_graph.h"
 #include "planner/stage_collection.h"
-#include "schedule/plan.h"
+#include "schedule/plan/plan.h"
 #include "schedule/schedule.h"
-#include "sim/schedule_timing.h"
+#include "sim/engine/schedule_timing.h"
 
 namespace planner {
 

@@ -5,7 +5,7 @@
 
 #include <fmt/core.h>
 
-#include "schedule/explicit_order.h"
+#include "schedule/plan/explicit_order.h"
 
 namespace planner {
 

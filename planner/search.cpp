@@ -17,8 +17,8 @@
 #include "core/parallel.h"
 #include "planner/bounds.h"
 #include "planner/explain.h"
-#include "planner/plan_order.h"
-#include "schedule/partition.h"
+#include "planner/order/plan_order.h"
+#include "schedule/plan/partition.h"
 
 namespace planner {
 

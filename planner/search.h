@@ -11,7 +11,7 @@
 #include "core/units.h"
 #include "model/model_graph.h"
 #include "planner/search_space.h"
-#include "schedule/plan.h"
+#include "schedule/plan/plan.h"
 #include "sim/evaluate.h"
 
 namespace planner {

@@ -4,9 +4,9 @@
 
 #include "core/diagnostics.h"
 #include "model/segment.h"
-#include "schedule/partition.h"
+#include "schedule/plan/partition.h"
 #include "schedule/pipeline/registry.h"
-#include "sim/cost/attention.h"
+#include "sim/cost/kernel/attention.h"
 
 namespace planner {
 

@@ -5,7 +5,7 @@
 
 #include "cluster/topology.h"
 #include "model/model_graph.h"
-#include "schedule/plan.h"
+#include "schedule/plan/plan.h"
 
 namespace planner {
 

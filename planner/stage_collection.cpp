@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "model/segment.h"
-#include "schedule/partition.h"
+#include "schedule/plan/partition.h"
 
 namespace planner {
 

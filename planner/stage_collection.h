@@ -15,9 +15,9 @@
 #include "model/model_graph.h"
 #include "model/repetition.h"
 #include "model/segment.h"
-#include "schedule/memory.h"
+#include "schedule/plan/memory.h"
 #include "schedule/pass/recipe.h"
-#include "schedule/plan.h"
+#include "schedule/plan/plan.h"
 #include "schedule/schedule.h"
 #include "sim/cost/compute.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/units.h"
-#include "schedule/program.h"
+#include "schedule/program/program.h"
 #include "schedule/schedule.h"
 
 namespace schedule {

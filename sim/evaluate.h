@@ -11,11 +11,11 @@
 #include "core/units.h"
 #include "core/value.h"
 #include "model/model_graph.h"
-#include "schedule/plan.h"
-#include "schedule/program.h"
-#include "schedule/timeline.h"
+#include "schedule/plan/plan.h"
+#include "schedule/program/program.h"
+#include "schedule/program/timeline.h"
 #include "sim/cost/constants.h"
-#include "sim/memory_sweep.h"
+#include "sim/engine/memory_sweep.h"
 
 namespace sim {
 

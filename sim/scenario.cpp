@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "cluster/load.h"
+#include "cluster/profile/load.h"
 #include "core/document.h"
 #include "model/load.h"
 

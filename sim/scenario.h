@@ -1,4 +1,4 @@
-// A scenario: a plan file (schedule/plan_file.h) with the question it answers, or a reference to one, and what-if overrides.
+// A scenario: a plan file (schedule/plan/plan_file.h) with the question it answers, or a reference to one, and what-if overrides.
 //
 //   question = "What if the network were twice as fast?"
 //   plan = "plans/gpt3.toml"          # instead of [model], [cluster], [plan], [training]; any of these given here replaces the file's
@@ -17,7 +17,7 @@
 #include "core/diagnostics.h"
 #include "core/value.h"
 #include "model/model_graph.h"
-#include "schedule/plan_file.h"
+#include "schedule/plan/plan_file.h"
 
 namespace sim {
 

@@ -9,7 +9,7 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
-#include "exec/collective.h"
+#include "exec/transport/collective.h"
 #include "exec/cpu/bfloat16.h"
 #include "exec/cpu/kernels.h"
 #include "exec/cpu/rounded_operators.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "exec/backend.h"
-#include "model/rank_share.h"
+#include "model/operators/rank_share.h"
 
 namespace exec::cpu {
 

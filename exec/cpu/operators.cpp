@@ -12,7 +12,7 @@
 #include "exec/cpu/kernels.h"
 #include "exec/cpu/mixture.h"
 #include "exec/unary.h"
-#include "model/rank_share.h"
+#include "model/operators/rank_share.h"
 
 namespace exec::cpu {
 

@@ -9,7 +9,7 @@
 
 #include "exec/backend.h"
 #include "exec/cpu/mixture.h"
-#include "model/cost.h"
+#include "model/operators/cost.h"
 #include "model/model_graph.h"
 
 namespace exec::cpu {

@@ -5,8 +5,8 @@
 
 #include "exec/cpu/kernels.h"
 #include "exec/cpu/operators.h"
-#include "model/alibi.h"
-#include "model/rank_share.h"
+#include "model/operators/alibi.h"
+#include "model/operators/rank_share.h"
 
 namespace exec::cpu {
 

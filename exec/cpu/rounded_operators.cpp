@@ -6,8 +6,8 @@
 #include "exec/cpu/bfloat16.h"
 #include "exec/cpu/kernels.h"
 #include "exec/float8.h"
-#include "model/fp8_products.h"
-#include "model/rank_share.h"
+#include "model/operators/fp8_products.h"
+#include "model/operators/rank_share.h"
 #include "model/segment.h"
 
 namespace exec::cpu {

@@ -6,7 +6,7 @@
 
 #include "exec/cpu/operators.h"
 #include "exec/float8.h"
-#include "schedule/plan.h"
+#include "schedule/plan/plan.h"
 
 namespace exec::cpu {
 

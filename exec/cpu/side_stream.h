@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "exec/memory.h"
+#include "exec/runtime/memory.h"
 
 namespace exec::cpu {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/units.h"
-#include "exec/communicator.h"
+#include "exec/transport/communicator.h"
 
 namespace exec::cpu {
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "exec/cuda/rendezvous.h"
-#include "exec/memory.h"
-#include "schedule/program.h"
+#include "exec/runtime/memory.h"
+#include "schedule/program/program.h"
 
 namespace exec::cuda {
 

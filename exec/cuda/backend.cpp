@@ -9,7 +9,7 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
-#include "exec/cuda/precision.h"
+#include "exec/cuda/operator/precision.h"
 #include "exec/data.h"
 
 namespace exec::cuda {

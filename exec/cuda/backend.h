@@ -15,7 +15,7 @@
 #include "exec/cuda/arena.h"
 #include "exec/cuda/backend_offload.h"
 #include "exec/cuda/machine.h"
-#include "exec/cuda/operators.h"
+#include "exec/cuda/operator/operators.h"
 #include "exec/cuda/pending_zeros.h"
 
 namespace exec::cuda {

@@ -8,7 +8,7 @@
 
 #include "core/diagnostics.h"
 #include "exec/cuda/backend.h"
-#include "model/rank_share.h"
+#include "model/operators/rank_share.h"
 
 namespace exec::cuda {
 

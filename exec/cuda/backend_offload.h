@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "exec/cuda/machine.h"
-#include "exec/offload.h"
+#include "exec/runtime/offload.h"
 
 namespace exec::cuda {
 

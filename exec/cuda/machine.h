@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "core/units.h"
-#include "exec/communicator.h"
+#include "exec/transport/communicator.h"
 #include "exec/cuda/kernels.h"
-#include "schedule/program.h"
+#include "schedule/program/program.h"
 
 namespace exec::cuda {
 

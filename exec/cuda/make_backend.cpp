@@ -7,8 +7,8 @@
 #include "core/diagnostics.h"
 #include "exec/cuda/device/device.h"
 #include "exec/cuda/device/open.h"
-#include "exec/cuda/null_machine.h"
-#include "exec/rank_executor.h"
+#include "exec/cuda/emulation/null_machine.h"
+#include "exec/runtime/rank_executor.h"
 
 namespace exec::cuda {
 

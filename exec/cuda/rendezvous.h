@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "schedule/program.h"
+#include "schedule/program/program.h"
 
 namespace exec::cuda {
 

@@ -4,7 +4,7 @@
 
 #include <fmt/core.h>
 
-#include "exec/cuda/operators.h"
+#include "exec/cuda/operator/operators.h"
 #include "schedule/pipeline/registry.h"
 
 namespace exec::cuda {

@@ -4,7 +4,7 @@
 #include "core/diagnostics.h"
 #include "exec/cuda/device/device.h"
 #include "model/model_graph.h"
-#include "schedule/program.h"
+#include "schedule/program/program.h"
 
 namespace exec::cuda {
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "model/model_graph.h"
-#include "schedule/plan.h"
-#include "schedule/program.h"
+#include "schedule/plan/plan.h"
+#include "schedule/program/program.h"
 
 namespace schedule {
 

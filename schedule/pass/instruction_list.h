@@ -5,7 +5,7 @@
 #include <initializer_list>
 #include <vector>
 
-#include "schedule/program.h"
+#include "schedule/program/program.h"
 
 namespace schedule {
 

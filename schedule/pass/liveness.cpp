@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/rank_share.h"
+#include "model/operators/rank_share.h"
 #include "model/segment.h"
 #include "schedule/pass/recompute.h"
 

@@ -3,10 +3,10 @@
 
 #include <vector>
 
-#include "model/cost.h"
+#include "model/operators/cost.h"
 #include "model/model_graph.h"
-#include "schedule/memory.h"
-#include "schedule/plan.h"
+#include "schedule/plan/memory.h"
+#include "schedule/plan/plan.h"
 
 namespace schedule {
 

@@ -4,8 +4,8 @@
 #include <initializer_list>
 #include <vector>
 
-#include "schedule/lower.h"
-#include "schedule/memory.h"
+#include "schedule/pass/lower.h"
+#include "schedule/plan/memory.h"
 #include "schedule/pass/buckets.h"
 #include "schedule/pass/instruction_list.h"
 #include "schedule/pass/recipe.h"

@@ -4,11 +4,11 @@
 
 #include <vector>
 
-#include "model/cost.h"
+#include "model/operators/cost.h"
 #include "model/model_graph.h"
 #include "schedule/pass/buckets.h"
-#include "schedule/plan.h"
-#include "schedule/program.h"
+#include "schedule/plan/plan.h"
+#include "schedule/program/program.h"
 
 namespace schedule {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "model/model_graph.h"
-#include "schedule/plan.h"
+#include "schedule/plan/plan.h"
 
 namespace schedule {
 

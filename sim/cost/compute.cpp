@@ -6,11 +6,11 @@
 #include <numeric>
 #include <string_view>
 
-#include "model/fp8_products.h"
-#include "model/signature.h"
-#include "sim/cost/attention.h"
-#include "sim/cost/convolution.h"
-#include "sim/cost/product.h"
+#include "model/operators/fp8_products.h"
+#include "model/operators/signature.h"
+#include "sim/cost/kernel/attention.h"
+#include "sim/cost/kernel/convolution.h"
+#include "sim/cost/kernel/product.h"
 
 namespace sim {
 

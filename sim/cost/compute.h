@@ -9,12 +9,12 @@
 
 #include "cluster/device.h"
 #include "core/diagnostics.h"
-#include "model/cost.h"
+#include "model/operators/cost.h"
 #include "model/model_graph.h"
-#include "schedule/plan.h"
-#include "schedule/program.h"
+#include "schedule/plan/plan.h"
+#include "schedule/program/program.h"
 #include "sim/cost/constants.h"
-#include "sim/cost/framework.h"
+#include "sim/cost/framework/framework.h"
 
 namespace sim {
 

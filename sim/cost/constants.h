@@ -7,10 +7,10 @@
 namespace sim {
 
 struct CostConstants {
-    // Matrix products on sm80 and later, by tiles (sim/cost/product.h).
+    // Matrix products on sm80 and later, by tiles (sim/cost/kernel/product.h).
     double full_tile_rate = 1.13;
     double tile_fill_depth = 128;
-    // Single products on tensor cores whose rows do not begin on 16 bytes (sim/cost/product.cpp).
+    // Single products on tensor cores whose rows do not begin on 16 bytes (sim/cost/kernel/product.cpp).
     double unaligned_rate = 0.5;
 
     // Rate under sustained load over the rate of the short runs the curves were measured in (power and clocks).

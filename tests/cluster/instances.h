@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "cluster/load.h"
+#include "cluster/profile/load.h"
 #include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/value.h"

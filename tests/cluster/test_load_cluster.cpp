@@ -4,7 +4,7 @@
 
 #include "cluster/build_topology.h"
 #include "cluster/synthetic.h"
-#include "cluster/write.h"
+#include "cluster/profile/write.h"
 #include "tests/cluster/instances.h"
 
 using cluster::Cluster;

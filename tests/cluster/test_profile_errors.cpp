@@ -5,7 +5,7 @@
 #include <fstream>
 #include <unistd.h>
 
-#include "cluster/profile_reader.h"
+#include "cluster/profile/profile_reader.h"
 #include "core/random.h"
 #include "tests/cluster/instances.h"
 

@@ -1,7 +1,7 @@
 #include "cluster/build_topology.h"
-#include "cluster/profile_reader.h"
+#include "cluster/profile/profile_reader.h"
 #include "cluster/synthetic.h"
-#include "cluster/write.h"
+#include "cluster/profile/write.h"
 #include "core/random.h"
 #include "tests/cluster/instances.h"
 

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "exec/checkpoint.h"
-#include "exec/checksum.h"
+#include "exec/checkpoint/checkpoint.h"
+#include "exec/checkpoint/checksum.h"
 #include "tests/exec/tiny.h"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "exec/collective.h"
+#include "exec/transport/collective.h"
 #include "exec/cpu/thread_communicator.h"
 
 namespace {

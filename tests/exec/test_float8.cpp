@@ -9,7 +9,7 @@
 #include "exec/cpu/bfloat16.h"
 #include "exec/cpu/rounded_operators.h"
 #include "exec/float8.h"
-#include "model/fp8_products.h"
+#include "model/operators/fp8_products.h"
 #include "tests/exec/tiny.h"
 
 using exec::Float8;

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "exec/cpu/kernels.h"
-#include "exec/parameters.h"
+#include "exec/runtime/parameters.h"
 #include "schedule/pipeline/registry.h"
 #include "tests/exec/tiny.h"
 

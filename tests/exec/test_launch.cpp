@@ -1,12 +1,12 @@
 #include <catch2/catch.hpp>
 #include <map>
 
-#include "exec/process/launch.h"
+#include "exec/transport/launch.h"
 
 namespace {
 
-using exec::process::find_launch;
-using exec::process::Launch;
+using exec::transport::find_launch;
+using exec::transport::Launch;
 
 struct Found {
     std::optional<Launch> launch;
@@ -50,11 +50,11 @@ TEST_CASE("Slurm's variables say it too, with the first host of the list for ran
 }
 
 TEST_CASE("the first host of a Slurm node list") {
-    CHECK(exec::process::first_host("n1") == "n1");
-    CHECK(exec::process::first_host("n1,n2") == "n1");
-    CHECK(exec::process::first_host("n[01-03,7],login") == "n01");
-    CHECK(exec::process::first_host("rack[3,5]-node") == "rack3-node");
-    CHECK(exec::process::first_host("n[") == "");
+    CHECK(exec::transport::first_host("n1") == "n1");
+    CHECK(exec::transport::first_host("n1,n2") == "n1");
+    CHECK(exec::transport::first_host("n[01-03,7],login") == "n01");
+    CHECK(exec::transport::first_host("rack[3,5]-node") == "rack3-node");
+    CHECK(exec::transport::first_host("n[") == "");
 }
 
 TEST_CASE("wrong or missing variables are named") {

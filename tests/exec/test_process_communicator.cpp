@@ -6,19 +6,19 @@
 #include <thread>
 #include <vector>
 
-#include "exec/collective.h"
-#include "exec/exchange.h"
-#include "exec/process/process_communicator.h"
-#include "exec/process/socket_wire.h"
-#include "exec/rank_run.h"
+#include "exec/transport/collective.h"
+#include "exec/transport/exchange.h"
+#include "exec/transport/process_communicator.h"
+#include "exec/transport/tcp/socket_wire.h"
+#include "exec/runtime/rank_run.h"
 #include "tests/exec/tiny.h"
 
 namespace {
 
-using exec::process::ProcessCommunicator;
+using exec::transport::ProcessCommunicator;
 
 // Wires of some ranks in this process, joined two by two as TCP would.
-std::vector<std::unique_ptr<exec::process::Wire>> joined_wires(int ranks) {
+std::vector<std::unique_ptr<exec::transport::Wire>> joined_wires(int ranks) {
     const auto n = static_cast<std::size_t>(ranks);
     std::vector<std::vector<int>> sockets(n, std::vector<int>(n, -1));
     for (std::size_t a = 0; a < n; ++a)
@@ -28,8 +28,8 @@ std::vector<std::unique_ptr<exec::process::Wire>> joined_wires(int ranks) {
             sockets[a][b] = ends[0];
             sockets[b][a] = ends[1];
         }
-    std::vector<std::unique_ptr<exec::process::Wire>> wires;
-    for (std::size_t r = 0; r < n; ++r) wires.push_back(exec::process::make_socket_wire(static_cast<int>(r), sockets[r]));
+    std::vector<std::unique_ptr<exec::transport::Wire>> wires;
+    for (std::size_t r = 0; r < n; ++r) wires.push_back(exec::transport::make_socket_wire(static_cast<int>(r), sockets[r]));
     return wires;
 }
 
@@ -172,7 +172,7 @@ TEST_CASE("a patient process waits for one that is busy, not for one that does n
     SECTION("silent") {
         int ends[2];
         REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);  // nobody reads the other end, as nobody does for a stopped process
-        ProcessCommunicator communicator(exec::process::make_socket_wire(1, {ends[0], -1}), {"rank 0", "rank 1"}, core::milliseconds(200), false);
+        ProcessCommunicator communicator(exec::transport::make_socket_wire(1, {ends[0], -1}), {"rank 0", "rank 1"}, core::milliseconds(200), false);
         communicator.set_patient(true);
         float value = 0;
         std::string told;
@@ -212,7 +212,7 @@ TEST_CASE("frames that were read ahead when a turn ended are taken without anoth
         ::close(ends[1]);
         return;
     }
-    ProcessCommunicator communicator(exec::process::make_socket_wire(0, {-1, ends[0]}), {"rank 0", "rank 1"}, core::seconds(5), false);
+    ProcessCommunicator communicator(exec::transport::make_socket_wire(0, {-1, ends[0]}), {"rank 0", "rank 1"}, core::seconds(5), false);
     std::size_t right = 0;
     for (std::size_t i = 0; i < frames; ++i) {
         float values[10];
@@ -289,7 +289,7 @@ TEST_CASE("half a frame, and bytes that are none, end a wait with who sent them"
     REQUIRE(::send(ends[1], sent.data(), sent.size(), 0) == static_cast<ssize_t>(sent.size()));
     ::close(ends[1]);
     const auto begin = std::chrono::steady_clock::now();
-    ProcessCommunicator communicator(exec::process::make_socket_wire(0, {-1, ends[0]}), {"rank 0", "rank 1"}, core::seconds(60), false);
+    ProcessCommunicator communicator(exec::transport::make_socket_wire(0, {-1, ends[0]}), {"rank 0", "rank 1"}, core::seconds(60), false);
     std::vector<float> into(1024);
     std::string told;
     try {

@@ -2,9 +2,9 @@
 
 #include <map>
 
-#include "exec/profile.h"
-#include "exec/solo_run.h"
-#include "model/signature.h"
+#include "exec/profile/profile.h"
+#include "exec/runtime/solo_run.h"
+#include "model/operators/signature.h"
 #include "tests/exec/tiny.h"
 
 namespace {

@@ -2,7 +2,7 @@
 
 #include "model/builder/convolutional.h"
 #include "schedule/pipeline/registry.h"
-#include "exec/parameters.h"
+#include "exec/runtime/parameters.h"
 #include "tests/exec/tiny.h"
 
 TEST_CASE("one rank trains as the reference does") {

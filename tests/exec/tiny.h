@@ -8,12 +8,12 @@
 
 #include "core/document.h"
 #include "exec/data.h"
-#include "exec/reference.h"
-#include "exec/run.h"
+#include "exec/oracle/reference.h"
+#include "exec/runtime/run.h"
 #include "model/load.h"
-#include "schedule/lower.h"
-#include "schedule/partition.h"
-#include "schedule/plan_file.h"
+#include "schedule/pass/lower.h"
+#include "schedule/plan/partition.h"
+#include "schedule/plan/plan_file.h"
 #include "schedule/verify.h"
 
 namespace tiny {

@@ -1,4 +1,4 @@
-// A GPU that is this processor: our kernels run thread by thread (exec/cuda/emulation.cpp), libraries are loops, every launch is done when it returns.
+// A GPU that is this processor: our kernels run thread by thread (exec/cuda/emulation/emulation.cpp), libraries are loops, every launch is done when it returns.
 #pragma once
 
 #include <cmath>
@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "core/random.h"
-#include "exec/collective.h"
+#include "exec/transport/collective.h"
 #include "exec/cuda/body/elementwise.h"
-#include "exec/cuda/emulated_kernels.h"
+#include "exec/cuda/emulation/emulated_kernels.h"
 #include "exec/cuda/machine.h"
 #include "schedule/collective/rounds.h"
 

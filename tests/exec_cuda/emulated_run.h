@@ -2,8 +2,8 @@
 #pragma once
 
 #include "exec/cuda/make_backend.h"
-#include "exec/no_peers.h"
-#include "exec/rank_run.h"
+#include "exec/transport/no_peers.h"
+#include "exec/runtime/rank_run.h"
 #include "tests/exec/tiny.h"
 #include "tests/exec_cuda/emulated_machine.h"
 

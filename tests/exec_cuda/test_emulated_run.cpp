@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "exec/cpu/thread_communicator.h"
-#include "exec/cuda/exchange_profile.h"
+#include "exec/cuda/profile/exchange_profile.h"
 #include "schedule/pipeline/registry.h"
 #include "tests/exec_cuda/emulated_run.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "exec/cuda/runnable.h"
-#include "model/fp8_products.h"
+#include "model/operators/fp8_products.h"
 #include "tests/exec_cuda/emulated_run.h"
 
 namespace {

@@ -18,8 +18,8 @@
 #include "exec/cpu/mixture.h"
 #include "exec/cuda/device/device.h"
 #include "exec/cuda/device/open.h"
-#include "exec/cuda/fused_parts.h"
-#include "exec/cuda/precision.h"
+#include "exec/cuda/operator/fused_parts.h"
+#include "exec/cuda/operator/precision.h"
 #include "tests/exec_cuda/emulated_machine.h"
 
 namespace {

@@ -12,7 +12,7 @@
 #include <fmt/core.h>
 
 #include "core/random.h"
-#include "exec/checkpoint.h"
+#include "exec/checkpoint/checkpoint.h"
 #include "tests/processes/processes.h"
 
 namespace {

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "core/document.h"
-#include "model/cost.h"
+#include "model/operators/cost.h"
 #include "model/load.h"
 #include "model/reader/huggingface.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <unistd.h>
 
-#include "model/cost.h"
+#include "model/operators/cost.h"
 #include "model/load.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -5,20 +5,20 @@
 #include <string_view>
 
 #include "core/document.h"
-#include "planner/hierarchical_placement.h"
-#include "planner/placement.h"
-#include "planner/reader/costed_graph.h"
-#include "planner/reader/dnn_partitioning.h"
-#include "planner/reader/pipedream.h"
-#include "planner/reader/piper.h"
+#include "partition/hierarchical/hierarchical_placement.h"
+#include "partition/placement.h"
+#include "partition/reader/costed_graph.h"
+#include "partition/reader/dnn_partitioning.h"
+#include "partition/reader/pipedream.h"
+#include "partition/reader/piper.h"
 
 namespace {
 
 constexpr std::size_t most_placed = 12;
 
-void place(planner::PlacementProblem problem) {
+void place(partition::PlacementProblem problem) {
     if (problem.items.size() > most_placed) return;
-    const planner::PlacementResult result = planner::place_contiguous(problem, {.time_limit = core::Seconds(0.05), .threads = 1});
+    const partition::PlacementResult result = partition::place_contiguous(problem, {.time_limit = core::Seconds(0.05), .threads = 1});
     if (!result.is_feasible) {
         if (result.reason.empty()) std::abort();  // refused without saying why
         return;
@@ -34,26 +34,26 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     core::Diagnostics diagnostics;
     bool is_read = false;
     if (data[0] % 4 == 0) {
-        if (auto problem = planner::read_pipedream(text, "f", diagnostics)) {
+        if (auto problem = partition::read_pipedream(text, "f", diagnostics)) {
             is_read = true;
             problem->levels = {{2, core::BytesPerSecond(1e9)}, {2, core::BytesPerSecond(1e8)}};
-            if (problem->nodes.size() <= most_placed) planner::place_hierarchical(*problem, {.time_limit = core::Seconds(0.05)});
+            if (problem->nodes.size() <= most_placed) partition::place_hierarchical(*problem, {.time_limit = core::Seconds(0.05)});
         }
     } else if (data[0] % 4 == 1) {
         const auto document = core::parse_toml(text, "f", diagnostics);
-        auto problem = document ? planner::read_costed_graph(*document, diagnostics) : std::nullopt;
+        auto problem = document ? partition::read_costed_graph(*document, diagnostics) : std::nullopt;
         if ((is_read = problem.has_value())) place(*problem);
     } else {
         const auto document = core::parse_json(text, "f", diagnostics);
         if (document && data[0] % 4 == 2) {
-            auto problem = planner::read_dnn_partitioning(*document, diagnostics);
+            auto problem = partition::read_dnn_partitioning(*document, diagnostics);
             if ((is_read = problem.has_value())) place(*problem);
         } else if (document) {
-            auto problem = planner::read_piper(*document, diagnostics);
+            auto problem = partition::read_piper(*document, diagnostics);
             if ((is_read = problem.has_value()) && problem->nodes.size() <= 5 && problem->devices <= 8) {
-                planner::ReplicatedOptions options;
+                partition::ReplicatedOptions options;
                 options.time_limit = core::Seconds(0.05);
-                planner::place_replicated(*problem, options);
+                partition::place_replicated(*problem, options);
             }
         }
     }

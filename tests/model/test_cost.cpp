@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "model/cost.h"
+#include "model/operators/cost.h"
 #include "model/segment.h"
 
 using model::CostContext;

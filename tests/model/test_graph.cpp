@@ -3,7 +3,7 @@
 
 #include "model/builder/graph_builder.h"
 #include "model/model_graph.h"
-#include "model/signature.h"
+#include "model/operators/signature.h"
 
 namespace {
 

@@ -9,7 +9,7 @@
 
 #include <onnx/onnx_pb.h>
 
-#include "model/cost.h"
+#include "model/operators/cost.h"
 
 namespace {
 

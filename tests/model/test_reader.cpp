@@ -5,7 +5,7 @@
 #include <fstream>
 #include <limits>
 
-#include "model/cost.h"
+#include "model/operators/cost.h"
 
 using Catch::Matchers::Contains;
 

@@ -6,7 +6,7 @@
 
 #include "core/diagnostics.h"
 #include "planner/bounds.h"
-#include "schedule/lower.h"
+#include "schedule/pass/lower.h"
 #include "schedule/pipeline/registry.h"
 
 namespace {

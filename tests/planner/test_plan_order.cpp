@@ -1,10 +1,10 @@
 #include <catch2/catch.hpp>
 
 #include "core/document.h"
-#include "planner/plan_order.h"
-#include "schedule/explicit_order.h"
-#include "schedule/lower.h"
-#include "schedule/partition.h"
+#include "planner/order/plan_order.h"
+#include "schedule/plan/explicit_order.h"
+#include "schedule/pass/lower.h"
+#include "schedule/plan/partition.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/verify.h"
 #include "sim/evaluate.h"

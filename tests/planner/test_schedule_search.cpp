@@ -6,8 +6,8 @@
 
 #include "core/csv.h"
 #include "core/random.h"
-#include "planner/residence_bound.h"
-#include "planner/schedule_search.h"
+#include "planner/order/residence_bound.h"
+#include "planner/order/schedule_search.h"
 #include "schedule/verify.h"
 
 namespace {

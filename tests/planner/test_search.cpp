@@ -9,7 +9,7 @@
 #include "planner/explain.h"
 #include "planner/search.h"
 #include "planner/search_space.h"
-#include "schedule/partition.h"
+#include "schedule/plan/partition.h"
 #include "tests/cluster/instances.h"
 #include "tests/model/catalogue.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "planner/search.h"
-#include "schedule/explicit_order.h"
+#include "schedule/plan/explicit_order.h"
 #include "tests/cluster/instances.h"
 #include "tests/model/catalogue.h"
 

@@ -6,8 +6,8 @@
 #include "model/repetition.h"
 #include "planner/search_space.h"
 #include "planner/stage_collection.h"
-#include "schedule/lower.h"
-#include "schedule/memory.h"
+#include "schedule/pass/lower.h"
+#include "schedule/plan/memory.h"
 #include "tests/cluster/instances.h"
 #include "tests/model/catalogue.h"
 

@@ -20,7 +20,7 @@
 #include <catch2/catch.hpp>
 #include <fmt/core.h>
 
-#include "exec/checkpoint.h"
+#include "exec/checkpoint/checkpoint.h"
 
 namespace processes {
 

@@ -1,10 +1,10 @@
 // What `smexec profile` says of the ways in which ranks are joined, and who reads it.
 #include <cmath>
 
-#include "cluster/load.h"
-#include "cluster/write.h"
+#include "cluster/profile/load.h"
+#include "cluster/profile/write.h"
 #include "core/document.h"
-#include "exec/process/transport_profile.h"
+#include "exec/transport/transport_profile.h"
 #include "tests/processes/processes.h"
 
 namespace {
@@ -51,7 +51,7 @@ core::Value json_of(const Process& process) {
 }  // namespace
 
 TEST_CASE("smexec profile measures latency and bandwidth over TCP and MPI") {
-    for (const exec::process::MeasuredTransport& one : exec::process::measure_transports({smexec, "profile", "--links-only", "--out"}, core::seconds(60))) {
+    for (const exec::transport::MeasuredTransport& one : exec::transport::measure_transports({smexec, "profile", "--links-only", "--out"}, core::seconds(60))) {
         INFO(one.name << ": " << one.obstacle);
         if (one.name == "mpi" && !has_mpirun()) {
             CHECK_FALSE(one.obstacle.empty());
@@ -65,10 +65,10 @@ TEST_CASE("smexec profile measures latency and bandwidth over TCP and MPI") {
 
 TEST_CASE("a transport that cannot be measured is named with its reason, and nothing waits for it") {
     const Clock::time_point begin = Clock::now();
-    const auto measured = exec::process::measure_transports({"/bin/false"}, core::seconds(60));
+    const auto measured = exec::transport::measure_transports({"/bin/false"}, core::seconds(60));
     REQUIRE(measured.size() == 2);
-    for (const exec::process::MeasuredTransport& one : measured) CHECK_FALSE(one.obstacle.empty());
-    const auto late = exec::process::measure_transports({"/bin/sh", "-c", "sleep 60"}, core::milliseconds(200));
+    for (const exec::transport::MeasuredTransport& one : measured) CHECK_FALSE(one.obstacle.empty());
+    const auto late = exec::transport::measure_transports({"/bin/sh", "-c", "sleep 60"}, core::milliseconds(200));
     CHECK_THAT(late.at(0).obstacle, Contains("did not come to an end"));
     CHECK(Clock::now() - begin < std::chrono::seconds(30));
 }

@@ -41,7 +41,7 @@ int connect_to(int port) {
     return -1;
 }
 
-// What a rank tells rank 0 first (exec/process/connect.cpp).
+// What a rank tells rank 0 first (exec/transport/tcp/connect.cpp).
 struct Report {
     char magic[8] = {'s', 'm', 'e', 'x', 'e', 'c', '0', '1'};
     std::int32_t rank = 0, size = 0, port = 0;
@@ -155,7 +155,7 @@ TEST_CASE("ranks beside rank 0 are announced without the loopback address at whi
         report.port = 40000 + report.rank;
         say(descriptor, &report, sizeof report);
     }
-    // exec/process/connect.cpp; on another host 127.0.0.1 is somebody else.
+    // exec/transport/tcp/connect.cpp; on another host 127.0.0.1 is somebody else.
     struct Entry {
         std::int32_t launch_rank, port;
         char host[256], address[64];

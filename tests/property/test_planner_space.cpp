@@ -5,7 +5,7 @@
 #include <numeric>
 #include <set>
 
-#include "cluster/load.h"
+#include "cluster/profile/load.h"
 #include "planner/search_space.h"
 #include "tests/exec/tiny.h"
 

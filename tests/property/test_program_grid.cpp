@@ -4,7 +4,7 @@
 #include <map>
 
 #include "schedule/pipeline/registry.h"
-#include "sim/simulate.h"
+#include "sim/engine/simulate.h"
 #include "tests/exec/tiny.h"
 
 TEST_CASE("every Program of the grid is verified, simulated and executed, and trains as the reference does") {

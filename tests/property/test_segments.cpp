@@ -4,7 +4,7 @@
 #include <map>
 
 #include "model/segment.h"
-#include "sim/simulate.h"
+#include "sim/engine/simulate.h"
 #include "tests/exec/tiny.h"
 
 namespace {

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "schedule/layout.h"
+#include "schedule/plan/layout.h"
 
 using namespace schedule;
 

@@ -5,8 +5,8 @@
 
 #include "core/document.h"
 #include "model/load.h"
-#include "schedule/lower.h"
-#include "schedule/memory.h"
+#include "schedule/pass/lower.h"
+#include "schedule/plan/memory.h"
 #include "schedule/pipeline/registry.h"
 #include "tests/model/catalogue.h"
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "schedule/lower.h"
-#include "schedule/memory.h"
+#include "schedule/pass/lower.h"
+#include "schedule/plan/memory.h"
 #include "tests/model/catalogue.h"
 
 using namespace schedule;

@@ -5,7 +5,7 @@
 
 #include "core/random.h"
 #include "model/load.h"
-#include "schedule/partition.h"
+#include "schedule/plan/partition.h"
 
 using namespace schedule;
 

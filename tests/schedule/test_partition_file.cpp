@@ -4,9 +4,9 @@
 #include <fstream>
 
 #include "core/document.h"
-#include "schedule/partition.h"
-#include "schedule/partition_file.h"
-#include "schedule/plan_file.h"
+#include "schedule/plan/partition.h"
+#include "schedule/plan/partition_file.h"
+#include "schedule/plan/plan_file.h"
 #include "tests/model/catalogue.h"
 
 using namespace schedule;

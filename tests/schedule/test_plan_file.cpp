@@ -4,7 +4,7 @@
 
 #include "core/document.h"
 #include "core/random.h"
-#include "schedule/plan_file.h"
+#include "schedule/plan/plan_file.h"
 #include "tests/model/catalogue.h"
 
 using namespace schedule;

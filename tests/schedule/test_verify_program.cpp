@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <functional>
 
-#include "schedule/lower.h"
-#include "schedule/partition.h"
+#include "schedule/pass/lower.h"
+#include "schedule/plan/partition.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/verify.h"
 #include "tests/model/catalogue.h"

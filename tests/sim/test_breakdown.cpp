@@ -1,7 +1,7 @@
 // A rank's step by hand, with every kind of part at a known time.
 #include <catch2/catch.hpp>
 
-#include "sim/breakdown.h"
+#include "sim/report/breakdown.h"
 #include "tests/sim/tiny_program.h"
 
 namespace {

@@ -3,11 +3,11 @@
 
 #include "core/diagnostics.h"
 #include "model/load.h"
-#include "schedule/lower.h"
-#include "schedule/partition.h"
+#include "schedule/pass/lower.h"
+#include "schedule/plan/partition.h"
 #include "schedule/pipeline/registry.h"
-#include "sim/pricing.h"
-#include "sim/simulate.h"
+#include "sim/cost/pricing.h"
+#include "sim/engine/simulate.h"
 #include "tests/cluster/instances.h"
 
 namespace {

@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "sim/cost/collective.h"
+#include "sim/cost/collective/collective.h"
 #include "tests/cluster/instances.h"
 
 namespace {

@@ -3,8 +3,8 @@
 
 #include "core/diagnostics.h"
 #include "model/load.h"
-#include "model/signature.h"
-#include "sim/cost/attention.h"
+#include "model/operators/signature.h"
+#include "sim/cost/kernel/attention.h"
 #include "sim/cost/compute.h"
 
 namespace {

@@ -6,10 +6,10 @@
 #include "core/document.h"
 #include "core/value.h"
 #include "schedule/pipeline/registry.h"
-#include "sim/breakdown.h"
+#include "sim/report/breakdown.h"
 #include "sim/evaluate.h"
-#include "sim/report.h"
-#include "sim/trace.h"
+#include "sim/report/report.h"
+#include "sim/report/trace.h"
 #include "tests/cluster/instances.h"
 #include "tests/model/catalogue.h"
 

@@ -5,7 +5,7 @@
 #include "core/diagnostics.h"
 #include "model/load.h"
 #include "sim/evaluate.h"
-#include "sim/explain.h"
+#include "sim/report/explain.h"
 #include "tests/cluster/instances.h"
 
 namespace {

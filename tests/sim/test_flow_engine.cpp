@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/random.h"
-#include "sim/flow_engine.h"
+#include "sim/engine/flow_engine.h"
 
 namespace {
 

@@ -1,10 +1,10 @@
 #include <catch2/catch.hpp>
 
-#include "schedule/lower.h"
-#include "schedule/memory.h"
-#include "schedule/partition.h"
+#include "schedule/pass/lower.h"
+#include "schedule/plan/memory.h"
+#include "schedule/plan/partition.h"
 #include "sim/evaluate.h"
-#include "sim/host_memory.h"
+#include "sim/cost/host_memory.h"
 #include "tests/cluster/instances.h"
 #include "tests/model/catalogue.h"
 

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "schedule/collective/library.h"
-#include "sim/cost/collective.h"
-#include "sim/cost/library.h"
+#include "sim/cost/collective/collective.h"
+#include "sim/cost/collective/library.h"
 #include "tests/cluster/instances.h"
 
 namespace {

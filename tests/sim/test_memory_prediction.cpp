@@ -3,11 +3,11 @@
 #include <cmath>
 
 #include "model/load.h"
-#include "schedule/memory.h"
-#include "schedule/plan_file.h"
-#include "sim/cost/device_memory.h"
+#include "schedule/plan/memory.h"
+#include "schedule/plan/plan_file.h"
+#include "sim/cost/framework/device_memory.h"
 #include "sim/evaluate.h"
-#include "sim/explain.h"
+#include "sim/report/explain.h"
 #include "tests/cluster/instances.h"
 
 namespace {

@@ -7,13 +7,13 @@
 #include <set>
 #include <string>
 
-#include "cluster/load.h"
+#include "cluster/profile/load.h"
 #include "core/csv.h"
 #include "core/diagnostics.h"
 #include "core/value.h"
-#include "sim/cost/collective.h"
-#include "sim/cost/nccl.h"
-#include "sim/cost/trees.h"
+#include "sim/cost/collective/collective.h"
+#include "sim/cost/collective/nccl.h"
+#include "sim/cost/collective/trees.h"
 #include "tests/cluster/instances.h"
 
 namespace {

@@ -1,8 +1,8 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "sim/cost/network.h"
-#include "sim/cost/rings.h"
+#include "sim/cost/collective/network.h"
+#include "sim/cost/collective/rings.h"
 #include "tests/cluster/instances.h"
 
 namespace {

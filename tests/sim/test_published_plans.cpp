@@ -2,10 +2,10 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "cluster/load.h"
+#include "cluster/profile/load.h"
 #include "core/csv.h"
 #include "model/load.h"
-#include "schedule/plan_file.h"
+#include "schedule/plan/plan_file.h"
 #include "sim/evaluate.h"
 
 namespace {

@@ -2,11 +2,11 @@
 #include <catch2/catch.hpp>
 
 #include "core/random.h"
-#include "schedule/lower.h"
+#include "schedule/pass/lower.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/verify.h"
-#include "sim/schedule_timing.h"
-#include "sim/simulate.h"
+#include "sim/engine/schedule_timing.h"
+#include "sim/engine/simulate.h"
 
 TEST_CASE("Every registered schedule takes as long in the simulated Program as its longest path says, for unequal stages and transfers") {
     core::Random random(23);

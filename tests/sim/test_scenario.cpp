@@ -4,7 +4,7 @@
 #include "core/csv.h"
 #include "core/document.h"
 #include "sim/evaluate.h"
-#include "sim/report.h"
+#include "sim/report/report.h"
 #include "sim/scenario.h"
 
 namespace {

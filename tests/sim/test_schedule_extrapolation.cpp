@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "core/random.h"
-#include "sim/schedule_extrapolation.h"
+#include "sim/engine/schedule_extrapolation.h"
 
 namespace {
 

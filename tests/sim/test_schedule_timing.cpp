@@ -10,7 +10,7 @@
 #include "core/document.h"
 #include "schedule/pipeline/registry.h"
 #include "schedule/schedule_text.h"
-#include "sim/schedule_timing.h"
+#include "sim/engine/schedule_timing.h"
 
 namespace {
 

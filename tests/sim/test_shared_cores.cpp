@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "sim/shared_cores.h"
+#include "sim/engine/shared_cores.h"
 #include "tests/sim/tiny_program.h"
 
 namespace {

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "core/diagnostics.h"
-#include "sim/simulate.h"
+#include "sim/engine/simulate.h"
 #include "tests/sim/tiny_program.h"
 
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "schedule/program.h"
+#include "schedule/program/program.h"
 
 namespace tiny {
 

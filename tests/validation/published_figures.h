@@ -1,4 +1,4 @@
-// Published measurements in this project's own form (README.md of this folder) as the tables that sim::validate takes.
+// Published measurements in this project's own form (README.md of this folder) as the tables that validation::validate takes.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/csv.h"
-#include "sim/published_run.h"
+#include "validation/published_run.h"
 
 struct PublishedFigures {
     core::CsvTable runs, clusters, sweeps;
@@ -47,7 +47,7 @@ inline PublishedFigures published_figures() {
 
     PublishedFigures figures;
     figures.runs.file = given.file;
-    figures.runs.header = sim::run_columns();
+    figures.runs.header = validation::run_columns();
     figures.runs.header.emplace_back("notes");
     for (const core::CsvRow& row : given.rows) {
         const auto cell = [&](const char* column) { return std::string(given.cell(row, column)); };

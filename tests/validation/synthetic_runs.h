@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "sim/published_run.h"
-#include "sim/validate.h"
+#include "validation/published_run.h"
+#include "validation/validate.h"
 
 using Cells = std::map<std::string, std::string>;
 
@@ -20,9 +20,9 @@ class SyntheticRuns {
 public:
     SyntheticRuns() {
         runs_.file = "synthetic runs";
-        runs_.header = sim::run_columns();
+        runs_.header = validation::run_columns();
         clusters_.file = "synthetic clusters";
-        clusters_.header = sim::cluster_columns();
+        clusters_.header = validation::cluster_columns();
     }
 
     // Cells that are not given follow from the others: degrees multiply to the devices, batches to the global batch.
@@ -57,15 +57,15 @@ public:
 
     void predict() {
         core::Diagnostics diagnostics;
-        const auto validation = sim::validate(runs_, clusters_, nullptr, diagnostics);
+        const auto validation = validation::validate(runs_, clusters_, nullptr, diagnostics);
         for (const core::Diagnostic& entry : diagnostics.entries()) UNSCOPED_INFO(entry.message);
         REQUIRE(validation.has_value());
         rows_ = validation->rows;
     }
 
     std::size_t size() const { return rows_.size(); }
-    const sim::ScoredRow& operator[](std::size_t i) const { return rows_[i]; }
-    bool is_predicted(std::size_t i) const { return rows_[i].status == sim::PredictionStatus::ok; }
+    const validation::ScoredRow& operator[](std::size_t i) const { return rows_[i]; }
+    bool is_predicted(std::size_t i) const { return rows_[i].status == validation::PredictionStatus::ok; }
     double seconds(std::size_t i) const { return rows_[i].predicted.value; }
     double peak_gib(std::size_t i) const { return rows_[i].predicted_peak ? core::to_gibibytes(*rows_[i].predicted_peak) : 0; }
     std::string cell(std::size_t i, const char* column) const { return std::string(runs_.cell(runs_.rows[i], column)); }
@@ -78,7 +78,7 @@ public:
 private:
     core::CsvTable runs_, clusters_;
     std::vector<Cells> given_;
-    std::vector<sim::ScoredRow> rows_;
+    std::vector<validation::ScoredRow> rows_;
 };
 
 // Runs of which each, compared with the one before it, must not be smaller (beyond a tolerance) in time, in time a sample, or in peak memory.

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tests/validation/published_figures.h"
-#include "sim/validate.h"
+#include "validation/validate.h"
 
 namespace {
 
@@ -15,9 +15,9 @@ const PublishedFigures& figures() {
     return loaded;
 }
 
-sim::Validation predicted(const core::CsvTable& runs) {
+validation::Validation predicted(const core::CsvTable& runs) {
     core::Diagnostics diagnostics;
-    const auto validation = sim::validate(runs, figures().clusters, &figures().sweeps, diagnostics);
+    const auto validation = validation::validate(runs, figures().clusters, &figures().sweeps, diagnostics);
     for (const core::Diagnostic& entry : diagnostics.entries()) UNSCOPED_INFO(entry.message);
     REQUIRE(validation.has_value());
     return *validation;
@@ -46,11 +46,11 @@ long long number(const core::CsvTable& table, std::size_t row, const char* colum
 }  // namespace
 
 TEST_CASE("published step times are predicted no worse than they were") {
-    const sim::Validation validation = predicted(figures().runs);
+    const validation::Validation validation = predicted(figures().runs);
     REQUIRE(validation.rows.size() == 796);
-    for (const sim::ScoredRow& row : validation.rows) {
+    for (const validation::ScoredRow& row : validation.rows) {
         INFO(row.id << ": " << row.reason);
-        CHECK(row.status == sim::PredictionStatus::ok);
+        CHECK(row.status == validation::PredictionStatus::ok);
     }
     // published/scores.csv holds the errors of the day it was written. A change may trade groups against each other, but not the macro average.
     const core::CsvTable scores = load_table("scores.csv", {"group", "mape_pct"});
@@ -59,7 +59,7 @@ TEST_CASE("published step times are predicted no worse than they were") {
         const std::string name(scores.cell(row, "group"));
         const double before = core::parse_real(scores.cell(row, "mape_pct")).value_or(0);
         recorded += before / static_cast<double>(scores.rows.size());
-        const auto group = std::find_if(validation.groups.begin(), validation.groups.end(), [&](const sim::GroupScore& g) { return g.group == name; });
+        const auto group = std::find_if(validation.groups.begin(), validation.groups.end(), [&](const validation::GroupScore& g) { return g.group == name; });
         INFO(name << ", " << before << " % when recorded");
         REQUIRE(group != validation.groups.end());
         CHECK(100 * group->mape <= std::max(1.25 * before, before + 2));
@@ -70,10 +70,10 @@ TEST_CASE("published step times are predicted no worse than they were") {
 }
 
 TEST_CASE("plans of one model on one cluster are ranked as they were measured") {
-    const sim::Validation validation = predicted(figures().runs);
+    const validation::Validation validation = predicted(figures().runs);
     REQUIRE(validation.sweeps.size() >= 10);
     double ranks = 0, regret = 0;
-    for (const sim::SweepScore& sweep : validation.sweeps) {
+    for (const validation::SweepScore& sweep : validation.sweeps) {
         ranks += sweep.spearman / static_cast<double>(validation.sweeps.size());
         regret += sweep.regret / static_cast<double>(validation.sweeps.size());
     }
@@ -86,9 +86,9 @@ TEST_CASE("twice the micro-batches take more time, and at most twice as much and
     core::CsvTable doubled = sample;
     for (std::size_t i = 0; i < doubled.rows.size(); ++i)
         for (const char* column : {"grad_accumulation", "global_batch"}) set(doubled, i, column, std::to_string(2 * number(sample, i, column)));
-    const sim::Validation once = predicted(sample), twice = predicted(doubled);
+    const validation::Validation once = predicted(sample), twice = predicted(doubled);
     for (std::size_t i = 0; i < sample.rows.size(); ++i) {
-        if (once.rows[i].status != sim::PredictionStatus::ok || twice.rows[i].status != sim::PredictionStatus::ok) continue;
+        if (once.rows[i].status != validation::PredictionStatus::ok || twice.rows[i].status != validation::PredictionStatus::ok) continue;
         INFO(once.rows[i].id);
         CHECK(twice.rows[i].predicted > once.rows[i].predicted);
         // Accumulation itself adds a pass over the gradients when one micro-batch becomes two.
@@ -101,9 +101,9 @@ TEST_CASE("a larger micro-batch takes longer, never more than in proportion") {
     core::CsvTable doubled = sample;
     for (std::size_t i = 0; i < doubled.rows.size(); ++i)
         for (const char* column : {"micro_batch", "global_batch"}) set(doubled, i, column, std::to_string(2 * number(sample, i, column)));
-    const sim::Validation once = predicted(sample), twice = predicted(doubled);
+    const validation::Validation once = predicted(sample), twice = predicted(doubled);
     for (std::size_t i = 0; i < sample.rows.size(); ++i) {
-        if (once.rows[i].status != sim::PredictionStatus::ok || twice.rows[i].status != sim::PredictionStatus::ok) continue;
+        if (once.rows[i].status != validation::PredictionStatus::ok || twice.rows[i].status != validation::PredictionStatus::ok) continue;
         INFO(once.rows[i].id);
         CHECK(twice.rows[i].predicted > once.rows[i].predicted * 1.0);
         CHECK(twice.rows[i].predicted < once.rows[i].predicted * 2.1);
@@ -117,9 +117,9 @@ TEST_CASE("twice the data-parallel nodes never finish a step of the same micro-b
         for (const char* column : {"nodes", "data_parallel", "global_batch"}) set(wider, i, column, std::to_string(2 * number(sample, i, column)));
         if (sample.cell(sample.rows[i], "sharding") != "none") set(wider, i, "shard_degree", std::to_string(2 * number(sample, i, "shard_degree")));
     }
-    const sim::Validation once = predicted(sample), twice = predicted(wider);
+    const validation::Validation once = predicted(sample), twice = predicted(wider);
     for (std::size_t i = 0; i < sample.rows.size(); ++i) {
-        if (once.rows[i].status != sim::PredictionStatus::ok || twice.rows[i].status != sim::PredictionStatus::ok) continue;
+        if (once.rows[i].status != validation::PredictionStatus::ok || twice.rows[i].status != validation::PredictionStatus::ok) continue;
         INFO(once.rows[i].id);
         // The update of a sharded optimizer shrinks with the ranks it is divided over, and small reductions may take another algorithm.
         const bool is_sharded = sample.cell(sample.rows[i], "sharding") != "none";
@@ -170,12 +170,12 @@ TEST_CASE("every word of the vocabulary is predicted, on every device that has t
                 const double forward = is_vision ? kind.multiply_adds * 0.25 : 512.0 * 4 * (4 * 512.0 * 512 + 2 * 512.0 * 2048);
                 least_seconds.push_back(8 * 3 * 2 * forward / place.peak);
             }
-    const sim::Validation validation = predicted(made);
+    const validation::Validation validation = predicted(made);
     for (std::size_t i = 0; i < made.rows.size(); ++i) {
-        const sim::ScoredRow& row = validation.rows[i];
+        const validation::ScoredRow& row = validation.rows[i];
         INFO(made.cell(made.rows[i], "model") << " in " << made.cell(made.rows[i], "precision") << " on " << made.cell(made.rows[i], "cluster") << " by \"" << made.cell(made.rows[i], "framework") << "\": "
                                               << row.reason);
-        CHECK(row.status == sim::PredictionStatus::ok);
+        CHECK(row.status == validation::PredictionStatus::ok);
         // Convolutions of 3x3 in fp32 beat the peak by Winograd's transform, which the quarter above allows for.
         CHECK(row.predicted.value > least_seconds[i]);
         CHECK(row.predicted.value < 20);
@@ -187,9 +187,9 @@ TEST_CASE("a precision the device does not have is refused, not guessed") {
     std::erase_if(rows.rows, [&](const core::CsvRow& row) { return rows.cell(row, "cluster") != "mosaic_a100_80"; });
     REQUIRE(!rows.rows.empty());
     for (std::size_t i = 0; i < rows.rows.size(); ++i) set(rows, i, "precision", "fp8");
-    for (const sim::ScoredRow& row : predicted(rows).rows) {
+    for (const validation::ScoredRow& row : predicted(rows).rows) {
         INFO(row.id);
-        CHECK(row.status == sim::PredictionStatus::unsupported);
+        CHECK(row.status == validation::PredictionStatus::unsupported);
         CHECK(row.reason.find("fp8") != std::string::npos);
     }
 }
@@ -219,9 +219,9 @@ core::CsvTable one_row(const std::vector<std::map<std::string, std::string>>& ch
 // Steps of rows that must all be predicted.
 std::vector<double> steps(const std::vector<std::map<std::string, std::string>>& changes) {
     std::vector<double> seconds;
-    for (const sim::ScoredRow& row : predicted(one_row(changes)).rows) {
+    for (const validation::ScoredRow& row : predicted(one_row(changes)).rows) {
         INFO(row.id << ": " << row.reason);
-        REQUIRE(row.status == sim::PredictionStatus::ok);
+        REQUIRE(row.status == validation::PredictionStatus::ok);
         seconds.push_back(row.predicted.value);
     }
     return seconds;

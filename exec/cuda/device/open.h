@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "exec/communicator.h"
+#include "exec/transport/communicator.h"
 #include "exec/cuda/machine.h"
 
 namespace exec::cuda {

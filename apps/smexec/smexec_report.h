@@ -1,0 +1,44 @@
+// What `smexec PLAN.toml` tells about a run: measured, beside predicted when there is a prediction.
+#pragma once
+
+#include <iosfwd>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/smexec/smexec_job.h"
+#include "exec/profile/compare.h"
+#include "exec/runtime/run.h"
+
+namespace apps {
+
+struct CheckedLosses {
+    std::vector<double> reference;
+    double largest_difference = 0;  // relative
+    double allowed = 1e-5;          // by the precision of the products
+    std::vector<double> router_margins;  // exec::ReferenceResult
+    bool is_wrong() const;
+};
+
+struct ExecutionReport {
+    const ExecutionRequest& request;
+    const ExecutionJob& job;
+    const exec::RunResult& result;
+    exec::StepTimes times;
+    std::optional<sim::Evaluation> predicted;
+    std::optional<exec::Comparison> comparison;  // when predicted
+    std::optional<CheckedLosses> checked;
+    std::string ranks_are;  // "threads", "processes over TCP on 2 hosts"
+    std::string transport;  // "threads", "TCP", "MPI"
+    int hosts = 1;
+    int first_step = 0, warm_up_steps = 0;
+    std::vector<std::string> remarks;
+
+    double error_percent() const;  // of the predicted step
+    bool is_too_far() const;       // beyond --tolerance
+};
+
+// As text (remarks on `err`) or as the contract's document.
+void show_report(const ExecutionReport& report, std::ostream& out, std::ostream& err);
+
+}  // namespace apps

@@ -1,0 +1,49 @@
+#include "apps/smexec/smexec_request.h"
+
+#include <algorithm>
+
+#include <fmt/core.h>
+
+#include "apps/options.h"
+
+namespace apps {
+
+ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
+    Options options(arguments,
+                    {{"--backend", "--ranks-from", "--steps", "--data", "--tolerance", "--trace", "--checkpoint", "--every", "--from-step", "--time-limit",
+                      "--cuda-expert-room"},
+                     {"--check", "--json", "--verbose", "--help", "--compare", "--no-compare", "--resume", "--set-aside", "--cuda-graph", "--cuda-tune"}},
+                    diagnostics);
+    ExecutionRequest request;
+    request.as_json = options.has("--json");
+    request.checks = options.has("--check");
+    request.is_verbose = options.has("--verbose");
+    request.compares = !options.has("--no-compare");
+    request.resumes = options.has("--resume");
+    request.sets_aside = options.has("--set-aside");
+    request.data = options.text("--data");
+    request.trace = options.text("--trace").value_or("");
+    request.checkpoint = options.text("--checkpoint").value_or("");
+    request.steps = options.integer("--steps", 1, 1000000);
+    request.every = options.integer("--every", 1, 1000000);
+    request.from_step = options.integer("--from-step", 0, 1000000000);
+    request.tolerance = options.real("--tolerance", 0, 1e6);
+    request.time_limit = core::Seconds(options.real("--time-limit", 0.1, 1e6).value_or(120));
+    request.ranks_from = options.choice("--ranks-from", {"threads", "mpi", "env"}).value_or("");
+    request.on_gpu = options.choice("--backend", {"cpu", "cuda"}).value_or("cpu") == "cuda";
+    request.captures_steps = options.has("--cuda-graph");
+    request.measures_products = options.has("--cuda-tune");
+    request.expert_room = options.real("--cuda-expert-room", 1, 1e6);
+    for (const char* option : {"--cuda-graph", "--cuda-tune", "--cuda-expert-room"})
+        if (options.has(option) && !request.on_gpu) options.error(option, fmt::format("{} is of --backend cuda", option), "add --backend cuda");
+    if (options.has("--compare") && options.has("--no-compare")) options.error("--compare", "--compare and --no-compare contradict each other", "choose one");
+    if (!request.compares && request.tolerance) options.error("--tolerance", "--tolerance needs a prediction", "leave out --no-compare");
+    if (request.checkpoint.empty())
+        for (const char* option : {"--every", "--resume", "--from-step", "--set-aside"})
+            if (options.has(option)) options.error(option, fmt::format("{} needs to know where checkpoints are", option), "add --checkpoint DIR");
+    if (request.from_step && !request.resumes) options.error("--from-step", "--from-step says where to resume", "add --resume");
+    request.plan = options.only_positional("PLAN.toml", "plan", "smexec PLAN.toml; smexec --help shows an example");
+    return request;
+}
+
+}  // namespace apps

@@ -1,0 +1,40 @@
+// smsim: what-if questions about one plan on one cluster, and the catalogues behind them.
+#include "apps/command.h"
+#include "apps/smsim/smsim_hardware.h"
+#include "apps/smsim/smsim_model.h"
+#include "apps/smsim/smsim_schedule.h"
+#include "apps/smsim/smsim_simulate.h"
+#include "apps/smsim/smsim_validate.h"
+
+namespace {
+
+const char* const help =
+    "smsim: discrete-event simulation of distributed training\n"
+    "\n"
+    "Usage: smsim SCENARIO.toml [--set KEY=VALUE]... [--sweep KEY=A,B,C]... [--trace OUT.json] [--html OUT.html] [--csv OUT.csv] [--json]\n"
+    "       smsim schedule NAME --stages P --micro-batches M [...]   generate, verify and time a pipeline schedule\n"
+    "       smsim model MODEL                                        parameters, FLOPs and layers of a model\n"
+    "       smsim hardware [NAME]                                    hardware profiles with their sources\n"
+    "       smsim validate FILE.csv --clusters CLUSTERS.csv          predictions against published measurements\n"
+    "       smsim --version | --help; every subcommand has its own --help\n"
+    "\n"
+    "A scenario names a model, a cluster and a plan; smsim says how long one step takes, what it costs, whether it fits in memory,\n"
+    "and where the time goes.\n"
+    "\n"
+    "Exit codes: 0 good, 1 internal failure, 2 wrong input, 3 does not fit, 4 machine failure.\n"
+    "\n"
+    "Example:\n"
+    "  smsim scenarios/llama2_7b_p4d.toml --set plan.micro_batch=1 --trace step.json\n";
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const apps::Tool tool{"smsim",
+                          help,
+                          {{"schedule", "", apps::run_schedule_command},
+                           {"model", "", apps::run_model_command},
+                           {"hardware", "", apps::run_hardware_command},
+                           {"validate", "", apps::run_validate_command}},
+                          {"", "", apps::run_simulate_command}};
+    return apps::run_tool(tool, argc, argv);
+}

@@ -1,0 +1,73 @@
+#include "apps/smsim/smsim_hardware.h"
+
+#include <ostream>
+
+#include "apps/command.h"
+#include "apps/options.h"
+#include "cluster/describe.h"
+#include "cluster/profile/load.h"
+#include "core/document.h"
+
+namespace apps {
+
+namespace {
+
+const char* const help =
+    "Usage: smsim hardware [NAME | FILE.toml] [--json]\n"
+    "       smsim hardware --lint [NAME | FILE.toml] [--json]\n"
+    "\n"
+    "Lists the hardware profiles, or shows one with its topology and the source and date of every figure.\n"
+    "\n"
+    "  --lint   check profiles: every number needs a source and a date (exit 2 when one has none)\n"
+    "  --json   one JSON document on stdout\n"
+    "\n"
+    "Example:\n"
+    "  smsim hardware p4d.24xlarge\n";
+
+}  // namespace
+
+int run_hardware_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+    const bool as_json = wants_json(arguments);
+    core::Diagnostics diagnostics;
+    Options options(arguments, {.with_value = {}, .flags = {"--help", "--json", "--lint"}}, diagnostics);
+    if (options.has("--help")) {
+        out << help;
+        return good;
+    }
+    const std::string name = options.only_positional("NAME", "profile", "see smsim hardware --help", false);
+    if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
+    if (options.has("--lint")) {
+        std::vector<std::string> files = cluster::profile_files();
+        if (!name.empty()) {
+            const std::string path = cluster::profile_path(name);
+            files = {path.empty() ? name : path};
+        }
+        for (const std::string& file : files) cluster::lint_profile(file, diagnostics);
+        if (const int code = show(diagnostics, as_json, out, err); code != good) return code;
+        if (as_json) {
+            core::Value document;
+            document["files"] = core::Value(files);
+            document["errors"] = core::Value::array();
+            out << core::to_json(document) << '\n';
+        } else {
+            out << files.size() << " profiles: every figure has its source and date\n";
+        }
+        return good;
+    }
+    if (!name.empty()) {
+        const auto instance = cluster::load_instance(name, diagnostics, {}, "NAME");
+        if (const int code = show(diagnostics, as_json, out, err); code != good || !instance) return code == good ? internal_failure : code;
+        if (as_json) out << core::to_json(cluster::describe_to_value(*instance)) << '\n';
+        else out << cluster::describe(*instance);
+        return good;
+    }
+    std::vector<cluster::InstanceType> instances;
+    for (const std::string& known : cluster::instance_names())
+        if (auto instance = cluster::load_instance(known, diagnostics)) instances.push_back(std::move(*instance));
+    if (const int code = show(diagnostics, as_json, out, err); code != good) return code;
+    if (as_json) out << core::to_json(cluster::list_to_value(instances)) << '\n';
+    else out << cluster::describe_list(instances);
+    return good;
+}
+
+}  // namespace apps

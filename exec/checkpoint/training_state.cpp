@@ -1,0 +1,156 @@
+#include "exec/checkpoint/training_state.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+#include <tuple>
+
+#include <fmt/core.h>
+
+#include "exec/transport/exchange.h"
+#include "exec/runtime/parameters.h"
+
+namespace exec {
+
+namespace {
+
+enum : Tag { tag_files = 32, tag_committed = 33 };
+
+bool is_first_copy(const schedule::Program& program, const model::Parameter& parameter, const schedule::RankCoordinates& place) {
+    const schedule::Plan& plan = program.plan;
+    // Shard groups and those of experts are consecutive members of a data group; without sharding every replica has all.
+    const int degree = plan.shards(schedule::Sharding::optimizer) ? plan.effective_shard_degree() : 1;
+    return place.data < (parameter.is_expert ? std::max(degree, plan.layout.expert) : degree) && (place.tensor == 0 || parameter.split_dimension >= 0);
+}
+
+// Of a training that went on with another recipe, or perhaps did: what nobody wrote down stays unknown.
+std::string continued(const std::string& earlier, const std::string& now) {
+    const std::string next = "; then " + now;
+    return earlier.empty() || earlier == now || earlier.ends_with(next) ? earlier : earlier + next;
+}
+
+}  // namespace
+
+std::vector<StateRecord> records_of(const schedule::Program& program, const model::ModelGraph& graph, int rank, const std::vector<BucketState>& buckets) {
+    std::vector<StateRecord> records;
+    const schedule::RankCoordinates place = schedule::coordinates_of(program.plan.layout, rank);
+    for (const BucketState& bucket : buckets)
+        for (const BucketState::Trained& own : bucket.trained()) {
+            const model::Parameter& parameter = graph.parameter(own.parameter);
+            if (!is_first_copy(program, parameter, place)) continue;
+            const std::int64_t last = own.first + static_cast<std::int64_t>(own.values.size());
+            for (const ElementRun& run : element_runs(parameter, share_of(program.plan.layout, place))) {
+                const std::int64_t begin = std::max(run.local, own.first), end = std::min(run.local + run.count, last);
+                if (begin >= end) continue;
+                const auto add = [&](StateKind kind, const std::vector<float>& values) {
+                    if (values.empty()) return;
+                    records.push_back({parameter.name, kind, run.global + begin - run.local,
+                                       {values.begin() + (begin - own.first), values.begin() + (end - own.first)}});
+                };
+                add(StateKind::value, own.values);
+                add(StateKind::first_moment, own.first_moment);
+                add(StateKind::second_moment, own.second_moment);
+            }
+        }
+    return records;
+}
+
+void restore(const Checkpoint& checkpoint, const schedule::Program& program, const model::ModelGraph& graph, int rank, std::vector<BucketState>& buckets) {
+    const ParameterShare share = share_of(program.plan.layout, schedule::coordinates_of(program.plan.layout, rank));
+    for (BucketState& bucket : buckets)
+        bucket.restore([&](model::ParameterId id, StateKind kind, std::int64_t first, std::span<float> into) {
+            const model::Parameter& parameter = graph.parameter(id);
+            const std::int64_t last = first + static_cast<std::int64_t>(into.size());
+            for (const ElementRun& run : element_runs(parameter, share)) {
+                const std::int64_t begin = std::max(run.local, first), end = std::min(run.local + run.count, last);
+                if (begin >= end) continue;
+                const std::span<float> part = into.subspan(static_cast<std::size_t>(begin - first), static_cast<std::size_t>(end - begin));
+                if (!checkpoint.read(parameter.name, kind, run.global + begin - run.local, part))
+                    throw core::MachineError(fmt::format("the checkpoint of step {} has not all of {}", checkpoint.manifest().step, parameter.name));
+            }
+        });
+}
+
+void save_checkpoint(Communicator& communicator, const schedule::Program& program, const model::ModelGraph& graph, const RunOptions& options,
+                     const DataSource& data, std::int64_t step, const std::vector<BucketState>& buckets, const std::vector<double>& losses) {
+    const std::string& directory = options.checkpoints.directory;
+    const CheckpointManifest::File own =
+        write_rank_state(directory, step, communicator.rank(), records_of(program, graph, communicator.rank(), buckets));
+    std::string text = fmt::format("{} {} {}", own.name, own.bytes, own.checksum);
+    for (const double loss : losses) text += fmt::format(" {:a}", loss);
+    const std::vector<std::string> all = gather_texts(communicator, tag_files, text);
+    if (communicator.rank() == 0) {
+        CheckpointManifest manifest;
+        manifest.step = step;
+        manifest.next_sample = options.sample_offset + step * program.plan.global_batch();
+        manifest.seed = options.seed;
+        manifest.model = graph.name;
+        manifest.model_hash = program.model_hash;
+        manifest.program_hash = schedule::hash_of(program);
+        manifest.plan = degrees_in_words(program.plan);
+        manifest.data = data.describe();
+        manifest.data_identity = data.identity();
+        manifest.recipe = recipe_of(program, graph);
+        if (options.resumed) manifest.recipe = continued(options.resumed->manifest().recipe, manifest.recipe);
+        if (options.resumed) manifest.losses = options.resumed->manifest().losses;
+        const std::size_t earlier = manifest.losses.size();
+        for (const std::string& one : all) {
+            std::istringstream words(one);
+            CheckpointManifest::File& file = manifest.files.emplace_back();
+            words >> file.name >> file.bytes >> file.checksum;
+            const bool is_known = manifest.losses.size() > earlier;
+            for (std::string loss; words >> loss;)
+                if (!is_known) manifest.losses.push_back(std::strtod(loss.c_str(), nullptr));
+        }
+        commit_checkpoint(directory, manifest, options.checkpoints.keep);
+    }
+    broadcast_text(communicator, tag_committed, "");
+}
+
+StateDifference state_difference(const Checkpoint& checkpoint, const schedule::Plan& plan, const model::ModelGraph& graph) {
+    StateDifference result;
+    const double states = schedule::state_bytes_per_parameter(plan.optimizer).value / 4;
+    const std::tuple<StateKind, const char*, bool> kinds[] = {{StateKind::value, "values", true},
+                                                              {StateKind::first_moment, "first moments (momentum)", states > 0},
+                                                              {StateKind::second_moment, "second moments", states > 1}};
+    for (const auto& [kind, words, is_needed] : kinds)
+        for (const model::Parameter& parameter : graph.parameters) {
+            const bool has = checkpoint.has(parameter.name, kind);
+            if (has == is_needed) continue;
+            std::string& list = is_needed ? result.missing : result.beyond;
+            list += fmt::format("{}{} of {}", list.empty() ? "" : ", ", words, parameter.name);
+            break;  // one parameter stands for all
+        }
+    return result;
+}
+
+std::string recipe_of(const schedule::Program& program, const model::ModelGraph& graph) {
+    const schedule::Plan& plan = program.plan;
+    const schedule::Optimizer& o = plan.optimizer;
+    std::string text = fmt::format("batch {}", plan.global_batch());
+    if (!schedule::trains(program)) return text + ", evaluated";
+    text += fmt::format(", {}, learning rate {}, weight decay {}", schedule::name_of(o.kind), o.learning_rate, o.weight_decay);
+    if (o.kind == schedule::OptimizerKind::sgd) text += fmt::format(", momentum {}", o.momentum);
+    else text += fmt::format(", betas {} and {}, epsilon {}", o.beta1, o.beta2, o.epsilon);
+    if (o.gradient_clipping > 0) text += fmt::format(", gradients clipped at {}", o.gradient_clipping);
+    const schedule::Precision& precision = plan.precision;
+    text += fmt::format(", {} with parameters in {}{} and gradients in {}", core::name_of(precision.compute), core::name_of(precision.parameters),
+                        precision.has_master_parameters ? " beside fp32" : "", core::name_of(precision.gradients));
+    if (program.micro_batches_per_update > 0) {
+        text += fmt::format(", an update every {} of {} micro-batches of stages from units", program.micro_batches_per_update, plan.micro_batches);
+        for (const std::int32_t unit : plan.partition.first_units) text += fmt::format(" {}", unit);
+    }
+    const bool has_mixture = std::any_of(graph.operators.begin(), graph.operators.end(), [](const model::Operator& op) { return op.kind == model::OperatorKind::router; });
+    // "Pieces" are segments: checkpoints hold the line as it is.
+    if (has_mixture) text += fmt::format(", routed {} at once in {} pieces over {} ranks", plan.micro_batch, program.segments, plan.layout.context);
+    return text;
+}
+
+std::string degrees_in_words(const schedule::Plan& plan) {
+    std::string text = fmt::format("pipeline {} x data {} x tensor {}", plan.layout.pipeline, plan.layout.replicas(), plan.layout.tensor);
+    if (plan.layout.context > 1) text += fmt::format(" x context {}", plan.layout.context);
+    if (plan.layout.expert > 1) text += fmt::format(", experts over {}", plan.layout.expert);
+    return text + fmt::format(", sharding {}", schedule::name_of(plan.sharding));
+}
+
+}  // namespace exec

@@ -1,0 +1,43 @@
+#include "exec/cuda/emulation/emulated_kernels.h"
+
+#include "exec/cuda/body/attention.h"
+#include "exec/cuda/body/elementwise.h"
+#include "exec/cuda/body/embedding.h"
+#include "exec/cuda/body/image.h"
+#include "exec/cuda/body/loss.h"
+#include "exec/cuda/body/mixture.h"
+#include "exec/cuda/body/float8.h"
+#include "exec/cuda/body/norm.h"
+#include "exec/cuda/body/update.h"
+
+namespace exec::cuda {
+
+const Kernels& emulated_kernels() {
+    static const Kernels table = [] {
+        Kernels result{};
+        host_body::fill_elementwise(result);
+        host_body::fill_float8(result);
+        host_body::fill_norm(result);
+        host_body::fill_embedding(result);
+        host_body::fill_loss(result);
+        host_body::fill_attention(result);
+        host_body::fill_image(result);
+        host_body::fill_mixture(result);
+        host_body::fill_update(result);
+        return result;
+    }();
+    return table;
+}
+
+// Partial sums, two for each column of a chunk of rows.
+std::size_t norm_workspace(std::int64_t rows, std::int64_t width) {
+    return static_cast<std::size_t>(host_body::row_chunks(rows, width) * 2 * width) * sizeof(float);
+}
+
+std::size_t routing_workspace(const RoutingShape& shape) { return host_body::routing_bytes(shape); }
+
+std::size_t embedding_workspace(std::int64_t rows, std::int64_t width) { return host_body::table_workspace(rows, width); }
+
+std::size_t loss_workspace(const ClassShape& shape) { return shape.is_across ? host_body::across_workspace(shape) : 0; }
+
+}  // namespace exec::cuda

@@ -1,0 +1,91 @@
+#include "exec/cuda/operator/fusion.h"
+
+#include "exec/cuda/operator/operators.h"
+
+namespace exec::cuda {
+
+void Fusion::launch(const Product& p) {
+    for (const void* from : {p.a, p.b, p.addend, p.bias, p.gelu_input}) workplace_.reads(from);
+    for (void* to : {p.c, p.before_gelu, p.row_sums}) workplace_.writes(to);
+    machine_.product(workplace_.stream(), p);
+}
+
+void Fusion::launch(const HeldDropout& d, const void* residual) {
+    workplace_.reads(d.x);
+    workplace_.reads(residual);
+    workplace_.writes(d.y);
+    workplace_.writes(d.mask);
+    machine_.kernels().dropout(workplace_.stream(), type_, d.shape, d.x, residual, d.y, d.mask);
+}
+
+void Fusion::hold(std::int32_t owner, const Product& product) {
+    flush();
+    owner_ = owner;
+    product_ = product;
+}
+
+void Fusion::hold(std::int32_t owner, const HeldDropout& dropout) {
+    flush();
+    owner_ = owner;
+    dropout_ = dropout;
+}
+
+bool Fusion::holds(const void* result) const { return (product_ && product_->c == result) || (dropout_ && dropout_->y == result); }
+
+void Fusion::drop_held() {
+    owner_ = -1;
+    product_.reset();
+    dropout_.reset();
+}
+
+void Fusion::flush() {
+    if (product_) launch(*product_);
+    if (dropout_) launch(*dropout_, nullptr);
+    drop_held();
+}
+
+void Fusion::copy_later(void* to, const void* from, std::size_t bytes) { copies_[static_cast<char*>(to)] = {from, bytes}; }
+
+const void* Fusion::contents_of(const void* array, bool is_last) {
+    const auto found = copies_.find(static_cast<char*>(const_cast<void*>(array)));
+    if (found == copies_.end()) return array;
+    found->second.is_done = is_last;
+    workplace_.reads(found->second.from);
+    return found->second.from;
+}
+
+const void* Fusion::take_contents(void* array) {
+    const auto found = copies_.find(static_cast<char*>(array));
+    if (found == copies_.end()) return array;
+    const void* from = found->second.from;
+    copies_.erase(found);
+    workplace_.reads(from);
+    return from;
+}
+
+void Fusion::copy(void* to, const Copy& due) {
+    workplace_.reads(due.from);
+    workplace_.writes(to);
+    machine_.copy(workplace_.stream(), to, due.from, due.bytes);
+}
+
+void Fusion::copy_now(void* array) {
+    const auto found = copies_.find(static_cast<char*>(array));
+    if (found == copies_.end()) return;
+    copy(array, found->second);
+    copies_.erase(found);
+}
+
+void Fusion::forget(void* data, std::size_t bytes) {
+    auto* const begin = static_cast<char*>(data);
+    copies_.erase(copies_.lower_bound(begin), copies_.lower_bound(begin + bytes));
+}
+
+void Fusion::settle() {
+    flush();
+    for (const auto& [to, due] : copies_)
+        if (!due.is_done) copy(to, due);
+    copies_.clear();
+}
+
+}  // namespace exec::cuda

@@ -1,0 +1,288 @@
+// Attention as launches: the library's fused kernels, our own, or unfused as products of heads.
+#include <cmath>
+
+#include "exec/cuda/operator/fused_parts.h"
+#include "exec/cuda/operator/operators.h"
+#include "model/operators/rank_share.h"
+
+namespace exec::cuda {
+
+namespace {
+
+// One matrix for every head that has keys of its own: where the first one begins, what its rows and what the matrices lie apart.
+struct HeadMatrices {
+    void* first = nullptr;
+    std::int64_t row = 0, head = 0;
+};
+
+// Heads g, g + group, ... of a sample, which are one batched product: a group of query heads shares keys and values.
+struct HeadGroup {
+    const AttentionShape& shape;
+    Type type;
+    std::int64_t sample, g;
+
+    std::int64_t group() const { return shape.heads / shape.kv_heads; }
+    HeadMatrices packed(const void* qkv, std::int64_t head, std::int64_t apart) const {
+        const std::int64_t d = shape.head_dimension;
+        return {at(const_cast<void*>(qkv), sample * shape.tokens * shape.row() + head * d, type), shape.row(), apart * d};
+    }
+    HeadMatrices queries(const void* qkv) const { return packed(qkv, g, group()); }
+    // Of keys and values in rows of their own, or behind the queries.
+    HeadMatrices keys(const void* memory, std::int64_t heads_before = 0) const {
+        const std::int64_t d = shape.head_dimension;
+        if (shape.keys == 0) return packed(memory, shape.heads + heads_before, 1);
+        return {at(const_cast<void*>(memory), sample * shape.keys * shape.key_row() + heads_before * d, type), shape.key_row(), d};
+    }
+    HeadMatrices values(const void* memory) const { return keys(memory, shape.kv_heads); }
+    HeadMatrices output(const void* y) const {
+        const std::int64_t d = shape.head_dimension;
+        return {at(const_cast<void*>(y), (sample * shape.tokens * shape.heads + g) * d, type), shape.heads * d, group() * d};
+    }
+    HeadMatrices scores(const void* s) const {
+        const std::int64_t size = shape.tokens * shape.key_count();
+        return {at(const_cast<void*>(s), (sample * shape.heads + g) * size, type), shape.key_count(), group() * size};
+    }
+    // c (+)= op(a) op(b), m x n x k; a transposed has a row for each key, else one for each query.
+    Product product(Product p, const HeadMatrices& a, bool transpose_a, const HeadMatrices& b, bool transpose_b, const HeadMatrices& c, std::int64_t n,
+                    std::int64_t k, bool accumulates = false) const {
+        p.transpose_a = transpose_a;
+        p.transpose_b = transpose_b;
+        p.m = transpose_a ? shape.key_count() : shape.tokens;
+        p.n = n;
+        p.k = k;
+        p.a = a.first;
+        p.lda = a.row;
+        p.stride_a = a.head;
+        p.b = b.first;
+        p.ldb = b.row;
+        p.stride_b = b.head;
+        p.c = c.first;
+        p.ldc = c.row;
+        p.stride_c = c.head;
+        p.batch = shape.kv_heads;
+        p.accumulates = accumulates;
+        return p;
+    }
+};
+
+template <class Call>
+void each_group(const AttentionShape& shape, Type type, const Call& call) {
+    for (std::int64_t sample = 0; sample < shape.samples; ++sample)
+        for (std::int64_t g = 0; g < shape.heads / shape.kv_heads; ++g) call(HeadGroup{shape, type, sample, g});
+}
+
+// The same turn for keys and values in rows of their own.
+RotationShape of_keys(RotationShape rotation, const AttentionShape& shape) {
+    rotation.tokens = shape.keys;
+    rotation.heads = 0;
+    rotation.places = {};
+    return rotation;
+}
+
+// What unfused attention keeps for backward, one behind the other.
+struct KeptScores {
+    void *probabilities, *dropped;  // dropped and mask: null without dropout
+    std::uint8_t* mask;
+
+    KeptScores(const AttentionShape& shape, void* extra, Type type) : probabilities(extra), dropped(nullptr), mask(nullptr) {
+        if (shape.dropout <= 0) return;
+        const std::int64_t scores = shape.samples * shape.heads * shape.tokens * shape.key_count();
+        dropped = at(extra, scores, type);
+        mask = static_cast<std::uint8_t*>(at(extra, 2 * scores, type));
+    }
+    const void* factors() const { return dropped ? dropped : probabilities; }  // what multiplies the values
+};
+
+}  // namespace
+
+AttentionShape Operators::attention_shape(model::OperatorId id, std::int32_t micro_batch) const {
+    const model::Operator& o = op(id);
+    const model::Attributes& a = o.attributes;
+    AttentionShape shape;
+    shape.samples = context_.micro_batch;
+    shape.tokens = graph_.tensor(o.inputs[0]).shape[0];
+    if (model::gathers_keys(o, context_)) {  // the group's keys, and this rank's queries
+        shape.keys = shape.tokens;
+        shape.tokens /= context_.context_parallel;
+        shape.places = places();
+    }
+    shape.heads = model::rank_heads(o, a.heads, context_);
+    shape.kv_heads = model::rank_heads(o, a.kv_heads, context_);
+    shape.head_dimension = a.head_dimension;
+    shape.is_causal = a.is_causal;
+    shape.window = a.window;
+    shape.scale = static_cast<float>(a.softmax_scale > 0 ? a.softmax_scale : 1.0 / std::sqrt(static_cast<double>(a.head_dimension)));
+    shape.first_head = o.in_parallel_region ? tensor_rank_ * shape.heads : 0;
+    if (graph_.segments > 1) {
+        shape.whole_sequence = graph_.sequence_tokens();
+        if (graph_.segment > 0) shape.keys = graph_.first_token() + shape.tokens;
+        shape.places = places();
+    }
+    if (const AttentionTables::Of* tables = tables_->find(id)) shape.alibi_slopes = tables->slopes;
+    if (a.probability > 0 && is_training_) {
+        shape.dropout = static_cast<float>(a.probability);
+        shape.dropout_keys = workplace_.mask_keys(id, micro_batch);
+        shape.library_offset = workplace_.library_offset();
+    }
+    return shape;
+}
+
+RotationShape Operators::rotation_shape(model::OperatorId id, const AttentionShape& shape) const {
+    const AttentionTables::Of* tables = tables_->find(id);
+    if (!tables) return {};
+    return {shape.samples, shape.tokens, shape.heads, shape.kv_heads, shape.head_dimension, tables->rotary_dimension, tables->cosines, tables->sines, shape.places};
+}
+
+Operators::AttentionInput Operators::attention_input(const Operands& x, const AttentionShape& shape, const RotationShape& rotation) const {
+    const void* memory = x.earlier.empty() ? x.keys : joined_keys(x, shape);
+    if (rotation.dimension == 0) return {x.inputs[0], memory};
+    const Stream s = workplace_.stream();
+    void* turned = workplace_.scratch(turned_slot, static_cast<std::size_t>(shape.samples * shape.tokens * shape.row()) * size_of(type_));
+    kernels_.rotate(s, type_, rotation, false, x.inputs[0], turned, false);
+    if (shape.keys == 0) return {turned, nullptr};
+    void* keys = workplace_.scratch(turned_keys_slot, static_cast<std::size_t>(shape.samples * shape.keys * shape.key_row()) * size_of(type_));
+    kernels_.rotate(s, type_, of_keys(rotation, shape), false, memory, keys, false);
+    return {turned, keys};
+}
+
+ColumnMove Operators::key_rows(const AttentionShape& shape, std::int64_t from_row, std::int64_t from_tokens, std::int64_t to_row, std::int64_t to_tokens) const {
+    return {shape.samples, shape.tokens, 2 * shape.kv_heads * shape.head_dimension, from_row, from_tokens * from_row, to_row, to_tokens * to_row};
+}
+
+const void* Operators::joined_keys(const Operands& x, const AttentionShape& shape) const {
+    const Stream s = workplace_.stream();
+    const std::int64_t width = shape.key_row();
+    void* joined = workplace_.scratch(joined_keys_slot, static_cast<std::size_t>(shape.samples * shape.keys * width) * size_of(type_));
+    std::int64_t first = 0;
+    const auto join = [&](const void* from, std::int64_t row) {
+        kernels_.move_columns(s, type_, key_rows(shape, row, shape.tokens, width, shape.keys), from, at(joined, first * width, type_), false);
+        first += shape.tokens;
+    };
+    for (const KeyValues& segment : x.earlier) join(segment.data, segment.stride);
+    join(at(x.inputs[0], shape.heads * shape.head_dimension, type_), shape.row());
+    return joined;
+}
+
+void Operators::add_joined_gradients(const Operands& x, const AttentionShape& shape, const void* joined, float* dqkv) const {
+    const Stream s = workplace_.stream();
+    const std::int64_t width = 2 * shape.kv_heads * shape.head_dimension;
+    std::int64_t first = 0;
+    for (const KeyValues& segment : x.earlier_gradients) {
+        const bool adds = !workplace_.takes_over_zeros(segment.data, static_cast<std::size_t>(shape.samples * shape.tokens * width) * size_of(type_));
+        kernels_.move_columns(s, type_, key_rows(shape, width, shape.keys, width, shape.tokens), at(joined, first * width, type_), segment.data, adds);
+        first += shape.tokens;
+    }
+    void* own = at(dqkv, shape.heads * shape.head_dimension, type_);
+    if (!x.earlier_gradients.empty())
+        kernels_.move_columns(s, type_, key_rows(shape, width, shape.keys, shape.row(), shape.tokens), at(joined, first * width, type_), own, true);
+    if (x.later_gradient) kernels_.move_columns(s, type_, key_rows(shape, width, shape.tokens, shape.row(), shape.tokens), x.later_gradient, own, true);
+}
+
+void Operators::attention(model::OperatorId id, const Operands& x, std::int32_t micro_batch) const {
+    const AttentionShape shape = attention_shape(id, micro_batch);
+    const Stream s = workplace_.stream();
+    const AttentionInput in = attention_input(x, shape, rotation_shape(id, shape));
+    if (context_.attention != model::AttentionImplementation::flash) unfused_attention(shape, in, x.output, x.extra);
+    else if (fuses(machine_, type_, shape)) fused_attention(machine_, s, type_, shape, in.queries, in.memory, x.output, static_cast<float*>(x.extra));
+    else kernels_.attention(s, type_, shape, in.queries, in.memory, x.output, static_cast<float*>(x.extra));
+}
+
+void Operators::attention_backward(model::OperatorId id, const Operands& x, const float* dy, float* dqkv, std::int32_t micro_batch) const {
+    const AttentionShape shape = attention_shape(id, micro_batch);
+    const RotationShape rotation = rotation_shape(id, shape);
+    const Stream s = workplace_.stream();
+    const std::int64_t count = shape.samples * shape.tokens * shape.row();
+    const std::size_t bytes = static_cast<std::size_t>(count) * size_of(type_);
+    const AttentionInput in = attention_input(x, shape, rotation);
+    const bool adds = accumulates(op(id).inputs[0], dqkv), turns = rotation.dimension > 0;
+    void* result = turns || adds ? workplace_.scratch(gradient_slot, bytes) : dqkv;
+    // Keys and values of their own have a gradient of their own, which goes to those who gave them.
+    const std::int64_t key_elements = shape.samples * shape.keys * shape.key_row();
+    const std::size_t key_bytes = static_cast<std::size_t>(key_elements) * size_of(type_);
+    const bool is_joined = !x.earlier.empty(), adds_keys = shape.keys > 0 && !is_joined && !workplace_.takes_over_zeros(x.dkeys, key_bytes);
+    void* key_result = shape.keys > 0 && (turns || adds_keys || is_joined) ? workplace_.scratch(key_gradient_slot, key_bytes) : x.dkeys;
+    if (shape.keys > 0) machine_.fill_zero(s, result, bytes);
+    if (context_.attention != model::AttentionImplementation::flash) {
+        unfused_attention_backward(shape, in, x.extra, dy, result, key_result);
+    } else if (fuses(machine_, type_, shape)) {
+        const std::size_t room = fused_workspace(shape, type_);
+        fused_attention_backward(machine_, s, type_, shape, in.queries, in.memory, x.output, static_cast<const float*>(x.extra), dy, result, key_result,
+                                 room > 0 ? workplace_.scratch(attention_slot, room) : nullptr);
+    } else {
+        void* deltas = workplace_.scratch(attention_slot, static_cast<std::size_t>(shape.samples * shape.heads * shape.tokens) * sizeof(float));
+        kernels_.attention_backward(s, type_, shape, in.queries, in.memory, x.output, static_cast<const float*>(x.extra), dy, result, key_result, deltas);
+    }
+    if (turns) kernels_.rotate(s, type_, rotation, true, result, dqkv, adds);
+    else if (adds) kernels_.scale(s, type_, count, 1.0f, result, dqkv, true);
+    if (is_joined && turns) {  // the keys as they were joined have been read for the last time
+        void* joined = workplace_.scratch(joined_keys_slot, key_bytes);
+        kernels_.rotate(s, type_, of_keys(rotation, shape), true, key_result, joined, false);
+        key_result = joined;
+    }
+    if (graph_.segments > 1) return add_joined_gradients(x, shape, key_result, dqkv);
+    if (shape.keys == 0) return;
+    if (turns) kernels_.rotate(s, type_, of_keys(rotation, shape), true, key_result, x.dkeys, adds_keys);
+    else if (adds_keys) kernels_.scale(s, type_, key_elements, 1.0f, key_result, x.dkeys, true);
+}
+
+void Operators::unfused_attention(const AttentionShape& shape, const AttentionInput& in, void* y, void* extra) const {
+    const Stream s = workplace_.stream();
+    const std::int64_t n = shape.key_count(), d = shape.head_dimension;
+    const void *qkv = in.queries, *memory = in.memory ? in.memory : in.queries;
+    const KeptScores kept(shape, extra, type_);
+    Product scaled = product();
+    scaled.alpha = shape.scale;
+    each_group(shape, type_, [&](const HeadGroup& h) {
+        machine_.product(s, h.product(scaled, h.queries(qkv), false, h.keys(memory), true, h.scores(kept.probabilities), n, d));
+    });
+    kernels_.attention_softmax(s, type_, shape, kept.probabilities, kept.dropped, kept.mask);
+    each_group(shape, type_, [&](const HeadGroup& h) {
+        machine_.product(s, h.product(product(), h.scores(kept.factors()), false, h.values(memory), false, h.output(y), d, n));
+    });
+}
+
+// Of what a group of heads shares, the first head writes the gradient and the others add.
+void Operators::unfused_attention_backward(const AttentionShape& shape, const AttentionInput& in, void* extra, const void* dy, void* dqkv, void* dmemory) const {
+    const Stream s = workplace_.stream();
+    const std::int64_t n = shape.key_count(), d = shape.head_dimension;
+    const void *qkv = in.queries, *memory = in.memory ? in.memory : in.queries;
+    void* dkeys = in.memory ? dmemory : dqkv;
+    const KeptScores kept(shape, extra, type_);
+    void* ds = workplace_.scratch(attention_slot, static_cast<std::size_t>(shape.samples * shape.heads * shape.tokens * n) * size_of(type_));
+    each_group(shape, type_, [&](const HeadGroup& h) {
+        machine_.product(s, h.product(product(), h.scores(kept.factors()), true, h.output(dy), false, h.values(dkeys), d, shape.tokens, h.g > 0));
+        machine_.product(s, h.product(product(), h.output(dy), false, h.values(memory), true, h.scores(ds), n, d));
+    });
+    kernels_.attention_softmax_backward(s, type_, shape, kept.probabilities, kept.mask, ds);
+    each_group(shape, type_, [&](const HeadGroup& h) {
+        machine_.product(s, h.product(product(), h.scores(ds), false, h.keys(memory), false, h.queries(dqkv), d, n));
+        machine_.product(s, h.product(product(), h.scores(ds), true, h.queries(qkv), false, h.keys(dkeys), d, shape.tokens, h.g > 0));
+    });
+}
+
+void Operators::pack_keys(model::OperatorId id, const float* packed, float* piece) const {
+    const AttentionShape shape = attention_shape(id, 0);
+    const std::int64_t width = 2 * shape.kv_heads * shape.head_dimension;
+    kernels_.move_columns(workplace_.stream(), type_, key_rows(shape, shape.row(), shape.tokens, width, shape.tokens),
+                          at(packed, shape.heads * shape.head_dimension, type_), piece, false);
+}
+
+void Operators::order_keys(model::OperatorId id, const float* pieces, float* keys) const {
+    const AttentionShape shape = attention_shape(id, 0);
+    kernels_.order_parts(workplace_.stream(), type_, shape.samples, shape.keys, context_.context_parallel, shape.key_row(), false, pieces, keys);
+}
+
+void Operators::split_key_gradients(model::OperatorId id, const float* dkeys, float* pieces) const {
+    const AttentionShape shape = attention_shape(id, 0);
+    kernels_.order_parts(workplace_.stream(), type_, shape.samples, shape.keys, context_.context_parallel, shape.key_row(), true, dkeys, pieces);
+}
+
+void Operators::add_key_gradients(model::OperatorId id, const float* piece, float* dpacked) const {
+    const AttentionShape shape = attention_shape(id, 0);
+    workplace_.clear_zeros(dpacked, tensor_bytes(op(id).inputs[0]));
+    const std::int64_t width = 2 * shape.kv_heads * shape.head_dimension;
+    kernels_.move_columns(workplace_.stream(), type_, key_rows(shape, width, shape.tokens, shape.row(), shape.tokens), piece,
+                          at(dpacked, shape.heads * shape.head_dimension, type_), true);
+}
+
+}  // namespace exec::cuda

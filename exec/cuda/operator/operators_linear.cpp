@@ -1,0 +1,181 @@
+// Products of linear layers, and what goes along with them: an approximate GELU, the addition of a residual, gradients of biases.
+#include "exec/cuda/operator/operators.h"
+#include "model/operators/rank_share.h"
+
+namespace exec::cuda {
+
+using model::OperatorKind;
+
+// Logits go to the loss alone, which reads them either way. A bias would lie along the wrong dimension.
+bool Operators::is_stored_across(model::TensorId logits) const {
+    const model::Tensor& tensor = graph_.tensor(logits);
+    const model::Operator& producer = op(tensor.producer);
+    if (producer.kind != OperatorKind::linear || producer.attributes.has_bias || tensor.consumers.empty()) return false;
+    for (const model::OperatorId reader : tensor.consumers)
+        if (op(reader).kind != OperatorKind::loss_statistics && op(reader).kind != OperatorKind::cross_entropy) return false;
+    // Tensor cores want rows at multiples of 16 bytes (cuBLAS documentation, "Tensor Core Usage"): GPT-2's 50,257 classes are none, tokens nearly always are.
+    const Sizes sizes = sizes_of(logits);
+    const auto size = static_cast<std::int64_t>(size_of(type_));
+    return sizes.columns * size % 16 != 0 && sizes.rows * size % 16 == 0;
+}
+
+void Operators::linear(model::OperatorId id, const Operands& x) const {
+    const model::Operator& o = op(id);
+    const Sizes y = sizes_of(o.output);
+    const std::int64_t inputs = extent(o.parameters[0], 1);
+    const void* in = x.inputs[0];
+    if (o.attributes.input_scale != 1.0) {
+        kernels_.scale(workplace_.stream(), type_, y.rows * inputs, static_cast<float>(o.attributes.input_scale), in, x.extra, false);
+        in = x.extra;
+    }
+    const void* own_weight = is_in_fp8(id) ? x.parameters[0] : weight(o.parameters[0], x.parameters[0], weight_slot);
+    const bool is_across = is_stored_across(o.output);
+    Product p = product();
+    p.transpose_b = true;
+    p.m = is_across ? y.columns : y.rows;
+    p.n = is_across ? y.rows : y.columns;
+    p.k = inputs;
+    p.a = is_across ? own_weight : in;
+    p.b = is_across ? in : own_weight;
+    p.lda = p.ldb = inputs;
+    p.c = x.output;
+    p.ldc = p.n;
+    // Partial sums: the bias counts once.
+    const bool is_partial = graph_.tensor(o.output).split == model::TensorSplit::partial && context_.tensor_parallel > 1;
+    if (o.attributes.has_bias && (!is_partial || tensor_rank_ == 0)) p.bias = weight(o.parameters[1], x.parameters[1], bias_slot);
+    if (is_in_fp8(id)) {
+        if (const std::optional<Product> low = forward_in_fp8(p, {type_, y.rows, inputs, in}, weight_matrix(o.parameters[0], x.parameters[0]))) p = *low;
+        else p.b = weight(o.parameters[0], x.parameters[0], weight_slot);
+    }
+    const model::Operator* reader = only_reader(o.output);
+    if (reader && (is_approximate_gelu(*reader) || reader->kind == OperatorKind::add)) fusion_->hold(id.index, p);
+    else fusion_->launch(p);
+}
+
+// Of the layer held, whose result stays for backward.
+bool Operators::gelu_with_product(const Operands& x) const {
+    std::optional<Product> p = fusion_->held_product();
+    if (!p || p->c != x.inputs[0]) return false;
+    p->before_gelu = p->c;
+    p->c = x.output;
+    if (!machine_.offers(*p)) return false;
+    fusion_->drop_held();
+    fusion_->launch(*p);
+    return true;
+}
+
+void Operators::add(const model::Operator& o, const Operands& x) const {
+    for (std::size_t i = 0; i < 2; ++i) {
+        if (!fusion_->holds(x.inputs[i])) continue;
+        const void* residual = x.inputs[1 - i];
+        std::optional<Product> product = fusion_->held_product();
+        std::optional<HeldDropout> dropout = fusion_->held_dropout();
+        fusion_->drop_held();
+        if (product) {
+            product->addend = residual;
+            product->c = x.output;
+            return fusion_->launch(*product);
+        }
+        dropout->y = x.output;
+        return fusion_->launch(*dropout, residual);
+    }
+    fusion_->flush();
+    kernels_.add(workplace_.stream(), type_, sizes_of(o.output).count(), x.inputs[0], x.inputs[1], x.output);
+}
+
+// Both terms' gradients are the sum's: as a rule nobody has to copy it.
+void Operators::add_backward(const model::Operator& o, const void* dy, const std::vector<float*>& dx) const {
+    const std::int64_t count = sizes_of(o.output).count();
+    for (std::size_t i = 0; i < dx.size(); ++i) {
+        if (!dx[i]) continue;
+        const void* base = base_of(o.inputs[i], dx[i]);
+        if (!base) fusion_->copy_later(dx[i], dy, static_cast<std::size_t>(count) * size_of(type_));
+        else if (base == dx[i]) kernels_.scale(workplace_.stream(), type_, count, 1.0f, dy, dx[i], true);
+        else kernels_.add(workplace_.stream(), type_, count, base, dy, dx[i]);
+    }
+}
+
+void Operators::linear_backward(model::OperatorId id, const Operands& x, const void* dy, float* dx) const {
+    const model::Operator& o = op(id);
+    const Sizes y = sizes_of(o.output);
+    const std::int64_t inputs = extent(o.parameters[0], 1);
+    const bool is_across = is_stored_across(o.output);
+    Product p = product();
+    p.transpose_a = is_across;
+    p.m = y.rows;
+    p.n = inputs;
+    p.k = y.columns;
+    p.alpha = static_cast<float>(o.attributes.input_scale);
+    p.a = dy;
+    p.lda = is_across ? y.rows : y.columns;
+    p.b = is_in_fp8(id) ? x.parameters[0] : weight(o.parameters[0], x.parameters[0], weight_slot);
+    p.ldb = inputs;
+    p.c = dx;
+    p.ldc = inputs;
+    const void* base = base_of(o.inputs[0], dx);
+    p.accumulates = base == dx;
+    if (base && base != dx) p.addend = base;
+    if (is_in_fp8(id)) {
+        if (const std::optional<Product> low = backward_in_fp8(id, p, {type_, y.rows, y.columns, dy}, weight_matrix(o.parameters[0], x.parameters[0]))) p = *low;
+        else p.b = weight(o.parameters[0], x.parameters[0], weight_slot);
+    }
+    // The gradient of a GELU's result is read by that GELU alone.
+    model::TensorId in = o.inputs[0];
+    while (is_identity(op(graph_.tensor(in).producer))) in = op(graph_.tensor(in).producer).inputs[0];
+    if (!base && is_approximate_gelu(op(graph_.tensor(in).producer)) && only_reader(in) == &o) fusion_->hold(id.index, p);
+    else fusion_->launch(p);
+}
+
+bool Operators::gelu_backward_with_product(const model::Operator& o, const Operands& x, const float* dy, float* dx) const {
+    std::optional<Product> p = fusion_->held_product();
+    if (!p || p->c != dy) return false;
+    p->gelu_input = x.inputs[0];
+    p->c = dx;
+    if (!machine_.offers(*p)) return false;
+    if (accumulates(o.inputs[0], dx)) {
+        fusion_->flush();
+        kernels_.unary_backward(workplace_.stream(), type_, Unary::gelu_tanh, sizes_of(o.output).count(), x.inputs[0], dy, dx, true);
+        return true;
+    }
+    fusion_->drop_held();
+    fusion_->launch(*p);
+    return true;
+}
+
+void Operators::linear_weights(model::OperatorId id, const Operands& x, const void* dy, const std::vector<float*>& dparameters) const {
+    const model::Operator& o = op(id);
+    const Sizes y = sizes_of(o.output);
+    const std::int64_t inputs = extent(o.parameters[0], 1);
+    const bool is_across = is_stored_across(o.output);
+    Product p = product();
+    p.out = gradient_type_;
+    p.transpose_a = !is_across;
+    p.m = y.columns;
+    p.n = inputs;
+    p.k = y.rows;
+    p.a = dy;
+    p.lda = is_across ? y.rows : y.columns;
+    p.b = o.attributes.input_scale != 1.0 ? x.extra : static_cast<const void*>(x.inputs[0]);
+    p.ldb = inputs;
+    p.c = dparameters[0];
+    p.ldc = inputs;
+    p.accumulates = sums(o.parameters[0], dparameters[0]).accumulates;
+    if (is_in_fp8(id))
+        if (const std::optional<Product> low = weights_in_fp8(id, p, {type_, y.rows, y.columns, dy}, {type_, y.rows, inputs, x.inputs[0]})) p = *low;
+    if (!o.attributes.has_bias) return fusion_->launch(p);
+    // The bias along with the weight where that is to be had; both rooms are asked for whatever the answer, since it may be another one when planning.
+    const Sums bias = sums(o.parameters[1], dparameters[1]);
+    void* workspace = workplace_.scratch(sums_slot, norm_workspace(y.rows, y.columns));
+    void* own = workplace_.scratch(partial_slot, static_cast<std::size_t>(y.columns) * size_of(gradient_type_));
+    Product both = p;
+    both.row_sums = bias.accumulates ? own : bias.data;
+    if (!p.in_fp8 && machine_.offers(both)) {  // a bias's gradient is a sum and no product: of numbers that are not rounded
+        fusion_->launch(both);
+        if (bias.accumulates) kernels_.scale(workplace_.stream(), gradient_type_, y.columns, 1.0f, own, bias.data, true);
+        return;
+    }
+    fusion_->launch(p);
+    kernels_.column_sums(workplace_.stream(), type_, y.rows, y.columns, dy, bias, workspace);
+}
+
+}  // namespace exec::cuda

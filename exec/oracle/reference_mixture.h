@@ -1,0 +1,11 @@
+// A mixture of experts in the oracle, copy by copy.
+#pragma once
+
+#include "exec/oracle/reference_operators.h"
+
+namespace exec::oracle {
+
+void mixture_forward(Context& context, const model::Operator& op);
+void mixture_backward(Context& context, const model::Operator& op);
+
+}  // namespace exec::oracle

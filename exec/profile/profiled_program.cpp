@@ -1,0 +1,54 @@
+#include "exec/profile/profiled_program.h"
+
+#include <optional>
+#include <string>
+
+#include "core/diagnostics.h"
+#include "model/operators/signature.h"
+#include "schedule/pass/lower.h"
+#include "schedule/plan/partition.h"
+
+namespace exec {
+
+schedule::Program profiled_program(const schedule::Plan& plan, int data, int tensor, const model::ModelGraph& graph) {
+    schedule::Plan single = plan;
+    single.layout.pipeline = 1;
+    single.layout.data = data;
+    single.layout.tensor = tensor;
+    if (tensor == 1) single.sequence_parallel = false;
+    single.virtual_stages = 1;
+    single.schedule = "1f1b";
+    single.micro_batches = 2;
+    single.partition = {};
+    single.sharding = schedule::Sharding::none;
+    single.shard_degree = 0;
+    single.recompute = schedule::Recompute::none;
+    core::Diagnostics diagnostics;
+    const std::optional<schedule::Partition> partition = schedule::complete_partition(single, graph);
+    core::require(partition.has_value(), "one stage always has a partition");
+    single.partition = *partition;
+    const std::optional<schedule::Schedule> order = schedule::make_schedule(single, diagnostics);
+    core::require(order.has_value(), "one stage always has a schedule");
+    return schedule::lower(single, graph, *order);
+}
+
+std::vector<cluster::MeasuredOperator> by_signature(const model::ModelGraph& graph, const model::CostContext& context,
+                                                    const std::map<std::pair<std::int32_t, int>, double>& times) {
+    struct Sum {
+        double time[3] = {0, 0, 0};
+        int count = 0;
+    };
+    std::map<std::string, Sum> sums;
+    for (std::int32_t op = 0; op < static_cast<std::int32_t>(graph.operators.size()); ++op) {
+        Sum& sum = sums[model::signature(graph, model::OperatorId(op), context)];
+        ++sum.count;
+        for (int phase = 0; phase < 3; ++phase)
+            if (const auto found = times.find({op, phase}); found != times.end()) sum.time[phase] += found->second;
+    }
+    std::vector<cluster::MeasuredOperator> result;
+    for (const auto& [signature, sum] : sums)
+        result.push_back({signature, core::Seconds(sum.time[0] / sum.count), core::Seconds(sum.time[1] / sum.count), core::Seconds(sum.time[2] / sum.count)});
+    return result;
+}
+
+}  // namespace exec

@@ -1,0 +1,222 @@
+#include "exec/runtime/bucket_state.h"
+
+#include <algorithm>
+
+#include "core/diagnostics.h"
+#include "exec/runtime/parameters.h"
+
+namespace exec {
+
+using schedule::MemoryKind;
+using schedule::Sharding;
+
+int piece_of(const schedule::Plan& plan, const schedule::ParameterBucket& bucket, int rank) {
+    const std::vector<int> group = schedule::process_group(plan.layout, schedule::groups_of(plan.layout, bucket).shard, rank, plan.effective_shard_degree());
+    return static_cast<int>(std::find(group.begin(), group.end(), rank) - group.begin());
+}
+
+BucketState::BucketState(const model::ModelGraph& graph, const schedule::Plan& plan, const schedule::ParameterBucket& bucket, const ParameterShare& share, int piece,
+                         std::uint64_t seed, bool trains, std::shared_ptr<MemoryAccount> account, Backend& backend)
+    : graph_(graph),
+      plan_(plan),
+      bucket_(bucket),
+      account_(std::move(account)),
+      backend_(backend),
+      piece_(piece),
+      padded_(static_cast<std::size_t>(bucket.padded_elements)) {
+    const schedule::Precision& precision = plan.precision;
+    piece_size_ = shards(Sharding::optimizer) ? padded_ / static_cast<std::size_t>(bucket.pieces) : padded_;
+
+    std::vector<float> initial;
+    if (backend.keeps_values()) {
+        initial.resize(padded_, 0.0f);
+        for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+            const model::Parameter& parameter = graph.parameter(bucket.parameters[i]);
+            initialize(parameter, seed, element_runs(parameter, share), initial.data() + bucket.offsets[i]);
+        }
+    }
+    if (shards(Sharding::parameters)) piece_parameters_ = array(MemoryKind::parameters, precision.parameters, piece_size_);
+    else whole_parameters_ = array(MemoryKind::parameters, precision.parameters, padded_);
+    if (trains) {
+        if (shards(Sharding::gradients)) piece_gradient_ = array(MemoryKind::gradients, precision.gradients, piece_size_);
+        else whole_gradient_ = array(MemoryKind::gradients, precision.gradients, padded_);
+        if (precision.has_master_parameters) master_ = array(MemoryKind::optimizer, core::DataType::fp32, piece_size_);
+    }
+    if (backend.keeps_values()) upload_parameters(initial);
+    if (!trains) return;
+    const auto states = static_cast<int>(schedule::state_bytes_per_parameter(plan.optimizer).value / 4);
+    if (states > 0) first_state_ = array(MemoryKind::optimizer, core::DataType::fp32, piece_size_);
+    if (states > 1) second_state_ = array(MemoryKind::optimizer, core::DataType::fp32, piece_size_);
+    for (const BufferPointer& state : {first_state_, second_state_})
+        if (state) backend.fill_zero(state->data(), state->bytes());
+}
+
+BufferPointer BucketState::array(MemoryKind kind, core::DataType type, std::size_t elements) const {
+    return make_buffer(account_, kind, elements * static_cast<std::size_t>(core::size_of(type).value));
+}
+
+FlatArray BucketState::whole_parameters() {
+    core::require(whole_parameters_ != nullptr, "parameters are gathered before they are read");
+    return {plan_.precision.parameters, whole_parameters_->data(), padded_};
+}
+
+BucketState::Version BucketState::version() {
+    if (!version_) version_ = std::make_shared<BufferPointer>(whole_parameters_);
+    return version_;
+}
+
+float* BucketState::owned_parameters() const {
+    if (shards(Sharding::parameters)) return piece_parameters_->data();
+    return shards(Sharding::optimizer) ? piece_of(plan_.precision.parameters, whole_parameters_->data()) : whole_parameters_->data();
+}
+
+FlatArray BucketState::whole_gradient() {
+    if (!whole_gradient_) {
+        whole_gradient_ = array(MemoryKind::gradients, plan_.precision.gradients, padded_);
+        backend_.fill_zero(whole_gradient_->data(), whole_gradient_->bytes());
+    }
+    return {plan_.precision.gradients, whole_gradient_->data(), padded_};
+}
+
+FlatArray BucketState::piece_gradient() {
+    if (shards(Sharding::gradients)) return {plan_.precision.gradients, piece_gradient_->data(), piece_size_};
+    if (shards(Sharding::optimizer)) return {plan_.precision.gradients, piece_of(plan_.precision.gradients, whole_gradient().data), piece_size_};
+    return whole_gradient();
+}
+
+void BucketState::begin_gather() {
+    if (!shards(Sharding::parameters)) return;  // the pieces are where they belong
+    if (!whole_parameters_) whole_parameters_ = array(MemoryKind::parameters, plan_.precision.parameters, padded_);
+    backend_.copy(piece_of(plan_.precision.parameters, whole_parameters_->data()), piece_parameters_->data(), piece_parameters_->bytes());
+}
+
+void BucketState::release_parameters() {
+    if (shards(Sharding::parameters)) whole_parameters_.reset();
+}
+
+void BucketState::finish_reduce_scatter() {
+    if (!shards(Sharding::gradients)) return;
+    backend_.accumulate(plan_.precision.gradients, static_cast<std::int64_t>(piece_size_), piece_of(plan_.precision.gradients, whole_gradient().data),
+                        piece_gradient_->data());
+    whole_gradient_.reset();
+}
+
+void BucketState::zero_gradients() {
+    for (const BufferPointer& gradient : {piece_gradient_, whole_gradient_})
+        if (gradient) backend_.fill_zero(gradient->data(), gradient->bytes());
+}
+
+template <class Visit>
+void BucketState::for_each_owned(const Visit& visit) const {
+    const bool is_divided = shards(Sharding::optimizer);
+    const std::size_t begin = is_divided ? piece_begin() : 0, end = is_divided ? begin + piece_size_ : padded_;
+    for (std::size_t i = 0; i < bucket_.parameters.size(); ++i) {
+        const auto first = static_cast<std::size_t>(bucket_.offsets[i]);
+        const auto last = static_cast<std::size_t>(i + 1 < bucket_.offsets.size() ? bucket_.offsets[i + 1] : bucket_.elements);
+        const std::size_t low = std::max(first, begin), high = std::min(last, end);
+        if (low < high)
+            visit(bucket_.parameters[i], static_cast<std::int64_t>(low - first), static_cast<std::int64_t>(low - begin), static_cast<std::int64_t>(high - low));
+    }
+}
+
+void BucketState::list_updates(const schedule::Optimizer& optimizer, std::vector<UpdateRange>& ranges) {
+    if (version_ && version_.use_count() > 1) {
+        *version_ = array(MemoryKind::parameters, plan_.precision.parameters, padded_);
+        backend_.copy((*version_)->data(), whole_parameters_->data(), whole_parameters_->bytes());
+    }
+    version_.reset();
+    float *parameters = owned_parameters(), *gradients = piece_gradient().data;
+    const auto state_at = [](const BufferPointer& state, std::int64_t at) { return state ? state->data() + at : nullptr; };
+    std::size_t place = 0;
+    for_each_owned([&](model::ParameterId id, std::int64_t, std::int64_t at, std::int64_t count) {
+        UpdateRange range;
+        range.id = id;
+        range.parameter = element_at(plan_.precision.parameters, parameters, at);
+        range.gradient = element_at(plan_.precision.gradients, gradients, at);
+        range.master = state_at(master_, at);
+        range.first = state_at(first_state_, at);
+        range.second = state_at(second_state_, at);
+        range.count = count;
+        range.weight_decay = graph_.parameter(id).decays ? optimizer.weight_decay : 0.0;
+        while (bucket_.parameters[place].index != id.index) ++place;
+        range.place = static_cast<std::int32_t>(place);
+        ranges.push_back(range);
+    });
+}
+
+FlatArray BucketState::begin_update_sums() {
+    update_sums_ = array(MemoryKind::workspace, core::DataType::fp32, 2 * bucket_.parameters.size());
+    return update_sums();
+}
+
+FlatArray BucketState::update_sums() const {
+    return {core::DataType::fp32, update_sums_ ? update_sums_->data() : nullptr, 2 * bucket_.parameters.size()};
+}
+
+void BucketState::upload_parameters(std::span<const float> whole) {
+    const std::span<const float> own = whole.subspan(shards(Sharding::optimizer) ? piece_begin() : 0, piece_size_);
+    if (shards(Sharding::parameters)) backend_.upload(plan_.precision.parameters, own, piece_parameters_->data());
+    else backend_.upload(plan_.precision.parameters, whole, whole_parameters_->data());
+    if (master_) backend_.upload(core::DataType::fp32, own, master_->data());
+}
+
+std::vector<BucketState::Trained> BucketState::trained() const {
+    std::vector<Trained> result;
+    float* const parameters = owned_parameters();
+    for_each_owned([&](model::ParameterId id, std::int64_t first, std::int64_t at, std::int64_t count) {
+        Trained& own = result.emplace_back();
+        own.parameter = id;
+        own.first = first;
+        own.values.resize(static_cast<std::size_t>(count));
+        if (master_) backend_.download(core::DataType::fp32, master_->data() + at, own.values);
+        else backend_.download(plan_.precision.parameters, element_at(plan_.precision.parameters, parameters, at), own.values);
+        const auto copy_state = [&](const BufferPointer& state, std::vector<float>& into) {
+            if (!state) return;
+            into.resize(static_cast<std::size_t>(count));
+            backend_.download(core::DataType::fp32, state->data() + at, into);
+        };
+        copy_state(first_state_, own.first_moment);
+        copy_state(second_state_, own.second_moment);
+    });
+    return result;
+}
+
+void BucketState::restore(const Read& read) {
+    std::vector<float> whole(padded_, 0.0f);
+    for (std::size_t i = 0; i < bucket_.parameters.size(); ++i) {
+        const auto first = static_cast<std::size_t>(bucket_.offsets[i]);
+        const auto last = static_cast<std::size_t>(i + 1 < bucket_.offsets.size() ? bucket_.offsets[i + 1] : bucket_.elements);
+        read(bucket_.parameters[i], StateKind::value, 0, std::span(whole).subspan(first, last - first));
+    }
+    upload_parameters(whole);
+    std::vector<float> state(piece_size_, 0.0f);
+    for (const auto& [buffer, kind] : {std::pair(first_state_, StateKind::first_moment), std::pair(second_state_, StateKind::second_moment)}) {
+        if (!buffer) continue;
+        std::fill(state.begin(), state.end(), 0.0f);
+        for_each_owned([&](model::ParameterId id, std::int64_t first, std::int64_t at, std::int64_t count) {
+            read(id, kind, first, std::span(state).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)));
+        });
+        backend_.upload(core::DataType::fp32, state, buffer->data());
+    }
+}
+
+std::vector<BucketState::Owned> BucketState::owned() {
+    std::vector<Owned> result;
+    float* parameters = owned_parameters();
+    const bool has_gradient = shards(Sharding::gradients) ? piece_gradient_ != nullptr : whole_gradient_ != nullptr;  // not in evaluation
+    float* gradients = has_gradient ? piece_gradient().data : nullptr;
+    for_each_owned([&](model::ParameterId id, std::int64_t first, std::int64_t at, std::int64_t count) {
+        Owned& own = result.emplace_back();
+        own.parameter = id;
+        own.first = first;
+        own.values.resize(static_cast<std::size_t>(count));
+        own.gradients.resize(static_cast<std::size_t>(count));
+        // The master copy is the parameter; the other one is its rounding.
+        if (master_) backend_.download(core::DataType::fp32, master_->data() + at, own.values);
+        else backend_.download(plan_.precision.parameters, element_at(plan_.precision.parameters, parameters, at), own.values);
+        if (gradients) backend_.download(plan_.precision.gradients, element_at(plan_.precision.gradients, gradients, at), own.gradients);
+    });
+    return result;
+}
+
+}  // namespace exec

@@ -1,0 +1,134 @@
+// What leaves a rank in parts: copies of tokens for experts elsewhere, keys of a context-parallel group, activations that wait outside its memory.
+#include "exec/runtime/rank_executor.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "model/operators/rank_share.h"
+
+namespace exec {
+
+using model::OperatorKind;
+using schedule::ComputePhase;
+using schedule::Instruction;
+using schedule::MemoryKind;
+using schedule::PayloadKind;
+
+std::int32_t RankExecutor::dispatch_of(const model::Operator& op) const {
+    return op.kind == OperatorKind::experts ? graph_.tensor(op.inputs[0]).producer.index : graph_.tensor(op.output).producer.index;
+}
+
+// After `dispatch` copies stand in the order of experts, and so of the ranks that have them; what comes stands in the order of its sources, each in the order of
+// this rank's experts. Results, and gradients of copies, go the same ways back.
+void RankExecutor::exchange_copies(const Instruction& instruction, MicroBatch& state, Tag tag) {
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
+    const std::int32_t index = instruction.operators.begin;
+    const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
+    const std::vector<int> members = schedule::members_of(program_, rank_, instruction);
+    const bool is_gradient = instruction.payload == PayloadKind::activation_gradient, is_dispatch = op.kind == OperatorKind::dispatch;
+    ExpertExchange& exchange = state.exchanges[dispatch_of(op)];
+    const auto hidden = static_cast<std::size_t>(graph_.tensor(op.output).shape.back());
+    if (is_dispatch && !is_gradient) {
+        const Backend::CopyCounts counts = backend_.exchange_counts(model::OperatorId(index), operands(state, instruction.stage, index), members, tag);
+        const std::size_t own = counts.own.size() / members.size();
+        exchange.rows = counts.received;
+        exchange.sent.assign(members.size(), 0);
+        exchange.received.assign(members.size(), 0);
+        for (std::size_t e = 0; e < counts.own.size(); ++e) {
+            exchange.sent[e / own] += static_cast<std::size_t>(counts.own[e]) * hidden;
+            exchange.received[e / own] += static_cast<std::size_t>(counts.received[e]) * hidden;
+        }
+        const std::int64_t came = std::accumulate(counts.received.begin(), counts.received.end(), std::int64_t{0});
+        exchange.room = static_cast<std::size_t>(backend_.room_for_copies(model::OperatorId(index), came)) * hidden;
+    }
+    const auto storage = static_cast<std::size_t>((is_gradient ? plan.gradient_storage : plan.storage)[static_cast<std::size_t>(op.output.index)]);
+    BufferPointer& from = (is_gradient ? state.gradients : state.tensors)[storage];
+    core::require(from != nullptr, "copies are there before they are exchanged");
+    const bool is_outward = is_dispatch != is_gradient;
+    const std::size_t bytes_to = is_outward ? activation_bytes(exchange.room) : bytes(op.output);
+    const BufferPointer to = make_buffer(account_, is_gradient ? MemoryKind::workspace : MemoryKind::activations, bytes_to);
+    // What capacity left empty has no rows.
+    if (!is_outward) backend_.fill_zero(to->data(), to->bytes());
+    backend_.exchange(members, context_.compute, from->data(), is_outward ? exchange.sent : exchange.received, to->data(), is_outward ? exchange.received : exchange.sent,
+                      tag + 1);
+    from = to;
+}
+
+RankExecutor::KeyPieces RankExecutor::key_pieces(Buffer& all) const {
+    const std::size_t elements = all.bytes() / activation_bytes(1);
+    const auto own = static_cast<std::int64_t>(elements) / context_.context_parallel * (place_.data % context_.context_parallel);
+    return {elements, element_at(context_.compute, all.data(), own)};
+}
+
+void RankExecutor::gather_keys(const Instruction& instruction, MicroBatch& state, Tag tag) {
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
+    const std::int32_t index = instruction.operators.begin;
+    const model::OperatorId id(index);
+    const model::Operator& op = graph_.op(id);
+    if (instruction.phase == ComputePhase::forward) take_over_activations(instruction.stage, instruction.micro_batch);
+    const auto size = static_cast<std::size_t>(model::gathered_key_bytes(graph_, op, context_).value + 0.5);
+    const BufferPointer pieces = make_buffer(account_, MemoryKind::workspace, size);
+    const BufferPointer& packed = state.tensors[static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.inputs[0].index)])];
+    core::require(packed != nullptr, "keys are there before they are gathered");
+    const KeyPieces keys_of = key_pieces(*pieces);
+    backend_.operators().pack_keys(id, packed->data(), keys_of.own);
+    reduce(instruction, context_.compute, pieces->data(), keys_of.elements, tag);
+    BufferPointer keys = make_buffer(account_, MemoryKind::workspace, size);
+    backend_.operators().order_keys(id, pieces->data(), keys->data());
+    state.keys[index] = std::move(keys);
+}
+
+void RankExecutor::scatter_key_gradients(const Instruction& instruction, MicroBatch& state, Tag tag) {
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
+    const std::int32_t index = instruction.operators.begin;
+    const model::OperatorId id(index);
+    const auto found = state.key_gradients.find(index);
+    if (found == state.key_gradients.end()) return;  // nothing came back to this attention
+    const BufferPointer pieces = make_buffer(account_, MemoryKind::workspace, found->second->bytes());
+    backend_.operators().split_key_gradients(id, found->second->data(), pieces->data());
+    state.key_gradients.erase(found);
+    const KeyPieces keys_of = key_pieces(*pieces);
+    reduce(instruction, context_.compute, pieces->data(), keys_of.elements, tag);
+    backend_.operators().add_key_gradients(id, keys_of.own, gradient(state, plan, graph_.op(id).inputs[0])->data());
+}
+
+void RankExecutor::sum_choices(const Instruction& instruction, MicroBatch& state, Tag tag) {
+    const std::int32_t index = instruction.operators.begin;
+    const Operands x = operands(state, instruction.stage, index);
+    core::require(x.extra != nullptr, "a router that divides its tokens with others has room for the choices of all");
+    auto* const all = static_cast<float*>(x.extra);
+    backend_.operators().choices(model::OperatorId(index), x, all);
+    reduce(instruction, core::DataType::fp32, all, static_cast<std::size_t>(graph_.op(model::OperatorId(index)).attributes.experts), tag);
+}
+
+void RankExecutor::copy(const Instruction& instruction) {
+    MicroBatch& state = micro_batch(instruction.stage, instruction.micro_batch);
+    const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
+    const auto slot = [&](const Away& one) -> BufferPointer& { return one.is_extra ? state.extras[one.index] : state.tensors[one.index]; };
+    if (instruction.loads) {
+        const auto comes_back = [&](const Away& one) { return one.unit == instruction.operators.begin; };
+        for (const Away& one : state.away) {
+            if (!comes_back(one)) continue;
+            slot(one) = make_buffer(account_, MemoryKind::activations, one.bytes);
+            offload_->take(one.handle, slot(one)->data(), one.bytes);
+        }
+        std::erase_if(state.away, comes_back);
+        return;
+    }
+    const auto leave = [&](bool is_extra, std::size_t index) {
+        Away one{is_extra, index, 0, instruction.operators.begin, 0};
+        BufferPointer& buffer = slot(one);
+        if (!buffer) return;
+        one.bytes = buffer->bytes();
+        one.handle = offload_->put(buffer->data(), one.bytes);
+        buffer.reset();
+        state.away.push_back(one);
+    };
+    for (const StagePlan::UnitPlan& unit : plan.units) {
+        if (unit.operators != instruction.operators) continue;
+        for (const std::int32_t storage : unit.storages) leave(false, static_cast<std::size_t>(storage));
+        for (std::int32_t i = unit.operators.begin; i < unit.operators.end; ++i) leave(true, static_cast<std::size_t>(i - plan.operators.begin));
+    }
+}
+
+}  // namespace exec

@@ -1,0 +1,194 @@
+#include "exec/runtime/rank_run.h"
+
+#include <algorithm>
+#include <optional>
+
+#include <fmt/core.h>
+
+#include "exec/cpu/backend.h"
+#include "exec/cpu/cores.h"
+#include "exec/cpu/kernels.h"
+#include "exec/transport/exchange.h"
+#include "exec/checkpoint/training_state.h"
+#include "model/segment.h"
+
+namespace exec {
+
+using schedule::InstructionKind;
+
+RunPreparation prepare_run(const schedule::Program& program, const model::ModelGraph& graph) {
+    RunPreparation result;
+    std::vector<char> splits(program.stages.size(), 0), trains(program.stages.size(), 0);
+    result.activities.resize(program.classes.size());
+    for (std::size_t c = 0; c < program.classes.size(); ++c)
+        for (std::uint32_t i = 0; i < program.classes[c].instructions.size(); ++i) {
+            const schedule::Instruction& instruction = program.classes[c].instructions[i];
+            result.activities[c].push_back(schedule::describe(program, static_cast<int>(c), i));
+            if (instruction.kind != InstructionKind::compute || instruction.phase == schedule::ComputePhase::forward) continue;
+            trains[static_cast<std::size_t>(instruction.stage)] = 1;
+            if (instruction.phase == schedule::ComputePhase::backward_input) splits[static_cast<std::size_t>(instruction.stage)] = 1;
+        }
+    const model::SegmentGraphs segments(graph, program.segments);
+    result.segments.assign(segments.begin(), segments.end());
+    for (std::size_t s = 0; s < program.stages.size(); ++s)
+        for (const model::ModelGraph& segment : result.segments)
+            result.stage_plans.push_back(make_stage_plan(segment, program, static_cast<std::int32_t>(s), !trains[s], splits[s]));
+    return result;
+}
+
+namespace {
+
+// The communicator of a process outlives the run and the texts of its instructions, and tells whoever asks what this rank is at.
+class EndOfActivity {
+public:
+    explicit EndOfActivity(Communicator& communicator) : communicator_(communicator) {}
+    ~EndOfActivity() { communicator_.set_activity(nullptr); }
+    EndOfActivity(const EndOfActivity&) = delete;
+    EndOfActivity& operator=(const EndOfActivity&) = delete;
+
+private:
+    Communicator& communicator_;
+};
+
+// Seconds of a product of 192 x 192 x 192: some 0.2 ms from the second-level cache.
+double probe_speed() {
+    constexpr std::int64_t n = 192;
+    static thread_local std::vector<float> arrays(3 * n * n, 0.5f);
+    float *a = arrays.data(), *b = a + n * n, *c = b + n * n;
+    // The first one brings the arrays back into the cache: what the step before left there is not the machine's speed.
+    Clock::time_point start;
+    for (int i = 0; i < 2; ++i) {
+        start = Clock::now();
+        cpu::kernels().product(false, true, n, n, n, 1, a, n, b, n, c, n, false);
+    }
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& graph, const InputReader& inputs, const RunOptions& options,
+                    Communicator& communicator, const RunPreparation& preparation, int core, int cores,
+                    const std::function<void(RankExecutor&)>& before_end) {
+    RankRecord record;
+    const EndOfActivity end_of_activity(communicator);
+    const auto rank_class = static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(communicator.rank())]);
+    const std::vector<std::string>& activities = preparation.activities[rank_class];
+    // Other backends' libraries start threads of their own (NCCL's proxies), which would inherit the one core.
+    std::optional<cpu::StayOnCore> stay;
+    if (!options.make_backend) stay.emplace(core, cores);
+    const std::unique_ptr<Backend> made =
+        options.make_backend ? options.make_backend({program, graph, inputs, options, communicator, preparation.segments, preparation.stage_plans, activities})
+                             : std::make_unique<cpu::CpuBackend>(program, preparation.segments, options, communicator, activities);
+    Backend& backend = *made;
+    RankExecutor executor(program, preparation.segments, inputs, options, communicator.rank(), backend, preparation.stage_plans);
+    const CheckpointOptions& checkpoints = options.checkpoints;
+    // Evaluation changes nothing, and has no optimizer state: what it wrote would take the place of what was trained.
+    const bool writes_checkpoints = !checkpoints.directory.empty() && schedule::trains(program);
+    try {
+        if (options.resumed) restore(*options.resumed, program, graph, communicator.rank(), executor.buckets());
+        if (writes_checkpoints && communicator.rank() == 0) {
+            tidy_checkpoints(checkpoints.directory);
+            if (checkpoints.sets_aside_later) set_aside_later(checkpoints.directory, options.first_step);
+        }
+        for (int step = 0; step < options.steps; ++step) {
+            if (options.probes_speed) record.probes.push_back(probe_speed());
+            barrier(communicator, static_cast<std::uint64_t>(step));
+            record.begins.push_back(Clock::now());
+            if (step + 1 == options.steps) executor.memory().start_samples(record.begins.back());
+            record.steps.emplace_back().reserve(activities.size());
+            const core::Seconds computing = backend.computing(), on_core = backend.on_core();
+            executor.step(options.first_step + step, record.steps.back());
+            record.step_computing.push_back((backend.computing() - computing).value);
+            record.step_on_core.push_back((backend.on_core() - on_core).value);
+            if (executor.loss()) record.losses.push_back(*executor.loss());
+            const std::int64_t completed = options.first_step + step + 1;
+            if (writes_checkpoints && (step + 1 == options.steps || (checkpoints.every > 0 && completed % checkpoints.every == 0))) {
+                static const std::string activity = "writing a checkpoint";
+                communicator.set_activity(&activity);
+                save_checkpoint(communicator, program, graph, options, inputs.source(), completed, executor.buckets(), record.losses);
+            }
+        }
+        barrier(communicator, static_cast<std::uint64_t>(options.steps));
+    } catch (const std::exception& failure) {
+        // While the arrays that others may be reading are still there.
+        communicator.give_up(fmt::format("rank {}: {}", communicator.rank(), failure.what()));
+        backend.settle();
+        throw;
+    }
+    record.samples = executor.memory().stop_samples();
+    record.computing = backend.computing().value;
+    record.on_core = backend.on_core().value;
+    record.operator_samples = std::move(backend.operator_samples());
+    record.peak = executor.memory().peak();
+    record.at_peak = executor.memory().at_peak();
+    record.peak += backend.overhead();
+    record.at_peak[static_cast<std::size_t>(schedule::MemoryKind::overhead)] += backend.overhead();
+    if (before_end) before_end(executor);
+    return record;
+}
+
+namespace {
+
+schedule::Timeline timeline_of(const schedule::Program& program, const std::vector<RankRecord>& records, std::size_t step) {
+    schedule::Timeline timeline;
+    Clock::time_point origin = records[0].begins[step];
+    for (const RankRecord& record : records) origin = std::min(origin, record.begins[step]);
+    const auto since = [&](Clock::time_point t) { return core::Seconds(std::chrono::duration<double>(t - origin).count()); };
+    for (std::size_t rank = 0; rank < records.size(); ++rank) {
+        timeline.class_of.push_back(program.class_of_rank[rank]);
+        timeline.rank.push_back(static_cast<std::int32_t>(rank));
+        std::vector<schedule::Span>& spans = timeline.spans.emplace_back();
+        for (const InstructionTime& time : records[rank].steps[step]) spans.push_back({time.instruction, since(time.start), since(time.end)});
+        if (!spans.empty()) timeline.makespan = std::max(timeline.makespan, spans.back().end);
+    }
+    return timeline;
+}
+
+}  // namespace
+
+RunResult assemble(const schedule::Program& program, std::vector<RankRecord> records) {
+    RunResult result;
+    result.instruction_set = std::string(cpu::kernels().instruction_set);
+    for (std::size_t step = 0; step < records[0].steps.size(); ++step) {
+        result.timelines.push_back(timeline_of(program, records, step));
+        result.step_times.push_back(result.timelines.back().makespan);
+    }
+    // Without a loss collective there is one data-parallel replica; its tensor-parallel ranks know the same loss.
+    for (const RankRecord& record : records)
+        if (result.losses.empty()) result.losses = record.losses;
+    for (std::size_t step = 0; step < records[0].steps.size(); ++step) {
+        StepConditions& conditions = result.conditions.emplace_back();
+        double computing = 0, on_core = 0, probe = 0;
+        std::vector<std::vector<core::Seconds>>& ranks = result.on_core.emplace_back();
+        for (const RankRecord& record : records) {
+            computing += record.step_computing[step];
+            on_core += record.step_on_core[step];
+            if (!record.probes.empty()) probe += record.probes[step] / static_cast<double>(records.size());
+            std::vector<core::Seconds>& spans = ranks.emplace_back();
+            for (const InstructionTime& time : record.steps[step]) spans.push_back(time.on_core);
+        }
+        conditions.probe = core::Seconds(probe);
+        if (computing > 0) conditions.lost_share = std::max(0.0, 1 - on_core / computing);
+    }
+    double computing = 0, on_core = 0;
+    for (const RankRecord& record : records) {
+        computing += record.computing;
+        on_core += record.on_core;
+    }
+    if (computing > 0) result.lost_share = std::max(0.0, 1 - on_core / computing);
+    std::vector<double> probes;
+    for (const RankRecord& record : records) probes.insert(probes.end(), record.probes.begin(), record.probes.end());
+    if (!probes.empty()) {
+        std::nth_element(probes.begin(), probes.begin() + static_cast<std::ptrdiff_t>(probes.size() / 2), probes.end());
+        result.probe = core::Seconds(probes[probes.size() / 2]);
+    }
+    for (RankRecord& record : records) {
+        result.operator_samples.insert(result.operator_samples.end(), record.operator_samples.begin(), record.operator_samples.end());
+        result.memory.samples.push_back(std::move(record.samples));
+        result.memory.peak.push_back(record.peak);
+        result.memory.at_peak.push_back(record.at_peak);
+    }
+    return result;
+}
+
+}  // namespace exec

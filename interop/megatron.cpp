@@ -1,0 +1,210 @@
+// Megatron-LM's arguments, one a line: $(cat FILE) after pretrain_gpt.py. Flags: megatron/training/arguments.py at 0a438ed43f.
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+#include <fmt/core.h>
+
+#include "interop/expression.h"
+#include "interop/import_place.h"
+#include "interop/megatron_partition.h"
+#include "interop/targets.h"
+#include "interop/transformer_shape.h"
+#include "schedule/plan/partition.h"
+
+namespace interop {
+
+namespace {
+
+class MegatronWriter {
+public:
+    MegatronWriter(const ExportSource& source, core::Diagnostics& diagnostics) : e_(source, "Megatron-LM", diagnostics), plan_(source.file.plan), source_(source), diagnostics_(diagnostics) {}
+
+    std::optional<Export> write() {
+        model();
+        parallel();
+        partition();
+        batch();
+        memory();
+        communication();
+        precision();
+        training();
+        if (!e_.finish()) return std::nullopt;
+        return Export{text_, {}, {placement_note(plan_.layout)}};
+    }
+
+private:
+    void flag(const std::string& name) { text_ += name + "\n"; }
+    template <class T>
+    void flag(const std::string& name, const T& value) { text_ += fmt::format("{} {}\n", name, value); }
+
+    void model() {
+        const TransformerShape shape = transformer_shape(source_.graph);
+        for (const std::string& obstacle : shape.obstacles)
+            diagnostics_.error({source_.file.path, 0, 0}, "model", fmt::format("the model cannot be expressed by Megatron-LM's arguments: {}", obstacle), "choose another model or target");
+        if (!shape.obstacles.empty()) return;
+        flag("--use-mcore-models");
+        flag("--num-layers", shape.layers);
+        flag("--hidden-size", shape.hidden);
+        flag("--ffn-hidden-size", shape.ffn);
+        flag("--num-attention-heads", shape.heads);
+        if (shape.head_dimension * shape.heads != shape.hidden) flag("--kv-channels", shape.head_dimension);
+        if (shape.kv_heads != shape.heads) {
+            flag("--group-query-attention");
+            flag("--num-query-groups", shape.kv_heads);
+        }
+        flag("--seq-length", shape.sequence_length);
+        flag("--max-position-embeddings", std::max(shape.positions, shape.sequence_length));
+        flag("--position-embedding-type", shape.is_rotary ? "rope" : "learned_absolute");
+        if (shape.is_rotary && shape.rotary_base != 10000) flag("--rotary-base", static_cast<std::int64_t>(shape.rotary_base));
+        if (shape.is_rotary && shape.rotary_fraction != 1) flag("--rotary-percent", shape.rotary_fraction);
+        flag("--normalization", shape.is_rms ? "RMSNorm" : "LayerNorm");
+        flag("--norm-epsilon", shape.epsilon);
+        if (shape.is_gated_silu) flag("--swiglu");
+        if (!shape.has_linear_bias) flag("--disable-bias-linear");
+        if (!shape.has_linear_bias && shape.has_qkv_bias) flag("--add-qkv-bias");
+        if (!shape.is_tied) flag("--untie-embeddings-and-output-weights");
+        flag("--hidden-dropout", shape.hidden_dropout);  // Megatron's default is 0.1
+        flag("--attention-dropout", shape.attention_dropout);
+        if (shape.experts > 0) {
+            flag("--num-experts", shape.experts);
+            if (shape.auxiliary_loss > 0) flag("--moe-aux-loss-coeff", shape.auxiliary_loss);
+            if (shape.capacity_factor > 0) {
+                flag("--moe-expert-capacity-factor", shape.capacity_factor);
+                flag("--moe-token-drop-policy", "position");
+            }
+            flag("--moe-router-topk", shape.experts_per_token);
+        }
+        flag("--vocab-size", shape.vocabulary);
+        flag("--make-vocab-size-divisible-by", 1);  // padded to a multiple of the tensor-parallel degree, no further
+    }
+
+    void parallel() {
+        flag("--tensor-model-parallel-size", plan_.layout.tensor);
+        flag("--pipeline-model-parallel-size", plan_.layout.pipeline);
+        if (plan_.has_sequence_parallelism()) flag("--sequence-parallel");
+        // Megatron numbers tensor, data, pipeline; with the mapping tensor, pipeline, data.
+        if (e_.require_order({"PDT", "DPT"}) == "DPT") flag("--use-tp-pp-dp-mapping");
+        if (plan_.virtual_stages > 1) e_.require_schedule({"interleaved-1f1b"});
+        else e_.require_schedule({"1f1b"});
+        if (plan_.active_micro_batches > 0 && plan_.layout.pipeline > 1)
+            e_.refuse("active_micro_batches", std::to_string(plan_.active_micro_batches), "its schedules decide this", "leave it out");
+        if (plan_.virtual_stages > 1 && plan_.group_size > 0) flag("--microbatch-group-size-per-virtual-pipeline-stage", plan_.group_size);
+    }
+
+    void partition() {
+        if (plan_.stages() == 1) return;
+        const auto partition = schedule::complete_partition(plan_, source_.graph);
+        if (!partition) return;  // check_plan has said why
+        std::string why;
+        const MegatronPartition flags = megatron_partition(source_.graph, plan_, *partition);
+        for (const std::string& line : flags.arguments) flag(line);
+        if (!flags.obstacle.empty()) e_.refuse("partition", "this one", flags.obstacle, "leave partition out, or cut between layers");
+        if (flags.needs_layout)
+            e_.warn("partition", "uneven stages need --pipeline-model-parallel-layout, which releases before 2025 do not have",
+                    "for older ones set partition to equal numbers of layers: the embedding with the first, the head with the last");
+    }
+
+    void batch() {
+        if (plan_.layout.context > 1) flag("--context-parallel-size", plan_.layout.context);
+        if (plan_.layout.expert > 1) flag("--expert-model-parallel-size", plan_.layout.expert);
+        e_.refuse_offload();
+        flag("--micro-batch-size", plan_.micro_batch);
+        flag("--global-batch-size", plan_.global_batch());
+    }
+
+    void memory() {
+        if (plan_.recompute == schedule::Recompute::selective) flag("--recompute-activations");
+        if (plan_.recompute == schedule::Recompute::full) {
+            flag("--recompute-granularity", "full");
+            flag("--recompute-method", "uniform");
+            flag("--recompute-num-layers", 1);
+        }
+        const int degree = plan_.effective_shard_degree();
+        if (degree == 1) return;
+        if (plan_.sharding != schedule::Sharding::optimizer) {
+            e_.refuse("sharding", fmt::format("\"{}\"", schedule::name_of(plan_.sharding)), "its distributed optimizer shards the optimizer's state; its FSDP modes change names between releases",
+                      "set sharding = \"optimizer\", or export to torchtitan, deepspeed or sagemaker-smp-v2");
+            return;
+        }
+        flag("--use-distributed-optimizer");
+        if (degree != plan_.layout.data) flag("--num-distributed-optimizer-instances", plan_.layout.data / degree);
+    }
+
+    void communication() {
+        const bool shards = plan_.shards(schedule::Sharding::optimizer);
+        if (plan_.overlaps_gradient_reduction) {
+            flag("--overlap-grad-reduce");
+            flag("--ddp-bucket-size", static_cast<std::int64_t>(plan_.gradient_bucket.value / core::size_of(plan_.precision.gradients).value));  // in parameters
+        }
+        if (shards && plan_.overlaps_parameter_gathering) {
+            if (plan_.overlaps_gradient_reduction) flag("--overlap-param-gather");
+            else
+                e_.refuse("overlaps_parameter_gathering", "true", "--overlap-param-gather needs --overlap-grad-reduce", "set overlaps_gradient_reduction = true, or this to false");
+        }
+        e_.leave_collective_to_environment();
+    }
+
+    void precision() {
+        const schedule::Precision& p = plan_.precision;
+        const bool is_low = p.compute == core::DataType::fp16 || p.compute == core::DataType::bf16;
+        const bool is_fp8 = p.compute == core::DataType::fp8 && p.parameters == core::DataType::bf16;
+        const bool has_gradients = p.gradients == p.parameters || p.gradients == core::DataType::fp32;
+        if ((is_low && p.parameters == p.compute && p.has_master_parameters && has_gradients) || (is_fp8 && p.has_master_parameters && has_gradients)) {
+            const bool is_bf16 = p.parameters == core::DataType::bf16;
+            flag(is_bf16 ? "--bf16" : "--fp16");
+            if (is_fp8) {
+                flag("--transformer-impl", "transformer_engine");
+                flag("--fp8-format", "hybrid");
+            }
+            // bf16 accumulates and reduces in fp32 unless told otherwise, fp16 the other way round.
+            if (is_bf16 && p.gradients == core::DataType::bf16) flag("--grad-reduce-in-bf16");
+            if (!is_bf16 && p.gradients == core::DataType::fp32) flag("--accumulate-allreduce-grads-in-fp32");
+        } else {
+            if (p.compute != core::DataType::fp32) e_.require_plain_precision();
+        }
+        if (plan_.attention == model::AttentionImplementation::flash) flag("--use-flash-attn");
+        if (plan_.attention == model::AttentionImplementation::unfused) flag("--no-masked-softmax-fusion");
+        if (plan_.fused_cross_entropy) flag("--cross-entropy-loss-fusion");
+    }
+
+    void training() {
+        const schedule::Optimizer& o = plan_.optimizer;
+        const schedule::Training& t = source_.file.training;
+        const std::string name = fmt::format("\"{}\"", schedule::name_of(o.kind));
+        if (o.kind == schedule::OptimizerKind::lamb || (o.kind == schedule::OptimizerKind::adam && o.weight_decay != 0))
+            diagnostics_.error({source_.file.path, 0, 0}, "training.optimizer", fmt::format("optimizer = {} cannot be expressed by Megatron-LM: it has AdamW (\"adam\") and SGD", name), "set optimizer = \"adamw\"");
+        flag("--optimizer", o.kind == schedule::OptimizerKind::sgd ? "sgd" : "adam");
+        flag("--lr", o.learning_rate);
+        flag("--lr-decay-style", "constant");
+        flag("--weight-decay", o.weight_decay);
+        if (o.kind == schedule::OptimizerKind::sgd) flag("--sgd-momentum", o.momentum);
+        else {
+            flag("--adam-beta1", o.beta1);
+            flag("--adam-beta2", o.beta2);
+            flag("--adam-eps", o.epsilon);
+        }
+        flag("--clip-grad", "0.0");  // Megatron's default is 1.0; a plan does not clip
+        flag("--train-iters", t.steps);
+        flag("--seed", t.seed);
+        flag("--tokenizer-type", "NullTokenizer");
+        if (t.data.empty() || t.data_format == "synthetic") {
+            flag("--mock-data");
+        } else {
+            flag("--data-path", "REPLACE_WITH_PREPROCESSED_DATA");
+            diagnostics_.warning({source_.file.path, 0, 0}, "training.data", fmt::format("Megatron-LM reads data of its own format: --data-path is a placeholder for {}", core::in_quotes(t.data)), "run its preprocess_data.py");
+        }
+    }
+
+    Expression e_;
+    const schedule::Plan& plan_;
+    const ExportSource& source_;
+    core::Diagnostics& diagnostics_;
+    std::string text_;
+};
+
+}  // namespace
+
+std::optional<Export> write_megatron(const ExportSource& source, const ExportOptions&, core::Diagnostics& diagnostics) { return MegatronWriter(source, diagnostics).write(); }
+
+}  // namespace interop

@@ -1,0 +1,104 @@
+#include "interop/transformer_shape.h"
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/core.h>
+
+namespace interop {
+
+namespace {
+
+bool ends_with_name(const model::Operator& op, const char* name) { return op.name.ends_with(name); }
+
+}  // namespace
+
+TransformerShape transformer_shape(const model::ModelGraph& graph) {
+    TransformerShape shape;
+    const std::set<std::string> decoders = {"gpt", "llama", "mixtral"};
+    if (!decoders.count(graph.family)) {
+        shape.obstacles.push_back(fmt::format("{} is of the family {}; only decoders are known", graph.name, graph.family));
+        return shape;
+    }
+    shape.sequence_length = graph.tokens_per_sample;
+    shape.vocabulary = graph.vocabulary;
+    std::set<std::string> obstacles;
+    std::set<model::OperatorKind> activations;
+    bool is_parallel = false, has_dense = false;
+    std::int64_t mixtures = 0;
+    std::set<bool> linear_biases;
+    for (const model::Operator& op : graph.operators) {
+        const model::Attributes& a = op.attributes;
+        const auto width_of = [&](model::TensorId tensor) { return graph.tensor(tensor).shape.back(); };
+        switch (op.kind) {
+            case model::OperatorKind::embedding: shape.hidden = width_of(op.output); break;
+            case model::OperatorKind::position_embedding:
+                shape.positions = graph.parameter(op.parameters.front()).shape.front();
+                if (a.position_offset != 0) obstacles.insert("learned positions with an offset");
+                break;
+            case model::OperatorKind::attention:
+                ++shape.layers;
+                shape.heads = a.heads;
+                shape.kv_heads = a.kv_heads;
+                shape.head_dimension = a.head_dimension;
+                shape.is_rotary = a.is_rotary;
+                shape.rotary_fraction = a.rotary_fraction;
+                shape.rotary_base = a.rotary_base;
+                shape.attention_dropout = a.probability;
+                if (a.has_alibi) obstacles.insert("ALiBi positions");
+                if (a.window > 0) obstacles.insert("a sliding window");
+                if (!a.is_causal) obstacles.insert("attention without a causal mask");
+                break;
+            case model::OperatorKind::linear:
+                if (ends_with_name(op, "attention.qkv")) shape.has_qkv_bias = a.has_bias;
+                else if (ends_with_name(op, "mlp.down")) {
+                    shape.ffn = width_of(op.inputs.front());
+                    linear_biases.insert(a.has_bias);
+                    has_dense = true;
+                } else if (ends_with_name(op, "attention.output")) linear_biases.insert(a.has_bias);
+                else if (ends_with_name(op, "head.logits") && a.has_bias) obstacles.insert("a bias in the head");
+                break;
+            case model::OperatorKind::experts:
+                ++mixtures;
+                shape.experts = a.experts;
+                shape.experts_per_token = a.experts_per_token;
+                shape.capacity_factor = a.capacity_factor;
+                shape.auxiliary_loss = a.auxiliary_loss;
+                shape.ffn = a.expert_hidden;
+                if (a.experts_are_gated) activations.insert(model::OperatorKind::gated_silu);
+                break;
+            case model::OperatorKind::rms_norm:
+                shape.is_rms = true;
+                shape.epsilon = a.epsilon;
+                break;
+            case model::OperatorKind::layer_norm:
+                shape.epsilon = a.epsilon;
+                if (!a.has_bias) obstacles.insert("norms without shift");
+                if (op.name == "embedding.norm") obstacles.insert("a norm after the embedding");
+                break;
+            case model::OperatorKind::dropout:
+                if (op.name.starts_with("layers.") && op.name.ends_with("dropout")) shape.hidden_dropout = a.probability;
+                break;
+            case model::OperatorKind::gelu:
+            case model::OperatorKind::relu:
+            case model::OperatorKind::silu:
+            case model::OperatorKind::gated_silu:
+            case model::OperatorKind::gated_gelu: activations.insert(op.kind); break;
+            case model::OperatorKind::add: is_parallel = is_parallel || ends_with_name(op, ".branches"); break;
+            default: break;
+        }
+    }
+    if (is_parallel) obstacles.insert("a parallel residual");
+    if (mixtures > 0 && has_dense) obstacles.insert("mixtures in some layers only");
+    if (linear_biases.size() > 1) obstacles.insert("biases in some linear layers only");
+    shape.has_linear_bias = linear_biases.count(true) > 0;
+    if (!shape.has_qkv_bias && shape.has_linear_bias) obstacles.insert("linear biases without one of queries, keys and values");
+    shape.is_gated_silu = activations.count(model::OperatorKind::gated_silu) > 0;
+    for (const model::OperatorKind kind : activations)
+        if (kind != model::OperatorKind::gated_silu && kind != model::OperatorKind::gelu) obstacles.insert(fmt::format("the activation {}", model::name_of(kind)));
+    shape.is_tied = !model::tied_parameters(graph).empty();
+    shape.obstacles.assign(obstacles.begin(), obstacles.end());
+    return shape;
+}
+
+}  // namespace interop

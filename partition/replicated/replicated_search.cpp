@@ -1,0 +1,261 @@
+// For every set of last nodes the ways to place it with all stages at most a threshold, by the sum s of data-parallel degrees and the devices taken. Samples in flight on
+// a stage are ceil(s / d), so s is all that a stage needs to know of what follows it; and more of s or of devices is never better, so few ways stay.
+//
+// Within a stage the choice of configurations under the memory limit is a knapsack: fastest everywhere when that fits; else the linear relaxation bounds it
+// from below, its rounding from above, and only a threshold between the two needs the exact frontier.
+#include "partition/replicated/replicated_search.h"
+
+#include "partition/replicated/replicated_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+
+namespace partition {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr std::size_t most_pairs = 150000;
+constexpr std::int32_t nowhere = std::numeric_limits<std::int32_t>::max() / 2;
+
+bool is_subset(const std::vector<char>& a, const std::vector<char>& b) {
+    for (std::size_t v = 0; v < a.size(); ++v)
+        if (a[v] && !b[v]) return false;
+    return true;
+}
+
+}  // namespace
+
+ReplicatedSearch::ReplicatedSearch(const ReplicatedProblem& problem, const ReplicatedOptions& options)
+    : problem_(problem), costs_(problem),
+      memory_limit_(problem.memory_limit * (1 + 1e-13))  // sums of the same bytes in another order may end a rounding error apart: what fits exactly must fit in every order
+{
+    deadline_ = options.time_limit.value < 1e8
+                    ? Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.time_limit.value))
+                    : Clock::time_point::max();
+    most_replicas_ = std::min(problem.micro_batches, problem.devices);
+    make_sets(options.most_downsets);
+    lower_bound_ = replicated_lower_bound(problem).value;
+    for (std::size_t p = 0; p < pairs_.size(); ++p) make_entries(p);
+}
+
+// Sets of last nodes, breadth first by size, and which lie in which; where they are too many, those of one topological order.
+void ReplicatedSearch::make_sets(std::size_t most_downsets) {
+    const std::size_t n = problem_.nodes.size();
+    std::set<std::vector<char>> level{std::vector<char>(n, 0)};
+    for (std::size_t size = 0; size <= n && covers_all_; ++size) {
+        std::set<std::vector<char>> next;
+        for (const std::vector<char>& set : level) {
+            sets_.push_back(set);
+            for (std::size_t v = 0; v < n; ++v) {
+                if (set[v] || !costs_.may_lead(v, set)) continue;
+                std::vector<char> with = set;
+                with[v] = 1;
+                next.insert(std::move(with));
+            }
+        }
+        level = std::move(next);
+        if (sets_.size() + level.size() > most_downsets) covers_all_ = false;
+    }
+    if (covers_all_ && make_pairs()) return;
+    covers_all_ = false;
+    sets_.assign(1, std::vector<char>(n, 0));
+    for (std::size_t v = n; v-- > 0;) {
+        sets_.push_back(sets_.back());
+        sets_.back()[v] = 1;
+    }
+    make_pairs();
+}
+
+bool ReplicatedSearch::make_pairs() {
+    pairs_.clear();
+    for (std::size_t outer = 1; outer < sets_.size(); ++outer)
+        for (std::size_t inner = 0; inner < outer; ++inner)
+            if (is_subset(sets_[inner], sets_[outer])) {
+                pairs_.push_back({static_cast<std::int32_t>(inner), static_cast<std::int32_t>(outer), 0, 0});
+                if (pairs_.size() > most_pairs) return false;
+            }
+    return true;
+}
+
+void ReplicatedSearch::make_entries(std::size_t p) {
+    Pair& pair = pairs_[p];
+    pair.first_entry = entries_.size();
+    const std::vector<int> nodes = nodes_of(pair);
+    std::vector<char> inside(problem_.nodes.size(), 0);
+    for (int v : nodes) inside[static_cast<std::size_t>(v)] = 1;
+    std::set<int> degrees;
+    for (const auto& [tensor, list] : problem_.nodes[static_cast<std::size_t>(nodes[0])].configurations) degrees.insert(tensor);
+    for (int tensor : degrees) {
+        bool is_supported = tensor <= problem_.devices;
+        for (int v : nodes) {
+            auto found = problem_.nodes[static_cast<std::size_t>(v)].configurations.find(tensor);
+            is_supported = is_supported && found != problem_.nodes[static_cast<std::size_t>(v)].configurations.end() && !found->second.empty();
+        }
+        if (!is_supported) continue;
+        for (int data = 1; data <= most_replicas_ && data * tensor <= problem_.devices; ++data) {
+            if (problem_.micro_batches % data != 0) continue;
+            const Entry entry = entry_of(p, nodes, inside, tensor, data);
+            if (entry.most_any >= 1) entries_.push_back(entry);
+        }
+    }
+    pair.last_entry = entries_.size();
+}
+
+ReplicatedSearch::Entry ReplicatedSearch::entry_of(std::size_t pair, const std::vector<int>& nodes, const std::vector<char>& inside, int tensor, int data) const {
+    Entry entry{static_cast<std::int32_t>(pair), static_cast<std::int16_t>(tensor), static_cast<std::int16_t>(data), 0, 0, 0};
+    const auto configurations = [&](int v) -> const std::vector<NodeConfiguration>& { return problem_.nodes[static_cast<std::size_t>(v)].configurations.at(tensor); };
+    double per_sample = 0, fixed = 0;
+    for (int v : nodes) {
+        ConfigurationCost best{core::Seconds(infinity), core::Bytes(0), core::Bytes(0)};
+        for (const NodeConfiguration& configuration : configurations(v)) {
+            const ConfigurationCost cost = costs_.of(v, configuration, data, inside);
+            if (std::pair(cost.time, cost.per_sample) < std::pair(best.time, best.per_sample)) best = cost;
+        }
+        entry.least_time += best.time.value;
+        per_sample += best.per_sample.value;
+        fixed += best.fixed.value;
+    }
+    const int most = (most_replicas_ + data - 1) / data;
+    auto fits_smallest = [&](int y) {
+        double memory = 0;
+        for (int v : nodes) {
+            double least = infinity;
+            for (const NodeConfiguration& c : configurations(v)) least = std::min(least, c.memory_per_sample.value * y + c.memory_fixed.value);
+            memory += least;
+        }
+        return memory <= memory_limit_.value;
+    };
+    if (fixed + per_sample <= memory_limit_.value)
+        entry.most_fast = per_sample > 0 ? static_cast<std::int32_t>(std::min<double>(most, std::floor((memory_limit_.value - fixed) / per_sample))) : most;
+    int low = entry.most_fast, high = most;
+    while (low < high) {  // memory rises with samples in flight
+        int middle = (low + high + 1) / 2;
+        if (fits_smallest(middle)) low = middle;
+        else high = middle - 1;
+    }
+    entry.most_any = low;
+    return entry;
+}
+
+std::vector<int> ReplicatedSearch::nodes_of(const Pair& pair) const {
+    std::vector<int> nodes;
+    for (std::size_t v = 0; v < problem_.nodes.size(); ++v)
+        if (sets_[static_cast<std::size_t>(pair.outer)][v] && !sets_[static_cast<std::size_t>(pair.inner)][v]) nodes.push_back(static_cast<int>(v));
+    return nodes;
+}
+
+ConfigurationKnapsack ReplicatedSearch::knapsack(const Entry& entry, int in_flight) const {
+    std::vector<int> nodes = nodes_of(pairs_[static_cast<std::size_t>(entry.pair)]);
+    std::vector<char> inside(problem_.nodes.size(), 0);
+    for (int v : nodes) inside[static_cast<std::size_t>(v)] = 1;
+    ConfigurationKnapsack knapsack;
+    for (int v : nodes) {
+        std::vector<ConfigurationKnapsack::Choice> choices;
+        const auto& list = problem_.nodes[static_cast<std::size_t>(v)].configurations.at(entry.tensor);
+        for (std::size_t c = 0; c < list.size(); ++c) {
+            const ConfigurationCost cost = costs_.of(v, list[c], entry.data, inside);
+            choices.push_back({cost.time, cost.per_sample * in_flight + cost.fixed, static_cast<int>(c)});
+        }
+        knapsack.add(std::move(choices));
+    }
+    return knapsack;
+}
+
+ReplicatedSearch::Bounds& ReplicatedSearch::bounds(std::size_t entry, int in_flight) {
+    std::uint64_t key = static_cast<std::uint64_t>(entry) << 16 | static_cast<std::uint64_t>(in_flight);
+    auto [place, is_new] = bounds_.try_emplace(key);
+    if (is_new) {
+        auto [lower, upper] = knapsack(entries_[entry], in_flight).bounds(memory_limit_);
+        place->second = {lower.value, upper.value, lower.value >= upper.value * (1 - 1e-13), false};
+    }
+    return place->second;
+}
+
+// Can the entry's stage keep so many samples in flight and take at most the threshold, which is not below its fastest?
+bool ReplicatedSearch::is_below(std::size_t e, int in_flight, double threshold, bool is_optimistic) {
+    const Entry& entry = entries_[e];
+    if (in_flight <= entry.most_fast) return true;
+    if (in_flight > entry.most_any) return false;
+    if (std::isinf(threshold)) return true;
+    Bounds& known = bounds(e, in_flight);
+    if (known.lower > threshold) return false;
+    if (is_optimistic || known.upper <= threshold) return true;
+    if (known.is_exact || known.is_open) return false;
+    if (const auto time = knapsack(entry, in_flight).exact(memory_limit_, core::Seconds(known.upper))) {
+        known.lower = known.upper = time->value;
+        known.is_exact = true;
+    } else {
+        known.is_open = has_open_knapsacks_ = true;
+    }
+    return known.upper <= threshold;
+}
+
+// For every set the fewest devices that the nodes outside it take with stages below the threshold, memory aside.
+std::vector<std::int32_t> ReplicatedSearch::fewest_to_come(double threshold) const {
+    std::vector<std::int32_t> fewest(sets_.size(), nowhere);
+    fewest.back() = 0;
+    for (auto pair = pairs_.rbegin(); pair != pairs_.rend(); ++pair) {  // by outer set, the largest first
+        const std::int32_t after = fewest[static_cast<std::size_t>(pair->outer)];
+        std::int32_t& here = fewest[static_cast<std::size_t>(pair->inner)];
+        if (after >= here) continue;
+        for (std::size_t e = pair->first_entry; e < pair->last_entry; ++e)
+            if (entries_[e].least_time <= threshold) here = std::min(here, after + entries_[e].tensor * entries_[e].data);
+    }
+    return fewest;
+}
+
+std::optional<std::vector<ReplicatedStage>> ReplicatedSearch::decide(core::Seconds threshold, bool is_optimistic) {
+    const std::vector<std::int32_t> to_come = fewest_to_come(threshold.value);
+    ways_.assign(sets_.size(), {});
+    ways_[0].push_back({0, 0, 0, 0});
+    for (const Pair& pair : pairs_) {
+        const std::vector<Way>& from = ways_[static_cast<std::size_t>(pair.inner)];
+        const std::int32_t left = problem_.devices - to_come[static_cast<std::size_t>(pair.outer)];
+        if (from.empty() || left < 1) continue;
+        if (Clock::now() > deadline_) {
+            is_out_of_time_ = true;
+            return std::nullopt;
+        }
+        std::vector<Way>& to = ways_[static_cast<std::size_t>(pair.outer)];
+        for (std::size_t e = pair.first_entry; e < pair.last_entry; ++e) {
+            const Entry& entry = entries_[e];
+            if (entry.least_time > threshold.value) continue;
+            for (std::size_t w = 0; w < from.size(); ++w) {
+                const Way way{from[w].replicas + entry.data, from[w].devices + entry.tensor * entry.data, static_cast<std::int32_t>(e), static_cast<std::int32_t>(w)};
+                if (way.devices > left || way.replicas > most_replicas_) continue;
+                const auto is_no_worse = [](const Way& a, const Way& b) { return a.replicas <= b.replicas && a.devices <= b.devices; };
+                if (std::any_of(to.begin(), to.end(), [&](const Way& known) { return is_no_worse(known, way); })) continue;
+                if (!is_below(e, (way.replicas + entry.data - 1) / entry.data, threshold.value, is_optimistic)) continue;
+                std::erase_if(to, [&](const Way& known) { return is_no_worse(way, known); });
+                to.push_back(way);
+            }
+        }
+    }
+    if (ways_.back().empty()) return std::nullopt;
+    if (is_optimistic) return std::vector<ReplicatedStage>{};
+    return trace_back();
+}
+
+std::vector<ReplicatedStage> ReplicatedSearch::trace_back() const {
+    std::vector<ReplicatedStage> stages;
+    const Way* way = &*std::min_element(ways_.back().begin(), ways_.back().end(), [](const Way& a, const Way& b) { return a.replicas < b.replicas; });
+    for (std::size_t set = sets_.size() - 1; set != 0;) {
+        const Entry& entry = entries_[static_cast<std::size_t>(way->entry)];
+        const Pair& pair = pairs_[static_cast<std::size_t>(entry.pair)];
+        const ConfigurationKnapsack choices = knapsack(entry, (way->replicas + entry.data - 1) / entry.data);
+        std::vector<int> chosen, better;
+        auto [lower, upper] = choices.bounds(memory_limit_, &chosen);
+        if (lower < upper)
+            if (const auto time = choices.exact(memory_limit_, upper, &better); time && *time < upper) chosen = std::move(better);
+        stages.push_back(evaluate_stage(problem_, nodes_of(pair), entry.data, entry.tensor, std::move(chosen), way->replicas - entry.data));
+        set = static_cast<std::size_t>(pair.inner);
+        way = &ways_[set][static_cast<std::size_t>(way->parent)];
+    }
+    return stages;
+}
+
+}  // namespace partition

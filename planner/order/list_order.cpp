@@ -1,0 +1,135 @@
+#include "planner/order/list_order.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace planner {
+
+namespace {
+
+constexpr double never = std::numeric_limits<double>::infinity();
+
+class ListScheduler {
+public:
+    ListScheduler(const OrderGraph& graph, const ListRule& rule)
+        : graph_(graph), problem_(graph.problem()), rule_(rule), letters_(3 * problem_.chunks), tails_(graph.longest_to_end(-1)),
+          ranks_(static_cast<std::size_t>(problem_.ranks)), ends_(static_cast<std::size_t>(graph.actions()), never) {
+        slack_ = 1e-9 * graph.greatest_duration();
+        for (Rank& rank : ranks_) rank.counts.assign(static_cast<std::size_t>(letters_), 0);
+    }
+
+    std::optional<Order> run() {
+        const int total = graph_.actions();
+        for (int placed = 0; placed < total;) {
+            int chosen = -1;
+            for (int r = 0; r < problem_.ranks; ++r)
+                if (!at(r).is_blocked && static_cast<int>(at(r).word.size()) < problem_.word_length() && (chosen < 0 || at(r).clock < at(chosen).clock)) chosen = r;
+            if (chosen < 0) return std::nullopt;
+            placed += decide(chosen);
+        }
+        Order order;
+        for (Rank& rank : ranks_) order.push_back(std::move(rank.word));
+        return order;
+    }
+
+private:
+    struct Rank {
+        Word word;
+        std::vector<int> counts;  // by letter
+        double clock = 0, held = 0, reserved = 0;
+        bool is_blocked = false;  // nothing is known to come before a neighbour acts
+    };
+
+    Rank& at(int r) { return ranks_[static_cast<std::size_t>(r)]; }
+    int action_of(int r, int letter) { return graph_.action(r, letter, at(r).counts[static_cast<std::size_t>(letter)]); }
+
+    // When the input of the letter's next action is there; `never` when it is not made yet or there is no such action.
+    double arrival(int r, int letter) {
+        const int k = at(r).counts[static_cast<std::size_t>(letter)], kind = letter % 3, stage = problem_.stage_of(r, letter / 3);
+        if (k >= problem_.micro_batches) return never;
+        // On the rank itself: I after F, W after I.
+        if (kind != F && k >= at(r).counts[static_cast<std::size_t>(letter - 1)]) return never;
+        const int from = kind == F ? stage - 1 : stage + 1;
+        if (kind == W || from < 0 || from >= problem_.ranks * problem_.chunks) return 0;
+        const int rank = problem_.rank_of(from);
+        int chunk = 0;
+        while (problem_.stage_of(rank, chunk) != from) ++chunk;
+        return ends_[static_cast<std::size_t>(graph_.action(rank, 3 * chunk + kind, k))] + (rank == r ? 0 : problem_.transfer.value);
+    }
+
+    double forwards_memory(int r) const {
+        double sum = 0;
+        for (int chunk = 0; chunk < problem_.chunks; ++chunk) sum += std::max(0.0, graph_.memory_change(graph_.action(r, 3 * chunk + F, 0)));
+        return sum;
+    }
+    bool is_admitted(int r, int letter) {
+        if (letter != F) return true;
+        const int in_flight = at(r).counts[F] - at(r).counts[W];
+        if (in_flight >= std::max(1, rule_.most_admitted - (rule_.falls_along_ranks ? r : 0))) return false;
+        return at(r).held + at(r).reserved + forwards_memory(r) <= problem_.memory_limit.value * (1 + 1e-9);
+    }
+    bool has_room(int r, int letter) {
+        return at(r).held + std::max(0.0, graph_.memory_change(action_of(r, letter))) <= problem_.memory_limit.value * (1 + 1e-9);
+    }
+
+    int put(int r, int letter) {
+        Rank& rank = at(r);
+        const int action = action_of(r, letter);
+        const double begin = rank.clock;
+        rank.clock = ends_[static_cast<std::size_t>(action)] = begin + graph_.duration(action);
+        rank.held += graph_.memory_change(action);
+        if (letter == F) rank.reserved += forwards_memory(r) - std::max(0.0, graph_.memory_change(action));
+        else if (letter % 3 == F) rank.reserved -= std::max(0.0, graph_.memory_change(action));
+        ++rank.counts[static_cast<std::size_t>(letter)];
+        rank.word.push_back(static_cast<std::uint8_t>(letter));
+        for (Rank& other : ranks_) {
+            if (!other.is_blocked) continue;
+            other.is_blocked = false;
+            other.clock = std::max(other.clock, begin);
+        }
+        return 1;
+    }
+
+    // What the rank does at its clock; 0 when it waits (its clock moves on).
+    int decide(int r) {
+        Rank& rank = at(r);
+        int ready = -1, weight = -1;
+        double soonest = never;
+        for (int letter = 0; letter < letters_; ++letter) {
+            const double when = arrival(r, letter);
+            if (when == never) continue;
+            if (letter % 3 == W) {
+                if (weight < 0 || tail(r, letter) > tail(r, weight)) weight = letter;
+                continue;
+            }
+            if (!is_admitted(r, letter) || !has_room(r, letter)) continue;
+            if (when > rank.clock + slack_) soonest = std::min(soonest, when);
+            else if (ready < 0 || goes_before(r, letter, ready)) ready = letter;
+        }
+        if (ready >= 0) return put(r, ready);
+        if (weight >= 0 && (rule_.fills_always || rank.clock + graph_.duration(action_of(r, weight)) <= soonest + slack_)) return put(r, weight);
+        if (soonest < never) rank.clock = soonest;
+        else rank.is_blocked = true;
+        return 0;
+    }
+    double tail(int r, int letter) { return tails_[static_cast<std::size_t>(action_of(r, letter))]; }
+    bool goes_before(int r, int letter, int other) {
+        if (rule_.prefers_gradients && (letter % 3 == I) != (other % 3 == I)) return letter % 3 == I;
+        return tail(r, letter) > tail(r, other);
+    }
+
+    const OrderGraph& graph_;
+    const OrderProblem& problem_;
+    ListRule rule_;
+    int letters_;
+    std::vector<double> tails_;
+    std::vector<Rank> ranks_;
+    std::vector<double> ends_;
+    double slack_ = 0;
+};
+
+}  // namespace
+
+std::optional<Order> list_order(const OrderGraph& graph, const ListRule& rule) { return ListScheduler(graph, rule).run(); }
+
+}  // namespace planner

@@ -1,0 +1,66 @@
+#include "schedule/plan/plan.h"
+
+namespace schedule {
+
+std::string_view name_of(Sharding sharding) {
+    switch (sharding) {
+        case Sharding::none: return "none";
+        case Sharding::optimizer: return "optimizer";
+        case Sharding::gradients: return "gradients";
+        case Sharding::parameters: return "parameters";
+    }
+    return "";
+}
+
+std::string_view name_of(Recompute recompute) {
+    switch (recompute) {
+        case Recompute::none: return "none";
+        case Recompute::selective: return "selective";
+        case Recompute::full: return "full";
+    }
+    return "";
+}
+
+std::string_view name_of(Offload offload) {
+    switch (offload) {
+        case Offload::none: return "none";
+        case Offload::host: return "host";
+        case Offload::disk: return "disk";
+    }
+    return "";
+}
+
+std::string_view name_of(OptimizerKind optimizer) {
+    switch (optimizer) {
+        case OptimizerKind::sgd: return "sgd";
+        case OptimizerKind::adam: return "adam";
+        case OptimizerKind::adamw: return "adamw";
+        case OptimizerKind::lamb: return "lamb";
+    }
+    return "";
+}
+
+core::Bytes state_bytes_per_parameter(const Optimizer& optimizer) {
+    switch (optimizer.kind) {
+        case OptimizerKind::sgd: return core::Bytes(optimizer.momentum != 0 ? 4 : 0);
+        case OptimizerKind::adam:
+        case OptimizerKind::adamw:
+        case OptimizerKind::lamb: return core::Bytes(8);  // first and second moment, fp32 each (arXiv 1412.6980)
+    }
+    return core::Bytes(0);
+}
+
+model::CostContext Plan::cost_context() const {
+    model::CostContext context;
+    context.micro_batch = micro_batch;
+    context.tensor_parallel = layout.tensor;
+    context.expert_parallel = layout.expert;
+    context.context_parallel = layout.context;
+    context.sequence_parallel = sequence_parallel && layout.tensor > 1;
+    context.compute = precision.activations();
+    context.attention = attention;
+    context.fused_cross_entropy = fused_cross_entropy;
+    return context;
+}
+
+}  // namespace schedule

@@ -1,0 +1,86 @@
+// The rules of verify(Program), one member function each; see verify_program.cpp for what they promise together.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "schedule/program/program.h"
+#include "schedule/verify.h"
+
+namespace schedule {
+
+class ProgramChecker {
+public:
+    explicit ProgramChecker(const Program& program);
+    std::vector<Violation> run();
+
+private:
+    struct Place {
+        std::int32_t list = -1;  // class
+        std::int32_t index = -1;
+    };
+    // For one (stage, micro-batch): how far each pass has come and its latest step.
+    struct Progress {
+        std::int32_t forward = 0, backward = 0, input = 0, weight = 0;  // next operator expected
+        std::int32_t forward_steps = 0, backward_steps = 0, input_steps = 0, weight_steps = 0;
+        std::int32_t last_forward = -1, last_backward = -1, last_weight = -1;  // instruction; backward: also input
+        std::int32_t receive = -1, receive_gradient = -1;
+    };
+
+    const RankProgram& list(std::size_t c) const { return program_.classes[c]; }
+    Progress& progress(std::int32_t stage, std::int32_t micro_batch) {
+        return progress_[static_cast<std::size_t>(stage) * static_cast<std::size_t>(program_.micro_batches) + static_cast<std::size_t>(micro_batch)];
+    }
+    void report(const char* rule, std::size_t c, std::size_t index, const std::string& what);
+    void report(const char* rule, std::size_t c, const std::string& what);
+
+    bool check_structure();             // "structure", "placement": indices mean something, work stands on the rank of its stage
+    void check_passes(std::size_t c);   // "completeness", "order": every pass covers its stage once, each step after what it needs
+    void check_complete();              // "completeness": every micro-batch is finished on every stage
+    void check_transfers();             // "transfers": sends and receives match one to one
+    void check_collectives();           // "collectives": members agree on order and size
+    void check_buffers(std::size_t c);  // "buffers": taken once, given back once, in this order
+    void check_update(std::size_t c);   // "update": gradients are reduced, then each bucket is updated once
+    void check_progress();              // "progress": nothing waits for ever
+
+    void find_clocks(std::size_t c);
+    // Has instruction `before` ended whenever `after` starts?
+    bool is_ordered(std::size_t c, std::int32_t before, std::size_t after) const;
+    void need(std::size_t c, std::int32_t before, std::size_t after, const char* what);
+    void step_forward(std::size_t c, std::size_t i);
+    void step_backward(std::size_t c, std::size_t i);
+    std::vector<std::int32_t> tied_ranks(std::size_t c, const Instruction& i) const;
+    // Does the micro-batch pass through the stage? In a bidirectional schedule each goes one way.
+    bool passes(std::int32_t stage, std::int32_t micro_batch) const {
+        const std::int32_t within = micro_batch - program_.first_micro_batch(stage);
+        return within >= 0 && within < program_.micro_batches_of_stage();
+    }
+    void check_clipping(std::size_t c);           // "update" with gradient clipping
+    void check_update_norms(std::size_t c);       // "update" with LAMB
+    void check_updates_between(std::size_t c);    // "update" of an asynchronous schedule
+    bool has_transfer(std::int32_t stage) const;  // from the stage before
+    bool is_boundary_here(std::int32_t stage) const;
+    bool has_operators() const { return !program_.model_hash.empty(); }
+    std::size_t transfer_key(const Instruction& i) const;
+
+    const Program& program_;
+    std::vector<Violation> violations_;
+    bool trains_ = false;
+    std::vector<Progress> progress_;
+    // clocks_[i][s]: one more than the greatest index on stream s that has ended when instruction i of the current class starts.
+    std::vector<std::array<std::uint32_t, stream_count>> clocks_;
+    // Copies of one (stage, micro-batch), by the first operator of their unit.
+    struct Copies {
+        std::int32_t end = 0, out = -1, back = -1;  // end of the unit's operators; instructions
+    };
+    std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, Copies> copies_;
+    void check_copy(std::size_t c, std::size_t i);
+    void need_loaded(std::size_t c, std::size_t i);
+    std::vector<Place> sends_, receives_;  // by payload, boundary and micro-batch
+};
+
+}  // namespace schedule

@@ -1,0 +1,34 @@
+// What libraries beside NCCL offer for a collective. One file a library in sim/cost/library/, one line in the registry; the names are schedule::communication_libraries().
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "cluster/topology.h"
+#include "schedule/program/program.h"
+#include "sim/cost/collective/candidate.h"
+#include "sim/cost/collective/nccl.h"
+#include "sim/cost/collective/network.h"
+
+namespace sim {
+
+struct LibraryContext {
+    const cluster::Cluster& cluster;
+    Network& collective_network;  // NVLink at the rate of NCCL's channels
+    Network& copy_network;        // ... of copies
+};
+
+struct Library {
+    std::string_view name;
+    // All it offers for this collective, NCCL's ways among them where it leaves the choice to NCCL.
+    std::vector<Candidate> (*ways)(const LibraryContext& context, schedule::CollectiveKind kind, const Groups& groups);
+};
+// Null: "auto" and "nccl", and names that are not known.
+const Library* find_library(std::string_view name);
+
+std::vector<Candidate> smddp_ways(const LibraryContext& context, schedule::CollectiveKind kind, const Groups& groups);
+std::vector<Candidate> horovod_ways(const LibraryContext& context, schedule::CollectiveKind kind, const Groups& groups);
+std::vector<Candidate> mpi_ways(const LibraryContext& context, schedule::CollectiveKind kind, const Groups& groups);
+std::vector<Candidate> parameter_server_ways(const LibraryContext& context, schedule::CollectiveKind kind, const Groups& groups);
+
+}  // namespace sim

@@ -1,0 +1,177 @@
+// Only links that two different streams can use at the same time, and that both together can fill, matter; links with the same users and shares behave alike and are
+// counted once. What remains of a thousand devices is mostly a handful of network cards and PCIe switches, and nothing at all when stages share no card.
+#include "sim/cost/contention.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "core/diagnostics.h"
+
+namespace sim {
+
+namespace {
+
+using schedule::Instruction;
+using schedule::InstructionKind;
+
+struct Draft {
+    core::Seconds latency, streaming, priced;
+    std::vector<LinkShare> busy;  // share of each link's rate at full speed
+    std::int64_t user = 0;        // communications of one user follow one another
+};
+
+class Finder {
+public:
+    Finder(const schedule::Program& program, CommunicationCost& costs, bool is_folded) : program_(program), costs_(costs), is_folded_(is_folded) {}
+
+    Contention find() {
+        const std::size_t performers = is_folded_ ? program_.classes.size() : program_.class_of_rank.size();
+        for (std::size_t c = 0; c < program_.classes.size(); ++c) {
+            std::vector<std::int32_t>& kinds = result_.kind_of.emplace_back();
+            kinds.reserve(program_.classes[c].instructions.size());
+            known_.clear();
+            for (const Instruction& instruction : program_.classes[c].instructions) kinds.push_back(kind_of(c, instruction, performers));
+        }
+        keep_contended(performers);
+        return std::move(result_);
+    }
+
+private:
+    // Instructions of a class that are priced alike; few, so a list is searched.
+    struct Known {
+        InstructionKind kind;
+        schedule::CollectiveKind collective;
+        schedule::GroupKind group;
+        schedule::Stream stream;
+        std::int32_t peer, tied_bucket;
+        double bytes;
+        std::int32_t index;
+    };
+
+    std::int32_t kind_of(std::size_t class_index, const Instruction& instruction, std::size_t performers) {
+        if (instruction.kind != InstructionKind::send && instruction.kind != InstructionKind::collective) return -1;
+        const schedule::RankProgram& list = program_.classes[class_index];
+        const bool is_send = instruction.kind == InstructionKind::send;
+        const std::vector<std::int32_t>& tied = tied_ranks_of(list, instruction);
+        const core::Bytes bytes = is_send ? costs_.sent(instruction.bytes, instruction.payload) : instruction.bytes;
+        const std::int32_t bucket = tied.empty() ? -1 : instruction.bucket;
+        for (const Known& known : known_)
+            if (known.kind == instruction.kind && known.bytes == bytes.value && known.stream == instruction.stream && known.tied_bucket == bucket &&
+                (is_send ? known.peer == instruction.peer : known.collective == instruction.collective && known.group == instruction.group))
+                return known.index;
+        const auto index = static_cast<std::int32_t>(result_.communication_of.size());
+        known_.push_back({instruction.kind, instruction.collective, instruction.group, instruction.stream, instruction.peer, bucket, bytes.value, index});
+        std::vector<std::int32_t>& by_performer = result_.communication_of.emplace_back(performers, -1);
+        const std::int64_t streams = schedule::stream_count;
+        const auto stream = static_cast<std::int64_t>(instruction.stream);
+        const core::Seconds priced = is_send ? costs_.transfer(list.pipeline, instruction.peer, instruction.bytes, instruction.payload)
+                                             : costs_.collective(instruction.collective, instruction.group, instruction.bytes, list.pipeline, tied);
+        if (priced.value <= 0) return index;  // a group of one
+        if (is_folded_) {
+            Draft draft = is_send ? transfer(costs_.transfer_between(list.pipeline, instruction.peer), bytes)
+                                  : collective(costs_.choice(instruction.collective, instruction.group, instruction.bytes, list.pipeline, tied), instruction.bytes);
+            draft.priced = priced;
+            draft.user = static_cast<std::int64_t>(class_index) * streams + stream;
+            by_performer[class_index] = add(std::move(draft));
+            return index;
+        }
+        std::map<int, std::int32_t> of_leader;
+        for (std::size_t rank = 0; rank < performers; ++rank) {
+            if (static_cast<std::size_t>(program_.class_of_rank[rank]) != class_index) continue;
+            const int global = static_cast<int>(rank);
+            if (is_send) {
+                Draft draft = transfer(costs_.transfer_of(global, instruction.peer), bytes);
+                draft.priced = priced;
+                draft.user = static_cast<std::int64_t>(rank) * streams + stream;
+                by_performer[rank] = add(std::move(draft));
+                continue;
+            }
+            const int leader = costs_.leader(instruction.group, global, tied);
+            const auto [entry, is_new] = of_leader.try_emplace(leader, -1);
+            if (is_new) {
+                Draft draft = collective(costs_.choice_of(instruction.collective, instruction.group, instruction.bytes, global, tied), instruction.bytes);
+                draft.priced = priced;
+                draft.user = static_cast<std::int64_t>(leader) * streams + stream;
+                entry->second = add(std::move(draft));
+            }
+            by_performer[rank] = entry->second;
+        }
+        return index;
+    }
+
+    static Draft transfer(const CommunicationCost::Transfer& transfer, core::Bytes bytes) {
+        const core::Seconds streaming(transfer.cost.seconds_per_byte * bytes.value);
+        return shares({transfer.cost.latency, streaming, {}, transfer.links}, bytes);
+    }
+    static Draft collective(const Candidate& candidate, core::Bytes bytes) {
+        const CommunicationTime time = time_of(candidate, bytes);
+        return shares({time.latency, time.streaming, {}, candidate.links}, bytes);
+    }
+    static Draft shares(Draft draft, core::Bytes bytes) {
+        if (draft.streaming.value <= 0) draft.busy.clear();
+        for (LinkShare& link : draft.busy) link.busy = std::min(1.0, link.busy * bytes.value / draft.streaming.value);
+        return draft;
+    }
+
+    std::int32_t add(Draft draft) {
+        drafts_.push_back(std::move(draft));
+        return static_cast<std::int32_t>(drafts_.size() - 1);
+    }
+
+    void keep_contended(std::size_t performers) {
+        // By link: who takes how much of it.
+        std::vector<std::vector<std::pair<std::int32_t, double>>> users(costs_.link_count());
+        for (std::size_t d = 0; d < drafts_.size(); ++d)
+            for (const LinkShare& link : drafts_[d].busy) users[static_cast<std::size_t>(link.link)].emplace_back(static_cast<std::int32_t>(d), link.busy);
+        std::map<std::vector<std::pair<std::int32_t, double>>, std::int32_t> distinct;
+        std::vector<std::vector<ResourceUse>> uses(drafts_.size());
+        std::map<std::int64_t, double> most_of_user;
+        for (std::vector<std::pair<std::int32_t, double>>& list : users) {
+            if (list.size() < 2) continue;
+            most_of_user.clear();
+            for (const auto& [draft, share] : list) {
+                double& most = most_of_user[drafts_[static_cast<std::size_t>(draft)].user];
+                most = std::max(most, share);
+            }
+            double sum = 0;
+            for (const auto& [user, share] : most_of_user) sum += share;
+            if (most_of_user.size() < 2 || sum <= 1 + 1e-9) continue;
+            const auto [entry, is_new] = distinct.try_emplace(list, static_cast<std::int32_t>(distinct.size()));
+            if (is_new)
+                for (const auto& [draft, share] : list) uses[static_cast<std::size_t>(draft)].push_back({entry->second, share});
+        }
+        result_.links = distinct.size();
+        std::vector<std::int32_t> kept(drafts_.size(), -1);
+        for (std::size_t d = 0; d < drafts_.size(); ++d) {
+            if (uses[d].empty()) continue;
+            kept[d] = static_cast<std::int32_t>(result_.communications.size());
+            double most = 0;
+            for (const ResourceUse& use : uses[d]) most = std::max(most, use.share);
+            result_.communications.push_back({drafts_[d].latency, drafts_[d].streaming, drafts_[d].priced, std::move(uses[d]), 1 / most});
+        }
+        std::vector<bool> is_kept(result_.communication_of.size(), false);
+        for (std::size_t k = 0; k < is_kept.size(); ++k)
+            for (std::size_t p = 0; p < performers; ++p) {
+                std::int32_t& communication = result_.communication_of[k][p];
+                if (communication >= 0) communication = kept[static_cast<std::size_t>(communication)];
+                is_kept[k] = is_kept[k] || communication >= 0;
+            }
+        for (std::vector<std::int32_t>& kinds : result_.kind_of)
+            for (std::int32_t& kind : kinds)
+                if (kind >= 0 && !is_kept[static_cast<std::size_t>(kind)]) kind = -1;
+    }
+
+    const schedule::Program& program_;
+    CommunicationCost& costs_;
+    bool is_folded_;
+    Contention result_;
+    std::vector<Known> known_;
+    std::vector<Draft> drafts_;
+};
+
+}  // namespace
+
+Contention find_contention(const schedule::Program& program, CommunicationCost& costs, bool is_folded) { return Finder(program, costs, is_folded).find(); }
+
+}  // namespace sim

@@ -1,0 +1,270 @@
+#include "sim/cost/framework/device_memory.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "cluster/node.h"
+#include "model/segment.h"
+#include "schedule/plan/memory.h"
+
+namespace sim {
+
+namespace {
+
+using schedule::ComputePhase;
+using schedule::Instruction;
+using schedule::InstructionKind;
+using schedule::MemoryKind;
+
+// LL 0.5 MiB, LL128 4.7 MiB and Simple 4 MiB: the buffers of one connection at NCCL's defaults (NCCL_BUFFSIZE and init.cc).
+constexpr double connection_mebibytes = 9.2;
+// Ring in and out, tree up and down.
+constexpr double connections_a_channel = 4;
+// NCCL uses two channels where nothing but PCIe joins the devices, for a pair that sends and receives, and for each network card.
+constexpr double channels_a_card = 2;
+// Inside a node only the receiving side holds buffers: ring in, tree up and down; and each NVLink carries two channels (24 on an A100, 663 MiB: 688 are measured).
+constexpr double connections_in_a_node = 3;
+constexpr double channels_a_link = 2;
+
+enum class Pass : std::uint8_t { forward, backward, input, weight };
+
+Pass pass_of(ComputePhase phase, bool splits) {
+    switch (phase) {
+        case ComputePhase::forward: return Pass::forward;
+        case ComputePhase::backward_input: return Pass::input;
+        case ComputePhase::backward_weight: return Pass::weight;
+        case ComputePhase::recompute: return splits ? Pass::input : Pass::backward;
+        case ComputePhase::backward: break;
+    }
+    return Pass::backward;
+}
+
+struct Extent {
+    std::uint32_t first = 0, last = 0;
+};
+
+// First and last compute instruction of every pass: (stage, micro-batch, pass).
+using Extents = std::map<std::tuple<std::int32_t, std::int32_t, Pass>, Extent>;
+
+Extents extents_of(const schedule::RankProgram& list) {
+    std::set<std::int32_t> splits;  // stages
+    for (const Instruction& i : list.instructions)
+        if (i.kind == InstructionKind::compute && i.phase == ComputePhase::backward_input) splits.insert(i.stage);
+    Extents extents;
+    for (std::uint32_t n = 0; n < list.instructions.size(); ++n) {
+        const Instruction& i = list.instructions[n];
+        if (i.kind != InstructionKind::compute) continue;
+        const auto [place, is_new] = extents.try_emplace({i.stage, i.micro_batch, pass_of(i.phase, splits.contains(i.stage))}, Extent{n, n});
+        place->second.last = n;
+    }
+    return extents;
+}
+
+core::Bytes beyond(core::Bytes with, core::Bytes without) { return std::max(core::Bytes(0), with - without); }
+
+core::Bytes workspace_of(Pass pass, const schedule::ActivationFootprint& with, const schedule::ActivationFootprint& without) {
+    switch (pass) {
+        case Pass::forward: return beyond(with.forward_transient, without.forward_transient);
+        case Pass::backward: return beyond(with.backward_transient, without.backward_transient);
+        case Pass::input: return beyond(with.input_transient, without.input_transient);
+        case Pass::weight: return beyond(with.weight_transient, without.weight_transient);
+    }
+    return core::Bytes(0);
+}
+
+bool has_mixture(const model::ModelGraph& graph) {
+    return std::any_of(graph.operators.begin(), graph.operators.end(), [](const model::Operator& op) { return op.kind == model::OperatorKind::experts; });
+}
+
+class ClassMemoryWriter {
+public:
+    ClassMemoryWriter(const schedule::Program& program, const model::ModelGraph& graph, const FrameworkMemory& framework, const schedule::RankProgram& list)
+        : program_(program), plan_(program.plan), graph_(graph), framework_(framework), list_(list) {
+        for (const schedule::ParameterBucket& bucket : list.buckets) elements_ += static_cast<double>(bucket.padded_elements);
+    }
+
+    // Footprints by stage and segment of a sequence.
+    ExtraMemory write(const std::vector<schedule::ActivationFootprint>& with, const std::vector<schedule::ActivationFootprint>& without) {
+        const Extents extents = extents_of(list_);
+        for (const auto& [key, extent] : extents) {
+            const auto& [stage, micro_batch, pass] = key;
+            const auto s = static_cast<std::size_t>(stage * program_.segments + program_.segment_of(micro_batch));
+            if (framework_.has_kernel_workspace) add(MemoryKind::workspace, workspace_of(pass, with[s], without[s]), extent);
+            if (pass != Pass::forward || !framework_.keeps_stage_outputs) continue;
+            // The output waits for its gradient, though another rank has a copy by then.
+            for (const Pass back : {Pass::backward, Pass::input})
+                if (const auto found = extents.find({stage, micro_batch, back}); found != extents.end())
+                    add(MemoryKind::activations, without[s].sent, {extent.first, found->second.last});
+        }
+        std::optional<Extent> update;
+        for (std::uint32_t n = 0; n < list_.instructions.size(); ++n)
+            if (list_.instructions[n].kind == InstructionKind::optimizer_step || list_.instructions[n].kind == InstructionKind::update_norm)
+                update = Extent{update ? update->first : n, n};
+        if (update) add_copies(*update);
+        return std::move(memory_);
+    }
+
+private:
+    void add(MemoryKind kind, core::Bytes bytes, Extent extent) {
+        if (bytes.value > 0) memory_.buffers.push_back({kind, bytes, extent.first, extent.last});
+    }
+    void hold(MemoryKind kind, double bytes) { memory_.persistent[static_cast<std::size_t>(kind)] += core::Bytes(bytes); }
+
+    // Gradients in other places and types than the Program's, of a rank that updates.
+    void add_copies(Extent update) {
+        using schedule::Sharding;
+        const double pieces = plan_.effective_shard_degree();
+        double gradient = core::size_of(plan_.precision.gradients).value;
+        if (framework_.keeps_mixtures_in_half && has_mixture(graph_)) {
+            const auto scale = [&](MemoryKind kind, double bytes, double planned) { memory_.scale[static_cast<std::size_t>(kind)] = bytes / planned; };
+            scale(MemoryKind::parameters, 2, core::size_of(plan_.precision.parameters).value);
+            scale(MemoryKind::gradients, 2, gradient);
+            scale(MemoryKind::optimizer, 4, schedule::state_bytes_per_parameter(plan_.optimizer).value + (plan_.precision.has_master_parameters ? 4 : 0));
+            gradient = 2;
+        }
+        const bool reduces = plan_.layout.data > 1;
+        if (reduces && plan_.sharding == Sharding::none && framework_.copies_gradients_into_buckets) hold(MemoryKind::communication, elements_ * gradient);
+        if (reduces && plan_.shards(Sharding::optimizer) && framework_.reduction_bucket_elements > 0)
+            hold(MemoryKind::communication, std::min(elements_, framework_.reduction_bucket_elements) * gradient);
+        if (plan_.shards(Sharding::gradients) && framework_.keeps_whole_gradients) {
+            std::set<std::int32_t> held;  // buckets: micro-batches add to the same gradient
+            for (std::uint32_t n = 0; n < list_.instructions.size(); ++n) {
+                // The Program gives a bucket's whole gradient back with its reduction; here the reductions come together, after the last backward pass.
+                const Instruction& i = list_.instructions[n];
+                if (i.kind != InstructionKind::collective || i.collective != schedule::CollectiveKind::reduce_scatter || i.bucket < 0) continue;
+                if (!held.insert(i.bucket).second) continue;
+                const auto bucket = static_cast<double>(list_.buckets[static_cast<std::size_t>(i.bucket)].padded_elements);
+                add(MemoryKind::gradients, core::Bytes((bucket - bucket / pieces) * gradient), {n, update.first});
+            }
+        }
+        if (plan_.shards(Sharding::parameters) && framework_.live_parameter_elements > 0) {
+            // The Program has buffers for the unit at work and the next.
+            std::vector<double> units;
+            for (const schedule::ParameterBucket& bucket : list_.buckets) units.push_back(static_cast<double>(bucket.padded_elements));
+            std::sort(units.rbegin(), units.rend());
+            const double gathered = (units.empty() ? 0 : units[0]) + (units.size() < 2 ? 0 : units[1]);
+            const double live = std::min(elements_ * (1 - 1 / pieces), framework_.live_parameter_elements);
+            hold(MemoryKind::parameters, std::max(0.0, live - gathered) * core::size_of(plan_.precision.parameters).value);
+        }
+        if (plan_.precision.compute == core::DataType::bf16) hold(MemoryKind::gradients, elements_ * framework_.bf16_accumulator_bytes);
+        hold(MemoryKind::gradients, elements_ * framework_.accumulator_bytes);
+        if (reduces && plan_.layout.pipeline == 1 && plan_.sharding == Sharding::optimizer) hold(MemoryKind::communication, elements_ * framework_.flattened_bytes);
+        // Casts of every weight, kept by autograd from forward to backward.
+        if (framework_.casts_parameters && core::size_of(plan_.precision.parameters) > core::size_of(plan_.precision.compute) && plan_.sharding == Sharding::none)
+            hold(MemoryKind::parameters, elements_ * core::size_of(plan_.precision.compute).value);
+        // A ZeRO of one rank goes the same way as that of many.
+        const bool is_sharded = plan_.sharding != Sharding::none || !reduces, is_bf16 = plan_.precision.compute == core::DataType::bf16 && framework_.bf16_update_bytes > 0;
+        const double bytes = is_bf16 ? framework_.bf16_update_bytes : is_sharded ? framework_.sharded_update_bytes : framework_.update_bytes;
+        if (plan_.precision.has_master_parameters) add(MemoryKind::optimizer, core::Bytes(elements_ / (plan_.shards(Sharding::optimizer) ? pieces : 1) * bytes), update);
+    }
+
+    const schedule::Program& program_;
+    const schedule::Plan& plan_;
+    const model::ModelGraph& graph_;
+    const FrameworkMemory& framework_;
+    const schedule::RankProgram& list_;
+    double elements_ = 0;  // parameters of the rank
+    ExtraMemory memory_;
+};
+
+}  // namespace
+
+std::vector<ExtraMemory> extra_memory(const schedule::Program& program, const model::ModelGraph& graph, const FrameworkMemory& framework) {
+    const schedule::Plan& plan = program.plan;
+    model::WorkspaceRules rules;
+    // Sharded gradients have buffers of their own in the Program.
+    rules.has_own_weight_gradients = framework.has_own_weight_gradients && !plan.shards(schedule::Sharding::gradients);
+    rules.has_in_place_loss = framework.has_in_place_loss;
+    bool trains = false;
+    for (const schedule::RankProgram& list : program.classes)
+        for (const Instruction& i : list.instructions) trains = trains || (i.kind == InstructionKind::compute && i.phase != ComputePhase::forward);
+    std::vector<schedule::ActivationFootprint> with, without;
+    const model::SegmentGraphs segments(graph, program.segments);
+    for (const schedule::StageInfo& stage : program.stages)
+        for (const model::ModelGraph& segment : segments) {
+            with.push_back(schedule::activation_footprint(segment, stage.operators, plan, rules, !trains));
+            without.push_back(schedule::activation_footprint(segment, stage.operators, plan, !trains));
+        }
+    std::vector<ExtraMemory> memory;
+    for (const schedule::RankProgram& list : program.classes) memory.push_back(ClassMemoryWriter(program, graph, framework, list).write(with, without));
+    return memory;
+}
+
+core::Bytes communicator_memory(const cluster::Cluster& cluster, const std::vector<int>& ranks) {
+    if (ranks.size() < 2) return core::Bytes(0);
+    const cluster::InstanceType& instance = cluster.instance;
+    const int a_node = cluster::ranks_of_a_node(cluster);
+    std::map<int, int> on_node;
+    for (const int rank : ranks) ++on_node[cluster::node_of_rank(cluster, rank)];
+    const core::Bytes a_channel = core::mebibytes(connection_mebibytes * connections_a_channel);
+    if (on_node.size() == 1) {
+        // NVLinks a member can use: those of the pair, or of a larger group all that it has.
+        const int first = ranks[0] % a_node, second = ranks[1] % a_node;
+        int count = 0;
+        for (const cluster::Link& link : instance.links) {
+            if (link.kind != cluster::LinkKind::nvlink || (link.a != first && link.b != first)) continue;
+            const int other = link.a == first ? link.b : link.a;
+            if (ranks.size() > 2 || other == second || other >= instance.devices) count += link.count;
+        }
+        const double channels = count > 0 ? channels_a_link * count : channels_a_card;
+        return std::min(instance.device.further_communicator_memory, core::mebibytes(connection_mebibytes * connections_in_a_node * channels));
+    }
+    int most = 0, cards = 0;
+    for (const auto& [node, count] : on_node) most = std::max(most, count);
+    for (const cluster::Vertex& vertex : instance.vertices) cards += vertex.kind == cluster::VertexKind::nic;
+    const double used = std::max(1.0, static_cast<double>(cards) * most / std::max(1, instance.devices));
+    return std::min(instance.device.further_communicator_memory, a_channel * (channels_a_card * used));
+}
+
+namespace {
+
+int representative(const schedule::Plan& plan, int pipeline) { return schedule::rank_of(plan.layout, {.data = 0, .tensor = 0, .pipeline = pipeline}); }
+
+}  // namespace
+
+core::Bytes least_outside_memory(const schedule::Plan& plan, int pipeline, const cluster::Cluster& cluster) {
+    const cluster::DeviceSpec& device = cluster.instance.device;
+    core::Bytes bytes = device.context_memory;
+    const bool is_hybrid = plan.sharding != schedule::Sharding::none && plan.effective_shard_degree() < plan.layout.data;
+    for (const schedule::GroupKind kind : {schedule::GroupKind::tensor, is_hybrid ? schedule::GroupKind::shard : schedule::GroupKind::data})
+        bytes += communicator_memory(cluster, schedule::process_group(plan.layout, kind, representative(plan, pipeline), plan.effective_shard_degree()));
+    return bytes;
+}
+
+core::Bytes outside_memory(const schedule::Program& program, int class_index, const cluster::Cluster& cluster, const FrameworkMemory& framework) {
+    const schedule::Plan& plan = program.plan;
+    const schedule::RankProgram& list = program.classes[static_cast<std::size_t>(class_index)];
+    const cluster::DeviceSpec& device = cluster.instance.device;
+    std::set<schedule::GroupKind> kinds;
+    std::set<std::int32_t> neighbours;
+    const Instruction* tied = nullptr;
+    for (const Instruction& instruction : list.instructions) {
+        if (instruction.kind == InstructionKind::collective && instruction.group == schedule::GroupKind::tied_stages) tied = &instruction;
+        else if (instruction.kind == InstructionKind::collective) kinds.insert(instruction.group);
+        if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::receive) neighbours.insert(instruction.peer);
+    }
+    const int rank = representative(plan, list.pipeline);
+    // Two groups with the same members are one communicator, as in PyTorch, unless the framework makes them apart.
+    std::set<std::vector<int>> groups;
+    for (const schedule::GroupKind kind : kinds) groups.insert(schedule::process_group(plan.layout, kind, rank, plan.effective_shard_degree()));
+    if (tied) groups.insert(schedule::members_of(program, rank, *tied));
+    core::Bytes bytes;
+    for (const std::vector<int>& group : groups) bytes += communicator_memory(cluster, group);
+    bytes += core::mebibytes(connection_mebibytes * connections_a_channel * channels_a_card) * static_cast<double>(neighbours.size());
+    // Of all ranks, and of one replica of the model.
+    std::vector<int> world, model;
+    const int replica = schedule::coordinates_of(plan.layout, rank).data;
+    for (int i = 0; i < plan.layout.ranks(); ++i) {
+        world.push_back(i);
+        if (schedule::coordinates_of(plan.layout, i).data == replica) model.push_back(i);
+    }
+    if (framework.has_whole_job_communicator) bytes += communicator_memory(cluster, world);
+    if (framework.has_model_communicator) bytes += communicator_memory(cluster, model);
+    // What the first communicator takes beyond a further one is the library itself.
+    if (bytes.value > 0) bytes += std::max(core::Bytes(0), device.first_communicator_memory - device.further_communicator_memory);
+    return bytes + device.context_memory + framework.process_memory;
+}
+
+}  // namespace sim

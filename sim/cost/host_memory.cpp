@@ -1,0 +1,29 @@
+#include "sim/cost/host_memory.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "cluster/node.h"
+
+namespace sim {
+
+core::Bytes most_offloaded(const schedule::RankProgram& list) {
+    core::Bytes away, most;
+    for (const schedule::Instruction& instruction : list.instructions) {
+        if (instruction.kind != schedule::InstructionKind::copy) continue;
+        away += instruction.loads ? core::Bytes(0) - instruction.bytes : instruction.bytes;
+        most = std::max(most, away);
+    }
+    return most;
+}
+
+core::Bytes offloaded_to_a_host(const schedule::Program& program, const cluster::Cluster& cluster) {
+    if (program.plan.offload != schedule::Offload::host) return core::Bytes(0);
+    std::vector<core::Bytes> of_class, of_node(static_cast<std::size_t>(cluster.nodes));
+    for (const schedule::RankProgram& list : program.classes) of_class.push_back(most_offloaded(list));
+    for (std::size_t rank = 0; rank < program.class_of_rank.size(); ++rank)
+        of_node[static_cast<std::size_t>(cluster::node_of_rank(cluster, static_cast<int>(rank)))] += of_class[static_cast<std::size_t>(program.class_of_rank[rank])];
+    return *std::max_element(of_node.begin(), of_node.end());
+}
+
+}  // namespace sim

@@ -1,0 +1,37 @@
+// Prices of every instruction of a Program on a cluster: what the clock of simulate.h runs on.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/topology.h"
+#include "core/diagnostics.h"
+#include "model/model_graph.h"
+#include "schedule/program/program.h"
+#include "sim/cost/collective/collective.h"
+#include "sim/cost/compute.h"
+#include "sim/engine/simulate.h"
+
+namespace sim {
+
+struct PricedProgram {
+    Durations durations;
+    // Part of each duration in which the device waits for the host to dispatch kernels: the amount by which dispatch exceeds device time, and blocking host work.
+    std::vector<std::vector<core::Seconds>> host;
+    std::vector<core::Flops> recompute_flops;  // per class, one rank, one step
+};
+
+// The two cost models of one evaluation; they refer to graph, cluster and plan, which must outlive them.
+struct CostModels {
+    ComputeCost compute;
+    CommunicationCost communication;
+    std::vector<ComputeCost> segments;  // where the plan's schedule cuts sequences; then `compute` is of the whole
+    const ComputeCost& of_segment(int segment) const { return segments.empty() ? compute : segments[static_cast<std::size_t>(segment)]; }
+};
+std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan,
+                                           core::Diagnostics& diagnostics, const CostConstants& constants = {});
+
+PricedProgram price(const schedule::Program& program, CostModels& costs);
+
+}  // namespace sim

@@ -1,0 +1,205 @@
+#include "sim/engine/schedule_timing.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "core/diagnostics.h"
+
+namespace sim {
+
+namespace {
+
+using schedule::Action;
+using schedule::ActionKind;
+using schedule::Schedule;
+
+constexpr int kinds = 5;  // compute kinds; the table of durations has `kinds` entries a stage, then one per overlapped pair
+
+std::int32_t cost_index(const Action& action) { return action.stage * kinds + static_cast<std::int32_t>(action.kind); }
+
+// Where the step that makes an action's input stands: the forward of the stage before, or the gradient of the stage after.
+class Producers {
+public:
+    explicit Producers(const Schedule& schedule)
+        : schedule_(schedule), forward_(size(schedule), -1), gradient_(size(schedule), -1) {}
+
+    void made(const Action& action, std::int32_t step) {
+        if (action.kind == ActionKind::forward) forward_[index(action, action.stage)] = step;
+        else if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input) gradient_[index(action, action.stage)] = step;
+    }
+
+    // False when the action has to wait; otherwise `step` is the producer on another rank, or -1.
+    bool find(const Action& action, std::int32_t& step) const {
+        step = -1;
+        const bool is_forward = action.kind == ActionKind::forward;
+        const bool is_gradient = action.kind == ActionKind::backward || action.kind == ActionKind::backward_input;
+        const int from = is_forward ? action.stage - 1 : action.stage + 1;
+        if ((!is_forward && !is_gradient) || from < 0 || from >= schedule_.stages) return true;
+        const std::int32_t producer = (is_forward ? forward_ : gradient_)[index(action, from)];
+        if (producer < 0) return false;
+        if (rank_of_stage(schedule_, from, action.direction) != rank_of_stage(schedule_, action.stage, action.direction)) step = producer;
+        return true;
+    }
+
+private:
+    static std::size_t size(const Schedule& s) { return static_cast<std::size_t>(s.directions) * s.stages * s.micro_batches * s.segments; }
+    std::size_t index(const Action& action, int stage) const {
+        return ((static_cast<std::size_t>(action.direction) * schedule_.stages + stage) * schedule_.micro_batches + action.micro_batch) * schedule_.segments + action.segment;
+    }
+
+    const Schedule& schedule_;
+    std::vector<std::int32_t> forward_, gradient_;
+};
+
+}  // namespace
+
+ReplayOrder::ReplayOrder(const Schedule& original) : ranks_(original.ranks), stages_(original.stages) {
+    const Schedule schedule = compute_only(original);
+    core::require(ranks_ < 1 << 16, "a pipeline has fewer than 65,536 ranks");
+    first_step_.assign(static_cast<std::size_t>(ranks_), -1);
+    Producers producers(schedule);
+    std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> pair_index;
+    std::vector<std::size_t> heads(static_cast<std::size_t>(ranks_), 0);
+    std::size_t left = 0;
+    for (const std::vector<Action>& list : schedule.actions) left += list.size();
+    while (left > 0) {
+        const std::size_t left_before = left;
+        for (int rank = 0; rank < ranks_; ++rank) {
+            const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
+            std::size_t& head = heads[static_cast<std::size_t>(rank)];
+            while (head < list.size()) {
+                const Action& action = list[head];
+                const bool is_pair = action.overlaps_next && head + 1 < list.size();
+                std::int32_t first = -1, second = -1;
+                if (!producers.find(action, first) || (is_pair && !producers.find(list[head + 1], second))) break;
+                Step step{.dependency = first + 1, .rank = static_cast<std::uint16_t>(rank), .has_second = second >= 0, .cost = cost_index(action)};
+                if (is_pair) {
+                    const std::pair key{action.stage, cost_index(list[head + 1])};
+                    const auto [entry, is_new] = pair_index.try_emplace(key, static_cast<std::int32_t>(pairs_.size()));
+                    if (is_new) pairs_.push_back(key);
+                    step.cost = stages_ * kinds + entry->second;
+                }
+                const auto number = static_cast<std::int32_t>(steps_.size());
+                producers.made(action, number);
+                if (is_pair) producers.made(list[head + 1], number);
+                if (head == 0) first_step_[static_cast<std::size_t>(rank)] = number;
+                steps_.push_back(step);
+                second_.push_back(second + 1);
+                position_.push_back(static_cast<std::int32_t>(head));
+                has_pairs_ = has_pairs_ || is_pair;
+                head += is_pair ? 2 : 1;
+                left -= is_pair ? 2 : 1;
+            }
+        }
+        core::require(left < left_before, "a schedule that is timed has passed verify");
+    }
+}
+
+std::vector<double> ReplayOrder::durations(const ScheduleCosts& costs) const {
+    std::vector<double> table;
+    for (int stage = 0; stage < stages_; ++stage) {
+        const StageCost& cost = costs.of(stage);
+        const double forward = cost.forward.value, input = cost.backward_input.value, weight = cost.backward_weight.value;
+        for (const double duration : {forward, input + weight, input, weight, forward}) table.push_back(duration);
+    }
+    for (const auto& [forward_stage, backward] : pairs_) table.push_back(costs.overlap * (costs.of(forward_stage).forward.value + table[static_cast<std::size_t>(backward)]));
+    return table;
+}
+
+ReplayOrder::Totals ReplayOrder::replay(const ScheduleCosts& costs, std::vector<double>& ends) const {
+    const std::vector<double> table = durations(costs);
+    ends.resize(steps_.size() + 1);
+    ends[0] = -std::numeric_limits<double>::infinity();
+    std::vector<double> rank_end(static_cast<std::size_t>(ranks_), 0);
+    for (std::size_t rank = 0; rank < std::min(costs.releases.size(), rank_end.size()); ++rank) rank_end[rank] = costs.releases[rank].value;
+    const double transfer = costs.transfer.value;
+    const double* const duration = table.data();
+    double* const end = ends.data();
+    double* const free_from = rank_end.data();
+    std::size_t number = 0;
+    if (!has_pairs_) {
+        for (const Step& step : steps_) end[++number] = free_from[step.rank] = std::max(free_from[step.rank], end[step.dependency] + transfer) + duration[step.cost];
+    } else {
+        for (const Step& step : steps_) {
+            double start = std::max(free_from[step.rank], end[step.dependency] + transfer);
+            if (step.has_second) start = std::max(start, end[second_[number]] + transfer);
+            end[++number] = free_from[step.rank] = start + duration[step.cost];
+        }
+    }
+    Totals totals;
+    for (int rank = 0; rank < ranks_; ++rank) {
+        const auto r = static_cast<std::size_t>(rank);
+        totals.makespan = std::max(totals.makespan, core::Seconds(rank_end[r]));
+        if (first_step_[r] < 0) continue;
+        const auto first = static_cast<std::size_t>(first_step_[r]);
+        const double start = ends[first + 1] - table[static_cast<std::size_t>(steps_[first].cost)];
+        totals.greatest_span = std::max(totals.greatest_span, core::Seconds(rank_end[r] - start));
+    }
+    return totals;
+}
+
+namespace {
+
+// In list order, which is time order on a rank: a positive change counts from the action's start, a negative one from its end.
+void add_memory(const std::vector<Action>& list, const ScheduleCosts& costs, ScheduleTiming& timing) {
+    int in_flight = 0, peak_in_flight = 0;
+    double held = 0, peak = 0;
+    for (const Action& action : list) {
+        const StageCost& cost = costs.of(action.stage);
+        double at_start = 0, at_end = 0;
+        auto change = [&](core::Bytes bytes) { (bytes.value > 0 ? at_start : at_end) += bytes.value; };
+        if (action.kind == ActionKind::forward) {
+            change(cost.memory_forward);
+            peak_in_flight = std::max(peak_in_flight, ++in_flight);
+        }
+        if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input) change(cost.memory_backward_input);
+        if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_weight) {
+            change(cost.memory_backward_weight);
+            --in_flight;
+        }
+        held += at_start;
+        peak = std::max(peak, held);
+        held += at_end;
+    }
+    timing.peak_in_flight.push_back(peak_in_flight);
+    timing.peak_memory.push_back(core::Bytes(peak));
+}
+
+}  // namespace
+
+ScheduleTiming time_schedule(const Schedule& original, const ScheduleCosts& costs) {
+    const Schedule schedule = compute_only(original);
+    const ReplayOrder order(schedule);
+    std::vector<double> ends;
+    ScheduleTiming timing;
+    timing.makespan = order.replay(costs, ends).makespan;
+    const std::vector<double> table = order.durations(costs);
+    timing.rank_span.resize(static_cast<std::size_t>(schedule.ranks));
+    timing.rank_work.resize(static_cast<std::size_t>(schedule.ranks));
+    for (const std::vector<Action>& list : schedule.actions) {
+        timing.spans.emplace_back(list.size());
+        add_memory(list, costs, timing);
+    }
+    for (std::size_t i = 0; i < order.steps_.size(); ++i) {
+        const ReplayOrder::Step& step = order.steps_[i];
+        const core::Seconds duration(table[static_cast<std::size_t>(step.cost)]);
+        const ActionSpan span{core::Seconds(ends[i + 1]) - duration, core::Seconds(ends[i + 1])};
+        const auto rank = static_cast<std::size_t>(step.rank), position = static_cast<std::size_t>(order.position_[i]);
+        timing.spans[rank][position] = span;
+        if (schedule.actions[rank][position].overlaps_next && position + 1 < timing.spans[rank].size()) timing.spans[rank][position + 1] = span;
+        timing.rank_work[rank] += duration;
+    }
+    core::Seconds work;
+    for (std::size_t rank = 0; rank < timing.spans.size(); ++rank) {
+        if (!timing.spans[rank].empty()) timing.rank_span[rank] = timing.spans[rank].back().end - timing.spans[rank].front().start;
+        work += timing.rank_work[rank];
+    }
+    const double offered = schedule.ranks * timing.makespan.value;
+    timing.bubble_rate = offered > 0 ? 1 - work.value / offered : 0;
+    return timing;
+}
+
+core::Seconds ScheduleTiming::greatest_span() const { return rank_span.empty() ? core::Seconds(0) : *std::max_element(rank_span.begin(), rank_span.end()); }
+
+}  // namespace sim

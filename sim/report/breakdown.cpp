@@ -1,0 +1,134 @@
+#include "sim/report/breakdown.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+namespace sim {
+
+namespace {
+
+using schedule::Instruction;
+using schedule::InstructionKind;
+
+// In order of precedence: of all that happens at one moment the first counts.
+enum Part : std::uint8_t { compute, recompute, optimizer, host, tensor_parallel, expert, sharding, data_parallel, pipeline, offload, part_count };
+
+Part part_of_collective(const Instruction& instruction) {
+    if (instruction.collective == schedule::CollectiveKind::all_to_all) return expert;
+    if (instruction.group == schedule::GroupKind::tensor || instruction.group == schedule::GroupKind::context) return tensor_parallel;
+    if (instruction.group == schedule::GroupKind::tied_stages) return pipeline;
+    if (instruction.payload == schedule::PayloadKind::parameter) return sharding;
+    return data_parallel;
+}
+
+struct Edge {
+    double time;
+    Part part;
+    int change;
+};
+
+}  // namespace
+
+std::size_t critical_performer(const schedule::Program& program, const Simulation& simulation) {
+    std::size_t best = 0;
+    core::Seconds best_busy{-1};
+    for (std::size_t p = 0; p < simulation.end.size(); ++p) {
+        if (simulation.end[p] < simulation.timeline.makespan) continue;
+        const auto& instructions = program.classes[static_cast<std::size_t>(simulation.timeline.class_of[p])].instructions;
+        core::Seconds busy;
+        for (const schedule::Span& span : simulation.timeline.spans[p])
+            if (instructions[span.instruction].kind == InstructionKind::compute) busy += span.end - span.start;
+        if (busy > best_busy) {
+            best_busy = busy;
+            best = p;
+        }
+    }
+    return best;
+}
+
+Breakdown break_down(const schedule::Program& program, const Simulation& simulation, const std::vector<std::vector<core::Seconds>>& host_time,
+                     std::size_t performer, bool has_concurrent_streams) {
+    const auto class_index = static_cast<std::size_t>(simulation.timeline.class_of[performer]);
+    const std::vector<Instruction>& instructions = program.classes[class_index].instructions;
+    std::vector<Edge> edges;
+    edges.reserve(2 * instructions.size());
+    const auto add = [&](core::Seconds from, core::Seconds to, Part part) {
+        if (to <= from) return;
+        edges.push_back({from.value, part, 1});
+        edges.push_back({to.value, part, -1});
+    };
+    for (const schedule::Span& span : simulation.timeline.spans[performer]) {
+        const Instruction& instruction = instructions[span.instruction];
+        const core::Seconds active_from = simulation.active_from[performer][span.instruction];
+        // What the host adds comes at the end: the device is done and waits for launches.
+        const core::Seconds on_device = std::max(span.start, span.end - host_time[class_index][span.instruction]);
+        switch (instruction.kind) {
+            case InstructionKind::compute:
+                add(span.start, on_device, instruction.phase == schedule::ComputePhase::recompute ? recompute : compute);
+                add(on_device, span.end, host);
+                break;
+            case InstructionKind::optimizer_step:
+            case InstructionKind::zero_gradients:
+            case InstructionKind::gradient_norm:
+            case InstructionKind::update_norm:
+                add(span.start, on_device, optimizer);
+                add(on_device, span.end, host);
+                break;
+            case InstructionKind::collective: add(active_from, span.end, part_of_collective(instruction)); break;
+            case InstructionKind::copy: add(span.start, span.end, offload); break;
+            case InstructionKind::receive: add(active_from, span.end, pipeline); break;
+            case InstructionKind::send:
+                if (!has_concurrent_streams) add(span.start, span.end, pipeline);
+                break;
+        }
+    }
+    std::sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) { return a.time < b.time; });
+    std::array<double, part_count> total{};
+    std::array<int, part_count> active{};
+    double now = 0;
+    for (const Edge& edge : edges) {
+        if (edge.time > now) {
+            for (std::size_t part = 0; part < part_count; ++part)
+                if (active[part] > 0) {
+                    total[part] += edge.time - now;
+                    break;
+                }
+            now = edge.time;
+        }
+        active[edge.part] += edge.change;
+    }
+    Breakdown result;
+    result.compute = core::Seconds(total[compute]);
+    result.recompute = core::Seconds(total[recompute]);
+    result.optimizer = core::Seconds(total[optimizer]);
+    result.host = core::Seconds(total[host]);
+    result.tensor_parallel = core::Seconds(total[tensor_parallel]);
+    result.expert = core::Seconds(total[expert]);
+    result.sharding = core::Seconds(total[sharding]);
+    result.data_parallel = core::Seconds(total[data_parallel]);
+    result.pipeline = core::Seconds(total[pipeline]);
+    result.offload = core::Seconds(total[offload]);
+    result.bubble = std::max(core::Seconds(0), simulation.timeline.makespan - sum(result));
+    return result;
+}
+
+const std::vector<BreakdownPart>& breakdown_parts() {
+    static const std::vector<BreakdownPart> parts = {
+        {"compute", &Breakdown::compute},   {"recompute", &Breakdown::recompute},
+        {"bubble", &Breakdown::bubble},     {"tensor_parallel", &Breakdown::tensor_parallel},
+        {"pipeline", &Breakdown::pipeline}, {"data_parallel", &Breakdown::data_parallel},
+        {"sharding", &Breakdown::sharding}, {"expert", &Breakdown::expert},
+        {"offload", &Breakdown::offload},   {"optimizer", &Breakdown::optimizer},
+        {"host", &Breakdown::host},
+    };
+    return parts;
+}
+
+core::Seconds sum(const Breakdown& breakdown) {
+    core::Seconds total;
+    for (const BreakdownPart& part : breakdown_parts()) total += breakdown.*part.part;
+    return total;
+}
+
+}  // namespace sim

@@ -1,0 +1,57 @@
+#include "sim/report/overflow_place.h"
+
+#include <vector>
+
+#include "model/operators/cost.h"
+#include "model/segment.h"
+#include "schedule/pass/recompute.h"
+
+namespace sim {
+
+std::optional<OverflowPlace> place_in_forward_pass(const schedule::Program& program, const model::ModelGraph& whole, const schedule::RankProgram& list,
+                                                   std::uint32_t first, core::Bytes room) {
+    using schedule::InstructionKind;
+    const schedule::Instruction& begin = list.instructions[first];
+    if (begin.kind != InstructionKind::compute || begin.phase != schedule::ComputePhase::forward) return std::nullopt;
+    const model::SegmentGraphs segments(whole, program.segments);
+    const model::ModelGraph& graph = segments[static_cast<std::size_t>(program.segment_of(begin.micro_batch))];
+    const model::CostContext context = program.plan.cost_context();
+    const model::OperatorRange stage = program.stages[static_cast<std::size_t>(begin.stage)].operators;
+    std::vector<char> is_counted(graph.tensors.size(), 0);
+    core::Bytes taken;
+    const auto find_instruction = [&](std::int32_t op) {
+        for (std::uint32_t n = first; n < list.instructions.size(); ++n) {
+            const schedule::Instruction& i = list.instructions[n];
+            const bool is_of_pass = i.kind == InstructionKind::compute && i.phase == begin.phase && i.stage == begin.stage && i.micro_batch == begin.micro_batch;
+            if (is_of_pass && i.operators.begin <= op && op < i.operators.end) return n;
+        }
+        return first;
+    };
+    for (const model::Unit& unit : graph.units) {
+        const bool runs_again = schedule::is_recomputed(graph, unit, program.plan.recompute);
+        for (std::int32_t op = unit.operators.begin; op < unit.operators.end; ++op) {
+            if (op < stage.begin || op >= stage.end) continue;
+            core::Bytes asked;
+            const auto count = [&](model::TensorId tensor) {
+                const model::TensorId storage = model::storage_of(graph, tensor);
+                char& counted = is_counted[static_cast<std::size_t>(storage.index)];
+                if (!counted) asked += model::tensor_bytes(graph, storage, context);
+                counted = 1;
+            };
+            if (runs_again) {  // what the unit was given
+                for (const model::TensorId input : graph.operators[static_cast<std::size_t>(op)].inputs)
+                    if (graph.tensor(input).producer.index < unit.operators.begin) count(input);
+            } else {
+                const model::SavedForBackward saved = model::saved_for_backward(graph, model::OperatorId(op), context);
+                for (const model::TensorId tensor : saved.tensors) count(tensor);
+                asked += saved.extra;
+                if (schedule::is_recomputed(graph.operators[static_cast<std::size_t>(op)], program.plan.recompute)) asked -= saved.recomputable_extra;
+            }
+            taken += asked;
+            if (taken > room) return OverflowPlace{find_instruction(op), op, taken, asked};
+        }
+    }
+    return std::nullopt;
+}
+
+}  // namespace sim

@@ -1,0 +1,24 @@
+// A Program takes what a forward pass saves with the pass's first instruction; a device takes it operator by operator. This finds the operator.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "model/model_graph.h"
+#include "schedule/program/program.h"
+
+namespace sim {
+
+struct OverflowPlace {
+    std::uint32_t instruction = 0;  // of the same pass
+    std::int32_t op = 0;
+    core::Bytes taken;   // by the pass up to and with the operator
+    core::Bytes asked;   // by the operator
+};
+
+// `first` is the instruction that takes the buffers of a forward pass for which only `room` is left. Nothing when it is no forward pass, or when what is saved
+// alone would fit.
+std::optional<OverflowPlace> place_in_forward_pass(const schedule::Program& program, const model::ModelGraph& graph, const schedule::RankProgram& list,
+                                                   std::uint32_t first, core::Bytes room);
+
+}  // namespace sim

@@ -1,0 +1,38 @@
+// Predicts every row of a file of published measurements and scores the predictions.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/csv.h"
+#include "core/diagnostics.h"
+#include "core/value.h"
+#include "sim/cost/constants.h"
+#include "validation/score.h"
+
+namespace validation {
+
+struct Validation {
+    std::vector<ScoredRow> rows;  // in the order of the file
+    std::vector<GroupScore> groups;
+    double macro_mape = 0;
+    std::optional<double> memory_mape;
+    std::vector<SweepScore> sweeps;
+};
+
+struct ValidateOptions {
+    sim::CostConstants constants = {};
+    int threads = 0;                                         // 0 = one per core
+    std::function<void(std::size_t, std::size_t)> progress;  // (done, all), called from one thread at a time
+};
+
+// `sweeps` may be null. A row with a wrong cell has the status `error` and says where; the others are predicted all the same. An id that stands twice is diagnosed.
+std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTable& clusters, const core::CsvTable* sweeps, core::Diagnostics& diagnostics,
+                                   const ValidateOptions& options = {});
+
+// The keys of the command-line contract: rows[], groups[], macro_mape_pct, memory_mape_pct, sweeps[].
+core::Value to_value(const Validation& validation);
+
+}  // namespace validation
