@@ -33,7 +33,10 @@ int show(const core::Diagnostics& diagnostics, bool as_json, std::ostream& out, 
 
 void check_output(const std::string& option, const std::string& path, core::Diagnostics& diagnostics) {
     if (const std::string obstacle = core::obstacle_to_writing(path); !obstacle.empty())
-        diagnostics.error({}, option, fmt::format("{} {}: cannot be written: {}", option, core::in_quotes(path, 300), obstacle), "name a file in a folder that you may write");
+        diagnostics.error(
+            {}, option,
+            fmt::format("{} {}: cannot be written: {}", option, core::in_quotes(path, 300), obstacle),
+            "name a file in a folder that you may write");
 }
 
 int write_outputs(const std::vector<OutputFile>& files, std::ostream& err) {
@@ -65,17 +68,21 @@ int dispatch(const Tool& tool, const std::vector<std::string>& arguments) {
         return wrong_input;
     }
     const auto is_help = [](const std::string& argument) { return argument == "--help" || argument == "-h"; };
-    const auto command = std::find_if(tool.subcommands.begin(), tool.subcommands.end(), [&](const Subcommand& c) { return c.name == arguments[0]; });
+    const auto command = std::find_if(tool.subcommands.begin(), tool.subcommands.end(),
+                                      [&](const Subcommand& c) { return c.name == arguments[0]; });
     const bool is_subcommand = command != tool.subcommands.end();
     const Subcommand& chosen = is_subcommand ? *command : tool.fallback;
-    // Wherever they stand, and whatever is wrong beside them; of a command alone "--help" asks for its own text.
+    // Wherever they stand, and whatever is wrong beside them; of a command alone "--help" asks for its own
+    // text.
     for (const std::string& argument : arguments) {
         if (argument == "--version") {
             std::cout << tool.name << ' ' << version << '\n';
             return good;
         }
         if (!is_help(argument)) continue;
-        const bool names_work = is_subcommand || std::any_of(arguments.begin(), arguments.end(), [&](const std::string& a) { return !is_help(a) && a != "--json"; });
+        const bool names_work =
+            is_subcommand || std::any_of(arguments.begin(), arguments.end(),
+                                         [&](const std::string& a) { return !is_help(a) && a != "--json"; });
         if (names_work) return chosen.run({"--help"}, std::cout, std::cerr);
         std::cout << tool.help;
         return good;
@@ -98,10 +105,12 @@ int run_tool(const Tool& tool, int argc, char** argv) {
         return fail(machine_failure, failure.what(), as_json);
     } catch (const std::bad_alloc&) {
         return fail(machine_failure, "out of host memory", as_json);
-    } catch (const std::system_error& failure) {  // a thread that cannot be started, a folder that cannot be read
+    } catch (
+        const std::system_error& failure) {  // a thread that cannot be started, a folder that cannot be read
         return fail(machine_failure, std::string("the operating system refused: ") + failure.what(), as_json);
     } catch (const std::exception& failure) {
-        return fail(internal_failure, std::string("internal failure, please report: ") + failure.what(), as_json);
+        return fail(internal_failure, std::string("internal failure, please report: ") + failure.what(),
+                    as_json);
     }
 }
 

@@ -19,17 +19,21 @@ struct OptionNames {
 class Options {
 public:
     // Arguments that are no options are collected in positional().
-    Options(const std::vector<std::string>& arguments, const OptionNames& names, core::Diagnostics& diagnostics);
+    Options(const std::vector<std::string>& arguments, const OptionNames& names,
+            core::Diagnostics& diagnostics);
 
     bool has(const std::string& name) const;
     const std::vector<std::string>& positional() const { return positional_; }
-    // Where one is meant: it. Empty where there is none, a mistake if it is needed. `name` is the usage line's ("PLAN.toml"), `what` a noun ("plan").
-    std::string only_positional(const std::string& name, const std::string& what, const std::string& hint, bool is_needed = true);
+    // Where one is meant: it. Empty where there is none, a mistake if it is needed. `name` is the usage
+    // line's ("PLAN.toml"), `what` a noun ("plan").
+    std::string only_positional(const std::string& name, const std::string& what, const std::string& hint,
+                                bool is_needed = true);
     std::optional<std::string> text(const std::string& name) const;  // the last one given
     std::vector<std::string> all(const std::string& name) const;
     std::optional<std::int64_t> integer(const std::string& name, std::int64_t least, std::int64_t greatest);
     std::optional<double> real(const std::string& name, double least, double greatest);
-    std::vector<std::string> list(const std::string& name) const;  // comma separated, all occurrences, without empty parts
+    std::vector<std::string> list(
+        const std::string& name) const;  // comma separated, all occurrences, without empty parts
     std::optional<std::string> choice(const std::string& name, const std::vector<std::string>& allowed);
 
     void error(const std::string& name, const std::string& message, const std::string& hint = {});

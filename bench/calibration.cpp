@@ -2,9 +2,11 @@
 //
 //   bench_calibration RUNS.csv CLUSTERS.csv [--rows-per-group 16] [--threads 2] [--fit-only]
 //
-// For every group, and every kind of device, the constants are fitted again from their priors on the rows of all others (validation/calibration.h), and the rows left out
-// are predicted with them. What only the left-out rows could have told is taken away as well: a framework that no other group used is known by its kind alone, as
-// any new training code would be (`known_kind` below). docs/accuracy.md shows the table; bench/leave-one-out writes it.
+// For every group, and every kind of device, the constants are fitted again from their priors on the rows of
+// all others (validation/calibration.h), and the rows left out are predicted with them. What only the
+// left-out rows could have told is taken away as well: a framework that no other group used is known by its
+// kind alone, as any new training code would be (`known_kind` below). docs/accuracy.md shows the table;
+// bench/leave-one-out writes it.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -23,7 +25,8 @@
 
 namespace {
 
-// What anyone knows of a training code without having measured it: whose kernels it runs and when it was written.
+// What anyone knows of a training code without having measured it: whose kernels it runs and when it was
+// written.
 std::string known_kind(const std::string& framework) {
     const std::pair<const char*, const char*> kinds[] = {{"Alpa", "JAX/XLA"},
                                                          {"vTrain", "Megatron-DeepSpeed"},
@@ -59,7 +62,8 @@ core::CsvTable with_rows(const core::CsvTable& table, const std::vector<std::siz
 }
 
 // Rows of the left-out part, with frameworks that occur nowhere else known by their kind only.
-core::CsvTable as_unknown(const core::CsvTable& runs, const std::vector<std::size_t>& rows, const std::set<std::string>& known_frameworks) {
+core::CsvTable as_unknown(const core::CsvTable& runs, const std::vector<std::size_t>& rows,
+                          const std::set<std::string>& known_frameworks) {
     core::CsvTable table = with_rows(runs, rows);
     const auto column = static_cast<std::size_t>(table.column("framework"));
     for (core::CsvRow& row : table.rows)
@@ -69,7 +73,8 @@ core::CsvTable as_unknown(const core::CsvTable& runs, const std::vector<std::siz
 
 std::string device_of(const core::CsvTable& runs, const core::CsvRow& row, const core::CsvTable& clusters) {
     for (const core::CsvRow& cluster : clusters.rows)
-        if (clusters.cell(cluster, "id") == runs.cell(row, "cluster")) return std::string(clusters.cell(cluster, "gpu").substr(0, 4));
+        if (clusters.cell(cluster, "id") == runs.cell(row, "cluster"))
+            return std::string(clusters.cell(cluster, "gpu").substr(0, 4));
     return "";
 }
 
@@ -78,9 +83,12 @@ struct Setting {
     int threads = 0;
 };
 
-std::vector<validation::GroupScore> scores_of(const core::CsvTable& table, const Setting& setting, const sim::CostConstants& constants) {
+std::vector<validation::GroupScore> scores_of(const core::CsvTable& table, const Setting& setting,
+                                              const sim::CostConstants& constants) {
     core::Diagnostics diagnostics;
-    const auto validation = validation::validate(table, setting.clusters, nullptr, diagnostics, {.constants = constants, .threads = setting.threads, .progress = {}});
+    const auto validation =
+        validation::validate(table, setting.clusters, nullptr, diagnostics,
+                             {.constants = constants, .threads = setting.threads, .progress = {}});
     return validation ? validation->groups : std::vector<validation::GroupScore>{};
 }
 
@@ -88,7 +96,8 @@ void print(const sim::CostConstants& constants) {
     fmt::print("\n| constant | fitted | shipped | prior | least | greatest |\n|---|--:|--:|--:|--:|--:|\n");
     for (const sim::NamedConstant& constant : sim::named_constants())
         if (constant.is_fitted)
-            fmt::print("| {} | {:.4g} | {:.4g} | {:.4g} | {:.4g} | {:.4g} |\n", constant.name, constants.*constant.value, sim::CostConstants{}.*constant.value, constant.prior,
+            fmt::print("| {} | {:.4g} | {:.4g} | {:.4g} | {:.4g} | {:.4g} |\n", constant.name,
+                       constants.*constant.value, sim::CostConstants{}.*constant.value, constant.prior,
                        constant.least, constant.greatest);
 }
 
@@ -100,13 +109,17 @@ int main(int argc, char** argv) {
     bool folds = true;
     Setting setting;
     for (int i = 1; i < argc; ++i) {
-        if (std::strcmp(argv[i], "--rows-per-group") == 0 && i + 1 < argc) rows_per_group = static_cast<std::size_t>(std::max(1, std::atoi(argv[++i])));
-        else if (std::strcmp(argv[i], "--threads") == 0 && i + 1 < argc) setting.threads = std::atoi(argv[++i]);
+        if (std::strcmp(argv[i], "--rows-per-group") == 0 && i + 1 < argc)
+            rows_per_group = static_cast<std::size_t>(std::max(1, std::atoi(argv[++i])));
+        else if (std::strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
+            setting.threads = std::atoi(argv[++i]);
         else if (std::strcmp(argv[i], "--fit-only") == 0) folds = false;
         else files.emplace_back(argv[i]);
     }
     if (files.size() != 2) {
-        fmt::print("leave-one-out calibration needs measurements: bench_calibration RUNS.csv CLUSTERS.csv [--rows-per-group 16] [--threads 2] [--fit-only]\n");
+        fmt::print(
+            "leave-one-out calibration needs measurements: bench_calibration RUNS.csv CLUSTERS.csv "
+            "[--rows-per-group 16] [--threads 2] [--fit-only]\n");
         return 0;  // `./run bench` starts every program without arguments
     }
     core::Diagnostics diagnostics;
@@ -119,26 +132,31 @@ int main(int argc, char** argv) {
     setting.runs = *runs;
     setting.clusters = *clusters;
 
-    // Groups are up to fifty times as large as others, and neighbouring rows repeat each other: a fit needs only some of each.
+    // Groups are up to fifty times as large as others, and neighbouring rows repeat each other: a fit needs
+    // only some of each.
     std::map<std::string, std::vector<std::size_t>> groups;
-    for (std::size_t i = 0; i < runs->rows.size(); ++i) groups[std::string(runs->cell(runs->rows[i], "group"))].push_back(i);
+    for (std::size_t i = 0; i < runs->rows.size(); ++i)
+        groups[std::string(runs->cell(runs->rows[i], "group"))].push_back(i);
     std::vector<std::size_t> chosen;
     for (const auto& [group, rows] : groups) {
         const std::size_t count = std::min(rows_per_group, rows.size());
         for (std::size_t k = 0; k < count; ++k) chosen.push_back(rows[k * rows.size() / count]);
     }
     const core::CsvTable sample = with_rows(*runs, chosen);
-    const auto responses = validation::Responses::measure(sample, *clusters, {}, diagnostics,
-                                                   {.threads = setting.threads, .progress = [](std::size_t done, std::size_t all) {
-                                                        fmt::print(stderr, "\r  constant {} of {}", done + 1, all);
-                                                    }});
+    const auto responses = validation::Responses::measure(
+        sample, *clusters, {}, diagnostics,
+        {.threads = setting.threads, .progress = [](std::size_t done, std::size_t all) {
+             fmt::print(stderr, "\r  constant {} of {}", done + 1, all);
+         }});
     fmt::print(stderr, "\n");
     if (!responses) return 1;
 
     const sim::CostConstants all = responses->fit(std::vector<bool>(sample.rows.size(), true));
     print(all);
-    const std::vector<validation::GroupScore> fitted = scores_of(*runs, setting, all), shipped = scores_of(*runs, setting, {});
-    fmt::print("\nin sample: macro {:.2f} % as fitted here, {:.2f} % as shipped\n", 100 * validation::macro_mape(fitted), 100 * validation::macro_mape(shipped));
+    const std::vector<validation::GroupScore> fitted = scores_of(*runs, setting, all),
+                                              shipped = scores_of(*runs, setting, {});
+    fmt::print("\nin sample: macro {:.2f} % as fitted here, {:.2f} % as shipped\n",
+               100 * validation::macro_mape(fitted), 100 * validation::macro_mape(shipped));
     if (!folds) return 0;
 
     const auto fit_without = [&](auto is_left_out) {
@@ -146,38 +164,52 @@ int main(int argc, char** argv) {
         for (const core::CsvRow& row : sample.rows) is_used.push_back(!is_left_out(row));
         return responses->fit(is_used);
     };
-    const auto predict_left_out = [&](auto is_left_out, const sim::CostConstants& constants, bool knows_frameworks = false) {
+    const auto predict_left_out = [&](auto is_left_out, const sim::CostConstants& constants,
+                                      bool knows_frameworks = false) {
         std::vector<std::size_t> rows;
         std::set<std::string> known;
         for (std::size_t i = 0; i < runs->rows.size(); ++i) {
             if (is_left_out(runs->rows[i])) rows.push_back(i);
-            if (knows_frameworks || !is_left_out(runs->rows[i])) known.emplace(runs->cell(runs->rows[i], "framework"));
+            if (knows_frameworks || !is_left_out(runs->rows[i]))
+                known.emplace(runs->cell(runs->rows[i], "framework"));
         }
         return scores_of(as_unknown(*runs, rows, known), setting, constants);
     };
-    fmt::print("\n| left out | rows | MAPE % | median % | bias % | with its code's facts % | shipped % |\n|---|--:|--:|--:|--:|--:|--:|\n");
+    fmt::print(
+        "\n| left out | rows | MAPE % | median % | bias % | with its code's facts % | shipped % "
+        "|\n|---|--:|--:|--:|--:|--:|--:|\n");
     double sum = 0, facts_sum = 0;
     for (const auto& [group, rows] : groups) {
-        const auto is_left_out = [&, name = group](const core::CsvRow& row) { return runs->cell(row, "group") == name; };
+        const auto is_left_out = [&, name = group](const core::CsvRow& row) {
+            return runs->cell(row, "group") == name;
+        };
         const sim::CostConstants constants = fit_without(is_left_out);
         const std::vector<validation::GroupScore> score = predict_left_out(is_left_out, constants);
         if (score.empty()) continue;
-        const auto in_sample = std::find_if(shipped.begin(), shipped.end(), [&, name = group](const validation::GroupScore& s) { return s.group == name; });
+        const auto in_sample =
+            std::find_if(shipped.begin(), shipped.end(),
+                         [&, name = group](const validation::GroupScore& s) { return s.group == name; });
         const double with_facts = predict_left_out(is_left_out, constants, true)[0].mape;
         facts_sum += with_facts;
-        fmt::print("| {} | {} | {:.1f} | {:.1f} | {:+.1f} | {:.1f} | {:.1f} |\n", group, score[0].rows, 100 * score[0].mape, 100 * score[0].median, 100 * score[0].bias,
-                   100 * with_facts, 100 * in_sample->mape);
+        fmt::print("| {} | {} | {:.1f} | {:.1f} | {:+.1f} | {:.1f} | {:.1f} |\n", group, score[0].rows,
+                   100 * score[0].mape, 100 * score[0].median, 100 * score[0].bias, 100 * with_facts,
+                   100 * in_sample->mape);
         sum += score[0].mape;
     }
-    fmt::print("| **macro** | {} | **{:.1f}** | | | {:.1f} | {:.1f} |\n", runs->rows.size(), 100 * sum / static_cast<double>(groups.size()),
+    fmt::print("| **macro** | {} | **{:.1f}** | | | {:.1f} | {:.1f} |\n", runs->rows.size(),
+               100 * sum / static_cast<double>(groups.size()),
                100 * facts_sum / static_cast<double>(groups.size()), 100 * validation::macro_mape(shipped));
 
-    fmt::print("\n| left out | rows | groups | macro MAPE % | with its codes' facts % | shipped % | groups' MAPE % |\n|---|--:|--:|--:|--:|--:|---|\n");
+    fmt::print(
+        "\n| left out | rows | groups | macro MAPE % | with its codes' facts % | shipped % | groups' MAPE % "
+        "|\n|---|--:|--:|--:|--:|--:|---|\n");
     double device_sum = 0;
     std::set<std::string> devices;
     for (const core::CsvRow& row : runs->rows) devices.insert(device_of(*runs, row, *clusters));
     for (const std::string& device : devices) {
-        const auto is_left_out = [&](const core::CsvRow& row) { return device_of(*runs, row, *clusters) == device; };
+        const auto is_left_out = [&](const core::CsvRow& row) {
+            return device_of(*runs, row, *clusters) == device;
+        };
         const sim::CostConstants constants = fit_without(is_left_out);
         const std::vector<validation::GroupScore> score = predict_left_out(is_left_out, constants);
         std::vector<std::size_t> rows;
@@ -189,11 +221,13 @@ int main(int argc, char** argv) {
             list += fmt::format("{}{} {:.1f}", list.empty() ? "" : ", ", group.group, 100 * group.mape);
             count += group.rows;
         }
-        fmt::print("| {} | {} | {} | {:.1f} | {:.1f} | {:.1f} | {} |\n", device, count, score.size(), 100 * validation::macro_mape(score),
+        fmt::print("| {} | {} | {} | {:.1f} | {:.1f} | {:.1f} | {} |\n", device, count, score.size(),
+                   100 * validation::macro_mape(score),
                    100 * validation::macro_mape(predict_left_out(is_left_out, constants, true)),
                    100 * validation::macro_mape(scores_of(with_rows(*runs, rows), setting, {})), list);
         device_sum += validation::macro_mape(score);
     }
-    fmt::print("| **mean** | | | **{:.1f}** | | | |\n", 100 * device_sum / static_cast<double>(devices.size()));
+    fmt::print("| **mean** | | | **{:.1f}** | | | |\n",
+               100 * device_sum / static_cast<double>(devices.size()));
     return 0;
 }

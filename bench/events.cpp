@@ -1,4 +1,5 @@
-// The event engine: activities (timers and flows) a second on one core, and a ring all-reduce at message level, beside SimGrid where it is installed.
+// The event engine: activities (timers and flows) a second on one core, and a ring all-reduce at message
+// level, beside SimGrid where it is installed.
 #include <fmt/core.h>
 
 #include <sys/resource.h>
@@ -18,7 +19,8 @@ namespace {
 double processor_seconds() {
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
-    return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) + 1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+    return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
 double median_of(int repeats, const std::function<double()>& work) {
@@ -28,17 +30,20 @@ double median_of(int repeats, const std::function<double()>& work) {
     return values[static_cast<std::size_t>(repeats / 2)];
 }
 
-// Rings over `devices` on nodes of eight, four cards a node: device d sends messages to device d + 1 (mod devices) over its own port, between nodes over the cards that it
-// shares with its neighbour. Every message waits a latency and then flows; a device forwards a message when it has arrived.
+// Rings over `devices` on nodes of eight, four cards a node: device d sends messages to device d + 1 (mod
+// devices) over its own port, between nodes over the cards that it shares with its neighbour. Every message
+// waits a latency and then flows; a device forwards a message when it has arrived.
 struct RingNetwork {
-    explicit RingNetwork(int device_count, int rings) : devices(device_count), paths(static_cast<std::size_t>(device_count * rings)) {
+    explicit RingNetwork(int device_count, int rings)
+        : devices(device_count), paths(static_cast<std::size_t>(device_count * rings)) {
         const int nodes = devices / 8, ports = devices;
         // Resources: ports out, ports in, then cards out, cards in.
         capacities.assign(static_cast<std::size_t>(2 * ports), 240e9);
         capacities.resize(static_cast<std::size_t>(2 * ports + 8 * nodes), 10.6e9);
         for (int ring = 0; ring < rings; ++ring)
             for (int d = 0; d < devices; ++d) {
-                // Ring r visits the devices of a node starting at its r-th, so rings leave nodes at different devices.
+                // Ring r visits the devices of a node starting at its r-th, so rings leave nodes at different
+                // devices.
                 const int node = d / 8, place = d % 8;
                 const int from = node * 8 + (place + ring) % 8;
                 const int next = (d + 1) % devices;
@@ -70,8 +75,10 @@ double play_rings(const RingNetwork& network, double bytes, double latency, std:
             engine.start_flow(bytes, 0, network.paths[*token], *token + count);
             continue;
         }
-        const std::uint32_t flow = *token - count, ring = flow / static_cast<std::uint32_t>(network.devices), d = flow % static_cast<std::uint32_t>(network.devices);
-        const std::uint32_t next = ring * static_cast<std::uint32_t>(network.devices) + (d + 1) % static_cast<std::uint32_t>(network.devices);
+        const std::uint32_t flow = *token - count, ring = flow / static_cast<std::uint32_t>(network.devices),
+                            d = flow % static_cast<std::uint32_t>(network.devices);
+        const std::uint32_t next = ring * static_cast<std::uint32_t>(network.devices) +
+                                   (d + 1) % static_cast<std::uint32_t>(network.devices);
         ++sent[flow];
         ++arrived[next];
         for (const std::uint32_t f : {flow, next})
@@ -126,8 +133,10 @@ int main() {
             simulated = play_rings(network, 1e6, 5e-6, activities);
             return static_cast<double>(activities) / (processor_seconds() - start);
         });
-        fmt::print("  eight rings over 64 devices, two flows a network card: {:.2f} M activities/s on one core ({} activities, {:.3f} s simulated)\n", rate / 1e6, activities,
-                   simulated);
+        fmt::print(
+            "  eight rings over 64 devices, two flows a network card: {:.2f} M activities/s on one core ({} "
+            "activities, {:.3f} s simulated)\n",
+            rate / 1e6, activities, simulated);
     }
     {
         std::uint64_t activities = 0;
@@ -137,7 +146,9 @@ int main() {
             play_scattered(300000, activities);
             return static_cast<double>(activities) / (processor_seconds() - start);
         });
-        fmt::print("  512 transfers of random sizes at any time, four a card: {:.2f} M activities/s on one core\n", rate / 1e6);
+        fmt::print(
+            "  512 transfers of random sizes at any time, four a card: {:.2f} M activities/s on one core\n",
+            rate / 1e6);
     }
     // One ring of 64 messages a step, 126 steps.
     const RingNetwork network(64, 1);
@@ -149,12 +160,18 @@ int main() {
         for (int i = 0; i < rounds; ++i) simulated = play_rings(network, 1e6, 5e-6, activities);
         return (processor_seconds() - start) / rounds;
     });
-    fmt::print("  ring all-reduce over 64 devices, message by message: {:.3f} ms of processor time, {:.6f} s simulated\n", 1e3 * ours, simulated);
+    fmt::print(
+        "  ring all-reduce over 64 devices, message by message: {:.3f} ms of processor time, {:.6f} s "
+        "simulated\n",
+        1e3 * ours, simulated);
     std::fflush(stdout);  // children must not print it again
     const std::vector<bench::SimgridRun> peers = bench::ring_on_simgrid(64, 1e6, 5e-6, 240e9, 10.6e9);
     if (peers.empty()) fmt::print("  SimGrid is not installed (libsimgrid-dev): no comparison\n");
     for (const bench::SimgridRun& peer : peers)
-        fmt::print("  the same on SimGrid {} ({}): {:.3f} ms of processor time, {:.6f} s simulated: {:.0f} times slower\n", peer.version, peer.how, 1e3 * peer.processor_seconds,
-                   peer.simulated_seconds, peer.processor_seconds / ours);
+        fmt::print(
+            "  the same on SimGrid {} ({}): {:.3f} ms of processor time, {:.6f} s simulated: {:.0f} times "
+            "slower\n",
+            peer.version, peer.how, 1e3 * peer.processor_seconds, peer.simulated_seconds,
+            peer.processor_seconds / ours);
     return EXIT_SUCCESS;
 }

@@ -11,7 +11,8 @@ struct SimgridRun {
     double processor_seconds = 0, simulated_seconds = 0;
 };
 
-// Devices on nodes of eight; every device has a port out and one in, a node four cards out and four in. Empty without SimGrid.
+// Devices on nodes of eight; every device has a port out and one in, a node four cards out and four in. Empty
+// without SimGrid.
 std::vector<SimgridRun> ring_on_simgrid(int devices, double bytes, double latency, double port, double card);
 
 }  // namespace bench

@@ -1,4 +1,5 @@
-// Timing of pipeline orders: replay of compiled orders of 16 stages and 128 micro-batches (in cache), extrapolation of long steps, and the search for an order.
+// Timing of pipeline orders: replay of compiled orders of 16 stages and 128 micro-batches (in cache),
+// extrapolation of long steps, and the search for an order.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -19,7 +20,8 @@ double seconds_of(const auto& work) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Of many short batches the best tenth is what the machine does when nobody else is on it; the median is shown beside it.
+// Of many short batches the best tenth is what the machine does when nobody else is on it; the median is
+// shown beside it.
 void replay(const char* name, int chunks) {
     schedule::PipelineShape shape;
     shape.ranks = 16;
@@ -28,7 +30,8 @@ void replay(const char* name, int chunks) {
     const sim::ReplayOrder order(schedule::find_pipeline_schedule(name)->generate(shape));
     sim::ScheduleCosts costs;
     costs.stages.resize(static_cast<std::size_t>(shape.stages()));
-    for (std::size_t s = 0; s < costs.stages.size(); ++s) costs.stages[s].forward = core::Seconds(1 + 0.01 * static_cast<double>(s % 7));
+    for (std::size_t s = 0; s < costs.stages.size(); ++s)
+        costs.stages[s].forward = core::Seconds(1 + 0.01 * static_cast<double>(s % 7));
     costs.transfer = core::Seconds(0.05);
     std::vector<double> ends, rates;
     double sum = 0;
@@ -43,7 +46,8 @@ void replay(const char* name, int chunks) {
         rates.push_back(repeats * static_cast<double>(order.actions()) / seconds / 1e6);
     }
     std::sort(rates.begin(), rates.end());
-    fmt::print("  {:<24} {:>7} actions  {:>7.1f} M actions/s (median {:.1f}), checksum {:.6g}\n", name, order.actions(), rates[rates.size() * 9 / 10], rates[rates.size() / 2], sum);
+    fmt::print("  {:<24} {:>7} actions  {:>7.1f} M actions/s (median {:.1f}), checksum {:.6g}\n", name,
+               order.actions(), rates[rates.size() * 9 / 10], rates[rates.size() / 2], sum);
 }
 
 void extrapolate(const char* name, int chunks) {
@@ -54,13 +58,16 @@ void extrapolate(const char* name, int chunks) {
     shape.micro_batches = 4096;
     sim::ScheduleCosts costs;
     costs.stages.resize(static_cast<std::size_t>(shape.stages()));
-    for (std::size_t s = 0; s < costs.stages.size(); ++s) costs.stages[s].forward = core::Seconds(1 + 0.25 * static_cast<double>(s % 5));
+    for (std::size_t s = 0; s < costs.stages.size(); ++s)
+        costs.stages[s].forward = core::Seconds(1 + 0.25 * static_cast<double>(s % 5));
     sim::ExtrapolatedTiming timing;
     double whole = 0;
     const double short_run = seconds_of([&] { timing = sim::time_extrapolated(entry, shape, costs); });
-    const double long_run = seconds_of([&] { whole = sim::time_schedule(entry.generate(shape), costs).makespan.value; });
-    fmt::print("  {:<24} {} of {} micro-batches played: {:.2f} ms instead of {:.2f} ms, off by {:.2g}\n", name, timing.played_micro_batches, shape.micro_batches,
-               1e3 * short_run, 1e3 * long_run, std::abs(timing.makespan.value - whole) / whole);
+    const double long_run =
+        seconds_of([&] { whole = sim::time_schedule(entry.generate(shape), costs).makespan.value; });
+    fmt::print("  {:<24} {} of {} micro-batches played: {:.2f} ms instead of {:.2f} ms, off by {:.2g}\n",
+               name, timing.played_micro_batches, shape.micro_batches, 1e3 * short_run, 1e3 * long_run,
+               std::abs(timing.makespan.value - whole) / whole);
 }
 
 void search(double memory_limit, double spread) {
@@ -68,12 +75,14 @@ void search(double memory_limit, double spread) {
     problem.ranks = 8;
     problem.micro_batches = 32;
     problem.stages.resize(8);
-    for (std::size_t s = 0; s < 8; ++s) problem.stages[s].forward = core::Seconds(1 + spread * static_cast<double>(s * 3 % 8));
+    for (std::size_t s = 0; s < 8; ++s)
+        problem.stages[s].forward = core::Seconds(1 + spread * static_cast<double>(s * 3 % 8));
     problem.transfer = core::Seconds(0.05);
     problem.memory_limit = core::Bytes(memory_limit);
     std::optional<planner::FoundSchedule> found;
     const double seconds = seconds_of([&] { found = planner::search_schedule(problem); });
-    fmt::print("  limit {:>3}, stages differ by up to {:>3.0f} %: {:.3f} s, {} orders, gap {:.2f} %\n", memory_limit, 700 * spread, seconds, found->evaluations,
+    fmt::print("  limit {:>3}, stages differ by up to {:>3.0f} %: {:.3f} s, {} orders, gap {:.2f} %\n",
+               memory_limit, 700 * spread, seconds, found->evaluations,
                100 * (found->objective - found->lower_bound).value / found->objective.value);
 }
 

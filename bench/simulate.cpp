@@ -1,6 +1,6 @@
-// From plan to prediction on GPT-3 175B over 1,024 GPUs (pipeline 16, tensor 8, data 8): building the graph, lowering, verification, pricing and
-// simulation, each as the median of repeated runs in processor time and as instructions per second. Timings on shared machines scatter: compare ratios,
-// not digits.
+// From plan to prediction on GPT-3 175B over 1,024 GPUs (pipeline 16, tensor 8, data 8): building the graph,
+// lowering, verification, pricing and simulation, each as the median of repeated runs in processor time and
+// as instructions per second. Timings on shared machines scatter: compare ratios, not digits.
 #include <fmt/core.h>
 #include <sys/resource.h>
 
@@ -13,9 +13,9 @@
 #include "schedule/pass/lower.h"
 #include "schedule/plan/partition.h"
 #include "schedule/verify.h"
-#include "sim/evaluate.h"
 #include "sim/cost/pricing.h"
 #include "sim/engine/simulate.h"
+#include "sim/evaluate.h"
 
 namespace {
 
@@ -23,7 +23,8 @@ namespace {
 double processor_seconds() {
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
-    return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) + 1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+    return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
 }
 
 template <class Work>
@@ -39,7 +40,8 @@ double median_seconds(int repeats, Work work) {
 }
 
 void report(const char* what, double seconds, double instructions) {
-    fmt::print("  {:<28} {:>9.2f} ms  {:>8.2f} M instructions/s\n", what, 1e3 * seconds, instructions / seconds / 1e6);
+    fmt::print("  {:<28} {:>9.2f} ms  {:>8.2f} M instructions/s\n", what, 1e3 * seconds,
+               instructions / seconds / 1e6);
 }
 
 }  // namespace
@@ -72,24 +74,36 @@ int main() {
     }
     const schedule::Program program = schedule::lower(plan, *graph, *order);
     double instructions = 0;
-    for (const schedule::RankProgram& rank : program.classes) instructions += static_cast<double>(rank.instructions.size());
+    for (const schedule::RankProgram& rank : program.classes)
+        instructions += static_cast<double>(rank.instructions.size());
     const sim::PricedProgram priced = sim::price(program, *costs);
 
-    fmt::print("gpt3-175b, 1,024 ranks in {} classes, {} micro-batches, {:.0f} instructions\n", program.classes.size(), plan.micro_batches, instructions);
-    fmt::print("  {:<28} {:>9.2f} ms\n", "build the model's graph", 1e3 * median_seconds(9, [&] { model::load_model(model_table, {}, diagnostics); }));
+    fmt::print("gpt3-175b, 1,024 ranks in {} classes, {} micro-batches, {:.0f} instructions\n",
+               program.classes.size(), plan.micro_batches, instructions);
+    fmt::print("  {:<28} {:>9.2f} ms\n", "build the model's graph",
+               1e3 * median_seconds(9, [&] { model::load_model(model_table, {}, diagnostics); }));
     report("lower", median_seconds(9, [&] { schedule::lower(plan, *graph, *order); }), instructions);
     report("verify", median_seconds(9, [&] { schedule::verify(program); }), instructions);
     report("price", median_seconds(9, [&] { sim::price(program, *costs); }), instructions);
     report("simulate", median_seconds(9, [&] { sim::simulate(program, priced.durations); }), instructions);
-    report("simulate, makespan only",
-           median_seconds(9, [&] { sim::simulate(program, priced.durations, {.keeps_spans = false, .keeps_memory_samples = false, .tracks_memory = false}); }),
-           instructions);
+    report(
+        "simulate, makespan only",
+        median_seconds(9,
+                       [&] {
+                           sim::simulate(
+                               program, priced.durations,
+                               {.keeps_spans = false, .keeps_memory_samples = false, .tracks_memory = false});
+                       }),
+        instructions);
     const double whole = median_seconds(5, [&] { sim::evaluate(*graph, *cluster, plan, diagnostics); });
-    const double short_run = median_seconds(5, [&] { sim::evaluate(*graph, *cluster, plan, diagnostics, {.most_micro_batches = 64}); });
-    fmt::print("  evaluate: all micro-batches {:.1f} ms, 64 and extrapolated {:.1f} ms ({:.1f} times faster)\n", 1e3 * whole, 1e3 * short_run,
-               whole / short_run);
+    const double short_run = median_seconds(
+        5, [&] { sim::evaluate(*graph, *cluster, plan, diagnostics, {.most_micro_batches = 64}); });
+    fmt::print(
+        "  evaluate: all micro-batches {:.1f} ms, 64 and extrapolated {:.1f} ms ({:.1f} times faster)\n",
+        1e3 * whole, 1e3 * short_run, whole / short_run);
     // Every rank on its own, and a cluster sixteen times as large folded.
-    const double unfolded = median_seconds(1, [&] { sim::evaluate(*graph, *cluster, plan, diagnostics, {.is_folded = false}); });
+    const double unfolded =
+        median_seconds(1, [&] { sim::evaluate(*graph, *cluster, plan, diagnostics, {.is_folded = false}); });
     cluster_table["nodes"] = 2048;
     const auto large = cluster::load_cluster(cluster_table, diagnostics);
     schedule::Plan wide = plan;
@@ -97,6 +111,8 @@ int main() {
     const double folded = median_seconds(3, [&] { sim::evaluate(*graph, *large, wide, diagnostics); });
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
-    fmt::print("  evaluate 1,024 ranks unfolded: {:.2f} s; 16,384 ranks folded: {:.2f} s; most memory {:.0f} MiB\n", unfolded, folded, static_cast<double>(usage.ru_maxrss) / 1024);
+    fmt::print(
+        "  evaluate 1,024 ranks unfolded: {:.2f} s; 16,384 ranks folded: {:.2f} s; most memory {:.0f} MiB\n",
+        unfolded, folded, static_cast<double>(usage.ru_maxrss) / 1024);
     return EXIT_SUCCESS;
 }

@@ -1,5 +1,6 @@
-// SageMaker's data-parallel library against PyTorch DDP over NCCL, BERT-large on p3dn.24xlarge, beside the published gains, which went into no constant. The published runs do not
-// state their batch, sequence length or gradient type, so several are shown.
+// SageMaker's data-parallel library against PyTorch DDP over NCCL, BERT-large on p3dn.24xlarge, beside the
+// published gains, which went into no constant. The published runs do not state their batch, sequence length
+// or gradient type, so several are shown.
 #include <fmt/core.h>
 
 #include <cstdlib>
@@ -13,7 +14,8 @@
 
 namespace {
 
-std::optional<double> samples_per_second(const char* communication, int nodes, int sequence, int micro_batch) {
+std::optional<double> samples_per_second(const char* communication, int nodes, int sequence,
+                                         int micro_batch) {
     core::Diagnostics diagnostics;
     core::Value model_table = core::Value::table(), cluster_table = core::Value::table();
     model_table["name"] = "bert-large";
@@ -38,7 +40,9 @@ std::optional<double> samples_per_second(const char* communication, int nodes, i
 }  // namespace
 
 int main() {
-    fmt::print("  samples/s of SMDDP over those of DDP, BERT-large on p3dn.24xlarge (SageMaker developer guide, data-parallel-intro: +41, +52 and +13 %)\n");
+    fmt::print(
+        "  samples/s of SMDDP over those of DDP, BERT-large on p3dn.24xlarge (SageMaker developer guide, "
+        "data-parallel-intro: +41, +52 and +13 %)\n");
     fmt::print("  {:<28} {:>9} {:>9} {:>9}\n", "", "2 nodes", "4 nodes", "8 nodes");
     fmt::print("  {:<28} {:>+8.0f}% {:>+8.0f}% {:>+8.0f}%\n", "published", 41.0, 52.0, 13.0);
     struct Setting {
@@ -47,7 +51,8 @@ int main() {
     for (const Setting& setting : {Setting{128, 8}, Setting{128, 32}, Setting{512, 4}, Setting{512, 8}}) {
         fmt::print("  {:<28}", fmt::format("sequence {}, {} a GPU", setting.sequence, setting.micro_batch));
         for (int nodes : {2, 4, 8}) {
-            const auto smddp = samples_per_second("smddp", nodes, setting.sequence, setting.micro_batch), nccl = samples_per_second("nccl", nodes, setting.sequence, setting.micro_batch);
+            const auto smddp = samples_per_second("smddp", nodes, setting.sequence, setting.micro_batch),
+                       nccl = samples_per_second("nccl", nodes, setting.sequence, setting.micro_batch);
             if (!smddp || !nccl) return EXIT_FAILURE;
             fmt::print(" {:>+8.0f}%", 100 * (*smddp / *nccl - 1));
         }

@@ -74,7 +74,8 @@ void assign_numa(InstanceType& instance) {
             int other = link.a == queue[head] ? link.b : link.b == queue[head] ? link.a : -1;
             if (other < 0 || reached[static_cast<std::size_t>(other)]) continue;
             reached[static_cast<std::size_t>(other)] = 1;
-            instance.vertices[static_cast<std::size_t>(other)].numa = instance.vertices[static_cast<std::size_t>(queue[head])].numa;
+            instance.vertices[static_cast<std::size_t>(other)].numa =
+                instance.vertices[static_cast<std::size_t>(queue[head])].numa;
             queue.push_back(other);
         }
     for (Vertex& vertex : instance.vertices)
@@ -93,8 +94,10 @@ void set_memory_links(InstanceType& instance, const TransportRate& rate) {
 }
 
 int hybrid_cube_mesh_links(int a, int b) {
-    static constexpr int links[8][8] = {{0, 1, 1, 2, 2, 0, 0, 0}, {1, 0, 2, 1, 0, 2, 0, 0}, {1, 2, 0, 2, 0, 0, 1, 0}, {2, 1, 2, 0, 0, 0, 0, 1},
-                                        {2, 0, 0, 0, 0, 1, 1, 2}, {0, 2, 0, 0, 1, 0, 2, 1}, {0, 0, 1, 0, 1, 2, 0, 2}, {0, 0, 0, 1, 2, 1, 2, 0}};
+    static constexpr int links[8][8] = {{0, 1, 1, 2, 2, 0, 0, 0}, {1, 0, 2, 1, 0, 2, 0, 0},
+                                        {1, 2, 0, 2, 0, 0, 1, 0}, {2, 1, 2, 0, 0, 0, 0, 1},
+                                        {2, 0, 0, 0, 0, 1, 1, 2}, {0, 2, 0, 0, 1, 0, 2, 1},
+                                        {0, 0, 1, 0, 1, 2, 0, 2}, {0, 0, 0, 1, 2, 1, 2, 0}};
     core::require(a >= 0 && a < 8 && b >= 0 && b < 8, "the mesh has eight devices");
     return links[a][b];
 }

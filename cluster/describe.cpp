@@ -12,13 +12,15 @@ namespace cluster {
 
 namespace {
 
-const core::DataType data_types[] = {core::DataType::fp32, core::DataType::tf32, core::DataType::fp16, core::DataType::bf16, core::DataType::fp8};
+const core::DataType data_types[] = {core::DataType::fp32, core::DataType::tf32, core::DataType::fp16,
+                                     core::DataType::bf16, core::DataType::fp8};
 
 std::string gigabits(core::BytesPerSecond rate) { return fmt::format("{:g} Gbps", rate.value * 8 / 1e9); }
 
 bool is_one_of_many(const InstanceType& instance) { return instance.devices > 1; }
 
-// "NVSwitch 600 GB/s", "NVLink 200-250 GB/s", "PCIe 12.3 GB/s", "memory 4 GB/s": what joins the devices of a node.
+// "NVSwitch 600 GB/s", "NVLink 200-250 GB/s", "PCIe 12.3 GB/s", "memory 4 GB/s": what joins the devices of a
+// node.
 std::string inside(const InstanceType& instance) {
     if (!is_one_of_many(instance)) return "one device";
     double least = HUGE_VAL, most = 0;
@@ -28,8 +30,10 @@ std::string inside(const InstanceType& instance) {
         most = std::max(most, sum);
     }
     if (most > 0) {
-        bool has_switch = std::any_of(instance.vertices.begin(), instance.vertices.end(), [](const Vertex& v) { return v.kind == VertexKind::nvswitch; });
-        return (has_switch ? "NVSwitch " : "NVLink ") + (least == most ? fmt::format("{:g} GB/s", most) : fmt::format("{:g}-{:g} GB/s", least, most));
+        bool has_switch = std::any_of(instance.vertices.begin(), instance.vertices.end(),
+                                      [](const Vertex& v) { return v.kind == VertexKind::nvswitch; });
+        return (has_switch ? "NVSwitch " : "NVLink ") +
+               (least == most ? fmt::format("{:g} GB/s", most) : fmt::format("{:g}-{:g} GB/s", least, most));
     }
     Cluster one{instance, 1, {}};
     Route first = route(one, DeviceId(0), DeviceId(1));
@@ -40,13 +44,15 @@ std::string inside(const InstanceType& instance) {
 std::string network(const InstanceType& instance) {
     if (!has_network(instance)) return "none";
     std::string text = gigabits(instance.network_bandwidth);
-    if (instance.network_baseline != instance.network_bandwidth) text = fmt::format("{:g}-", instance.network_baseline.value * 8 / 1e9) + text;
+    if (instance.network_baseline != instance.network_bandwidth)
+        text = fmt::format("{:g}-", instance.network_baseline.value * 8 / 1e9) + text;
     return text + " " + instance.network_name;
 }
 
 std::string half_precision(const DeviceSpec& device) {
     for (core::DataType type : {core::DataType::bf16, core::DataType::fp16, core::DataType::fp32})
-        if (auto found = device.peak.find(type); found != device.peak.end()) return fmt::format("{} {}", core::format(found->second), core::name_of(type));
+        if (auto found = device.peak.find(type); found != device.peak.end())
+            return fmt::format("{} {}", core::format(found->second), core::name_of(type));
     return "unknown";
 }
 
@@ -72,7 +78,8 @@ std::string table_text(const std::vector<std::vector<std::string>>& rows) {
     return text;
 }
 
-// A figure under its dotted path, as text and as plain number in the unit that the key of the JSON document names.
+// A figure under its dotted path, as text and as plain number in the unit that the key of the JSON document
+// names.
 struct Figure {
     std::string path, text;
     std::string key;
@@ -83,15 +90,22 @@ class FigureList {
 public:
     std::vector<Figure> figures;
 
-    void add(std::string path, std::string text, std::string key, core::Value number) { figures.push_back({std::move(path), std::move(text), std::move(key), std::move(number)}); }
+    void add(std::string path, std::string text, std::string key, core::Value number) {
+        figures.push_back({std::move(path), std::move(text), std::move(key), std::move(number)});
+    }
     void bytes(const std::string& path, core::Bytes value) {
         if (value.value > 0) add(path, core::format(value), "gib", core::to_gibibytes(value));
     }
     void rate(const std::string& path, core::BytesPerSecond value) {
-        if (value.value > 0) add(path, core::format(value), "gigabytes_per_s", core::to_gigabytes_per_second(value));
+        if (value.value > 0)
+            add(path, core::format(value), "gigabytes_per_s", core::to_gigabytes_per_second(value));
     }
-    void time(const std::string& path, core::Seconds value) { add(path, core::format(value), "us", value.value * 1e6); }
-    void share(const std::string& path, double value) { add(path, fmt::format("{:g}", value), "share", value); }
+    void time(const std::string& path, core::Seconds value) {
+        add(path, core::format(value), "us", value.value * 1e6);
+    }
+    void share(const std::string& path, double value) {
+        add(path, fmt::format("{:g}", value), "share", value);
+    }
     void count(const std::string& path, int value) {
         if (value > 0) add(path, std::to_string(value), "count", value);
     }
@@ -118,7 +132,8 @@ std::vector<Figure> figures_of(const InstanceType& instance) {
         auto peak = device.peak.find(type);
         if (peak == device.peak.end()) continue;
         const std::string path = "device.precision." + std::string(core::name_of(type));
-        list.add(path + ".peak", core::format(peak->second), "teraflops_per_s", core::to_teraflops_per_second(peak->second));
+        list.add(path + ".peak", core::format(peak->second), "teraflops_per_s",
+                 core::to_teraflops_per_second(peak->second));
         auto curve = device.matrix_product.find(type);
         if (curve == device.matrix_product.end()) continue;
         list.share(path + ".compute_efficiency", curve->second.compute_efficiency);
@@ -130,7 +145,8 @@ std::vector<Figure> figures_of(const InstanceType& instance) {
     if (has_network(instance)) {
         list.count("network.cards", network_cards(instance));
         list.rate("network.bandwidth", instance.network_bandwidth);
-        if (instance.network_baseline != instance.network_bandwidth) list.rate("network.baseline", instance.network_baseline);
+        if (instance.network_baseline != instance.network_bandwidth)
+            list.rate("network.baseline", instance.network_baseline);
         list.rate("network.per_flow_limit", instance.per_flow_limit);
         list.time("network.latency", instance.network_latency);
         list.share("network.efficiency", instance.network_efficiency);
@@ -149,7 +165,9 @@ struct LinkRow {
 std::vector<LinkRow> link_rows(const InstanceType& instance) {
     std::vector<LinkRow> rows;
     for (const Link& link : instance.links) {
-        auto same = std::find_if(rows.begin(), rows.end(), [&](const LinkRow& row) { return row.type == link.type && row.link->count == link.count; });
+        auto same = std::find_if(rows.begin(), rows.end(), [&](const LinkRow& row) {
+            return row.type == link.type && row.link->count == link.count;
+        });
         if (same == rows.end()) rows.push_back({link.type, &link, 1});
         else ++same->uses;
     }
@@ -162,16 +180,19 @@ public:
     // "[3] measured"; empty when nobody said.
     std::string mark(const Provenance* provenance) {
         if (!provenance || provenance->source.empty()) return "";
-        const std::string text = provenance->source + (provenance->date.empty() ? "" : " (" + provenance->date + ")");
+        const std::string text =
+            provenance->source + (provenance->date.empty() ? "" : " (" + provenance->date + ")");
         auto known = std::find(sources_.begin(), sources_.end(), text);
         const auto number = known - sources_.begin() + 1;
         if (known == sources_.end()) sources_.push_back(text);
-        return fmt::format("[{}]{}", number, provenance->confidence.empty() ? "" : " " + provenance->confidence);
+        return fmt::format("[{}]{}", number,
+                           provenance->confidence.empty() ? "" : " " + provenance->confidence);
     }
 
     std::string text() const {
         std::string all;
-        for (std::size_t i = 0; i < sources_.size(); ++i) all += fmt::format("  [{}] {}\n", i + 1, sources_[i]);
+        for (std::size_t i = 0; i < sources_.size(); ++i)
+            all += fmt::format("  [{}] {}\n", i + 1, sources_[i]);
         return all;
     }
 
@@ -193,7 +214,9 @@ core::Value summary(const InstanceType& instance) {
     entry["device"] = instance.device.name;
     entry["devices"] = instance.devices;
     entry["memory_gib"] = core::to_gibibytes(instance.device.memory);
-    entry["nominal_memory_gib"] = instance.device.nominal_memory.value > 0 ? core::Value(core::to_gibibytes(instance.device.nominal_memory)) : core::Value();
+    entry["nominal_memory_gib"] = instance.device.nominal_memory.value > 0
+                                      ? core::Value(core::to_gibibytes(instance.device.nominal_memory))
+                                      : core::Value();
     entry["inside"] = inside(instance);
     entry["network_gbps"] = instance.network_bandwidth.value * 8 / 1e9;
     entry["network_baseline_gbps"] = instance.network_baseline.value * 8 / 1e9;
@@ -208,7 +231,8 @@ core::Value summary(const InstanceType& instance) {
 
 const Provenance* provenance_of(const InstanceType& instance, std::string path) {
     for (;;) {
-        if (auto found = instance.provenance.find(path); found != instance.provenance.end()) return &found->second;
+        if (auto found = instance.provenance.find(path); found != instance.provenance.end())
+            return &found->second;
         std::size_t dot = path.rfind('.');
         if (dot == std::string::npos) return nullptr;
         path.resize(dot);
@@ -221,11 +245,15 @@ std::string link_section(const InstanceType& instance, const std::string& type) 
 }
 
 std::string describe_list(const std::vector<InstanceType>& instances) {
-    std::vector<std::vector<std::string>> rows = {{"instance", "devices", "memory", "peak", "inside the node", "network", "USD/h"}};
+    std::vector<std::vector<std::string>> rows = {
+        {"instance", "devices", "memory", "peak", "inside the node", "network", "USD/h"}};
     for (const InstanceType& instance : instances)
-        rows.push_back({instance.name, fmt::format("{} x {}", instance.devices, instance.device.name), core::format(instance.device.memory), half_precision(instance.device),
+        rows.push_back({instance.name, fmt::format("{} x {}", instance.devices, instance.device.name),
+                        core::format(instance.device.memory), half_precision(instance.device),
                         inside(instance), network(instance), on_demand(instance)});
-    return table_text(rows) + "memory: of one device, as a process may use it; inside: NVLink as vendors count it, both directions of one device, other links one direction as achieved\n";
+    return table_text(rows) +
+           "memory: of one device, as a process may use it; inside: NVLink as vendors count it, both "
+           "directions of one device, other links one direction as achieved\n";
 }
 
 core::Value list_to_value(const std::vector<InstanceType>& instances) {
@@ -236,51 +264,68 @@ core::Value list_to_value(const std::vector<InstanceType>& instances) {
 }
 
 std::string describe(const InstanceType& instance) {
-    std::string text = fmt::format("{}: {} x {}, {} each, {}, network {}, {} USD/h on demand\n", instance.name, instance.devices, instance.device.name,
-                                   core::format(instance.device.memory), inside(instance), network(instance), on_demand(instance));
+    std::string text =
+        fmt::format("{}: {} x {}, {} each, {}, network {}, {} USD/h on demand\n", instance.name,
+                    instance.devices, instance.device.name, core::format(instance.device.memory),
+                    inside(instance), network(instance), on_demand(instance));
     for (const std::string& file : instance.files) text += "  from " + file + "\n";
 
     SourceList sources;
     std::vector<std::vector<std::string>> rows;
-    for (const Figure& figure : figures_of(instance)) rows.push_back({"  " + figure.path, figure.text, sources.mark(provenance_of(instance, figure.path))});
+    for (const Figure& figure : figures_of(instance))
+        rows.push_back({"  " + figure.path, figure.text, sources.mark(provenance_of(instance, figure.path))});
     text += "\nFigures\n" + table_text(rows);
 
     rows = {{"  kind", "joins", "rate a direction", "achieved", "latency", "uses", "source"}};
     for (const LinkRow& row : link_rows(instance)) {
         const Link& link = *row.link;
-        const auto name = [&](int v) { return std::string(instance.vertices[static_cast<std::size_t>(v)].name); };
-        const std::string path = link.kind == LinkKind::network ? "network" : link_section(instance, row.type);
-        rows.push_back({"  " + row.type + (link.count > 1 ? fmt::format(" x {}", link.count) : ""), name(link.a) + " - " + name(link.b) + (row.uses > 1 ? " ..." : ""),
-                        core::format(link.bandwidth) + (link.is_full_duplex ? "" : " (both together)"), core::format(link.effective()), core::format(link.latency),
-                        std::to_string(row.uses), sources.mark(provenance_of(instance, path))});
+        const auto name = [&](int v) {
+            return std::string(instance.vertices[static_cast<std::size_t>(v)].name);
+        };
+        const std::string path =
+            link.kind == LinkKind::network ? "network" : link_section(instance, row.type);
+        rows.push_back({"  " + row.type + (link.count > 1 ? fmt::format(" x {}", link.count) : ""),
+                        name(link.a) + " - " + name(link.b) + (row.uses > 1 ? " ..." : ""),
+                        core::format(link.bandwidth) + (link.is_full_duplex ? "" : " (both together)"),
+                        core::format(link.effective()), core::format(link.latency), std::to_string(row.uses),
+                        sources.mark(provenance_of(instance, path))});
     }
     text += "\nLinks\n" + table_text(rows);
     for (const char* path : {"topology", "topology.mesh", "topology.connect"})
-        if (instance.provenance.contains(path)) text += std::string("  ") + path + " " + sources.mark(provenance_of(instance, path)) + "\n";
+        if (instance.provenance.contains(path))
+            text += std::string("  ") + path + " " + sources.mark(provenance_of(instance, path)) + "\n";
 
     if (is_one_of_many(instance) && instance.devices <= widest_matrix) {
         Cluster one{instance, 1, {}};
         rows = {{""}};
-        for (int to = 0; to < instance.devices; ++to) rows[0].push_back(instance.vertices[static_cast<std::size_t>(to)].name);
+        for (int to = 0; to < instance.devices; ++to)
+            rows[0].push_back(instance.vertices[static_cast<std::size_t>(to)].name);
         for (int from = 0; from < instance.devices; ++from) {
             rows.push_back({"  " + instance.vertices[static_cast<std::size_t>(from)].name});
             for (int to = 0; to < instance.devices; ++to)
-                rows.back().push_back(from == to ? "-" : fmt::format("{:.1f}", core::to_gigabytes_per_second(route(one, DeviceId(from), DeviceId(to)).bandwidth)));
+                rows.back().push_back(
+                    from == to
+                        ? "-"
+                        : fmt::format("{:.1f}", core::to_gigabytes_per_second(
+                                                    route(one, DeviceId(from), DeviceId(to)).bandwidth)));
         }
         text += "\nRoutes inside the node, GB/s a direction, each alone\n" + table_text(rows);
     }
     if (network_cards(instance) > 0) {
         Cluster two{instance, 2, {}};
         Route between = route(two, DeviceId(0), DeviceId(instance.devices));
-        text += fmt::format("\nBetween nodes: {} alone from device to device, {}{}\n", core::format(between.bandwidth), core::format(between.latency),
-                            instance.has_gpudirect ? ", straight from device memory" : ", staged in host memory");
+        text +=
+            fmt::format("\nBetween nodes: {} alone from device to device, {}{}\n",
+                        core::format(between.bandwidth), core::format(between.latency),
+                        instance.has_gpudirect ? ", straight from device memory" : ", staged in host memory");
     }
     if (!instance.prices.empty()) {
         rows.clear();
-        for (const Price& price : instance.prices)
-            {
+        for (const Price& price : instance.prices) {
             const Provenance origin{price.source, price.date, ""};
-            rows.push_back({"  " + price.kind, price.region, fmt::format("{:.4f} USD/h", core::to_dollars_per_hour(price.rate)), price.date, sources.mark(&origin)});
+            rows.push_back({"  " + price.kind, price.region,
+                            fmt::format("{:.4f} USD/h", core::to_dollars_per_hour(price.rate)), price.date,
+                            sources.mark(&origin)});
         }
         text += "\nPrices of one node\n" + table_text(rows);
     }
@@ -325,7 +370,9 @@ core::Value describe_to_value(const InstanceType& instance) {
         entry["efficiency"] = link.efficiency;
         entry["latency_us"] = link.latency.value * 1e6;
         entry["full_duplex"] = link.is_full_duplex;
-        set_source(entry, provenance_of(instance, link.kind == LinkKind::network ? "network" : link_section(instance, link.type)));
+        set_source(entry, provenance_of(instance, link.kind == LinkKind::network
+                                                      ? "network"
+                                                      : link_section(instance, link.type)));
         links.append(std::move(entry));
     }
     document["links"] = std::move(links);
@@ -335,7 +382,9 @@ core::Value describe_to_value(const InstanceType& instance) {
         for (int from = 0; from < instance.devices; ++from) {
             core::Value row = core::Value::array();
             for (int to = 0; to < instance.devices; ++to)
-                row.append(from == to ? core::Value() : core::Value(core::to_gigabytes_per_second(route(one, DeviceId(from), DeviceId(to)).bandwidth)));
+                row.append(from == to ? core::Value()
+                                      : core::Value(core::to_gigabytes_per_second(
+                                            route(one, DeviceId(from), DeviceId(to)).bandwidth)));
             matrix.append(std::move(row));
         }
         document["routes_gigabytes_per_s"] = std::move(matrix);

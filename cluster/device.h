@@ -1,4 +1,5 @@
-// One accelerator (or CPU core) as the cost model sees it. Every figure comes from a profile that names its source and date.
+// One accelerator (or CPU core) as the cost model sees it. Every figure comes from a profile that names its
+// source and date.
 #pragma once
 
 #include <map>
@@ -11,19 +12,22 @@
 
 namespace cluster {
 
-// t = launch + max(flops / (compute_efficiency * peak), bytes / (memory_efficiency * memory_bandwidth)); see docs/accuracy.md.
+// t = launch + max(flops / (compute_efficiency * peak), bytes / (memory_efficiency * memory_bandwidth)); see
+// docs/accuracy.md.
 struct MatrixProductCurve {
     double compute_efficiency = 0;  // of peak, in (0, 1]
     double memory_efficiency = 0;   // of memory bandwidth, in (0, 1]
     core::Seconds launch;           // fixed time of one kernel on the device
-    struct Point {                  // measured square-equivalent size -> achieved rate; interpolated in log(flops); empty when only the fit exists
+    struct Point {  // measured square-equivalent size -> achieved rate; interpolated in log(flops); empty
+                    // when only the fit exists
         core::Flops flops;
         core::FlopsPerSecond rate;
     };
     std::vector<Point> points;
 };
 
-// Time of an operator measured on this very machine (`smexec profile`), keyed by its signature (model/operators/signature.h): wins over every curve.
+// Time of an operator measured on this very machine (`smexec profile`), keyed by its signature
+// (model/operators/signature.h): wins over every curve.
 struct MeasuredOperator {
     std::string signature;
     core::Seconds forward, backward_input, backward_weight;
@@ -39,28 +43,30 @@ struct LinkSpec {
     double efficiency = 1.0;         // achieved share of it
     core::Seconds latency;           // a route's latency is the sum over its links
     bool is_full_duplex = true;
-    int count = 1;                   // links of this kind that a device has
+    int count = 1;  // links of this kind that a device has
 };
 
 struct DeviceSpec {
-    std::string name;          // "A100-SXM4-40GB"
-    std::string architecture;  // "sm80", "x86-64"
+    std::string name;            // "A100-SXM4-40GB"
+    std::string architecture;    // "sm80", "x86-64"
     core::Bytes memory;          // usable by a process
     core::Bytes nominal_memory;  // as the vendor states it; zero when the profile does not
     core::BytesPerSecond memory_bandwidth;
-    double memory_efficiency = 0.85;         // of streaming kernels
-    core::Seconds kernel_launch;             // device-side floor of one small kernel
-    core::Seconds host_dispatch;             // CPU time to launch one kernel from an eager framework
-    std::map<core::DataType, core::FlopsPerSecond> peak;        // dense; a missing precision is refused, not guessed
+    double memory_efficiency = 0.85;  // of streaming kernels
+    core::Seconds kernel_launch;      // device-side floor of one small kernel
+    core::Seconds host_dispatch;      // CPU time to launch one kernel from an eager framework
+    std::map<core::DataType, core::FlopsPerSecond>
+        peak;  // dense; a missing precision is refused, not guessed
     std::map<core::DataType, MatrixProductCurve> matrix_product;
-    core::Bytes context_memory;              // CUDA context
+    core::Bytes context_memory;                                          // CUDA context
     core::Bytes first_communicator_memory, further_communicator_memory;  // NCCL
-    double fragmentation = 0;                // of allocated bytes
+    double fragmentation = 0;                                            // of allocated bytes
     int multiprocessors = 0;
-    bool has_concurrent_streams = true;      // false: a rank performs its instructions one after another (CPU ranks)
+    bool has_concurrent_streams =
+        true;  // false: a rank performs its instructions one after another (CPU ranks)
     std::vector<MeasuredOperator> measured_operators;
-    std::vector<LinkSpec> links;             // what the device offers ("nvlink", "pcie"); an instance may wire less
-    bool has_gpudirect = false;              // a network card may read its memory, where the instance allows it
+    std::vector<LinkSpec> links;  // what the device offers ("nvlink", "pcie"); an instance may wire less
+    bool has_gpudirect = false;   // a network card may read its memory, where the instance allows it
 };
 
 }  // namespace cluster

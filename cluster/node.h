@@ -5,8 +5,8 @@
 
 namespace cluster {
 
-// Ranks fill one node after the other: one on each device, or fewer where the cluster says so. Beyond the last node they start again at the first (processes that share
-// cores).
+// Ranks fill one node after the other: one on each device, or fewer where the cluster says so. Beyond the
+// last node they start again at the first (processes that share cores).
 int ranks_of_a_node(const Cluster& cluster);  // in one round
 int node_of_rank(const Cluster& cluster, int rank);
 int most_ranks_of_a_node(const Cluster& cluster, int ranks);  // of so many, those on the fullest

@@ -1,8 +1,11 @@
-// Routes of one node are found once and kept; a route between nodes is the sender's way out joined to the receiver's way in.
+// Routes of one node are found once and kept; a route between nodes is the sender's way out joined to the
+// receiver's way in.
 //
-// The widest path comes first because it is what a communication library picks (NVLink before PCIe before the socket interconnect); among the widest the
-// one with the fewest links; among those the one whose links come first in the profile. Widest and shortest cannot be decided in one sweep (the narrowest link
-// of a prefix says nothing about the narrowest of the whole), so each pair takes two: the greatest width, then a breadth-first search over links at least that wide.
+// The widest path comes first because it is what a communication library picks (NVLink before PCIe before the
+// socket interconnect); among the widest the one with the fewest links; among those the one whose links come
+// first in the profile. Widest and shortest cannot be decided in one sweep (the narrowest link of a prefix
+// says nothing about the narrowest of the whole), so each pair takes two: the greatest width, then a
+// breadth-first search over links at least that wide.
 
 #include <algorithm>
 #include <limits>
@@ -49,7 +52,9 @@ public:
         for (;;) {
             int best = -1;
             for (std::size_t v = 0; v < size(); ++v)
-                if (!done[v] && width[v] > 0 && (best < 0 || width[v] > width[static_cast<std::size_t>(best)])) best = static_cast<int>(v);
+                if (!done[v] && width[v] > 0 &&
+                    (best < 0 || width[v] > width[static_cast<std::size_t>(best)]))
+                    best = static_cast<int>(v);
             if (best < 0) return width;
             done[static_cast<std::size_t>(best)] = 1;
             if (best != source && !carries(best)) continue;
@@ -86,7 +91,8 @@ public:
             int v = queue[head];
             if (v != source && !carries(v)) continue;
             for (const Edge& edge : edges_[static_cast<std::size_t>(v)]) {
-                if (tree.previous[static_cast<std::size_t>(edge.to)] >= 0 || effective(edge) < width) continue;
+                if (tree.previous[static_cast<std::size_t>(edge.to)] >= 0 || effective(edge) < width)
+                    continue;
                 tree.previous[static_cast<std::size_t>(edge.to)] = v;
                 tree.arrived_by[static_cast<std::size_t>(edge.to)] = edge;
                 queue.push_back(edge.to);
@@ -113,7 +119,9 @@ public:
     }
 
 private:
-    double effective(const Edge& edge) const { return instance_.links[static_cast<std::size_t>(edge.link)].effective().value; }
+    double effective(const Edge& edge) const {
+        return instance_.links[static_cast<std::size_t>(edge.link)].effective().value;
+    }
 
     const InstanceType& instance_;
     std::vector<std::vector<Edge>> edges_;
@@ -132,12 +140,14 @@ int nearest(const Graph& graph, int from, VertexKind kind) {
     std::vector<int> distance = graph.distances(from);
     int best = -1;
     for (std::size_t v = 0; v < graph.size(); ++v)
-        if (graph.kind(static_cast<int>(v)) == kind && distance[v] >= 0 && (best < 0 || distance[v] < distance[static_cast<std::size_t>(best)]))
+        if (graph.kind(static_cast<int>(v)) == kind && distance[v] >= 0 &&
+            (best < 0 || distance[v] < distance[static_cast<std::size_t>(best)]))
             best = static_cast<int>(v);
     return best;
 }
 
-// Of the cards equally near to a device, device i of those that see the same set takes card i modulo their number.
+// Of the cards equally near to a device, device i of those that see the same set takes card i modulo their
+// number.
 int nearest_card(const Graph& graph, int device) {
     std::vector<int> distance = graph.distances(device);
     std::vector<int> cards;
@@ -232,14 +242,17 @@ std::shared_ptr<const RouteTable> search_routes(const InstanceType& instance, st
                 return nullptr;
             }
             if (links->size() > LinkPath::capacity / 2) {
-                reason = "the way from " + name(from) + " to " + name(to) + " has " + std::to_string(links->size()) + " links, more than " +
+                reason = "the way from " + name(from) + " to " + name(to) + " has " +
+                         std::to_string(links->size()) + " links, more than " +
                          std::to_string(LinkPath::capacity / 2);
                 return nullptr;
             }
-            table->inside[static_cast<std::size_t>(from) * table->devices + static_cast<std::size_t>(to)] = make_route(instance, *links);
+            table->inside[static_cast<std::size_t>(from) * table->devices + static_cast<std::size_t>(to)] =
+                make_route(instance, *links);
         }
     }
-    bool has_fabric = std::any_of(instance.vertices.begin(), instance.vertices.end(), [](const Vertex& v) { return v.kind == VertexKind::fabric; });
+    bool has_fabric = std::any_of(instance.vertices.begin(), instance.vertices.end(),
+                                  [](const Vertex& v) { return v.kind == VertexKind::fabric; });
     for (int device = 0; device < instance.devices; ++device) {
         int host = nearest(graph, device, VertexKind::host);
         std::optional<Links> down = host < 0 ? std::nullopt : way(graph, device, host);
@@ -247,7 +260,8 @@ std::shared_ptr<const RouteTable> search_routes(const InstanceType& instance, st
         if (!has_fabric) continue;
         std::optional<Links> out = way_out(instance, graph, device);
         if (!out || out->size() > LinkPath::capacity / 2) {
-            reason = out ? "the way from " + name(device) + " to the network has more than " + std::to_string(LinkPath::capacity / 2) + " links"
+            reason = out ? "the way from " + name(device) + " to the network has more than " +
+                               std::to_string(LinkPath::capacity / 2) + " links"
                          : "no way from " + name(device) + " to a network card";
             return nullptr;
         }
@@ -282,7 +296,8 @@ bool prepare_routes(InstanceType& instance, std::string* reason) {
 
 Route route(const Cluster& cluster, DeviceId from, DeviceId to) {
     const InstanceType& instance = cluster.instance;
-    core::require(from.index >= 0 && from.index < cluster.device_count() && to.index >= 0 && to.index < cluster.device_count(),
+    core::require(from.index >= 0 && from.index < cluster.device_count() && to.index >= 0 &&
+                      to.index < cluster.device_count(),
                   "a route joins devices of the cluster");
     std::shared_ptr<const RouteTable> made_now;
     const RouteTable* table = instance.routes.get();
@@ -290,7 +305,8 @@ Route route(const Cluster& cluster, DeviceId from, DeviceId to) {
         made_now = table_of(instance);
         table = made_now.get();
     }
-    const std::size_t a = static_cast<std::size_t>(cluster.local_index(from)), b = static_cast<std::size_t>(cluster.local_index(to));
+    const std::size_t a = static_cast<std::size_t>(cluster.local_index(from)),
+                      b = static_cast<std::size_t>(cluster.local_index(to));
     const int from_node = cluster.node_of(from), to_node = cluster.node_of(to);
     if (from_node == to_node) {
         Route inside = table->inside[a * table->devices + b];
@@ -315,9 +331,11 @@ Route route(const Cluster& cluster, DeviceId from, DeviceId to) {
 }
 
 Route route_to_host(const Cluster& cluster, DeviceId device) {
-    core::require(device.index >= 0 && device.index < cluster.device_count(), "a route starts at a device of the cluster");
+    core::require(device.index >= 0 && device.index < cluster.device_count(),
+                  "a route starts at a device of the cluster");
     std::shared_ptr<const RouteTable> table = table_of(cluster.instance);
-    core::require(!table->to_host.empty(), "every device of instance " + cluster.instance.name + " reaches a host");
+    core::require(!table->to_host.empty(),
+                  "every device of instance " + cluster.instance.name + " reaches a host");
     Route down = table->to_host[static_cast<std::size_t>(cluster.local_index(device))];
     set_node(down, cluster.node_of(device));
     return down;
@@ -332,7 +350,8 @@ Route reversed(const Route& route) {
 }
 
 core::BytesPerSecond effective_bandwidth(const Cluster& cluster, const DirectedLink& link) {
-    core::require(link.link >= 0 && static_cast<std::size_t>(link.link) < cluster.instance.links.size(), "a directed link is one of its instance");
+    core::require(link.link >= 0 && static_cast<std::size_t>(link.link) < cluster.instance.links.size(),
+                  "a directed link is one of its instance");
     return cluster.instance.links[static_cast<std::size_t>(link.link)].effective();
 }
 

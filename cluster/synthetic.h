@@ -1,4 +1,5 @@
-// Clusters that no profile describes: a device of the catalogue, a way to join it inside a node, and a network between nodes.
+// Clusters that no profile describes: a device of the catalogue, a way to join it inside a node, and a
+// network between nodes.
 #pragma once
 
 #include <optional>
@@ -20,15 +21,18 @@ struct NodeShape {
     std::string device;  // name or alias of a file in hardware_profiles/devices
     int devices_per_node = 8;
     std::string intra = "nvswitch";
-    std::optional<core::BytesPerSecond> intra_bandwidth;  // of one device, all NVLinks, per direction; absent: what the device file says
-    std::optional<core::BytesPerSecond> pcie_bandwidth;   // of one device, per direction; absent: what the device file says
-    int network_cards = 0;                                // 0: one beside every PCIe switch (one in all without GPUDirect), noted as assumed
-    core::BytesPerSecond network_bandwidth;               // of a node, per direction; zero: no network, one node only
-    std::optional<core::Seconds> network_latency;         // absent: an assumed figure of the transport, noted
-    std::optional<double> network_efficiency;             // absent: likewise
-    std::string transport = "infiniband";                 // infiniband, roce, omnipath, efa, tcp
-    std::optional<bool> has_gpudirect;                    // absent: true for all but tcp and devices without it, noted
-    core::Bytes host_memory;                              // zero: unknown
+    std::optional<core::BytesPerSecond>
+        intra_bandwidth;  // of one device, all NVLinks, per direction; absent: what the device file says
+    std::optional<core::BytesPerSecond>
+        pcie_bandwidth;  // of one device, per direction; absent: what the device file says
+    int network_cards =
+        0;  // 0: one beside every PCIe switch (one in all without GPUDirect), noted as assumed
+    core::BytesPerSecond network_bandwidth;  // of a node, per direction; zero: no network, one node only
+    std::optional<core::Seconds> network_latency;  // absent: an assumed figure of the transport, noted
+    std::optional<double> network_efficiency;      // absent: likewise
+    std::string transport = "infiniband";          // infiniband, roce, omnipath, efa, tcp
+    std::optional<bool> has_gpudirect;  // absent: true for all but tcp and devices without it, noted
+    core::Bytes host_memory;            // zero: unknown
 };
 
 std::vector<std::string> intra_names();
@@ -43,11 +47,13 @@ TransportFigures transport_figures(const std::string& name);  // one of transpor
 // Another use of an instance's cards: EFA's also carry TCP. Routes have to be prepared again.
 void use_transport(InstanceType& instance, const std::string& name);
 // The device file by name or alias ("A100-SXM4-80GB", "A100-80"); unknown: did-you-mean.
-std::optional<DeviceSpec> load_device(const std::string& name, core::Diagnostics& diagnostics, const core::SourceLocation& referrer = {},
+std::optional<DeviceSpec> load_device(const std::string& name, core::Diagnostics& diagnostics,
+                                      const core::SourceLocation& referrer = {},
                                       const std::string& key = "cluster.device");
 std::vector<std::string> device_names();
 // The instance with its graph and routes; every assumed figure is in its notes.
-std::optional<InstanceType> build_instance(const NodeShape& shape, core::Diagnostics& diagnostics, const core::SourceLocation& referrer = {},
+std::optional<InstanceType> build_instance(const NodeShape& shape, core::Diagnostics& diagnostics,
+                                           const core::SourceLocation& referrer = {},
                                            const std::string& key = "cluster");
 
 }  // namespace cluster

@@ -30,18 +30,21 @@ std::string_view name_of(LinkKind kind) {
 core::BytesPerSecond nvlink_bandwidth_both_directions(const InstanceType& instance, int device) {
     core::BytesPerSecond sum;
     for (const Link& link : instance.links)
-        if (link.kind == LinkKind::nvlink && (link.a == device || link.b == device)) sum += link.bandwidth * 2.0;
+        if (link.kind == LinkKind::nvlink && (link.a == device || link.b == device))
+            sum += link.bandwidth * 2.0;
     return sum;
 }
 
-std::optional<core::DollarsPerSecond> find_price(const InstanceType& instance, std::string_view kind, std::string_view region) {
+std::optional<core::DollarsPerSecond> find_price(const InstanceType& instance, std::string_view kind,
+                                                 std::string_view region) {
     for (const Price& price : instance.prices)
         if (price.kind == kind && (region.empty() || price.region == region)) return price.rate;
     return std::nullopt;
 }
 
 core::DollarsPerSecond price(const Cluster& cluster, const std::string& kind) {
-    return find_price(cluster.instance, kind).value_or(core::DollarsPerSecond()) * static_cast<double>(cluster.nodes);
+    return find_price(cluster.instance, kind).value_or(core::DollarsPerSecond()) *
+           static_cast<double>(cluster.nodes);
 }
 
 }  // namespace cluster

@@ -1,4 +1,5 @@
-// An instance type and a cluster of them as a graph: devices, switches, host bridges, network cards, and links with bandwidth per direction.
+// An instance type and a cluster of them as a graph: devices, switches, host bridges, network cards, and
+// links with bandwidth per direction.
 #pragma once
 
 #include <array>
@@ -28,12 +29,12 @@ struct Vertex {
 struct Link {
     int a = 0, b = 0;  // vertex indices
     LinkKind kind = LinkKind::pcie;
-    int count = 1;                       // parallel physical links
-    core::BytesPerSecond bandwidth;      // of all `count` together, per direction, as the vendor states it
-    double efficiency = 1.0;             // achieved share of it
+    int count = 1;                   // parallel physical links
+    core::BytesPerSecond bandwidth;  // of all `count` together, per direction, as the vendor states it
+    double efficiency = 1.0;         // achieved share of it
     core::Seconds latency;
-    bool is_full_duplex = true;          // false: both directions share `bandwidth` (CPU memory)
-    std::string type;                    // name of the LinkSpec it was made from: where its figures have their source
+    bool is_full_duplex = true;  // false: both directions share `bandwidth` (CPU memory)
+    std::string type;            // name of the LinkSpec it was made from: where its figures have their source
     core::BytesPerSecond effective() const { return bandwidth * efficiency; }
 };
 
@@ -47,7 +48,8 @@ struct Price {
 // Where a figure of a profile comes from.
 struct Provenance {
     std::string source, date;
-    std::string confidence;  // "measured", "vendor", "derived" or "assumed"; empty when the profile does not say
+    std::string
+        confidence;  // "measured", "vendor", "derived" or "assumed"; empty when the profile does not say
     auto operator<=>(const Provenance&) const = default;
 };
 
@@ -62,32 +64,39 @@ class RouteTable;
 
 struct InstanceType {
     std::string name;
-    std::string provider;                           // "aws", "local", "synthetic"; may be empty
+    std::string provider;  // "aws", "local", "synthetic"; may be empty
     DeviceSpec device;
     int devices = 0;
-    std::vector<Vertex> vertices;                   // the devices come first, in order: vertex i is local device i
+    std::vector<Vertex> vertices;  // the devices come first, in order: vertex i is local device i
     std::vector<Link> links;
     std::vector<Price> prices;
     core::Bytes host_memory;
     int virtual_cpus = 0;
-    core::BytesPerSecond network_bandwidth;         // of the node, all cards, per direction (vendor's figure); zero when it has no network
-    core::BytesPerSecond network_baseline;          // sustained, when the vendor's figure is a burst; else equal. The network links carry this one
-    core::BytesPerSecond per_flow_limit;            // one TCP flow; zero = none. Not part of a route's bandwidth: a library opens several flows
-    core::Seconds network_latency;                  // one message, device to device, as NCCL or MPI sees it
-    double network_efficiency = 1.0;                // already the `efficiency` of the network links
+    core::BytesPerSecond network_bandwidth;  // of the node, all cards, per direction (vendor's figure); zero
+                                             // when it has no network
+    core::BytesPerSecond network_baseline;  // sustained, when the vendor's figure is a burst; else equal. The
+                                            // network links carry this one
+    core::BytesPerSecond per_flow_limit;    // one TCP flow; zero = none. Not part of a route's bandwidth: a
+                                            // library opens several flows
+    core::Seconds network_latency;          // one message, device to device, as NCCL or MPI sees it
+    double network_efficiency = 1.0;        // already the `efficiency` of the network links
     bool has_gpudirect = false;
-    std::string network_name;                       // "efa", "tcp", "shared-memory"
-    std::map<std::string, TransportRate> transports;  // "threads", "tcp", "mpi"; the links are those of one of them
-    std::vector<std::string> notes;                 // doubts a user should see, among them every assumed figure
-    std::map<std::string, Provenance> provenance;   // by dotted path of a section or key of the profile: "device", "device.memory", "topology.link.nvlink"
-    std::vector<std::string> files;                 // the profile and the device file it names
-    std::shared_ptr<const RouteTable> routes;       // made by prepare_routes; null in an instance built by hand (routes are then searched at every call)
+    std::string network_name;  // "efa", "tcp", "shared-memory"
+    std::map<std::string, TransportRate>
+        transports;                  // "threads", "tcp", "mpi"; the links are those of one of them
+    std::vector<std::string> notes;  // doubts a user should see, among them every assumed figure
+    std::map<std::string, Provenance> provenance;  // by dotted path of a section or key of the profile:
+                                                   // "device", "device.memory", "topology.link.nvlink"
+    std::vector<std::string> files;                // the profile and the device file it names
+    std::shared_ptr<const RouteTable> routes;  // made by prepare_routes; null in an instance built by hand
+                                               // (routes are then searched at every call)
 };
 
 struct Cluster {
     InstanceType instance;
     int nodes = 1;
-    std::vector<std::string> assumptions = {};  // what-if overrides in words: "network_bandwidth = 100 GB/s instead of 50 GB/s"
+    std::vector<std::string> assumptions =
+        {};                  // what-if overrides in words: "network_bandwidth = 100 GB/s instead of 50 GB/s"
     int ranks_per_node = 0;  // 0 = one for every device; fewer leave the last devices of each node idle
 
     int device_count() const { return nodes * instance.devices; }
@@ -108,7 +117,8 @@ class LinkPath {
 public:
     static constexpr std::size_t capacity = 16;
 
-    void push_back(DirectedLink link);  // beyond capacity is a broken promise: prepare_routes refuses such graphs
+    void push_back(
+        DirectedLink link);  // beyond capacity is a broken promise: prepare_routes refuses such graphs
     std::size_t size() const { return size_; }
     bool empty() const { return size_ == 0; }
     const DirectedLink& operator[](std::size_t i) const { return links_[i]; }
@@ -131,26 +141,34 @@ struct Route {
     DirectedLink bottleneck;         // the first of the narrowest; meaningless when `links` is empty
 };
 
-// Shortest widest path between two devices. Inside a node over NVLink, PCIe or host, never through a third device; between nodes over each end's
-// nearest network card (cards equally near are dealt out by device index) and a fabric that does not block, through the host when the instance has no GPUDirect.
-// The latency inside a node is the sum over links, between nodes `network_latency`. A device to itself: no links, no latency, infinite bandwidth.
+// Shortest widest path between two devices. Inside a node over NVLink, PCIe or host, never through a third
+// device; between nodes over each end's nearest network card (cards equally near are dealt out by device
+// index) and a fabric that does not block, through the host when the instance has no GPUDirect. The latency
+// inside a node is the sum over links, between nodes `network_latency`. A device to itself: no links, no
+// latency, infinite bandwidth.
 Route route(const Cluster& cluster, DeviceId from, DeviceId to);
-// From a device to the memory of its host and back (offload, checkpoint, input): the reverse route uses the same links the other way.
+// From a device to the memory of its host and back (offload, checkpoint, input): the reverse route uses the
+// same links the other way.
 Route route_to_host(const Cluster& cluster, DeviceId device);
 Route reversed(const Route& route);
 core::BytesPerSecond effective_bandwidth(const Cluster& cluster, const DirectedLink& link);
-// Computes all routes of one node, so that route() is a look-up. The loaders call it; call it again after changing vertices, links,
-// `has_gpudirect` or `network_latency` of an instance. False, with the reason, when a device cannot be reached or a path is too long.
+// Computes all routes of one node, so that route() is a look-up. The loaders call it; call it again after
+// changing vertices, links, `has_gpudirect` or `network_latency` of an instance. False, with the reason, when
+// a device cannot be reached or a path is too long.
 bool prepare_routes(InstanceType& instance, std::string* reason = nullptr);
-// The sum over a device's NVLinks of both directions, as vendors quote it ("600 GB/s"); zero when it has none.
+// The sum over a device's NVLinks of both directions, as vendors quote it ("600 GB/s"); zero when it has
+// none.
 core::BytesPerSecond nvlink_bandwidth_both_directions(const InstanceType& instance, int device);
 
 std::string_view name_of(VertexKind kind);
 std::string_view name_of(LinkKind kind);
 
-// The rate of one node; nothing when the profile has no such price ("on-demand", "spot", "sagemaker"; empty region = the first listed).
-std::optional<core::DollarsPerSecond> find_price(const InstanceType& instance, std::string_view kind, std::string_view region = {});
-// The on-demand (or other kind) rate of the whole cluster; zero when the profile has none (ask find_price to tell unknown from free).
+// The rate of one node; nothing when the profile has no such price ("on-demand", "spot", "sagemaker"; empty
+// region = the first listed).
+std::optional<core::DollarsPerSecond> find_price(const InstanceType& instance, std::string_view kind,
+                                                 std::string_view region = {});
+// The on-demand (or other kind) rate of the whole cluster; zero when the profile has none (ask find_price to
+// tell unknown from free).
 core::DollarsPerSecond price(const Cluster& cluster, const std::string& kind = "on-demand");
 
 }  // namespace cluster

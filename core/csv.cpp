@@ -11,11 +11,13 @@ namespace core {
 
 namespace {
 
-// One pass over the text; `line` counts physical lines so that a diagnostic names the line where a row starts.
+// One pass over the text; `line` counts physical lines so that a diagnostic names the line where a row
+// starts.
 class CsvScanner {
 public:
     explicit CsvScanner(std::string_view text) : text_(text) {
-        if (text_.starts_with("\xEF\xBB\xBF")) text_.remove_prefix(3);  // byte order mark of spreadsheet programs
+        if (text_.starts_with("\xEF\xBB\xBF"))
+            text_.remove_prefix(3);  // byte order mark of spreadsheet programs
     }
 
     bool at_end() const { return position_ >= text_.size(); }
@@ -85,7 +87,8 @@ SourceLocation CsvTable::place(const CsvRow& row, std::string_view column_name) 
     return {file, row.line, is_known ? row.columns[static_cast<std::size_t>(index)] : 1};
 }
 
-std::optional<CsvTable> parse_csv(std::string_view text, const std::string& file_name, const std::vector<std::string>& required, Diagnostics& diagnostics) {
+std::optional<CsvTable> parse_csv(std::string_view text, const std::string& file_name,
+                                  const std::vector<std::string>& required, Diagnostics& diagnostics) {
     if (!check_text(text, file_name, diagnostics)) return std::nullopt;
     CsvTable table;
     table.file = file_name;
@@ -98,13 +101,18 @@ std::optional<CsvTable> parse_csv(std::string_view text, const std::string& file
     const std::size_t errors_before = diagnostics.error_count();
     for (const std::string& name : required)
         if (table.column(name) < 0)
-            diagnostics.error({file_name, 1, 1}, name, "column \"" + name + "\" is missing", "there are " + list_in_words(table.header));
+            diagnostics.error({file_name, 1, 1}, name, "column \"" + name + "\" is missing",
+                              "there are " + list_in_words(table.header));
     while (!scanner.at_end() && diagnostics.error_count() < errors_before + 20) {
         CsvRow row = scanner.next();
-        if (scanner.has_unclosed_quote()) diagnostics.error({file_name, row.line, 1}, "", "a quoted cell is not closed before the end of the file", "close it with \"");
+        if (scanner.has_unclosed_quote())
+            diagnostics.error({file_name, row.line, 1}, "",
+                              "a quoted cell is not closed before the end of the file", "close it with \"");
         if (row.cells.size() == 1 && row.cells[0].empty()) continue;  // blank line
         if (row.cells.size() != table.header.size()) {
-            diagnostics.error({file_name, row.line, 1}, "", "the row has " + std::to_string(row.cells.size()) + " cells, the header " + std::to_string(table.header.size()),
+            diagnostics.error({file_name, row.line, 1}, "",
+                              "the row has " + std::to_string(row.cells.size()) + " cells, the header " +
+                                  std::to_string(table.header.size()),
                               "a cell with a comma needs quotes");
             continue;
         }
@@ -114,7 +122,8 @@ std::optional<CsvTable> parse_csv(std::string_view text, const std::string& file
     return table;
 }
 
-std::optional<CsvTable> load_csv(const std::string& path, const std::vector<std::string>& required, Diagnostics& diagnostics) {
+std::optional<CsvTable> load_csv(const std::string& path, const std::vector<std::string>& required,
+                                 Diagnostics& diagnostics) {
     const std::optional<std::string> text = read_file(path, diagnostics, {}, "", std::size_t{256} << 20);
     if (!text) return std::nullopt;
     return parse_csv(*text, path, required, diagnostics);
@@ -123,7 +132,8 @@ std::optional<CsvTable> load_csv(const std::string& path, const std::vector<std:
 std::optional<double> parse_real(std::string_view text) {
     double value = 0;
     const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (failure != std::errc{} || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
+    if (failure != std::errc{} || end != text.data() + text.size() || !std::isfinite(value))
+        return std::nullopt;
     return value;
 }
 

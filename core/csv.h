@@ -1,4 +1,5 @@
-// Comma-separated tables with a header line, as RFC 4180 has them: quoted cells may hold commas, doubled quotes and line breaks.
+// Comma-separated tables with a header line, as RFC 4180 has them: quoted cells may hold commas, doubled
+// quotes and line breaks.
 #pragma once
 
 #include <optional>
@@ -13,7 +14,8 @@ namespace core {
 struct CsvRow {
     int line = 0;                    // where the row starts
     std::vector<std::string> cells;  // as many as the header has
-    std::vector<int> columns = {};   // where each of them begins in its line, in code points; empty in a row made by hand
+    std::vector<int> columns =
+        {};  // where each of them begins in its line, in code points; empty in a row made by hand
 };
 
 struct CsvTable {
@@ -28,9 +30,12 @@ struct CsvTable {
     SourceLocation place(const CsvRow& row, std::string_view column_name) const;
 };
 
-// Every row must have as many cells as the header; a missing column of `required` is a diagnostic that lists the columns there are.
-std::optional<CsvTable> parse_csv(std::string_view text, const std::string& file_name, const std::vector<std::string>& required, Diagnostics& diagnostics);
-std::optional<CsvTable> load_csv(const std::string& path, const std::vector<std::string>& required, Diagnostics& diagnostics);
+// Every row must have as many cells as the header; a missing column of `required` is a diagnostic that lists
+// the columns there are.
+std::optional<CsvTable> parse_csv(std::string_view text, const std::string& file_name,
+                                  const std::vector<std::string>& required, Diagnostics& diagnostics);
+std::optional<CsvTable> load_csv(const std::string& path, const std::vector<std::string>& required,
+                                 Diagnostics& diagnostics);
 
 // Whole text as a finite number, or nothing.
 std::optional<double> parse_real(std::string_view text);

@@ -37,7 +37,8 @@ constexpr std::string_view name_of(DataType type) {
 
 // The format with that name, or nothing.
 constexpr std::optional<DataType> data_type_named(std::string_view name) {
-    for (DataType type : {DataType::fp32, DataType::tf32, DataType::fp16, DataType::bf16, DataType::fp8, DataType::int64})
+    for (DataType type :
+         {DataType::fp32, DataType::tf32, DataType::fp16, DataType::bf16, DataType::fp8, DataType::int64})
         if (name_of(type) == name) return type;
     return std::nullopt;
 }

@@ -8,12 +8,14 @@
 namespace core {
 
 void Diagnostics::error(SourceLocation location, std::string key, std::string message, std::string hint) {
-    entries_.push_back({Severity::error, std::move(location), std::move(key), std::move(message), std::move(hint)});
+    entries_.push_back(
+        {Severity::error, std::move(location), std::move(key), std::move(message), std::move(hint)});
     ++error_count_;
 }
 
 void Diagnostics::warning(SourceLocation location, std::string key, std::string message, std::string hint) {
-    entries_.push_back({Severity::warning, std::move(location), std::move(key), std::move(message), std::move(hint)});
+    entries_.push_back(
+        {Severity::warning, std::move(location), std::move(key), std::move(message), std::move(hint)});
 }
 
 void Diagnostics::append(const Diagnostics& other) {
@@ -54,7 +56,8 @@ std::string in_lower_case(std::string_view text) {
     return lower;
 }
 
-// Insertions, deletions, substitutions and swaps of neighbours (Damerau 1964, in the restricted form where no part is edited twice).
+// Insertions, deletions, substitutions and swaps of neighbours (Damerau 1964, in the restricted form where no
+// part is edited twice).
 std::size_t edit_distance(std::string_view a, std::string_view b) {
     std::vector<std::size_t> before_last(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
     for (std::size_t j = 0; j <= b.size(); ++j) last[j] = j;
@@ -62,7 +65,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
         row[0] = i;
         for (std::size_t j = 1; j <= b.size(); ++j) {
             row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before_last[j - 2] + 1);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                row[j] = std::min(row[j], before_last[j - 2] + 1);
         }
         std::swap(before_last, last);
         std::swap(last, row);
@@ -78,7 +82,9 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
     std::string nearest;
     std::size_t nearest_distance = farthest + 1;
     for (const std::string& candidate : candidates) {
-        const std::size_t length_difference = candidate.size() > lower.size() ? candidate.size() - lower.size() : lower.size() - candidate.size();
+        const std::size_t length_difference = candidate.size() > lower.size()
+                                                  ? candidate.size() - lower.size()
+                                                  : lower.size() - candidate.size();
         if (length_difference >= nearest_distance) continue;
         const std::size_t distance = edit_distance(lower, in_lower_case(candidate));
         // A one-letter word is one substitution away from every other: that is no slip.
@@ -119,7 +125,9 @@ std::string in_quotes(std::string_view text, std::size_t longest) {
 }
 
 void require(bool holds, std::string_view what, const char* file, int line) {
-    if (!holds) throw InternalError("broken promise: " + std::string(what) + " (" + file + ":" + std::to_string(line) + ")");
+    if (!holds)
+        throw InternalError("broken promise: " + std::string(what) + " (" + file + ":" +
+                            std::to_string(line) + ")");
 }
 
 }  // namespace core

@@ -1,4 +1,5 @@
-// Wrong input becomes diagnostics: all of them at once, each with place, key, value, what is allowed and what to do.
+// Wrong input becomes diagnostics: all of them at once, each with place, key, value, what is allowed and what
+// to do.
 #pragma once
 
 #include <cstddef>
@@ -20,12 +21,14 @@ enum class Severity { error, warning };
 struct Diagnostic {
     Severity severity = Severity::error;
     SourceLocation location;
-    std::string key;      // dotted path of the key, e.g. "plan.tensor_parallel"; empty when it concerns the whole file
+    std::string
+        key;  // dotted path of the key, e.g. "plan.tensor_parallel"; empty when it concerns the whole file
     std::string message;  // names key, value and what is wrong with it
     std::string hint;     // what is allowed, what to do
 };
 
-// Collects; never throws, never prints. A pass runs to its end, the caller stops at a checkpoint when `has_errors()`.
+// Collects; never throws, never prints. A pass runs to its end, the caller stops at a checkpoint when
+// `has_errors()`.
 class Diagnostics {
 public:
     void error(SourceLocation location, std::string key, std::string message, std::string hint = {});
@@ -47,12 +50,14 @@ std::string format(const Diagnostics& diagnostics);
 
 // The candidate nearest to `word` by edit distance, or empty when none is near enough to be a slip.
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
-// Text from outside as it may stand in a message: in single quotes, control and malformed bytes escaped, cut after about `longest` bytes.
+// Text from outside as it may stand in a message: in single quotes, control and malformed bytes escaped, cut
+// after about `longest` bytes.
 std::string in_quotes(std::string_view text, std::size_t longest = 60);
 // "a, b or c".
 std::string list_in_words(const std::vector<std::string>& words);
 
-// The machine failed (file system, CUDA, MPI, out of memory): exit code 4. The text names the call, the object and the library's own words.
+// The machine failed (file system, CUDA, MPI, out of memory): exit code 4. The text names the call, the
+// object and the library's own words.
 class MachineError : public std::runtime_error {
 public:
     using std::runtime_error::runtime_error;
@@ -64,7 +69,9 @@ public:
     using std::logic_error::logic_error;
 };
 
-// Throws InternalError("broken promise: WHAT (file:line)") when `holds` is false. For invariants, never for input.
-void require(bool holds, std::string_view what, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+// Throws InternalError("broken promise: WHAT (file:line)") when `holds` is false. For invariants, never for
+// input.
+void require(bool holds, std::string_view what, const char* file = __builtin_FILE(),
+             int line = __builtin_LINE());
 
 }  // namespace core

@@ -50,8 +50,10 @@ std::string neighbour_hint(const std::string& path) {
     const std::filesystem::path asked(path);
     std::error_code failure;
     std::vector<std::string> names;
-    const std::filesystem::path folder = asked.has_parent_path() ? asked.parent_path() : std::filesystem::path(".");
-    for (std::filesystem::directory_iterator entry(folder, failure), end; !failure && entry != end && names.size() < 10000; entry.increment(failure))
+    const std::filesystem::path folder =
+        asked.has_parent_path() ? asked.parent_path() : std::filesystem::path(".");
+    for (std::filesystem::directory_iterator entry(folder, failure), end;
+         !failure && entry != end && names.size() < 10000; entry.increment(failure))
         names.push_back(entry->path().filename().string());
     std::sort(names.begin(), names.end());
     const std::string nearest = did_you_mean(asked.filename().string(), names);
@@ -61,7 +63,8 @@ std::string neighbour_hint(const std::string& path) {
 
 }  // namespace
 
-std::optional<std::string> read_file(const std::string& path, Diagnostics& diagnostics, const SourceLocation& referrer, const std::string& key,
+std::optional<std::string> read_file(const std::string& path, Diagnostics& diagnostics,
+                                     const SourceLocation& referrer, const std::string& key,
                                      std::size_t largest_bytes) {
     // With a referrer the place is where the path was written, without one it is the file itself.
     SourceLocation place = referrer;
@@ -72,16 +75,20 @@ std::optional<std::string> read_file(const std::string& path, Diagnostics& diagn
         return std::nullopt;
     };
     if (path.empty() || path.find('\0') != std::string::npos)
-        return refuse("a file name is expected, but " + in_quotes(path) + " is given", "give the path of a file");
+        return refuse("a file name is expected, but " + in_quotes(path) + " is given",
+                      "give the path of a file");
     File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (file.descriptor() < 0) {
         const int code = errno;
-        return refuse("cannot open " + name + ": " + system_message(code), code == ENOENT ? neighbour_hint(path) : std::string());
+        return refuse("cannot open " + name + ": " + system_message(code),
+                      code == ENOENT ? neighbour_hint(path) : std::string());
     }
     struct stat status = {};
-    if (::fstat(file.descriptor(), &status) == 0 && S_ISDIR(status.st_mode)) return refuse(name + " is a directory", "give the path of a file");
+    if (::fstat(file.descriptor(), &status) == 0 && S_ISDIR(status.st_mode))
+        return refuse(name + " is a directory", "give the path of a file");
     std::string content;
-    if (S_ISREG(status.st_mode) && status.st_size > 0) content.reserve(std::min(static_cast<std::size_t>(status.st_size), largest_bytes) + 1);
+    if (S_ISREG(status.st_mode) && status.st_size > 0)
+        content.reserve(std::min(static_cast<std::size_t>(status.st_size), largest_bytes) + 1);
     char buffer[1 << 16];
     while (true) {
         const ssize_t count = ::read(file.descriptor(), buffer, sizeof buffer);
@@ -90,14 +97,17 @@ std::optional<std::string> read_file(const std::string& path, Diagnostics& diagn
         if (count == 0) return content;
         content.append(buffer, static_cast<std::size_t>(count));
         if (content.size() > largest_bytes)
-            return refuse(name + " is larger than " + format(bytes(static_cast<double>(largest_bytes))), "no file of this kind is that large: check the path");
+            return refuse(name + " is larger than " + format(bytes(static_cast<double>(largest_bytes))),
+                          "no file of this kind is that large: check the path");
     }
 }
 
-std::optional<Value> load_document(const std::string& path, Diagnostics& diagnostics, const SourceLocation& referrer, const std::string& key) {
+std::optional<Value> load_document(const std::string& path, Diagnostics& diagnostics,
+                                   const SourceLocation& referrer, const std::string& key) {
     const auto text = read_file(path, diagnostics, referrer, key);
     if (!text) return std::nullopt;
-    return path.ends_with(".json") ? parse_json(*text, path, diagnostics) : parse_toml(*text, path, diagnostics);
+    return path.ends_with(".json") ? parse_json(*text, path, diagnostics)
+                                   : parse_toml(*text, path, diagnostics);
 }
 
 Value to_value(const Diagnostics& diagnostics) {
@@ -129,7 +139,8 @@ std::string obstacle_to_writing(const std::string& path) {
     const std::string folder = parent.empty() ? "." : parent.string();
     if (!std::filesystem::exists(folder, failure)) return folder + " does not exist";
     if (!std::filesystem::is_directory(folder, failure)) return folder + " is no folder";
-    if (::access(folder.c_str(), W_OK | X_OK) != 0) return folder + " cannot be written: " + system_message(errno);
+    if (::access(folder.c_str(), W_OK | X_OK) != 0)
+        return folder + " cannot be written: " + system_message(errno);
     return {};
 }
 

@@ -1,4 +1,5 @@
-// The one file that includes nlohmann's JSON. Its event parser is fed through an iterator that counts bytes, so that every value knows its place.
+// The one file that includes nlohmann's JSON. Its event parser is fed through an iterator that counts bytes,
+// so that every value knows its place.
 #include <nlohmann/json.hpp>
 
 #include <iterator>
@@ -40,25 +41,37 @@ private:
     std::size_t* consumed_;
 };
 
-// Builds the tree. A parent's vector does not grow while a child is open, so pointers to open containers stay valid.
+// Builds the tree. A parent's vector does not grow while a child is open, so pointers to open containers stay
+// valid.
 class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
 public:
-    TreeBuilder(std::string_view text, const std::string& file_name, const std::size_t& consumed, Diagnostics& diagnostics)
-        : text_(text), file_name_(file_name), consumed_(consumed), diagnostics_(diagnostics), tracker_(text, file_name) {}
+    TreeBuilder(std::string_view text, const std::string& file_name, const std::size_t& consumed,
+                Diagnostics& diagnostics)
+        : text_(text),
+          file_name_(file_name),
+          consumed_(consumed),
+          diagnostics_(diagnostics),
+          tracker_(text, file_name) {}
 
     Value root;
 
     bool null() override { return add(Value()); }
     bool boolean(bool value) override { return add(Value(value)); }
-    bool number_integer(number_integer_t value) override { return add(Value(static_cast<std::int64_t>(value))); }
+    bool number_integer(number_integer_t value) override {
+        return add(Value(static_cast<std::int64_t>(value)));
+    }
     bool number_unsigned(number_unsigned_t value) override {
         if (value > static_cast<number_unsigned_t>(std::numeric_limits<std::int64_t>::max())) {
-            diagnostics_.error(token_start(), path(), std::to_string(value) + " is too large for a 64-bit integer", "use at most 9223372036854775807");
+            diagnostics_.error(token_start(), path(),
+                               std::to_string(value) + " is too large for a 64-bit integer",
+                               "use at most 9223372036854775807");
             return false;
         }
         return add(Value(static_cast<std::int64_t>(value)));
     }
-    bool number_float(number_float_t value, const std::string&) override { return add(Value(static_cast<double>(value))); }
+    bool number_float(number_float_t value, const std::string&) override {
+        return add(Value(static_cast<double>(value)));
+    }
     bool string(std::string& value) override { return add(Value(std::move(value))); }
     bool binary(nlohmann::json::binary_t&) override { return false; }  // JSON text has no binary values
 
@@ -66,7 +79,8 @@ public:
         const SourceLocation location = token_start();
         Frame& frame = open_.back();
         if (!frame.keys.insert(name).second) {
-            diagnostics_.error(location, path(), "key " + in_quotes(name) + " stands twice in one object", "remove one of the two");
+            diagnostics_.error(location, path(), "key " + in_quotes(name) + " stands twice in one object",
+                               "remove one of the two");
             return false;
         }
         frame.key = name;
@@ -79,14 +93,18 @@ public:
     bool end_object() override { return close(); }
     bool end_array() override { return close(); }
 
-    bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& failure) override {
-        // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while ...": we say the place in our own way.
+    bool parse_error(std::size_t position, const std::string&,
+                     const nlohmann::detail::exception& failure) override {
+        // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while ...": we say
+        // the place in our own way.
         std::string message = failure.what();  // control bytes stand escaped in it
         for (const char* mark : {"] ", "syntax error "})
-            if (const auto at = message.find(mark); at != std::string::npos) message = message.substr(at + std::char_traits<char>::length(mark));
+            if (const auto at = message.find(mark); at != std::string::npos)
+                message = message.substr(at + std::char_traits<char>::length(mark));
         // The lexer counts the byte it has just read.
         const std::size_t offset = position > 0 ? position - 1 : 0;
-        diagnostics_.error(PositionTracker(text_, file_name_).at(offset), path(), "not valid JSON: " + message);
+        diagnostics_.error(PositionTracker(text_, file_name_).at(offset), path(),
+                           "not valid JSON: " + message);
         return false;
     }
 
@@ -98,10 +116,13 @@ private:
         std::set<std::string> keys;
     };
 
-    // The first byte after the token before that is no separator. Numbers are reported one byte late, but that byte can only be a separator.
+    // The first byte after the token before that is no separator. Numbers are reported one byte late, but
+    // that byte can only be a separator.
     SourceLocation token_start() {
         std::size_t start = previous_end_;
-        while (start < text_.size() && std::string_view(" \t\r\n,:]}").find(text_[start]) != std::string_view::npos) ++start;
+        while (start < text_.size() &&
+               std::string_view(" \t\r\n,:]}").find(text_[start]) != std::string_view::npos)
+            ++start;
         previous_end_ = consumed_;
         return tracker_.at(start);
     }
@@ -141,7 +162,8 @@ private:
     bool open(Value container) {
         const SourceLocation location = token_start();
         if (static_cast<int>(open_.size()) >= deepest_nesting) {
-            diagnostics_.error(location, path(), "nested deeper than " + std::to_string(deepest_nesting) + " levels");
+            diagnostics_.error(location, path(),
+                               "nested deeper than " + std::to_string(deepest_nesting) + " levels");
             return false;
         }
         Value* placed = place(std::move(container), location);
@@ -165,7 +187,8 @@ private:
 
 }  // namespace
 
-std::optional<Value> parse_json(std::string_view text, const std::string& file_name, Diagnostics& diagnostics) {
+std::optional<Value> parse_json(std::string_view text, const std::string& file_name,
+                                Diagnostics& diagnostics) {
     if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
     if (!check_text(text, file_name, diagnostics)) return std::nullopt;
     if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
@@ -175,7 +198,9 @@ std::optional<Value> parse_json(std::string_view text, const std::string& file_n
     std::size_t consumed = 0;
     TreeBuilder builder(text, file_name, consumed, diagnostics);
     const std::size_t errors_before = diagnostics.error_count();
-    const bool parsed = nlohmann::json::sax_parse(CountingIterator(text.data(), &consumed), CountingIterator(text.data() + text.size(), &consumed), &builder);
+    const bool parsed =
+        nlohmann::json::sax_parse(CountingIterator(text.data(), &consumed),
+                                  CountingIterator(text.data() + text.size(), &consumed), &builder);
     require(parsed || diagnostics.error_count() > errors_before, "JSON that is refused has a diagnostic");
     if (!parsed) return std::nullopt;
     return std::move(builder.root);

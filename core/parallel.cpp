@@ -10,7 +10,8 @@
 
 namespace core {
 
-void for_each_in_parallel(std::size_t count, int threads, const std::function<void(std::size_t item, int thread)>& work) {
+void for_each_in_parallel(std::size_t count, int threads,
+                          const std::function<void(std::size_t item, int thread)>& work) {
     if (threads <= 0) threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
     std::atomic<std::size_t> next{0};
     std::exception_ptr failure;
@@ -27,7 +28,8 @@ void for_each_in_parallel(std::size_t count, int threads, const std::function<vo
     {
         std::vector<std::jthread> others;
         try {
-            for (int thread = 1; thread < threads && static_cast<std::size_t>(thread) < count; ++thread) others.emplace_back(loop, thread);
+            for (int thread = 1; thread < threads && static_cast<std::size_t>(thread) < count; ++thread)
+                others.emplace_back(loop, thread);
         } catch (const std::system_error&) {  // no more threads for this process
         }
         loop(0);

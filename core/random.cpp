@@ -16,7 +16,9 @@ std::uint64_t mix64(std::uint64_t key) {
 }
 
 Random::Random(std::uint64_t seed) {
-    for (std::uint64_t i = 0; i < 4; ++i) state_[i] = mix64(seed + i * 0x9E3779B97F4A7C15u);  // four consecutive SplitMix64 outputs, never all zero
+    for (std::uint64_t i = 0; i < 4; ++i)
+        state_[i] =
+            mix64(seed + i * 0x9E3779B97F4A7C15u);  // four consecutive SplitMix64 outputs, never all zero
 }
 
 std::uint64_t Random::next() {

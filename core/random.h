@@ -5,7 +5,8 @@
 
 namespace core {
 
-// Counter-free 64-bit mixing function (SplitMix64, Steele, Lea and Flood, OOPSLA 2014): one value per key, in any order.
+// Counter-free 64-bit mixing function (SplitMix64, Steele, Lea and Flood, OOPSLA 2014): one value per key, in
+// any order.
 std::uint64_t mix64(std::uint64_t key);
 
 // xoshiro256** 1.0 (Blackman and Vigna, 2018), seeded through SplitMix64.

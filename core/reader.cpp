@@ -40,7 +40,8 @@ std::string with_kind(const std::string& path, const Value& value) {
 std::string in_words(IntegerRange range) {
     const bool has_least = range.least != std::numeric_limits<std::int64_t>::min();
     const bool has_greatest = range.greatest != std::numeric_limits<std::int64_t>::max();
-    if (has_least && has_greatest) return "an integer from " + std::to_string(range.least) + " to " + std::to_string(range.greatest);
+    if (has_least && has_greatest)
+        return "an integer from " + std::to_string(range.least) + " to " + std::to_string(range.greatest);
     if (has_least) return "an integer of at least " + std::to_string(range.least);
     if (has_greatest) return "an integer of at most " + std::to_string(range.greatest);
     return "an integer";
@@ -49,7 +50,8 @@ std::string in_words(IntegerRange range) {
 std::string in_words(RealRange range) {
     const bool has_least = std::isfinite(range.least);
     const bool has_greatest = std::isfinite(range.greatest);
-    if (has_least && has_greatest) return "a number from " + shown(range.least) + " to " + shown(range.greatest);
+    if (has_least && has_greatest)
+        return "a number from " + shown(range.least) + " to " + shown(range.greatest);
     if (has_least) return "a number of at least " + shown(range.least);
     if (has_greatest) return "a number of at most " + shown(range.greatest);
     return "a number";
@@ -61,10 +63,12 @@ std::string join(const std::string& path, std::string_view key) {
     return path.empty() ? name : path + "." + name;
 }
 
-std::optional<std::int64_t> read_integer(const Value& value, const std::string& path, IntegerRange range, Diagnostics& diagnostics) {
+std::optional<std::int64_t> read_integer(const Value& value, const std::string& path, IntegerRange range,
+                                         Diagnostics& diagnostics) {
     if (value.kind() != Value::Kind::integer) {
         std::string hint = "give " + in_words(range);
-        if (value.kind() == Value::Kind::real && std::fabs(value.number()) < 9e15 && value.number() == std::trunc(value.number()))
+        if (value.kind() == Value::Kind::real && std::fabs(value.number()) < 9e15 &&
+            value.number() == std::trunc(value.number()))
             hint = "write it without a point: " + std::to_string(static_cast<std::int64_t>(value.number()));
         diagnostics.error(value.location, path, with_kind(path, value) + ", but an integer is expected",
                           hint);
@@ -72,15 +76,18 @@ std::optional<std::int64_t> read_integer(const Value& value, const std::string& 
     }
     const std::int64_t number = value.integer();
     if (number < range.least || number > range.greatest) {
-        const std::string limit =
-            number < range.least ? "below the least allowed, " + std::to_string(range.least) : "above the greatest allowed, " + std::to_string(range.greatest);
-        diagnostics.error(value.location, path, path + " = " + std::to_string(number) + " is " + limit, "give " + in_words(range));
+        const std::string limit = number < range.least
+                                      ? "below the least allowed, " + std::to_string(range.least)
+                                      : "above the greatest allowed, " + std::to_string(range.greatest);
+        diagnostics.error(value.location, path, path + " = " + std::to_string(number) + " is " + limit,
+                          "give " + in_words(range));
         return std::nullopt;
     }
     return number;
 }
 
-std::optional<double> read_real(const Value& value, const std::string& path, RealRange range, Diagnostics& diagnostics) {
+std::optional<double> read_real(const Value& value, const std::string& path, RealRange range,
+                                Diagnostics& diagnostics) {
     if (!value.is_number()) {
         diagnostics.error(value.location, path, with_kind(path, value) + ", but a number is expected",
                           "give " + in_words(range));
@@ -88,19 +95,23 @@ std::optional<double> read_real(const Value& value, const std::string& path, Rea
     }
     const double number = value.number();
     if (!std::isfinite(number)) {
-        diagnostics.error(value.location, path, path + " = " + shown(number) + " must be a finite number", "give " + in_words(range));
+        diagnostics.error(value.location, path, path + " = " + shown(number) + " must be a finite number",
+                          "give " + in_words(range));
         return std::nullopt;
     }
     if (number < range.least || number > range.greatest) {
-        const std::string limit =
-            number < range.least ? "below the least allowed, " + shown(range.least) : "above the greatest allowed, " + shown(range.greatest);
-        diagnostics.error(value.location, path, path + " = " + shown(value) + " is " + limit, "give " + in_words(range));
+        const std::string limit = number < range.least
+                                      ? "below the least allowed, " + shown(range.least)
+                                      : "above the greatest allowed, " + shown(range.greatest);
+        diagnostics.error(value.location, path, path + " = " + shown(value) + " is " + limit,
+                          "give " + in_words(range));
         return std::nullopt;
     }
     return number;
 }
 
-std::optional<std::string> read_string(const Value& value, const std::string& path, Diagnostics& diagnostics) {
+std::optional<std::string> read_string(const Value& value, const std::string& path,
+                                       Diagnostics& diagnostics) {
     if (value.is_string()) return value.string();
     diagnostics.error(value.location, path, with_kind(path, value) + ", but a string is expected",
                       "put the text in double quotes");
@@ -108,12 +119,16 @@ std::optional<std::string> read_string(const Value& value, const std::string& pa
 }
 
 template <class Q>
-std::optional<Q> read_quantity(const Value& value, const std::string& path, std::optional<Q> (*parse)(std::string_view), std::string_view noun,
+std::optional<Q> read_quantity(const Value& value, const std::string& path,
+                               std::optional<Q> (*parse)(std::string_view), std::string_view noun,
                                std::string_view example, std::string_view units, Diagnostics& diagnostics) {
-    const std::string hint = "write the number with its unit: \"" + std::string(example) + "\" (units: " + std::string(units) + ")";
+    const std::string hint = "write the number with its unit: \"" + std::string(example) +
+                             "\" (units: " + std::string(units) + ")";
     if (value.is_number()) {
-        diagnostics.error(value.location, path, path + " = " + shown(value) + " has no unit, but " + std::string(noun) + " is expected",
-                          "write the unit: \"" + std::string(example) + "\"");
+        diagnostics.error(
+            value.location, path,
+            path + " = " + shown(value) + " has no unit, but " + std::string(noun) + " is expected",
+            "write the unit: \"" + std::string(example) + "\"");
         return std::nullopt;
     }
     if (!value.is_string()) {
@@ -123,11 +138,13 @@ std::optional<Q> read_quantity(const Value& value, const std::string& path, std:
     }
     const std::optional<Q> quantity = parse(value.string());
     if (!quantity) {
-        diagnostics.error(value.location, path, path + " = " + shown(value) + " is not " + std::string(noun), hint);
+        diagnostics.error(value.location, path, path + " = " + shown(value) + " is not " + std::string(noun),
+                          hint);
         return std::nullopt;
     }
     if (quantity->value < 0) {
-        diagnostics.error(value.location, path, path + " = " + shown(value) + " is negative", "give zero or more");
+        diagnostics.error(value.location, path, path + " = " + shown(value) + " is negative",
+                          "give zero or more");
         return std::nullopt;
     }
     return quantity;
@@ -150,10 +167,12 @@ std::optional<std::vector<T>> read_all(const Value* array, const std::string& pa
 
 }  // namespace
 
-TableReader::TableReader(const Value& value, std::string path, Diagnostics& diagnostics) : table_(&value), path_(std::move(path)), diagnostics_(diagnostics) {
+TableReader::TableReader(const Value& value, std::string path, Diagnostics& diagnostics)
+    : table_(&value), path_(std::move(path)), diagnostics_(diagnostics) {
     if (value.is_table()) return;
     const std::string what = path_.empty() ? "the document" : path_;
-    diagnostics_.error(value.location, path_, what + " is " + with_article(name_of(value.kind())) + ", but a table is expected");
+    diagnostics_.error(value.location, path_,
+                       what + " is " + with_article(name_of(value.kind())) + ", but a table is expected");
 }
 
 bool TableReader::has(std::string_view key) const { return table_->find(key) != nullptr; }
@@ -165,7 +184,8 @@ SourceLocation TableReader::location_of(std::string_view key) const {
 
 std::string TableReader::path_of(std::string_view key) const { return join(path_, key); }
 
-// A null (JSON only) says the same as an absent key: Hugging Face writes "num_key_value_heads": null for "as many as heads".
+// A null (JSON only) says the same as an absent key: Hugging Face writes "num_key_value_heads": null for "as
+// many as heads".
 const Value* TableReader::ask(std::string_view key) {
     asked_.emplace(key);
     const Value* value = table_->find(key);
@@ -175,13 +195,15 @@ const Value* TableReader::ask(std::string_view key) {
 void TableReader::missing(std::string_view key, std::string_view what) {
     if (!table_->is_table()) return;  // told already
     if (ask(key)) return;             // present but wrong: told already
-    diagnostics_.error(location_of(key), path_of(key), "required key " + in_quotes(path_of(key)) + (has(key) ? " is null" : " is missing"),
+    diagnostics_.error(location_of(key), path_of(key),
+                       "required key " + in_quotes(path_of(key)) + (has(key) ? " is null" : " is missing"),
                        "add " + std::string(key) + " = " + std::string(what));
 }
 
 void TableReader::wrong_kind(std::string_view key, const Value& value, std::string_view wanted) {
     const std::string path = path_of(key);
-    diagnostics_.error(value.location, path, with_kind(path, value) + ", but " + with_article(wanted) + " is expected");
+    diagnostics_.error(value.location, path,
+                       with_kind(path, value) + ", but " + with_article(wanted) + " is expected");
 }
 
 std::optional<std::int64_t> TableReader::optional_integer(std::string_view key, IntegerRange range) {
@@ -212,40 +234,45 @@ std::optional<std::string> TableReader::optional_string(std::string_view key) {
     return read_string(*value, path_of(key), diagnostics_);
 }
 
-std::optional<std::string> TableReader::optional_choice(std::string_view key, const std::vector<std::string>& allowed) {
+std::optional<std::string> TableReader::optional_choice(std::string_view key,
+                                                        const std::vector<std::string>& allowed) {
     auto text = optional_string(key);
     if (!text) return std::nullopt;
     for (const std::string& choice : allowed)
         if (*text == choice) return text;
     const std::string nearest = did_you_mean(*text, allowed);
     error(key, path_of(key) + " = " + in_quotes(*text) + " is not one of the allowed values",
-          (nearest.empty() ? "" : "did you mean " + in_quotes(nearest) + "? ") + std::string("use ") + list_in_words(allowed));
+          (nearest.empty() ? "" : "did you mean " + in_quotes(nearest) + "? ") + std::string("use ") +
+              list_in_words(allowed));
     return std::nullopt;
 }
 
 std::optional<Bytes> TableReader::optional_bytes(std::string_view key) {
     const Value* value = ask(key);
     if (!value) return std::nullopt;
-    return read_quantity<Bytes>(*value, path_of(key), parse_bytes, "an amount of memory", "40GiB", "B, kB, MB, GB, TB, KiB, MiB, GiB, TiB", diagnostics_);
+    return read_quantity<Bytes>(*value, path_of(key), parse_bytes, "an amount of memory", "40GiB",
+                                "B, kB, MB, GB, TB, KiB, MiB, GiB, TiB", diagnostics_);
 }
 
 std::optional<Seconds> TableReader::optional_seconds(std::string_view key) {
     const Value* value = ask(key);
     if (!value) return std::nullopt;
-    return read_quantity<Seconds>(*value, path_of(key), parse_seconds, "a duration", "8us", "ns, us, ms, s, min, h, d", diagnostics_);
+    return read_quantity<Seconds>(*value, path_of(key), parse_seconds, "a duration", "8us",
+                                  "ns, us, ms, s, min, h, d", diagnostics_);
 }
 
 std::optional<BytesPerSecond> TableReader::optional_bytes_per_second(std::string_view key) {
     const Value* value = ask(key);
     if (!value) return std::nullopt;
-    return read_quantity<BytesPerSecond>(*value, path_of(key), parse_bytes_per_second, "a data rate", "100Gbps", "Mbps, Gbps, MB/s, GB/s, GiB/s", diagnostics_);
+    return read_quantity<BytesPerSecond>(*value, path_of(key), parse_bytes_per_second, "a data rate",
+                                         "100Gbps", "Mbps, Gbps, MB/s, GB/s, GiB/s", diagnostics_);
 }
 
 std::optional<FlopsPerSecond> TableReader::optional_flops_per_second(std::string_view key) {
     const Value* value = ask(key);
     if (!value) return std::nullopt;
-    return read_quantity<FlopsPerSecond>(*value, path_of(key), parse_flops_per_second, "a compute rate", "312TFLOP/s", "GFLOP/s, TFLOP/s, PFLOP/s",
-                                         diagnostics_);
+    return read_quantity<FlopsPerSecond>(*value, path_of(key), parse_flops_per_second, "a compute rate",
+                                         "312TFLOP/s", "GFLOP/s, TFLOP/s, PFLOP/s", diagnostics_);
 }
 
 const Value* TableReader::optional_table(std::string_view key) {
@@ -264,19 +291,25 @@ const Value* TableReader::optional_array(std::string_view key) {
 
 const Value* TableReader::optional_any(std::string_view key) { return ask(key); }
 
-std::optional<std::vector<std::int64_t>> TableReader::optional_integers(std::string_view key, IntegerRange range) {
+std::optional<std::vector<std::int64_t>> TableReader::optional_integers(std::string_view key,
+                                                                        IntegerRange range) {
     return read_all<std::int64_t>(optional_array(key), path_of(key),
-                                  [&](const Value& item, const std::string& path) { return read_integer(item, path, range, diagnostics_); });
+                                  [&](const Value& item, const std::string& path) {
+                                      return read_integer(item, path, range, diagnostics_);
+                                  });
 }
 
 std::optional<std::vector<double>> TableReader::optional_reals(std::string_view key, RealRange range) {
     return read_all<double>(optional_array(key), path_of(key),
-                            [&](const Value& item, const std::string& path) { return read_real(item, path, range, diagnostics_); });
+                            [&](const Value& item, const std::string& path) {
+                                return read_real(item, path, range, diagnostics_);
+                            });
 }
 
 std::optional<std::vector<std::string>> TableReader::optional_strings(std::string_view key) {
-    return read_all<std::string>(optional_array(key), path_of(key),
-                                 [&](const Value& item, const std::string& path) { return read_string(item, path, diagnostics_); });
+    return read_all<std::string>(
+        optional_array(key), path_of(key),
+        [&](const Value& item, const std::string& path) { return read_string(item, path, diagnostics_); });
 }
 
 std::int64_t TableReader::required_integer(std::string_view key, IntegerRange range) {
@@ -372,7 +405,9 @@ void TableReader::finish() {
         diagnostics_.error(place, path_of(key), "unknown key " + in_quotes(path_of(key), 120), hint);
     }
     if (unknown > most_unknown_keys_reported)
-        diagnostics_.error(table_->location, path_, std::to_string(unknown - most_unknown_keys_reported) + " more unknown keys are not listed");
+        diagnostics_.error(
+            table_->location, path_,
+            std::to_string(unknown - most_unknown_keys_reported) + " more unknown keys are not listed");
 }
 
 }  // namespace core

@@ -1,4 +1,5 @@
-// Typed, diagnosed access to a table of a document: wrong types, units, ranges and unknown keys become diagnostics at their place.
+// Typed, diagnosed access to a table of a document: wrong types, units, ranges and unknown keys become
+// diagnostics at their place.
 //
 //     core::TableReader plan(document, "plan", diagnostics);
 //     int tensor = plan.integer("tensor_parallel", 1, {.least = 1});
@@ -32,7 +33,8 @@ struct RealRange {
 
 class TableReader {
 public:
-    // `value` must outlive the reader; a value that is no table is diagnosed and read as empty. `path` is the dotted key prefix for messages.
+    // `value` must outlive the reader; a value that is no table is diagnosed and read as empty. `path` is the
+    // dotted key prefix for messages.
     TableReader(const Value& value, std::string path, Diagnostics& diagnostics);
 
     bool has(std::string_view key) const;  // present (does not count as asked for)
@@ -61,12 +63,19 @@ public:
     std::optional<std::vector<std::string>> optional_strings(std::string_view key);
 
     // With a fallback for an absent (or diagnosed) key.
-    std::int64_t integer(std::string_view key, std::int64_t fallback, IntegerRange range = {}) { return optional_integer(key, range).value_or(fallback); }
-    double real(std::string_view key, double fallback, RealRange range = {}) { return optional_real(key, range).value_or(fallback); }
+    std::int64_t integer(std::string_view key, std::int64_t fallback, IntegerRange range = {}) {
+        return optional_integer(key, range).value_or(fallback);
+    }
+    double real(std::string_view key, double fallback, RealRange range = {}) {
+        return optional_real(key, range).value_or(fallback);
+    }
     bool boolean(std::string_view key, bool fallback) { return optional_boolean(key).value_or(fallback); }
-    std::string string(std::string_view key, std::string fallback) { return optional_string(key).value_or(std::move(fallback)); }
+    std::string string(std::string_view key, std::string fallback) {
+        return optional_string(key).value_or(std::move(fallback));
+    }
 
-    // Required keys: absence is diagnosed; the returned value is then a harmless stand-in (least of the range, empty, zero) and has_errors() is true.
+    // Required keys: absence is diagnosed; the returned value is then a harmless stand-in (least of the
+    // range, empty, zero) and has_errors() is true.
     std::int64_t required_integer(std::string_view key, IntegerRange range = {});
     double required_real(std::string_view key, RealRange range = {});
     bool required_boolean(std::string_view key);

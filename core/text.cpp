@@ -6,8 +6,12 @@
 namespace core {
 
 std::size_t utf8_sequence_length(std::string_view text, std::size_t offset) {
-    const auto byte = [&](std::size_t i) -> unsigned { return offset + i < text.size() ? static_cast<unsigned char>(text[offset + i]) : 0u; };
-    const auto continues = [&](std::size_t i, unsigned least = 0x80, unsigned greatest = 0xBF) { return byte(i) >= least && byte(i) <= greatest; };
+    const auto byte = [&](std::size_t i) -> unsigned {
+        return offset + i < text.size() ? static_cast<unsigned char>(text[offset + i]) : 0u;
+    };
+    const auto continues = [&](std::size_t i, unsigned least = 0x80, unsigned greatest = 0xBF) {
+        return byte(i) >= least && byte(i) <= greatest;
+    };
     if (offset >= text.size()) return 0;
     const unsigned lead = byte(0);
     if (lead < 0x80) return 1;
@@ -30,8 +34,10 @@ bool check_text(std::string_view text, const std::string& file_name, Diagnostics
         const std::size_t length = utf8_sequence_length(text, offset);
         if (length == 0 || text[offset] == '\0') {
             char byte_text[8];
-            std::snprintf(byte_text, sizeof byte_text, "0x%02X", static_cast<unsigned>(static_cast<unsigned char>(text[offset])));
-            diagnostics.error(PositionTracker(text, file_name).at(offset), "", std::string("byte ") + byte_text + " is not text: the file is not UTF-8",
+            std::snprintf(byte_text, sizeof byte_text, "0x%02X",
+                          static_cast<unsigned>(static_cast<unsigned char>(text[offset])));
+            diagnostics.error(PositionTracker(text, file_name).at(offset), "",
+                              std::string("byte ") + byte_text + " is not text: the file is not UTF-8",
                               "give a text file in UTF-8 encoding");
             return false;
         }

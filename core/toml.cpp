@@ -1,8 +1,9 @@
 // The one file that includes toml++.
 //
-// toml++ 3.3 declares as assumptions to the optimiser what its callers do not always check ("[" followed by a line break reaches parse_key without a key):
-// undefined behaviour with NDEBUG, an abort without. Here a broken assumption is an exception, which parse_toml turns into a diagnostic; so the parser is
-// compiled into this file and the distribution's shared library of it is not linked.
+// toml++ 3.3 declares as assumptions to the optimiser what its callers do not always check ("[" followed by a
+// line break reaches parse_key without a key): undefined behaviour with NDEBUG, an abort without. Here a
+// broken assumption is an exception, which parse_toml turns into a diagnostic; so the parser is compiled into
+// this file and the distribution's shared library of it is not linked.
 #undef NDEBUG
 #define TOML_HEADER_ONLY 1
 namespace core {
@@ -10,8 +11,10 @@ struct BrokenParserAssumption {};
 }  // namespace core
 #define TOML_ASSERT(condition) ((condition) ? void() : throw core::BrokenParserAssumption())
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wterminate"  // some assumptions stand in noexcept functions: there a broken one still ends the program
-// Its tables of Unicode white space take some letters (U+0448 for one) to code declared unreachable, also while it words an error. There the answer is "no".
+#pragma GCC diagnostic ignored "-Wterminate"  // some assumptions stand in noexcept functions: there a broken
+                                              // one still ends the program
+// Its tables of Unicode white space take some letters (U+0448 for one) to code declared unreachable, also
+// while it words an error. There the answer is "no".
 #include <cstdint>
 #if __has_include(<toml++/impl/preprocessor.hpp>)  // 3.4 renamed its headers
 #include <toml++/impl/preprocessor.hpp>
@@ -40,9 +43,10 @@ namespace core {
 
 namespace {
 
-// toml++ limits nested values but not the length of dotted keys ("a.b.c.d..."), whose tables it makes and frees recursively; and its tables of Unicode
-// letters run into code it calls unreachable for some characters that TOML 1.0 allows in strings and comments only. A sweep over the text that knows only
-// strings, comments and brackets finds both before the parser does.
+// toml++ limits nested values but not the length of dotted keys ("a.b.c.d..."), whose tables it makes and
+// frees recursively; and its tables of Unicode letters run into code it calls unreachable for some characters
+// that TOML 1.0 allows in strings and comments only. A sweep over the text that knows only strings, comments
+// and brackets finds both before the parser does.
 class Sweep {
 public:
     Sweep(std::string_view text) : text_(text) {}
@@ -58,7 +62,9 @@ public:
         int dots = 0;
         for (at_ = 0; at_ < text_.size(); ++at_) {
             if (static_cast<unsigned char>(text_[at_]) >= 0x80)
-                return Refusal{at_, "not valid TOML: a character that is not ASCII stands outside a string or comment", "put it in quotes"};
+                return Refusal{
+                    at_, "not valid TOML: a character that is not ASCII stands outside a string or comment",
+                    "put it in quotes"};
             switch (text_[at_]) {
                 case '#':
                     skip_comment();
@@ -90,7 +96,8 @@ private:
         while (at_ + 1 < text_.size() && text_[at_ + 1] != '\n') ++at_;
     }
 
-    // Leaves at_ on the last quote. A single-line string that is not closed ends with its line, as the parser will complain there.
+    // Leaves at_ on the last quote. A single-line string that is not closed ends with its line, as the parser
+    // will complain there.
     void skip_string(char quote) {
         const std::string three(3, quote);
         if (text_.substr(at_, 3) == three) {
@@ -99,7 +106,8 @@ private:
                     ++at_;
                 } else if (text_.substr(at_, 3) == three) {
                     at_ += 2;
-                    while (at_ + 1 < text_.size() && text_[at_ + 1] == quote) ++at_;  // up to two quotes may stand before the closing three
+                    while (at_ + 1 < text_.size() && text_[at_ + 1] == quote)
+                        ++at_;  // up to two quotes may stand before the closing three
                     return;
                 }
             }
@@ -116,7 +124,8 @@ private:
 
 class Converter {
 public:
-    Converter(const std::string& file_name, Diagnostics& diagnostics) : file_name_(file_name), diagnostics_(diagnostics) {}
+    Converter(const std::string& file_name, Diagnostics& diagnostics)
+        : file_name_(file_name), diagnostics_(diagnostics) {}
 
     Value convert(const toml::node& node, const std::string& path, int depth) {
         Value value = content(node, path, depth);
@@ -135,10 +144,13 @@ private:
             case toml::node_type::integer: return Value(static_cast<std::int64_t>(node.as_integer()->get()));
             case toml::node_type::floating_point: return Value(node.as_floating_point()->get());
             case toml::node_type::boolean: return Value(node.as_boolean()->get());
-            case toml::node_type::table: return too_deep(node, path, depth) ? Value::table() : table(*node.as_table(), path, depth);
-            case toml::node_type::array: return too_deep(node, path, depth) ? Value::array() : array(*node.as_array(), path, depth);
+            case toml::node_type::table:
+                return too_deep(node, path, depth) ? Value::table() : table(*node.as_table(), path, depth);
+            case toml::node_type::array:
+                return too_deep(node, path, depth) ? Value::array() : array(*node.as_array(), path, depth);
             default:
-                diagnostics_.error(location(node.source()), path, path + " is a date or a time, which no key of ours takes",
+                diagnostics_.error(location(node.source()), path,
+                                   path + " is a date or a time, which no key of ours takes",
                                    "put it in quotes to make it a string");
                 return Value(std::string());
         }
@@ -146,13 +158,15 @@ private:
 
     bool too_deep(const toml::node& node, const std::string& path, int depth) {
         if (depth <= deepest_nesting) return false;
-        diagnostics_.error(location(node.source()), path.substr(0, 60), "nested deeper than " + std::to_string(deepest_nesting) + " levels");
+        diagnostics_.error(location(node.source()), path.substr(0, 60),
+                           "nested deeper than " + std::to_string(deepest_nesting) + " levels");
         return true;
     }
 
     Value array(const toml::array& items, const std::string& path, int depth) {
         Value result = Value::array();
-        for (const toml::node& item : items) result.append(convert(item, path + "[" + std::to_string(result.size()) + "]", depth + 1));
+        for (const toml::node& item : items)
+            result.append(convert(item, path + "[" + std::to_string(result.size()) + "]", depth + 1));
         return result;
     }
 
@@ -181,11 +195,13 @@ private:
 
 }  // namespace
 
-std::optional<Value> parse_toml(std::string_view text, const std::string& file_name, Diagnostics& diagnostics) {
+std::optional<Value> parse_toml(std::string_view text, const std::string& file_name,
+                                Diagnostics& diagnostics) {
     if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
     if (!check_text(text, file_name, diagnostics)) return std::nullopt;
     if (const auto refusal = Sweep(text).refusal()) {
-        diagnostics.error(PositionTracker(text, file_name).at(refusal->offset), "", refusal->reason, refusal->hint);
+        diagnostics.error(PositionTracker(text, file_name).at(refusal->offset), "", refusal->reason,
+                          refusal->hint);
         return std::nullopt;
     }
     try {
@@ -202,7 +218,8 @@ std::optional<Value> parse_toml(std::string_view text, const std::string& file_n
                           "not valid TOML: " + message.substr(1, message.size() - 2));
         return std::nullopt;
     } catch (const BrokenParserAssumption&) {
-        diagnostics.error({file_name, 1, 1}, "", "not valid TOML", "look for a bracket without a key, such as a line that holds only \"[\"");
+        diagnostics.error({file_name, 1, 1}, "", "not valid TOML",
+                          "look for a bracket without a key, such as a line that holds only \"[\"");
         return std::nullopt;
     }
 }

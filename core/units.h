@@ -1,5 +1,6 @@
 // Physical quantities as types: `Bytes / BytesPerSecond` is `Seconds`; `Bytes + Seconds` does not compile.
-// Inside the program every quantity is in its SI base (bytes, seconds, FLOPs); text forms carry the unit ("40GiB", "100Gbps", "8us").
+// Inside the program every quantity is in its SI base (bytes, seconds, FLOPs); text forms carry the unit
+// ("40GiB", "100Gbps", "8us").
 #pragma once
 
 #include <compare>
@@ -43,7 +44,8 @@ struct Quantity {
     friend constexpr Quantity operator/(Quantity a, double b) { return Quantity(a.value / b); }
 };
 
-// Products and ratios of quantities add and subtract exponents; a ratio of equal dimensions is a plain number.
+// Products and ratios of quantities add and subtract exponents; a ratio of equal dimensions is a plain
+// number.
 template <int B1, int S1, int F1, int D1, int B2, int S2, int F2, int D2>
 constexpr auto operator*(Quantity<B1, S1, F1, D1> a, Quantity<B2, S2, F2, D2> b) {
     if constexpr (B1 + B2 == 0 && S1 + S2 == 0 && F1 + F2 == 0 && D1 + D2 == 0) return a.value * b.value;
@@ -83,7 +85,8 @@ constexpr double to_gigabytes_per_second(BytesPerSecond b) { return b.value / 1e
 constexpr double to_teraflops_per_second(FlopsPerSecond f) { return f.value / 1e12; }
 constexpr double to_dollars_per_hour(DollarsPerSecond d) { return d.value * 3600.0; }
 
-// Reads "40GiB", "16 GB", "512B": decimal and binary prefixes are different words. Nothing for any other text, NaN or infinity.
+// Reads "40GiB", "16 GB", "512B": decimal and binary prefixes are different words. Nothing for any other
+// text, NaN or infinity.
 std::optional<Bytes> parse_bytes(std::string_view text);
 // Reads "8us", "1.5 ms", "2s", "3min", "4h".
 std::optional<Seconds> parse_seconds(std::string_view text);
@@ -92,7 +95,8 @@ std::optional<BytesPerSecond> parse_bytes_per_second(std::string_view text);
 // Reads "312TFLOP/s", "19.5 TFLOPS", "90GFLOP/s".
 std::optional<FlopsPerSecond> parse_flops_per_second(std::string_view text);
 
-// Shortest text with three significant digits and a unit a person would choose: "37.2 GiB", "1.54 ms", "12.5 GB/s".
+// Shortest text with three significant digits and a unit a person would choose: "37.2 GiB", "1.54 ms", "12.5
+// GB/s".
 std::string format(Bytes quantity);
 std::string format(Seconds quantity);
 std::string format(BytesPerSecond quantity);

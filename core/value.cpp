@@ -18,7 +18,8 @@ std::string_view name_of(Value::Kind kind) {
 namespace {
 
 [[noreturn]] void wrong_access(Value::Kind is, std::string_view wanted) {
-    throw InternalError("broken promise: a value read as " + std::string(wanted) + " is of kind " + std::string(name_of(is)));
+    throw InternalError("broken promise: a value read as " + std::string(wanted) + " is of kind " +
+                        std::string(name_of(is)));
 }
 
 template <class T, class Variant>
@@ -50,7 +51,9 @@ const Value* Value::find(std::string_view key) const {
     return nullptr;
 }
 
-Value* Value::find(std::string_view key) { return const_cast<Value*>(static_cast<const Value*>(this)->find(key)); }
+Value* Value::find(std::string_view key) {
+    return const_cast<Value*>(static_cast<const Value*>(this)->find(key));
+}
 
 Value& Value::operator[](std::string_view key) {
     if (is_null()) data_ = Table{};

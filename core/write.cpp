@@ -9,7 +9,8 @@ namespace core {
 
 namespace {
 
-// Both languages know these escapes; malformed bytes (a command-line argument may hold any) become U+FFFD, so that the output is always UTF-8.
+// Both languages know these escapes; malformed bytes (a command-line argument may hold any) become U+FFFD, so
+// that the output is always UTF-8.
 void append_quoted(std::string& out, std::string_view text) {
     static constexpr char digits[] = "0123456789abcdef";
     out += '"';
@@ -40,7 +41,8 @@ void append_quoted(std::string& out, std::string_view text) {
     out += '"';
 }
 
-// The fewest digits that read back to the same number, with a point or an exponent so that it stays a real number.
+// The fewest digits that read back to the same number, with a point or an exponent so that it stays a real
+// number.
 void append_real(std::string& out, double number) {
     char digits[32];
     const auto [end, failure] = std::to_chars(digits, digits + sizeof digits, number);
@@ -154,7 +156,10 @@ private:
     }
 
     static void append_key(std::string& to, const std::string& key) {
-        const bool is_bare = !key.empty() && key.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-") == std::string::npos;
+        const bool is_bare =
+            !key.empty() &&
+            key.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-") ==
+                std::string::npos;
         if (is_bare) to += key;
         else append_quoted(to, key);
     }
@@ -166,7 +171,8 @@ private:
 
     void write_inline(const Value& value) {
         switch (value.kind()) {
-            case Value::Kind::null: throw InternalError("broken promise: no null inside an array that is written as TOML");
+            case Value::Kind::null:
+                throw InternalError("broken promise: no null inside an array that is written as TOML");
             case Value::Kind::boolean: out += value.boolean() ? "true" : "false"; break;
             case Value::Kind::integer: append_integer(out, value.integer()); break;
             case Value::Kind::real: {

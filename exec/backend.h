@@ -1,8 +1,9 @@
-// What a rank's interpreter needs of the hardware it drives: memory, arithmetic, order, clocks and exchange. exec/cpu performs every call before it returns;
-// exec/cuda puts it on the stream of the instruction at work and returns at once.
+// What a rank's interpreter needs of the hardware it drives: memory, arithmetic, order, clocks and exchange.
+// exec/cpu performs every call before it returns; exec/cuda puts it on the stream of the instruction at work
+// and returns at once.
 //
-// Addresses are in the backend's own memory and may mean nothing to the host. They are passed as float* whatever the elements are: fp32 on the CPU, the plan's
-// precision on a GPU, 64-bit integers for ids.
+// Addresses are in the backend's own memory and may mean nothing to the host. They are passed as float*
+// whatever the elements are: fp32 on the CPU, the plan's precision on a GPU, 64-bit integers for ids.
 #pragma once
 
 #include <chrono>
@@ -15,10 +16,10 @@
 #include <vector>
 
 #include "core/data_type.h"
-#include "exec/transport/communicator.h"
 #include "exec/runtime/memory.h"
 #include "exec/runtime/offload.h"
 #include "exec/runtime/run.h"
+#include "exec/transport/communicator.h"
 #include "model/model_graph.h"
 #include "schedule/program/program.h"
 
@@ -35,7 +36,8 @@ struct MicroBatchPlace {
     std::int32_t segment = 0;           // of the sequence
 };
 
-// Keys and values of one attention operator for one segment of a sequence: rows of the segment's tokens, sample by sample, keys of all heads before values of all heads.
+// Keys and values of one attention operator for one segment of a sequence: rows of the segment's tokens,
+// sample by sample, keys of all heads before values of all heads.
 struct KeyValues {
     float* data = nullptr;
     std::int64_t stride = 0;  // elements from row to row
@@ -48,13 +50,15 @@ struct Operands {
     std::vector<const float*> parameters;
     void* extra = nullptr;  // of model::saved_for_backward(...).extra bytes
     const MicroBatchPlace* place = nullptr;
-    // Experts over several ranks: rows of each block of copies, a block for every source rank and own expert, sources outermost; null = this rank's own copies.
+    // Experts over several ranks: rows of each block of copies, a block for every source rank and own expert,
+    // sources outermost; null = this rank's own copies.
     const std::vector<std::int64_t>* expert_rows = nullptr;
-    // Attention in a segment of a sequence: keys and values of the segments before, in order, and in backward their gradients, to be added to; then also what later
-    // segments left for this one's.
+    // Attention in a segment of a sequence: keys and values of the segments before, in order, and in backward
+    // their gradients, to be added to; then also what later segments left for this one's.
     std::vector<KeyValues> earlier, earlier_gradients;
     const float* later_gradient = nullptr;
-    // Attention over a context-parallel group: keys and values of all tokens [samples, sequence, 2 kv_heads d], and in backward their gradient.
+    // Attention over a context-parallel group: keys and values of all tokens [samples, sequence, 2 kv_heads
+    // d], and in backward their gradient.
     const float* keys = nullptr;
     float* dkeys = nullptr;
 };
@@ -66,23 +70,31 @@ std::uint64_t mask_key(std::uint64_t seed, std::int64_t step, std::int64_t op, s
 class OperatorKernels {
 public:
     virtual ~OperatorKernels() = default;
-    virtual void forward(model::OperatorId op, const Operands& operands, const MicroBatchPlace& place) const = 0;
-    // Adds to the gradients of the inputs; null where none is wanted. cross_entropy takes dy = one number in host memory, the weight of its micro-batch.
-    virtual void backward_input(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dx,
-                                const MicroBatchPlace& place) const = 0;
+    virtual void forward(model::OperatorId op, const Operands& operands,
+                         const MicroBatchPlace& place) const = 0;
+    // Adds to the gradients of the inputs; null where none is wanted. cross_entropy takes dy = one number in
+    // host memory, the weight of its micro-batch.
+    virtual void backward_input(model::OperatorId op, const Operands& operands, const float* dy,
+                                const std::vector<float*>& dx, const MicroBatchPlace& place) const = 0;
     // Adds to the gradients of the parameters.
-    virtual void backward_weight(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dparameters) const = 0;
+    virtual void backward_weight(model::OperatorId op, const Operands& operands, const float* dy,
+                                 const std::vector<float*>& dparameters) const = 0;
 
-    // Expert parallelism: how many copies of its tokens a rank has for each expert; the operands are those of `dispatch`. Of backends whose arrays the host reads.
+    // Expert parallelism: how many copies of its tokens a rank has for each expert; the operands are those of
+    // `dispatch`. Of backends whose arrays the host reads.
     virtual std::vector<std::int64_t> expert_rows(model::OperatorId dispatch, const Operands& operands) const;
-    // Copies before any is dropped, by expert, in fp32 and the backend's memory; the operands are those of `router` in backward.
+    // Copies before any is dropped, by expert, in fp32 and the backend's memory; the operands are those of
+    // `router` in backward.
     virtual void choices(model::OperatorId router, const Operands& operands, float* all) const;
-    // Keys and values of packed rows [samples, tokens of this rank or segment of a sequence, q k v] as an array of their own, [samples, tokens, 2 kv_heads d]; context
-    // parallelism: between such pieces of a group one after the other and rows in the order of the sequence. Elements are as the rank stores activations.
+    // Keys and values of packed rows [samples, tokens of this rank or segment of a sequence, q k v] as an
+    // array of their own, [samples, tokens, 2 kv_heads d]; context parallelism: between such pieces of a
+    // group one after the other and rows in the order of the sequence. Elements are as the rank stores
+    // activations.
     virtual void pack_keys(model::OperatorId attention, const float* packed, float* piece) const;
     virtual void order_keys(model::OperatorId attention, const float* pieces, float* keys) const;
     virtual void split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const;
-    virtual void add_key_gradients(model::OperatorId attention, const float* piece, float* dpacked) const;  // adds
+    virtual void add_key_gradients(model::OperatorId attention, const float* piece,
+                                   float* dpacked) const;  // adds
 };
 
 // The address of an element of an array in the backend's memory.
@@ -91,13 +103,14 @@ float* element_at(core::DataType type, float* array, std::int64_t element);
 // What a rank updates of one parameter. Counts are of elements; null where the plan keeps no such array.
 struct UpdateRange {
     model::ParameterId id;
-    float* parameter = nullptr;                                    // in the parameters' precision
-    float* gradient = nullptr;                                     // in the gradients' precision; clipping scales it
+    float* parameter = nullptr;  // in the parameters' precision
+    float* gradient = nullptr;   // in the gradients' precision; clipping scales it
     float *master = nullptr, *first = nullptr, *second = nullptr;  // fp32
     std::int64_t count = 0;
     double weight_decay = 0;
-    std::int32_t place = 0;    // of the parameter in its bucket
-    bool is_counted = true;    // in sums over the whole parameter: of ranks with the same values one counts them
+    std::int32_t place = 0;  // of the parameter in its bucket
+    bool is_counted =
+        true;  // in sums over the whole parameter: of ranks with the same values one counts them
 };
 
 struct InstructionTime {
@@ -115,39 +128,49 @@ public:
     virtual bool keeps_values() const { return true; }
     virtual const OperatorKernels& operators() const = 0;
 
-    // Between begin_step and end_step, in list order: every call belongs to the instruction begun last. A backend that can perform the whole step by itself, as
-    // it was performed before, does so in begin_step and says true: then nothing else is called but end_step.
+    // Between begin_step and end_step, in list order: every call belongs to the instruction begun last. A
+    // backend that can perform the whole step by itself, as it was performed before, does so in begin_step
+    // and says true: then nothing else is called but end_step.
     virtual bool begin_step(std::int64_t step) = 0;
     virtual void begin(std::uint32_t instruction) = 0;
     virtual void end(std::uint32_t instruction) = 0;
     // Waits for the step; appends the times of its instructions, in list order.
     virtual void end_step(std::vector<InstructionTime>& times) = 0;
 
-    // RunOptions::times_operators: from the end of the operator before it (or begin_operators), so that nothing between operators is lost.
+    // RunOptions::times_operators: from the end of the operator before it (or begin_operators), so that
+    // nothing between operators is lost.
     virtual void begin_operators() = 0;
     virtual void end_operator(std::int32_t op, model::Phase phase) = 0;
     virtual std::vector<OperatorSample>& operator_samples() = 0;
 
-    // Arrays. `write` fills host memory with elements of `type` (fp32 or int64) for a step; it may be called again for later steps.
+    // Arrays. `write` fills host memory with elements of `type` (fp32 or int64) for a step; it may be called
+    // again for later steps.
     virtual void fill_zero(void* data, std::size_t bytes) = 0;
     virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
     virtual void accumulate(core::DataType type, std::int64_t count, const void* x, void* y) = 0;  // y += x
-    virtual void read_data(Buffer& into, core::DataType type, std::function<void(std::int64_t step, void* host)> write) = 0;
+    virtual void read_data(Buffer& into, core::DataType type,
+                           std::function<void(std::int64_t step, void* host)> write) = 0;
     // For set-up and results, outside steps: fp32 on the host's side, `type` on the backend's.
     virtual void upload(core::DataType type, std::span<const float> values, void* to) = 0;
     virtual void download(core::DataType type, const void* from, std::span<float> values) = 0;
 
-    // With optimizer.gradient_clipping the gradients are first multiplied, in place, by min(1, limit / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ does;
-    // the squared norm is the sum of what add_squares saw since the step began and reduce_squares added up.
-    // `sums`: of the ranges' bucket, as take_update_norms made them and collectives added them up; null where the optimizer asks for none.
-    virtual void update(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges, const float* sums) = 0;
-    // LAMB, before the update of the same ranges: clips gradients as above, advances the moments and writes, in fp32, all `count` sums: for a parameter's `place` the
-    // sum of squares of its values at 2 place and that of its update (without the trust ratio) at 2 place + 1, over ranges that are counted.
-    virtual void take_update_norms(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges, float* sums, std::size_t count) = 0;
+    // With optimizer.gradient_clipping the gradients are first multiplied, in place, by min(1, limit / (norm
+    // + 1e-6)), as torch.nn.utils.clip_grad_norm_ does; the squared norm is the sum of what add_squares saw
+    // since the step began and reduce_squares added up. `sums`: of the ranges' bucket, as take_update_norms
+    // made them and collectives added them up; null where the optimizer asks for none.
+    virtual void update(const schedule::Optimizer& optimizer, std::int64_t step,
+                        const std::vector<UpdateRange>& ranges, const float* sums) = 0;
+    // LAMB, before the update of the same ranges: clips gradients as above, advances the moments and writes,
+    // in fp32, all `count` sums: for a parameter's `place` the sum of squares of its values at 2 place and
+    // that of its update (without the trust ratio) at 2 place + 1, over ranges that are counted.
+    virtual void take_update_norms(const schedule::Optimizer& optimizer, std::int64_t step,
+                                   const std::vector<UpdateRange>& ranges, float* sums,
+                                   std::size_t count) = 0;
     virtual void add_squares(core::DataType type, const float* gradient, std::int64_t count);
-    virtual void reduce_squares(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag);
-    // A backend that scales losses is shown all gradients of the rank before the first of them is used: with one that is no finite number on any rank, no rank
-    // updates anything.
+    virtual void reduce_squares(const schedule::Instruction& instruction, const std::vector<int>& members,
+                                Tag tag);
+    // A backend that scales losses is shown all gradients of the rank before the first of them is used: with
+    // one that is no finite number on any rank, no rank updates anything.
     virtual bool checks_gradients() const { return false; }
     virtual void check_gradients(const std::vector<UpdateRange>&) {}
 
@@ -155,28 +178,38 @@ public:
     virtual void add_loss(const float* loss, float weight) = 0;
     virtual double loss() = 0;
 
-    // Exchange. A send keeps `data` until it is taken. Equal tags on both sides; a collective is in place, `members` in group order, this member's piece of
-    // what is gathered or scattered at its place.
+    // Exchange. A send keeps `data` until it is taken. Equal tags on both sides; a collective is in place,
+    // `members` in group order, this member's piece of what is gathered or scattered at its place.
     virtual void send(int peer, Tag tag, const BufferPointer& data) = 0;
     virtual void receive(int peer, Tag tag, Buffer& into) = 0;
-    virtual void collective(const schedule::Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count,
-                            Tag tag) = 0;
-    virtual void reduce_loss(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag) = 0;
-    // Every member's part for every other: `sent` and `received` elements by member, its own included, one after the other in `from` and `to`.
-    virtual void exchange(const std::vector<int>& members, core::DataType type, const float* from, const std::vector<std::size_t>& sent, float* to,
+    virtual void collective(const schedule::Instruction& instruction, const std::vector<int>& members,
+                            core::DataType type, float* data, std::size_t count, Tag tag) = 0;
+    virtual void reduce_loss(const schedule::Instruction& instruction, const std::vector<int>& members,
+                             Tag tag) = 0;
+    // Every member's part for every other: `sent` and `received` elements by member, its own included, one
+    // after the other in `from` and `to`.
+    virtual void exchange(const std::vector<int>& members, core::DataType type, const float* from,
+                          const std::vector<std::size_t>& sent, float* to,
                           const std::vector<std::size_t>& received, Tag tag);
 
-    // Expert parallelism, before the copies themselves: how many of them go and come. The operands are those of `dispatch`.
+    // Expert parallelism, before the copies themselves: how many of them go and come. The operands are those
+    // of `dispatch`.
     struct CopyCounts {
         std::vector<std::int64_t> own;       // of this rank's tokens, by expert
         std::vector<std::int64_t> received;  // Operands::expert_rows
     };
-    virtual CopyCounts exchange_counts(model::OperatorId dispatch, const Operands& operands, const std::vector<int>& members, Tag tag);
+    virtual CopyCounts exchange_counts(model::OperatorId dispatch, const Operands& operands,
+                                       const std::vector<int>& members, Tag tag);
     // Copies to make room for where `came` did: a backend that plans its memory makes room for more.
-    virtual std::int64_t room_for_copies(model::OperatorId dispatch, std::int64_t came) const { return static_cast<void>(dispatch), came; }
+    virtual std::int64_t room_for_copies(model::OperatorId dispatch, std::int64_t came) const {
+        return static_cast<void>(dispatch), came;
+    }
 
-    // Where activations wait outside this backend's memory. Calls of the store belong to the instruction begun last, as all others do.
-    virtual std::unique_ptr<OffloadStore> make_offload_store(schedule::Offload offload, int rank) { return exec::make_offload_store(offload, rank); }
+    // Where activations wait outside this backend's memory. Calls of the store belong to the instruction
+    // begun last, as all others do.
+    virtual std::unique_ptr<OffloadStore> make_offload_store(schedule::Offload offload, int rank) {
+        return exec::make_offload_store(offload, rank);
+    }
 
     // The rank gives up: no array of its step is used any more when this returns. Never throws.
     virtual void settle() {}

@@ -1,5 +1,6 @@
-// What a model is trained on: windows of a text's bytes or tokens, images with labels in the IDX format, or seeded synthetic samples.
-// A sample is a function of its global number alone, so losses do not depend on the plan.
+// What a model is trained on: windows of a text's bytes or tokens, images with labels in the IDX format, or
+// seeded synthetic samples. A sample is a function of its global number alone, so losses do not depend on the
+// plan.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +15,16 @@
 
 namespace exec {
 
-// Which sample the i-th of a micro-batch is: step * global_batch + data_rank * (micro_batches * micro_batch) + k * micro_batch + i.
-std::int64_t global_sample(std::int64_t step, int data_rank, int data, int micro_batches, int micro_batch, int k, int i);
+// Which sample the i-th of a micro-batch is: step * global_batch + data_rank * (micro_batches * micro_batch)
+// + k * micro_batch + i.
+std::int64_t global_sample(std::int64_t step, int data_rank, int data, int micro_batches, int micro_batch,
+                           int k, int i);
 
 class DataSource {
 public:
     virtual ~DataSource() = default;
-    // The sample's tokens in order; language models take one more than their sequence length, labels being the next tokens.
+    // The sample's tokens in order; language models take one more than their sequence length, labels being
+    // the next tokens.
     virtual void tokens(std::int64_t sample, std::span<std::int64_t> into) const;
     virtual void image(std::int64_t sample, std::span<float> into) const;
     virtual std::int64_t label(std::int64_t sample, std::int64_t classes) const;
@@ -53,11 +57,14 @@ private:
     std::vector<Input> inputs_;  // by tensor
     std::int64_t masked_ = 0;    // masked tokens a sample, 0 = none
     std::int64_t tokens_ = 0;    // of the last sequence
-    std::int64_t before_ = 0;    // of the sequences before it: a decoder goes on where its encoder's text ends
+    std::int64_t before_ = 0;  // of the sequences before it: a decoder goes on where its encoder's text ends
 };
 
-// `path` empty = synthetic. `format` is "bytes", "tokens" (16-bit numbers, llm.c's or nanoGPT's .bin), "idx", "synthetic" or empty (by the model and the path). What the file cannot give the graph is diagnosed.
-std::shared_ptr<const DataSource> load_data(const std::string& path, const std::string& format, std::uint64_t seed, const model::ModelGraph& graph,
-                                            core::Diagnostics& diagnostics, const core::SourceLocation& referrer = {});
+// `path` empty = synthetic. `format` is "bytes", "tokens" (16-bit numbers, llm.c's or nanoGPT's .bin), "idx",
+// "synthetic" or empty (by the model and the path). What the file cannot give the graph is diagnosed.
+std::shared_ptr<const DataSource> load_data(const std::string& path, const std::string& format,
+                                            std::uint64_t seed, const model::ModelGraph& graph,
+                                            core::Diagnostics& diagnostics,
+                                            const core::SourceLocation& referrer = {});
 
 }  // namespace exec

@@ -1,4 +1,5 @@
-// How copies of tokens lie at the ranks of their experts: block by block, one for every source rank and own expert, sources outermost.
+// How copies of tokens lie at the ranks of their experts: block by block, one for every source rank and own
+// expert, sources outermost.
 #pragma once
 
 #include <cstdint>

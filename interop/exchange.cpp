@@ -6,8 +6,8 @@
 
 #include "cluster/profile/load.h"
 #include "core/document.h"
-#include "model/load.h"
 #include "interop/targets.h"
+#include "model/load.h"
 
 namespace interop {
 
@@ -17,14 +17,16 @@ std::optional<ExportSource> load_export_source(const std::string& path, core::Di
     ExportSource source;
     if (const core::Value* table = document->find("plan")) {
         if (table->is_string()) {
-            diagnostics.error(table->location, "plan", "this scenario names its plan as a file", "export that file");
+            diagnostics.error(table->location, "plan", "this scenario names its plan as a file",
+                              "export that file");
             return std::nullopt;
         }
         source.plan_table = *table;
     }
     // A scenario's overrides would change what the file says: only a plan is exported.
     if (const core::Value* what_if = document->find("what_if")) {
-        diagnostics.error(what_if->key_location, "what_if", "a scenario with overrides is no plan", "write the overrides into [model], [cluster] and [plan]");
+        diagnostics.error(what_if->key_location, "what_if", "a scenario with overrides is no plan",
+                          "write the overrides into [model], [cluster] and [plan]");
         return std::nullopt;
     }
     const std::optional<schedule::PlanFile> file = schedule::read_plan_file(*document, path, diagnostics);
@@ -38,18 +40,24 @@ std::optional<ExportSource> load_export_source(const std::string& path, core::Di
     source.cluster = *cluster;
     const bool shares_devices = cluster->instance.provider == "local";
     const std::size_t errors = diagnostics.error_count();
-    schedule::check_plan(file->plan, *graph, shares_devices ? std::numeric_limits<int>::max() : cluster->device_count(), &source.plan_table, diagnostics);
+    schedule::check_plan(file->plan, *graph,
+                         shares_devices ? std::numeric_limits<int>::max() : cluster->device_count(),
+                         &source.plan_table, diagnostics);
     if (diagnostics.error_count() > errors) return std::nullopt;
     return source;
 }
 
 const std::vector<ExchangeTarget>& exchange_targets() {
     static const std::vector<ExchangeTarget> targets = {
-        {"sagemaker-smp-v1", "the estimator's `distribution` of SageMaker's model parallel library 1.x (JSON)", write_smp_v1, read_smp_v1},
+        {"sagemaker-smp-v1",
+         "the estimator's `distribution` of SageMaker's model parallel library 1.x (JSON)", write_smp_v1,
+         read_smp_v1},
         {"sagemaker-smp-v2", "the same of its version 2 (JSON)", write_smp_v2, read_smp_v2},
         {"megatron", "arguments of Megatron-LM's pretrain_gpt.py", write_megatron, read_megatron},
-        {"deepspeed", "DeepSpeed's configuration (JSON), with Python for a pipeline", write_deepspeed, read_deepspeed},
-        {"torchtitan", "torchtitan's job configuration (TOML, revisions before 2026-02-23)", write_torchtitan, nullptr},
+        {"deepspeed", "DeepSpeed's configuration (JSON), with Python for a pipeline", write_deepspeed,
+         read_deepspeed},
+        {"torchtitan", "torchtitan's job configuration (TOML, revisions before 2026-02-23)", write_torchtitan,
+         nullptr},
         {"nemo", "NeMo 1's configuration (YAML)", write_nemo, nullptr},
         {"torchrun", "commands that start every rank with torchrun", write_torchrun, nullptr},
         {"mpirun", "an Open MPI command", write_mpirun, nullptr},

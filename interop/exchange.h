@@ -1,7 +1,8 @@
 // A plan in the words of another tool, and back: one target a file, all of them listed in exchange.cpp.
 //
-// What a target cannot express is an error that names the plan's key, the target and what to change. What the target leaves to a training script is one warning
-// that lists it; what it needs and the plan does not say is a placeholder that begins with REPLACE, and a warning.
+// What a target cannot express is an error that names the plan's key, the target and what to change. What the
+// target leaves to a training script is one warning that lists it; what it needs and the plan does not say is
+// a placeholder that begins with REPLACE, and a warning.
 #pragma once
 
 #include <optional>
@@ -26,9 +27,9 @@ struct ExportSource {
 std::optional<ExportSource> load_export_source(const std::string& path, core::Diagnostics& diagnostics);
 
 struct ExportOptions {
-    std::string command;            // launchers: what every rank runs; empty = smexec with the plan itself
-    std::string script;             // the training script; empty = a placeholder
-    bool is_for_tensorflow = false; // SMP v1: Horovod instead of DistributedDataParallel
+    std::string command;             // launchers: what every rank runs; empty = smexec with the plan itself
+    std::string script;              // the training script; empty = a placeholder
+    bool is_for_tensorflow = false;  // SMP v1: Horovod instead of DistributedDataParallel
 };
 
 struct ExportedFile {
@@ -50,9 +51,11 @@ struct ImportOptions {
 struct ExchangeTarget {
     std::string name, summary;
     // Nothing when there are errors.
-    std::optional<Export> (*write)(const ExportSource& source, const ExportOptions& options, core::Diagnostics& diagnostics) = nullptr;
+    std::optional<Export> (*write)(const ExportSource& source, const ExportOptions& options,
+                                   core::Diagnostics& diagnostics) = nullptr;
     // Null where the target's files do not hold a plan (launchers).
-    std::optional<schedule::PlanFile> (*read)(const std::string& text, const std::string& path, const ImportOptions& options,
+    std::optional<schedule::PlanFile> (*read)(const std::string& text, const std::string& path,
+                                              const ImportOptions& options,
                                               core::Diagnostics& diagnostics) = nullptr;
 };
 const std::vector<ExchangeTarget>& exchange_targets();

@@ -11,7 +11,9 @@ namespace interop {
 
 namespace {
 
-int degree_of(const schedule::ParallelLayout& layout, char letter) { return letter == 'D' ? layout.data : letter == 'T' ? layout.tensor : layout.pipeline; }
+int degree_of(const schedule::ParallelLayout& layout, char letter) {
+    return letter == 'D' ? layout.data : letter == 'T' ? layout.tensor : layout.pipeline;
+}
 
 std::string without_ones(const schedule::ParallelLayout& layout, std::string_view order) {
     std::string kept;
@@ -22,16 +24,20 @@ std::string without_ones(const schedule::ParallelLayout& layout, std::string_vie
 
 }  // namespace
 
-bool numbers_alike(const schedule::ParallelLayout& layout, std::string_view order) { return without_ones(layout, layout.order) == without_ones(layout, order); }
+bool numbers_alike(const schedule::ParallelLayout& layout, std::string_view order) {
+    return without_ones(layout, layout.order) == without_ones(layout, order);
+}
 
 std::vector<std::int32_t> even_layers(const model::ModelGraph& graph, int stages) {
     const auto layers = static_cast<std::int32_t>(graph.units.size()) - 2;
     if (layers < stages || layers % stages != 0) return {};
     if (graph.units.front().name != "embedding" || graph.units.back().name != "head") return {};
     for (std::int32_t layer = 0; layer < layers; ++layer)
-        if (graph.units[static_cast<std::size_t>(layer) + 1].name != "layers." + std::to_string(layer)) return {};
+        if (graph.units[static_cast<std::size_t>(layer) + 1].name != "layers." + std::to_string(layer))
+            return {};
     std::vector<std::int32_t> first(static_cast<std::size_t>(stages), 0);
-    for (std::int32_t stage = 1; stage < stages; ++stage) first[static_cast<std::size_t>(stage)] = 1 + stage * (layers / stages);
+    for (std::int32_t stage = 1; stage < stages; ++stage)
+        first[static_cast<std::size_t>(stage)] = 1 + stage * (layers / stages);
     return first;
 }
 
@@ -40,8 +46,10 @@ std::string placement_note(const schedule::ParallelLayout& layout) {
     std::string axes;
     for (const char letter : layout.order)
         for (const auto& [known, name] : names)
-            if (known == letter) axes += fmt::format("{}{} {}", axes.empty() ? "" : ", ", name, degree_of(layout, letter));
-    return fmt::format("placement: {} ranks in order {} (slowest to fastest: {})", layout.ranks(), layout.order, axes);
+            if (known == letter)
+                axes += fmt::format("{}{} {}", axes.empty() ? "" : ", ", name, degree_of(layout, letter));
+    return fmt::format("placement: {} ranks in order {} (slowest to fastest: {})", layout.ranks(),
+                       layout.order, axes);
 }
 
 int processes_per_node(const ExportSource& source) {
@@ -56,16 +64,25 @@ std::string one_line(const core::Value& value) {
 }
 
 Expression::Expression(const ExportSource& source, std::string target, core::Diagnostics& diagnostics)
-    : plan(source.file.plan), source(source), target_(std::move(target)), diagnostics_(diagnostics), errors_before_(diagnostics.error_count()) {}
+    : plan(source.file.plan),
+      source(source),
+      target_(std::move(target)),
+      diagnostics_(diagnostics),
+      errors_before_(diagnostics.error_count()) {}
 
 void Expression::refuse_parts_of_data_axis() {
-    if (plan.layout.context > 1) refuse("context_parallel", std::to_string(plan.layout.context), "its export here knows no context parallelism", "set context_parallel = 1");
-    if (plan.layout.expert > 1) refuse("expert_parallel", std::to_string(plan.layout.expert), "its export here knows no expert parallelism", "set expert_parallel = 1");
+    if (plan.layout.context > 1)
+        refuse("context_parallel", std::to_string(plan.layout.context),
+               "its export here knows no context parallelism", "set context_parallel = 1");
+    if (plan.layout.expert > 1)
+        refuse("expert_parallel", std::to_string(plan.layout.expert),
+               "its export here knows no expert parallelism", "set expert_parallel = 1");
 }
 
 void Expression::refuse_offload() {
     if (plan.offload != schedule::Offload::none)
-        refuse("offload", std::string(schedule::name_of(plan.offload)), "its export here keeps activations on the device", "set offload = \"none\"");
+        refuse("offload", std::string(schedule::name_of(plan.offload)),
+               "its export here keeps activations on the device", "set offload = \"none\"");
 }
 
 core::SourceLocation Expression::place(std::string_view key) const {
@@ -75,8 +92,11 @@ core::SourceLocation Expression::place(std::string_view key) const {
     return location;
 }
 
-void Expression::refuse(std::string_view key, const std::string& value, const std::string& why, const std::string& change) {
-    diagnostics_.error(place(key), "plan." + std::string(key), fmt::format("{} = {} cannot be expressed by {}: {}", key, value, target_, why), change);
+void Expression::refuse(std::string_view key, const std::string& value, const std::string& why,
+                        const std::string& change) {
+    diagnostics_.error(place(key), "plan." + std::string(key),
+                       fmt::format("{} = {} cannot be expressed by {}: {}", key, value, target_, why),
+                       change);
 }
 
 void Expression::warn(std::string_view key, const std::string& message, const std::string& hint) {
@@ -86,11 +106,15 @@ void Expression::warn(std::string_view key, const std::string& message, const st
 void Expression::leave_to_script(const std::string& item) { left_.push_back(item); }
 
 void Expression::refuse_virtual_stages() {
-    if (plan.virtual_stages > 1) refuse("virtual_stages", std::to_string(plan.virtual_stages), "it has one model chunk per pipeline rank", "set virtual_stages = 1");
+    if (plan.virtual_stages > 1)
+        refuse("virtual_stages", std::to_string(plan.virtual_stages),
+               "it has one model chunk per pipeline rank", "set virtual_stages = 1");
 }
 
 void Expression::refuse_pipeline(const std::string& change) {
-    if (plan.layout.pipeline > 1) refuse("pipeline_parallel", std::to_string(plan.layout.pipeline), "it has no pipeline parallelism", change);
+    if (plan.layout.pipeline > 1)
+        refuse("pipeline_parallel", std::to_string(plan.layout.pipeline), "it has no pipeline parallelism",
+               change);
     refuse_virtual_stages();
 }
 
@@ -102,43 +126,62 @@ void Expression::require_schedule(const std::vector<std::string>& names) {
     if (plan.stages() == 1 && !(chosen && (chosen->is_forward_only || chosen->is_asynchronous))) return;
     std::vector<std::string> quoted;
     for (const std::string& known : names) quoted.push_back('"' + known + '"');
-    refuse("schedule", '"' + plan.schedule + '"', "it has no such schedule", "use " + core::list_in_words(quoted));
+    refuse("schedule", '"' + plan.schedule + '"', "it has no such schedule",
+           "use " + core::list_in_words(quoted));
 }
 
 std::string Expression::require_order(const std::vector<std::string>& orders) {
     for (const std::string& order : orders)
         if (numbers_alike(plan.layout, order)) return order;
-    refuse("order", '"' + plan.layout.order + '"', "it numbers ranks in another order", "set order to " + core::list_in_words(orders) + ", and simulate again: the placement on the network changes");
+    refuse("order", '"' + plan.layout.order + '"', "it numbers ranks in another order",
+           "set order to " + core::list_in_words(orders) +
+               ", and simulate again: the placement on the network changes");
     return orders.front();
 }
 
 void Expression::refuse_sequence_parallel(const std::string& why) {
-    if (plan.has_sequence_parallelism()) refuse("sequence_parallel", "true", why, "set sequence_parallel = false");
+    if (plan.has_sequence_parallelism())
+        refuse("sequence_parallel", "true", why, "set sequence_parallel = false");
 }
 
 void Expression::refuse_recompute(schedule::Recompute recompute, const std::string& why) {
-    if (plan.recompute == recompute) refuse("recompute", fmt::format("\"{}\"", schedule::name_of(recompute)), why, "use another value of recompute");
+    if (plan.recompute == recompute)
+        refuse("recompute", fmt::format("\"{}\"", schedule::name_of(recompute)), why,
+               "use another value of recompute");
 }
 
 void Expression::require_plain_precision() {
     const schedule::Precision& p = plan.precision;
     const bool is_low = p.compute == core::DataType::fp16 || p.compute == core::DataType::bf16;
-    const schedule::Precision plain{.compute = p.compute, .parameters = p.compute, .gradients = p.compute, .has_master_parameters = is_low};
+    const schedule::Precision plain{.compute = p.compute,
+                                    .parameters = p.compute,
+                                    .gradients = p.compute,
+                                    .has_master_parameters = is_low};
     if (p == plain && (is_low || p.compute == core::DataType::fp32)) return;
-    refuse("precision", fmt::format("{{ compute = {}, parameters = {}, gradients = {}, master_parameters = {} }}", core::name_of(p.compute), core::name_of(p.parameters),
-                                    core::name_of(p.gradients), p.has_master_parameters),
-           "it has one type for all, with fp32 master parameters beside 16-bit ones", "set precision to \"fp32\", \"fp16\" or \"bf16\"");
+    refuse("precision",
+           fmt::format("{{ compute = {}, parameters = {}, gradients = {}, master_parameters = {} }}",
+                       core::name_of(p.compute), core::name_of(p.parameters), core::name_of(p.gradients),
+                       p.has_master_parameters),
+           "it has one type for all, with fp32 master parameters beside 16-bit ones",
+           "set precision to \"fp32\", \"fp16\" or \"bf16\"");
 }
 
 void Expression::leave_collective_to_environment() {
-    if (plan.communication != "auto" && plan.communication != "nccl") leave_to_script(fmt::format("communication = \"{}\" (the process group's backend)", plan.communication));
+    if (plan.communication != "auto" && plan.communication != "nccl")
+        leave_to_script(
+            fmt::format("communication = \"{}\" (the process group's backend)", plan.communication));
     if (plan.collective == "auto") return;
-    if (plan.collective == "ring" || plan.collective == "tree") leave_to_script(fmt::format("collective = \"{}\" (environment: NCCL_ALGO={})", plan.collective, plan.collective == "ring" ? "Ring" : "Tree"));
-    else refuse("collective", '"' + plan.collective + '"', "NCCL_ALGO has Ring and Tree only", "set collective = \"auto\"");
+    if (plan.collective == "ring" || plan.collective == "tree")
+        leave_to_script(fmt::format("collective = \"{}\" (environment: NCCL_ALGO={})", plan.collective,
+                                    plan.collective == "ring" ? "Ring" : "Tree"));
+    else
+        refuse("collective", '"' + plan.collective + '"', "NCCL_ALGO has Ring and Tree only",
+               "set collective = \"auto\"");
 }
 
 void Expression::leave_optimizer_to_script() {
-    leave_to_script(fmt::format("training.optimizer = \"{}\", learning_rate = {}", schedule::name_of(plan.optimizer.kind), plan.optimizer.learning_rate));
+    leave_to_script(fmt::format("training.optimizer = \"{}\", learning_rate = {}",
+                                schedule::name_of(plan.optimizer.kind), plan.optimizer.learning_rate));
 }
 
 bool Expression::finish() {
@@ -146,7 +189,9 @@ bool Expression::finish() {
     if (!left_.empty()) {
         std::string list;
         for (const std::string& item : left_) list += (list.empty() ? "" : "; ") + item;
-        diagnostics_.warning({source.file.path, 0, 0}, "", fmt::format("{} leaves to the training script: {}", target_, list), "see that the script does so");
+        diagnostics_.warning({source.file.path, 0, 0}, "",
+                             fmt::format("{} leaves to the training script: {}", target_, list),
+                             "see that the script does so");
     }
     return true;
 }

@@ -1,4 +1,5 @@
-// What every export asks of a plan: refuse what the target cannot say, list what it leaves to the script, compare numberings and partitions.
+// What every export asks of a plan: refuse what the target cannot say, list what it leaves to the script,
+// compare numberings and partitions.
 #pragma once
 
 #include <string>
@@ -11,8 +12,9 @@ namespace interop {
 
 // Do ranks get the same coordinates in both orders? Axes of degree 1 do not matter.
 bool numbers_alike(const schedule::ParallelLayout& layout, std::string_view order);
-// First units when every stage gets as many layers, the embedding with the first and the head with the last: what tools do by themselves. Empty when the layers
-// do not divide evenly, or the model is not embedding, layers, head.
+// First units when every stage gets as many layers, the embedding with the first and the head with the last:
+// what tools do by themselves. Empty when the layers do not divide evenly, or the model is not embedding,
+// layers, head.
 std::vector<std::int32_t> even_layers(const model::ModelGraph& graph, int stages);
 // "ranks 0-7: data 0, pipeline 0, tensor 0-7": the numbering in one sentence.
 std::string placement_note(const schedule::ParallelLayout& layout);
@@ -30,7 +32,8 @@ public:
     const ExportSource& source;
 
     // "plan.KEY = VALUE cannot be expressed by TARGET: WHY", with what to change.
-    void refuse(std::string_view key, const std::string& value, const std::string& why, const std::string& change);
+    void refuse(std::string_view key, const std::string& value, const std::string& why,
+                const std::string& change);
     // What a target does not offer, or an export does not write.
     void refuse_parts_of_data_axis();
     void refuse_offload();
@@ -42,7 +45,8 @@ public:
     void refuse_virtual_stages();
     // Refuses a schedule of a real pipeline that is not among `names`.
     void require_schedule(const std::vector<std::string>& names);
-    // The first of `orders` that numbers ranks as the plan does; refuses (and returns the first) when there is none.
+    // The first of `orders` that numbers ranks as the plan does; refuses (and returns the first) when there
+    // is none.
     std::string require_order(const std::vector<std::string>& orders);
     void refuse_sequence_parallel(const std::string& why);
     void refuse_recompute(schedule::Recompute recompute, const std::string& why);

@@ -1,4 +1,5 @@
-// What imports share: where SageMaker's block lies in a file, and the model and cluster that other tools' files do not hold.
+// What imports share: where SageMaker's block lies in a file, and the model and cluster that other tools'
+// files do not hold.
 #pragma once
 
 #include <initializer_list>
@@ -18,7 +19,8 @@ struct SageMakerBlock {
 
     const core::Value* hyperparameter(std::initializer_list<const char*> names) const;
 };
-// In a distribution, an estimator's arguments, a modelparallel block, or `parameters` alone (known by one of `keys`).
+// In a distribution, an estimator's arguments, a modelparallel block, or `parameters` alone (known by one of
+// `keys`).
 SageMakerBlock find_modelparallel(const core::Value& document, const std::vector<std::string>& keys);
 
 struct ImportPlace {
@@ -28,6 +30,7 @@ struct ImportPlace {
     std::int64_t processes() const { return nodes * processes_per_node; }
 };
 // From the options, then from the block; what neither says becomes a placeholder and a warning.
-ImportPlace import_place(const SageMakerBlock& block, const ImportOptions& options, const std::string& path, core::Diagnostics& diagnostics);
+ImportPlace import_place(const SageMakerBlock& block, const ImportOptions& options, const std::string& path,
+                         core::Diagnostics& diagnostics);
 
 }  // namespace interop

@@ -1,4 +1,5 @@
-// Megatron-LM's arguments, one a line: $(cat FILE) after pretrain_gpt.py. Flags: megatron/training/arguments.py at 0a438ed43f.
+// Megatron-LM's arguments, one a line: $(cat FILE) after pretrain_gpt.py. Flags:
+// megatron/training/arguments.py at 0a438ed43f.
 #include <algorithm>
 #include <map>
 #include <sstream>
@@ -18,7 +19,11 @@ namespace {
 
 class MegatronWriter {
 public:
-    MegatronWriter(const ExportSource& source, core::Diagnostics& diagnostics) : e_(source, "Megatron-LM", diagnostics), plan_(source.file.plan), source_(source), diagnostics_(diagnostics) {}
+    MegatronWriter(const ExportSource& source, core::Diagnostics& diagnostics)
+        : e_(source, "Megatron-LM", diagnostics),
+          plan_(source.file.plan),
+          source_(source),
+          diagnostics_(diagnostics) {}
 
     std::optional<Export> write() {
         model();
@@ -36,12 +41,17 @@ public:
 private:
     void flag(const std::string& name) { text_ += name + "\n"; }
     template <class T>
-    void flag(const std::string& name, const T& value) { text_ += fmt::format("{} {}\n", name, value); }
+    void flag(const std::string& name, const T& value) {
+        text_ += fmt::format("{} {}\n", name, value);
+    }
 
     void model() {
         const TransformerShape shape = transformer_shape(source_.graph);
         for (const std::string& obstacle : shape.obstacles)
-            diagnostics_.error({source_.file.path, 0, 0}, "model", fmt::format("the model cannot be expressed by Megatron-LM's arguments: {}", obstacle), "choose another model or target");
+            diagnostics_.error(
+                {source_.file.path, 0, 0}, "model",
+                fmt::format("the model cannot be expressed by Megatron-LM's arguments: {}", obstacle),
+                "choose another model or target");
         if (!shape.obstacles.empty()) return;
         flag("--use-mcore-models");
         flag("--num-layers", shape.layers);
@@ -56,7 +66,8 @@ private:
         flag("--seq-length", shape.sequence_length);
         flag("--max-position-embeddings", std::max(shape.positions, shape.sequence_length));
         flag("--position-embedding-type", shape.is_rotary ? "rope" : "learned_absolute");
-        if (shape.is_rotary && shape.rotary_base != 10000) flag("--rotary-base", static_cast<std::int64_t>(shape.rotary_base));
+        if (shape.is_rotary && shape.rotary_base != 10000)
+            flag("--rotary-base", static_cast<std::int64_t>(shape.rotary_base));
         if (shape.is_rotary && shape.rotary_fraction != 1) flag("--rotary-percent", shape.rotary_fraction);
         flag("--normalization", shape.is_rms ? "RMSNorm" : "LayerNorm");
         flag("--norm-epsilon", shape.epsilon);
@@ -76,7 +87,8 @@ private:
             flag("--moe-router-topk", shape.experts_per_token);
         }
         flag("--vocab-size", shape.vocabulary);
-        flag("--make-vocab-size-divisible-by", 1);  // padded to a multiple of the tensor-parallel degree, no further
+        flag("--make-vocab-size-divisible-by",
+             1);  // padded to a multiple of the tensor-parallel degree, no further
     }
 
     void parallel() {
@@ -88,8 +100,10 @@ private:
         if (plan_.virtual_stages > 1) e_.require_schedule({"interleaved-1f1b"});
         else e_.require_schedule({"1f1b"});
         if (plan_.active_micro_batches > 0 && plan_.layout.pipeline > 1)
-            e_.refuse("active_micro_batches", std::to_string(plan_.active_micro_batches), "its schedules decide this", "leave it out");
-        if (plan_.virtual_stages > 1 && plan_.group_size > 0) flag("--microbatch-group-size-per-virtual-pipeline-stage", plan_.group_size);
+            e_.refuse("active_micro_batches", std::to_string(plan_.active_micro_batches),
+                      "its schedules decide this", "leave it out");
+        if (plan_.virtual_stages > 1 && plan_.group_size > 0)
+            flag("--microbatch-group-size-per-virtual-pipeline-stage", plan_.group_size);
     }
 
     void partition() {
@@ -99,10 +113,14 @@ private:
         std::string why;
         const MegatronPartition flags = megatron_partition(source_.graph, plan_, *partition);
         for (const std::string& line : flags.arguments) flag(line);
-        if (!flags.obstacle.empty()) e_.refuse("partition", "this one", flags.obstacle, "leave partition out, or cut between layers");
+        if (!flags.obstacle.empty())
+            e_.refuse("partition", "this one", flags.obstacle, "leave partition out, or cut between layers");
         if (flags.needs_layout)
-            e_.warn("partition", "uneven stages need --pipeline-model-parallel-layout, which releases before 2025 do not have",
-                    "for older ones set partition to equal numbers of layers: the embedding with the first, the head with the last");
+            e_.warn(
+                "partition",
+                "uneven stages need --pipeline-model-parallel-layout, which releases before 2025 do not have",
+                "for older ones set partition to equal numbers of layers: the embedding with the first, the "
+                "head with the last");
     }
 
     void batch() {
@@ -123,24 +141,31 @@ private:
         const int degree = plan_.effective_shard_degree();
         if (degree == 1) return;
         if (plan_.sharding != schedule::Sharding::optimizer) {
-            e_.refuse("sharding", fmt::format("\"{}\"", schedule::name_of(plan_.sharding)), "its distributed optimizer shards the optimizer's state; its FSDP modes change names between releases",
+            e_.refuse("sharding", fmt::format("\"{}\"", schedule::name_of(plan_.sharding)),
+                      "its distributed optimizer shards the optimizer's state; its FSDP modes change names "
+                      "between releases",
                       "set sharding = \"optimizer\", or export to torchtitan, deepspeed or sagemaker-smp-v2");
             return;
         }
         flag("--use-distributed-optimizer");
-        if (degree != plan_.layout.data) flag("--num-distributed-optimizer-instances", plan_.layout.data / degree);
+        if (degree != plan_.layout.data)
+            flag("--num-distributed-optimizer-instances", plan_.layout.data / degree);
     }
 
     void communication() {
         const bool shards = plan_.shards(schedule::Sharding::optimizer);
         if (plan_.overlaps_gradient_reduction) {
             flag("--overlap-grad-reduce");
-            flag("--ddp-bucket-size", static_cast<std::int64_t>(plan_.gradient_bucket.value / core::size_of(plan_.precision.gradients).value));  // in parameters
+            flag("--ddp-bucket-size",
+                 static_cast<std::int64_t>(plan_.gradient_bucket.value /
+                                           core::size_of(plan_.precision.gradients).value));  // in parameters
         }
         if (shards && plan_.overlaps_parameter_gathering) {
             if (plan_.overlaps_gradient_reduction) flag("--overlap-param-gather");
             else
-                e_.refuse("overlaps_parameter_gathering", "true", "--overlap-param-gather needs --overlap-grad-reduce", "set overlaps_gradient_reduction = true, or this to false");
+                e_.refuse("overlaps_parameter_gathering", "true",
+                          "--overlap-param-gather needs --overlap-grad-reduce",
+                          "set overlaps_gradient_reduction = true, or this to false");
         }
         e_.leave_collective_to_environment();
     }
@@ -150,7 +175,8 @@ private:
         const bool is_low = p.compute == core::DataType::fp16 || p.compute == core::DataType::bf16;
         const bool is_fp8 = p.compute == core::DataType::fp8 && p.parameters == core::DataType::bf16;
         const bool has_gradients = p.gradients == p.parameters || p.gradients == core::DataType::fp32;
-        if ((is_low && p.parameters == p.compute && p.has_master_parameters && has_gradients) || (is_fp8 && p.has_master_parameters && has_gradients)) {
+        if ((is_low && p.parameters == p.compute && p.has_master_parameters && has_gradients) ||
+            (is_fp8 && p.has_master_parameters && has_gradients)) {
             const bool is_bf16 = p.parameters == core::DataType::bf16;
             flag(is_bf16 ? "--bf16" : "--fp16");
             if (is_fp8) {
@@ -172,8 +198,14 @@ private:
         const schedule::Optimizer& o = plan_.optimizer;
         const schedule::Training& t = source_.file.training;
         const std::string name = fmt::format("\"{}\"", schedule::name_of(o.kind));
-        if (o.kind == schedule::OptimizerKind::lamb || (o.kind == schedule::OptimizerKind::adam && o.weight_decay != 0))
-            diagnostics_.error({source_.file.path, 0, 0}, "training.optimizer", fmt::format("optimizer = {} cannot be expressed by Megatron-LM: it has AdamW (\"adam\") and SGD", name), "set optimizer = \"adamw\"");
+        if (o.kind == schedule::OptimizerKind::lamb ||
+            (o.kind == schedule::OptimizerKind::adam && o.weight_decay != 0))
+            diagnostics_.error(
+                {source_.file.path, 0, 0}, "training.optimizer",
+                fmt::format(
+                    "optimizer = {} cannot be expressed by Megatron-LM: it has AdamW (\"adam\") and SGD",
+                    name),
+                "set optimizer = \"adamw\"");
         flag("--optimizer", o.kind == schedule::OptimizerKind::sgd ? "sgd" : "adam");
         flag("--lr", o.learning_rate);
         flag("--lr-decay-style", "constant");
@@ -192,7 +224,11 @@ private:
             flag("--mock-data");
         } else {
             flag("--data-path", "REPLACE_WITH_PREPROCESSED_DATA");
-            diagnostics_.warning({source_.file.path, 0, 0}, "training.data", fmt::format("Megatron-LM reads data of its own format: --data-path is a placeholder for {}", core::in_quotes(t.data)), "run its preprocess_data.py");
+            diagnostics_.warning(
+                {source_.file.path, 0, 0}, "training.data",
+                fmt::format("Megatron-LM reads data of its own format: --data-path is a placeholder for {}",
+                            core::in_quotes(t.data)),
+                "run its preprocess_data.py");
         }
     }
 
@@ -205,6 +241,9 @@ private:
 
 }  // namespace
 
-std::optional<Export> write_megatron(const ExportSource& source, const ExportOptions&, core::Diagnostics& diagnostics) { return MegatronWriter(source, diagnostics).write(); }
+std::optional<Export> write_megatron(const ExportSource& source, const ExportOptions&,
+                                     core::Diagnostics& diagnostics) {
+    return MegatronWriter(source, diagnostics).write();
+}
 
 }  // namespace interop

@@ -29,7 +29,9 @@ bool expand(const std::string& text, std::size_t& at, std::string& out, int dept
         if (at < text.size() && text[at] == '*') {
             count = 0;
             const std::size_t digits = ++at;
-            for (; at < text.size() && std::isdigit(static_cast<unsigned char>(text[at])) && count < longest; ++at) count = 10 * count + static_cast<std::size_t>(text[at] - '0');
+            for (; at < text.size() && std::isdigit(static_cast<unsigned char>(text[at])) && count < longest;
+                 ++at)
+                count = 10 * count + static_cast<std::size_t>(text[at] - '0');
             if (at == digits) return false;
         }
         if (out.size() + count * piece.size() > longest) return false;
@@ -40,14 +42,17 @@ bool expand(const std::string& text, std::size_t& at, std::string& out, int dept
 
 }  // namespace
 
-MegatronPartition megatron_partition(const model::ModelGraph& graph, const schedule::Plan& plan, const schedule::Partition& partition) {
+MegatronPartition megatron_partition(const model::ModelGraph& graph, const schedule::Plan& plan,
+                                     const schedule::Partition& partition) {
     MegatronPartition result;
     const std::vector<std::int32_t>& first = partition.first_units;
     const auto stages = static_cast<std::size_t>(plan.stages());
     const auto units = static_cast<std::int32_t>(graph.units.size());
     const std::int32_t layers = units - 2;
     if (first == even_layers(graph, plan.stages())) {
-        if (plan.virtual_stages > 1) result.arguments.push_back(fmt::format("--num-layers-per-virtual-pipeline-stage {}", layers / plan.stages()));
+        if (plan.virtual_stages > 1)
+            result.arguments.push_back(
+                fmt::format("--num-layers-per-virtual-pipeline-stage {}", layers / plan.stages()));
         return result;
     }
     if (graph.units.front().name != "embedding" || graph.units.back().name != "head") {
@@ -59,8 +64,10 @@ MegatronPartition megatron_partition(const model::ModelGraph& graph, const sched
         const std::int32_t begin = std::max(first[s], 1), end = s + 1 < stages ? first[s + 1] : units - 1;
         counts.push_back(std::min(end, units - 1) - begin);
     }
-    const bool middle_is_even = stages > 2 && std::all_of(counts.begin() + 1, counts.end() - 1, [&](std::int32_t c) { return c == counts[1]; });
-    if (plan.virtual_stages == 1 && counts.front() > 0 && counts.back() > 0 && (middle_is_even || stages == 2)) {
+    const bool middle_is_even = stages > 2 && std::all_of(counts.begin() + 1, counts.end() - 1,
+                                                          [&](std::int32_t c) { return c == counts[1]; });
+    if (plan.virtual_stages == 1 && counts.front() > 0 && counts.back() > 0 &&
+        (middle_is_even || stages == 2)) {
         result.arguments.push_back(fmt::format("--decoder-first-pipeline-num-layers {}", counts.front()));
         result.arguments.push_back(fmt::format("--decoder-last-pipeline-num-layers {}", counts.back()));
         return result;
@@ -100,7 +107,8 @@ std::optional<std::vector<std::int32_t>> read_megatron_layout(const std::string&
             return std::nullopt;
         }
     }
-    if (units.empty() || units.front() != 'E' || units.back() != 'L' || seen == first.back()) return std::nullopt;
+    if (units.empty() || units.front() != 'E' || units.back() != 'L' || seen == first.back())
+        return std::nullopt;
     return first;
 }
 

@@ -14,7 +14,8 @@ struct MegatronPartition {
     bool needs_layout = false;           // --pipeline-model-parallel-layout
     std::string obstacle;                // why nothing says it
 };
-MegatronPartition megatron_partition(const model::ModelGraph& graph, const schedule::Plan& plan, const schedule::Partition& partition);
+MegatronPartition megatron_partition(const model::ModelGraph& graph, const schedule::Plan& plan,
+                                     const schedule::Partition& partition);
 
 // First units of "Ett|tt|ttL" (repetitions: t*3, (tt|)*2); nothing when it is not such a text.
 std::optional<std::vector<std::int32_t>> read_megatron_layout(const std::string& text);

@@ -1,4 +1,5 @@
-// NeMo 1's YAML (megatron_gpt_config.yaml): trainer, model, optim. Megatron-LM underneath, in its default numbering, with equal layers a stage.
+// NeMo 1's YAML (megatron_gpt_config.yaml): trainer, model, optim. Megatron-LM underneath, in its default
+// numbering, with equal layers a stage.
 #include <algorithm>
 
 #include <fmt/core.h>
@@ -12,7 +13,8 @@ namespace interop {
 
 namespace {
 
-// Tables, lists of numbers and scalars: all that this file needs of YAML. JSON's strings and numbers are YAML's, but for "1e-05", which YAML 1.1 takes for text.
+// Tables, lists of numbers and scalars: all that this file needs of YAML. JSON's strings and numbers are
+// YAML's, but for "1e-05", which YAML 1.1 takes for text.
 std::string yaml(const core::Value& table, int depth) {
     std::string text;
     for (const auto& [key, value] : table.members()) {
@@ -23,7 +25,8 @@ std::string yaml(const core::Value& table, int depth) {
         }
         std::string scalar = value.is_array() ? "[" : one_line(value);
         if (value.is_array()) {
-            for (std::size_t i = 0; i < value.size(); ++i) scalar += (i ? ", " : "") + one_line(value.items()[i]);
+            for (std::size_t i = 0; i < value.size(); ++i)
+                scalar += (i ? ", " : "") + one_line(value.items()[i]);
             scalar += "]";
         } else if (value.kind() == core::Value::Kind::real && scalar.find('.') == std::string::npos) {
             const std::size_t exponent = scalar.find_first_of("eE");
@@ -39,7 +42,9 @@ void sharding(Expression& e, core::Value& model, core::Value& optimizer) {
     const int degree = plan.effective_shard_degree();
     optimizer["name"] = "fused_adam";
     if (degree == 1) return;
-    if (degree != plan.layout.data) e.refuse("shard_degree", std::to_string(degree), "it shards over all replicas", "leave shard_degree out");
+    if (degree != plan.layout.data)
+        e.refuse("shard_degree", std::to_string(degree), "it shards over all replicas",
+                 "leave shard_degree out");
     if (plan.sharding == schedule::Sharding::optimizer) {
         optimizer["name"] = "distributed_fused_adam";
         optimizer["overlap_grad_sync"] = plan.overlaps_gradient_reduction;
@@ -47,33 +52,43 @@ void sharding(Expression& e, core::Value& model, core::Value& optimizer) {
         optimizer["bucket_cap_mb"] = plan.gradient_bucket.value / 1048576.0;
         return;
     }
-    if (plan.layout.pipeline > 1) e.refuse("sharding", fmt::format("\"{}\"", schedule::name_of(plan.sharding)), "FSDP excludes its pipeline", "set pipeline_parallel = 1 or sharding = \"optimizer\"");
+    if (plan.layout.pipeline > 1)
+        e.refuse("sharding", fmt::format("\"{}\"", schedule::name_of(plan.sharding)),
+                 "FSDP excludes its pipeline", "set pipeline_parallel = 1 or sharding = \"optimizer\"");
     model["fsdp"] = true;
     model["fsdp_sharding_strategy"] = plan.sharding == schedule::Sharding::parameters ? "full" : "grad";
 }
 
 }  // namespace
 
-std::optional<Export> write_nemo(const ExportSource& source, const ExportOptions&, core::Diagnostics& diagnostics) {
+std::optional<Export> write_nemo(const ExportSource& source, const ExportOptions&,
+                                 core::Diagnostics& diagnostics) {
     Expression e(source, "NeMo", diagnostics);
     e.refuse_parts_of_data_axis();
     e.refuse_offload();
     const schedule::Plan& plan = e.plan;
     const TransformerShape shape = transformer_shape(source.graph);
     for (const std::string& obstacle : shape.obstacles)
-        diagnostics.error({source.file.path, 0, 0}, "model", fmt::format("the model cannot be expressed by NeMo's configuration: {}", obstacle), "choose another model or target");
+        diagnostics.error({source.file.path, 0, 0}, "model",
+                          fmt::format("the model cannot be expressed by NeMo's configuration: {}", obstacle),
+                          "choose another model or target");
     if (!shape.obstacles.empty()) return std::nullopt;
     core::Value document = core::Value::table();
     const int processes = processes_per_node(source);
-    if (processes == 0) e.refuse("data_parallel", std::to_string(plan.layout.data), "every node runs equally many processes", "make the ranks a multiple of cluster.nodes");
+    if (processes == 0)
+        e.refuse("data_parallel", std::to_string(plan.layout.data), "every node runs equally many processes",
+                 "make the ranks a multiple of cluster.nodes");
     core::Value& trainer = document["trainer"];
     trainer["devices"] = processes;
     trainer["num_nodes"] = source.cluster.nodes;
     trainer["accelerator"] = "gpu";
     const schedule::Precision& p = plan.precision;
-    const bool reduces_high = p.compute == core::DataType::bf16 && p.parameters == core::DataType::bf16 && p.gradients == core::DataType::fp32 && p.has_master_parameters;
+    const bool reduces_high = p.compute == core::DataType::bf16 && p.parameters == core::DataType::bf16 &&
+                              p.gradients == core::DataType::fp32 && p.has_master_parameters;
     if (!reduces_high) e.require_plain_precision();
-    trainer["precision"] = p.compute == core::DataType::bf16 ? core::Value("bf16") : core::Value(p.compute == core::DataType::fp16 ? 16 : 32);
+    trainer["precision"] = p.compute == core::DataType::bf16
+                               ? core::Value("bf16")
+                               : core::Value(p.compute == core::DataType::fp16 ? 16 : 32);
     trainer["max_steps"] = source.file.training.steps;
 
     core::Value& model = document["model"];
@@ -92,36 +107,59 @@ std::optional<Export> write_nemo(const ExportSource& source, const ExportOptions
     model["num_attention_heads"] = shape.heads;
     if (shape.kv_heads != shape.heads) model["num_query_groups"] = shape.kv_heads;
     model["megatron_amp_O2"] = p.has_master_parameters;
-    if (plan.recompute != schedule::Recompute::none) model["activations_checkpoint_granularity"] = schedule::name_of(plan.recompute);
+    if (plan.recompute != schedule::Recompute::none)
+        model["activations_checkpoint_granularity"] = schedule::name_of(plan.recompute);
     if (plan.recompute == schedule::Recompute::full) {
         model["activations_checkpoint_method"] = "uniform";
         model["activations_checkpoint_num_layers"] = 1;
     }
     if (shape.experts > 0)
-        diagnostics.error({source.file.path, 0, 0}, "model.experts", "a mixture of experts cannot be expressed by NeMo 1's GPT configuration", "export to megatron");
+        diagnostics.error({source.file.path, 0, 0}, "model.experts",
+                          "a mixture of experts cannot be expressed by NeMo 1's GPT configuration",
+                          "export to megatron");
     if (plan.virtual_stages > 1) e.require_schedule({"interleaved-1f1b"});
     else e.require_schedule({"1f1b"});
     e.require_order({"PDT"});
-    if (plan.group_size > 0 && plan.virtual_stages > 1 && plan.group_size != plan.layout.pipeline) e.refuse("group_size", std::to_string(plan.group_size), "its groups have as many micro-batches as the pipeline has ranks", "leave group_size out");
+    if (plan.group_size > 0 && plan.virtual_stages > 1 && plan.group_size != plan.layout.pipeline)
+        e.refuse("group_size", std::to_string(plan.group_size),
+                 "its groups have as many micro-batches as the pipeline has ranks", "leave group_size out");
     if (plan.stages() > 1) {
         const auto even = even_layers(source.graph, plan.stages());
-        if (even.empty()) e.refuse("pipeline_parallel", std::to_string(plan.layout.pipeline), fmt::format("it gives every stage equally many of {} layers", shape.layers), "use a number of stages that divides the layers");
-        else if (plan.partition.first_units.empty()) e.warn("partition", "NeMo gives every stage equally many layers; the partition that was predicted may differ", "set partition = " + one_line(core::Value(even)));
-        else if (plan.partition.first_units != even) e.refuse("partition", one_line(core::Value(plan.partition.first_units)), "it gives every stage equally many layers", "set partition = " + one_line(core::Value(even)));
+        if (even.empty())
+            e.refuse("pipeline_parallel", std::to_string(plan.layout.pipeline),
+                     fmt::format("it gives every stage equally many of {} layers", shape.layers),
+                     "use a number of stages that divides the layers");
+        else if (plan.partition.first_units.empty())
+            e.warn("partition",
+                   "NeMo gives every stage equally many layers; the partition that was predicted may differ",
+                   "set partition = " + one_line(core::Value(even)));
+        else if (plan.partition.first_units != even)
+            e.refuse("partition", one_line(core::Value(plan.partition.first_units)),
+                     "it gives every stage equally many layers",
+                     "set partition = " + one_line(core::Value(even)));
     }
     sharding(e, model, optimizer);
     const schedule::Optimizer& o = plan.optimizer;
-    if (o.kind != schedule::OptimizerKind::adamw && !(o.kind == schedule::OptimizerKind::adam && o.weight_decay == 0))
-        diagnostics.error({source.file.path, 0, 0}, "training.optimizer", fmt::format("optimizer = \"{}\" cannot be expressed by this NeMo configuration: it is for fused AdamW", schedule::name_of(o.kind)), "set optimizer = \"adamw\"");
+    if (o.kind != schedule::OptimizerKind::adamw &&
+        !(o.kind == schedule::OptimizerKind::adam && o.weight_decay == 0))
+        diagnostics.error(
+            {source.file.path, 0, 0}, "training.optimizer",
+            fmt::format(
+                "optimizer = \"{}\" cannot be expressed by this NeMo configuration: it is for fused AdamW",
+                schedule::name_of(o.kind)),
+            "set optimizer = \"adamw\"");
     optimizer["lr"] = o.learning_rate;
     optimizer["weight_decay"] = o.weight_decay;
     optimizer["betas"] = core::Value(core::Value::Array{o.beta1, o.beta2});
     model["optim"] = optimizer;
     if (o.epsilon != 1e-8) e.leave_to_script(fmt::format("training.epsilon = {}", o.epsilon));
-    e.leave_to_script("the model's norms, activation, positions, biases, dropout and vocabulary (its own configuration); attention kernels; data and tokenizer");
+    e.leave_to_script(
+        "the model's norms, activation, positions, biases, dropout and vocabulary (its own configuration); "
+        "attention kernels; data and tokenizer");
     if (reduces_high) e.leave_to_script("gradients in fp32");
     if (plan.fused_cross_entropy) e.leave_to_script("fused_cross_entropy = true");
-    if (optimizer.find("bucket_cap_mb") == nullptr) e.leave_to_script(fmt::format("gradient_bucket = {}", core::format(plan.gradient_bucket)));
+    if (optimizer.find("bucket_cap_mb") == nullptr)
+        e.leave_to_script(fmt::format("gradient_bucket = {}", core::format(plan.gradient_bucket)));
     e.leave_collective_to_environment();
     if (!e.finish()) return std::nullopt;
     return Export{yaml(document, 0), {}, {placement_note(plan.layout)}};

@@ -14,7 +14,8 @@ namespace {
 
 class Parser {
 public:
-    Parser(const std::string& text, const std::string& file, core::Diagnostics& diagnostics) : text_(text), positions_(text, file), diagnostics_(diagnostics) {}
+    Parser(const std::string& text, const std::string& file, core::Diagnostics& diagnostics)
+        : text_(text), positions_(text, file), diagnostics_(diagnostics) {}
 
     std::optional<core::Value> document() {
         core::Value whole = core::Value::table();
@@ -28,7 +29,8 @@ public:
         }
         if (failed_) return std::nullopt;
         if (whole.size() == 0) {
-            diagnostics_.error(whole.location, "", "no table of keys and values is in this file", "give the JSON or Python dictionary");
+            diagnostics_.error(whole.location, "", "no table of keys and values is in this file",
+                               "give the JSON or Python dictionary");
             return std::nullopt;
         }
         return whole;
@@ -89,8 +91,10 @@ private:
             if (peek() == '=' && at_ + 1 < text_.size() && text_[at_ + 1] != '=') {
                 ++at_;
                 core::Value assigned = value(0);
-                // mpi = {...} beside distribution = {...}: the table's own keys, unless the name is one that the reader looks for.
-                if (name == "distribution" || name == "hyperparameters" || name == "parameters" || !assigned.is_table()) {
+                // mpi = {...} beside distribution = {...}: the table's own keys, unless the name is one that
+                // the reader looks for.
+                if (name == "distribution" || name == "hyperparameters" || name == "parameters" ||
+                    !assigned.is_table()) {
                     core::Value named = core::Value::table();
                     named[name] = std::move(assigned);
                     return named;
@@ -115,13 +119,15 @@ private:
     }
 
     core::Value bare_value(int depth) {
-        if (depth > core::deepest_nesting) return fail(fmt::format("nested deeper than {} levels", core::deepest_nesting)), core::Value();
+        if (depth > core::deepest_nesting)
+            return fail(fmt::format("nested deeper than {} levels", core::deepest_nesting)), core::Value();
         const char c = peek();
         if (c == '{') return dictionary(depth);
         if (c == '[' || c == '(') return sequence(depth, c == '[' ? ']' : ')');
         if (c == '"' || c == '\'') {
             std::string all = string();
-            while (skip(), !failed_ && (peek() == '"' || peek() == '\'')) all += string();  // adjacent strings are one
+            while (skip(), !failed_ && (peek() == '"' || peek() == '\''))
+                all += string();  // adjacent strings are one
             return all;
         }
         if (std::isdigit(static_cast<unsigned char>(c)) || c == '-' || c == '+' || c == '.') return number();
@@ -138,7 +144,9 @@ private:
             }
             return name;
         }
-        fail(at_ < text_.size() ? fmt::format("a value is expected before {}", core::in_quotes(text_.substr(at_, 1))) : "a value is expected at the end of the file");
+        fail(at_ < text_.size()
+                 ? fmt::format("a value is expected before {}", core::in_quotes(text_.substr(at_, 1)))
+                 : "a value is expected at the end of the file");
         return {};
     }
 
@@ -150,7 +158,8 @@ private:
             skip();
             const core::SourceLocation where = place();
             if (peek() != '"' && peek() != '\'') {
-                fail(at_ < text_.size() ? "a key in quotes is expected" : "a brace is not closed", "write {\"key\": value, ...}");
+                fail(at_ < text_.size() ? "a key in quotes is expected" : "a brace is not closed",
+                     "write {\"key\": value, ...}");
                 break;
             }
             const std::string key = string();
@@ -162,7 +171,8 @@ private:
             core::Value member = value(depth + 1);
             member.key_location = where;
             if (table.find(key)) {
-                diagnostics_.error(where, key, fmt::format("{} is given twice", core::in_quotes(key)), "keep one");
+                diagnostics_.error(where, key, fmt::format("{} is given twice", core::in_quotes(key)),
+                                   "keep one");
                 failed_ = true;
                 break;
             }
@@ -196,7 +206,8 @@ private:
                     core::Value argument = value(depth + 1);
                     argument.key_location = where;
                     table[key] = std::move(argument);
-                    if (!take(',') && (skip(), peek() != ')')) fail("a comma or a closing bracket is expected");
+                    if (!take(',') && (skip(), peek() != ')'))
+                        fail("a comma or a closing bracket is expected");
                     continue;
                 }
                 at_ = begin;
@@ -244,17 +255,23 @@ private:
         bool is_real = false;
         for (; at_ < text_.size(); ++at_) {
             const char c = text_[at_];
-            const bool is_sign = (c == '-' || c == '+') && (at_ == begin || text_[at_ - 1] == 'e' || text_[at_ - 1] == 'E');
+            const bool is_sign =
+                (c == '-' || c == '+') && (at_ == begin || text_[at_ - 1] == 'e' || text_[at_ - 1] == 'E');
             if (c == '_') continue;
-            if (!std::isdigit(static_cast<unsigned char>(c)) && !is_sign && c != '.' && c != 'e' && c != 'E') break;
+            if (!std::isdigit(static_cast<unsigned char>(c)) && !is_sign && c != '.' && c != 'e' && c != 'E')
+                break;
             is_real = is_real || c == '.' || c == 'e' || c == 'E';
             if (c != '+' || at_ != begin) digits += c;
         }
         const char* const end = digits.data() + digits.size();
         if (std::int64_t whole = 0; !is_real) {
-            if (const auto [stop, error] = std::from_chars(digits.data(), end, whole); error == std::errc() && stop == end) return whole;
+            if (const auto [stop, error] = std::from_chars(digits.data(), end, whole);
+                error == std::errc() && stop == end)
+                return whole;
         } else if (double real = 0; true) {
-            if (const auto [stop, error] = std::from_chars(digits.data(), end, real); error == std::errc() && stop == end) return real;
+            if (const auto [stop, error] = std::from_chars(digits.data(), end, real);
+                error == std::errc() && stop == end)
+                return real;
         }
         at_ = begin;
         fail(fmt::format("{} is no number", core::in_quotes(digits)));
@@ -270,7 +287,8 @@ private:
 
 }  // namespace
 
-std::optional<core::Value> parse_python_literal(const std::string& text, const std::string& file_name, core::Diagnostics& diagnostics) {
+std::optional<core::Value> parse_python_literal(const std::string& text, const std::string& file_name,
+                                                core::Diagnostics& diagnostics) {
     if (!core::check_text(text, file_name, diagnostics)) return std::nullopt;
     return Parser(text, file_name, diagnostics).document();
 }
@@ -279,7 +297,8 @@ bool is_true(const core::Value& value) {
     switch (value.kind()) {
         case core::Value::Kind::boolean: return value.boolean();
         case core::Value::Kind::integer: return value.integer() != 0;
-        case core::Value::Kind::string: return value.string() == "true" || value.string() == "True" || value.string() == "1";
+        case core::Value::Kind::string:
+            return value.string() == "true" || value.string() == "True" || value.string() == "1";
         default: return false;
     }
 }

@@ -1,5 +1,6 @@
-// SageMaker SMP v1: the `distribution` of an estimator. Keys, defaults and rules: SageMaker Python SDK, smd_model_parallel_general.rst (to v1.15.0) and fw_utils.py;
-// `partitions` is always written, because the SDK knows its alias pipeline_parallel_degree not.
+// SageMaker SMP v1: the `distribution` of an estimator. Keys, defaults and rules: SageMaker Python SDK,
+// smd_model_parallel_general.rst (to v1.15.0) and fw_utils.py; `partitions` is always written, because the
+// SDK knows its alias pipeline_parallel_degree not.
 #include <algorithm>
 #include <cmath>
 
@@ -16,13 +17,18 @@ namespace interop {
 
 namespace {
 
-// Developer guide, distributed-model-parallel-support; p3.8xlarge was in the announcement and is no longer listed.
-const std::vector<std::string> supported_instances = {"g4dn.12xlarge", "p3.16xlarge", "p3dn.24xlarge", "p4d.24xlarge", "p4de.24xlarge"};
+// Developer guide, distributed-model-parallel-support; p3.8xlarge was in the announcement and is no longer
+// listed.
+const std::vector<std::string> supported_instances = {"g4dn.12xlarge", "p3.16xlarge", "p3dn.24xlarge",
+                                                      "p4d.24xlarge", "p4de.24xlarge"};
 
 class SmpV1Writer {
 public:
     SmpV1Writer(const ExportSource& source, const ExportOptions& options, core::Diagnostics& diagnostics)
-        : e_(source, "SageMaker SMP v1", diagnostics), plan_(source.file.plan), source_(source), options_(options) {}
+        : e_(source, "SageMaker SMP v1", diagnostics),
+          plan_(source.file.plan),
+          source_(source),
+          options_(options) {}
 
     std::optional<Export> write() {
         e_.refuse_parts_of_data_axis();
@@ -35,7 +41,9 @@ public:
         script();
         const int processes = processes_per_node(source_);
         if (processes == 0)
-            e_.refuse("data_parallel", std::to_string(plan_.layout.data), fmt::format("{} ranks do not fill {} instances evenly", plan_.layout.ranks(), source_.cluster.nodes),
+            e_.refuse("data_parallel", std::to_string(plan_.layout.data),
+                      fmt::format("{} ranks do not fill {} instances evenly", plan_.layout.ranks(),
+                                  source_.cluster.nodes),
                       "make data_parallel x tensor_parallel x pipeline_parallel a multiple of the instances");
         if (!e_.finish()) return std::nullopt;
 
@@ -51,12 +59,15 @@ public:
             distribution["mpi"]["custom_mpi_options"] = mpi + "-x FI_PROVIDER=efa -x RDMAV_FORK_SAFE=1";
         }
         core::Value estimator;
-        estimator["entry_point"] = options_.script.empty() ? "REPLACE_WITH_YOUR_TRAINING_SCRIPT.py" : options_.script;
+        estimator["entry_point"] =
+            options_.script.empty() ? "REPLACE_WITH_YOUR_TRAINING_SCRIPT.py" : options_.script;
         estimator["instance_type"] = "ml." + source_.cluster.instance.name;
         estimator["instance_count"] = source_.cluster.nodes;
         estimator["hyperparameters"] = hyperparameters_;
         estimator["distribution"] = distribution;
-        Export result{core::to_json(distribution), {{"estimator.json", core::to_json(estimator)}}, {placement_note(plan_.layout)}};
+        Export result{core::to_json(distribution),
+                      {{"estimator.json", core::to_json(estimator)}},
+                      {placement_note(plan_.layout)}};
         if (!contexts_.empty()) result.companions.push_back({"smp_partition.py", contexts_});
         return result;
     }
@@ -69,10 +80,14 @@ private:
         parameters_["microbatches"] = plan_.micro_batches;
         const schedule::PipelineSchedule* chosen = schedule::find_pipeline_schedule(plan_.schedule);
         const std::string name = chosen ? chosen->name : plan_.schedule;
-        parameters_["pipeline"] = name == "simple" ? "simple" : name == "forward-only" ? "_only_forward" : "interleaved";
+        parameters_["pipeline"] = name == "simple"         ? "simple"
+                                  : name == "forward-only" ? "_only_forward"
+                                                           : "interleaved";
         parameters_["optimize"] = plan_.strict_order ? "memory" : "speed";
         if (plan_.strict_order && plan_.layout.tensor > 1)
-            e_.warn("strict_order", "optimize = \"memory\" also divides activations between tensor-parallel ranks since v1.6, with more communication than the plan has",
+            e_.warn("strict_order",
+                    "optimize = \"memory\" also divides activations between tensor-parallel ranks since "
+                    "v1.6, with more communication than the plan has",
                     "set strict_order = false for optimize = \"speed\"");
         if (plan_.active_micro_batches > 0) parameters_["active_microbatches"] = plan_.active_micro_batches;
     }
@@ -81,12 +96,16 @@ private:
         // The SDK's validator takes the two words only, although the library knows every permutation.
         const std::string order = e_.require_order({"DPT", "TPD"});
         parameters_["placement_strategy"] = order == "TPD" ? "spread" : "cluster";
-        parameters_[options_.is_for_tensorflow ? "horovod" : "ddp"] = plan_.layout.data > 1 || plan_.layout.tensor > 1;
+        parameters_[options_.is_for_tensorflow ? "horovod" : "ddp"] =
+            plan_.layout.data > 1 || plan_.layout.tensor > 1;
         if (plan_.layout.tensor > 1) {
             if (options_.is_for_tensorflow)
-                e_.refuse("tensor_parallel", std::to_string(plan_.layout.tensor), "tensor parallelism is of its PyTorch library", "export for PyTorch or set tensor_parallel = 1");
+                e_.refuse("tensor_parallel", std::to_string(plan_.layout.tensor),
+                          "tensor parallelism is of its PyTorch library",
+                          "export for PyTorch or set tensor_parallel = 1");
             parameters_["tensor_parallel_degree"] = plan_.layout.tensor;
-            parameters_["prescaled_batch"] = true;  // the ranks of a tensor-parallel group share one batch, as in the plan
+            parameters_["prescaled_batch"] =
+                true;  // the ranks of a tensor-parallel group share one batch, as in the plan
         }
         e_.refuse_sequence_parallel("its tensor parallelism has no such mode");
     }
@@ -96,7 +115,9 @@ private:
         if (plan_.precision.compute == core::DataType::fp16) parameters_["fp16"] = true;
         if (plan_.precision.compute != core::DataType::bf16) return;
         if (plan_.shards(schedule::Sharding::parameters)) parameters_["bf16"] = true;
-        else e_.refuse("precision", "\"bf16\"", "bf16 works only with sharded data parallelism there", "set precision = \"fp16\", or sharding = \"parameters\"");
+        else
+            e_.refuse("precision", "\"bf16\"", "bf16 works only with sharded data parallelism there",
+                      "set precision = \"fp16\", or sharding = \"parameters\"");
     }
 
     void sharding() {
@@ -105,14 +126,18 @@ private:
         const std::string name = fmt::format("\"{}\"", schedule::name_of(plan_.sharding));
         if (plan_.sharding == schedule::Sharding::optimizer) {
             if (degree != plan_.layout.data)
-                e_.refuse("shard_degree", std::to_string(degree), "shard_optimizer_state divides over all replicas", "leave shard_degree out");
+                e_.refuse("shard_degree", std::to_string(degree),
+                          "shard_optimizer_state divides over all replicas", "leave shard_degree out");
             parameters_["shard_optimizer_state"] = true;
         } else if (plan_.sharding == schedule::Sharding::gradients) {
-            e_.refuse("sharding", name, "it shards the optimizer's state, or everything", "set sharding to \"optimizer\" or \"parameters\"");
+            e_.refuse("sharding", name, "it shards the optimizer's state, or everything",
+                      "set sharding to \"optimizer\" or \"parameters\"");
         } else {
             if (plan_.layout.pipeline > 1)
-                e_.refuse("sharding", name, "sharded data parallelism excludes a pipeline", "set pipeline_parallel = 1 or sharding = \"optimizer\"");
-            if (plan_.layout.tensor > 1) e_.warn("sharding", "sharded data parallelism with tensor parallelism needs SMP v1.15.0");
+                e_.refuse("sharding", name, "sharded data parallelism excludes a pipeline",
+                          "set pipeline_parallel = 1 or sharding = \"optimizer\"");
+            if (plan_.layout.tensor > 1)
+                e_.warn("sharding", "sharded data parallelism with tensor parallelism needs SMP v1.15.0");
             parameters_["sharded_data_parallel_degree"] = degree;
         }
     }
@@ -122,18 +147,23 @@ private:
             parameters_["auto_partition"] = true;
             if (plan_.layout.pipeline > 1) parameters_["memory_weight"] = plan_.memory_weight;
             if (plan_.layout.pipeline > 1)
-                e_.warn("partition", "SMP partitions by itself (auto_partition); its partition may differ from the one that was predicted",
+                e_.warn("partition",
+                        "SMP partitions by itself (auto_partition); its partition may differ from the one "
+                        "that was predicted",
                         "give partition in the plan to fix it with smp.partition contexts");
             return;
         }
         parameters_["auto_partition"] = false;
         parameters_["default_partition"] = 0;
-        contexts_ = "# The plan's partition. Where the model is built, each module belongs into its context:\n";
+        contexts_ =
+            "# The plan's partition. Where the model is built, each module belongs into its context:\n";
         const auto& first = plan_.partition.first_units;
         for (std::size_t stage = 0; stage < first.size(); ++stage) {
-            const std::size_t end = stage + 1 < first.size() ? static_cast<std::size_t>(first[stage + 1]) : source_.graph.units.size();
+            const std::size_t end = stage + 1 < first.size() ? static_cast<std::size_t>(first[stage + 1])
+                                                             : source_.graph.units.size();
             contexts_ += fmt::format("with smp.partition({}):\n    ...  #", stage);
-            for (auto unit = static_cast<std::size_t>(first[stage]); unit < end; ++unit) contexts_ += ' ' + source_.graph.units[unit].name;
+            for (auto unit = static_cast<std::size_t>(first[stage]); unit < end; ++unit)
+                contexts_ += ' ' + source_.graph.units[unit].name;
             contexts_ += '\n';
         }
         e_.leave_to_script("partition (smp.partition contexts, in smp_partition.py)");
@@ -142,23 +172,33 @@ private:
     void script() {
         const int batch = plan_.micro_batch * plan_.micro_batches;
         hyperparameters_["batch_size"] = batch;
-        e_.leave_to_script(fmt::format("batch_size = {} samples per step and replica, which SMP cuts into {} micro-batches of {}", batch, plan_.micro_batches, plan_.micro_batch));
+        e_.leave_to_script(fmt::format(
+            "batch_size = {} samples per step and replica, which SMP cuts into {} micro-batches of {}", batch,
+            plan_.micro_batches, plan_.micro_batch));
         hyperparameters_["activation_checkpointing"] = plan_.recompute == schedule::Recompute::full ? 1 : 0;
-        if (plan_.recompute == schedule::Recompute::full) e_.leave_to_script("recompute = \"full\" (smp.set_activation_checkpointing, strategy=\"each\")");
+        if (plan_.recompute == schedule::Recompute::full)
+            e_.leave_to_script("recompute = \"full\" (smp.set_activation_checkpointing, strategy=\"each\")");
         e_.refuse_recompute(schedule::Recompute::selective, "it recomputes whole modules");
         const char* const attention[] = {"unfused", "fused_softmax", "flash"};
         e_.leave_to_script(fmt::format("attention = \"{}\"", attention[static_cast<int>(plan_.attention)]));
         if (plan_.fused_cross_entropy) e_.leave_to_script("fused_cross_entropy = true");
-        e_.leave_to_script(fmt::format("gradient_bucket = {} (smp.DistributedModel, bucket_cap_mb)", core::format(plan_.gradient_bucket)));
-        if (!plan_.overlaps_gradient_reduction) e_.leave_to_script("overlaps_gradient_reduction = false (smp.DistributedModel, overlapping_allreduce=False)");
+        e_.leave_to_script(fmt::format("gradient_bucket = {} (smp.DistributedModel, bucket_cap_mb)",
+                                       core::format(plan_.gradient_bucket)));
+        if (!plan_.overlaps_gradient_reduction)
+            e_.leave_to_script(
+                "overlaps_gradient_reduction = false (smp.DistributedModel, overlapping_allreduce=False)");
         // Developer guide: the gather of updated parameters after the optimizer's step is not overlapped.
-        if (plan_.overlaps_parameter_gathering && plan_.shards(schedule::Sharding::optimizer) && plan_.sharding == schedule::Sharding::optimizer)
-            e_.warn("overlaps_parameter_gathering", "SMP v1 gathers updated parameters without overlap", "set overlaps_parameter_gathering = false and simulate again");
+        if (plan_.overlaps_parameter_gathering && plan_.shards(schedule::Sharding::optimizer) &&
+            plan_.sharding == schedule::Sharding::optimizer)
+            e_.warn("overlaps_parameter_gathering", "SMP v1 gathers updated parameters without overlap",
+                    "set overlaps_parameter_gathering = false and simulate again");
         e_.leave_collective_to_environment();
         e_.leave_optimizer_to_script();
         const std::string& instance = source_.cluster.instance.name;
-        if (std::find(supported_instances.begin(), supported_instances.end(), instance) == supported_instances.end())
-            e_.warn("", fmt::format("{} is not among the instances that SMP v1 supports", instance), core::list_in_words(supported_instances));
+        if (std::find(supported_instances.begin(), supported_instances.end(), instance) ==
+            supported_instances.end())
+            e_.warn("", fmt::format("{} is not among the instances that SMP v1 supports", instance),
+                    core::list_in_words(supported_instances));
     }
 
     Expression e_;
@@ -171,21 +211,28 @@ private:
 
 }  // namespace
 
-std::optional<Export> write_smp_v1(const ExportSource& source, const ExportOptions& options, core::Diagnostics& diagnostics) {
+std::optional<Export> write_smp_v1(const ExportSource& source, const ExportOptions& options,
+                                   core::Diagnostics& diagnostics) {
     return SmpV1Writer(source, options, diagnostics).write();
 }
 
-std::optional<schedule::PlanFile> read_smp_v1(const std::string& text, const std::string& path, const ImportOptions& options, core::Diagnostics& diagnostics) {
+std::optional<schedule::PlanFile> read_smp_v1(const std::string& text, const std::string& path,
+                                              const ImportOptions& options, core::Diagnostics& diagnostics) {
     const std::optional<core::Value> document = parse_python_literal(text, path, diagnostics);
     if (!document) return std::nullopt;
-    const SageMakerBlock block = find_modelparallel(*document, {"partitions", "pipeline_parallel_degree", "microbatches", "sharded_data_parallel_degree"});
+    const SageMakerBlock block = find_modelparallel(
+        *document,
+        {"partitions", "pipeline_parallel_degree", "microbatches", "sharded_data_parallel_degree"});
     if (!block.parameters) {
-        diagnostics.error({path, 1, 1}, "", "no smdistributed.modelparallel.parameters of SMP v1 is in this file", "give the estimator's distribution");
+        diagnostics.error({path, 1, 1}, "",
+                          "no smdistributed.modelparallel.parameters of SMP v1 is in this file",
+                          "give the estimator's distribution");
         return std::nullopt;
     }
     ImportPlace place = import_place(block, options, path, diagnostics);
     if (place.processes_per_node == 0) {
-        diagnostics.error({path, 1, 1}, "mpi.processes_per_host", "processes_per_host is not in this file", "give --processes-per-node, or --instance for one process a device");
+        diagnostics.error({path, 1, 1}, "mpi.processes_per_host", "processes_per_host is not in this file",
+                          "give --processes-per-node, or --instance for one process a device");
         return std::nullopt;
     }
     core::Value plan = core::Value::table();
@@ -197,28 +244,38 @@ std::optional<schedule::PlanFile> read_smp_v1(const std::string& text, const std
     // Manual partitions stand in the script: the plan keeps the automatic one.
     const core::Value* automatic = parameters.find("auto_partition");
     if (automatic && automatic->kind() == core::Value::Kind::boolean && !automatic->boolean()) {
-        diagnostics.warning(automatic->location, "auto_partition", "the partition stands in the script, which is not at hand: the plan's is automatic",
-                            "add partition = [first unit of each stage] to [plan]");
+        diagnostics.warning(
+            automatic->location, "auto_partition",
+            "the partition stands in the script, which is not at hand: the plan's is automatic",
+            "add partition = [first unit of each stage] to [plan]");
         parameters["auto_partition"] = true;
     }
     sagemaker["parameters"] = parameters;
     plan["sagemaker"] = sagemaker;
-    std::optional<schedule::Plan> read = schedule::read_plan(plan, nullptr, diagnostics, static_cast<int>(place.nodes));
+    std::optional<schedule::Plan> read =
+        schedule::read_plan(plan, nullptr, diagnostics, static_cast<int>(place.nodes));
     if (!read) return std::nullopt;
     const core::Value* batch = block.hyperparameter({"batch_size", "train_batch_size"});
     if (options.micro_batch) {
         read->micro_batch = static_cast<int>(*options.micro_batch);
-    } else if (batch && batch->kind() == core::Value::Kind::integer && batch->integer() > 0 && batch->integer() <= (1 << 20)) {
+    } else if (batch && batch->kind() == core::Value::Kind::integer && batch->integer() > 0 &&
+               batch->integer() <= (1 << 20)) {
         if (batch->integer() % read->micro_batches != 0) {
-            diagnostics.error(batch->location, "batch_size", fmt::format("batch size {} is not a multiple of microbatches = {}", batch->integer(), read->micro_batches),
+            diagnostics.error(batch->location, "batch_size",
+                              fmt::format("batch size {} is not a multiple of microbatches = {}",
+                                          batch->integer(), read->micro_batches),
                               "SMP cuts the batch into equal micro-batches");
             return std::nullopt;
         }
         read->micro_batch = static_cast<int>(batch->integer() / read->micro_batches);
     } else {
-        diagnostics.warning({path, 0, 0}, "plan.micro_batch", "the batch size is the script's and not in this file: micro_batch = 1 is a placeholder", "give --micro-batch");
+        diagnostics.warning(
+            {path, 0, 0}, "plan.micro_batch",
+            "the batch size is the script's and not in this file: micro_batch = 1 is a placeholder",
+            "give --micro-batch");
     }
-    if (const core::Value* checkpointing = block.hyperparameter({"activation_checkpointing"}); checkpointing && is_true(*checkpointing))
+    if (const core::Value* checkpointing = block.hyperparameter({"activation_checkpointing"});
+        checkpointing && is_true(*checkpointing))
         read->recompute = schedule::Recompute::full;
     place.file.plan = *read;
     return place.file;

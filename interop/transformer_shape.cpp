@@ -17,7 +17,8 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
     TransformerShape shape;
     const std::set<std::string> decoders = {"gpt", "llama", "mixtral"};
     if (!decoders.count(graph.family)) {
-        shape.obstacles.push_back(fmt::format("{} is of the family {}; only decoders are known", graph.name, graph.family));
+        shape.obstacles.push_back(
+            fmt::format("{} is of the family {}; only decoders are known", graph.name, graph.family));
         return shape;
     }
     shape.sequence_length = graph.tokens_per_sample;
@@ -56,7 +57,8 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
                     linear_biases.insert(a.has_bias);
                     has_dense = true;
                 } else if (ends_with_name(op, "attention.output")) linear_biases.insert(a.has_bias);
-                else if (ends_with_name(op, "head.logits") && a.has_bias) obstacles.insert("a bias in the head");
+                else if (ends_with_name(op, "head.logits") && a.has_bias)
+                    obstacles.insert("a bias in the head");
                 break;
             case model::OperatorKind::experts:
                 ++mixtures;
@@ -77,14 +79,17 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
                 if (op.name == "embedding.norm") obstacles.insert("a norm after the embedding");
                 break;
             case model::OperatorKind::dropout:
-                if (op.name.starts_with("layers.") && op.name.ends_with("dropout")) shape.hidden_dropout = a.probability;
+                if (op.name.starts_with("layers.") && op.name.ends_with("dropout"))
+                    shape.hidden_dropout = a.probability;
                 break;
             case model::OperatorKind::gelu:
             case model::OperatorKind::relu:
             case model::OperatorKind::silu:
             case model::OperatorKind::gated_silu:
             case model::OperatorKind::gated_gelu: activations.insert(op.kind); break;
-            case model::OperatorKind::add: is_parallel = is_parallel || ends_with_name(op, ".branches"); break;
+            case model::OperatorKind::add:
+                is_parallel = is_parallel || ends_with_name(op, ".branches");
+                break;
             default: break;
         }
     }
@@ -92,10 +97,12 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
     if (mixtures > 0 && has_dense) obstacles.insert("mixtures in some layers only");
     if (linear_biases.size() > 1) obstacles.insert("biases in some linear layers only");
     shape.has_linear_bias = linear_biases.count(true) > 0;
-    if (!shape.has_qkv_bias && shape.has_linear_bias) obstacles.insert("linear biases without one of queries, keys and values");
+    if (!shape.has_qkv_bias && shape.has_linear_bias)
+        obstacles.insert("linear biases without one of queries, keys and values");
     shape.is_gated_silu = activations.count(model::OperatorKind::gated_silu) > 0;
     for (const model::OperatorKind kind : activations)
-        if (kind != model::OperatorKind::gated_silu && kind != model::OperatorKind::gelu) obstacles.insert(fmt::format("the activation {}", model::name_of(kind)));
+        if (kind != model::OperatorKind::gated_silu && kind != model::OperatorKind::gelu)
+            obstacles.insert(fmt::format("the activation {}", model::name_of(kind)));
     shape.is_tied = !model::tied_parameters(graph).empty();
     shape.obstacles.assign(obstacles.begin(), obstacles.end());
     return shape;

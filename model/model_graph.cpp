@@ -15,7 +15,8 @@ public:
         add_byte(0);
     }
     void add(std::int64_t number) {
-        for (int i = 0; i < 8; ++i) add_byte(static_cast<unsigned char>(static_cast<std::uint64_t>(number) >> (8 * i)));
+        for (int i = 0; i < 8; ++i)
+            add_byte(static_cast<unsigned char>(static_cast<std::uint64_t>(number) >> (8 * i)));
     }
     void add(double number) {
         std::uint64_t bits;
@@ -64,20 +65,24 @@ void add(Fingerprint& print, const Attributes& a) {
                            std::int64_t(a.experts_are_gated),
                            std::int64_t(a.is_shifted)})
         print.add(n);
-    for (double n : {a.rotary_fraction, a.rotary_base, a.epsilon, a.probability, a.softmax_scale, a.input_scale}) print.add(n);
+    for (double n :
+         {a.rotary_fraction, a.rotary_base, a.epsilon, a.probability, a.softmax_scale, a.input_scale})
+        print.add(n);
     if (a.capacity_factor != 0 || a.auxiliary_loss != 0)
         for (double n : {a.capacity_factor, a.auxiliary_loss}) print.add(n);
     const Attributes none;
-    if (a.expert_activation != none.expert_activation || a.has_relative_positions || a.is_frozen || a.has_fixed_statistics)
-        for (std::int64_t n : {std::int64_t(a.expert_activation), std::int64_t(a.has_relative_positions), std::int64_t(a.is_frozen), std::int64_t(a.has_fixed_statistics)}) print.add(n);
-    // Of imported graphs alone: graphs without them keep the hash they had before these attributes were known.
-    if (a.product != none.product || a.groups != 1 || a.is_transposed || a.is_maximum || a.saves_inputs || a.saves_output)
-        for (std::int64_t n : {a.product.batch,
-                               a.product.m,
-                               a.product.n,
-                               a.product.k,
-                               a.groups,
-                               std::int64_t(a.is_transposed) + 2 * std::int64_t(a.is_maximum) + 4 * std::int64_t(a.saves_inputs) + 8 * std::int64_t(a.saves_output)})
+    if (a.expert_activation != none.expert_activation || a.has_relative_positions || a.is_frozen ||
+        a.has_fixed_statistics)
+        for (std::int64_t n : {std::int64_t(a.expert_activation), std::int64_t(a.has_relative_positions),
+                               std::int64_t(a.is_frozen), std::int64_t(a.has_fixed_statistics)})
+            print.add(n);
+    // Of imported graphs alone: graphs without them keep the hash they had before these attributes were
+    // known.
+    if (a.product != none.product || a.groups != 1 || a.is_transposed || a.is_maximum || a.saves_inputs ||
+        a.saves_output)
+        for (std::int64_t n : {a.product.batch, a.product.m, a.product.n, a.product.k, a.groups,
+                               std::int64_t(a.is_transposed) + 2 * std::int64_t(a.is_maximum) +
+                                   4 * std::int64_t(a.saves_inputs) + 8 * std::int64_t(a.saves_output)})
             print.add(n);
 }
 
@@ -99,7 +104,8 @@ std::int64_t trained_parameter_count(const ModelGraph& graph) {
 std::int64_t parameter_count(const ModelGraph& graph, OperatorRange range) {
     std::vector<bool> used(graph.parameters.size(), false);
     for (std::int32_t i = range.begin; i < range.end; ++i)
-        for (ParameterId parameter : graph.operators[static_cast<std::size_t>(i)].parameters) used[static_cast<std::size_t>(parameter.index)] = true;
+        for (ParameterId parameter : graph.operators[static_cast<std::size_t>(i)].parameters)
+            used[static_cast<std::size_t>(parameter.index)] = true;
     std::int64_t count = 0;
     for (std::size_t i = 0; i < used.size(); ++i)
         if (used[i]) count += element_count(graph.parameters[i].shape);
@@ -115,7 +121,8 @@ std::vector<TiedParameter> tied_parameters(const ModelGraph& graph) {
         }
     std::vector<TiedParameter> tied;
     for (std::size_t i = 0; i < units.size(); ++i)
-        if (units[i].size() > 1) tied.push_back({ParameterId(static_cast<std::int32_t>(i)), std::move(units[i])});
+        if (units[i].size() > 1)
+            tied.push_back({ParameterId(static_cast<std::int32_t>(i)), std::move(units[i])});
     return tied;
 }
 
@@ -123,8 +130,11 @@ std::vector<TensorId> tensors_crossing(const ModelGraph& graph, std::int32_t bou
     std::vector<TensorId> crossing;
     for (std::size_t i = 0; i < graph.tensors.size(); ++i) {
         const Tensor& tensor = graph.tensors[i];
-        if (tensor.producer.index >= boundary || tensor.consumers.empty() || graph.op(tensor.producer).kind == OperatorKind::input) continue;
-        if (tensor.consumers.back().index >= boundary) crossing.push_back(TensorId(static_cast<std::int32_t>(i)));
+        if (tensor.producer.index >= boundary || tensor.consumers.empty() ||
+            graph.op(tensor.producer).kind == OperatorKind::input)
+            continue;
+        if (tensor.consumers.back().index >= boundary)
+            crossing.push_back(TensorId(static_cast<std::int32_t>(i)));
     }
     return crossing;
 }
@@ -158,7 +168,8 @@ std::string tensor_parallel_obstacle(const ModelGraph& graph, int degree) {
         const Parameter& weight = graph.parameter(op.parameters[0]);
         const bool is_head = weight.split_dimension == 0 && weight.shape[0] == graph.vocabulary;
         if (weight.split_dimension < 0 || is_head || !weight.split_sections.empty()) continue;
-        const std::int64_t extent = weight.shape[static_cast<std::size_t>(weight.split_dimension)] / weight.split_blocks;
+        const std::int64_t extent =
+            weight.shape[static_cast<std::size_t>(weight.split_dimension)] / weight.split_blocks;
         if (extent % degree != 0) return obstacle("width", extent, op);
     }
     return has_region ? std::string() : "the model has no tensor-parallel regions";
@@ -166,24 +177,32 @@ std::string tensor_parallel_obstacle(const ModelGraph& graph, int degree) {
 
 std::string sequence_parallel_obstacle(const ModelGraph& graph) {
     for (const Operator& op : graph.operators) {
-        const bool picks_tokens = op.kind == OperatorKind::select_first_token || op.kind == OperatorKind::select_positions ||
-                                  op.kind == OperatorKind::transpose || op.kind == OperatorKind::average_tokens || op.kind == OperatorKind::prepend_token ||
-                                  op.kind == OperatorKind::merge_patches;
-        if (picks_tokens && !op.in_parallel_region) return std::string(name_of(op.kind)) + " of " + op.name + " needs all tokens of a sample";
+        const bool picks_tokens =
+            op.kind == OperatorKind::select_first_token || op.kind == OperatorKind::select_positions ||
+            op.kind == OperatorKind::transpose || op.kind == OperatorKind::average_tokens ||
+            op.kind == OperatorKind::prepend_token || op.kind == OperatorKind::merge_patches;
+        if (picks_tokens && !op.in_parallel_region)
+            return std::string(name_of(op.kind)) + " of " + op.name + " needs all tokens of a sample";
     }
     return {};
 }
 
 std::string context_parallel_obstacle(const ModelGraph& graph, int degree) {
     if (degree == 1) return {};
-    if (graph.tokens_per_sample == 0 || graph.encoder_tokens_per_sample > 0) return "only models of one sequence of tokens are divided along it";
-    if (graph.tokens_per_sample % (2 * degree) != 0) return std::to_string(2 * degree) + " parts do not divide its " + std::to_string(graph.tokens_per_sample) + " tokens";
+    if (graph.tokens_per_sample == 0 || graph.encoder_tokens_per_sample > 0)
+        return "only models of one sequence of tokens are divided along it";
+    if (graph.tokens_per_sample % (2 * degree) != 0)
+        return std::to_string(2 * degree) + " parts do not divide its " +
+               std::to_string(graph.tokens_per_sample) + " tokens";
     if (std::string obstacle = sequence_parallel_obstacle(graph); !obstacle.empty()) return obstacle;
     for (const Operator& op : graph.operators) {
         const Attributes& a = op.attributes;
-        if (op.kind == OperatorKind::attention && (a.is_cross_attention || a.has_relative_bias || a.has_relative_positions || a.local_window > 0))
+        if (op.kind == OperatorKind::attention &&
+            (a.is_cross_attention || a.has_relative_bias || a.has_relative_positions || a.local_window > 0))
             return "attention of " + op.name + " has relative positions or windows of its own";
-        if (op.kind == OperatorKind::batch_norm || op.kind == OperatorKind::unknown || graph.tensor(op.output).shape.empty()) return op.name + " has no tokens to divide";
+        if (op.kind == OperatorKind::batch_norm || op.kind == OperatorKind::unknown ||
+            graph.tensor(op.output).shape.empty())
+            return op.name + " has no tokens to divide";
     }
     return {};
 }
@@ -194,7 +213,8 @@ std::string expert_parallel_obstacle(const ModelGraph& graph, int degree) {
     for (const Operator& op : graph.operators) {
         if (op.kind != OperatorKind::experts) continue;
         has_experts = true;
-        if (op.attributes.experts % degree != 0) return "experts = " + std::to_string(op.attributes.experts) + " of " + op.name;
+        if (op.attributes.experts % degree != 0)
+            return "experts = " + std::to_string(op.attributes.experts) + " of " + op.name;
     }
     return has_experts ? std::string() : "the model has no experts";
 }
@@ -202,7 +222,9 @@ std::string expert_parallel_obstacle(const ModelGraph& graph, int degree) {
 std::string hash_of(const ModelGraph& graph) {
     Fingerprint print;
     print.add(graph.family);
-    for (std::int64_t n : {graph.tokens_per_sample, graph.encoder_tokens_per_sample, graph.vocabulary, graph.image_size}) print.add(n);
+    for (std::int64_t n :
+         {graph.tokens_per_sample, graph.encoder_tokens_per_sample, graph.vocabulary, graph.image_size})
+        print.add(n);
     for (const Parameter& p : graph.parameters) {
         print.add(p.name);
         print.add(p.shape);

@@ -1,4 +1,5 @@
-// The model as a directed acyclic graph of operators in a fixed topological order, with its module tree and partition units. Immutable once built.
+// The model as a directed acyclic graph of operators in a fixed topological order, with its module tree and
+// partition units. Immutable once built.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ struct OperatorRange {
     bool operator==(const OperatorRange&) const = default;
 };
 
-// Smallest piece a pipeline partition may place: the embedding, one layer, the final norm with head and loss. Consecutive, covering all operators.
+// Smallest piece a pipeline partition may place: the embedding, one layer, the final norm with head and loss.
+// Consecutive, covering all operators.
 struct Unit {
     std::string name;
     OperatorRange operators;
@@ -33,60 +35,72 @@ struct Module {
 
 struct ModelGraph {
     std::string name;
-    std::string family;                 // "gpt", "llama", "bert", "t5", "mixtral", "resnet", "convnet", ...
-    std::vector<Tensor> tensors;        // indexed by TensorId
-    std::vector<Parameter> parameters;  // indexed by ParameterId; a parameter used by two operators is tied and counted once
-    std::vector<Operator> operators;    // indexed by OperatorId, topological
+    std::string family;           // "gpt", "llama", "bert", "t5", "mixtral", "resnet", "convnet", ...
+    std::vector<Tensor> tensors;  // indexed by TensorId
+    std::vector<Parameter>
+        parameters;  // indexed by ParameterId; a parameter used by two operators is tied and counted once
+    std::vector<Operator> operators;  // indexed by OperatorId, topological
     std::vector<Unit> units;
-    std::vector<Module> modules;                 // [0] is the root
-    std::int64_t tokens_per_sample = 0;          // sequence length of language models (decoder's for T5); 0 for vision
+    std::vector<Module> modules;  // [0] is the root
+    std::int64_t tokens_per_sample =
+        0;  // sequence length of language models (decoder's for T5); 0 for vision
     std::int64_t encoder_tokens_per_sample = 0;  // T5
     std::int64_t vocabulary = 0;
-    std::int64_t image_size = 0;           // vision
-    // A segment of a sequence (segment.h): the `segment`-th of `segments` of equal length. Its attention sees the keys of those before it.
+    std::int64_t image_size = 0;  // vision
+    // A segment of a sequence (segment.h): the `segment`-th of `segments` of equal length. Its attention sees
+    // the keys of those before it.
     int segments = 1, segment = 0;
-    // Kernels launched beside the operators without work worth counting (data-dependent matching, sampling, suppression of detectors), forward and backward.
+    // Kernels launched beside the operators without work worth counting (data-dependent matching, sampling,
+    // suppression of detectors), forward and backward.
     std::int64_t launches_per_sample = 0, launches_per_step = 0;
     std::vector<std::string> assumptions;  // what the source did not say
 
-    std::int64_t first_token() const { return segment * tokens_per_sample; }     // in the sequence
+    std::int64_t first_token() const { return segment * tokens_per_sample; }  // in the sequence
     std::int64_t sequence_tokens() const { return segments * tokens_per_sample; }
     bool has_later_segments() const { return segment + 1 < segments; }
 
     const Tensor& tensor(TensorId id) const { return tensors[static_cast<std::size_t>(id.index)]; }
-    const Parameter& parameter(ParameterId id) const { return parameters[static_cast<std::size_t>(id.index)]; }
+    const Parameter& parameter(ParameterId id) const {
+        return parameters[static_cast<std::size_t>(id.index)];
+    }
     const Operator& op(OperatorId id) const { return operators[static_cast<std::size_t>(id.index)]; }
 };
 
-// Published parameter count: every parameter once, tied ones included once, task heads (Parameter::is_task_head) left out.
+// Published parameter count: every parameter once, tied ones included once, task heads
+// (Parameter::is_task_head) left out.
 std::int64_t parameter_count(const ModelGraph& graph);
 // What is trained: task heads included.
 std::int64_t trained_parameter_count(const ModelGraph& graph);
-std::int64_t parameter_count(const ModelGraph& graph, OperatorRange range);  // parameters used in the range, each once
+std::int64_t parameter_count(const ModelGraph& graph,
+                             OperatorRange range);  // parameters used in the range, each once
 // Parameters used by operators of more than one unit (tied), each with the units that use it, ascending.
 struct TiedParameter {
     ParameterId parameter;
     std::vector<std::int32_t> units;
 };
 std::vector<TiedParameter> tied_parameters(const ModelGraph& graph);
-// Tensors produced by operators before index `boundary` (of a partition: units[u].operators.begin) and consumed at or after it (data-loader inputs excepted:
-// every stage reads its own), ascending.
+// Tensors produced by operators before index `boundary` (of a partition: units[u].operators.begin) and
+// consumed at or after it (data-loader inputs excepted: every stage reads its own), ascending.
 std::vector<TensorId> tensors_crossing(const ModelGraph& graph, std::int32_t boundary);
-// The tensor whose buffer this one is: through views (flatten) and parallel_enter, which is the identity without sequence parallelism; with it, what is kept
-// for backward is the share before the gather, gathered again in backward (arXiv 2205.05198, section 4.2.2).
+// The tensor whose buffer this one is: through views (flatten) and parallel_enter, which is the identity
+// without sequence parallelism; with it, what is kept for backward is the share before the gather, gathered
+// again in backward (arXiv 2205.05198, section 4.2.2).
 TensorId storage_of(const ModelGraph& graph, TensorId tensor);
-// Why this tensor-parallel degree cannot split the model ("heads = 28 of layers.0.attention.core"), or empty. Vocabularies may split unevenly (the last rank
-// pads).
+// Why this tensor-parallel degree cannot split the model ("heads = 28 of layers.0.attention.core"), or empty.
+// Vocabularies may split unevenly (the last rank pads).
 std::string tensor_parallel_obstacle(const ModelGraph& graph, int degree);
-// Why sequence parallelism cannot run the model (operators outside regions that pick single tokens), or empty.
+// Why sequence parallelism cannot run the model (operators outside regions that pick single tokens), or
+// empty.
 std::string sequence_parallel_obstacle(const ModelGraph& graph);
 // Why context parallelism of this degree cannot divide the tokens of the model's samples, or empty.
 std::string context_parallel_obstacle(const ModelGraph& graph, int degree);
 // Why the experts cannot be spread over this many ranks, or empty.
 std::string expert_parallel_obstacle(const ModelGraph& graph, int degree);
-// Stable structural hash (names, kinds, shapes, edges, attributes), 16 hexadecimal digits: plans carry it and are refused for another graph.
+// Stable structural hash (names, kinds, shapes, edges, attributes), 16 hexadecimal digits: plans carry it and
+// are refused for another graph.
 std::string hash_of(const ModelGraph& graph);
-// Broken graph (cycle, dangling tensor, units that do not cover, shape that contradicts its operator) is a broken promise of a builder: core::InternalError.
+// Broken graph (cycle, dangling tensor, units that do not cover, shape that contradicts its operator) is a
+// broken promise of a builder: core::InternalError.
 void check(const ModelGraph& graph);
 
 }  // namespace model

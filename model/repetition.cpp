@@ -8,17 +8,21 @@ namespace model {
 namespace {
 
 bool is_like(const Tensor& a, const Tensor& b) {
-    return a.shape == b.shape && a.is_activation == b.is_activation && a.type == b.type && a.split == b.split && a.split_dimension == b.split_dimension;
+    return a.shape == b.shape && a.is_activation == b.is_activation && a.type == b.type &&
+           a.split == b.split && a.split_dimension == b.split_dimension;
 }
 
 bool is_like(const Parameter& a, const Parameter& b) {
-    return a.shape == b.shape && a.split_dimension == b.split_dimension && a.split_blocks == b.split_blocks && a.split_sections == b.split_sections &&
-           a.is_expert == b.is_expert && a.has_partial_gradient == b.has_partial_gradient && a.is_task_head == b.is_task_head && a.decays == b.decays;
+    return a.shape == b.shape && a.split_dimension == b.split_dimension && a.split_blocks == b.split_blocks &&
+           a.split_sections == b.split_sections && a.is_expert == b.is_expert &&
+           a.has_partial_gradient == b.has_partial_gradient && a.is_task_head == b.is_task_head &&
+           a.decays == b.decays;
 }
 
 bool is_like(const Operator& a, const Operator& b) {
-    return a.kind == b.kind && a.attributes == b.attributes && a.inputs.size() == b.inputs.size() && a.parameters.size() == b.parameters.size() &&
-           a.in_parallel_region == b.in_parallel_region && a.in_attention_core == b.in_attention_core;
+    return a.kind == b.kind && a.attributes == b.attributes && a.inputs.size() == b.inputs.size() &&
+           a.parameters.size() == b.parameters.size() && a.in_parallel_region == b.in_parallel_region &&
+           a.in_attention_core == b.in_attention_core;
 }
 
 // Numbers of classes: the index of the first like element among those that are unlike all before.
@@ -42,7 +46,8 @@ Repetition::Repetition(const ModelGraph& graph)
       operator_class_(classes_of(graph.operators)),
       tensor_class_(classes_of(graph.tensors)),
       parameter_class_(classes_of(graph.parameters)) {
-    for (const Unit& unit : graph.units) crossing_[unit.operators.begin] = tensors_crossing(graph, unit.operators.begin);
+    for (const Unit& unit : graph.units)
+        crossing_[unit.operators.begin] = tensors_crossing(graph, unit.operators.begin);
     crossing_[graph.units.back().operators.end] = {};
 }
 
@@ -54,19 +59,22 @@ Repetition::Signature Repetition::signature(OperatorRange range) const {
     // Tensors and parameters are numbered in the order in which the range meets them.
     std::map<std::int32_t, std::int32_t> tensor_label, parameter_label;
     const std::function<void(TensorId)> write_tensor = [&](TensorId id) {
-        const auto [place, is_new] = tensor_label.try_emplace(id.index, static_cast<std::int32_t>(tensor_label.size()));
+        const auto [place, is_new] =
+            tensor_label.try_emplace(id.index, static_cast<std::int32_t>(tensor_label.size()));
         text.push_back(place->second);
         if (!is_new) return;
         const Tensor& tensor = graph_.tensor(id);
         text.push_back(tensor_class_[static_cast<std::size_t>(id.index)]);
         text.push_back(static_cast<std::int32_t>(tensor.consumers.size()));
         const bool is_wanted_after = !tensor.consumers.empty() && tensor.consumers.back().index >= range.end;
-        text.push_back(is_wanted_after ? operator_class_[static_cast<std::size_t>(tensor.consumers.back().index)] : -1);
+        text.push_back(
+            is_wanted_after ? operator_class_[static_cast<std::size_t>(tensor.consumers.back().index)] : -1);
         if (tensor.producer.index >= range.begin) return;
         // From before the range: how it came about decides whose storage it is.
         const Operator& producer = graph_.op(tensor.producer);
         text.push_back(static_cast<std::int32_t>(producer.kind));
-        if (is_view(producer.kind) || producer.kind == OperatorKind::parallel_enter || producer.kind == OperatorKind::parallel_exit)
+        if (is_view(producer.kind) || producer.kind == OperatorKind::parallel_enter ||
+            producer.kind == OperatorKind::parallel_exit)
             write_tensor(producer.inputs[0]);
     };
     std::size_t unit = static_cast<std::size_t>(graph_.operators[static_cast<std::size_t>(range.begin)].unit);
@@ -79,7 +87,10 @@ Repetition::Signature Repetition::signature(OperatorRange range) const {
         for (const TensorId input : op.inputs) write_tensor(input);
         write_tensor(op.output);
         for (const ParameterId parameter : op.parameters) {
-            text.push_back(parameter_label.try_emplace(parameter.index, static_cast<std::int32_t>(parameter_label.size())).first->second);
+            text.push_back(
+                parameter_label
+                    .try_emplace(parameter.index, static_cast<std::int32_t>(parameter_label.size()))
+                    .first->second);
             text.push_back(parameter_class_[static_cast<std::size_t>(parameter.index)]);
         }
     }
@@ -104,7 +115,9 @@ OperatorRange Repetition::first_of_model(OperatorRange range, const Signature& w
     for (const Unit& unit : graph_.units) {
         const OperatorRange candidate{unit.operators.begin, unit.operators.begin + range.size()};
         if (candidate.begin >= range.begin) break;
-        if (!crossing_.contains(candidate.end) || !std::equal(classes(range.begin), classes(range.end), classes(candidate.begin))) continue;
+        if (!crossing_.contains(candidate.end) ||
+            !std::equal(classes(range.begin), classes(range.end), classes(candidate.begin)))
+            continue;
         if (signature(candidate) == wanted) return candidate;
     }
     return range;

@@ -1,4 +1,5 @@
-// Ranges of operators that do the same work. A model of equal layers has few different stages, however many it is cut into: what one of them costs, all do.
+// Ranges of operators that do the same work. A model of equal layers has few different stages, however many
+// it is cut into: what one of them costs, all do.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +16,12 @@ class Repetition {
 public:
     explicit Repetition(const ModelGraph& graph);
 
-    // The first range of the model that is like this one, itself included. Alike are ranges of the same operators (kinds, attributes, shapes, splits) wired the same
-    // way, with unit boundaries, shared parameters, tensors from before and tensors for after at the same places, passing tensors of the same sizes, and the model's
-    // first and last unit in both or neither. So they need the same memory and time under any plan; where the range lies decides only who its neighbours are.
-    // The range must begin and end at unit boundaries.
+    // The first range of the model that is like this one, itself included. Alike are ranges of the same
+    // operators (kinds, attributes, shapes, splits) wired the same way, with unit boundaries, shared
+    // parameters, tensors from before and tensors for after at the same places, passing tensors of the same
+    // sizes, and the model's first and last unit in both or neither. So they need the same memory and time
+    // under any plan; where the range lies decides only who its neighbours are. The range must begin and end
+    // at unit boundaries.
     OperatorRange first_like(OperatorRange range);
 
 private:
@@ -27,8 +30,9 @@ private:
     OperatorRange first_of_model(OperatorRange range, const Signature& wanted) const;
 
     const ModelGraph& graph_;
-    std::vector<std::int32_t> operator_class_, tensor_class_, parameter_class_;  // equal numbers: equal but for names and places
-    std::map<std::int32_t, std::vector<TensorId>> crossing_;                     // by boundary between units
+    std::vector<std::int32_t> operator_class_, tensor_class_,
+        parameter_class_;                                     // equal numbers: equal but for names and places
+    std::map<std::int32_t, std::vector<TensorId>> crossing_;  // by boundary between units
     std::mutex guard_;
     std::map<std::pair<std::int32_t, std::int32_t>, OperatorRange> known_;
     std::map<Signature, OperatorRange> first_;

@@ -1,4 +1,5 @@
-// The hash that a saved decision knows its graph by: the same for the same parts in the same order, on every machine.
+// The hash that a saved decision knows its graph by: the same for the same parts in the same order, on every
+// machine.
 #pragma once
 
 #include <cstdint>

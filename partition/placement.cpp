@@ -13,7 +13,8 @@ namespace partition {
 std::vector<DeviceClass> device_classes(const PlacementProblem& problem) {
     std::vector<DeviceClass> classes = problem.devices;
     if (classes.empty()) {
-        classes.push_back({.name = "accelerator", .count = problem.accelerators, .memory_limit = problem.memory_limit});
+        classes.push_back(
+            {.name = "accelerator", .count = problem.accelerators, .memory_limit = problem.memory_limit});
         classes.push_back({.name = "cpu", .count = problem.cpus, .is_cpu = true});
     }
     core::require(classes.size() <= most_device_classes, "a problem has few classes of devices");
@@ -22,7 +23,8 @@ std::vector<DeviceClass> device_classes(const PlacementProblem& problem) {
 }
 
 std::string node_name(const PlacementProblem& problem, std::int64_t node) {
-    if (node >= 0 && node < std::ssize(problem.node_names)) return problem.node_names[static_cast<std::size_t>(node)];
+    if (node >= 0 && node < std::ssize(problem.node_names))
+        return problem.node_names[static_cast<std::size_t>(node)];
     return std::to_string(node);
 }
 
@@ -36,7 +38,8 @@ std::string hash_of(const PlacementProblem& problem) {
         hash.add_number(item.activations.value);
         hash.add(item.runs_on_accelerator);
     }
-    for (auto [before, after] : problem.precedence) hash.add(static_cast<std::uint64_t>(before) << 32 | static_cast<std::uint64_t>(after));
+    for (auto [before, after] : problem.precedence)
+        hash.add(static_cast<std::uint64_t>(before) << 32 | static_cast<std::uint64_t>(after));
     for (const Transfer& transfer : problem.transfers) {
         hash.add(static_cast<std::uint64_t>(transfer.source));
         for (int d : transfer.destinations) hash.add(static_cast<std::uint64_t>(d) | std::uint64_t{1} << 40);
@@ -46,9 +49,14 @@ std::string hash_of(const PlacementProblem& problem) {
     return hash.text();
 }
 
-PlacedStage stage_of(const PlacementProblem& problem, std::vector<int> items, int device_class, int in_flight) {
+PlacedStage stage_of(const PlacementProblem& problem, std::vector<int> items, int device_class,
+                     int in_flight) {
     const DeviceClass device = device_classes(problem)[static_cast<std::size_t>(device_class)];
-    PlacedStage stage{.device_class = device_class, .is_cpu = device.is_cpu, .items = std::move(items), .load = {}, .memory = {}};
+    PlacedStage stage{.device_class = device_class,
+                      .is_cpu = device.is_cpu,
+                      .items = std::move(items),
+                      .load = {},
+                      .memory = {}};
     std::sort(stage.items.begin(), stage.items.end());
     std::vector<char> inside(problem.items.size(), 0);
     core::Seconds work, moved;
@@ -59,8 +67,10 @@ PlacedStage stage_of(const PlacementProblem& problem, std::vector<int> items, in
         work += device.work(item);
     }
     for (const Transfer& transfer : problem.transfers) {
-        auto held = std::count_if(transfer.destinations.begin(), transfer.destinations.end(), [&](int d) { return inside[static_cast<std::size_t>(d)]; });
-        bool sends = inside[static_cast<std::size_t>(transfer.source)] && held < std::ssize(transfer.destinations);
+        auto held = std::count_if(transfer.destinations.begin(), transfer.destinations.end(),
+                                  [&](int d) { return inside[static_cast<std::size_t>(d)]; });
+        bool sends =
+            inside[static_cast<std::size_t>(transfer.source)] && held < std::ssize(transfer.destinations);
         bool receives = !inside[static_cast<std::size_t>(transfer.source)] && held > 0;
         if (sends || receives) moved += transfer.time;
     }
@@ -86,7 +96,8 @@ core::Seconds largest_load(const PlacementProblem& problem, const std::vector<Pl
         for (int i : stage.items) ++placed[static_cast<std::size_t>(i)];
         largest = std::max(largest, stage_of(problem, stage.items, stage.device_class).load);
     }
-    core::require(std::all_of(placed.begin(), placed.end(), [](int n) { return n == 1; }), "a placement holds every item exactly once");
+    core::require(std::all_of(placed.begin(), placed.end(), [](int n) { return n == 1; }),
+                  "a placement holds every item exactly once");
     return largest;
 }
 
@@ -97,7 +108,8 @@ PlacementProblem weighed(const PlacementProblem& problem, double memory_weight) 
         memory += (item.memory + item.activations).value;
     }
     PlacementProblem result = problem;
-    const double per_second = time > 0 ? (1 - memory_weight) / time : 0, per_byte = memory > 0 ? memory_weight / memory : 0;
+    const double per_second = time > 0 ? (1 - memory_weight) / time : 0,
+                 per_byte = memory > 0 ? memory_weight / memory : 0;
     for (PlacementItem& item : result.items) {
         const double kept = (item.memory + item.activations).value * per_byte;
         item.accelerator_time = core::Seconds(item.accelerator_time.value * per_second + kept);
@@ -121,16 +133,20 @@ std::string placement_obstacle(const PlacementProblem& problem) {
     if (devices == 0 && !problem.items.empty()) return "no device is allowed";
     for (const PlacementItem& item : problem.items) {
         const std::string node = node_name(problem, item.nodes.empty() ? -1 : item.nodes.front());
-        if (!item.runs_on_accelerator && cpus == 0) return fmt::format("node {} runs only on a CPU and no CPU is allowed", node);
+        if (!item.runs_on_accelerator && cpus == 0)
+            return fmt::format("node {} runs only on a CPU and no CPU is allowed", node);
         if (cpus > 0) continue;
         const core::Bytes needed = item.memory + item.activations;
         if (needed > largest_device)
-            return fmt::format("node {} (with what must stay beside it) needs {:.0f} bytes, a device has {:.0f}", node, needed.value, largest_device.value);
+            return fmt::format(
+                "node {} (with what must stay beside it) needs {:.0f} bytes, a device has {:.0f}", node,
+                needed.value, largest_device.value);
         total += needed;
     }
     if (cpus == 0 && total > room)
-        return fmt::format("all nodes together need {:.0f} bytes, {} devices of {:.0f} have {:.0f}: at least {:.0f} devices", total.value, devices, largest_device.value,
-                           room.value, std::ceil(total / largest_device));
+        return fmt::format(
+            "all nodes together need {:.0f} bytes, {} devices of {:.0f} have {:.0f}: at least {:.0f} devices",
+            total.value, devices, largest_device.value, room.value, std::ceil(total / largest_device));
     return {};
 }
 

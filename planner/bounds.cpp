@@ -22,8 +22,10 @@ namespace {
 struct PassTimes {
     core::Seconds forward, backward, backward_input, backward_weight;
 };
-PassTimes pass_times(const PassCost& forward, const PassCost& backward, const PassCost& backward_input, const schedule::Schedule& order, int s) {
-    // With several stages a rank, two messages may be awaited before two passes: over the second of these the host runs ahead.
+PassTimes pass_times(const PassCost& forward, const PassCost& backward, const PassCost& backward_input,
+                     const schedule::Schedule& order, int s) {
+    // With several stages a rank, two messages may be awaited before two passes: over the second of these the
+    // host runs ahead.
     const bool is_single = order.stages == order.ranks;
     const bool arrives = is_single && s > 0;
     const bool returns = is_single && s + 1 < order.stages;
@@ -48,19 +50,25 @@ struct Bounds::Caches {
         schedule::Plan plan;  // the cost object refers to it
         std::unique_ptr<sim::CommunicationCost> cost;
     };
-    std::map<std::tuple<int, schedule::Offload, bool>, Communication> communication;  // by shard degree, offload and sequence parallelism
-    std::map<std::tuple<const schedule::Schedule*, int, int, int, int>, core::Seconds> after_passes;  // by order, micro-batch, recomputation and sharding
-    std::map<std::tuple<const schedule::Schedule*, int, bool>, core::Seconds> transfers;           // by order, micro-batch and sequence parallelism
+    std::map<std::tuple<int, schedule::Offload, bool>, Communication>
+        communication;  // by shard degree, offload and sequence parallelism
+    std::map<std::tuple<const schedule::Schedule*, int, int, int, int>, core::Seconds>
+        after_passes;  // by order, micro-batch, recomputation and sharding
+    std::map<std::tuple<const schedule::Schedule*, int, bool>, core::Seconds>
+        transfers;  // by order, micro-batch and sequence parallelism
     std::map<std::pair<int, int>, core::Bytes> outside_memory;  // by shard degree and pipeline rank
     struct Collectives {
         core::Seconds forward, backward, backward_input, beside_backward;
     };
-    // Of passes, by micro-batch, recomputation, sequence parallelism, what becomes of gradients (some reductions run beside them), stage, pipeline rank, segments of a
-    // sequence and which.
-    std::map<std::tuple<int, int, bool, GradientHandling, std::int32_t, std::int32_t, int, int, int>, Collectives> collectives;
+    // Of passes, by micro-batch, recomputation, sequence parallelism, what becomes of gradients (some
+    // reductions run beside them), stage, pipeline rank, segments of a sequence and which.
+    std::map<std::tuple<int, int, bool, GradientHandling, std::int32_t, std::int32_t, int, int, int>,
+             Collectives>
+        collectives;
 
     sim::CommunicationCost& communication_of(const schedule::Plan& plan, const cluster::Cluster& cluster) {
-        auto [place, is_new] = communication.try_emplace({plan.effective_shard_degree(), plan.offload, plan.sequence_parallel});
+        auto [place, is_new] =
+            communication.try_emplace({plan.effective_shard_degree(), plan.offload, plan.sequence_parallel});
         if (is_new) {
             place->second.plan = plan;
             place->second.cost = std::make_unique<sim::CommunicationCost>(place->second.plan, cluster);
@@ -74,7 +82,8 @@ Bounds::Bounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCo
 Bounds::~Bounds() = default;
 
 Bounds::Caches& Bounds::caches_of(const schedule::Plan& plan) {
-    std::unique_ptr<Caches>& caches = caches_[{plan.layout.tensor, plan.layout.pipeline, plan.layout.data, plan.layout.context, plan.layout.expert}];
+    std::unique_ptr<Caches>& caches = caches_[{plan.layout.tensor, plan.layout.pipeline, plan.layout.data,
+                                               plan.layout.context, plan.layout.expert}];
     if (!caches) caches = std::make_unique<Caches>();
     return *caches;
 }
@@ -88,8 +97,9 @@ struct OrderCollection::Content {
         std::once_flag is_made;
         std::optional<sim::ReplayOrder> order;
     };
-    using Key = std::tuple<std::string, int, int, int, int>;  // schedule, ranks, chunks, micro-batches, segments
-    std::mutex guard;  // of the maps; entries are made outside it, each once
+    using Key =
+        std::tuple<std::string, int, int, int, int>;  // schedule, ranks, chunks, micro-batches, segments
+    std::mutex guard;                                 // of the maps; entries are made outside it, each once
     std::map<Key, Entry> entries;
     std::map<Key, WholeEntry> whole_entries;
 };
@@ -98,10 +108,12 @@ OrderCollection::OrderCollection() : content_(std::make_unique<Content>()) {}
 OrderCollection::~OrderCollection() = default;
 
 const schedule::Schedule* OrderCollection::order(const schedule::Plan& plan) {
-    // In-flight counts settle after a few rounds of the pipeline, and a step with more micro-batches holds no less at its peak than one with fewer: enough of
-    // them, with the same remainder (schedules may ask for multiples), bound the rest from below.
+    // In-flight counts settle after a few rounds of the pipeline, and a step with more micro-batches holds no
+    // less at its peak than one with fewer: enough of them, with the same remainder (schedules may ask for
+    // multiples), bound the rest from below.
     const int p = plan.layout.pipeline, most = 3 * p;
-    const int micro_batches = plan.micro_batches <= most ? plan.micro_batches : most - p + plan.micro_batches % p;
+    const int micro_batches =
+        plan.micro_batches <= most ? plan.micro_batches : most - p + plan.micro_batches % p;
     Content::Entry* entry = nullptr;
     {
         const std::lock_guard lock(content_->guard);
@@ -116,18 +128,21 @@ const schedule::Schedule* OrderCollection::order(const schedule::Plan& plan) {
 }
 
 const sim::ReplayOrder* OrderCollection::whole_order(const schedule::Plan& plan) {
-    constexpr double most_actions = 1e5;  // about a millisecond of replay; deeper pipelines also take long to generate
+    constexpr double most_actions =
+        1e5;  // about a millisecond of replay; deeper pipelines also take long to generate
     if (2.0 * plan.stages() * plan.micro_batches > most_actions) return nullptr;
     Content::WholeEntry* entry = nullptr;
     {
         const std::lock_guard lock(content_->guard);
-        entry = &content_->whole_entries[{plan.schedule, plan.layout.pipeline, plan.virtual_stages, plan.micro_batches, plan.segments}];
+        entry = &content_->whole_entries[{plan.schedule, plan.layout.pipeline, plan.virtual_stages,
+                                          plan.micro_batches, plan.segments}];
     }
     std::call_once(entry->is_made, [&] {
         core::Diagnostics diagnostics;
         std::optional<schedule::Schedule> order = schedule::make_schedule(plan, diagnostics);
         if (!order) return;
-        // As lowering runs them: of an overlapped slot the forward is handed on before the backward has ended.
+        // As lowering runs them: of an overlapped slot the forward is handed on before the backward has
+        // ended.
         for (std::vector<schedule::Action>& actions : order->actions)
             for (schedule::Action& action : actions) action.overlaps_next = false;
         entry->order.emplace(*order);
@@ -142,11 +157,13 @@ std::optional<MemoryBound> Bounds::memory(const schedule::Plan& plan) {
     const std::vector<schedule::StateElements>& elements = stages_.state_elements(plan, *order);
     MemoryBound worst;
     for (int rank = 0; rank < order->ranks; ++rank) {
-        const schedule::StateFootprint state = schedule::state_footprint(elements[static_cast<std::size_t>(rank)], plan);
+        const schedule::StateFootprint state =
+            schedule::state_footprint(elements[static_cast<std::size_t>(rank)], plan);
         MemoryBound bound;
         bound.pipeline_rank = rank;
         bound.state = state.parameters + state.gradients + state.optimizer;
-        // Beside what is allocated and its fragmentation: context and the communicators that every rank of such a plan uses.
+        // Beside what is allocated and its fragmentation: context and the communicators that every rank of
+        // such a plan uses.
         core::Bytes fixed;
         if (device.has_concurrent_streams) {
             const int degree = plan.sharding == schedule::Sharding::none ? 0 : plan.effective_shard_degree();
@@ -157,7 +174,8 @@ std::optional<MemoryBound> Bounds::memory(const schedule::Plan& plan) {
         bound.peak = fixed + bound.state;
         // Too large already: the activations would only add to it.
         if (bound.peak <= device.memory)
-            bound.peak += stages_.activations(plan, *order)[static_cast<std::size_t>(rank)].peak * (1 + device.fragmentation);
+            bound.peak += stages_.activations(plan, *order)[static_cast<std::size_t>(rank)].peak *
+                          (1 + device.fragmentation);
         if (bound.peak > worst.peak) worst = bound;
     }
     return worst;
@@ -167,10 +185,12 @@ bool Bounds::offloads_anything(const schedule::Plan& plan) {
     const schedule::Schedule* order = stages_.stages(plan) ? orders_.order(plan) : nullptr;
     if (!order || plan.offload == schedule::Offload::none) return false;
     const std::vector<RankActivations>& ranks = stages_.activations(plan, *order);
-    return std::any_of(ranks.begin(), ranks.end(), [](const RankActivations& rank) { return rank.copies > 0; });
+    return std::any_of(ranks.begin(), ranks.end(),
+                       [](const RankActivations& rank) { return rank.copies > 0; });
 }
 
-// The copy stream of each pipeline rank, out and back. Passes of further micro-batches wait no less for their backward than those of a short order do, so no less leaves.
+// The copy stream of each pipeline rank, out and back. Passes of further micro-batches wait no less for their
+// backward than those of a short order do, so no less leaves.
 std::vector<core::Seconds> Bounds::copy_times(const schedule::Plan& plan, const schedule::Schedule& order) {
     std::vector<core::Seconds> times(static_cast<std::size_t>(order.ranks));
     if (plan.offload == schedule::Offload::none) return times;
@@ -178,33 +198,40 @@ std::vector<core::Seconds> Bounds::copy_times(const schedule::Plan& plan, const 
     const std::vector<RankActivations>& ranks = stages_.activations(plan, order);
     for (std::size_t r = 0; r < times.size(); ++r) {
         if (ranks[r].copies == 0) continue;
-        const core::Bytes mean = ranks[r].offloaded / static_cast<double>(ranks[r].copies);  // times are linear in bytes
-        times[r] = (communication.host_copy(mean, false) + communication.host_copy(mean, true)) * static_cast<double>(ranks[r].copies) *
+        const core::Bytes mean =
+            ranks[r].offloaded / static_cast<double>(ranks[r].copies);  // times are linear in bytes
+        times[r] = (communication.host_copy(mean, false) + communication.host_copy(mean, true)) *
+                   static_cast<double>(ranks[r].copies) *
                    (static_cast<double>(plan.micro_batches) / order.micro_batches);
     }
     return times;
 }
 
-StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank, int segment) {
+StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank,
+                             int segment) {
     StageCost cost = stages_.compute(plan, range, segment);
     if (plan.layout.tensor == 1 && plan.layout.context == 1 && plan.layout.expert == 1) return cost;
     const auto [place, is_new] = caches_of(plan).collectives.try_emplace(
-        {plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, GradientHandling(plan), range.begin, range.end, pipeline_rank, segments_of(plan), segment});
+        {plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, GradientHandling(plan),
+         range.begin, range.end, pipeline_rank, segments_of(plan), segment});
     Caches::Collectives& times = place->second;
     if (is_new) {
         sim::CommunicationCost& communication = caches_of(plan).communication_of(plan, cluster_);
         const auto sum = [&](const std::vector<schedule::Step>& steps) {
             core::Seconds all;
             for (const schedule::Step& step : steps) {
-                core::Seconds time = communication.collective(step.collective, step.group, step.bytes, pipeline_rank);
-                if (step.group == GroupKind::tensor && step.phase == schedule::ComputePhase::backward && step.payload == schedule::PayloadKind::activation_gradient)
+                core::Seconds time =
+                    communication.collective(step.collective, step.group, step.bytes, pipeline_rank);
+                if (step.group == GroupKind::tensor && step.phase == schedule::ComputePhase::backward &&
+                    step.payload == schedule::PayloadKind::activation_gradient)
                     time = stages_.beside_weight_gradient(plan, time, step.operators, segment);
                 all += time;
             }
             return all;
         };
         const StageCollection::Collectives& collectives = stages_.collectives(plan, range, segment);
-        times = {sum(collectives.forward), sum(collectives.backward), sum(collectives.backward_input), sum(collectives.beside_backward)};
+        times = {sum(collectives.forward), sum(collectives.backward), sum(collectives.backward_input),
+                 sum(collectives.beside_backward)};
     }
     cost.forward.device += times.forward;
     cost.backward.device += times.backward;
@@ -215,13 +242,16 @@ StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange ra
 }
 
 core::Seconds Bounds::time(const schedule::Plan& plan) {
-    if (!cluster_.instance.device.measured_operators.empty() || !cluster_.instance.device.has_concurrent_streams) return core::Seconds(0);
+    if (!cluster_.instance.device.measured_operators.empty() ||
+        !cluster_.instance.device.has_concurrent_streams)
+        return core::Seconds(0);
     const std::vector<model::OperatorRange>* ranges = stages_.stages(plan);
     const schedule::Schedule* order = ranges ? orders_.order(plan) : nullptr;
     if (!order) return core::Seconds(0);
     const auto p = static_cast<std::size_t>(order->ranks);
-    const bool splits = std::any_of(order->actions[0].begin(), order->actions[0].end(),
-                                    [](const schedule::Action& action) { return action.kind == schedule::ActionKind::backward_input; });
+    const bool splits = std::any_of(
+        order->actions[0].begin(), order->actions[0].end(),
+        [](const schedule::Action& action) { return action.kind == schedule::ActionKind::backward_input; });
     std::vector<core::Seconds> busy(p), weight(p), host(p), fill(p), drain(p);
     std::vector<bool> is_seen(p, false);
     core::Seconds forward_so_far, backward_so_far;
@@ -235,10 +265,13 @@ core::Seconds Bounds::time(const schedule::Plan& plan) {
         }
         std::optional<core::Seconds> least_forward, least_backward;  // of any segment of a sequence
         for (int segment = 0; segment < segments_of(plan); ++segment) {
-            const StageCost cost = stage_cost(plan, (*ranges)[static_cast<std::size_t>(s)], pipeline_rank, segment);
+            const StageCost cost =
+                stage_cost(plan, (*ranges)[static_cast<std::size_t>(s)], pipeline_rank, segment);
             const PassTimes times = pass_times(cost.forward, cost.backward, cost.backward_input, *order, s);
-            const core::Seconds backward = splits ? times.backward_input + times.backward_weight : times.backward;
-            busy[rank] += (times.forward + std::min(backward, times.backward)) * static_cast<double>(plan.micro_batches);
+            const core::Seconds backward =
+                splits ? times.backward_input + times.backward_weight : times.backward;
+            busy[rank] += (times.forward + std::min(backward, times.backward)) *
+                          static_cast<double>(plan.micro_batches);
             if (splits) weight[rank] += times.backward_weight * static_cast<double>(plan.micro_batches);
             host[rank] += (cost.forward.host + cost.backward.host) * static_cast<double>(plan.micro_batches);
             const core::Seconds going_back = splits ? times.backward_input : times.backward;
@@ -260,22 +293,29 @@ core::Seconds Bounds::time(const schedule::Plan& plan) {
     return bound * 0.999;  // covers what the prices round
 }
 
-// The update begins when the last pass and every reduction have ended, and sharded parameters come back after it: the least of any rank, since any rank's passes may
-// be the last.
+// The update begins when the last pass and every reduction have ended, and sharded parameters come back after
+// it: the least of any rank, since any rank's passes may be the last.
 core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::Schedule& order) {
-    const bool gathers = plan.shards(schedule::Sharding::optimizer) && !plan.shards(schedule::Sharding::parameters);
-    const auto [place, is_new] = caches_of(plan).after_passes.try_emplace({&order, plan.micro_batch, static_cast<int>(plan.recompute), static_cast<int>(plan.sharding), plan.effective_shard_degree()});
+    const bool gathers =
+        plan.shards(schedule::Sharding::optimizer) && !plan.shards(schedule::Sharding::parameters);
+    const auto [place, is_new] = caches_of(plan).after_passes.try_emplace(
+        {&order, plan.micro_batch, static_cast<int>(plan.recompute), static_cast<int>(plan.sharding),
+         plan.effective_shard_degree()});
     if (!is_new) return place->second;
     const std::vector<RankParameters>& parameters = stages_.rank_parameters(plan, order);
     std::optional<core::Seconds> least;
     for (int rank = 0; rank < order.ranks; ++rank) {
         const RankParameters& held = parameters[static_cast<std::size_t>(rank)];
-        const double dense = order.stages > order.ranks ? held.dense - std::min(held.dense, held.largest_unit) : held.dense;
-        core::Seconds time = stages_.update(plan, dense / plan.pieces(false) + held.experts / plan.pieces(true));
+        const double dense =
+            order.stages > order.ranks ? held.dense - std::min(held.dense, held.largest_unit) : held.dense;
+        core::Seconds time =
+            stages_.update(plan, dense / plan.pieces(false) + held.experts / plan.pieces(true));
         if (gathers) {
             const auto gather = [&](bool is_expert, double elements) {
                 const core::Bytes bytes = core::size_of(plan.precision.parameters) * elements;
-                return caches_of(plan).communication_of(plan, cluster_).collective(CollectiveKind::all_gather, shard_group(plan, is_expert), bytes, rank);
+                return caches_of(plan)
+                    .communication_of(plan, cluster_)
+                    .collective(CollectiveKind::all_gather, shard_group(plan, is_expert), bytes, rank);
             };
             core::Seconds gathered = gather(false, dense);
             if (plan.pieces(true) > 1 && held.experts > 0) gathered += gather(true, held.experts);
@@ -289,7 +329,8 @@ core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::S
 
 // Between ranks, at least.
 core::Seconds Bounds::transfer_time(const schedule::Plan& plan, const schedule::Schedule& order) {
-    const auto [place, is_new] = caches_of(plan).transfers.try_emplace({&order, plan.micro_batch, plan.sequence_parallel});  // the order knows its segments
+    const auto [place, is_new] = caches_of(plan).transfers.try_emplace(
+        {&order, plan.micro_batch, plan.sequence_parallel});  // the order knows its segments
     if (!is_new) return place->second;
     const core::Bytes bytes = stages_.smallest_transfer(plan);
     sim::CommunicationCost& communication = caches_of(plan).communication_of(plan, cluster_);
@@ -297,44 +338,54 @@ core::Seconds Bounds::transfer_time(const schedule::Plan& plan, const schedule::
     for (int s = 0; s + 1 < order.stages; ++s) {
         const int from = schedule::rank_of_stage(order, s), to = schedule::rank_of_stage(order, s + 1);
         if (from == to) continue;
-        const core::Seconds time = std::min(communication.transfer(from, to, bytes, schedule::PayloadKind::activation),
-                                            communication.transfer(to, from, bytes, schedule::PayloadKind::activation_gradient));
+        const core::Seconds time =
+            std::min(communication.transfer(from, to, bytes, schedule::PayloadKind::activation),
+                     communication.transfer(to, from, bytes, schedule::PayloadKind::activation_gradient));
         least = least ? std::min(*least, time) : time;
     }
     place->second = least.value_or(core::Seconds(0));
     return place->second;
 }
 
-// The data stream of one rank, every collective as one message: fewer messages than there are, each no larger in sum. Over the shards where there are any: the part
-// of a hybrid reduction over replicas comes on top.
+// The data stream of one rank, every collective as one message: fewer messages than there are, each no larger
+// in sum. Over the shards where there are any: the part of a hybrid reduction over replicas comes on top.
 core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const schedule::Schedule& order) {
     sim::CommunicationCost& communication = caches_of(plan).communication_of(plan, cluster_);
-    const core::Bytes element = core::size_of(plan.precision.gradients), stored = core::size_of(plan.precision.parameters);
+    const core::Bytes element = core::size_of(plan.precision.gradients),
+                      stored = core::size_of(plan.precision.parameters);
     const std::vector<RankParameters>& parameters = stages_.rank_parameters(plan, order);
     core::Seconds longest;
     for (int rank = 0; rank < order.ranks; ++rank) {
         const RankParameters& held = parameters[static_cast<std::size_t>(rank)];
         double dense = held.dense;
-        if (order.stages > order.ranks) dense -= std::min(dense, held.largest_unit);  // a tied parameter on one rank is reduced once
+        if (order.stages > order.ranks)
+            dense -= std::min(dense, held.largest_unit);  // a tied parameter on one rank is reduced once
         const auto stream_of = [&](bool is_expert, double elements, double tied) {
             core::Seconds stream;
             schedule::ParameterBucket bucket;
             bucket.is_expert = is_expert;
             const schedule::BucketGroups groups = schedule::groups_of(plan.layout, bucket);
             if (elements <= 0 || groups.size == 1) return stream;
-            const auto price = [&](CollectiveKind kind, GroupKind group, core::Bytes bytes) { return communication.collective(kind, group, bytes, rank); };
-            if (plan.pieces(is_expert) == 1) return price(CollectiveKind::all_reduce, groups.members, element * elements);
+            const auto price = [&](CollectiveKind kind, GroupKind group, core::Bytes bytes) {
+                return communication.collective(kind, group, bytes, rank);
+            };
+            if (plan.pieces(is_expert) == 1)
+                return price(CollectiveKind::all_reduce, groups.members, element * elements);
             const GroupKind group = shard_group(plan, is_expert);
-            // Copies of a tied parameter on several ranks are summed over these first, so its gradient is reduced once a step whatever the sharding.
-            const double passes = plan.micro_batches * segments_of(plan);  // a segment of a sequence is a micro-batch of its own
+            // Copies of a tied parameter on several ranks are summed over these first, so its gradient is
+            // reduced once a step whatever the sharding.
+            const double passes = plan.micro_batches *
+                                  segments_of(plan);  // a segment of a sequence is a micro-batch of its own
             const double times = plan.shards(schedule::Sharding::gradients) ? passes : 1;
-            stream += price(CollectiveKind::reduce_scatter, group, element * std::max(0.0, elements - tied)) * times;
+            stream += price(CollectiveKind::reduce_scatter, group, element * std::max(0.0, elements - tied)) *
+                      times;
             if (tied > 0) stream += price(CollectiveKind::reduce_scatter, group, element * tied);
             // Of whole parameters, one unit's may stay from pass to pass.
             if (plan.shards(schedule::Sharding::parameters))
-                stream += price(CollectiveKind::all_gather, group, stored * std::max(0.0, 2 * elements - 2 * held.largest_unit)) * passes;
-            else
-                stream += price(CollectiveKind::all_gather, group, stored * elements);
+                stream += price(CollectiveKind::all_gather, group,
+                                stored * std::max(0.0, 2 * elements - 2 * held.largest_unit)) *
+                          passes;
+            else stream += price(CollectiveKind::all_gather, group, stored * elements);
             return stream;
         };
         longest = std::max(longest, stream_of(false, dense, held.tied) + stream_of(true, held.experts, 0));
@@ -344,7 +395,8 @@ core::Seconds Bounds::data_parallel_time(const schedule::Plan& plan, const sched
 
 core::Seconds Bounds::time_of_order(const schedule::Plan& plan) {
     const core::Seconds bound = time(plan);
-    if (bound.value <= 0 || plan.layout.pipeline == 1 || segments_of(plan) > 1) return bound;  // segments of a sequence take different times, which a replay does not know
+    if (bound.value <= 0 || plan.layout.pipeline == 1 || segments_of(plan) > 1)
+        return bound;  // segments of a sequence take different times, which a replay does not know
     const std::vector<model::OperatorRange>* ranges = stages_.stages(plan);
     const schedule::Schedule* order = orders_.order(plan);
     const sim::ReplayOrder* whole = order ? orders_.whole_order(plan) : nullptr;
@@ -352,12 +404,15 @@ core::Seconds Bounds::time_of_order(const schedule::Plan& plan) {
     sim::ScheduleCosts costs;
     costs.stages.clear();
     for (std::size_t s = 0; s < ranges->size(); ++s) {
-        const StageCost cost = stage_cost(plan, (*ranges)[s], schedule::rank_of_stage(*order, static_cast<int>(s)), 0);
-        const PassTimes least = pass_times(cost.forward, cost.backward, cost.backward_input, *order, static_cast<int>(s));
+        const StageCost cost =
+            stage_cost(plan, (*ranges)[s], schedule::rank_of_stage(*order, static_cast<int>(s)), 0);
+        const PassTimes least =
+            pass_times(cost.forward, cost.backward, cost.backward_input, *order, static_cast<int>(s));
         sim::StageCost times;
         times.forward = least.forward;
         times.backward_input = least.backward_input;
-        times.backward_weight = std::min(least.backward_weight, std::max(core::Seconds(0), least.backward - least.backward_input));
+        times.backward_weight = std::min(least.backward_weight,
+                                         std::max(core::Seconds(0), least.backward - least.backward_input));
         costs.stages.push_back(times);
     }
     costs.transfer = transfer_time(plan, *order);

@@ -1,4 +1,5 @@
-// Bounds that cost microseconds: no plan needs less memory or time than they say, under the very prices the simulator uses.
+// Bounds that cost microseconds: no plan needs less memory or time than they say, under the very prices the
+// simulator uses.
 #pragma once
 
 #include <map>
@@ -23,14 +24,17 @@ struct MemoryBound {
     int pipeline_rank = 0;  // the rank that needs most
 };
 
-// Compute orders by name and shape: the same for every layout, and dear for deep pipelines, so one collection serves all threads of a search.
+// Compute orders by name and shape: the same for every layout, and dear for deep pipelines, so one collection
+// serves all threads of a search.
 class OrderCollection {
 public:
     OrderCollection();
     ~OrderCollection();
-    // An order of so many micro-batches that more hold no less. Null when the schedule cannot be made for the plan. It lives as long as the collection.
+    // An order of so many micro-batches that more hold no less. Null when the schedule cannot be made for the
+    // plan. It lives as long as the collection.
     const schedule::Schedule* order(const schedule::Plan& plan);
-    // The order of all micro-batches, compiled for replay. Null when it cannot be made, or is so long that making it costs more than it tells.
+    // The order of all micro-batches, compiled for replay. Null when it cannot be made, or is so long that
+    // making it costs more than it tells.
     const sim::ReplayOrder* whole_order(const schedule::Plan& plan);
 
 private:
@@ -38,22 +42,26 @@ private:
     std::unique_ptr<Content> content_;
 };
 
-// Not thread-safe: one object a thread. Both collections must outlive it. Plans whose schedule cuts sequences say into how many segments.
+// Not thread-safe: one object a thread. Both collections must outlive it. Plans whose schedule cuts sequences
+// say into how many segments.
 class Bounds {
 public:
     Bounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCollection& stages);
     ~Bounds();
 
-    // Least memory of the tightest rank: exact state, the schedule's micro-batches in flight times what each keeps, and the peak of one operator. Where activations
-    // are offloaded, they are on the device only while a pass works on them. Nothing when the model has fewer units than stages.
+    // Least memory of the tightest rank: exact state, the schedule's micro-batches in flight times what each
+    // keeps, and the peak of one operator. Where activations are offloaded, they are on the device only while
+    // a pass works on them. Nothing when the model has fewer units than stages.
     std::optional<MemoryBound> memory(const schedule::Plan& plan);
     // Does anything leave the device under the plan's loading horizon?
     bool offloads_anything(const schedule::Plan& plan);
-    // Least step time: every rank waits for the first micro-batch to reach it, computes all of its own with the tensor-parallel collectives in between, and the
-    // last micro-batch still has to go back to the first stage; no less than its data-parallel communication takes alone, nor its copies of offloaded activations. Zero when the device's times are
-    // measured per operator or its prices are missing.
+    // Least step time: every rank waits for the first micro-batch to reach it, computes all of its own with
+    // the tensor-parallel collectives in between, and the last micro-batch still has to go back to the first
+    // stage; no less than its data-parallel communication takes alone, nor its copies of offloaded
+    // activations. Zero when the device's times are measured per operator or its prices are missing.
     core::Seconds time(const schedule::Plan& plan);
-    // The same, at least the time of the plan's own compute order with free communication: tighter, and dearer by a replay of the order.
+    // The same, at least the time of the plan's own compute order with free communication: tighter, and
+    // dearer by a replay of the order.
     core::Seconds time_of_order(const schedule::Plan& plan);
 
 private:
@@ -61,7 +69,8 @@ private:
     Caches& caches_of(const schedule::Plan& plan);
 
     // With the tensor-parallel collectives between the passes' operators.
-    StageCost stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank, int segment);
+    StageCost stage_cost(const schedule::Plan& plan, model::OperatorRange range, int pipeline_rank,
+                         int segment);
     core::Seconds after_passes(const schedule::Plan& plan, const schedule::Schedule& order);
     core::Seconds transfer_time(const schedule::Plan& plan, const schedule::Schedule& order);
     core::Seconds data_parallel_time(const schedule::Plan& plan, const schedule::Schedule& order);
@@ -70,7 +79,8 @@ private:
     const cluster::Cluster& cluster_;
     OrderCollection& orders_;
     StageCollection& stages_;
-    std::map<std::tuple<int, int, int, int, int>, std::unique_ptr<Caches>> caches_;  // by the degrees of the layout
+    std::map<std::tuple<int, int, int, int, int>, std::unique_ptr<Caches>>
+        caches_;  // by the degrees of the layout
 };
 
 }  // namespace planner

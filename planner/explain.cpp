@@ -13,7 +13,7 @@ namespace {
 
 struct Part {
     const char* name;
-    core::Seconds sim::Breakdown::*member;
+    core::Seconds sim::Breakdown::* member;
 };
 
 constexpr Part parts[] = {
@@ -37,36 +37,55 @@ std::string bound_by(const sim::Evaluation& evaluation) {
     const Part* largest = nullptr;
     for (const Part& part : parts) {
         if (part.member == &sim::Breakdown::compute) continue;
-        if (!largest || evaluation.breakdown.*part.member > evaluation.breakdown.*(largest->member)) largest = &part;
+        if (!largest || evaluation.breakdown.*part.member > evaluation.breakdown.*(largest->member))
+            largest = &part;
     }
     if (largest && evaluation.breakdown.*(largest->member) > evaluation.step_time * 0.1) return largest->name;
     return "compute";
 }
 
 std::string describe(const schedule::Plan& plan) {
-    std::string text = fmt::format("TP{} PP{} DP{}", plan.layout.tensor, plan.layout.pipeline, plan.layout.replicas());
+    std::string text =
+        fmt::format("TP{} PP{} DP{}", plan.layout.tensor, plan.layout.pipeline, plan.layout.replicas());
     if (plan.layout.context > 1) text += fmt::format(" CP{}", plan.layout.context);
     if (plan.layout.expert > 1) text += fmt::format(" EP{}", plan.layout.expert);
-    if (plan.layout.pipeline > 1) text += fmt::format(" {}{}", schedule::schedule_label(plan.schedule), plan.virtual_stages > 1 ? fmt::format(" x{}", plan.virtual_stages) : "");
+    if (plan.layout.pipeline > 1)
+        text += fmt::format(" {}{}", schedule::schedule_label(plan.schedule),
+                            plan.virtual_stages > 1 ? fmt::format(" x{}", plan.virtual_stages) : "");
     if (plan.segments > 1) text += fmt::format(" in {} segments", plan.segments);
-    if (plan.sharding != schedule::Sharding::none) text += fmt::format(", {} sharded over {}", schedule::name_of(plan.sharding), plan.effective_shard_degree());
+    if (plan.sharding != schedule::Sharding::none)
+        text += fmt::format(", {} sharded over {}", schedule::name_of(plan.sharding),
+                            plan.effective_shard_degree());
     text += fmt::format(", micro-batch {} x {}", plan.micro_batch, plan.micro_batches);
-    if (plan.recompute != schedule::Recompute::none) text += fmt::format(", {} recomputation", schedule::name_of(plan.recompute));
-    if (plan.offload != schedule::Offload::none) text += fmt::format(", activations to {} and back {} units ahead", plan.offload == schedule::Offload::host ? "the host" : "disk", plan.activation_loading_horizon);
+    if (plan.recompute != schedule::Recompute::none)
+        text += fmt::format(", {} recomputation", schedule::name_of(plan.recompute));
+    if (plan.offload != schedule::Offload::none)
+        text += fmt::format(", activations to {} and back {} units ahead",
+                            plan.offload == schedule::Offload::host ? "the host" : "disk",
+                            plan.activation_loading_horizon);
     return text;
 }
 
-std::string compare(const RankedPlan& plan, const RankedPlan* other, bool is_winner, const std::vector<Candidate>& places) {
+std::string compare(const RankedPlan& plan, const RankedPlan* other, bool is_winner,
+                    const std::vector<Candidate>& places) {
     const sim::Evaluation& mine = plan.evaluation;
-    std::string text = fmt::format("{:.0f} % of the step is {}", 100 * (mine.breakdown.compute / mine.step_time), "compute");
+    std::string text =
+        fmt::format("{:.0f} % of the step is {}", 100 * (mine.breakdown.compute / mine.step_time), "compute");
     const Part* largest = nullptr;
     for (const Part& part : parts)
-        if (part.member != &sim::Breakdown::compute && (!largest || mine.breakdown.*part.member > mine.breakdown.*(largest->member))) largest = &part;
+        if (part.member != &sim::Breakdown::compute &&
+            (!largest || mine.breakdown.*part.member > mine.breakdown.*(largest->member)))
+            largest = &part;
     if (mine.breakdown.*(largest->member) > mine.step_time * 0.005)
-        text += fmt::format(", {:.1f} % {}", 100 * (mine.breakdown.*(largest->member) / mine.step_time), largest->name);
-    text += fmt::format("; {} of {} used", core::format(mine.peak_memory), core::format(mine.available_memory));
-    if (mine.host_memory.value > 0) text += fmt::format("; hosts hold up to {} of activations that the devices have no room for", core::format(mine.host_memory));
-    else if (plan.plan.offload == schedule::Offload::disk) text += "; disks hold activations that the devices have no room for";
+        text += fmt::format(", {:.1f} % {}", 100 * (mine.breakdown.*(largest->member) / mine.step_time),
+                            largest->name);
+    text +=
+        fmt::format("; {} of {} used", core::format(mine.peak_memory), core::format(mine.available_memory));
+    if (mine.host_memory.value > 0)
+        text += fmt::format("; hosts hold up to {} of activations that the devices have no room for",
+                            core::format(mine.host_memory));
+    else if (plan.plan.offload == schedule::Offload::disk)
+        text += "; disks hold activations that the devices have no room for";
     if (!other) return text + "; no other plan was kept";
     const sim::Evaluation& theirs = other->evaluation;
     // What makes the difference: the part that moved most.
@@ -76,10 +95,13 @@ std::string compare(const RankedPlan& plan, const RankedPlan* other, bool is_win
             std::abs((theirs.breakdown.*(moved->member) - mine.breakdown.*(moved->member)).value))
             moved = &part;
     std::string name = describe(other->plan);
-    if (places.size() > 1) name += fmt::format(" on {} x {}", places[other->candidate].cluster.nodes, places[other->candidate].cluster.instance.name);
-    text +=
-        fmt::format("; {} ({}) takes {} against {}, chiefly {}: {} against {}", is_winner ? "the runner-up" : "the best", name, core::format(theirs.step_time),
-                    core::format(mine.step_time), moved->name, core::format(theirs.breakdown.*(moved->member)), core::format(mine.breakdown.*(moved->member)));
+    if (places.size() > 1)
+        name += fmt::format(" on {} x {}", places[other->candidate].cluster.nodes,
+                            places[other->candidate].cluster.instance.name);
+    text += fmt::format(
+        "; {} ({}) takes {} against {}, chiefly {}: {} against {}", is_winner ? "the runner-up" : "the best",
+        name, core::format(theirs.step_time), core::format(mine.step_time), moved->name,
+        core::format(theirs.breakdown.*(moved->member)), core::format(mine.breakdown.*(moved->member)));
     return text;
 }
 

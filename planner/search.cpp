@@ -35,11 +35,13 @@ struct Entry {
     std::string rejection;   // empty: still in the race
     std::size_t layout = 0;  // index into Search::bounds_
     bool is_tight = false;   // the bound is of its very compute order
-    // Offload: of the place's loading horizons those from `first` to before `end` are in question, and while none is chosen the bounds are those of any.
+    // Offload: of the place's loading horizons those from `first` to before `end` are in question, and while
+    // none is chosen the bounds are those of any.
     bool is_open = false;
     std::size_t first = 0, end = 0;
-    std::size_t stands_for = 1;  // plans of the space: itself, and those that need not be looked at unless it fails
-    std::size_t skipped = 0;     // of the last choice of a horizon: plans that cannot fit
+    std::size_t stands_for =
+        1;  // plans of the space: itself, and those that need not be looked at unless it fails
+    std::size_t skipped = 0;  // of the last choice of a horizon: plans that cannot fit
 };
 
 constexpr const char* too_large_a_state = "parameters, gradients and optimizer state exceed memory";
@@ -51,14 +53,16 @@ class Search {
 public:
     Search(const model::ModelGraph& graph, const std::vector<Candidate>& places, const SearchRequest& request)
         : graph_(graph), places_(places), request_(request) {
-        for (const Candidate& place : places) stages_.push_back(std::make_unique<StageCollection>(graph, place.cluster.instance.device));
+        for (const Candidate& place : places)
+            stages_.push_back(std::make_unique<StageCollection>(graph, place.cluster.instance.device));
     }
 
     SearchResult run(core::Diagnostics& diagnostics);
 
 private:
     double steps() const {
-        double tokens_per_step = static_cast<double>(request_.global_batch) * static_cast<double>(std::max<std::int64_t>(1, graph_.tokens_per_sample));
+        double tokens_per_step = static_cast<double>(request_.global_batch) *
+                                 static_cast<double>(std::max<std::int64_t>(1, graph_.tokens_per_sample));
         return request_.tokens > 0 ? std::ceil(request_.tokens / tokens_per_step) : 0;
     }
     double value_of(std::size_t place, core::Seconds step, core::Bytes peak) const {
@@ -77,10 +81,13 @@ private:
         if (cluster::price(places_[place].cluster) * total > request_.budget) return "over the budget";
         return {};
     }
-    // Of one plan's horizons the longest that fits is the fastest; what needs least memory is known of each apart.
+    // Of one plan's horizons the longest that fits is the fastest; what needs least memory is known of each
+    // apart.
     bool looks_at_every_horizon() const { return request_.objective == Objective::memory; }
     std::vector<int> horizons_of(const Entry& entry) const {
-        if (request_.offload == schedule::Offload::none || places_[entry.place].base.offload != schedule::Offload::none) return {};
+        if (request_.offload == schedule::Offload::none ||
+            places_[entry.place].base.offload != schedule::Offload::none)
+            return {};
         return loading_horizons(graph_, places_[entry.place].cluster.instance.device, entry.plan);
     }
     void bound_all();
@@ -88,7 +95,8 @@ private:
     std::optional<Entry> after_taking(Entry& entry, const std::string& rejection) const;
     void choose_horizon(Entry& entry);
     void tighten(Entry& entry);
-    void evaluate(std::size_t index, RankedPlan& ranked, std::string& rejection, core::Diagnostics& diagnostics) const;
+    void evaluate(std::size_t index, RankedPlan& ranked, std::string& rejection,
+                  core::Diagnostics& diagnostics) const;
     void settle(RankedPlan& ranked, sim::Evaluation evaluation) const;
     void search_order(RankedPlan& ranked, core::Diagnostics& diagnostics) const;
 
@@ -96,7 +104,8 @@ private:
     const std::vector<Candidate>& places_;
     const SearchRequest& request_;
     struct GuardedBounds {
-        GuardedBounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCollection& stages) : bounds(cluster, orders, stages) {}
+        GuardedBounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCollection& stages)
+            : bounds(cluster, orders, stages) {}
         std::mutex guard;
         Bounds bounds;
     };
@@ -114,7 +123,8 @@ void Search::bound_all() {
     };
     std::vector<Task> tasks;
     for (std::size_t i = 0; i < entries_.size(); ++i) {
-        bool is_new = i == 0 || entries_[i].place != entries_[i - 1].place || !(entries_[i].plan.layout == entries_[i - 1].plan.layout);
+        bool is_new = i == 0 || entries_[i].place != entries_[i - 1].place ||
+                      !(entries_[i].plan.layout == entries_[i - 1].plan.layout);
         if (is_new) tasks.push_back({i, i});
         tasks.back().end = i + 1;
     }
@@ -135,7 +145,8 @@ void Search::bound_all() {
             entry.memory = *memory;
             if (memory->state + device.context_memory > device.memory) entry.rejection = too_large_a_state;
             else if (memory->peak > device.memory) entry.rejection = too_many_activations;
-            if (entry.rejection == too_large_a_state || (!entry.rejection.empty() && entry.stands_for == 1)) continue;
+            if (entry.rejection == too_large_a_state || (!entry.rejection.empty() && entry.stands_for == 1))
+                continue;
             entry.time_bound = bounds->time(entry.plan);
             entry.bound = value_of(entry.place, entry.time_bound, memory->peak);
             if (entry.rejection.empty()) entry.rejection = constraint_violated(entry.place, entry.time_bound);
@@ -145,14 +156,17 @@ void Search::bound_all() {
     const std::size_t count = entries_.size();
     for (std::size_t i = 0; i < count; ++i) {
         Entry& entry = entries_[i];
-        if (entry.stands_for == 1 || (entry.rejection != too_many_activations && !(looks_at_every_horizon() && entry.rejection.empty()))) continue;
+        if (entry.stands_for == 1 || (entry.rejection != too_many_activations &&
+                                      !(looks_at_every_horizon() && entry.rejection.empty())))
+            continue;
         Entry away = offloaded(entry);
         entry.stands_for = 1;
         entries_.push_back(std::move(away));
     }
 }
 
-// The plan with its activations offloaded, under a horizon that is still to be chosen. Copies only add to the time without them.
+// The plan with its activations offloaded, under a horizon that is still to be chosen. Copies only add to the
+// time without them.
 Entry Search::offloaded(const Entry& entry) const {
     Entry away = entry;
     away.plan.offload = request_.offload;
@@ -206,10 +220,13 @@ void Search::tighten(Entry& entry) {
     entry.is_tight = true;
 }
 
-// What comes into question once an entry has been simulated: where memory was exceeded, offload, or a shorter horizon than the one that was tried.
+// What comes into question once an entry has been simulated: where memory was exceeded, offload, or a shorter
+// horizon than the one that was tried.
 std::optional<Entry> Search::after_taking(Entry& entry, const std::string& rejection) const {
     const bool is_first = entry.plan.offload == schedule::Offload::none;
-    if (!request_.uses_bounds || entry.stands_for == 1 || (!looks_at_every_horizon() && rejection != too_high_a_peak)) return std::nullopt;
+    if (!request_.uses_bounds || entry.stands_for == 1 ||
+        (!looks_at_every_horizon() && rejection != too_high_a_peak))
+        return std::nullopt;
     Entry next = is_first ? offloaded(entry) : entry;
     if (!is_first) {
         next.is_open = true;
@@ -223,30 +240,37 @@ std::optional<Entry> Search::after_taking(Entry& entry, const std::string& rejec
     return next;
 }
 
-// A few micro-batches, and a straight line where the schedule has settled. The ranked few are verified and simulated in full afterwards.
-void Search::evaluate(std::size_t index, RankedPlan& ranked, std::string& rejection, core::Diagnostics& diagnostics) const {
+// A few micro-batches, and a straight line where the schedule has settled. The ranked few are verified and
+// simulated in full afterwards.
+void Search::evaluate(std::size_t index, RankedPlan& ranked, std::string& rejection,
+                      core::Diagnostics& diagnostics) const {
     const Entry& entry = entries_[index];
     const Candidate& place = places_[entry.place];
     ranked.candidate = entry.place;
     ranked.plan = entry.plan;
-    if (std::optional<schedule::Partition> partition = schedule::complete_partition(entry.plan, graph_)) ranked.plan.partition = *partition;
+    if (std::optional<schedule::Partition> partition = schedule::complete_partition(entry.plan, graph_))
+        ranked.plan.partition = *partition;
     sim::EvaluateOptions options;
     options.most_micro_batches = std::max(8, 5 * entry.plan.layout.pipeline);
     options.verifies = false;
-    std::optional<sim::Evaluation> evaluation = sim::evaluate(graph_, place.cluster, ranked.plan, diagnostics, options);
+    std::optional<sim::Evaluation> evaluation =
+        sim::evaluate(graph_, place.cluster, ranked.plan, diagnostics, options);
     if (!evaluation) {
         rejection = "the device has no figure for it";
         return;
     }
     settle(ranked, std::move(*evaluation));
     if (!ranked.evaluation.fits) {
-        rejection = ranked.evaluation.peak_memory > ranked.evaluation.available_memory ? too_high_a_peak : too_small_a_host;
+        rejection = ranked.evaluation.peak_memory > ranked.evaluation.available_memory ? too_high_a_peak
+                                                                                       : too_small_a_host;
         return;
     }
     rejection = constraint_violated(entry.place, ranked.evaluation.step_time);
 }
 
-bool is_better(const RankedPlan& a, const RankedPlan& b) { return std::pair(a.value, a.evaluation.step_time) < std::pair(b.value, b.evaluation.step_time); }
+bool is_better(const RankedPlan& a, const RankedPlan& b) {
+    return std::pair(a.value, a.evaluation.step_time) < std::pair(b.value, b.evaluation.step_time);
+}
 
 // A simulation, and what follows from it.
 void Search::settle(RankedPlan& ranked, sim::Evaluation evaluation) const {
@@ -276,7 +300,9 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     for (std::size_t p = 0; p < places_.size(); ++p)
         for (schedule::Plan& plan :
              legal_plans(graph_, places_[p].cluster,
-                         {.global_batch = request_.global_batch, .base = places_[p].base, .most_virtual_stages = request_.most_virtual_stages,
+                         {.global_batch = request_.global_batch,
+                          .base = places_[p].base,
+                          .most_virtual_stages = request_.most_virtual_stages,
                           .offload = request_.uses_bounds ? schedule::Offload::none : request_.offload})) {
             Entry entry;
             entry.place = p;
@@ -289,14 +315,24 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
 
     // Best first: by bound, then time bound, then place in the space.
     using Key = std::tuple<double, double, std::size_t>;
-    const auto key_of = [&](std::size_t i) { return Key(entries_[i].bound, entries_[i].time_bound.value, i); };
+    const auto key_of = [&](std::size_t i) {
+        return Key(entries_[i].bound, entries_[i].time_bound.value, i);
+    };
     std::set<Key> queue;
     const auto reject = [&](std::size_t i, const std::string& why, std::size_t plans) {
         account.rejected[why] += plans;
         const Entry& entry = entries_[i];
         const core::Bytes available = places_[entry.place].cluster.instance.device.memory;
-        if (entry.memory.peak > available && (!result.shortfall.is_known || entry.memory.peak - available < result.shortfall.needed - result.shortfall.available))
-            result.shortfall = {true, entry.place, entry.plan, entry.memory.peak, available, entry.memory.state, entry.memory.pipeline_rank};
+        if (entry.memory.peak > available &&
+            (!result.shortfall.is_known ||
+             entry.memory.peak - available < result.shortfall.needed - result.shortfall.available))
+            result.shortfall = {true,
+                                entry.place,
+                                entry.plan,
+                                entry.memory.peak,
+                                available,
+                                entry.memory.state,
+                                entry.memory.pipeline_rank};
     };
     const auto enter = [&](std::size_t i) {
         if (entries_[i].rejection.empty()) queue.insert(key_of(i));
@@ -304,40 +340,51 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     };
     for (std::size_t i = 0; i < entries_.size(); ++i) enter(i);
 
-    // Waves of a fixed size: what a wave may skip depends on the waves before it only, so the answer does not depend on the threads.
+    // Waves of a fixed size: what a wave may skip depends on the waves before it only, so the answer does not
+    // depend on the threads.
     constexpr std::size_t wave = 16, tightened_at_once = 128;
     std::vector<RankedPlan> best;
     double first_unvisited = std::numeric_limits<double>::infinity();
     auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - begin_).count(); };
     while (!queue.empty()) {
-        const double to_beat = request_.uses_bounds && best.size() >= request_.keep ? best.back().value : std::numeric_limits<double>::infinity();
+        const double to_beat = request_.uses_bounds && best.size() >= request_.keep
+                                   ? best.back().value
+                                   : std::numeric_limits<double>::infinity();
         if (std::get<0>(*queue.begin()) >= to_beat) {
             for (const Key& key : queue) account.pruned += entries_[std::get<2>(key)].stands_for;
             break;
         }
         const bool is_late = elapsed() > request_.time_limit.value;
         if (is_late && !best.empty()) {
-            for (const Key& key : queue) (std::get<0>(key) >= to_beat ? account.pruned : account.unvisited) += entries_[std::get<2>(key)].stands_for;
+            for (const Key& key : queue)
+                (std::get<0>(key) >= to_beat ? account.pruned : account.unvisited) +=
+                    entries_[std::get<2>(key)].stands_for;
             first_unvisited = std::get<0>(*queue.begin());
             break;
         }
         std::vector<std::size_t> taken, loose;
         bool is_wave_tight = true;
         if (is_late) {
-            // A first plan is worth more than punctuality. Now those come first whose bound leaves a fifth of the memory free, as they surely fit.
+            // A first plan is worth more than punctuality. Now those come first whose bound leaves a fifth of
+            // the memory free, as they surely fit.
             const auto hurry_key = [&](std::size_t i) {
                 const Entry& entry = entries_[i];
-                const bool is_roomy = entry.memory.peak * 1.25 <= places_[entry.place].cluster.instance.device.memory;
+                const bool is_roomy =
+                    entry.memory.peak * 1.25 <= places_[entry.place].cluster.instance.device.memory;
                 return std::tuple(!is_roomy, is_roomy ? entry.bound : entry.memory.peak.value, i);
             };
             for (const Key& key : queue) taken.push_back(std::get<2>(key));
             const auto last = taken.begin() + static_cast<std::ptrdiff_t>(std::min(wave, taken.size()));
-            std::partial_sort(taken.begin(), last, taken.end(), [&](std::size_t a, std::size_t b) { return hurry_key(a) < hurry_key(b); });
+            std::partial_sort(taken.begin(), last, taken.end(),
+                              [&](std::size_t a, std::size_t b) { return hurry_key(a) < hurry_key(b); });
             taken.erase(last, taken.end());
-            std::copy_if(taken.begin(), taken.end(), std::back_inserter(loose), [&](std::size_t i) { return entries_[i].is_open; });
+            std::copy_if(taken.begin(), taken.end(), std::back_inserter(loose),
+                         [&](std::size_t i) { return entries_[i].is_open; });
             is_wave_tight = loose.empty();
         }
-        for (auto key = queue.begin(); !is_late && key != queue.end() && std::get<0>(*key) < to_beat && loose.size() < tightened_at_once; ++key) {
+        for (auto key = queue.begin(); !is_late && key != queue.end() && std::get<0>(*key) < to_beat &&
+                                       loose.size() < tightened_at_once;
+             ++key) {
             const std::size_t i = std::get<2>(*key);
             if (!entries_[i].is_tight) loose.push_back(i);
             if (taken.size() < wave) {
@@ -349,9 +396,11 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
         }
         if (request_.uses_bounds && !is_wave_tight) {
             for (const std::size_t i : loose) queue.erase(key_of(i));
-            core::for_each_in_parallel(loose.size(), request_.threads, [&](std::size_t i, int) { tighten(entries_[loose[i]]); });
+            core::for_each_in_parallel(loose.size(), request_.threads,
+                                       [&](std::size_t i, int) { tighten(entries_[loose[i]]); });
             for (const std::size_t i : loose) {
-                if (const std::size_t skipped = std::exchange(entries_[i].skipped, 0); skipped > 0) account.rejected[too_many_activations] += skipped;
+                if (const std::size_t skipped = std::exchange(entries_[i].skipped, 0); skipped > 0)
+                    account.rejected[too_many_activations] += skipped;
                 enter(i);
             }
             continue;
@@ -360,7 +409,9 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
         std::vector<RankedPlan> ranked(taken.size());
         std::vector<std::string> rejections(taken.size());
         std::vector<core::Diagnostics> problems(taken.size());
-        core::for_each_in_parallel(taken.size(), request_.threads, [&](std::size_t i, int) { evaluate(taken[i], ranked[i], rejections[i], problems[i]); });
+        core::for_each_in_parallel(taken.size(), request_.threads, [&](std::size_t i, int) {
+            evaluate(taken[i], ranked[i], rejections[i], problems[i]);
+        });
         for (std::size_t i = 0; i < ranked.size(); ++i) {
             if (std::optional<Entry> next = after_taking(entries_[taken[i]], rejections[i])) {
                 entries_.push_back(std::move(*next));
@@ -368,12 +419,20 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
             }
             const std::size_t others = entries_[taken[i]].stands_for - 1;
             if (!rejections[i].empty()) {
-                if (!account.rejected.contains(rejections[i]) && problems[i].has_errors()) diagnostics.append(problems[i]);
+                if (!account.rejected.contains(rejections[i]) && problems[i].has_errors())
+                    diagnostics.append(problems[i]);
                 account.rejected[rejections[i]] += 1 + others;
                 const sim::Evaluation& e = ranked[i].evaluation;
                 if (rejections[i] == too_high_a_peak &&
-                    (!result.shortfall.is_known || e.peak_memory - e.available_memory < result.shortfall.needed - result.shortfall.available))
-                    result.shortfall = {true, ranked[i].candidate, ranked[i].plan, e.peak_memory, e.available_memory, entries_[taken[i]].memory.state, 0};
+                    (!result.shortfall.is_known || e.peak_memory - e.available_memory <
+                                                       result.shortfall.needed - result.shortfall.available))
+                    result.shortfall = {true,
+                                        ranked[i].candidate,
+                                        ranked[i].plan,
+                                        e.peak_memory,
+                                        e.available_memory,
+                                        entries_[taken[i]].memory.state,
+                                        0};
                 continue;
             }
             ++account.evaluated;
@@ -387,7 +446,8 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     // The ranked few once more in full: what is printed is what smsim says.
     std::vector<core::Diagnostics> problems(best.size());
     core::for_each_in_parallel(best.size(), request_.threads, [&](std::size_t i, int) {
-        std::optional<sim::Evaluation> whole = sim::evaluate(graph_, places_[best[i].candidate].cluster, best[i].plan, problems[i], {});
+        std::optional<sim::Evaluation> whole =
+            sim::evaluate(graph_, places_[best[i].candidate].cluster, best[i].plan, problems[i], {});
         core::require(whole.has_value(), "a plan that was simulated can be simulated again");
         settle(best[i], std::move(*whole));
     });
@@ -397,7 +457,11 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
         for (RankedPlan& ranked : best) search_order(ranked, diagnostics);
         std::stable_sort(best.begin(), best.end(), is_better);
         // What differed in its schedule alone may have come to one order.
-        best.erase(std::unique(best.begin(), best.end(), [](const RankedPlan& a, const RankedPlan& b) { return a.candidate == b.candidate && a.plan == b.plan; }), best.end());
+        best.erase(std::unique(best.begin(), best.end(),
+                               [](const RankedPlan& a, const RankedPlan& b) {
+                                   return a.candidate == b.candidate && a.plan == b.plan;
+                               }),
+                   best.end());
     }
     result.plans = std::move(best);
     for (std::size_t i = 0; i < result.plans.size(); ++i) {
@@ -410,42 +474,53 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     account.evaluations_per_second = searched > 0 ? static_cast<double>(account.evaluated) / searched : 0;
     if (!result.plans.empty()) {
         account.best_value = result.plans.front().value;
-        // The first of the list is the best as soon as nothing unvisited can beat it, though something might still come before the last.
+        // The first of the list is the best as soon as nothing unvisited can beat it, though something might
+        // still come before the last.
         account.has_lower_bound = result.plans.front().order.empty();
-        account.is_proven_optimal = account.has_lower_bound && (account.unvisited == 0 || first_unvisited >= best_registered);
-        account.lower_bound = std::min(best_registered, account.is_proven_optimal ? best_registered : first_unvisited);
+        account.is_proven_optimal =
+            account.has_lower_bound && (account.unvisited == 0 || first_unvisited >= best_registered);
+        account.lower_bound =
+            std::min(best_registered, account.is_proven_optimal ? best_registered : first_unvisited);
     }
     return result;
 }
 
 }  // namespace
 
-SearchResult search_plans(const model::ModelGraph& graph, const std::vector<Candidate>& places, const SearchRequest& request, core::Diagnostics& diagnostics) {
+SearchResult search_plans(const model::ModelGraph& graph, const std::vector<Candidate>& places,
+                          const SearchRequest& request, core::Diagnostics& diagnostics) {
     return Search(graph, places, request).run(diagnostics);
 }
 
-std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, const Candidate& place, int global_batch, schedule::Offload offload) {
-    const std::vector<schedule::Plan> plans = legal_plans(graph, place.cluster, {.global_batch = global_batch, .base = place.base, .most_virtual_stages = 1});
+std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, const Candidate& place,
+                                                int global_batch, schedule::Offload offload) {
+    const std::vector<schedule::Plan> plans = legal_plans(
+        graph, place.cluster, {.global_batch = global_batch, .base = place.base, .most_virtual_stages = 1});
     OrderCollection orders;
     StageCollection stages(graph, place.cluster.instance.device);
     Bounds bounds(place.cluster, orders, stages);
     const core::Bytes available = place.cluster.instance.device.memory;
     for (const bool offloads : {false, true}) {
-        if (offloads && (offload == schedule::Offload::none || place.base.offload != schedule::Offload::none)) break;
+        if (offloads && (offload == schedule::Offload::none || place.base.offload != schedule::Offload::none))
+            break;
         std::vector<std::pair<double, schedule::Plan>> order;
         for (schedule::Plan plan : plans) {
-            // The least memory of a family: smallest micro-batch, everything recomputed, and what is kept away as long as it can be.
+            // The least memory of a family: smallest micro-batch, everything recomputed, and what is kept
+            // away as long as it can be.
             if (plan.micro_batch != 1 || plan.recompute != schedule::Recompute::full) continue;
             if (offloads) {
-                const std::vector<int> horizons = loading_horizons(graph, place.cluster.instance.device, plan);
+                const std::vector<int> horizons =
+                    loading_horizons(graph, place.cluster.instance.device, plan);
                 if (horizons.empty()) continue;
                 plan.offload = offload;
                 plan.activation_loading_horizon = horizons.front();
             }
             const std::optional<MemoryBound> memory = bounds.memory(plan);
-            if (memory && memory->peak <= available && (!offloads || bounds.offloads_anything(plan))) order.emplace_back(memory->peak.value, std::move(plan));
+            if (memory && memory->peak <= available && (!offloads || bounds.offloads_anything(plan)))
+                order.emplace_back(memory->peak.value, std::move(plan));
         }
-        std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+        std::stable_sort(order.begin(), order.end(),
+                         [](const auto& a, const auto& b) { return a.first < b.first; });
         for (std::size_t i = 0; i < std::min<std::size_t>(order.size(), 8); ++i) {
             core::Diagnostics diagnostics;
             const schedule::Plan& plan = order[i].second;
@@ -453,7 +528,8 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
             sim::EvaluateOptions options;
             options.memory_only = !offloads;
             options.most_micro_batches = offloads ? std::max(8, 5 * plan.layout.pipeline) : 0;
-            const std::optional<sim::Evaluation> evaluation = sim::evaluate(graph, place.cluster, plan, diagnostics, options);
+            const std::optional<sim::Evaluation> evaluation =
+                sim::evaluate(graph, place.cluster, plan, diagnostics, options);
             if (evaluation && evaluation->fits) return plan;
         }
     }

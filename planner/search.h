@@ -1,4 +1,5 @@
-// The best plan of the whole space under the simulator's own model: memory before time, bounds before simulation, and an account of every candidate.
+// The best plan of the whole space under the simulator's own model: memory before time, bounds before
+// simulation, and an account of every candidate.
 #pragma once
 
 #include <limits>
@@ -32,50 +33,54 @@ struct Candidate {
 struct SearchRequest {
     Objective objective = Objective::speed;
     int global_batch = 1;
-    double tokens = 0;                         // of the whole training; 0: not given
+    double tokens = 0;  // of the whole training; 0: not given
     core::Seconds deadline{std::numeric_limits<double>::infinity()};
     core::Dollars budget{std::numeric_limits<double>::infinity()};
-    std::size_t keep = 5;                      // plans to rank
+    std::size_t keep = 5;  // plans to rank
     int threads = 2;
     core::Seconds time_limit{std::numeric_limits<double>::infinity()};
-    bool uses_bounds = true;                   // false: simulate everything that may fit (the tests' oracle)
+    bool uses_bounds = true;  // false: simulate everything that may fit (the tests' oracle)
     int most_virtual_stages = 8;
-    // Where activations may go when they do not fit: with the longest loading horizon that does, as shorter ones copy more and wait longer (for the objective memory
-    // every horizon counts). none: they stay. Places whose base offloads keep what it says.
+    // Where activations may go when they do not fit: with the longest loading horizon that does, as shorter
+    // ones copy more and wait longer (for the objective memory every horizon counts). none: they stay. Places
+    // whose base offloads keep what it says.
     schedule::Offload offload = schedule::Offload::host;
-    bool searches_orders = false;              // of the ranked plans, each with an order of its own where that is better
+    bool searches_orders = false;  // of the ranked plans, each with an order of its own where that is better
 };
 
 struct RankedPlan {
-    std::size_t candidate = 0;                 // index into the places
-    schedule::Plan plan;                       // with its partition
-    sim::Evaluation evaluation;                // by the very call smsim makes
-    double value = 0;                          // of the objective, smaller is better
-    core::Seconds training_time;               // all tokens; zero when not given
+    std::size_t candidate = 0;    // index into the places
+    schedule::Plan plan;          // with its partition
+    sim::Evaluation evaluation;   // by the very call smsim makes
+    double value = 0;             // of the objective, smaller is better
+    core::Seconds training_time;  // all tokens; zero when not given
     core::Dollars training_cost;
-    std::string bound_by;                      // "compute", "pipeline bubble", "memory", ...
-    std::string why;                           // a sentence with numbers against the runner-up
-    std::string order;                         // of a plan whose order was searched: what was found and proven
+    std::string bound_by;  // "compute", "pipeline bubble", "memory", ...
+    std::string why;       // a sentence with numbers against the runner-up
+    std::string order;     // of a plan whose order was searched: what was found and proven
 };
 
-// Every candidate ends in exactly one of: evaluated (simulated and allowed), rejected, pruned, unvisited (time limit).
+// Every candidate ends in exactly one of: evaluated (simulated and allowed), rejected, pruned, unvisited
+// (time limit).
 struct SearchAccount {
     std::size_t space = 0, evaluated = 0, pruned = 0, unvisited = 0;
-    std::map<std::string, std::size_t> rejected;   // by reason
+    std::map<std::string, std::size_t> rejected;  // by reason
     core::Seconds seconds;
     double evaluations_per_second = 0;
-    bool is_proven_optimal = false;                // of this space under this model
-    double lower_bound = 0, best_value = 0;        // of the objective
-    // Bounds are of registered schedules: with a searched order ranked first there is none (lower_bound is then no bound), and nothing is proven.
+    bool is_proven_optimal = false;          // of this space under this model
+    double lower_bound = 0, best_value = 0;  // of the objective
+    // Bounds are of registered schedules: with a searched order ranked first there is none (lower_bound is
+    // then no bound), and nothing is proven.
     bool has_lower_bound = true;
 };
 
-// The nearest that a space without any plan comes to one: the candidate that needs least beyond what there is.
+// The nearest that a space without any plan comes to one: the candidate that needs least beyond what there
+// is.
 struct Shortfall {
     bool is_known = false;
     std::size_t candidate = 0;
     schedule::Plan plan;
-    core::Bytes needed, available, state;          // of its tightest rank
+    core::Bytes needed, available, state;  // of its tightest rank
     int pipeline_rank = 0;
 };
 
@@ -85,11 +90,15 @@ struct SearchResult {
     Shortfall shortfall;
 };
 
-// Deterministic whatever the number of threads, unless the time limit ends it. Diagnostics: prices the device has no figure for.
-SearchResult search_plans(const model::ModelGraph& graph, const std::vector<Candidate>& places, const SearchRequest& request, core::Diagnostics& diagnostics);
+// Deterministic whatever the number of threads, unless the time limit ends it. Diagnostics: prices the device
+// has no figure for.
+SearchResult search_plans(const model::ModelGraph& graph, const std::vector<Candidate>& places,
+                          const SearchRequest& request, core::Diagnostics& diagnostics);
 
-// Is there any plan that fits the memory of this place? The first found, tightest last, those that offload only where no other does; nothing when there is none.
-std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, const Candidate& place, int global_batch,
+// Is there any plan that fits the memory of this place? The first found, tightest last, those that offload
+// only where no other does; nothing when there is none.
+std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, const Candidate& place,
+                                                int global_batch,
                                                 schedule::Offload offload = schedule::Offload::host);
 
 }  // namespace planner

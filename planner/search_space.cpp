@@ -4,8 +4,8 @@
 
 #include "core/diagnostics.h"
 #include "model/segment.h"
-#include "schedule/plan/partition.h"
 #include "schedule/pipeline/registry.h"
+#include "schedule/plan/partition.h"
 #include "sim/cost/kernel/attention.h"
 
 namespace planner {
@@ -32,13 +32,15 @@ struct ScheduleChoice {
 };
 
 // `segments`: into how many sequences may be cut.
-std::vector<ScheduleChoice> schedule_choices(const model::ModelGraph& graph, int pipeline, int micro_batches, int most_virtual_stages, const std::vector<int>& segments) {
+std::vector<ScheduleChoice> schedule_choices(const model::ModelGraph& graph, int pipeline, int micro_batches,
+                                             int most_virtual_stages, const std::vector<int>& segments) {
     // With one stage every schedule is gradient accumulation; 1F1B keeps one micro-batch in flight.
     if (pipeline == 1) return {{"1f1b", 1, 0}};
     std::vector<ScheduleChoice> choices;
     for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules()) {
         if (candidate.is_forward_only || candidate.is_asynchronous || candidate.is_bidirectional) continue;
-        int most = std::min({candidate.greatest_chunks, most_virtual_stages, static_cast<int>(graph.units.size()) / pipeline});
+        int most = std::min({candidate.greatest_chunks, most_virtual_stages,
+                             static_cast<int>(graph.units.size()) / pipeline});
         for (int chunks = candidate.least_chunks; chunks <= most; ++chunks) {
             schedule::PipelineShape shape;
             shape.ranks = pipeline;
@@ -63,18 +65,20 @@ std::vector<ShardingChoice> sharding_choices(const schedule::ParallelLayout& lay
     const int data = layout.data, tensor = layout.tensor;
     std::vector<ShardingChoice> choices{{Sharding::none, 0}};
     if (data == 1) return choices;
-    // Replicas of one node: tensor groups are numbered first, so they are neighbours. Hybrid sharding keeps the gathering inside the node (MiCS, arXiv
-    // 2205.00119).
+    // Replicas of one node: tensor groups are numbered first, so they are neighbours. Hybrid sharding keeps
+    // the gathering inside the node (MiCS, arXiv 2205.00119).
     const int in_node = tensor < devices_per_node ? std::min(data, devices_per_node / tensor) : 1;
     const bool overlaps_experts = in_node % layout.expert != 0 && layout.expert % in_node != 0;
     for (Sharding sharding : {Sharding::optimizer, Sharding::gradients, Sharding::parameters}) {
         choices.push_back({sharding, 0});
-        if (in_node > 1 && in_node < data && data % in_node == 0 && !overlaps_experts) choices.push_back({sharding, in_node});
+        if (in_node > 1 && in_node < data && data % in_node == 0 && !overlaps_experts)
+            choices.push_back({sharding, in_node});
     }
     return choices;
 }
 
-// Degrees of context parallelism worth a look: each rank keeps this many tokens of a sample, and samples are long or fewer than the ranks that would each take one.
+// Degrees of context parallelism worth a look: each rank keeps this many tokens of a sample, and samples are
+// long or fewer than the ranks that would each take one.
 constexpr std::int64_t least_tokens_of_a_part = 1024, long_sample = 8192;
 
 std::vector<int> context_degrees(const model::ModelGraph& graph, int data, int global_batch) {
@@ -82,7 +86,9 @@ std::vector<int> context_degrees(const model::ModelGraph& graph, int data, int g
     const bool is_wanted = graph.tokens_per_sample >= long_sample || global_batch % data != 0;
     for (const int context : divisors(data)) {
         if (global_batch % (data / context) != 0) continue;
-        if (context > 1 && (!is_wanted || graph.tokens_per_sample / context < least_tokens_of_a_part || !model::context_parallel_obstacle(graph, context).empty())) continue;
+        if (context > 1 && (!is_wanted || graph.tokens_per_sample / context < least_tokens_of_a_part ||
+                            !model::context_parallel_obstacle(graph, context).empty()))
+            continue;
         degrees.push_back(context);
     }
     return degrees;
@@ -90,9 +96,11 @@ std::vector<int> context_degrees(const model::ModelGraph& graph, int data, int g
 
 bool cuts_sequences(const model::ModelGraph& graph) {
     const auto is_of_a_micro_batch = [](const model::Operator& op) {
-        return op.kind == model::OperatorKind::router && (op.attributes.auxiliary_loss > 0 || op.attributes.capacity_factor > 0);
+        return op.kind == model::OperatorKind::router &&
+               (op.attributes.auxiliary_loss > 0 || op.attributes.capacity_factor > 0);
     };
-    return model::segment_obstacle(graph, 1).empty() && std::none_of(graph.operators.begin(), graph.operators.end(), is_of_a_micro_batch);
+    return model::segment_obstacle(graph, 1).empty() &&
+           std::none_of(graph.operators.begin(), graph.operators.end(), is_of_a_micro_batch);
 }
 
 // `cuts`: what cuts_sequences says, which many plans of one model need.
@@ -101,7 +109,8 @@ std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::
     if (plan.layout.context > 1 || plan.offload != schedule::Offload::none || !cuts) return counts;
     for (const int count : {2, 4}) {
         const std::int64_t rows = graph.tokens_per_sample / count * plan.micro_batch;
-        const bool divides = graph.tokens_per_sample % count == 0 && (!plan.has_sequence_parallelism() || rows % plan.layout.tensor == 0);
+        const bool divides = graph.tokens_per_sample % count == 0 &&
+                             (!plan.has_sequence_parallelism() || rows % plan.layout.tensor == 0);
         if (divides) counts.push_back(count);
     }
     return counts;
@@ -109,9 +118,12 @@ std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::
 
 }  // namespace
 
-std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::Plan& plan) { return segment_counts(graph, plan, cuts_sequences(graph)); }
+std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::Plan& plan) {
+    return segment_counts(graph, plan, cuts_sequences(graph));
+}
 
-std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& graph, int devices, int global_batch) {
+std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& graph, int devices,
+                                                    int global_batch) {
     std::vector<schedule::ParallelLayout> layouts;
     for (int tensor : divisors(devices)) {
         if (!model::tensor_parallel_obstacle(graph, tensor).empty()) continue;
@@ -121,19 +133,26 @@ std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& gra
             for (const int context : context_degrees(graph, data, global_batch))
                 for (const int expert : divisors(data))
                     if (model::expert_parallel_obstacle(graph, expert).empty())
-                        layouts.push_back({.data = data, .tensor = tensor, .pipeline = pipeline, .context = context, .expert = expert});
+                        layouts.push_back({.data = data,
+                                           .tensor = tensor,
+                                           .pipeline = pipeline,
+                                           .context = context,
+                                           .expert = expert});
         }
     }
     return layouts;
 }
 
-std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cluster::Cluster& cluster, const SpaceRequest& request) {
+std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cluster::Cluster& cluster,
+                                        const SpaceRequest& request) {
     std::vector<schedule::Plan> plans;
     bool has_recomputable_attention =
         request.base.attention != model::AttentionImplementation::flash &&
-        std::any_of(graph.operators.begin(), graph.operators.end(), [](const model::Operator& op) { return op.in_attention_core; });
+        std::any_of(graph.operators.begin(), graph.operators.end(),
+                    [](const model::Operator& op) { return op.in_attention_core; });
     const bool cuts = cuts_sequences(graph);
-    for (const schedule::ParallelLayout& layout : legal_layouts(graph, cluster.device_count(), request.global_batch)) {
+    for (const schedule::ParallelLayout& layout :
+         legal_layouts(graph, cluster.device_count(), request.global_batch)) {
         const int per_replica = request.global_batch / layout.replicas();
         for (int micro_batch : divisors(per_replica)) {
             schedule::Plan plan = request.base;
@@ -141,11 +160,14 @@ std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cl
             plan.micro_batch = micro_batch;
             plan.micro_batches = per_replica / micro_batch;
             plan.sequence_parallel = layout.tensor > 1 && divides_tokens(graph, layout, micro_batch);
-            const std::vector<int> segments = layout.pipeline > 1 ? segment_counts(graph, plan, cuts) : std::vector<int>();
-            for (schedule::Recompute recompute : {schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full}) {
+            const std::vector<int> segments =
+                layout.pipeline > 1 ? segment_counts(graph, plan, cuts) : std::vector<int>();
+            for (schedule::Recompute recompute :
+                 {schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full}) {
                 if (recompute == schedule::Recompute::selective && !has_recomputable_attention) continue;
                 plan.recompute = recompute;
-                for (const ScheduleChoice& choice : schedule_choices(graph, layout.pipeline, plan.micro_batches, request.most_virtual_stages, segments)) {
+                for (const ScheduleChoice& choice : schedule_choices(
+                         graph, layout.pipeline, plan.micro_batches, request.most_virtual_stages, segments)) {
                     plan.schedule = choice.name;
                     plan.segments = choice.segments;
                     plan.virtual_stages = choice.virtual_stages;
@@ -153,8 +175,11 @@ std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cl
                         plan.sharding = sharding.sharding;
                         plan.shard_degree = sharding.degree;
                         plans.push_back(plan);
-                        if (request.offload == schedule::Offload::none || request.base.offload != schedule::Offload::none) continue;
-                        const std::vector<int> horizons = loading_horizons(graph, cluster.instance.device, plan);
+                        if (request.offload == schedule::Offload::none ||
+                            request.base.offload != schedule::Offload::none)
+                            continue;
+                        const std::vector<int> horizons =
+                            loading_horizons(graph, cluster.instance.device, plan);
                         for (auto horizon = horizons.rbegin(); horizon != horizons.rend(); ++horizon) {
                             plans.push_back(plan);
                             plans.back().offload = request.offload;
@@ -168,24 +193,33 @@ std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cl
     return plans;
 }
 
-std::vector<int> loading_horizons(const model::ModelGraph& graph, const cluster::DeviceSpec& device, const schedule::Plan& plan) {
+std::vector<int> loading_horizons(const model::ModelGraph& graph, const cluster::DeviceSpec& device,
+                                  const schedule::Plan& plan) {
     std::vector<int> horizons;
     const schedule::PipelineSchedule* order = schedule::find_pipeline_schedule(plan.schedule);
-    if (!device.has_concurrent_streams || (order && (order->has_segments || order->is_forward_only))) return horizons;
-    for (std::size_t horizon = 1; horizon <= 2 * graph.units.size(); horizon *= 2) horizons.push_back(static_cast<int>(horizon));
+    if (!device.has_concurrent_streams || (order && (order->has_segments || order->is_forward_only)))
+        return horizons;
+    for (std::size_t horizon = 1; horizon <= 2 * graph.units.size(); horizon *= 2)
+        horizons.push_back(static_cast<int>(horizon));
     return horizons;
 }
 
 schedule::Plan default_plan(const cluster::DeviceSpec& device) {
     schedule::Plan plan;
-    auto low = [&](core::DataType type) { plan.precision = {.compute = type, .parameters = type, .gradients = type, .has_master_parameters = true}; };
+    auto low = [&](core::DataType type) {
+        plan.precision = {
+            .compute = type, .parameters = type, .gradients = type, .has_master_parameters = true};
+    };
     if (device.peak.count(core::DataType::bf16)) low(core::DataType::bf16);
     else if (device.peak.count(core::DataType::fp16)) low(core::DataType::fp16);
     else
-        plan.precision = {
-            .compute = core::DataType::fp32, .parameters = core::DataType::fp32, .gradients = core::DataType::fp32, .has_master_parameters = false};
-    plan.attention = sim::flash_attention_source(device) == sim::FlashAttentionSource::products ? model::AttentionImplementation::fused_softmax
-                                                                                                : model::AttentionImplementation::flash;
+        plan.precision = {.compute = core::DataType::fp32,
+                          .parameters = core::DataType::fp32,
+                          .gradients = core::DataType::fp32,
+                          .has_master_parameters = false};
+    plan.attention = sim::flash_attention_source(device) == sim::FlashAttentionSource::products
+                         ? model::AttentionImplementation::fused_softmax
+                         : model::AttentionImplementation::flash;
     return plan;
 }
 

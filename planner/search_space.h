@@ -1,4 +1,5 @@
-// Every plan that is legal for a model, a cluster and a global batch: all degrees, schedules, shardings, recomputations and micro-batches.
+// Every plan that is legal for a model, a cluster and a global batch: all degrees, schedules, shardings,
+// recomputations and micro-batches.
 #pragma once
 
 #include <vector>
@@ -10,36 +11,47 @@
 namespace planner {
 
 struct SpaceRequest {
-    int global_batch = 1;      // samples a step; replicas * micro_batch * micro_batches of every plan
-    schedule::Plan base;       // precision, attention, optimizer and whatever else is not searched
+    int global_batch = 1;  // samples a step; replicas * micro_batch * micro_batches of every plan
+    schedule::Plan base;   // precision, attention, optimizer and whatever else is not searched
     int most_virtual_stages = 8;
     schedule::Offload offload = schedule::Offload::none;  // where activations may go; none: they stay
 };
 
-// In a fixed order: tensor, pipeline, context, expert, micro-batch, recompute, schedule, virtual stages, sharding. All devices of the cluster are used. Axes:
-//   tensor * pipeline * data = devices; tensor a degree that splits the model; replicas (data / context) * micro_batch divides the global batch;
-//   context, a divisor of data, where samples have 8,192 tokens or more or the batch is no multiple of data: parts of at least 1,024 tokens; expert, a divisor of data
-//   that divides the experts of mixtures;
-//   schedules of the registry that train with one copy of the weights, with every number of virtual stages they allow, those of segments of sequences with each number
-//   of `segment_counts`; one pipeline stage has one schedule;
-//   sharding none, optimizer, gradients and parameters over all replicas, and hybrid over the replicas of one node where these are fewer;
-//   recompute none, selective where attention cores keep something, full; with tensor parallelism sequence parallelism where tokens divide, else plain;
-//   offload where the request allows it: activations stay, or leave with each horizon of `loading_horizons`, longest first.
-std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cluster::Cluster& cluster, const SpaceRequest& request);
+// In a fixed order: tensor, pipeline, context, expert, micro-batch, recompute, schedule, virtual stages,
+// sharding. All devices of the cluster are used. Axes:
+//   tensor * pipeline * data = devices; tensor a degree that splits the model; replicas (data / context) *
+//   micro_batch divides the global batch; context, a divisor of data, where samples have 8,192 tokens or more
+//   or the batch is no multiple of data: parts of at least 1,024 tokens; expert, a divisor of data that
+//   divides the experts of mixtures; schedules of the registry that train with one copy of the weights, with
+//   every number of virtual stages they allow, those of segments of sequences with each number of
+//   `segment_counts`; one pipeline stage has one schedule; sharding none, optimizer, gradients and parameters
+//   over all replicas, and hybrid over the replicas of one node where these are fewer; recompute none,
+//   selective where attention cores keep something, full; with tensor parallelism sequence parallelism where
+//   tokens divide, else plain; offload where the request allows it: activations stay, or leave with each
+//   horizon of `loading_horizons`, longest first.
+std::vector<schedule::Plan> legal_plans(const model::ModelGraph& graph, const cluster::Cluster& cluster,
+                                        const SpaceRequest& request);
 
-// In how many units' time what is offloaded is wanted back, shortest first: powers of two up to all units of the model forward and backward, as long as the first
-// rank of 1F1B waits. The longer, the fewer activations leave and the earlier they return, so the more memory and the less time a plan needs. None where nothing is
-// gained or plans cannot: processors whose memory is the host's, schedules of segments of sequences, plans without backward.
-std::vector<int> loading_horizons(const model::ModelGraph& graph, const cluster::DeviceSpec& device, const schedule::Plan& plan);
+// In how many units' time what is offloaded is wanted back, shortest first: powers of two up to all units of
+// the model forward and backward, as long as the first rank of 1F1B waits. The longer, the fewer activations
+// leave and the earlier they return, so the more memory and the less time a plan needs. None where nothing is
+// gained or plans cannot: processors whose memory is the host's, schedules of segments of sequences, plans
+// without backward.
+std::vector<int> loading_horizons(const model::ModelGraph& graph, const cluster::DeviceSpec& device,
+                                  const schedule::Plan& plan);
 
-// Into how many segments a plan's sequences may be cut (Seq1F1B): 2 and 4, where the model works token by token behind causal attention, the segments are equal and whole
-// samples are on one rank. Mixtures whose capacity or balance loss would be of a segment instead of a micro-batch train differently and stay whole.
+// Into how many segments a plan's sequences may be cut (Seq1F1B): 2 and 4, where the model works token by
+// token behind causal attention, the segments are equal and whole samples are on one rank. Mixtures whose
+// capacity or balance loss would be of a segment instead of a micro-batch train differently and stay whole.
 std::vector<int> segment_counts(const model::ModelGraph& graph, const schedule::Plan& plan);
 
-// Tensor-, pipeline- and data-parallel degrees with that product, and what of the data axis divides samples and experts, that `legal_plans` visits.
-std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& graph, int devices, int global_batch);
+// Tensor-, pipeline- and data-parallel degrees with that product, and what of the data axis divides samples
+// and experts, that `legal_plans` visits.
+std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& graph, int devices,
+                                                    int global_batch);
 
-// The base for a device: bf16 where its profile has it, else fp16, else fp32, each with the master copy it needs; flash attention where kernels for it are known.
+// The base for a device: bf16 where its profile has it, else fp16, else fp32, each with the master copy it
+// needs; flash attention where kernels for it are known.
 schedule::Plan default_plan(const cluster::DeviceSpec& device);
 
 }  // namespace planner

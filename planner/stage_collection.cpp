@@ -25,8 +25,10 @@ struct StageCollection::Shape {
     std::mutex guard;  // of everything below
     schedule::PartitionProblem balance;
     std::map<int, std::optional<std::vector<model::OperatorRange>>> stages;  // by their number
-    std::map<std::tuple<std::int32_t, std::int32_t, bool, SegmentKey>, schedule::ActivationFootprint> footprints;  // by operators, with offload or without
-    std::map<std::pair<const schedule::Schedule*, int>, std::vector<RankActivations>> activations;      // by order and loading horizon, 0: without offload
+    std::map<std::tuple<std::int32_t, std::int32_t, bool, SegmentKey>, schedule::ActivationFootprint>
+        footprints;  // by operators, with offload or without
+    std::map<std::pair<const schedule::Schedule*, int>, std::vector<RankActivations>>
+        activations;  // by order and loading horizon, 0: without offload
     std::map<const schedule::Schedule*, std::vector<schedule::StateElements>> state_elements;
     std::map<const schedule::Schedule*, std::vector<RankParameters>> rank_parameters;
     std::map<GradientHandling, Prices> prices;
@@ -34,7 +36,8 @@ struct StageCollection::Shape {
 };
 
 GradientHandling::GradientHandling(const schedule::Plan& plan)
-    : accumulates(plan.micro_batches * segments_of(plan) > 1), is_sharded(plan.shards(schedule::Sharding::gradients)),
+    : accumulates(plan.micro_batches * segments_of(plan) > 1),
+      is_sharded(plan.shards(schedule::Sharding::gradients)),
       is_reduced_whole(plan.layout.data > 1 && !plan.shards(schedule::Sharding::optimizer)) {}
 
 StageCollection::StageCollection(const model::ModelGraph& graph, const cluster::DeviceSpec& device)
@@ -44,7 +47,8 @@ StageCollection::~StageCollection() = default;
 StageCollection::Shape& StageCollection::shape_of(const schedule::Plan& plan) {
     const std::lock_guard lock(guard_);
     std::unique_ptr<Shape>& shape =
-        shapes_[{plan.layout.tensor, plan.layout.context, plan.layout.expert, plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel}];
+        shapes_[{plan.layout.tensor, plan.layout.context, plan.layout.expert, plan.micro_batch,
+                 static_cast<int>(plan.recompute), plan.sequence_parallel}];
     if (!shape) shape = std::make_unique<Shape>();
     return *shape;
 }
@@ -57,12 +61,15 @@ const std::vector<model::OperatorRange>* StageCollection::stages(Shape& shape, c
         shape.balance.stages = plan.stages();
         std::optional<schedule::Partition> partition;
         if (!plan.partition.first_units.empty()) partition = plan.partition;
-        else if (const auto solution = schedule::partition_contiguous(shape.balance)) partition = solution->partition;
+        else if (const auto solution = schedule::partition_contiguous(shape.balance))
+            partition = solution->partition;
         if (partition) {
             std::vector<model::OperatorRange> ranges;
             for (std::size_t s = 0; s < partition->first_units.size(); ++s) {
                 const auto first = static_cast<std::size_t>(partition->first_units[s]);
-                const auto last = s + 1 < partition->first_units.size() ? static_cast<std::size_t>(partition->first_units[s + 1]) : graph_.units.size();
+                const auto last = s + 1 < partition->first_units.size()
+                                      ? static_cast<std::size_t>(partition->first_units[s + 1])
+                                      : graph_.units.size();
                 ranges.push_back({graph_.units[first].operators.begin, graph_.units[last - 1].operators.end});
             }
             place->second = std::move(ranges);
@@ -84,9 +91,11 @@ const model::ModelGraph& StageCollection::graph_of(const schedule::Plan& plan, i
     return segment_graphs_.try_emplace(count, graph_, count).first->second[static_cast<std::size_t>(segment)];
 }
 
-const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage, int segment) {
+const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, const schedule::Plan& plan,
+                                                                model::OperatorRange stage, int segment) {
     const model::OperatorRange like = repetition_.first_like(stage);
-    const auto [place, is_new] = shape.footprints.try_emplace({like.begin, like.end, plan.offload != schedule::Offload::none, {segments_of(plan), segment}});
+    const auto [place, is_new] = shape.footprints.try_emplace(
+        {like.begin, like.end, plan.offload != schedule::Offload::none, {segments_of(plan), segment}});
     if (is_new) place->second = schedule::activation_footprint(graph_of(plan, segment), like, plan);
     return place->second;
 }
@@ -112,9 +121,11 @@ const sim::ComputeCost* StageCollection::compute_cost(Shape& shape, const schedu
 }
 
 // What every pass of the stage runs, as lowering cuts it, without data parallelism and offload.
-const StageCollection::Passes& StageCollection::passes(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage, int segment) {
+const StageCollection::Passes& StageCollection::passes(Shape& shape, const schedule::Plan& plan,
+                                                       model::OperatorRange stage, int segment) {
     const model::OperatorRange like = repetition_.first_like(stage);
-    const auto [place, is_new] = prices_of(shape, plan).passes.try_emplace({like.begin, like.end, {segments_of(plan), segment}});
+    const auto [place, is_new] =
+        prices_of(shape, plan).passes.try_emplace({like.begin, like.end, {segments_of(plan), segment}});
     if (!is_new) return place->second;
     schedule::Plan alone = plan;
     alone.sharding = schedule::Sharding::none;
@@ -124,10 +135,12 @@ const StageCollection::Passes& StageCollection::passes(Shape& shape, const sched
     const schedule::RankBuckets no_buckets;
     const schedule::RecipeMaker maker(graph_of(plan, segment), alone, 0, info, no_buckets);
     const sim::ComputeCost* compute = compute_cost(shape, plan, segment);
-    const auto add = [&](const schedule::Recipe& recipe, PassCost& cost, std::vector<schedule::Step>& collectives) {
+    const auto add = [&](const schedule::Recipe& recipe, PassCost& cost,
+                         std::vector<schedule::Step>& collectives) {
         for (const schedule::StepGroup& group : recipe)
             for (const schedule::Step& step : group.steps) {
-                if (step.kind == schedule::Step::Kind::collective && !step.starts_early) collectives.push_back(step);
+                if (step.kind == schedule::Step::Kind::collective && !step.starts_early)
+                    collectives.push_back(step);
                 if (step.kind != schedule::Step::Kind::compute || !compute) continue;
                 const sim::ComputePrice price = compute->price(step.operators, step.phase);
                 cost.device += price.device + price.blocked;
@@ -140,8 +153,10 @@ const StageCollection::Passes& StageCollection::passes(Shape& shape, const sched
     add(backward, made.cost.backward, made.collectives.backward);
     for (const schedule::StepGroup& group : backward)
         for (const schedule::Step& step : group.steps)
-            if (step.kind == schedule::Step::Kind::collective && step.starts_early) made.collectives.beside_backward.push_back(step);
-    add(maker.backward(schedule::ComputePhase::backward_input, {}, {}), made.cost.backward_input, made.collectives.backward_input);
+            if (step.kind == schedule::Step::Kind::collective && step.starts_early)
+                made.collectives.beside_backward.push_back(step);
+    add(maker.backward(schedule::ComputePhase::backward_input, {}, {}), made.cost.backward_input,
+        made.collectives.backward_input);
     return made;
 }
 
@@ -151,13 +166,15 @@ StageCost StageCollection::compute(const schedule::Plan& plan, model::OperatorRa
     return passes(shape, plan, stage, segment).cost;
 }
 
-const StageCollection::Collectives& StageCollection::collectives(const schedule::Plan& plan, model::OperatorRange stage, int segment) {
+const StageCollection::Collectives& StageCollection::collectives(const schedule::Plan& plan,
+                                                                 model::OperatorRange stage, int segment) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
     return passes(shape, plan, stage, segment).collectives;
 }
 
-core::Seconds StageCollection::beside_weight_gradient(const schedule::Plan& plan, core::Seconds reduction, model::OperatorRange enter, int segment) {
+core::Seconds StageCollection::beside_weight_gradient(const schedule::Plan& plan, core::Seconds reduction,
+                                                      model::OperatorRange enter, int segment) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
     const sim::ComputeCost* compute = compute_cost(shape, plan, segment);
@@ -201,16 +218,20 @@ std::vector<Leaving> leaving_of(const schedule::ActivationFootprint& footprint) 
     std::vector<Leaving> sums(1);
     for (const schedule::ActivationFootprint::UnitSaved& unit : footprint.offloadable) {
         const Leaving& before = sums.back();
-        sums.push_back({before.bytes + unit.bytes, std::max(before.largest, unit.bytes), before.copies + (unit.bytes.value > 0 ? 1 : 0)});
+        sums.push_back({before.bytes + unit.bytes, std::max(before.largest, unit.bytes),
+                        before.copies + (unit.bytes.value > 0 ? 1 : 0)});
     }
     return sums;
 }
 
-// How many units of a stage leave in each of its passes (schedule/pass/offload.cpp), by stage and micro-batch: units run backward in reverse, so the first ones wait
-// longest. Tasks of a rank are passes through one unit.
+// How many units of a stage leave in each of its passes (schedule/pass/offload.cpp), by stage and
+// micro-batch: units run backward in reverse, so the first ones wait longest. Tasks of a rank are passes
+// through one unit.
 class UnitsLeaving {
 public:
-    UnitsLeaving(const schedule::Schedule& order, int rank, int horizon, const std::vector<std::vector<Leaving>>& leaving) : micro_batches_(order.micro_batches) {
+    UnitsLeaving(const schedule::Schedule& order, int rank, int horizon,
+                 const std::vector<std::vector<Leaving>>& leaving)
+        : micro_batches_(order.micro_batches) {
         first_of_.assign(static_cast<std::size_t>(order.stages), 0);
         for (int s = 0; s < order.stages; ++s)
             if (schedule::rank_of_stage(order, s) == rank) {
@@ -219,22 +240,30 @@ public:
             }
         std::int64_t task = 0;
         for (const schedule::Action& action : order.actions[static_cast<std::size_t>(rank)]) {
-            if (action.kind != schedule::ActionKind::forward && !schedule::is_backward_part(action.kind)) continue;
-            const auto units = static_cast<std::int64_t>(leaving[static_cast<std::size_t>(action.stage)].size()) - 1;
+            if (action.kind != schedule::ActionKind::forward && !schedule::is_backward_part(action.kind))
+                continue;
+            const auto units =
+                static_cast<std::int64_t>(leaving[static_cast<std::size_t>(action.stage)].size()) - 1;
             std::int64_t& count = count_[place(action)];
             if (action.kind == schedule::ActionKind::forward) count = task;  // until backward is met
             else if (action.kind != schedule::ActionKind::backward_weight) {
                 const std::int64_t forward = count;
                 count = 0;
-                while (count < units && schedule::leaves(forward + count, task + units - 1 - count, horizon)) ++count;
+                while (count < units && schedule::leaves(forward + count, task + units - 1 - count, horizon))
+                    ++count;
             }
             task += units;
         }
     }
-    std::size_t of(const schedule::Action& action) const { return static_cast<std::size_t>(count_[place(action)]); }
+    std::size_t of(const schedule::Action& action) const {
+        return static_cast<std::size_t>(count_[place(action)]);
+    }
 
 private:
-    std::size_t place(const schedule::Action& action) const { return static_cast<std::size_t>(first_of_[static_cast<std::size_t>(action.stage)] + action.micro_batch); }
+    std::size_t place(const schedule::Action& action) const {
+        return static_cast<std::size_t>(first_of_[static_cast<std::size_t>(action.stage)] +
+                                        action.micro_batch);
+    }
 
     int micro_batches_;
     std::vector<std::int64_t> first_of_, count_;
@@ -242,18 +271,21 @@ private:
 
 }  // namespace
 
-const std::vector<RankActivations>& StageCollection::activations(const schedule::Plan& plan, const schedule::Schedule& order) {
+const std::vector<RankActivations>& StageCollection::activations(const schedule::Plan& plan,
+                                                                 const schedule::Schedule& order) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
     const bool offloads = plan.offload != schedule::Offload::none;
-    const auto [place, is_new] = shape.activations.try_emplace({&order, offloads ? plan.activation_loading_horizon : 0});
+    const auto [place, is_new] =
+        shape.activations.try_emplace({&order, offloads ? plan.activation_loading_horizon : 0});
     if (!is_new) return place->second;
     const std::vector<model::OperatorRange>& ranges = *stages(shape, plan);
     const int segments = segments_of(plan), last = segments - 1;
     std::vector<const schedule::ActivationFootprint*> by_stage;  // and segment
     std::vector<std::vector<Leaving>> leaving;
     for (const model::OperatorRange range : ranges) {
-        for (int segment = 0; segment < segments; ++segment) by_stage.push_back(&footprint(shape, plan, range, segment));
+        for (int segment = 0; segment < segments; ++segment)
+            by_stage.push_back(&footprint(shape, plan, range, segment));
         leaving.push_back(leaving_of(*by_stage.back()));
     }
     for (int rank = 0; rank < order.ranks; ++rank) {
@@ -263,7 +295,10 @@ const std::vector<RankActivations>& StageCollection::activations(const schedule:
         core::Bytes held;
         for (const schedule::Action& action : order.actions[static_cast<std::size_t>(rank)]) {
             const auto stage = static_cast<std::size_t>(action.stage);
-            const auto of_segment = [&](int segment) -> const schedule::ActivationFootprint& { return *by_stage[stage * static_cast<std::size_t>(segments) + static_cast<std::size_t>(segment)]; };
+            const auto of_segment = [&](int segment) -> const schedule::ActivationFootprint& {
+                return *by_stage[stage * static_cast<std::size_t>(segments) +
+                                 static_cast<std::size_t>(segment)];
+            };
             const schedule::ActivationFootprint& f = of_segment(action.segment);
             const Leaving away = units ? leaving[stage][units->of(action)] : Leaving{};
             switch (action.kind) {
@@ -274,11 +309,14 @@ const std::vector<RankActivations>& StageCollection::activations(const schedule:
                     result.copies += away.copies;
                     break;
                 case schedule::ActionKind::backward:
-                    // The last segment leaves gradients for the keys and values of the earlier ones, partly where its own activations were; they go with their segments.
+                    // The last segment leaves gradients for the keys and values of the earlier ones, partly
+                    // where its own activations were; they go with their segments.
                     if (last > 0 && action.segment == last) held += f.key_value_gradient * last - f.reused;
                     result.peak = std::max(result.peak, held + f.backward_transient + away.largest);
                     held -= f.saved - away.bytes;
-                    if (last > 0) held += action.segment == last ? f.reused : core::Bytes(0) - of_segment(last).key_value_gradient;
+                    if (last > 0)
+                        held += action.segment == last ? f.reused
+                                                       : core::Bytes(0) - of_segment(last).key_value_gradient;
                     break;
                 case schedule::ActionKind::backward_input:
                     held += f.kept_for_weight;
@@ -297,20 +335,26 @@ const std::vector<RankActivations>& StageCollection::activations(const schedule:
     return place->second;
 }
 
-const std::vector<schedule::StateElements>& StageCollection::state_elements(const schedule::Plan& plan, const schedule::Schedule& order) {
+const std::vector<schedule::StateElements>& StageCollection::state_elements(const schedule::Plan& plan,
+                                                                            const schedule::Schedule& order) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
     const auto [place, is_new] = shape.state_elements.try_emplace(&order);
     if (!is_new) return place->second;
     std::vector<std::vector<model::OperatorRange>> mine(static_cast<std::size_t>(order.ranks));
     const std::vector<model::OperatorRange>& ranges = *stages(shape, plan);
-    for (int s = 0; s < order.stages; ++s) mine[static_cast<std::size_t>(schedule::rank_of_stage(order, s))].push_back(ranges[static_cast<std::size_t>(s)]);
-    for (const std::vector<model::OperatorRange>& of_rank : mine) place->second.push_back(schedule::state_elements(graph_, of_rank, plan));
+    for (int s = 0; s < order.stages; ++s)
+        mine[static_cast<std::size_t>(schedule::rank_of_stage(order, s))].push_back(
+            ranges[static_cast<std::size_t>(s)]);
+    for (const std::vector<model::OperatorRange>& of_rank : mine)
+        place->second.push_back(schedule::state_elements(graph_, of_rank, plan));
     return place->second;
 }
 
-// Before any sharding: a rank's share of the tensor-parallel split, and of experts that are spread over ranks.
-schedule::StateElements StageCollection::parameter_count(const schedule::Plan& plan, model::OperatorRange range) {
+// Before any sharding: a rank's share of the tensor-parallel split, and of experts that are spread over
+// ranks.
+schedule::StateElements StageCollection::parameter_count(const schedule::Plan& plan,
+                                                         model::OperatorRange range) {
     ParameterCount count;
     {
         const std::lock_guard lock(guard_);
@@ -319,7 +363,9 @@ schedule::StateElements StageCollection::parameter_count(const schedule::Plan& p
             place->second.all = static_cast<double>(model::parameter_count(graph_, range));
             for (std::int32_t i = range.begin; i < range.end; ++i)
                 for (const model::ParameterId id : graph_.operators[static_cast<std::size_t>(i)].parameters)
-                    if (graph_.parameter(id).is_expert) place->second.experts += static_cast<double>(model::element_count(graph_.parameter(id).shape));
+                    if (graph_.parameter(id).is_expert)
+                        place->second.experts +=
+                            static_cast<double>(model::element_count(graph_.parameter(id).shape));
         }
         count = place->second;
     }
@@ -328,7 +374,8 @@ schedule::StateElements StageCollection::parameter_count(const schedule::Plan& p
     return {(count.all - count.experts) / tensor, count.experts / tensor / expert};
 }
 
-const std::vector<RankParameters>& StageCollection::rank_parameters(const schedule::Plan& plan, const schedule::Schedule& order) {
+const std::vector<RankParameters>& StageCollection::rank_parameters(const schedule::Plan& plan,
+                                                                    const schedule::Schedule& order) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
     const auto [place, is_new] = shape.rank_parameters.try_emplace(&order);
@@ -352,10 +399,13 @@ const std::vector<RankParameters>& StageCollection::rank_parameters(const schedu
         }
     }
     for (const model::TiedParameter& parameter : tied_) {
-        const double elements = static_cast<double>(model::element_count(graph_.parameter(parameter.parameter).shape)) / plan.layout.tensor;
+        const double elements =
+            static_cast<double>(model::element_count(graph_.parameter(parameter.parameter).shape)) /
+            plan.layout.tensor;
         for (int rank = 0; rank < order.ranks; ++rank) {
             bool is_here = false, is_elsewhere = false;
-            for (const std::int32_t u : parameter.units) (rank_of_unit[static_cast<std::size_t>(u)] == rank ? is_here : is_elsewhere) = true;
+            for (const std::int32_t u : parameter.units)
+                (rank_of_unit[static_cast<std::size_t>(u)] == rank ? is_here : is_elsewhere) = true;
             if (is_here && is_elsewhere) ranks[static_cast<std::size_t>(rank)].tied += elements;
         }
     }

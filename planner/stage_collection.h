@@ -1,5 +1,5 @@
-// What stages hold and compute, by what decides it: plans of one base on the devices of one cluster differ in much that no stage notices, so one collection serves
-// all threads.
+// What stages hold and compute, by what decides it: plans of one base on the devices of one cluster differ in
+// much that no stage notices, so one collection serves all threads.
 #pragma once
 
 #include <algorithm>
@@ -15,16 +15,17 @@
 #include "model/model_graph.h"
 #include "model/repetition.h"
 #include "model/segment.h"
-#include "schedule/plan/memory.h"
 #include "schedule/pass/recipe.h"
+#include "schedule/plan/memory.h"
 #include "schedule/plan/plan.h"
 #include "schedule/schedule.h"
 #include "sim/cost/compute.h"
 
 namespace planner {
 
-// What one pass of a micro-batch takes from the device's clock and from the host's. The host runs ahead of the device over the passes of a rank, but not over the
-// arrival of a message: a pass that begins with one takes what the slower of both clocks needs.
+// What one pass of a micro-batch takes from the device's clock and from the host's. The host runs ahead of
+// the device over the passes of a rank, but not over the arrival of a message: a pass that begins with one
+// takes what the slower of both clocks needs.
 struct PassCost {
     core::Seconds device, host;
     core::Seconds after_arrival() const { return device > host ? device : host; }
@@ -33,7 +34,8 @@ struct StageCost {
     PassCost forward, backward, backward_input;
 };
 
-// Elements of parameters on one pipeline rank, its share of the tensor-parallel split and, in `experts`, of the experts.
+// Elements of parameters on one pipeline rank, its share of the tensor-parallel split and, in `experts`, of
+// the experts.
 struct RankParameters {
     double dense = 0;         // every virtual stage's; experts too where they are not spread over ranks
     double experts = 0;       // ... of experts that are
@@ -41,7 +43,8 @@ struct RankParameters {
     double tied = 0;          // of the dense ones, with copies on other ranks
 };
 
-// Activations of one pipeline rank under an order: the peak, and what goes out to where the plan offloads to, and comes back, over the order's micro-batches.
+// Activations of one pipeline rank under an order: the peak, and what goes out to where the plan offloads to,
+// and comes back, over the order's micro-batches.
 struct RankActivations {
     core::Bytes peak;
     core::Bytes offloaded;
@@ -58,7 +61,8 @@ struct GradientHandling {
     auto operator<=>(const GradientHandling&) const = default;
 };
 
-// Segments of a sequence that pass one after the other, each with times and memory of its own. 1: sequences are whole; schedules that cut them say into how many.
+// Segments of a sequence that pass one after the other, each with times and memory of its own. 1: sequences
+// are whole; schedules that cut them say into how many.
 inline int segments_of(const schedule::Plan& plan) { return std::max(1, plan.segments); }
 
 // Answers are the same whichever plans were asked about before.
@@ -68,28 +72,38 @@ public:
     StageCollection(const model::ModelGraph& graph, const cluster::DeviceSpec& device);
     ~StageCollection();
 
-    // Operators of every stage, from the plan's partition. Null when the model has fewer units than stages. It lives as long as the collection.
+    // Operators of every stage, from the plan's partition. Null when the model has fewer units than stages.
+    // It lives as long as the collection.
     const std::vector<model::OperatorRange>* stages(const schedule::Plan& plan);
-    // The passes of one segment through one stage without communication. Zero when the device has no price for the model.
+    // The passes of one segment through one stage without communication. Zero when the device has no price
+    // for the model.
     StageCost compute(const schedule::Plan& plan, model::OperatorRange stage, int segment = 0);
-    // The collectives (tensor, context and expert parallelism) that a pass waits for, in order. It lives as long as the collection.
+    // The collectives (tensor, context and expert parallelism) that a pass waits for, in order. It lives as
+    // long as the collection.
     struct Collectives {
         std::vector<schedule::Step> forward, backward, backward_input;
         std::vector<schedule::Step> beside_backward;  // gathered again while the pass computes
     };
     const Collectives& collectives(const schedule::Plan& plan, model::OperatorRange stage, int segment = 0);
-    // What is left of a reduction of input gradients beside the weight gradient of the product behind it (sim::ComputeCost).
-    core::Seconds beside_weight_gradient(const schedule::Plan& plan, core::Seconds reduction, model::OperatorRange enter, int segment = 0);
+    // What is left of a reduction of input gradients beside the weight gradient of the product behind it
+    // (sim::ComputeCost).
+    core::Seconds beside_weight_gradient(const schedule::Plan& plan, core::Seconds reduction,
+                                         model::OperatorRange enter, int segment = 0);
     // Of the smallest tensor that any stage hands on; nothing when there is one stage.
     core::Bytes smallest_transfer(const schedule::Plan& plan);
     // The device's time to update so many elements.
     core::Seconds update(const schedule::Plan& plan, double elements);
-    // Activations of each pipeline rank under an order of the plan's schedule, fragmentation not counted: of offloaded ones those that a pass works on, as if the
-    // others left at once and came back at the last moment. The order must live as long as the collection.
-    const std::vector<RankActivations>& activations(const schedule::Plan& plan, const schedule::Schedule& order);
-    // Elements of the parameters that a rank holds of each of its stages, each once (schedule::state_footprint).
-    const std::vector<schedule::StateElements>& state_elements(const schedule::Plan& plan, const schedule::Schedule& order);
-    const std::vector<RankParameters>& rank_parameters(const schedule::Plan& plan, const schedule::Schedule& order);
+    // Activations of each pipeline rank under an order of the plan's schedule, fragmentation not counted: of
+    // offloaded ones those that a pass works on, as if the others left at once and came back at the last
+    // moment. The order must live as long as the collection.
+    const std::vector<RankActivations>& activations(const schedule::Plan& plan,
+                                                    const schedule::Schedule& order);
+    // Elements of the parameters that a rank holds of each of its stages, each once
+    // (schedule::state_footprint).
+    const std::vector<schedule::StateElements>& state_elements(const schedule::Plan& plan,
+                                                               const schedule::Schedule& order);
+    const std::vector<RankParameters>& rank_parameters(const schedule::Plan& plan,
+                                                       const schedule::Schedule& order);
 
 private:
     struct Passes;
@@ -103,7 +117,8 @@ private:
     // The model of one segment of a sequence.
     const model::ModelGraph& graph_of(const schedule::Plan& plan, int segment);
     schedule::StateElements parameter_count(const schedule::Plan& plan, model::OperatorRange range);
-    const schedule::ActivationFootprint& footprint(Shape& shape, const schedule::Plan& plan, model::OperatorRange stage, int segment);
+    const schedule::ActivationFootprint& footprint(Shape& shape, const schedule::Plan& plan,
+                                                   model::OperatorRange stage, int segment);
 
     const model::ModelGraph& graph_;
     const cluster::DeviceSpec& device_;

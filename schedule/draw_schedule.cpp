@@ -10,7 +10,8 @@ namespace schedule {
 
 namespace {
 
-// Column of every cell: the step in which it can run, or its place in the list when the lists cannot be played or hold more than compute.
+// Column of every cell: the step in which it can run, or its place in the list when the lists cannot be
+// played or hold more than compute.
 std::vector<std::vector<std::int32_t>> columns_of(const Schedule& schedule, bool& in_steps) {
     const bool is_pure = compute_only(schedule) == schedule;
     Playback playback = play(schedule);
@@ -34,9 +35,11 @@ std::string draw(const Schedule& schedule, const Violation* mark, int width) {
     for (std::size_t rank = 0; rank < grid.size(); ++rank)
         for (std::size_t i = 0; i < columns[rank].size(); ++i) {
             const int column = columns[rank][i];
-            const bool is_marked = mark && mark->rank == static_cast<int>(rank) && mark->position == static_cast<int>(i);
+            const bool is_marked =
+                mark && mark->rank == static_cast<int>(rank) && mark->position == static_cast<int>(i);
             std::vector<std::string>& row = grid[rank];
-            if (row.size() <= static_cast<std::size_t>(column)) row.resize(static_cast<std::size_t>(column) + 1);
+            if (row.size() <= static_cast<std::size_t>(column))
+                row.resize(static_cast<std::size_t>(column) + 1);
             std::string text = print_action(schedule, schedule.actions[rank][i]);
             if (is_marked) text = "[" + text + "]";
             std::string& cell = row[static_cast<std::size_t>(column)];
@@ -53,11 +56,17 @@ std::string draw(const Schedule& schedule, const Violation* mark, int width) {
     const std::size_t rank_width = std::to_string(grid.size()).size();
     std::string text;
     for (std::size_t rank = 0; rank < grid.size(); ++rank) {
-        std::string line = fmt::format("{} rank {:>{}} |", mark && mark->rank == static_cast<int>(rank) ? '>' : ' ', rank, rank_width);
+        std::string line = fmt::format(
+            "{} rank {:>{}} |", mark && mark->rank == static_cast<int>(rank) ? '>' : ' ', rank, rank_width);
         if (first > 0) line += " ..";
         for (int column = first; column < first + shown; ++column) {
-            const bool has_cell = column < static_cast<int>(grid[rank].size()) && !grid[rank][static_cast<std::size_t>(column)].empty();
-            line += fmt::format(" {:<{}}", has_cell ? grid[rank][static_cast<std::size_t>(column)] : in_steps ? "." : "", cell_width);
+            const bool has_cell = column < static_cast<int>(grid[rank].size()) &&
+                                  !grid[rank][static_cast<std::size_t>(column)].empty();
+            line += fmt::format(" {:<{}}",
+                                has_cell   ? grid[rank][static_cast<std::size_t>(column)]
+                                : in_steps ? "."
+                                           : "",
+                                cell_width);
         }
         if (first + shown < total) line += " ..";
         line.erase(line.find_last_not_of(' ') + 1);

@@ -27,7 +27,8 @@ std::string_view code_of(ActionKind kind) {
 }
 
 int rank_of_stage(StagePlacement placement, int ranks, int stage) {
-    core::require(placement == StagePlacement::loop || placement == StagePlacement::v_shape || placement == StagePlacement::bidirectional,
+    core::require(placement == StagePlacement::loop || placement == StagePlacement::v_shape ||
+                      placement == StagePlacement::bidirectional,
                   "a custom placement is asked through its schedule");
     const int within = stage % ranks;
     const bool is_mirrored = placement == StagePlacement::v_shape && (stage / ranks) % 2 == 1;
@@ -35,14 +36,16 @@ int rank_of_stage(StagePlacement placement, int ranks, int stage) {
 }
 
 int rank_of_stage(const Schedule& schedule, int stage, int direction) {
-    if (schedule.placement == StagePlacement::custom) return schedule.stage_ranks[static_cast<std::size_t>(direction * schedule.stages + stage)];
+    if (schedule.placement == StagePlacement::custom)
+        return schedule.stage_ranks[static_cast<std::size_t>(direction * schedule.stages + stage)];
     const int rank = rank_of_stage(schedule.placement, schedule.ranks, stage);
     return direction == 1 ? schedule.ranks - 1 - rank : rank;
 }
 
 Schedule compute_only(const Schedule& schedule) {
     Schedule result = schedule;
-    for (std::vector<Action>& list : result.actions) std::erase_if(list, [](const Action& action) { return !is_compute(action.kind); });
+    for (std::vector<Action>& list : result.actions)
+        std::erase_if(list, [](const Action& action) { return !is_compute(action.kind); });
     return result;
 }
 

@@ -1,6 +1,8 @@
-// Compute order only: for each pipeline rank, which micro-batch of which virtual stage runs forward or backward next. Generators emit nothing else.
+// Compute order only: for each pipeline rank, which micro-batch of which virtual stage runs forward or
+// backward next. Generators emit nothing else.
 //
-// Lists read from files may carry communication and sharding cells too (`is_compute` tells them apart, `compute_only` drops them); verify.h checks what is there.
+// Lists read from files may carry communication and sharding cells too (`is_compute` tells them apart,
+// `compute_only` drops them); verify.h checks what is there.
 #pragma once
 
 #include <cstdint>
@@ -23,29 +25,34 @@ enum class ActionKind : std::uint8_t {
     unshard,           // UNSHARD: all-gather of a stage's sharded parameters
     reshard,           // RESHARD: free them
     reduce_gradient,   // REDUCE_GRAD: reduction of a stage's gradients over data-parallel ranks
-    optimizer_step,    // OPT: update of a stage's parameters; in asynchronous schedules one per weight version
+    optimizer_step,  // OPT: update of a stage's parameters; in asynchronous schedules one per weight version
 };
 
 constexpr bool is_compute(ActionKind kind) { return kind <= ActionKind::recompute; }
 constexpr bool is_backward_part(ActionKind kind) {
-    return kind == ActionKind::backward || kind == ActionKind::backward_input || kind == ActionKind::backward_weight;
+    return kind == ActionKind::backward || kind == ActionKind::backward_input ||
+           kind == ActionKind::backward_weight;
 }
-constexpr bool is_transfer(ActionKind kind) { return kind >= ActionKind::send_forward && kind <= ActionKind::receive_backward; }
+constexpr bool is_transfer(ActionKind kind) {
+    return kind >= ActionKind::send_forward && kind <= ActionKind::receive_backward;
+}
 // "F", "SEND_F", ...: the words of the text form.
 std::string_view code_of(ActionKind kind);
 
 struct Action {
     ActionKind kind = ActionKind::forward;
-    std::int32_t stage = 0;        // virtual stage
-    std::int32_t micro_batch = 0;  // -1 for actions of a whole stage (unshard, reshard, reduce_gradient, optimizer_step)
-    std::int16_t segment = 0;      // of the sequence (Seq1F1B)
-    std::int16_t direction = 0;    // pipeline replica (Chimera, DualPipe)
-    bool overlaps_next = false;    // this forward and the backward after it are one slot (DualPipe's F&B)
+    std::int32_t stage = 0;  // virtual stage
+    std::int32_t micro_batch =
+        0;  // -1 for actions of a whole stage (unshard, reshard, reduce_gradient, optimizer_step)
+    std::int16_t segment = 0;    // of the sequence (Seq1F1B)
+    std::int16_t direction = 0;  // pipeline replica (Chimera, DualPipe)
+    bool overlaps_next = false;  // this forward and the backward after it are one slot (DualPipe's F&B)
     bool operator==(const Action&) const = default;
 };
 
-// Where virtual stages live. Loop: stage s on rank s mod p. V: stages r and 2p-1-r on rank r (two chunks). Bidirectional: direction 0 as loop, direction 1
-// mirrored (stage s on rank p-1-s). Custom: Schedule::stage_ranks.
+// Where virtual stages live. Loop: stage s on rank s mod p. V: stages r and 2p-1-r on rank r (two chunks).
+// Bidirectional: direction 0 as loop, direction 1 mirrored (stage s on rank p-1-s). Custom:
+// Schedule::stage_ranks.
 enum class StagePlacement : std::uint8_t { loop, v_shape, bidirectional, custom };
 
 struct Schedule {

@@ -3,8 +3,9 @@
 namespace schedule {
 
 bool CellIndex::contains(const Action& action) const {
-    return action.stage >= 0 && action.stage < stages_ && action.micro_batch >= 0 && action.micro_batch < micro_batches_ && action.segment >= 0 &&
-           action.segment < segments_ && action.direction >= 0 && action.direction < directions_;
+    return action.stage >= 0 && action.stage < stages_ && action.micro_batch >= 0 &&
+           action.micro_batch < micro_batches_ && action.segment >= 0 && action.segment < segments_ &&
+           action.direction >= 0 && action.direction < directions_;
 }
 
 CellPositions::CellPositions(const Schedule& schedule) {
@@ -12,7 +13,8 @@ CellPositions::CellPositions(const Schedule& schedule) {
     for (std::vector<std::int32_t>& of_kind : positions_) of_kind.assign(index.size(), -1);
     for (const std::vector<Action>& list : schedule.actions)
         for (std::size_t i = 0; i < list.size(); ++i) {
-            if ((!is_compute(list[i].kind) && !is_transfer(list[i].kind)) || !index.contains(list[i])) continue;
+            if ((!is_compute(list[i].kind) && !is_transfer(list[i].kind)) || !index.contains(list[i]))
+                continue;
             std::int32_t& position = positions_[static_cast<std::size_t>(list[i].kind)][index.of(list[i])];
             if (position < 0) position = static_cast<std::int32_t>(i);
         }
@@ -30,7 +32,8 @@ std::int32_t CellPositions::release(std::size_t cell) const {
 
 bool input_cell(const Schedule& schedule, const Action& action, Action& needed) {
     const bool is_forward = action.kind == ActionKind::forward;
-    if (!is_forward && action.kind != ActionKind::backward && action.kind != ActionKind::backward_input) return false;
+    if (!is_forward && action.kind != ActionKind::backward && action.kind != ActionKind::backward_input)
+        return false;
     needed = action;
     needed.overlaps_next = false;
     needed.stage = is_forward ? action.stage - 1 : action.stage + 1;
@@ -39,10 +42,15 @@ bool input_cell(const Schedule& schedule, const Action& action, Action& needed) 
 
 namespace {
 
-// Steps in which forwards and gradients were made; a weight or local cell needs only its rank's earlier cells, which rule "local order" sees to.
+// Steps in which forwards and gradients were made; a weight or local cell needs only its rank's earlier
+// cells, which rule "local order" sees to.
 class Player {
 public:
-    explicit Player(const Schedule& schedule) : schedule_(schedule), index_(schedule), forward_(index_.size(), never), gradient_(index_.size(), never) {}
+    explicit Player(const Schedule& schedule)
+        : schedule_(schedule),
+          index_(schedule),
+          forward_(index_.size(), never),
+          gradient_(index_.size(), never) {}
 
     bool is_ready(const Action& action, std::int32_t step) const {
         Action needed;
@@ -52,7 +60,8 @@ public:
     void make(const Action& action, std::int32_t step) {
         if (!index_.contains(action)) return;
         if (action.kind == ActionKind::forward) forward_[index_.of(action)] = step;
-        else if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input) gradient_[index_.of(action)] = step;
+        else if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input)
+            gradient_[index_.of(action)] = step;
     }
 
 private:
@@ -75,11 +84,14 @@ Playback play(const Schedule& schedule) {
         for (std::size_t rank = 0; rank < schedule.actions.size(); ++rank) {
             const std::vector<Action>& list = schedule.actions[rank];
             auto& head = playback.waiting_at[rank];
-            while (head < static_cast<std::int32_t>(list.size()) && !is_compute(list[static_cast<std::size_t>(head)].kind)) ++head;
+            while (head < static_cast<std::int32_t>(list.size()) &&
+                   !is_compute(list[static_cast<std::size_t>(head)].kind))
+                ++head;
             if (head >= static_cast<std::int32_t>(list.size())) continue;
             const auto at = static_cast<std::size_t>(head);
             const bool is_pair = list[at].overlaps_next && at + 1 < list.size();
-            if (!player.is_ready(list[at], step) || (is_pair && !player.is_ready(list[at + 1], step))) continue;
+            if (!player.is_ready(list[at], step) || (is_pair && !player.is_ready(list[at + 1], step)))
+                continue;
             for (std::size_t i = at; i < at + (is_pair ? 2u : 1u); ++i) {
                 player.make(list[i], step);
                 playback.step[rank][i] = step;

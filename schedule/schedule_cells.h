@@ -1,4 +1,5 @@
-// Where each cell of a schedule stands, and playing the lists against each other: what the rules of verify and the drawing share.
+// Where each cell of a schedule stands, and playing the lists against each other: what the rules of verify
+// and the drawing share.
 #pragma once
 
 #include <array>
@@ -13,25 +14,40 @@ namespace schedule {
 class CellIndex {
 public:
     explicit CellIndex(const Schedule& schedule)
-        : stages_(schedule.stages), micro_batches_(schedule.micro_batches), segments_(schedule.segments), directions_(schedule.directions) {}
+        : stages_(schedule.stages),
+          micro_batches_(schedule.micro_batches),
+          segments_(schedule.segments),
+          directions_(schedule.directions) {}
 
-    std::size_t size() const { return static_cast<std::size_t>(directions_) * stages_ * micro_batches_ * segments_; }
-    bool contains(const Action& action) const;  // stage, micro-batch, segment and direction within the schedule's counts
-    std::size_t of(int direction, int stage, int micro_batch, int segment) const {
-        return ((static_cast<std::size_t>(direction) * stages_ + stage) * micro_batches_ + micro_batch) * segments_ + segment;
+    std::size_t size() const {
+        return static_cast<std::size_t>(directions_) * stages_ * micro_batches_ * segments_;
     }
-    std::size_t of(const Action& action) const { return of(action.direction, action.stage, action.micro_batch, action.segment); }
-    std::size_t of(const Action& action, int stage) const { return of(action.direction, stage, action.micro_batch, action.segment); }
+    bool contains(const Action& action)
+        const;  // stage, micro-batch, segment and direction within the schedule's counts
+    std::size_t of(int direction, int stage, int micro_batch, int segment) const {
+        return ((static_cast<std::size_t>(direction) * stages_ + stage) * micro_batches_ + micro_batch) *
+                   segments_ +
+               segment;
+    }
+    std::size_t of(const Action& action) const {
+        return of(action.direction, action.stage, action.micro_batch, action.segment);
+    }
+    std::size_t of(const Action& action, int stage) const {
+        return of(action.direction, stage, action.micro_batch, action.segment);
+    }
 
 private:
     int stages_, micro_batches_, segments_, directions_;
 };
 
-// Position of every compute and transfer cell in its rank's list; -1 = none, the first when there are several.
+// Position of every compute and transfer cell in its rank's list; -1 = none, the first when there are
+// several.
 class CellPositions {
 public:
     explicit CellPositions(const Schedule& schedule);
-    std::int32_t of(ActionKind kind, std::size_t cell) const { return positions_[static_cast<std::size_t>(kind)][cell]; }
+    std::int32_t of(ActionKind kind, std::size_t cell) const {
+        return positions_[static_cast<std::size_t>(kind)][cell];
+    }
     // The cell that gives the gradient of the stage's input: B or I.
     std::int32_t gradient(std::size_t cell) const;
     // The last cell that needs the stage's activation: B or W.
@@ -42,15 +58,19 @@ private:
     std::array<std::vector<std::int32_t>, kinds> positions_;
 };
 
-// Plays the compute cells, one step a cell, each as soon as its rank is free and what it needs was made in an earlier step. Other cells are passed over.
+// Plays the compute cells, one step a cell, each as soon as its rank is free and what it needs was made in an
+// earlier step. Other cells are passed over.
 struct Playback {
-    std::vector<std::vector<std::int32_t>> step;  // [rank][position]; -1 = never reached or no compute cell; both cells of an overlapped pair share one
-    std::vector<std::int32_t> waiting_at;         // per rank: position of the cell that waits for ever; -1 = played to the end
+    std::vector<std::vector<std::int32_t>> step;  // [rank][position]; -1 = never reached or no compute cell;
+                                                  // both cells of an overlapped pair share one
+    std::vector<std::int32_t>
+        waiting_at;  // per rank: position of the cell that waits for ever; -1 = played to the end
     bool is_complete = true;
 };
 Playback play(const Schedule& schedule);
 
-// The cell whose output `action` needs from another stage: F of the stage before or B / I of the stage after. False when it needs none.
+// The cell whose output `action` needs from another stage: F of the stage before or B / I of the stage after.
+// False when it needs none.
 bool input_cell(const Schedule& schedule, const Action& action, Action& needed);
 
 }  // namespace schedule

@@ -1,4 +1,5 @@
-// Proof before play: every receive has its send, nothing can deadlock, buffers balance, every micro-batch is finished. Runs before either interpreter.
+// Proof before play: every receive has its send, nothing can deadlock, buffers balance, every micro-batch is
+// finished. Runs before either interpreter.
 #pragma once
 
 #include <limits>
@@ -12,7 +13,8 @@
 namespace schedule {
 
 struct Violation {
-    std::string rule;     // "completeness", "placement", "local order", "progress", "transfers", "memory", "buffers", ...
+    std::string rule;     // "completeness", "placement", "local order", "progress", "transfers", "memory",
+                          // "buffers", ...
     std::string message;  // what is wrong, with rank, stage, micro-batch
     int rank = -1;        // pipeline rank (schedule) or class (program)
     int position = -1;    // in its list
@@ -20,36 +22,40 @@ struct Violation {
 
 // What a Schedule is held against beyond its own cells.
 struct ScheduleLimits {
-    // Change of a rank's activation memory by a forward, backward_input and backward_weight of a virtual stage: at the action's start when positive, at its end
-    // when negative. One entry stands for all stages; empty = memory is not checked.
+    // Change of a rank's activation memory by a forward, backward_input and backward_weight of a virtual
+    // stage: at the action's start when positive, at its end when negative. One entry stands for all stages;
+    // empty = memory is not checked.
     struct ActivationChange {
         core::Bytes forward, backward_input, backward_weight;
     };
     std::vector<ActivationChange> activation;
     core::Bytes memory_limit{std::numeric_limits<double>::infinity()};
     int most_unsharded_stages = 0;  // per rank; 0 = no limit
-    // Transfers in a run without anything between them are posted together (batch_isend_irecv); the next cell waits for all of them, sends included. Without
-    // it sends are buffered and only receives wait.
+    // Transfers in a run without anything between them are posted together (batch_isend_irecv); the next cell
+    // waits for all of them, sends included. Without it sends are buffered and only receives wait.
     bool sends_wait_for_receives = false;
 };
 
 // Rules, each named in Violation::rule (numbers of the schedules.md of the reference lists, section 4.2):
-//   1 completeness        every stage, micro-batch, segment and direction has one F, and one B or one I with one W (none when forward-only)
-//   2 placement           every cell stands on the rank of its stage
-//   3 local order         F before R before B or I; I before W; segments forward ascending, backward descending; an overlapped forward stands before a backward
-//   4 progress            the lists can be played to their end (a cell of every waiting rank is reported)
-//   5 transfers           when there are transfers: each crossing has one send after its producer and one receive before its consumer
-//   6 transfer order      between two ranks the k-th send meets the k-th receive (transports such as NCCL have no tags), and playing with transfers ends
-//   7 memory              the running sum of activation changes stays within the limit
-//   8 sharded parameters  when there are UNSHARD or RESHARD: computing stages are unsharded, within the limit of stages
-//   9 gradient order      REDUCE_GRAD after the stage's last backward, OPT after that; "weight versions": an asynchronous schedule keeps to its bound
+//   1 completeness        every stage, micro-batch, segment and direction has one F, and one B or one I with
+//   one W (none when forward-only) 2 placement           every cell stands on the rank of its stage 3 local
+//   order         F before R before B or I; I before W; segments forward ascending, backward descending; an
+//   overlapped forward stands before a backward 4 progress            the lists can be played to their end (a
+//   cell of every waiting rank is reported) 5 transfers           when there are transfers: each crossing has
+//   one send after its producer and one receive before its consumer 6 transfer order      between two ranks
+//   the k-th send meets the k-th receive (transports such as NCCL have no tags), and playing with transfers
+//   ends 7 memory              the running sum of activation changes stays within the limit 8 sharded
+//   parameters  when there are UNSHARD or RESHARD: computing stages are unsharded, within the limit of stages
+//   9 gradient order      REDUCE_GRAD after the stage's last backward, OPT after that; "weight versions": an
+//   asynchronous schedule keeps to its bound
 // Rules 4 to 9 are judged only when 1 to 3 hold: what they would add is the same fault seen again.
 std::vector<Violation> verify(const Schedule& schedule);
 std::vector<Violation> verify(const Schedule& schedule, const ScheduleLimits& limits);
 std::vector<Violation> verify(const Program& program);
 
-// The rank grid as text with the offending cell marked by brackets; at most `width` columns around it. A schedule that can be played shows each compute cell in
-// the step in which it can first run (every cell one step, so waiting shows as dots); any other shows its lists side by side.
+// The rank grid as text with the offending cell marked by brackets; at most `width` columns around it. A
+// schedule that can be played shows each compute cell in the step in which it can first run (every cell one
+// step, so waiting shows as dots); any other shows its lists side by side.
 std::string draw(const Schedule& schedule, const Violation* mark = nullptr, int width = 40);
 
 }  // namespace schedule

@@ -13,14 +13,17 @@ namespace {
 int position_of(std::size_t index) { return static_cast<int>(index); }
 
 // Is the cell one the counts of the schedule allow at all? Then it can be looked up.
-bool check_counts(const Schedule& schedule, const Action& action, int rank, int position, std::vector<Violation>& violations) {
+bool check_counts(const Schedule& schedule, const Action& action, int rank, int position,
+                  std::vector<Violation>& violations) {
     Action probe = action;
     if (!is_compute(action.kind) && !is_transfer(action.kind)) probe.micro_batch = probe.segment = 0;
     if (CellIndex(schedule).contains(probe)) return true;
-    violations.push_back({"completeness",
-                          fmt::format("rank {} cell {}: {} is outside {} stages, {} micro-batches, {} segments, {} directions", rank, position,
-                                      print_action(schedule, action), schedule.stages, schedule.micro_batches, schedule.segments, schedule.directions),
-                          rank, position});
+    violations.push_back(
+        {"completeness",
+         fmt::format("rank {} cell {}: {} is outside {} stages, {} micro-batches, {} segments, {} directions",
+                     rank, position, print_action(schedule, action), schedule.stages, schedule.micro_batches,
+                     schedule.segments, schedule.directions),
+         rank, position});
     return false;
 }
 
@@ -32,28 +35,39 @@ void check_completeness(const Schedule& schedule, std::vector<Violation>& violat
         const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
         for (std::size_t i = 0; i < list.size(); ++i) {
             const Action& action = list[i];
-            if (!check_counts(schedule, action, rank, position_of(i), violations) || !is_compute(action.kind)) continue;
+            if (!check_counts(schedule, action, rank, position_of(i), violations) || !is_compute(action.kind))
+                continue;
             auto violate = [&](const std::string& what) {
-                violations.push_back({"completeness", fmt::format("rank {} cell {}: {} {}", rank, i, print_action(schedule, action), what), rank, position_of(i)});
+                violations.push_back(
+                    {"completeness",
+                     fmt::format("rank {} cell {}: {} {}", rank, i, print_action(schedule, action), what),
+                     rank, position_of(i)});
             };
-            if (schedule.is_forward_only && action.kind != ActionKind::forward) violate("stands in a forward-only schedule");
+            if (schedule.is_forward_only && action.kind != ActionKind::forward)
+                violate("stands in a forward-only schedule");
             const std::size_t cell = index.of(action);
             if (seen[static_cast<std::size_t>(action.kind)][cell]) violate("is there twice");
             seen[static_cast<std::size_t>(action.kind)][cell] = true;
-            const bool is_half = action.kind == ActionKind::backward_input || action.kind == ActionKind::backward_weight;
-            if (is_half && positions.of(ActionKind::backward, cell) >= 0) violate("repeats a part of the full backward B");
+            const bool is_half =
+                action.kind == ActionKind::backward_input || action.kind == ActionKind::backward_weight;
+            if (is_half && positions.of(ActionKind::backward, cell) >= 0)
+                violate("repeats a part of the full backward B");
         }
     }
     for (int direction = 0; direction < schedule.directions; ++direction)
         for (int stage = 0; stage < schedule.stages; ++stage)
             for (int micro_batch = 0; micro_batch < schedule.micro_batches; ++micro_batch)
                 for (int segment = 0; segment < schedule.segments; ++segment) {
-                    Action action{ActionKind::forward, stage, micro_batch, static_cast<std::int16_t>(segment), static_cast<std::int16_t>(direction)};
+                    Action action{ActionKind::forward, stage, micro_batch, static_cast<std::int16_t>(segment),
+                                  static_cast<std::int16_t>(direction)};
                     const std::size_t cell = index.of(action);
                     const int rank = rank_of_stage(schedule, stage, direction);
                     auto missing = [&](ActionKind kind, const char* hint) {
                         action.kind = kind;
-                        violations.push_back({"completeness", fmt::format("rank {}: {} is missing{}", rank, print_action(schedule, action), hint), rank, -1});
+                        violations.push_back({"completeness",
+                                              fmt::format("rank {}: {} is missing{}", rank,
+                                                          print_action(schedule, action), hint),
+                                              rank, -1});
                     };
                     if (!seen[0][cell]) missing(ActionKind::forward, "");
                     if (schedule.is_forward_only || seen[1][cell]) continue;
@@ -68,12 +82,16 @@ void check_placement(const Schedule& schedule, std::vector<Violation>& violation
         const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
         for (std::size_t i = 0; i < list.size(); ++i) {
             const Action& action = list[i];
-            if (action.stage < 0 || action.stage >= schedule.stages || action.direction < 0 || action.direction >= schedule.directions) continue;
+            if (action.stage < 0 || action.stage >= schedule.stages || action.direction < 0 ||
+                action.direction >= schedule.directions)
+                continue;
             const int home = rank_of_stage(schedule, action.stage, action.direction);
             if (home != rank)
-                violations.push_back({"placement",
-                                      fmt::format("rank {} cell {}: {} belongs on rank {}, where stage {} lives", rank, i, print_action(schedule, action), home, action.stage),
-                                      rank, position_of(i)});
+                violations.push_back(
+                    {"placement",
+                     fmt::format("rank {} cell {}: {} belongs on rank {}, where stage {} lives", rank, i,
+                                 print_action(schedule, action), home, action.stage),
+                     rank, position_of(i)});
         }
     }
 }
@@ -85,24 +103,42 @@ void check_local_order(const Schedule& schedule, std::vector<Violation>& violati
         const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
         for (std::size_t i = 0; i < list.size(); ++i) {
             const Action& action = list[i];
-            if (!is_compute(action.kind) || !index.contains(action) || rank_of_stage(schedule, action.stage, action.direction) != rank) continue;
+            if (!is_compute(action.kind) || !index.contains(action) ||
+                rank_of_stage(schedule, action.stage, action.direction) != rank)
+                continue;
             auto violate = [&](const std::string& what) {
-                violations.push_back({"local order", fmt::format("rank {} cell {}: {} {}", rank, i, print_action(schedule, action), what), rank, position_of(i)});
+                violations.push_back(
+                    {"local order",
+                     fmt::format("rank {} cell {}: {} {}", rank, i, print_action(schedule, action), what),
+                     rank, position_of(i)});
             };
-            // Position of another kind of the same cell, when it comes later than this one (what is missing is rule 1's).
-            auto comes_later = [&](ActionKind kind, std::size_t cell) { return positions.of(kind, cell) > position_of(i); };
+            // Position of another kind of the same cell, when it comes later than this one (what is missing
+            // is rule 1's).
+            auto comes_later = [&](ActionKind kind, std::size_t cell) {
+                return positions.of(kind, cell) > position_of(i);
+            };
             const std::size_t cell = index.of(action);
-            if (action.kind != ActionKind::forward && comes_later(ActionKind::forward, cell)) violate("runs before its forward");
-            if (action.kind == ActionKind::backward_weight && comes_later(ActionKind::backward_input, cell)) violate("runs before its backward for input");
-            if (action.kind == ActionKind::recompute && positions.gradient(cell) >= 0 && positions.gradient(cell) < position_of(i)) violate("runs after the backward it is for");
-            if (action.segment > 0 && action.kind == ActionKind::forward && comes_later(ActionKind::forward, cell - 1)) violate("runs before the segment before it");
-            const bool makes_gradient = action.kind == ActionKind::backward || action.kind == ActionKind::backward_input;
-            if (makes_gradient && action.segment + 1 < schedule.segments && positions.gradient(cell + 1) > position_of(i))
+            if (action.kind != ActionKind::forward && comes_later(ActionKind::forward, cell))
+                violate("runs before its forward");
+            if (action.kind == ActionKind::backward_weight && comes_later(ActionKind::backward_input, cell))
+                violate("runs before its backward for input");
+            if (action.kind == ActionKind::recompute && positions.gradient(cell) >= 0 &&
+                positions.gradient(cell) < position_of(i))
+                violate("runs after the backward it is for");
+            if (action.segment > 0 && action.kind == ActionKind::forward &&
+                comes_later(ActionKind::forward, cell - 1))
+                violate("runs before the segment before it");
+            const bool makes_gradient =
+                action.kind == ActionKind::backward || action.kind == ActionKind::backward_input;
+            if (makes_gradient && action.segment + 1 < schedule.segments &&
+                positions.gradient(cell + 1) > position_of(i))
                 violate("runs before the backward of the segment after it");
             if (action.overlaps_next) {
-                const bool has_partner = i + 1 < list.size() && is_backward_part(list[i + 1].kind) && action.kind == ActionKind::forward;
+                const bool has_partner = i + 1 < list.size() && is_backward_part(list[i + 1].kind) &&
+                                         action.kind == ActionKind::forward;
                 if (!has_partner) violate("overlaps with what is no backward");
-                else if (index.contains(list[i + 1]) && index.of(list[i + 1]) == cell) violate("overlaps with its own backward");
+                else if (index.contains(list[i + 1]) && index.of(list[i + 1]) == cell)
+                    violate("overlaps with its own backward");
             }
         }
     }
@@ -123,19 +159,23 @@ void check_progress(const Schedule& schedule, std::vector<Violation>& violations
             const auto r = static_cast<std::size_t>(home);
             for (std::size_t i = 0; i < schedule.actions[r].size(); ++i) {
                 const Action& other = schedule.actions[r][i];
-                const bool is_it = other.stage == needed.stage && other.micro_batch == needed.micro_batch && other.segment == needed.segment &&
-                                   other.direction == needed.direction &&
-                                   (needed.kind == ActionKind::forward ? other.kind == ActionKind::forward
-                                                                       : other.kind == ActionKind::backward || other.kind == ActionKind::backward_input);
+                const bool is_it =
+                    other.stage == needed.stage && other.micro_batch == needed.micro_batch &&
+                    other.segment == needed.segment && other.direction == needed.direction &&
+                    (needed.kind == ActionKind::forward
+                         ? other.kind == ActionKind::forward
+                         : other.kind == ActionKind::backward || other.kind == ActionKind::backward_input);
                 if (is_it) return playback.step[r][i] < 0;
             }
             return true;
         };
         if (!is_missing(*waiting) && waiting->overlaps_next) is_missing(*++waiting);
-        violations.push_back({"progress",
-                              fmt::format("rank {} cell {}: {} waits for ever for {} of rank {}", rank, position, print_action(schedule, *waiting),
-                                          print_action(schedule, needed), rank_of_stage(schedule, needed.stage, needed.direction)),
-                              rank, position});
+        violations.push_back(
+            {"progress",
+             fmt::format("rank {} cell {}: {} waits for ever for {} of rank {}", rank, position,
+                         print_action(schedule, *waiting), print_action(schedule, needed),
+                         rank_of_stage(schedule, needed.stage, needed.direction)),
+             rank, position});
     }
 }
 
@@ -145,11 +185,12 @@ std::vector<Violation> verify(const Schedule& schedule) { return verify(schedule
 
 std::vector<Violation> verify(const Schedule& schedule, const ScheduleLimits& limits) {
     std::vector<Violation> violations;
-    if (schedule.ranks < 1 || schedule.stages < 1 || schedule.micro_batches < 1 || schedule.segments < 1 || schedule.directions < 1 ||
-        schedule.actions.size() != static_cast<std::size_t>(schedule.ranks)) {
-        violations.push_back({"completeness",
-                              fmt::format("{} lists for {} ranks, {} stages and {} micro-batches", schedule.actions.size(), schedule.ranks, schedule.stages,
-                                          schedule.micro_batches)});
+    if (schedule.ranks < 1 || schedule.stages < 1 || schedule.micro_batches < 1 || schedule.segments < 1 ||
+        schedule.directions < 1 || schedule.actions.size() != static_cast<std::size_t>(schedule.ranks)) {
+        violations.push_back(
+            {"completeness",
+             fmt::format("{} lists for {} ranks, {} stages and {} micro-batches", schedule.actions.size(),
+                         schedule.ranks, schedule.stages, schedule.micro_batches)});
         return violations;
     }
     check_completeness(schedule, violations);

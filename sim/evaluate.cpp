@@ -9,20 +9,20 @@
 
 #include "cluster/node.h"
 #include "schedule/pass/lower.h"
-#include "schedule/plan/partition.h"
 #include "schedule/pipeline/registry.h"
+#include "schedule/plan/partition.h"
 #include "schedule/verify.h"
-#include "sim/report/breakdown.h"
 #include "sim/cost/contention.h"
 #include "sim/cost/framework/device_memory.h"
 #include "sim/cost/framework/framework_name.h"
 #include "sim/cost/host_memory.h"
-#include "sim/report/memory_report.h"
-#include "sim/report/overflow_place.h"
-#include "sim/engine/overlapped_compute.h"
 #include "sim/cost/pricing.h"
+#include "sim/engine/overlapped_compute.h"
 #include "sim/engine/shared_cores.h"
 #include "sim/engine/simulate.h"
+#include "sim/report/breakdown.h"
+#include "sim/report/memory_report.h"
+#include "sim/report/overflow_place.h"
 
 namespace sim {
 
@@ -44,9 +44,10 @@ struct Run {
     std::size_t ranks = 0, classes = 0, contended_links = 0;
 };
 
-constexpr core::Bytes ClassMemory::*memory_parts[] = {
-    &ClassMemory::peak,      &ClassMemory::parameters, &ClassMemory::gradients, &ClassMemory::optimizer, &ClassMemory::activations,
-    &ClassMemory::workspace, &ClassMemory::overhead,   &ClassMemory::reserved,  &ClassMemory::process,
+constexpr core::Bytes ClassMemory::* memory_parts[] = {
+    &ClassMemory::peak,      &ClassMemory::parameters,  &ClassMemory::gradients,
+    &ClassMemory::optimizer, &ClassMemory::activations, &ClassMemory::workspace,
+    &ClassMemory::overhead,  &ClassMemory::reserved,    &ClassMemory::process,
 };
 
 struct Task {
@@ -63,12 +64,15 @@ struct Task {
 // On ranks of a CPU the Program's buffers are all there is: the executor allocates them and nothing else.
 bool is_accelerator(const Task& task) { return task.cluster.instance.device.has_concurrent_streams; }
 
-ClassMemory class_memory(const Task& task, const schedule::Program& program, int class_index, const Simulation& simulation, std::size_t performer) {
+ClassMemory class_memory(const Task& task, const schedule::Program& program, int class_index,
+                         const Simulation& simulation, std::size_t performer) {
     using schedule::MemoryKind;
     const MemoryByKind& held = simulation.memory.at_peak[performer];
     const auto of = [&](MemoryKind kind) { return held[static_cast<std::size_t>(kind)]; };
     const double slack = task.cluster.instance.device.fragmentation;
-    const core::Bytes outside = is_accelerator(task) ? outside_memory(program, class_index, task.cluster, task.framework) : core::Bytes(0);
+    const core::Bytes outside = is_accelerator(task)
+                                    ? outside_memory(program, class_index, task.cluster, task.framework)
+                                    : core::Bytes(0);
     const core::Bytes allocated = simulation.memory.peak[performer];
     ClassMemory memory;
     memory.pipeline = program.classes[static_cast<std::size_t>(class_index)].pipeline;
@@ -81,23 +85,32 @@ ClassMemory class_memory(const Task& task, const schedule::Program& program, int
     memory.workspace = of(MemoryKind::workspace) + of(MemoryKind::communication);
     const core::Bytes persistent = simulation.memory_peak[performer].persistent;
     memory.overhead = of(MemoryKind::overhead) + outside + (allocated - persistent) * slack;
-    memory.peak = memory.parameters + memory.gradients + memory.optimizer + memory.activations + memory.workspace + memory.overhead;
-    // Blocks freed by one kind of use are seldom of a size that another can take: each kind keeps what it had at its own peak.
-    const core::Bytes kept = task.framework.caches_blocks ? persistent + (sum(simulation.memory_peak[performer].of_kind) - persistent) * (1 + slack) : allocated;
-    memory.process = std::max(std::min(kept + outside, task.available), std::min(memory.peak, kept + outside));
+    memory.peak = memory.parameters + memory.gradients + memory.optimizer + memory.activations +
+                  memory.workspace + memory.overhead;
+    // Blocks freed by one kind of use are seldom of a size that another can take: each kind keeps what it had
+    // at its own peak.
+    const core::Bytes kept =
+        task.framework.caches_blocks
+            ? persistent + (sum(simulation.memory_peak[performer].of_kind) - persistent) * (1 + slack)
+            : allocated;
+    memory.process =
+        std::max(std::min(kept + outside, task.available), std::min(memory.peak, kept + outside));
     memory.reserved = memory.process - outside;
     return memory;
 }
 
-OutOfMemory describe_overflow(const Task& task, const schedule::Program& program, const Simulation& simulation, std::size_t performer, Overflow overflow,
+OutOfMemory describe_overflow(const Task& task, const schedule::Program& program,
+                              const Simulation& simulation, std::size_t performer, Overflow overflow,
                               core::Bytes outside, core::Bytes limit) {
     const std::int32_t class_index = simulation.timeline.class_of[performer];
     std::int32_t op = -1;
     if (overflow.instruction) {
         const schedule::RankProgram& list = program.classes[static_cast<std::size_t>(class_index)];
         const core::Bytes room = limit - (sum(overflow.held) - overflow.asked);
-        if (const auto place = place_in_forward_pass(program, task.graph, list, *overflow.instruction, room)) {
-            overflow.held[static_cast<std::size_t>(schedule::MemoryKind::activations)] += place->taken - overflow.asked;
+        if (const auto place =
+                place_in_forward_pass(program, task.graph, list, *overflow.instruction, room)) {
+            overflow.held[static_cast<std::size_t>(schedule::MemoryKind::activations)] +=
+                place->taken - overflow.asked;
             overflow.asked = place->asked;
             overflow.instruction = place->instruction;
             overflow.time = simulation.timeline.spans[performer][place->instruction].start;
@@ -113,14 +126,16 @@ OutOfMemory describe_overflow(const Task& task, const schedule::Program& program
     failure.available = task.available;
     failure.held = overflow.held;
     const core::Bytes passing = sum(overflow.held) - simulation.memory_peak[performer].persistent;
-    failure.held[static_cast<std::size_t>(schedule::MemoryKind::overhead)] += outside + passing * task.cluster.instance.device.fragmentation;
+    failure.held[static_cast<std::size_t>(schedule::MemoryKind::overhead)] +=
+        outside + passing * task.cluster.instance.device.fragmentation;
     failure.needed = sum(failure.held);
     failure.instruction = overflow.instruction;
     if (!overflow.instruction) {
         failure.what = "parameters, gradients and optimizer state, before the step begins";
         return failure;
     }
-    const schedule::Instruction& instruction = program.classes[static_cast<std::size_t>(class_index)].instructions[*overflow.instruction];
+    const schedule::Instruction& instruction =
+        program.classes[static_cast<std::size_t>(class_index)].instructions[*overflow.instruction];
     failure.what = schedule::describe(program, class_index, *overflow.instruction);
     failure.stream = schedule::name_of(instruction.stream);
     failure.stage = instruction.stage;
@@ -128,40 +143,52 @@ OutOfMemory describe_overflow(const Task& task, const schedule::Program& program
     if (op >= 0) {
         failure.operators = task.graph.operators[static_cast<std::size_t>(op)].name;
     } else if (instruction.operators.size() > 0) {
-        const auto name = [&](std::int32_t i) { return task.graph.operators[static_cast<std::size_t>(i)].name; };
+        const auto name = [&](std::int32_t i) {
+            return task.graph.operators[static_cast<std::size_t>(i)].name;
+        };
         failure.operators = name(instruction.operators.begin);
-        if (instruction.operators.size() > 1) failure.operators += " ... " + name(instruction.operators.end - 1);
+        if (instruction.operators.size() > 1)
+            failure.operators += " ... " + name(instruction.operators.end - 1);
     }
     return failure;
 }
 
 // The earliest over all performers, when the largest of them do not fit.
-std::optional<OutOfMemory> find_overflow(const Task& task, const schedule::Program& program, const Simulation& simulation, const std::vector<ExtraMemory>* extra,
+std::optional<OutOfMemory> find_overflow(const Task& task, const schedule::Program& program,
+                                         const Simulation& simulation, const std::vector<ExtraMemory>* extra,
                                          const std::vector<ClassMemory>& memory) {
     static const ExtraMemory none;
     std::optional<OutOfMemory> earliest;
     for (std::size_t p = 0; p < simulation.timeline.spans.size(); ++p) {
         const auto c = static_cast<std::size_t>(simulation.timeline.class_of[p]);
         if (memory[c].peak <= task.available) continue;
-        const core::Bytes outside = is_accelerator(task) ? outside_memory(program, static_cast<int>(c), task.cluster, task.framework) : core::Bytes(0);
+        const core::Bytes outside =
+            is_accelerator(task) ? outside_memory(program, static_cast<int>(c), task.cluster, task.framework)
+                                 : core::Bytes(0);
         const double slack = task.cluster.instance.device.fragmentation;
-        const core::Bytes limit = (task.available - outside + simulation.memory_peak[p].persistent * slack) / (1 + slack);
-        const std::optional<Overflow> overflow = first_overflow(program.classes[c], extra ? (*extra)[c] : none, simulation.timeline.spans[p], limit);
-        if (overflow && (!earliest || overflow->time < earliest->time)) earliest = describe_overflow(task, program, simulation, p, *overflow, outside, limit);
+        const core::Bytes limit =
+            (task.available - outside + simulation.memory_peak[p].persistent * slack) / (1 + slack);
+        const std::optional<Overflow> overflow = first_overflow(
+            program.classes[c], extra ? (*extra)[c] : none, simulation.timeline.spans[p], limit);
+        if (overflow && (!earliest || overflow->time < earliest->time))
+            earliest = describe_overflow(task, program, simulation, p, *overflow, outside, limit);
     }
     return earliest;
 }
 
 std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& diagnostics) {
-    const std::optional<schedule::Schedule> order = schedule::make_schedule(task.plan, diagnostics, micro_batches);
+    const std::optional<schedule::Schedule> order =
+        schedule::make_schedule(task.plan, diagnostics, micro_batches);
     if (!order) return std::nullopt;
     const auto lowered = std::make_shared<const schedule::Program>(
-        schedule::lower(task.plan, task.graph, *order, {.micro_batches = micro_batches, .has_optimizer = !order->is_forward_only}));
+        schedule::lower(task.plan, task.graph, *order,
+                        {.micro_batches = micro_batches, .has_optimizer = !order->is_forward_only}));
     const schedule::Program& program = *lowered;
     if (task.options.verifies) {
         const std::vector<schedule::Violation> violations = schedule::verify(program);
         if (!violations.empty())
-            throw core::InternalError("broken promise: lowering made a program that breaks the rule \"" + violations[0].rule + "\": " + violations[0].message);
+            throw core::InternalError("broken promise: lowering made a program that breaks the rule \"" +
+                                      violations[0].rule + "\": " + violations[0].message);
     }
 
     PricedProgram priced;
@@ -176,30 +203,37 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
         // Where a core does the copying, links are not what ranks wait for.
         if (simulate_options.has_concurrent_streams && program.plan.layout.ranks() > 1) {
             contention = find_contention(program, task.costs->communication, true);
-            // Compute that runs beside collectives is known from a first run of the classes; the step is the run with what they cost it.
+            // Compute that runs beside collectives is known from a first run of the classes; the step is the
+            // run with what they cost it.
             if (task.options.constants.overlap_loss > 0 && has_data_collectives(program)) {
                 SimulateOptions first = simulate_options;
                 first.is_folded = true;
                 first.tracks_memory = false;
                 first.contention = &contention;
-                slow_overlapped_compute(program, simulate(program, priced.durations, first), task.options.constants.overlap_loss, task.cluster.instance.device,
+                slow_overlapped_compute(program, simulate(program, priced.durations, first),
+                                        task.options.constants.overlap_loss, task.cluster.instance.device,
                                         task.costs->communication, priced.durations);
             }
-            if (!task.options.is_folded) contention = find_contention(program, task.costs->communication, false);
+            if (!task.options.is_folded)
+                contention = find_contention(program, task.costs->communication, false);
         }
         simulate_options.contention = &contention;
     } else {
         // Without times the order of the lists decides what is held together.
         simulate_options.has_concurrent_streams = false;
-        for (const schedule::RankProgram& list : program.classes) priced.durations.of.emplace_back(list.instructions.size());
+        for (const schedule::RankProgram& list : program.classes)
+            priced.durations.of.emplace_back(list.instructions.size());
     }
     std::optional<std::vector<ExtraMemory>> extra;
     if (is_accelerator(task)) extra = extra_memory(program, task.graph, task.framework);
     simulate_options.extra_memory = extra ? &*extra : nullptr;
     // CPU ranks beyond the cores take turns on them; every rank is then a performer of its own.
-    const bool shares_cores = !simulate_options.has_concurrent_streams && task.costs && program.plan.layout.ranks() > task.cluster.device_count();
-    Simulation simulation = shares_cores ? simulate_shared_cores(program, priced.durations, task.cluster.device_count(), simulate_options)
-                                         : simulate(program, priced.durations, simulate_options);
+    const bool shares_cores = !simulate_options.has_concurrent_streams && task.costs &&
+                              program.plan.layout.ranks() > task.cluster.device_count();
+    Simulation simulation =
+        shares_cores
+            ? simulate_shared_cores(program, priced.durations, task.cluster.device_count(), simulate_options)
+            : simulate(program, priced.durations, simulate_options);
 
     Run result;
     result.ranks = program.class_of_rank.size();
@@ -209,16 +243,20 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     for (std::size_t c = 0; c < program.classes.size(); ++c) {
         std::optional<std::size_t> fullest;  // performer of the class
         for (std::size_t p = 0; p < simulation.timeline.class_of.size(); ++p)
-            if (simulation.timeline.class_of[p] == static_cast<std::int32_t>(c) && (!fullest || simulation.memory.peak[p] > simulation.memory.peak[*fullest]))
+            if (simulation.timeline.class_of[p] == static_cast<std::int32_t>(c) &&
+                (!fullest || simulation.memory.peak[p] > simulation.memory.peak[*fullest]))
                 fullest = p;
         result.memory.push_back(class_memory(task, program, static_cast<int>(c), simulation, *fullest));
     }
-    result.out_of_memory = find_overflow(task, program, simulation, simulate_options.extra_memory, result.memory);
+    result.out_of_memory =
+        find_overflow(task, program, simulation, simulate_options.extra_memory, result.memory);
     if (!task.costs) return result;
     result.step = simulation.timeline.makespan;
     result.critical_performer = critical_performer(program, simulation);
-    result.breakdown = break_down(program, simulation, priced.host, result.critical_performer, simulate_options.has_concurrent_streams);
-    for (std::int32_t class_index : program.class_of_rank) result.recompute_flops += priced.recompute_flops[static_cast<std::size_t>(class_index)];
+    result.breakdown = break_down(program, simulation, priced.host, result.critical_performer,
+                                  simulate_options.has_concurrent_streams);
+    for (std::int32_t class_index : program.class_of_rank)
+        result.recompute_flops += priced.recompute_flops[static_cast<std::size_t>(class_index)];
     if (task.options.keeps_timeline) {
         result.timeline = std::move(simulation.timeline);
         result.active_from = std::move(simulation.active_from[result.critical_performer]);
@@ -228,15 +266,22 @@ std::optional<Run> run(const Task& task, int micro_batches, core::Diagnostics& d
     return result;
 }
 
-bool is_straight(double a, double b, double c) { return std::abs(c - 2 * b + a) <= 1e-9 * std::max({std::abs(a), std::abs(b), std::abs(c)}); }
+bool is_straight(double a, double b, double c) {
+    return std::abs(c - 2 * b + a) <= 1e-9 * std::max({std::abs(a), std::abs(b), std::abs(c)});
+}
 
 bool are_straight(const Run& a, const Run& b, const Run& c) {
-    if (!is_straight(a.step.value, b.step.value, c.step.value) || !is_straight(a.host_memory.value, b.host_memory.value, c.host_memory.value)) return false;
+    if (!is_straight(a.step.value, b.step.value, c.step.value) ||
+        !is_straight(a.host_memory.value, b.host_memory.value, c.host_memory.value))
+        return false;
     for (std::size_t i = 0; i < a.memory.size(); ++i)
-        for (core::Bytes ClassMemory::*part : memory_parts)
-            if (!is_straight((a.memory[i].*part).value, (b.memory[i].*part).value, (c.memory[i].*part).value)) return false;
+        for (core::Bytes ClassMemory::* part : memory_parts)
+            if (!is_straight((a.memory[i].*part).value, (b.memory[i].*part).value, (c.memory[i].*part).value))
+                return false;
     for (const BreakdownPart& part : breakdown_parts())
-        if (std::abs((a.breakdown.*part.part - b.breakdown.*part.part * 2 + c.breakdown.*part.part).value) > 1e-9 * c.step.value) return false;
+        if (std::abs((a.breakdown.*part.part - b.breakdown.*part.part * 2 + c.breakdown.*part.part).value) >
+            1e-9 * c.step.value)
+            return false;
     return true;
 }
 
@@ -245,18 +290,24 @@ Run extrapolate(const Run& b, Run c, double periods) {
     const auto onward = [periods](auto from, auto to) { return to + (to - from) * periods; };
     c.step = onward(b.step, c.step);
     c.host_memory = onward(b.host_memory, c.host_memory);
-    for (const BreakdownPart& part : breakdown_parts()) c.breakdown.*part.part = onward(b.breakdown.*part.part, c.breakdown.*part.part);
+    for (const BreakdownPart& part : breakdown_parts())
+        c.breakdown.*part.part = onward(b.breakdown.*part.part, c.breakdown.*part.part);
     for (std::size_t i = 0; i < c.memory.size(); ++i)
-        for (core::Bytes ClassMemory::*part : memory_parts) c.memory[i].*part = onward(b.memory[i].*part, c.memory[i].*part);
+        for (core::Bytes ClassMemory::* part : memory_parts)
+            c.memory[i].*part = onward(b.memory[i].*part, c.memory[i].*part);
     c.recompute_flops = onward(b.recompute_flops, c.recompute_flops);
     return c;
 }
 
-// Micro-batch counts after which a schedule repeats itself: the groups of the interleaved schedule, else one round over the pipeline.
-int period_of(const schedule::Plan& plan) { return std::lcm(std::max(1, plan.layout.pipeline), std::max(1, plan.group_size)); }
+// Micro-batch counts after which a schedule repeats itself: the groups of the interleaved schedule, else one
+// round over the pipeline.
+int period_of(const schedule::Plan& plan) {
+    return std::lcm(std::max(1, plan.layout.pipeline), std::max(1, plan.group_size));
+}
 
-// Lowers three short steps, a period apart; when the last two differ as the first two do, the schedule has reached its steady state and the rest is a straight
-// line (makespan is eventually linear in micro-batches: max-plus algebra, Baccelli et al., Synchronization and Linearity, 1992). Otherwise nothing.
+// Lowers three short steps, a period apart; when the last two differ as the first two do, the schedule has
+// reached its steady state and the rest is a straight line (makespan is eventually linear in micro-batches:
+// max-plus algebra, Baccelli et al., Synchronization and Linearity, 1992). Otherwise nothing.
 std::optional<Run> run_extrapolated(const Task& task, int total, int most, std::string& how) {
     const int period = period_of(task.plan);
     if (total <= most || most < 3 * period) return std::nullopt;
@@ -268,8 +319,9 @@ std::optional<Run> run_extrapolated(const Task& task, int total, int most, std::
     const std::optional<Run> b = a ? run(task, first + period, unneeded) : std::nullopt;
     std::optional<Run> c = b ? run(task, third, unneeded) : std::nullopt;
     if (!c || !are_straight(*a, *b, *c)) return std::nullopt;
-    how =
-        fmt::format("{} micro-batches follow from {}, {} and {} on a straight line: the schedule is in its steady state", total, first, first + period, third);
+    how = fmt::format(
+        "{} micro-batches follow from {}, {} and {} on a straight line: the schedule is in its steady state",
+        total, first, first + period, third);
     return extrapolate(*b, std::move(*c), static_cast<double>(total - third) / period);
 }
 
@@ -281,22 +333,29 @@ void judge_memory(Evaluation& evaluation) {
     evaluation.peak_memory = tightest->peak;
     evaluation.fits = evaluation.peak_memory <= evaluation.available_memory;
     evaluation.tightest =
-        fmt::format("pipeline rank {}: {} needed, {} available", tightest->pipeline, core::format(tightest->peak), core::format(evaluation.available_memory));
+        fmt::format("pipeline rank {}: {} needed, {} available", tightest->pipeline,
+                    core::format(tightest->peak), core::format(evaluation.available_memory));
 }
 
 void judge_host_memory(Evaluation& evaluation, const Task& task, core::Bytes offloaded) {
     if (offloaded.value <= 0) return;
     evaluation.host_memory = offloaded;
-    if (!is_accelerator(task)) evaluation.host_memory += evaluation.peak_memory * static_cast<double>(cluster::most_ranks_of_a_node(task.cluster, task.plan.layout.ranks()));
+    if (!is_accelerator(task))
+        evaluation.host_memory += evaluation.peak_memory * static_cast<double>(cluster::most_ranks_of_a_node(
+                                                               task.cluster, task.plan.layout.ranks()));
     evaluation.available_host_memory = task.cluster.instance.host_memory;
     if (evaluation.available_host_memory.value <= 0) {
-        evaluation.assumptions.push_back(fmt::format("{} states no host memory: the {} of offloaded activations are taken to fit there", task.cluster.instance.name, core::format(offloaded)));
+        evaluation.assumptions.push_back(
+            fmt::format("{} states no host memory: the {} of offloaded activations are taken to fit there",
+                        task.cluster.instance.name, core::format(offloaded)));
         return;
     }
     if (evaluation.host_memory <= evaluation.available_host_memory) return;
     if (evaluation.fits)
-        evaluation.tightest = fmt::format("the host of the fullest node: {} of offloaded activations{} needed, {} available", core::format(evaluation.host_memory),
-                                          is_accelerator(task) ? "" : " and ranks", core::format(evaluation.available_host_memory));
+        evaluation.tightest =
+            fmt::format("the host of the fullest node: {} of offloaded activations{} needed, {} available",
+                        core::format(evaluation.host_memory), is_accelerator(task) ? "" : " and ranks",
+                        core::format(evaluation.available_host_memory));
     evaluation.fits = false;
 }
 
@@ -304,37 +363,57 @@ void add_assumptions(Evaluation& evaluation, const Task& task, const Run& result
     std::vector<std::string>& lines = evaluation.assumptions;
     const schedule::Plan& plan = task.plan;
     if (result.ranks > result.classes &&
-        !(task.costs && !task.cluster.instance.device.has_concurrent_streams && plan.layout.ranks() > task.cluster.device_count()))
-        lines.push_back(fmt::format("{} ranks are simulated as {} class{}: data- and tensor-parallel replicas do the same work at the same time", result.ranks,
-                                    result.classes, result.classes == 1 ? "" : "es"));
+        !(task.costs && !task.cluster.instance.device.has_concurrent_streams &&
+          plan.layout.ranks() > task.cluster.device_count()))
+        lines.push_back(
+            fmt::format("{} ranks are simulated as {} class{}: data- and tensor-parallel replicas do the "
+                        "same work at the same time",
+                        result.ranks, result.classes, result.classes == 1 ? "" : "es"));
     if (task.costs) {
-        lines.insert(lines.end(), task.costs->compute.assumptions().begin(), task.costs->compute.assumptions().end());
+        lines.insert(lines.end(), task.costs->compute.assumptions().begin(),
+                     task.costs->compute.assumptions().end());
         if (result.ranks > 1)
-            lines.push_back(result.contended_links > 0
-                                ? fmt::format("communications that run at the same time share links max-min fairly: {} kind{} of link can be contended by several streams or "
-                                              "pipeline coordinates", result.contended_links, result.contended_links == 1 ? "" : "s")
-                                : std::string("no link is shared by communications of different streams or pipeline coordinates"));
+            lines.push_back(
+                result.contended_links > 0
+                    ? fmt::format("communications that run at the same time share links max-min fairly: {} "
+                                  "kind{} of link can be contended by several streams or "
+                                  "pipeline coordinates",
+                                  result.contended_links, result.contended_links == 1 ? "" : "s")
+                    : std::string("no link is shared by communications of different streams or pipeline "
+                                  "coordinates"));
         const cluster::DeviceSpec& device = task.cluster.instance.device;
-        if (device.has_concurrent_streams && result.ranks > 1) lines.push_back(fmt::format("compute loses {:.0f} % of the time it shares with collectives of the data-parallel group", 100 * task.options.constants.overlap_loss));
+        if (device.has_concurrent_streams && result.ranks > 1)
+            lines.push_back(fmt::format(
+                "compute loses {:.0f} % of the time it shares with collectives of the data-parallel group",
+                100 * task.options.constants.overlap_loss));
         const int idle = task.cluster.device_count() - plan.layout.ranks();
-        if (idle > 0) lines.push_back(fmt::format("{} of {} devices are idle but paid for", idle, task.cluster.device_count()));
+        if (idle > 0)
+            lines.push_back(
+                fmt::format("{} of {} devices are idle but paid for", idle, task.cluster.device_count()));
         if (idle < 0)
             lines.push_back(
-                fmt::format("{} ranks share {} cores: those that work on one core at the same time get equal parts of it, and each rank its part of the memory",
+                fmt::format("{} ranks share {} cores: those that work on one core at the same time get equal "
+                            "parts of it, and each rank its part of the memory",
                             plan.layout.ranks(), task.cluster.device_count()));
     }
-    if (FrameworkName(plan.framework).is_unknown()) lines.push_back(fmt::format("nothing is known of the framework {}: priced as a plain eager PyTorch", core::in_quotes(plan.framework)));
+    if (FrameworkName(plan.framework).is_unknown())
+        lines.push_back(fmt::format("nothing is known of the framework {}: priced as a plain eager PyTorch",
+                                    core::in_quotes(plan.framework)));
     // Such orders would differ with the cluster; a plan's is the same wherever it is simulated and run.
     const schedule::PipelineSchedule* found = schedule::find_pipeline_schedule(plan.schedule);
     if (found && found->orders_by_times && plan.layout.pipeline > 1)
-        lines.push_back(fmt::format("{} is ordered for equal stages, a backward twice as long as a forward and no transfers, not for this plan's times; schedule = \"auto\" is",
-                                    found->name));
+        lines.push_back(
+            fmt::format("{} is ordered for equal stages, a backward twice as long as a forward and no "
+                        "transfers, not for this plan's times; schedule = \"auto\" is",
+                        found->name));
     lines.insert(lines.end(), task.cluster.assumptions.begin(), task.cluster.assumptions.end());
     // Doubts of the profile, but for the figures of precisions that play no part.
     const std::string precision_key = "device.precision.";
     for (const std::string& note : task.cluster.instance.notes) {
         const std::size_t at = note.find(precision_key);
-        if (at != std::string::npos && !note.substr(at + precision_key.size()).starts_with(core::name_of(plan.precision.compute))) continue;
+        if (at != std::string::npos &&
+            !note.substr(at + precision_key.size()).starts_with(core::name_of(plan.precision.compute)))
+            continue;
         lines.push_back(task.cluster.instance.name + ": " + note);
     }
     lines.insert(lines.end(), task.graph.assumptions.begin(), task.graph.assumptions.end());
@@ -342,23 +421,33 @@ void add_assumptions(Evaluation& evaluation, const Task& task, const Run& result
 
 }  // namespace
 
-std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& given_plan,
-                                   core::Diagnostics& diagnostics, const EvaluateOptions& options) {
+std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster::Cluster& cluster,
+                                   const schedule::Plan& given_plan, core::Diagnostics& diagnostics,
+                                   const EvaluateOptions& options) {
     schedule::Plan plan = given_plan;
     const std::optional<schedule::Partition> partition = schedule::complete_partition(plan, graph);
     if (!partition) {
         diagnostics.error({}, "plan.pipeline_parallel",
-                          fmt::format("{} virtual stages for the {} partition units of {}", plan.stages(), graph.units.size(), graph.name),
+                          fmt::format("{} virtual stages for the {} partition units of {}", plan.stages(),
+                                      graph.units.size(), graph.name),
                           "use fewer stages: every stage needs at least one unit");
         return std::nullopt;
     }
     plan.partition = *partition;
 
-    std::optional<CostModels> costs = options.memory_only ? std::nullopt : make_cost_models(graph, cluster, plan, diagnostics, options.constants);
+    std::optional<CostModels> costs =
+        options.memory_only ? std::nullopt
+                            : make_cost_models(graph, cluster, plan, diagnostics, options.constants);
     if (!costs && !options.memory_only) return std::nullopt;
     const int ranks_on_a_device = (plan.layout.ranks() + cluster.device_count() - 1) / cluster.device_count();
-    const Task task{graph, cluster, plan, options, costs ? &*costs : nullptr, costs && framework_traits(plan.framework, options.constants).blocks_on_transfers,
-                    framework_memory(plan.framework, options.constants), cluster.instance.device.memory / ranks_on_a_device};
+    const Task task{graph,
+                    cluster,
+                    plan,
+                    options,
+                    costs ? &*costs : nullptr,
+                    costs && framework_traits(plan.framework, options.constants).blocks_on_transfers,
+                    framework_memory(plan.framework, options.constants),
+                    cluster.instance.device.memory / ranks_on_a_device};
 
     std::optional<Run> result;
     std::string extrapolation;
@@ -381,8 +470,10 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     evaluation.step_time = result->step;
     evaluation.breakdown = result->breakdown;
     evaluation.samples_per_second = plan.global_batch() / result->step.value;
-    evaluation.tokens_per_second = evaluation.samples_per_second * static_cast<double>(graph.tokens_per_sample);
-    // Backward needs twice the FLOPs of forward: the gradients of inputs and of weights (Megatron-LM, arXiv 2104.04473, appendix).
+    evaluation.tokens_per_second =
+        evaluation.samples_per_second * static_cast<double>(graph.tokens_per_sample);
+    // Backward needs twice the FLOPs of forward: the gradients of inputs and of weights (Megatron-LM, arXiv
+    // 2104.04473, appendix).
     const schedule::PipelineSchedule* order = schedule::find_pipeline_schedule(plan.schedule);
     const double forwards = order && order->is_forward_only ? 1.0 : 3.0;
     const core::Flops model_flops = model::forward_flops_per_sample(graph) * (forwards * plan.global_batch());
@@ -390,7 +481,8 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     evaluation.model_flops_per_gpu = model_flops / result->step / ranks;
     evaluation.hardware_flops_per_gpu = (model_flops + result->recompute_flops) / result->step / ranks;
     const auto peak = cluster.instance.device.peak.find(plan.precision.compute);
-    evaluation.mfu = peak == cluster.instance.device.peak.end() ? 0 : evaluation.model_flops_per_gpu / peak->second;
+    evaluation.mfu =
+        peak == cluster.instance.device.peak.end() ? 0 : evaluation.model_flops_per_gpu / peak->second;
     evaluation.timeline = std::move(result->timeline);
     evaluation.critical_performer = result->critical_performer;
     evaluation.active_from = std::move(result->active_from);
@@ -399,7 +491,8 @@ std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster
     return evaluation;
 }
 
-core::Value to_value(const Evaluation& evaluation, const model::ModelGraph& graph, const schedule::Plan& plan) {
+core::Value to_value(const Evaluation& evaluation, const model::ModelGraph& graph,
+                     const schedule::Plan& plan) {
     core::Value value = core::Value::table();
     value["model"] = graph.name;
     value["ranks"] = plan.layout.ranks();
@@ -415,7 +508,10 @@ core::Value to_value(const Evaluation& evaluation, const model::ModelGraph& grap
     value["available_memory_gib"] = core::to_gibibytes(evaluation.available_memory);
     if (evaluation.host_memory.value > 0) {
         value["host_memory_gib"] = core::to_gibibytes(evaluation.host_memory);
-        value["available_host_memory_gib"] = evaluation.available_host_memory.value > 0 ? core::Value(core::to_gibibytes(evaluation.available_host_memory)) : core::Value();
+        value["available_host_memory_gib"] =
+            evaluation.available_host_memory.value > 0
+                ? core::Value(core::to_gibibytes(evaluation.available_host_memory))
+                : core::Value();
     }
     value["tightest"] = evaluation.tightest;
     core::Value memory = core::Value::array();
@@ -424,7 +520,8 @@ core::Value to_value(const Evaluation& evaluation, const model::ModelGraph& grap
         core::Value row = core::Value::table();
         row["rank_class"] = i;
         row["pipeline_rank"] = part.pipeline;
-        // The contract's key holds one number: the first virtual stage of the class; all of them are in `stages`.
+        // The contract's key holds one number: the first virtual stage of the class; all of them are in
+        // `stages`.
         row["stage"] = part.stages.empty() ? -1 : part.stages.front();
         row["stages"] = part.stages;
         row["peak_gib"] = core::to_gibibytes(part.peak);
@@ -441,10 +538,12 @@ core::Value to_value(const Evaluation& evaluation, const model::ModelGraph& grap
     value["memory"] = std::move(memory);
     value["out_of_memory"] = evaluation.out_of_memory ? to_value(*evaluation.out_of_memory) : core::Value();
     core::Value breakdown = core::Value::table();
-    for (const BreakdownPart& part : breakdown_parts()) breakdown[part.name] = (evaluation.breakdown.*part.part).value;
+    for (const BreakdownPart& part : breakdown_parts())
+        breakdown[part.name] = (evaluation.breakdown.*part.part).value;
     value["breakdown_s"] = std::move(breakdown);
     value["usd_per_hour"] = core::to_dollars_per_hour(evaluation.rate);
-    value["usd_per_million_samples"] = evaluation.samples_per_second > 0 ? evaluation.rate.value * 1e6 / evaluation.samples_per_second : 0.0;
+    value["usd_per_million_samples"] =
+        evaluation.samples_per_second > 0 ? evaluation.rate.value * 1e6 / evaluation.samples_per_second : 0.0;
     value["assumptions"] = evaluation.assumptions;
     return value;
 }

@@ -1,4 +1,5 @@
-// One call from decision to prediction: lower, verify, price, simulate, sum up. `smsim` prints it, `smplan` ranks by it: the same function.
+// One call from decision to prediction: lower, verify, price, simulate, sum up. `smsim` prints it, `smplan`
+// ranks by it: the same function.
 #pragma once
 
 #include <memory>
@@ -19,43 +20,48 @@
 
 namespace sim {
 
-// Seconds of the critical rank's step; the parts sum to the step time. See breakdown.h for what counts as what.
+// Seconds of the critical rank's step; the parts sum to the step time. See breakdown.h for what counts as
+// what.
 struct Breakdown {
-    core::Seconds compute, recompute, bubble, tensor_parallel, pipeline, data_parallel, sharding, expert, offload, optimizer, host;
+    core::Seconds compute, recompute, bubble, tensor_parallel, pipeline, data_parallel, sharding, expert,
+        offload, optimizer, host;
 };
 
 struct ClassMemory {
     int pipeline = 0;  // class = pipeline coordinate
     std::vector<int> stages;
     core::Bytes peak, parameters, gradients, optimizer, activations, workspace, overhead;  // at the peak
-    // What the framework's allocator has taken from the device by then: blocks it freed are kept for the same kind of use. Together with what lies outside the
-    // allocator, but never more than the device has (cached blocks are given back before an allocation fails).
+    // What the framework's allocator has taken from the device by then: blocks it freed are kept for the same
+    // kind of use. Together with what lies outside the allocator, but never more than the device has (cached
+    // blocks are given back before an allocation fails).
     core::Bytes reserved, process;
 };
 
-// Where a plan that does not fit fails: the first instruction, in time, that asks for more than its device has left.
+// Where a plan that does not fit fails: the first instruction, in time, that asks for more than its device
+// has left.
 struct OutOfMemory {
-    int pipeline = 0, rank = 0;              // coordinate; the lowest such rank
-    std::size_t performer = 0;               // of the timeline
-    std::optional<std::uint32_t> instruction;  // in the class's list; nothing: state alone is too much before the step begins
-    std::string what;                        // the instruction in words
+    int pipeline = 0, rank = 0;  // coordinate; the lowest such rank
+    std::size_t performer = 0;   // of the timeline
+    std::optional<std::uint32_t>
+        instruction;   // in the class's list; nothing: state alone is too much before the step begins
+    std::string what;  // the instruction in words
     std::string stream;
     int stage = -1, micro_batch = -1;
-    std::string operators;                   // first and last of its range
+    std::string operators;  // first and last of its range
     core::Seconds time;
-    core::Bytes asked, needed, available;    // by this allocation; in all with it; on the device
-    MemoryByKind held{};                     // with it, by kind; what lies outside the allocator counts as overhead
+    core::Bytes asked, needed, available;  // by this allocation; in all with it; on the device
+    MemoryByKind held{};  // with it, by kind; what lies outside the allocator counts as overhead
 };
 
 struct Evaluation {
     core::Seconds step_time;
     double samples_per_second = 0, tokens_per_second = 0;
     core::FlopsPerSecond model_flops_per_gpu, hardware_flops_per_gpu;  // without and with recomputation
-    double mfu = 0;                                                    // model FLOP/s over the peak of the compute precision
+    double mfu = 0;  // model FLOP/s over the peak of the compute precision
     bool fits = true;
     core::Bytes peak_memory, available_memory;
-    // Activations offloaded to hosts: what those of the fullest node take there, and its memory (zero: the profile does not say). A processor's host is itself: there
-    // what its ranks hold comes on top.
+    // Activations offloaded to hosts: what those of the fullest node take there, and its memory (zero: the
+    // profile does not say). A processor's host is itself: there what its ranks hold comes on top.
     core::Bytes host_memory, available_host_memory;
     std::string tightest;  // "pipeline rank 0: 43.1 GiB needed, 39.6 GiB available"
     std::vector<ClassMemory> memory;
@@ -66,29 +72,36 @@ struct Evaluation {
     schedule::Timeline timeline;  // empty unless asked for, like all below
     schedule::MemoryTimeline memory_timeline;
     std::shared_ptr<const schedule::Program> program;  // what the spans of the timeline refer to
-    std::size_t critical_performer = 0;      // of the timeline: the one the breakdown is of
-    std::vector<core::Seconds> active_from;  // of its spans, in their order: when data began to move (Simulation::active_from)
+    std::size_t critical_performer = 0;                // of the timeline: the one the breakdown is of
+    std::vector<core::Seconds>
+        active_from;  // of its spans, in their order: when data began to move (Simulation::active_from)
 };
 
 struct EvaluateOptions {
     bool keeps_timeline = false;
-    // Lower at most this many micro-batches and extrapolate (exact in steady state: makespan is eventually linear in micro-batches). 0 = all.
+    // Lower at most this many micro-batches and extrapolate (exact in steady state: makespan is eventually
+    // linear in micro-batches). 0 = all.
     int most_micro_batches = 0;
     // Only memory (no pricing, no timeline): for the planner's first filter.
     bool memory_only = false;
     CostConstants constants = {};
-    // One representative for ranks that do the same; else every rank is simulated, and every group and pair has its own flows.
+    // One representative for ranks that do the same; else every rank is simulated, and every group and pair
+    // has its own flows.
     bool is_folded = true;
-    // Prove every lowered Program before it is simulated. A planner that has proven a schedule once may leave it out.
+    // Prove every lowered Program before it is simulated. A planner that has proven a schedule once may leave
+    // it out.
     bool verifies = true;
 };
 
-// The plan must have passed schedule::check_plan; a plan that does not fit memory is still evaluated (`fits` = false). An operator or precision the device has
-// no figure for is a diagnostic; nothing is returned then.
-std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan, core::Diagnostics& diagnostics,
+// The plan must have passed schedule::check_plan; a plan that does not fit memory is still evaluated (`fits`
+// = false). An operator or precision the device has no figure for is a diagnostic; nothing is returned then.
+std::optional<Evaluation> evaluate(const model::ModelGraph& graph, const cluster::Cluster& cluster,
+                                   const schedule::Plan& plan, core::Diagnostics& diagnostics,
                                    const EvaluateOptions& options = {});
 
-// The keys of the command-line contract (step_time_s, samples_per_s, ..., memory[], breakdown_s, usd_per_hour, usd_per_million_samples, assumptions).
-core::Value to_value(const Evaluation& evaluation, const model::ModelGraph& graph, const schedule::Plan& plan);
+// The keys of the command-line contract (step_time_s, samples_per_s, ..., memory[], breakdown_s,
+// usd_per_hour, usd_per_million_samples, assumptions).
+core::Value to_value(const Evaluation& evaluation, const model::ModelGraph& graph,
+                     const schedule::Plan& plan);
 
 }  // namespace sim

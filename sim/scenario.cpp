@@ -14,7 +14,8 @@ namespace {
 using core::Value;
 
 const std::vector<std::string>& sections() {
-    static const std::vector<std::string> names = {"model", "cluster", "plan", "training", "prediction", "provenance"};
+    static const std::vector<std::string> names = {"model",    "cluster",    "plan",
+                                                   "training", "prediction", "provenance"};
     return names;
 }
 
@@ -29,7 +30,9 @@ std::string resolved(const std::string& reference, const std::string& directory)
 
 void remove_member(Value& table, std::string_view key) {
     auto& members = table.members();
-    members.erase(std::remove_if(members.begin(), members.end(), [&](const auto& member) { return member.first == key; }), members.end());
+    members.erase(std::remove_if(members.begin(), members.end(),
+                                 [&](const auto& member) { return member.first == key; }),
+                  members.end());
 }
 
 // Tables are merged member by member, everything else is replaced.
@@ -59,10 +62,12 @@ std::string trimmed(std::string_view text) {
 bool may_be_bare(std::string_view text) {
     constexpr std::string_view opening = "\"'[{";
     return !text.empty() && opening.find(text.front()) == std::string_view::npos &&
-           std::none_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; });
+           std::none_of(text.begin(), text.end(),
+                        [](char c) { return static_cast<unsigned char>(c) < 0x20; });
 }
 
-std::optional<Value> parse_value(const std::string& text, const core::SourceLocation& location, const std::string& key, core::Diagnostics& diagnostics) {
+std::optional<Value> parse_value(const std::string& text, const core::SourceLocation& location,
+                                 const std::string& key, core::Diagnostics& diagnostics) {
     core::Diagnostics attempt;
     std::optional<Value> document = core::parse_toml("value = " + text, location.file, attempt);
     Value value;
@@ -71,7 +76,8 @@ std::optional<Value> parse_value(const std::string& text, const core::SourceLoca
     } else if (may_be_bare(text)) {
         value = Value(text);
     } else {
-        diagnostics.error(location, key, "the value " + core::in_quotes(text) + " of '" + key + "' is no TOML value",
+        diagnostics.error(location, key,
+                          "the value " + core::in_quotes(text) + " of '" + key + "' is no TOML value",
                           "numbers, true, \"text\", [lists] and bare words are values");
         return std::nullopt;
     }
@@ -80,19 +86,23 @@ std::optional<Value> parse_value(const std::string& text, const core::SourceLoca
 }
 
 bool is_dotted_key(std::string_view key) {
-    if (key.empty() || key.front() == '.' || key.back() == '.' || key.find("..") != std::string_view::npos) return false;
-    return std::all_of(key.begin(), key.end(), [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-' || c == '.'; });
+    if (key.empty() || key.front() == '.' || key.back() == '.' || key.find("..") != std::string_view::npos)
+        return false;
+    return std::all_of(key.begin(), key.end(),
+                       [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-' || c == '.'; });
 }
 
 struct Split {
     std::string key, text;
 };
-std::optional<Split> split_assignment(std::string_view text, const std::string& option, core::Diagnostics& diagnostics) {
+std::optional<Split> split_assignment(std::string_view text, const std::string& option,
+                                      core::Diagnostics& diagnostics) {
     const std::size_t equals = text.find('=');
     Split split{equals == std::string_view::npos ? std::string() : trimmed(text.substr(0, equals)),
                 equals == std::string_view::npos ? std::string() : trimmed(text.substr(equals + 1))};
     if (!is_dotted_key(split.key) || split.text.empty()) {
-        diagnostics.error({"command line", 0, 0}, option, option + " " + core::in_quotes(text) + " is not of the form key=value",
+        diagnostics.error({"command line", 0, 0}, option,
+                          option + " " + core::in_quotes(text) + " is not of the form key=value",
                           "for example " + option + " plan.micro_batch=2");
         return std::nullopt;
     }
@@ -113,7 +123,8 @@ std::optional<Value> load_scenario_document(const std::string& path, core::Diagn
         std::optional<Value> base = core::load_document(plan_path, diagnostics, reference->location, "plan");
         if (!base) return std::nullopt;
         if (!base->is_table() || (base->find("plan") && !base->find("plan")->is_table())) {
-            diagnostics.error(reference->location, "plan", core::in_quotes(plan_path) + " is no plan file", "it needs a [plan] table");
+            diagnostics.error(reference->location, "plan", core::in_quotes(plan_path) + " is no plan file",
+                              "it needs a [plan] table");
             return std::nullopt;
         }
         // What is predicted is predicted anew.
@@ -125,17 +136,22 @@ std::optional<Value> load_scenario_document(const std::string& path, core::Diagn
     }
     if (const Value* changes = document->find("what_if")) {
         if (!changes->is_table()) {
-            diagnostics.error(changes->location, "what_if", "what_if is a table", "write [what_if.cluster], [what_if.plan], ... with the keys to change");
+            diagnostics.error(changes->location, "what_if", "what_if is a table",
+                              "write [what_if.cluster], [what_if.plan], ... with the keys to change");
             return std::nullopt;
         }
         const Value kept = *changes;
         for (const auto& [section, value] : kept.members()) {
-            const bool is_known = std::find(sections().begin(), sections().end(), section) != sections().end();
+            const bool is_known =
+                std::find(sections().begin(), sections().end(), section) != sections().end();
             if (is_known && value.is_table()) continue;
             const std::string near = core::did_you_mean(section, sections());
             diagnostics.error(
-                value.key_location, "what_if." + section, is_known ? "what_if." + section + " is a table" : "unknown section what_if." + section,
-                near.empty() ? "write [what_if.model], [what_if.cluster], [what_if.plan] or [what_if.training]" : "did you mean [what_if." + near + "]?");
+                value.key_location, "what_if." + section,
+                is_known ? "what_if." + section + " is a table" : "unknown section what_if." + section,
+                near.empty()
+                    ? "write [what_if.model], [what_if.cluster], [what_if.plan] or [what_if.training]"
+                    : "did you mean [what_if." + near + "]?");
         }
         if (diagnostics.has_errors()) return std::nullopt;
         remove_member(*document, "what_if");
@@ -144,7 +160,8 @@ std::optional<Value> load_scenario_document(const std::string& path, core::Diagn
     return document;
 }
 
-std::optional<Assignment> parse_assignment(std::string_view text, const std::string& option, core::Diagnostics& diagnostics) {
+std::optional<Assignment> parse_assignment(std::string_view text, const std::string& option,
+                                           core::Diagnostics& diagnostics) {
     const std::optional<Split> split = split_assignment(text, option, diagnostics);
     if (!split) return std::nullopt;
     std::optional<Value> value = parse_value(split->text, {"command line", 0, 0}, split->key, diagnostics);
@@ -152,7 +169,8 @@ std::optional<Assignment> parse_assignment(std::string_view text, const std::str
     return Assignment{split->key, std::move(*value), split->text};
 }
 
-std::vector<Assignment> parse_sweep(std::string_view text, const std::string& option, core::Diagnostics& diagnostics) {
+std::vector<Assignment> parse_sweep(std::string_view text, const std::string& option,
+                                    core::Diagnostics& diagnostics) {
     const std::optional<Split> split = split_assignment(text, option, diagnostics);
     if (!split) return {};
     std::vector<std::string> items(1);
@@ -170,7 +188,8 @@ std::vector<Assignment> parse_sweep(std::string_view text, const std::string& op
     for (const std::string& item : items) {
         const std::string value_text = trimmed(item);
         if (value_text.empty()) {
-            diagnostics.error({"command line", 0, 0}, split->key, option + " " + core::in_quotes(text) + " has an empty value",
+            diagnostics.error({"command line", 0, 0}, split->key,
+                              option + " " + core::in_quotes(text) + " has an empty value",
                               "for example " + option + " plan.micro_batch=1,2,4");
             return {};
         }
@@ -187,11 +206,17 @@ void assign(Value& document, const Assignment& assignment, core::Diagnostics& di
     const bool is_known = std::find(sections().begin(), sections().end(), section) != sections().end();
     if (!is_known || section == assignment.key) {
         const std::string near = core::did_you_mean(section, sections());
-        const std::string known = "keys start with " + core::list_in_words(sections()) + " and name one of its members, as plan.micro_batch does";
+        const std::string known = "keys start with " + core::list_in_words(sections()) +
+                                  " and name one of its members, as plan.micro_batch does";
         std::string hint = known;
-        if (!is_known && section == assignment.key) hint = "did you mean plan." + assignment.key + "? " + known;
-        else if (!is_known && !near.empty()) hint = "did you mean " + near + assignment.key.substr(section.size()) + "?";
-        diagnostics.error(location, assignment.key, is_known ? "'" + assignment.key + "' is a whole section" : "unknown key '" + assignment.key + "'", hint);
+        if (!is_known && section == assignment.key)
+            hint = "did you mean plan." + assignment.key + "? " + known;
+        else if (!is_known && !near.empty())
+            hint = "did you mean " + near + assignment.key.substr(section.size()) + "?";
+        diagnostics.error(
+            location, assignment.key,
+            is_known ? "'" + assignment.key + "' is a whole section" : "unknown key '" + assignment.key + "'",
+            hint);
         return;
     }
     Value* at = &document;
@@ -207,7 +232,8 @@ void assign(Value& document, const Assignment& assignment, core::Diagnostics& di
             }
             if (!present->is_table()) {
                 diagnostics.error(location, assignment.key,
-                                  "'" + assignment.key.substr(0, end) + "' is " + std::string(core::name_of(present->kind())) + ", not a table",
+                                  "'" + assignment.key.substr(0, end) + "' is " +
+                                      std::string(core::name_of(present->kind())) + ", not a table",
                                   "it has no key of its own to set");
                 return;
             }
@@ -228,38 +254,52 @@ void assign(Value& document, const Assignment& assignment, core::Diagnostics& di
 
 namespace {
 
-// A precision without a peak on the device is refused where the plan asks for it (or where the plan stands, when it is the default).
-void check_precision(const schedule::Plan& plan, const cluster::DeviceSpec& device, const Value& document, bool emulates_half, core::Diagnostics& diagnostics) {
+// A precision without a peak on the device is refused where the plan asks for it (or where the plan stands,
+// when it is the default).
+void check_precision(const schedule::Plan& plan, const cluster::DeviceSpec& device, const Value& document,
+                     bool emulates_half, core::Diagnostics& diagnostics) {
     if (device.peak.contains(plan.precision.compute)) return;
-    const bool is_emulated = device.architecture == "cpu" && plan.precision.activations() == core::DataType::bf16;
+    const bool is_emulated =
+        device.architecture == "cpu" && plan.precision.activations() == core::DataType::bf16;
     if (is_emulated && emulates_half) return;
     const Value* table = document.find("plan");
     const Value* written = table == nullptr ? nullptr : table->find("precision");
     std::vector<std::string> known;
     for (const auto& [type, peak] : device.peak) known.emplace_back(core::name_of(type));
-    diagnostics.error(written != nullptr ? written->location
-                      : table != nullptr ? table->location
-                                         : core::SourceLocation{},
-                      "plan.precision", "precision = " + std::string(core::name_of(plan.precision.compute)) + ": " + device.name + " has no figure for it",
-                      "use " + core::list_in_words(known) + "; an unknown rate is refused, not guessed" + (is_emulated ? " (smexec emulates " + std::string(core::name_of(plan.precision.compute)) + " here, and measures it)" : std::string()));
+    diagnostics.error(
+        written != nullptr ? written->location
+        : table != nullptr ? table->location
+                           : core::SourceLocation{},
+        "plan.precision",
+        "precision = " + std::string(core::name_of(plan.precision.compute)) + ": " + device.name +
+            " has no figure for it",
+        "use " + core::list_in_words(known) + "; an unknown rate is refused, not guessed" +
+            (is_emulated ? " (smexec emulates " + std::string(core::name_of(plan.precision.compute)) +
+                               " here, and measures it)"
+                         : std::string()));
 }
 
 }  // namespace
 
-std::optional<Scenario> read_scenario(const Value& document, const std::string& path, core::Diagnostics& diagnostics, bool emulates_half) {
+std::optional<Scenario> read_scenario(const Value& document, const std::string& path,
+                                      core::Diagnostics& diagnostics, bool emulates_half) {
     Scenario scenario;
     scenario.path = path;
     Value rest = document;
     if (const Value* question = document.find("question")) {
         if (question->is_string()) scenario.question = question->string();
-        else diagnostics.error(question->location, "question", "question is a text", "write question = \"...\"");
+        else
+            diagnostics.error(question->location, "question", "question is a text",
+                              "write question = \"...\"");
         remove_member(rest, "question");
     }
     std::optional<schedule::PlanFile> file = schedule::read_plan_file(rest, path, diagnostics);
 
     // Model and cluster are read even when the plan is wrong, so that one run tells all there is to correct.
     const auto directory = [&](const Value& table) {
-        return table.location.file.empty() || table.location.file == "command line" ? directory_of(path) : directory_of(table.location.file);
+        return table.location.file.empty() || table.location.file == "command line"
+                   ? directory_of(path)
+                   : directory_of(table.location.file);
     };
     std::optional<model::ModelGraph> graph;
     std::optional<cluster::Cluster> machines;
@@ -274,7 +314,9 @@ std::optional<Scenario> read_scenario(const Value& document, const std::string& 
     scenario.file = std::move(*file);
     check_precision(scenario.file.plan, machines->instance.device, document, emulates_half, diagnostics);
     // CPU ranks may outnumber the cores: they share them.
-    const int devices = machines->instance.device.has_concurrent_streams ? machines->device_count() : std::max(machines->device_count(), scenario.file.plan.layout.ranks());
+    const int devices = machines->instance.device.has_concurrent_streams
+                            ? machines->device_count()
+                            : std::max(machines->device_count(), scenario.file.plan.layout.ranks());
     schedule::check_plan(scenario.file.plan, *graph, devices, document.find("plan"), diagnostics);
     if (diagnostics.has_errors()) return std::nullopt;
     scenario.graph = std::move(*graph);

@@ -22,19 +22,27 @@ std::vector<double> sample_values(const sim::NamedConstant& constant, double cen
     for (const double steps : {-3.0, -1.0, 1.0, 3.0}) values.push_back(centre + steps * step);
     for (double& value : values) value = std::clamp(value, constant.least, constant.greatest);
     std::sort(values.begin(), values.end());
-    values.erase(std::unique(values.begin(), values.end(), [](double a, double b) { return std::abs(a - b) < 1e-12; }), values.end());
+    values.erase(
+        std::unique(values.begin(), values.end(), [](double a, double b) { return std::abs(a - b) < 1e-12; }),
+        values.end());
     return values;
 }
 
 }  // namespace
 
-std::optional<Responses> Responses::measure(const core::CsvTable& runs, const core::CsvTable& clusters, const sim::CostConstants& centre, core::Diagnostics& diagnostics,
+std::optional<Responses> Responses::measure(const core::CsvTable& runs, const core::CsvTable& clusters,
+                                            const sim::CostConstants& centre, core::Diagnostics& diagnostics,
                                             const Options& options) {
-    const auto logs = [&](const core::CsvTable& table, const sim::CostConstants& constants) -> std::optional<std::vector<double>> {
-        const std::optional<Validation> validation = validate(table, clusters, nullptr, diagnostics, {.constants = constants, .threads = options.threads, .progress = {}});
+    const auto logs = [&](const core::CsvTable& table,
+                          const sim::CostConstants& constants) -> std::optional<std::vector<double>> {
+        const std::optional<Validation> validation =
+            validate(table, clusters, nullptr, diagnostics,
+                     {.constants = constants, .threads = options.threads, .progress = {}});
         if (!validation) return std::nullopt;
         std::vector<double> result;
-        for (const ScoredRow& row : validation->rows) result.push_back(row.status == PredictionStatus::ok ? std::log(row.predicted / row.measured) : 0.0);
+        for (const ScoredRow& row : validation->rows)
+            result.push_back(row.status == PredictionStatus::ok ? std::log(row.predicted / row.measured)
+                                                                : 0.0);
         return result;
     };
     Responses responses;
@@ -43,21 +51,26 @@ std::optional<Responses> Responses::measure(const core::CsvTable& runs, const co
     responses.base_ = *base;
     std::map<std::string, int> group_numbers;
     for (const core::CsvRow& row : runs.rows)
-        responses.group_.push_back(group_numbers.try_emplace(std::string(runs.cell(row, "group")), static_cast<int>(group_numbers.size())).first->second);
+        responses.group_.push_back(
+            group_numbers
+                .try_emplace(std::string(runs.cell(row, "group")), static_cast<int>(group_numbers.size()))
+                .first->second);
     responses.groups_ = static_cast<int>(group_numbers.size());
 
     const std::span<const sim::NamedConstant> constants = sim::named_constants();
     for (std::size_t c = 0; c < constants.size(); ++c) {
         if (options.progress) options.progress(c, constants.size());
         const double here = centre.*constants[c].value;
-        responses.samples_.push_back(constants[c].is_fitted ? sample_values(constants[c], here) : std::vector<double>{here});
+        responses.samples_.push_back(constants[c].is_fitted ? sample_values(constants[c], here)
+                                                            : std::vector<double>{here});
         const std::vector<double>& values = responses.samples_.back();
         std::vector<std::vector<double>>& of_rows = responses.responses_.emplace_back(runs.rows.size());
         // Rows that do not answer to the extremes are not asked for the rest.
         std::vector<std::size_t> asked(runs.rows.size());
         for (std::size_t i = 0; i < asked.size(); ++i) asked[i] = i;
         std::vector<std::size_t> order(values.size());
-        for (std::size_t v = 0; v < order.size(); ++v) order[v] = v == 0 ? 0 : v == 1 ? order.size() - 1 : v - 1;
+        for (std::size_t v = 0; v < order.size(); ++v)
+            order[v] = v == 0 ? 0 : v == 1 ? order.size() - 1 : v - 1;
         for (std::size_t n = 0; n < order.size() && !asked.empty(); ++n) {
             const std::size_t v = order[n];
             if (values[v] == here) continue;
@@ -99,7 +112,8 @@ double Responses::log_ratio(std::size_t row, const std::vector<double>& values) 
 
 double Responses::error(std::size_t row, const sim::CostConstants& constants) const {
     std::vector<double> values;
-    for (const sim::NamedConstant& constant : sim::named_constants()) values.push_back(constants.*constant.value);
+    for (const sim::NamedConstant& constant : sim::named_constants())
+        values.push_back(constants.*constant.value);
     return std::expm1(log_ratio(row, values));
 }
 
@@ -116,7 +130,8 @@ sim::CostConstants Responses::fit(const std::vector<bool>& is_used) const {
 
     // Start where nothing of the rows is known.
     std::vector<double> values;
-    for (std::size_t c = 0; c < constants.size(); ++c) values.push_back(constants[c].is_fitted ? constants[c].prior : samples_[c].front());
+    for (std::size_t c = 0; c < constants.size(); ++c)
+        values.push_back(constants[c].is_fitted ? constants[c].prior : samples_[c].front());
     std::vector<double> logs(base_.size());
     for (std::size_t i = 0; i < base_.size(); ++i) logs[i] = log_ratio(i, values);
 
@@ -124,33 +139,39 @@ sim::CostConstants Responses::fit(const std::vector<bool>& is_used) const {
         double sum = 0;
         for (std::size_t i : rows_of[c]) {
             const double log = logs[i] - response(c, i, values[c]) + response(c, i, value);
-            sum += std::min(clip, std::abs(std::expm1(log))) / group_rows[static_cast<std::size_t>(group_[i])];
+            sum +=
+                std::min(clip, std::abs(std::expm1(log))) / group_rows[static_cast<std::size_t>(group_[i])];
         }
-        const double deviation = 4 * (value - constants[c].prior) / (constants[c].greatest - constants[c].least);
+        const double deviation =
+            4 * (value - constants[c].prior) / (constants[c].greatest - constants[c].least);
         return sum / groups_in_use + prior_weight * deviation * deviation;
     };
     for (double step = 0.25; step > 0.003; step /= 1.6)
         for (int pass = 0; pass < 4; ++pass)
             for (std::size_t c = 0; c < constants.size(); ++c) {
                 if (!constants[c].is_fitted || rows_of[c].empty()) continue;
-                const double length = step * std::max(std::abs(values[c]), 0.1 * (constants[c].greatest - constants[c].least));
+                const double length =
+                    step * std::max(std::abs(values[c]), 0.1 * (constants[c].greatest - constants[c].least));
                 double best = values[c], least = cost(c, best);
                 for (const double sign : {-1.0, 1.0}) {
-                    const double tried = std::clamp(values[c] + sign * length, samples_[c].front(), samples_[c].back());
+                    const double tried =
+                        std::clamp(values[c] + sign * length, samples_[c].front(), samples_[c].back());
                     if (const double price = cost(c, tried); price < least - 1e-9) {
                         least = price;
                         best = tried;
                     }
                 }
                 if (best == values[c]) continue;
-                for (std::size_t i = 0; i < base_.size(); ++i) logs[i] += response(c, i, best) - response(c, i, values[c]);
+                for (std::size_t i = 0; i < base_.size(); ++i)
+                    logs[i] += response(c, i, best) - response(c, i, values[c]);
                 values[c] = best;
             }
 
     sim::CostConstants fitted;
     for (std::size_t c = 0; c < constants.size(); ++c) fitted.*constants[c].value = values[c];
     for (std::size_t c = 0; c < constants.size(); ++c)
-        if (constants[c].is_fitted && rows_of[c].empty() && constants[c].carried_from) fitted.*constants[c].value = fitted.*constants[c].carried_from;
+        if (constants[c].is_fitted && rows_of[c].empty() && constants[c].carried_from)
+            fitted.*constants[c].value = fitted.*constants[c].carried_from;
     return fitted;
 }
 

@@ -11,7 +11,8 @@
 
 namespace validation {
 
-std::optional<PreparedRun> prepare(const PublishedRun& run, core::Diagnostics& diagnostics, const sim::CostConstants& constants) {
+std::optional<PreparedRun> prepare(const PublishedRun& run, core::Diagnostics& diagnostics,
+                                   const sim::CostConstants& constants) {
     std::optional<model::ModelGraph> graph = model::load_model(run.model, {}, diagnostics);
     if (!graph) return std::nullopt;
     std::optional<cluster::Cluster> cluster = cluster::load_cluster(run.cluster, diagnostics);
@@ -22,15 +23,20 @@ std::optional<PreparedRun> prepare(const PublishedRun& run, core::Diagnostics& d
         cluster::prepare_routes(cluster->instance);
     }
     schedule::Plan plan = run.plan;
-    // Megatron-LM gathers the tokens again before such an operator (its pooler, say); what the layers save by dividing them is left out here.
-    if (const std::string obstacle = plan.has_sequence_parallelism() ? model::sequence_parallel_obstacle(*graph) : ""; !obstacle.empty()) {
+    // Megatron-LM gathers the tokens again before such an operator (its pooler, say); what the layers save by
+    // dividing them is left out here.
+    if (const std::string obstacle =
+            plan.has_sequence_parallelism() ? model::sequence_parallel_obstacle(*graph) : "";
+        !obstacle.empty()) {
         graph->assumptions.push_back("tokens are not divided over the tensor-parallel ranks: " + obstacle);
         plan.sequence_parallel = false;
     }
     schedule::check_plan(plan, *graph, cluster->device_count(), nullptr, diagnostics);
     if (diagnostics.has_errors()) return std::nullopt;
     if (sim::framework_traits(plan.framework, constants).splits_by_layers)
-        if (std::optional<schedule::Partition> partition = schedule::partition_by_layers(*graph, plan.stages())) plan.partition = std::move(*partition);
+        if (std::optional<schedule::Partition> partition =
+                schedule::partition_by_layers(*graph, plan.stages()))
+            plan.partition = std::move(*partition);
     return PreparedRun{std::move(*graph), std::move(*cluster), std::move(plan)};
 }
 

@@ -1,4 +1,5 @@
-// A published run made ready to be predicted: its graph, its cluster as the source used it, its plan with the partition its code makes.
+// A published run made ready to be predicted: its graph, its cluster as the source used it, its plan with the
+// partition its code makes.
 #pragma once
 
 #include <optional>
@@ -19,6 +20,7 @@ struct PreparedRun {
 };
 
 // A model, device or plan that cannot be simulated: diagnostics say why; nothing is returned.
-std::optional<PreparedRun> prepare(const PublishedRun& run, core::Diagnostics& diagnostics, const sim::CostConstants& constants = {});
+std::optional<PreparedRun> prepare(const PublishedRun& run, core::Diagnostics& diagnostics,
+                                   const sim::CostConstants& constants = {});
 
 }  // namespace validation

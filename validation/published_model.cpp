@@ -14,15 +14,19 @@ void set_dropout(core::Value& model, const sim::FrameworkTraits& traits) {
     model["attention_dropout"] = 0.1;
 }
 
-std::int64_t padded(std::int64_t vocabulary, std::int64_t multiple) { return (vocabulary + multiple - 1) / multiple * multiple; }
+std::int64_t padded(std::int64_t vocabulary, std::int64_t multiple) {
+    return (vocabulary + multiple - 1) / multiple * multiple;
+}
 
-void set_transformer(core::Value& model, RowReader& row, const char* family, const sim::FrameworkTraits& traits) {
+void set_transformer(core::Value& model, RowReader& row, const char* family,
+                     const sim::FrameworkTraits& traits) {
     model["family"] = family;
     model["layers"] = row.integer("layers", 1, 1);
     model["hidden"] = row.integer("hidden", 1, 1);
     model["heads"] = row.integer("heads", 1, 1);
     if (!row.is_blank("ffn")) model["ffn"] = row.integer("ffn", 1);
-    model["vocabulary"] = padded(row.integer("vocab", 1, 1), traits.vocabulary_multiple * row.integer("tensor_parallel", 1, 1));
+    model["vocabulary"] =
+        padded(row.integer("vocab", 1, 1), traits.vocabulary_multiple * row.integer("tensor_parallel", 1, 1));
     model["sequence_length"] = row.integer("seq_len", 1, 1);
 }
 
@@ -30,29 +34,35 @@ void set_decoder(core::Value& model, RowReader& row, const char* family, const s
     set_transformer(model, row, family, traits);
     if (!row.is_blank("kv_heads")) model["kv_heads"] = row.integer("kv_heads", 1);
     if (!row.is_blank("tied_embeddings")) model["tied_embeddings"] = row.text("tied_embeddings") == "yes";
-    // GPT-2 and GPT-3 code trains with dropout; BLOOM (hidden_dropout 0 in its configuration), Llama and their kin do not.
+    // GPT-2 and GPT-3 code trains with dropout; BLOOM (hidden_dropout 0 in its configuration), Llama and
+    // their kin do not.
     if (family == std::string_view("gpt")) set_dropout(model, traits);
 }
 
-void set_bert(core::Value& model, RowReader& row, const char* task, bool only_masked, const sim::FrameworkTraits& traits) {
+void set_bert(core::Value& model, RowReader& row, const char* task, bool only_masked,
+              const sim::FrameworkTraits& traits) {
     set_transformer(model, row, "bert", traits);
     model["task"] = task;
     const std::int64_t tokens = row.integer("seq_len", 1, 1);
-    // hidden_dropout_prob and attention_probs_dropout_prob of the published configurations, 0.1 each, in pre-training and fine-tuning.
+    // hidden_dropout_prob and attention_probs_dropout_prob of the published configurations, 0.1 each, in
+    // pre-training and fine-tuning.
     set_dropout(model, traits);
     // 20 of 128 and 80 of 512 tokens are masked in NVIDIA's and Google's pre-training data: 15.6 %.
     if (only_masked) model["masked_positions"] = std::max<std::int64_t>(1, tokens * 20 / 128);
 }
 
-// Encoder and decoder. The decoder's targets are a quarter of the encoder's tokens (T5: 512 and 114; Megatron-LM and NeMo: 512 and 128). Heads are 64 wide
-// whatever the hidden size, in the published 3B and 11B 128 (arXiv 1910.10683, section 3.7).
+// Encoder and decoder. The decoder's targets are a quarter of the encoder's tokens (T5: 512 and 114;
+// Megatron-LM and NeMo: 512 and 128). Heads are 64 wide whatever the hidden size, in the published 3B and 11B
+// 128 (arXiv 1910.10683, section 3.7).
 void set_t5(core::Value& model, RowReader& row, const sim::FrameworkTraits& traits) {
     set_transformer(model, row, "t5", traits);
     if (row.is_blank("ffn")) model["ffn"] = 4 * row.integer("hidden", 1, 1);
     model["decoder_sequence_length"] = std::max<std::int64_t>(1, row.integer("seq_len", 1, 1) / 4);
-    model["head_dimension"] = row.integer("hidden", 1, 1) == 1024 && row.integer("heads", 1, 1) >= 32 ? 128 : 64;
+    model["head_dimension"] =
+        row.integer("hidden", 1, 1) == 1024 && row.integer("heads", 1, 1) >= 32 ? 128 : 64;
     if (!row.is_blank("tied_embeddings")) model["tied_embeddings"] = row.text("tied_embeddings") == "yes";
-    if (row.text("model").find("v1_1") != std::string::npos || row.text("model").starts_with("mt5")) model["activation"] = "gated_gelu";
+    if (row.text("model").find("v1_1") != std::string::npos || row.text("model").starts_with("mt5"))
+        model["activation"] = "gated_gelu";
     if (traits.applies_dropout) model["dropout"] = 0.1;
 }
 
@@ -67,7 +77,8 @@ void set_vit(core::Value& model, RowReader& row) {
     const std::string_view patches[] = {"14", "16", "32"};
     model["patch"] = 16;
     for (const std::string_view patch : patches)
-        if (word.ends_with(patch)) model["patch"] = static_cast<std::int64_t>(core::parse_integer(patch).value_or(16));
+        if (word.ends_with(patch))
+            model["patch"] = static_cast<std::int64_t>(core::parse_integer(patch).value_or(16));
 }
 
 }  // namespace
@@ -94,9 +105,12 @@ core::Value model_table(RowReader& row, const sim::FrameworkTraits& traits) {
         model["experts"] = static_cast<std::int64_t>(core::parse_integer(word.substr(9)).value_or(1));
         model["experts_per_token"] = 2;
         model["expert_interval"] = 2;
-    } else if (word == "bert_base" || word == "bert_large" || word == "bert_megatron") set_bert(model, row, "pretraining", false, traits);
-    else if (word == "bert_base_masked" || word == "bert_large_masked") set_bert(model, row, "pretraining", true, traits);
-    else if (word == "bert_base_qa" || word == "bert_large_qa") set_bert(model, row, "question_answering", false, traits);
+    } else if (word == "bert_base" || word == "bert_large" || word == "bert_megatron")
+        set_bert(model, row, "pretraining", false, traits);
+    else if (word == "bert_base_masked" || word == "bert_large_masked")
+        set_bert(model, row, "pretraining", true, traits);
+    else if (word == "bert_base_qa" || word == "bert_large_qa")
+        set_bert(model, row, "question_answering", false, traits);
     else if (word == "resnet50") {
         model["family"] = "resnet";
         model["depth"] = 50;

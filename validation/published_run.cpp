@@ -49,9 +49,17 @@ const std::vector<std::string>& run_columns() {
 }
 
 const std::vector<std::string>& cluster_columns() {
-    static const std::vector<std::string> columns = {
-        "id",           "gpu",       "gpu_memory_gib", "gpus_per_node", "intra_node", "intra_node_gbs_per_dir", "nics_per_node",
-        "gbit_per_nic", "transport", "gpudirect",      "ec2_instance"};
+    static const std::vector<std::string> columns = {"id",
+                                                     "gpu",
+                                                     "gpu_memory_gib",
+                                                     "gpus_per_node",
+                                                     "intra_node",
+                                                     "intra_node_gbs_per_dir",
+                                                     "nics_per_node",
+                                                     "gbit_per_nic",
+                                                     "transport",
+                                                     "gpudirect",
+                                                     "ec2_instance"};
     return columns;
 }
 
@@ -65,7 +73,9 @@ std::string usual_framework(const RowReader& row, std::string_view gpu) {
     if (is("moe")) return "XLA";
     // Architectures that came with a code of their own.
     const bool is_plain = is_one("tensor_parallel") && is_one("pipeline_parallel");
-    if (is("mpt") && is_plain && (row.text("sharding") == "parameters" || row.text("sharding") == "gradients")) return "llm-foundry (PyTorch FSDP)";
+    if (is("mpt") && is_plain &&
+        (row.text("sharding") == "parameters" || row.text("sharding") == "gradients"))
+        return "llm-foundry (PyTorch FSDP)";
     if (is("internlm") && is_plain && row.text("sharding") == "optimizer") return "InternLM";
     if (is("llama") || is("internlm") || is("mpt") || is("gpt") || is("bloom") || is("bert_megatron"))
         return row.text("sharding") == "parameters" && is_plain ? "PyTorch FSDP" : "Megatron-LM";
@@ -79,7 +89,9 @@ void read_notes(RowReader& row, schedule::Plan& plan) {
     const auto says = [&](const char* part) { return notes.find(part) != std::string::npos; };
     if (says("fp32 gradient reduction")) plan.precision.gradients = core::DataType::fp32;
     if (says("bf16 gradient reduction")) plan.precision.gradients = core::DataType::bf16;
-    if (says("reduction after backward") || says("all-reduce after backward") || says("no overlap of gradient sync")) plan.overlaps_gradient_reduction = false;
+    if (says("reduction after backward") || says("all-reduce after backward") ||
+        says("no overlap of gradient sync"))
+        plan.overlaps_gradient_reduction = false;
     if (says("bucketed overlap")) plan.overlaps_gradient_reduction = true;
     // Alpa's option: gradients are scattered and the optimizer works on shards.
     if (says("prefer_reduce_scatter") && plan.sharding == schedule::Sharding::none && plan.layout.data > 1) {
@@ -105,29 +117,35 @@ core::Value cluster_table(RowReader& cluster, std::int64_t nodes, bool one_devic
     // Cards of one name sold at another power limit run at other clocks.
     const bool is_high_power = cluster.optional_text("notes").find("450 W V100") != std::string::npos;
     table["device"] = is_high_power ? std::string("V100-450W") : cluster.text("gpu");
-    table["devices_per_node"] = one_device_is_enough ? std::int64_t{1} : cluster.integer("gpus_per_node", 1, 1);
+    table["devices_per_node"] =
+        one_device_is_enough ? std::int64_t{1} : cluster.integer("gpus_per_node", 1, 1);
     if (!cluster.is_blank("gpu_memory_gib")) table["memory"] = cluster.text("gpu_memory_gib") + "GiB";
     const std::string intra = cluster.text("intra_node");
     table["intra"] = intra.ends_with("nvswitch")                    ? "nvswitch"
                      : intra == "nvlink2_hybrid_cube_mesh"          ? "hybrid-cube-mesh"
                      : intra.ends_with("quad")                      ? "full-mesh"
                      : intra == "none" || intra.starts_with("pcie") ? "pcie"
-                     : intra.starts_with("nvlink")                  ? "nvswitch"  // a generation alone: every pair at the stated rate
-                                                                    : intra;
-    if (intra.starts_with("nvlink") && !cluster.is_blank("intra_node_gbs_per_dir")) table["intra_bandwidth"] = cluster.text("intra_node_gbs_per_dir") + "GB/s";
+                     : intra.starts_with("nvlink")
+                         ? "nvswitch"  // a generation alone: every pair at the stated rate
+                         : intra;
+    if (intra.starts_with("nvlink") && !cluster.is_blank("intra_node_gbs_per_dir"))
+        table["intra_bandwidth"] = cluster.text("intra_node_gbs_per_dir") + "GB/s";
     const std::int64_t cards = cluster.integer("nics_per_node", 0, 0);
     if (const std::optional<double> rate = cluster.real("gbit_per_nic"); cards > 0 && rate && *rate > 0) {
         table["network_cards"] = cards;
         table["network_bandwidth"] = fmt::format("{}Gbps", *rate * static_cast<double>(cards));
-        table["transport"] = cluster.text("transport") == "ethernet" ? std::string("tcp") : cluster.text("transport");
+        table["transport"] =
+            cluster.text("transport") == "ethernet" ? std::string("tcp") : cluster.text("transport");
     }
-    if (const std::string gpudirect = cluster.text("gpudirect"); gpudirect == "yes" || gpudirect == "no") table["gpudirect"] = gpudirect == "yes";
+    if (const std::string gpudirect = cluster.text("gpudirect"); gpudirect == "yes" || gpudirect == "no")
+        table["gpudirect"] = gpudirect == "yes";
     return table;
 }
 
 }  // namespace
 
-std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::CsvRow& csv_row, const core::CsvTable& clusters, core::Diagnostics& diagnostics,
+std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::CsvRow& csv_row,
+                                     const core::CsvTable& clusters, core::Diagnostics& diagnostics,
                                      std::string& unsupported) {
     using schedule::OptimizerKind;
     using schedule::Recompute;
@@ -140,7 +158,8 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
 
     schedule::Plan& plan = run.plan;
     const core::CsvRow* cluster_row = find_cluster(clusters, row.text("cluster"));
-    const std::string_view gpu = cluster_row == nullptr ? std::string_view() : clusters.cell(*cluster_row, "gpu");
+    const std::string_view gpu =
+        cluster_row == nullptr ? std::string_view() : clusters.cell(*cluster_row, "gpu");
     plan.framework = row.text("framework");
     if (plan.framework.empty()) {
         plan.framework = usual_framework(row, gpu);
@@ -151,7 +170,8 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
     plan.layout.pipeline = static_cast<int>(row.integer("pipeline_parallel", 1, 1));
     // Where it is not stated it follows from the GPUs used.
     const std::int64_t used = row.integer("nodes", 1, 1) * row.integer("gpus_per_node", 1, 1);
-    plan.layout.data = static_cast<int>(row.integer("data_parallel", 1, std::max<std::int64_t>(1, used / plan.layout.tensor / plan.layout.pipeline)));
+    plan.layout.data = static_cast<int>(row.integer(
+        "data_parallel", 1, std::max<std::int64_t>(1, used / plan.layout.tensor / plan.layout.pipeline)));
     plan.virtual_stages = static_cast<int>(row.integer("virtual_stages", 1, 1));
     plan.micro_batch = static_cast<int>(row.integer("micro_batch", 1, 1));
     plan.micro_batches = static_cast<int>(row.integer("grad_accumulation", 1, 1));
@@ -163,15 +183,28 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
                                                           {"gradients", Sharding::gradients},
                                                           {"parameters", Sharding::parameters}}});
     plan.shard_degree = static_cast<int>(row.integer("shard_degree", 1, 0));
-    plan.recompute = row.choice<Recompute, 4>(
-        "recompute", {{{"", Recompute::none}, {"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}}});
-    const OptimizerKind usual_optimizer = is_convolutional(row.text("model")) ? OptimizerKind::sgd : OptimizerKind::adam;
-    plan.optimizer.kind = row.choice<OptimizerKind, 5>(
-        "optimizer", {{{"adam", OptimizerKind::adam}, {"adamw", OptimizerKind::adamw}, {"lamb", OptimizerKind::lamb}, {"sgd", OptimizerKind::sgd}, {"", usual_optimizer}}});
-    if (row.is_blank("optimizer")) run.assumptions.push_back(std::string("optimizer is not stated: ") + (usual_optimizer == OptimizerKind::sgd ? "sgd" : "adam"));
-    if (plan.optimizer.kind == OptimizerKind::sgd) plan.optimizer.momentum = 0.9;  // the column's definition: sgd means with momentum
-    plan.schedule = row.choice<const char*, 6>(
-        "schedule", {{{"", "1f1b"}, {"1f1b", "1f1b"}, {"interleaved", "interleaved-1f1b"}, {"zb-h1", "zb-h1"}, {"zb-h2", "zb-h2"}, {"gpipe", "simple"}}});
+    plan.recompute = row.choice<Recompute, 4>("recompute", {{{"", Recompute::none},
+                                                             {"none", Recompute::none},
+                                                             {"selective", Recompute::selective},
+                                                             {"full", Recompute::full}}});
+    const OptimizerKind usual_optimizer =
+        is_convolutional(row.text("model")) ? OptimizerKind::sgd : OptimizerKind::adam;
+    plan.optimizer.kind = row.choice<OptimizerKind, 5>("optimizer", {{{"adam", OptimizerKind::adam},
+                                                                      {"adamw", OptimizerKind::adamw},
+                                                                      {"lamb", OptimizerKind::lamb},
+                                                                      {"sgd", OptimizerKind::sgd},
+                                                                      {"", usual_optimizer}}});
+    if (row.is_blank("optimizer"))
+        run.assumptions.push_back(std::string("optimizer is not stated: ") +
+                                  (usual_optimizer == OptimizerKind::sgd ? "sgd" : "adam"));
+    if (plan.optimizer.kind == OptimizerKind::sgd)
+        plan.optimizer.momentum = 0.9;  // the column's definition: sgd means with momentum
+    plan.schedule = row.choice<const char*, 6>("schedule", {{{"", "1f1b"},
+                                                             {"1f1b", "1f1b"},
+                                                             {"interleaved", "interleaved-1f1b"},
+                                                             {"zb-h1", "zb-h1"},
+                                                             {"zb-h2", "zb-h2"},
+                                                             {"gpipe", "simple"}}});
     const auto compute = row.choice<core::DataType, 5>("precision", {{{"fp32", core::DataType::fp32},
                                                                       {"tf32", core::DataType::tf32},
                                                                       {"fp16", core::DataType::fp16},
@@ -179,60 +212,84 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
                                                                       {"fp8", core::DataType::fp8}}});
     plan.precision.compute = compute;
     const bool is_full = compute == core::DataType::fp32 || compute == core::DataType::tf32;
-    plan.precision.parameters = plan.precision.gradients = is_full ? core::DataType::fp32 : plan.precision.activations();
+    plan.precision.parameters = plan.precision.gradients =
+        is_full ? core::DataType::fp32 : plan.precision.activations();
     plan.precision.has_master_parameters = !is_full;
     sim::adopt(traits, plan, row.text("model").starts_with("moe"));
     read_notes(row, plan);
     using model::AttentionImplementation;
-    // fp8 comes from Transformer Engine, whose attention is of the flash family; so is that of Megatron-LM's kin on H100, for which Transformer Engine was made.
+    // fp8 comes from Transformer Engine, whose attention is of the flash family; so is that of Megatron-LM's
+    // kin on H100, for which Transformer Engine was made.
     const bool is_of_megatron = traits.attention == AttentionImplementation::fused_softmax;
-    // PyTorch knows these devices since version 2, whose scaled_dot_product_attention is of that family too; BERT's codes went on writing theirs out.
-    const bool is_of_torch = (traits.name.starts_with("PyTorch") || traits.name == "DeepSpeed") && !row.text("model").starts_with("bert");
+    // PyTorch knows these devices since version 2, whose scaled_dot_product_attention is of that family too;
+    // BERT's codes went on writing theirs out.
+    const bool is_of_torch = (traits.name.starts_with("PyTorch") || traits.name == "DeepSpeed") &&
+                             !row.text("model").starts_with("bert");
     const bool is_recent = gpu.starts_with("H100") || gpu.starts_with("H200") || gpu.starts_with("B200");
-    // Llama and MPT are of 2023, as are scaled_dot_product_attention and torch.compile: what trains them in PyTorch calls it, or flash-attn.
+    // Llama and MPT are of 2023, as are scaled_dot_product_attention and torch.compile: what trains them in
+    // PyTorch calls it, or flash-attn.
     const std::string word = row.text("model");
-    const bool is_of_flash_era = word.starts_with("llama") || word.starts_with("internlm") || word.starts_with("mpt") || traits.name == "PyTorch (compiled)";
-    if (compute == core::DataType::fp8 || ((is_of_megatron || is_of_torch) && is_recent) || (is_of_torch && is_of_flash_era)) traits.attention = AttentionImplementation::flash;
-    plan.attention = row.choice<AttentionImplementation, 4>("attention", {{{"", traits.attention},
-                                                                           {"unfused", AttentionImplementation::unfused},
-                                                                           {"fused_softmax", AttentionImplementation::fused_softmax},
-                                                                           {"flash", AttentionImplementation::flash}}});
-    if (row.is_blank("attention") && !row.is_blank("heads")) run.assumptions.push_back("attention is not stated: as usual for " + traits.name);
+    const bool is_of_flash_era = word.starts_with("llama") || word.starts_with("internlm") ||
+                                 word.starts_with("mpt") || traits.name == "PyTorch (compiled)";
+    if (compute == core::DataType::fp8 || ((is_of_megatron || is_of_torch) && is_recent) ||
+        (is_of_torch && is_of_flash_era))
+        traits.attention = AttentionImplementation::flash;
+    plan.attention = row.choice<AttentionImplementation, 4>(
+        "attention", {{{"", traits.attention},
+                       {"unfused", AttentionImplementation::unfused},
+                       {"fused_softmax", AttentionImplementation::fused_softmax},
+                       {"flash", AttentionImplementation::flash}}});
+    if (row.is_blank("attention") && !row.is_blank("heads"))
+        run.assumptions.push_back("attention is not stated: as usual for " + traits.name);
 
     const std::int64_t nodes = row.integer("nodes", 1, 1), gpus = row.integer("gpus_per_node", 1, 1);
     // What cells say of one another follows only from cells that can be read.
     const bool can_be_read = diagnostics.error_count() == errors_before;
-    if (can_be_read && static_cast<double>(nodes * gpus) != static_cast<double>(plan.layout.tensor) * plan.layout.pipeline * plan.layout.data)
+    if (can_be_read && static_cast<double>(nodes * gpus) !=
+                           static_cast<double>(plan.layout.tensor) * plan.layout.pipeline * plan.layout.data)
         row.error("gpus_per_node",
-                  fmt::format("{} nodes of {} GPUs are not tensor {} x pipeline {} x data {}", nodes, gpus, plan.layout.tensor, plan.layout.pipeline,
-                              plan.layout.data),
+                  fmt::format("{} nodes of {} GPUs are not tensor {} x pipeline {} x data {}", nodes, gpus,
+                              plan.layout.tensor, plan.layout.pipeline, plan.layout.data),
                   "the degrees must multiply to the GPUs used");
-    if (can_be_read && static_cast<double>(plan.micro_batch) * plan.micro_batches * plan.layout.data != static_cast<double>(run.global_batch))
-        row.error("global_batch",
-                  fmt::format("global_batch = {} is not micro_batch {} x grad_accumulation {} x data_parallel {}", run.global_batch, plan.micro_batch,
-                              plan.micro_batches, plan.layout.data),
-                  "correct one of the four");
+    if (can_be_read && static_cast<double>(plan.micro_batch) * plan.micro_batches * plan.layout.data !=
+                           static_cast<double>(run.global_batch))
+        row.error(
+            "global_batch",
+            fmt::format("global_batch = {} is not micro_batch {} x grad_accumulation {} x data_parallel {}",
+                        run.global_batch, plan.micro_batch, plan.micro_batches, plan.layout.data),
+            "correct one of the four");
 
     run.peak_is_of_process = row.optional_text("notes").find("nvidia-smi") != std::string::npos;
-    run.peak_is_of_first_node = run.peak_is_of_process && row.optional_text("notes").find("first/last stage") == std::string::npos;
+    run.peak_is_of_first_node =
+        run.peak_is_of_process && row.optional_text("notes").find("first/last stage") == std::string::npos;
     run.ranks_per_node = static_cast<int>(gpus);
     const std::optional<double> seconds = row.real("measured_step_s");
-    if (seconds ? *seconds <= 0 : row.is_blank("measured_step_s")) row.error("measured_step_s", "measured_step_s is missing or zero", "give seconds of one optimizer step");
+    if (seconds ? *seconds <= 0 : row.is_blank("measured_step_s"))
+        row.error("measured_step_s", "measured_step_s is missing or zero",
+                  "give seconds of one optimizer step");
     run.measured = core::seconds(seconds.value_or(1));
-    if (const std::optional<double> peak = row.real("measured_peak_gib")) run.measured_peak = core::gibibytes(*peak);
+    if (const std::optional<double> peak = row.real("measured_peak_gib"))
+        run.measured_peak = core::gibibytes(*peak);
 
     run.model = model_table(row, traits);
-    // Layers without a form for tensor parallelism: what compilers that divide any operator do with them first is divide the samples.
-    const bool has_tensor_form = !is_convolutional(row.text("model")) && !row.text("model").starts_with("transformer_xl") && !row.text("model").starts_with("vit");
+    // Layers without a form for tensor parallelism: what compilers that divide any operator do with them
+    // first is divide the samples.
+    const bool has_tensor_form = !is_convolutional(row.text("model")) &&
+                                 !row.text("model").starts_with("transformer_xl") &&
+                                 !row.text("model").starts_with("vit");
     if (!has_tensor_form && plan.layout.tensor > 1) {
-        run.assumptions.push_back(fmt::format("{} has no tensor-parallel form: its {} ranks divide the samples", row.text("model"), plan.layout.tensor));
+        run.assumptions.push_back(
+            fmt::format("{} has no tensor-parallel form: its {} ranks divide the samples", row.text("model"),
+                        plan.layout.tensor));
         plan.layout.data *= plan.layout.tensor;
         // The step takes as long as the rank with the most samples.
         plan.micro_batch = (plan.micro_batch + plan.layout.tensor - 1) / plan.layout.tensor;
         plan.layout.tensor = 1;
     }
     if (cluster_row == nullptr) {
-        row.error("cluster", "cluster " + core::in_quotes(row.text("cluster")) + " is not in " + clusters.file, "add a row for it");
+        row.error("cluster",
+                  "cluster " + core::in_quotes(row.text("cluster")) + " is not in " + clusters.file,
+                  "add a row for it");
     } else {
         RowReader cluster(clusters, *cluster_row, diagnostics);
         run.cluster = cluster_table(cluster, nodes, false);
@@ -246,7 +303,8 @@ std::optional<PublishedRun> read_run(const core::CsvTable& runs, const core::Csv
     return run;
 }
 
-core::Bytes published_peak(const PublishedRun& run, const schedule::Plan& plan, const sim::Evaluation& evaluation) {
+core::Bytes published_peak(const PublishedRun& run, const schedule::Plan& plan,
+                           const sim::Evaluation& evaluation) {
     core::Bytes peak;
     for (const sim::ClassMemory& memory : evaluation.memory) {
         bool is_read = !run.peak_is_of_first_node;

@@ -18,7 +18,9 @@ std::string_view name_of(PredictionStatus status) {
 
 namespace {
 
-double error_of(const ScoredRow& row) { return row.status == PredictionStatus::ok ? std::abs(row.predicted / row.measured - 1) : 1.0; }
+double error_of(const ScoredRow& row) {
+    return row.status == PredictionStatus::ok ? std::abs(row.predicted / row.measured - 1) : 1.0;
+}
 
 // Linear interpolation between order statistics, as numpy.percentile does.
 double quantile(std::vector<double> values, double q) {
@@ -33,12 +35,14 @@ double quantile(std::vector<double> values, double q) {
 std::vector<double> ranks_of(const std::vector<double>& values) {
     std::vector<std::size_t> order(values.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return values[a] < values[b]; });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return values[a] < values[b]; });
     std::vector<double> ranks(values.size());
     for (std::size_t i = 0; i < order.size();) {
         std::size_t j = i;
         while (j < order.size() && values[order[j]] == values[order[i]]) ++j;
-        for (std::size_t k = i; k < j; ++k) ranks[order[k]] = (static_cast<double>(i) + static_cast<double>(j) - 1) / 2;
+        for (std::size_t k = i; k < j; ++k)
+            ranks[order[k]] = (static_cast<double>(i) + static_cast<double>(j) - 1) / 2;
         i = j;
     }
     return ranks;
@@ -107,7 +111,8 @@ SweepScore score_sweep(const std::string& id, const std::vector<PlanTimes>& plan
     }
     score.spearman = spearman(predicted, measured);
     if (!plans.empty()) {
-        const std::size_t chosen = static_cast<std::size_t>(std::min_element(predicted.begin(), predicted.end()) - predicted.begin());
+        const std::size_t chosen = static_cast<std::size_t>(
+            std::min_element(predicted.begin(), predicted.end()) - predicted.begin());
         score.regret = measured[chosen] / *std::min_element(measured.begin(), measured.end()) - 1;
     }
     return score;

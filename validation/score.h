@@ -1,4 +1,5 @@
-// How good predictions are: errors per group, their macro average over groups, and rank agreement over sweeps. Definitions as in docs/accuracy.md.
+// How good predictions are: errors per group, their macro average over groups, and rank agreement over
+// sweeps. Definitions as in docs/accuracy.md.
 #pragma once
 
 #include <optional>
@@ -24,7 +25,8 @@ struct ScoredRow {
 struct GroupScore {
     std::string group;
     int rows = 0;
-    double mape = 0, median = 0, bias = 0, p95 = 0;  // fractions; bias is the mean signed error of the rows that are ok
+    double mape = 0, median = 0, bias = 0,
+           p95 = 0;  // fractions; bias is the mean signed error of the rows that are ok
     std::string worst_id;
 };
 
@@ -48,7 +50,8 @@ struct PlanTimes {
     double predicted = 0, measured = 0;
 };
 SweepScore score_sweep(const std::string& id, const std::vector<PlanTimes>& plans);
-// Spearman's rank correlation with average ranks for ties; 0 when either side is constant or there are fewer than two values.
+// Spearman's rank correlation with average ranks for ties; 0 when either side is constant or there are fewer
+// than two values.
 double spearman(const std::vector<double>& a, const std::vector<double>& b);
 
 }  // namespace validation

@@ -23,8 +23,12 @@ std::string errors_of(const core::Diagnostics& diagnostics) {
     for (const core::Diagnostic& entry : diagnostics.entries()) {
         if (entry.severity != core::Severity::error) continue;
         std::string place;
-        if (!entry.location.file.empty()) place = fmt::format("{}:{}:{}: ", entry.location.file, entry.location.line, std::max(1, entry.location.column));
-        if (std::string error = place + entry.message; std::find(errors.begin(), errors.end(), error) == errors.end()) errors.push_back(std::move(error));
+        if (!entry.location.file.empty())
+            place = fmt::format("{}:{}:{}: ", entry.location.file, entry.location.line,
+                                std::max(1, entry.location.column));
+        if (std::string error = place + entry.message;
+            std::find(errors.begin(), errors.end(), error) == errors.end())
+            errors.push_back(std::move(error));
     }
     std::string text;
     for (const std::string& error : errors) text += (text.empty() ? "" : "; ") + error;
@@ -36,7 +40,8 @@ void refuse(ScoredRow& row, PredictionStatus status, std::string reason) {
     row.reason = std::move(reason);
 }
 
-// Everything that can go wrong with one row is a status of the row: the other rows are predicted all the same.
+// Everything that can go wrong with one row is a status of the row: the other rows are predicted all the
+// same.
 void predict(const PublishedRun& run, const sim::CostConstants& constants, ScoredRow& row) {
     core::Diagnostics diagnostics;
     const std::optional<PreparedRun> prepared = prepare(run, diagnostics, constants);
@@ -44,7 +49,8 @@ void predict(const PublishedRun& run, const sim::CostConstants& constants, Score
     sim::EvaluateOptions options;
     options.constants = constants;
     options.most_micro_batches = 4 * run.plan.layout.pipeline * run.plan.virtual_stages;
-    const std::optional<sim::Evaluation> evaluation = evaluate(prepared->graph, prepared->cluster, prepared->plan, diagnostics, options);
+    const std::optional<sim::Evaluation> evaluation =
+        evaluate(prepared->graph, prepared->cluster, prepared->plan, diagnostics, options);
     if (!evaluation) return refuse(row, PredictionStatus::unsupported, errors_of(diagnostics));
     row.predicted = evaluation->step_time;
     // It ran: that it should not have is a fault of the prediction, not of the row.
@@ -56,13 +62,15 @@ void predict(const PublishedRun& run, const sim::CostConstants& constants, Score
 std::string plan_key(const core::CsvTable& runs, const core::CsvRow& row) {
     std::string key;
     for (const char* column :
-         {"model", "layers", "hidden", "cluster", "nodes", "tensor_parallel", "pipeline_parallel", "virtual_stages", "data_parallel", "sharding",
-          "shard_degree", "micro_batch", "grad_accumulation", "recompute", "schedule", "sequence_parallel", "attention", "precision"})
+         {"model", "layers", "hidden", "cluster", "nodes", "tensor_parallel", "pipeline_parallel",
+          "virtual_stages", "data_parallel", "sharding", "shard_degree", "micro_batch", "grad_accumulation",
+          "recompute", "schedule", "sequence_parallel", "attention", "precision"})
         key += std::string(runs.cell(row, column)) + '|';
     return key;
 }
 
-SweepScore score_one_sweep(const std::string& id, const std::string& ids, const core::CsvTable& runs, const std::map<std::string, std::size_t>& row_of,
+SweepScore score_one_sweep(const std::string& id, const std::string& ids, const core::CsvTable& runs,
+                           const std::map<std::string, std::size_t>& row_of,
                            const std::vector<ScoredRow>& rows) {
     struct Sum {
         double predicted = 0, measured = 0;
@@ -79,13 +87,15 @@ SweepScore score_one_sweep(const std::string& id, const std::string& ids, const 
         ++sum.count;
     }
     std::vector<PlanTimes> times;
-    for (const auto& [key, sum] : plans) times.push_back({sum.predicted / sum.count, sum.measured / sum.count});
+    for (const auto& [key, sum] : plans)
+        times.push_back({sum.predicted / sum.count, sum.measured / sum.count});
     return score_sweep(id, times);
 }
 
 }  // namespace
 
-std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTable& clusters, const core::CsvTable* sweeps, core::Diagnostics& diagnostics,
+std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTable& clusters,
+                                   const core::CsvTable* sweeps, core::Diagnostics& diagnostics,
                                    const ValidateOptions& options) {
     const std::size_t errors_before = diagnostics.error_count();
     Validation validation;
@@ -99,12 +109,16 @@ std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTa
         ScoredRow& row = validation.rows[i];
         row.id = std::string(runs.cell(runs.rows[i], "id"));
         row.group = std::string(runs.cell(runs.rows[i], "group"));
-        if (const std::optional<double> measured = core::parse_real(runs.cell(runs.rows[i], "measured_step_s"))) row.measured = core::seconds(*measured);
-        if (const std::optional<double> peak = core::parse_real(runs.cell(runs.rows[i], "measured_peak_gib"))) row.measured_peak = core::gibibytes(*peak);
+        if (const std::optional<double> measured =
+                core::parse_real(runs.cell(runs.rows[i], "measured_step_s")))
+            row.measured = core::seconds(*measured);
+        if (const std::optional<double> peak = core::parse_real(runs.cell(runs.rows[i], "measured_peak_gib")))
+            row.measured_peak = core::gibibytes(*peak);
         if (of_row.has_errors()) refuse(row, PredictionStatus::error, errors_of(of_row));
         else if (!inputs[i]) refuse(row, PredictionStatus::unsupported, unsupported);
         if (!row_of.emplace(row.id, i).second)
-            diagnostics.error(runs.place(runs.rows[i], "id"), "id", "id " + core::in_quotes(row.id) + " stands twice", "give every row its own id");
+            diagnostics.error(runs.place(runs.rows[i], "id"), "id",
+                              "id " + core::in_quotes(row.id) + " stands twice", "give every row its own id");
     }
     if (diagnostics.error_count() > errors_before) return std::nullopt;
 
@@ -128,8 +142,9 @@ std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTa
     validation.memory_mape = memory_mape(validation.rows);
     if (sweeps != nullptr)
         for (const core::CsvRow& sweep : sweeps->rows)
-            validation.sweeps.push_back(
-                score_one_sweep(std::string(sweeps->cell(sweep, "sweep_id")), std::string(sweeps->cell(sweep, "ids")), runs, row_of, validation.rows));
+            validation.sweeps.push_back(score_one_sweep(std::string(sweeps->cell(sweep, "sweep_id")),
+                                                        std::string(sweeps->cell(sweep, "ids")), runs, row_of,
+                                                        validation.rows));
     return validation;
 }
 
@@ -142,10 +157,13 @@ core::Value to_value(const Validation& validation) {
         one["group"] = row.group;
         one["status"] = std::string(name_of(row.status));
         one["reason"] = row.reason;
-        one["predicted_step_s"] = row.status == PredictionStatus::ok ? core::Value(row.predicted.value) : core::Value();
+        one["predicted_step_s"] =
+            row.status == PredictionStatus::ok ? core::Value(row.predicted.value) : core::Value();
         one["measured_step_s"] = row.measured.value;
-        one["predicted_peak_gib"] = row.predicted_peak ? core::Value(core::to_gibibytes(*row.predicted_peak)) : core::Value();
-        one["measured_peak_gib"] = row.measured_peak ? core::Value(core::to_gibibytes(*row.measured_peak)) : core::Value();
+        one["predicted_peak_gib"] =
+            row.predicted_peak ? core::Value(core::to_gibibytes(*row.predicted_peak)) : core::Value();
+        one["measured_peak_gib"] =
+            row.measured_peak ? core::Value(core::to_gibibytes(*row.measured_peak)) : core::Value();
         rows.append(std::move(one));
     }
     document["rows"] = std::move(rows);
@@ -163,7 +181,8 @@ core::Value to_value(const Validation& validation) {
     }
     document["groups"] = std::move(groups);
     document["macro_mape_pct"] = 100 * validation.macro_mape;
-    document["memory_mape_pct"] = validation.memory_mape ? core::Value(100 * *validation.memory_mape) : core::Value();
+    document["memory_mape_pct"] =
+        validation.memory_mape ? core::Value(100 * *validation.memory_mape) : core::Value();
     core::Value sweeps = core::Value::array();
     for (const SweepScore& sweep : validation.sweeps) {
         core::Value one;

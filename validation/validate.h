@@ -28,8 +28,10 @@ struct ValidateOptions {
     std::function<void(std::size_t, std::size_t)> progress;  // (done, all), called from one thread at a time
 };
 
-// `sweeps` may be null. A row with a wrong cell has the status `error` and says where; the others are predicted all the same. An id that stands twice is diagnosed.
-std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTable& clusters, const core::CsvTable* sweeps, core::Diagnostics& diagnostics,
+// `sweeps` may be null. A row with a wrong cell has the status `error` and says where; the others are
+// predicted all the same. An id that stands twice is diagnosed.
+std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTable& clusters,
+                                   const core::CsvTable* sweeps, core::Diagnostics& diagnostics,
                                    const ValidateOptions& options = {});
 
 // The keys of the command-line contract: rows[], groups[], macro_mape_pct, memory_mape_pct, sweeps[].

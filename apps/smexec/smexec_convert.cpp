@@ -23,9 +23,12 @@ namespace fs = std::filesystem;
 const char* const help =
     "Usage: smexec convert CHECKPOINT --plan PLAN.toml --out DIR [--from-step N] [--json]\n"
     "\n"
-    "Writes a checkpoint as another plan of the same model would have written it: other degrees of pipeline, data, tensor or expert parallelism, another partition,\n"
-    "another sharding. Parameters and the optimizer's state are the same numbers, divided otherwise; steps, samples, seed and losses stay.\n"
-    "(smexec PLAN.toml --resume also takes the checkpoint of another plan as it is; converted, each rank reads a file of its own size.)\n"
+    "Writes a checkpoint as another plan of the same model would have written it: other degrees of pipeline, "
+    "data, tensor or expert parallelism, another partition,\n"
+    "another sharding. Parameters and the optimizer's state are the same numbers, divided otherwise; steps, "
+    "samples, seed and losses stay.\n"
+    "(smexec PLAN.toml --resume also takes the checkpoint of another plan as it is; converted, each rank "
+    "reads a file of its own size.)\n"
     "\n"
     "  CHECKPOINT           the folder of --checkpoint, or one step-N folder in it\n"
     "  --plan PLAN.toml     the plan that will go on from it\n"
@@ -45,21 +48,32 @@ void take_step_from_name(std::string& folder, std::optional<std::int64_t>& step)
 }
 
 // What the plan and the checkpoint must have in common.
-void compare(const exec::Checkpoint& checkpoint, const sim::Scenario& scenario, const schedule::Program& program, core::Diagnostics& diagnostics) {
+void compare(const exec::Checkpoint& checkpoint, const sim::Scenario& scenario,
+             const schedule::Program& program, core::Diagnostics& diagnostics) {
     const exec::CheckpointManifest& manifest = checkpoint.manifest();
-    const auto refuse = [&](std::string message, const char* hint) { diagnostics.error({}, "--plan", std::move(message), hint); };
+    const auto refuse = [&](std::string message, const char* hint) {
+        diagnostics.error({}, "--plan", std::move(message), hint);
+    };
     if (manifest.model_hash != program.model_hash)
-        return refuse(fmt::format("the checkpoint of step {} is of {}, the plan of another model: {}", manifest.step, manifest.model, scenario.graph.name),
+        return refuse(fmt::format("the checkpoint of step {} is of {}, the plan of another model: {}",
+                                  manifest.step, manifest.model, scenario.graph.name),
                       "give a plan of the model that was trained");
     if (manifest.seed != scenario.file.training.seed)
-        refuse(fmt::format("the checkpoint was trained with seed {}, the plan says {}", manifest.seed, scenario.file.training.seed), "set training.seed to the checkpoint's");
-    if (!schedule::trains(program)) return refuse("the plan only evaluates: the optimizer's state would be lost", "give a plan that trains");
+        refuse(fmt::format("the checkpoint was trained with seed {}, the plan says {}", manifest.seed,
+                           scenario.file.training.seed),
+               "set training.seed to the checkpoint's");
+    if (!schedule::trains(program))
+        return refuse("the plan only evaluates: the optimizer's state would be lost",
+                      "give a plan that trains");
     const exec::StateDifference difference = exec::state_difference(checkpoint, program.plan, scenario.graph);
     const std::string_view optimizer = schedule::name_of(program.plan.optimizer.kind);
     if (!difference.missing.empty())
-        refuse(fmt::format("the checkpoint of step {} has no {}, which {} needs", manifest.step, difference.missing, optimizer), "give the plan the optimizer that was trained with");
+        refuse(fmt::format("the checkpoint of step {} has no {}, which {} needs", manifest.step,
+                           difference.missing, optimizer),
+               "give the plan the optimizer that was trained with");
     if (!difference.beyond.empty())
-        refuse(fmt::format("the checkpoint of step {} has {}, which {} does not keep: they would be lost", manifest.step, difference.beyond, optimizer),
+        refuse(fmt::format("the checkpoint of step {} has {}, which {} does not keep: they would be lost",
+                           manifest.step, difference.beyond, optimizer),
                "give the plan the optimizer that was trained with");
 }
 
@@ -73,30 +87,42 @@ int run_smexec_convert(const std::vector<std::string>& arguments, std::ostream& 
     }
     core::Diagnostics diagnostics;
     Options options(arguments, {{"--plan", "--out", "--from-step"}, {"--json", "--help"}}, diagnostics);
-    std::string folder = options.only_positional("CHECKPOINT", "checkpoint", "smexec convert --help shows an example");
+    std::string folder =
+        options.only_positional("CHECKPOINT", "checkpoint", "smexec convert --help shows an example");
     for (const char* needed : {"--plan", "--out"})
-        if (!options.has(needed)) options.error(needed, fmt::format("{} is missing", needed), "smexec convert --help shows an example");
+        if (!options.has(needed))
+            options.error(needed, fmt::format("{} is missing", needed),
+                          "smexec convert --help shows an example");
     std::optional<std::int64_t> step = options.integer("--from-step", 0, 1000000000);
     if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
 
     if (!step) take_step_from_name(folder, step);
     const std::string plan_path = *options.text("--plan"), target = *options.text("--out");
     std::error_code none;
-    if (fs::equivalent(folder, target, none)) options.error("--out", "--out is the folder of the checkpoint itself", "name another one");
-    else if (fs::exists(target, none) && !fs::is_directory(target, none)) options.error("--out", fmt::format("{} is no folder", core::in_quotes(target)), "name a new one");
+    if (fs::equivalent(folder, target, none))
+        options.error("--out", "--out is the folder of the checkpoint itself", "name another one");
+    else if (fs::exists(target, none) && !fs::is_directory(target, none))
+        options.error("--out", fmt::format("{} is no folder", core::in_quotes(target)), "name a new one");
     else if (const std::vector<std::int64_t> steps = exec::committed_steps(target); !steps.empty())
-        options.error("--out", fmt::format("{} has a checkpoint of step {} already", core::in_quotes(target), steps.back()), "name an empty or a new folder");
-    const std::shared_ptr<const exec::Checkpoint> checkpoint = exec::Checkpoint::open(folder, step, diagnostics, false);
+        options.error(
+            "--out",
+            fmt::format("{} has a checkpoint of step {} already", core::in_quotes(target), steps.back()),
+            "name an empty or a new folder");
+    const std::shared_ptr<const exec::Checkpoint> checkpoint =
+        exec::Checkpoint::open(folder, step, diagnostics, false);
     const std::optional<core::Value> document = sim::load_scenario_document(plan_path, diagnostics);
-    std::optional<sim::Scenario> scenario = document ? sim::read_scenario(*document, plan_path, diagnostics, true) : std::nullopt;
+    std::optional<sim::Scenario> scenario =
+        document ? sim::read_scenario(*document, plan_path, diagnostics, true) : std::nullopt;
     if (diagnostics.has_errors() || !scenario || !checkpoint) return show(diagnostics, as_json, out, err);
     schedule::Program program;
     std::vector<std::string> remarks;
-    if (!lower_plan(*scenario, scenario->cluster, program, remarks, diagnostics)) return show(diagnostics, as_json, out, err);
+    if (!lower_plan(*scenario, scenario->cluster, program, remarks, diagnostics))
+        return show(diagnostics, as_json, out, err);
     compare(*checkpoint, *scenario, program, diagnostics);
     if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
 
-    const exec::CheckpointManifest written = exec::convert_checkpoint(*checkpoint, program, scenario->graph, target);
+    const exec::CheckpointManifest written =
+        exec::convert_checkpoint(*checkpoint, program, scenario->graph, target);
     const std::string place = exec::checkpoint_folder(target, written.step);
     std::uint64_t bytes = 0;
     for (const exec::CheckpointManifest::File& file : written.files) bytes += file.bytes;
@@ -113,8 +139,10 @@ int run_smexec_convert(const std::vector<std::string>& arguments, std::ostream& 
         return good;
     }
     show(diagnostics, false, out, err);
-    out << fmt::format("{}: step {} of {}\n  {} files of {}\n  {} files of {}, {}\n", place, written.step, written.model, checkpoint->manifest().files.size(),
-                       checkpoint->manifest().plan, written.files.size(), written.plan, core::format(core::Bytes(static_cast<double>(bytes))));
+    out << fmt::format("{}: step {} of {}\n  {} files of {}\n  {} files of {}, {}\n", place, written.step,
+                       written.model, checkpoint->manifest().files.size(), checkpoint->manifest().plan,
+                       written.files.size(), written.plan,
+                       core::format(core::Bytes(static_cast<double>(bytes))));
     return good;
 }
 

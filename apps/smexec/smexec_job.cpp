@@ -6,20 +6,20 @@
 
 #include "apps/command.h"
 #include "cluster/profile/load.h"
+#include "exec/checkpoint/training_state.h"
 #include "exec/cuda/device/device.h"
 #include "exec/cuda/profile/profile.h"
 #include "exec/cuda/runnable.h"
-#include "exec/transport/exchange.h"
-#include "exec/transport/link_profile.h"
 #include "exec/profile/profile.h"
 #include "exec/runtime/run.h"
-#include "exec/checkpoint/training_state.h"
+#include "exec/transport/exchange.h"
+#include "exec/transport/link_profile.h"
 #include "model/operators/fp8_products.h"
 #include "planner/order/plan_order.h"
-#include "schedule/plan/explicit_order.h"
 #include "schedule/pass/lower.h"
-#include "schedule/plan/partition.h"
 #include "schedule/pipeline/registry.h"
+#include "schedule/plan/explicit_order.h"
+#include "schedule/plan/partition.h"
 #include "schedule/verify.h"
 
 namespace apps {
@@ -32,7 +32,8 @@ std::string data_path(const ExecutionRequest& request, const schedule::PlanFile&
     if (request.data) return *request.data;
     if (file.training.data.empty()) return {};
     const std::filesystem::path path(file.training.data);
-    return path.is_absolute() ? path.string() : (std::filesystem::path(file.path).parent_path() / path).string();
+    return path.is_absolute() ? path.string()
+                              : (std::filesystem::path(file.path).parent_path() / path).string();
 }
 
 core::SourceLocation data_place(const ExecutionRequest& request, const core::Value& document) {
@@ -45,8 +46,9 @@ core::SourceLocation data_place(const ExecutionRequest& request, const core::Val
 // What must be equal on all ranks, one thing a line: "what<TAB>value".
 std::string identity_of(const ExecutionJob& job) {
     // The order is that of what explains most: another model makes another program.
-    return fmt::format("version\t{}\nmodel\t{}\nprogram\t{}\nseed\t{}\nsteps\t{}\ndata\t{}\nfirst step\t{}\n", version, job.program.model_hash,
-                       schedule::hash_of(job.program), job.scenario.file.training.seed, job.steps, job.data->identity(), job.first_step);
+    return fmt::format("version\t{}\nmodel\t{}\nprogram\t{}\nseed\t{}\nsteps\t{}\ndata\t{}\nfirst step\t{}\n",
+                       version, job.program.model_hash, schedule::hash_of(job.program),
+                       job.scenario.file.training.seed, job.steps, job.data->identity(), job.first_step);
 }
 
 // The first line that differs, in words; empty when none does.
@@ -57,7 +59,8 @@ std::string difference(const std::string& own, const std::string& other) {
         const std::string own_line = own.substr(a, a_end - a), other_line = other.substr(b, b_end - b);
         if (own_line != other_line) {
             const std::size_t tab = own_line.find('\t');
-            return fmt::format("{} {} instead of {}", own_line.substr(0, tab), other_line.substr(other_line.find('\t') + 1), own_line.substr(tab + 1));
+            return fmt::format("{} {} instead of {}", own_line.substr(0, tab),
+                               other_line.substr(other_line.find('\t') + 1), own_line.substr(tab + 1));
         }
         a = a_end + 1;
         b = b_end + 1;
@@ -66,20 +69,26 @@ std::string difference(const std::string& own, const std::string& other) {
 }
 
 // May this run write into the folder of --checkpoint? Asked before hours of training, not after.
-void check_folder(const ExecutionRequest& request, bool only_evaluates, ExecutionJob& job, core::Diagnostics& diagnostics) {
+void check_folder(const ExecutionRequest& request, bool only_evaluates, ExecutionJob& job,
+                  core::Diagnostics& diagnostics) {
     if (request.checkpoint.empty()) return;
     if (only_evaluates) {
         job.remarks.push_back(request.resumes ? "evaluation of a checkpoint: none is written"
-                                              : "evaluation of initial parameters: no checkpoint is written; --resume evaluates the newest one");
+                                              : "evaluation of initial parameters: no checkpoint is written; "
+                                                "--resume evaluates the newest one");
         return;
     }
     if (const std::string obstacle = exec::folder_obstacle(request.checkpoint); !obstacle.empty())
-        diagnostics.error({}, "--checkpoint", fmt::format("--checkpoint {}: no checkpoints can be written there: {}", core::in_quotes(request.checkpoint), obstacle),
+        diagnostics.error({}, "--checkpoint",
+                          fmt::format("--checkpoint {}: no checkpoints can be written there: {}",
+                                      core::in_quotes(request.checkpoint), obstacle),
                           "name a folder that you may write");
 }
 
-// Steps that lie in the folder and after the one where this training begins are another training's: the next --resume would take them for this one's newest.
-void check_later_steps(const ExecutionRequest& request, const ExecutionJob& job, core::Diagnostics& diagnostics) {
+// Steps that lie in the folder and after the one where this training begins are another training's: the next
+// --resume would take them for this one's newest.
+void check_later_steps(const ExecutionRequest& request, const ExecutionJob& job,
+                       core::Diagnostics& diagnostics) {
     if (request.checkpoint.empty() || request.sets_aside || !schedule::trains(job.program)) return;
     std::string later;
     for (const std::int64_t step : exec::committed_steps(request.checkpoint))
@@ -87,83 +96,123 @@ void check_later_steps(const ExecutionRequest& request, const ExecutionJob& job,
     if (later.empty()) return;
     const std::string steps = "checkpoints of step " + later;
     if (request.resumes)
-        diagnostics.error({}, "--from-step", fmt::format("{} has {}, after step {} from which to go on", core::in_quotes(request.checkpoint), steps, job.first_step),
-                          "--set-aside moves them to a folder of their own; without --from-step the newest is gone on with");
+        diagnostics.error({}, "--from-step",
+                          fmt::format("{} has {}, after step {} from which to go on",
+                                      core::in_quotes(request.checkpoint), steps, job.first_step),
+                          "--set-aside moves them to a folder of their own; without --from-step the newest "
+                          "is gone on with");
     else
-        diagnostics.error({}, "--checkpoint", fmt::format("{} has {} already, and this training begins anew", core::in_quotes(request.checkpoint), steps),
-                          "--resume goes on with them, --set-aside moves them to a folder of their own; or name another folder");
+        diagnostics.error({}, "--checkpoint",
+                          fmt::format("{} has {} already, and this training begins anew",
+                                      core::in_quotes(request.checkpoint), steps),
+                          "--resume goes on with them, --set-aside moves them to a folder of their own; or "
+                          "name another folder");
 }
 
-// Where the checkpoint left off. Another plan of the same model may go on: samples continue where the last one stopped.
+// Where the checkpoint left off. Another plan of the same model may go on: samples continue where the last
+// one stopped.
 void resume(const ExecutionRequest& request, ExecutionJob& job, core::Diagnostics& diagnostics) {
     job.resumed = exec::Checkpoint::open(request.checkpoint, request.from_step, diagnostics);
     if (!job.resumed) return;
     const exec::CheckpointManifest& manifest = job.resumed->manifest();
     if (manifest.model_hash != job.program.model_hash)
-        diagnostics.error({}, "--resume", fmt::format("the checkpoint of step {} is of {}, the plan of another model: {}", manifest.step, manifest.model, job.scenario.graph.name),
+        diagnostics.error({}, "--resume",
+                          fmt::format("the checkpoint of step {} is of {}, the plan of another model: {}",
+                                      manifest.step, manifest.model, job.scenario.graph.name),
                           "resume with the model that was trained");
     if (manifest.seed != job.scenario.file.training.seed)
-        diagnostics.error({}, "--resume", fmt::format("the checkpoint was trained with seed {}, the plan says {}", manifest.seed, job.scenario.file.training.seed),
+        diagnostics.error({}, "--resume",
+                          fmt::format("the checkpoint was trained with seed {}, the plan says {}",
+                                      manifest.seed, job.scenario.file.training.seed),
                           "set training.seed to the checkpoint's");
     // An old manifest knows the file's name and size only.
-    const bool is_same_data = manifest.data_identity.empty() ? manifest.data == job.data->describe() : manifest.data_identity == job.data->identity();
+    const bool is_same_data = manifest.data_identity.empty() ? manifest.data == job.data->describe()
+                                                             : manifest.data_identity == job.data->identity();
     if (!is_same_data)
-        diagnostics.error({}, "--resume", fmt::format("the checkpoint was trained on {} ({}), now it is {} ({})", manifest.data, manifest.data_identity.empty() ? "no checksum" : manifest.data_identity,
-                                                      job.data->describe(), job.data->identity()),
-                          "go on with the same data: samples are counted in it");
-    if (const std::string missing = schedule::trains(job.program) ? exec::state_difference(*job.resumed, job.plan(), job.scenario.graph).missing : std::string(); !missing.empty())
-        diagnostics.error({}, "--resume", fmt::format("the checkpoint of step {} has no {}, which {} needs", manifest.step, missing, schedule::name_of(job.plan().optimizer.kind)),
+        diagnostics.error(
+            {}, "--resume",
+            fmt::format("the checkpoint was trained on {} ({}), now it is {} ({})", manifest.data,
+                        manifest.data_identity.empty() ? "no checksum" : manifest.data_identity,
+                        job.data->describe(), job.data->identity()),
+            "go on with the same data: samples are counted in it");
+    if (const std::string missing =
+            schedule::trains(job.program)
+                ? exec::state_difference(*job.resumed, job.plan(), job.scenario.graph).missing
+                : std::string();
+        !missing.empty())
+        diagnostics.error({}, "--resume",
+                          fmt::format("the checkpoint of step {} has no {}, which {} needs", manifest.step,
+                                      missing, schedule::name_of(job.plan().optimizer.kind)),
                           "resume with the optimizer that was trained with");
-    if (const std::string recipe = exec::recipe_of(job.program, job.scenario.graph); request.checks && manifest.recipe != recipe)
-        diagnostics.error({}, "--check",
-                          manifest.recipe.empty() ? "the checkpoint does not say how it was trained, so no reference can follow it"
-                                                  : fmt::format("the reference trains from the first step as one plan says, but the checkpoint was trained with {}, and goes on with {}", manifest.recipe, recipe),
-                          "leave out --check, or resume with the plan that was trained with");
+    if (const std::string recipe = exec::recipe_of(job.program, job.scenario.graph);
+        request.checks && manifest.recipe != recipe)
+        diagnostics.error(
+            {}, "--check",
+            manifest.recipe.empty()
+                ? "the checkpoint does not say how it was trained, so no reference can follow it"
+                : fmt::format("the reference trains from the first step as one plan says, but the checkpoint "
+                              "was trained with {}, and goes on with {}",
+                              manifest.recipe, recipe),
+            "leave out --check, or resume with the plan that was trained with");
     job.first_step = manifest.step;
     job.sample_offset = manifest.next_sample - manifest.step * job.plan().global_batch();
     if (manifest.step >= job.steps)
-        diagnostics.error({}, "--steps", fmt::format("the checkpoint has {} steps behind it, --steps asks for {}", manifest.step, job.steps),
+        diagnostics.error({}, "--steps",
+                          fmt::format("the checkpoint has {} steps behind it, --steps asks for {}",
+                                      manifest.step, job.steps),
                           "--steps counts from the beginning of the training: raise it");
     if (schedule::trains(job.program) && manifest.program_hash != schedule::hash_of(job.program))
-        job.remarks.push_back(fmt::format("the checkpoint was written by {}; it goes on as {}: losses equal up to rounding", manifest.plan,
-                                          exec::degrees_in_words(job.plan())));
+        job.remarks.push_back(
+            fmt::format("the checkpoint was written by {}; it goes on as {}: losses equal up to rounding",
+                        manifest.plan, exec::degrees_in_words(job.plan())));
 }
 
-// Operators are measured as they run, conversions included; the rate of products in bf16 and fp8 is that of fp32, in which they are computed.
+// Operators are measured as they run, conversions included; the rate of products in bf16 and fp8 is that of
+// fp32, in which they are computed.
 void emulate(ExecutionJob& job, core::DataType type) {
     cluster::DeviceSpec& device = job.here.instance.device;
     if (device.peak.contains(type) || !device.peak.contains(core::DataType::fp32)) return;
     device.peak[type] = device.peak.at(core::DataType::fp32);
-    if (const auto curve = device.matrix_product.find(core::DataType::fp32); curve != device.matrix_product.end()) device.matrix_product[type] = curve->second;
-    job.remarks.push_back(type == core::DataType::fp8 ? "fp8 is emulated: what linear layers multiply is rounded to it, arithmetic is in fp32"
-                                                      : "bf16 is emulated: arrays are stored in 16 bits, arithmetic is in fp32");
+    if (const auto curve = device.matrix_product.find(core::DataType::fp32);
+        curve != device.matrix_product.end())
+        device.matrix_product[type] = curve->second;
+    job.remarks.push_back(
+        type == core::DataType::fp8
+            ? "fp8 is emulated: what linear layers multiply is rounded to it, arithmetic is in fp32"
+            : "bf16 is emulated: arrays are stored in 16 bits, arithmetic is in fp32");
 }
 
 }  // namespace
 
-bool lower_plan(sim::Scenario& scenario, const cluster::Cluster& here, schedule::Program& program, std::vector<std::string>& remarks, core::Diagnostics& diagnostics) {
+bool lower_plan(sim::Scenario& scenario, const cluster::Cluster& here, schedule::Program& program,
+                std::vector<std::string>& remarks, core::Diagnostics& diagnostics) {
     schedule::Plan& plan = scenario.file.plan;
     const model::ModelGraph& graph = scenario.graph;
     if (plan.partition.first_units.empty())
-        if (std::optional<schedule::Partition> partition = schedule::complete_partition(plan, graph)) plan.partition = std::move(*partition);
+        if (std::optional<schedule::Partition> partition = schedule::complete_partition(plan, graph))
+            plan.partition = std::move(*partition);
     if (schedule::is_searched_order(plan.schedule)) {
-        std::optional<planner::OrderedPlan> ordered = planner::with_searched_order(graph, here, plan, diagnostics);
+        std::optional<planner::OrderedPlan> ordered =
+            planner::with_searched_order(graph, here, plan, diagnostics);
         if (!ordered) return false;
         plan = std::move(ordered->plan);
         remarks.push_back(std::move(ordered->explanation));
     }
     const std::optional<schedule::Schedule> order = schedule::make_schedule(plan, diagnostics);
     if (!order) return false;
-    program = schedule::lower(plan, graph, *order, {.micro_batches = 0, .has_optimizer = !order->is_forward_only});
+    program =
+        schedule::lower(plan, graph, *order, {.micro_batches = 0, .has_optimizer = !order->is_forward_only});
     const std::vector<schedule::Violation> violations = schedule::verify(program);
     core::require(violations.empty(), "lowering makes programs that verify");
     return true;
 }
 
-std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int processes, core::Diagnostics& diagnostics) {
+std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int processes,
+                                     core::Diagnostics& diagnostics) {
     const std::optional<core::Value> document = sim::load_scenario_document(request.plan, diagnostics);
     if (!document) return std::nullopt;
-    std::optional<sim::Scenario> scenario = sim::read_scenario(*document, request.plan, diagnostics, !request.on_gpu);
+    std::optional<sim::Scenario> scenario =
+        sim::read_scenario(*document, request.plan, diagnostics, !request.on_gpu);
     if (!scenario) return std::nullopt;
     ExecutionJob job;
     job.scenario = std::move(*scenario);
@@ -172,30 +221,37 @@ std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int proces
     const schedule::Training& training = job.scenario.file.training;
     if (request.on_gpu) exec::cuda::check_runnable(plan, graph, exec::cuda::probe_device(), diagnostics);
     else exec::check_runnable(plan, graph, diagnostics);
-    job.data = exec::load_data(data_path(request, job.scenario.file), request.data ? "" : training.data_format, training.seed, graph, diagnostics,
-                               data_place(request, *document));
+    job.data =
+        exec::load_data(data_path(request, job.scenario.file), request.data ? "" : training.data_format,
+                        training.seed, graph, diagnostics, data_place(request, *document));
     job.steps = static_cast<int>(request.steps.value_or(training.steps));
     job.here = job.scenario.cluster;
     const bool is_for_cpu = job.here.instance.device.architecture == "cpu";
     if (request.on_gpu && is_for_cpu)
-        diagnostics.error({request.plan, 0, 0}, "cluster.instance", fmt::format("the plan is for {}, which has no GPU", job.here.instance.name),
+        diagnostics.error({request.plan, 0, 0}, "cluster.instance",
+                          fmt::format("the plan is for {}, which has no GPU", job.here.instance.name),
                           "name an instance with the GPU of this machine, or leave out --backend cuda");
     if (!request.on_gpu && !is_for_cpu) {
-        job.remarks.push_back(fmt::format("the plan is for {}; it is predicted for and run on local-cpu", job.here.instance.name));
+        job.remarks.push_back(fmt::format("the plan is for {}; it is predicted for and run on local-cpu",
+                                          job.here.instance.name));
         if (std::optional<cluster::InstanceType> local = cluster::load_instance("local-cpu", diagnostics)) {
             job.here.instance = std::move(*local);
             job.here.nodes = 1;
         }
     }
     const bool is_in_fp8 = plan.precision.compute == core::DataType::fp8;
-    if (!request.on_gpu && (is_in_fp8 || plan.precision.compute == core::DataType::bf16)) emulate(job, core::DataType::bf16);
+    if (!request.on_gpu && (is_in_fp8 || plan.precision.compute == core::DataType::bf16))
+        emulate(job, core::DataType::bf16);
     if (!request.on_gpu && is_in_fp8) emulate(job, core::DataType::fp8);
     if (is_in_fp8) job.remarks.push_back(model::fp8_summary(graph, plan.cost_context()));
     const schedule::PipelineSchedule* const chosen = schedule::find_pipeline_schedule(plan.schedule);
     check_folder(request, chosen && chosen->is_forward_only, job, diagnostics);
     if (processes > 0 && processes != plan.layout.ranks())
-        diagnostics.error({request.plan, 0, 0}, "plan", fmt::format("the plan has {} ranks, but {} processes were started", plan.layout.ranks(), processes),
-                          fmt::format("start {} processes, for example mpirun -n {}", plan.layout.ranks(), plan.layout.ranks()));
+        diagnostics.error({request.plan, 0, 0}, "plan",
+                          fmt::format("the plan has {} ranks, but {} processes were started",
+                                      plan.layout.ranks(), processes),
+                          fmt::format("start {} processes, for example mpirun -n {}", plan.layout.ranks(),
+                                      plan.layout.ranks()));
     if (diagnostics.has_errors()) return std::nullopt;
     if (!lower_plan(job.scenario, job.here, job.program, job.remarks, diagnostics)) return std::nullopt;
     if (request.resumes) resume(request, job, diagnostics);
@@ -211,11 +267,15 @@ std::string too_large(const ExecutionJob& job) {
             if (buffer.is_persistent) held += buffer.bytes;
     const core::Bytes memory = job.here.instance.host_memory * static_cast<double>(job.here.nodes);
     if (held <= memory) return {};
-    return fmt::format("parameters, gradients and optimizer state of {} ranks take {}, {} has {}", job.program.class_of_rank.size(), core::format(held),
-                       job.here.nodes == 1 ? "this machine" : fmt::format("the cluster of {} machines", job.here.nodes), core::format(memory));
+    return fmt::format(
+        "parameters, gradients and optimizer state of {} ranks take {}, {} has {}",
+        job.program.class_of_rank.size(), core::format(held),
+        job.here.nodes == 1 ? "this machine" : fmt::format("the cluster of {} machines", job.here.nodes),
+        core::format(memory));
 }
 
-bool agree(exec::transport::World& world, const std::optional<ExecutionJob>& job, core::Diagnostics& diagnostics) {
+bool agree(exec::transport::World& world, const std::optional<ExecutionJob>& job,
+           core::Diagnostics& diagnostics) {
     exec::transport::ProcessCommunicator& communicator = world.communicator();
     const std::string own = job ? "+" + identity_of(*job) : "-" + core::format(diagnostics);
     const std::vector<std::string> all = exec::gather_texts(communicator, tag_agreement, own);
@@ -223,12 +283,15 @@ bool agree(exec::transport::World& world, const std::optional<ExecutionJob>& job
         for (std::size_t r = 1; r < all.size(); ++r) {
             const std::string who = fmt::format("rank {} on {}", r, world.hosts()[r]);
             if (all[r].starts_with('-')) {
-                diagnostics.error({}, "--ranks-from", fmt::format("{} cannot start:\n{}", who, all[r].substr(1)), "the plan and its files must be the same on every host");
+                diagnostics.error({}, "--ranks-from",
+                                  fmt::format("{} cannot start:\n{}", who, all[r].substr(1)),
+                                  "the plan and its files must be the same on every host");
                 break;
             }
             const std::string differs = difference(own.substr(1), all[r].substr(1));
             if (differs.empty()) continue;
-            diagnostics.error({}, "--ranks-from", fmt::format("{} would run another training than rank 0: {}", who, differs),
+            diagnostics.error({}, "--ranks-from",
+                              fmt::format("{} would run another training than rank 0: {}", who, differs),
                               "start every rank with the same program, plan, options and data");
             break;
         }
@@ -237,7 +300,8 @@ bool agree(exec::transport::World& world, const std::optional<ExecutionJob>& job
 
 void measure_here(ExecutionJob& job, exec::transport::World& world) {
     if (world.size() != world.host_count() * world.ranks_here()) {
-        job.remarks.push_back("ranks are not spread evenly over hosts: links are predicted as if all shared one");
+        job.remarks.push_back(
+            "ranks are not spread evenly over hosts: links are predicted as if all shared one");
         return;
     }
     const exec::transport::LinkProfile links = exec::transport::measure_links(world);
@@ -245,15 +309,21 @@ void measure_here(ExecutionJob& job, exec::transport::World& world) {
     job.here = exec::transport::cluster_of(job.here.instance, links, world, "");
     if (links.ranks_a_machine > cores) {
         job.ranks_a_core = static_cast<double>(links.ranks_a_machine) / cores;
-        job.remarks.push_back(fmt::format("{} ranks share {} cores of one machine: computing is predicted {:.3g} times as slow", links.ranks_a_machine, cores, job.ranks_a_core));
+        job.remarks.push_back(
+            fmt::format("{} ranks share {} cores of one machine: computing is predicted {:.3g} times as slow",
+                        links.ranks_a_machine, cores, job.ranks_a_core));
     }
     if (world.host_count() > 1)
-        job.remarks.push_back(fmt::format("{} hosts of {} ranks, {} between them", world.host_count(), world.ranks_here(), core::format(links.between_bandwidth)));
+        job.remarks.push_back(fmt::format("{} hosts of {} ranks, {} between them", world.host_count(),
+                                          world.ranks_here(), core::format(links.between_bandwidth)));
 }
 
-std::optional<sim::Evaluation> predict(ExecutionJob& job, const ExecutionRequest& request, core::Diagnostics& diagnostics) {
+std::optional<sim::Evaluation> predict(ExecutionJob& job, const ExecutionRequest& request,
+                                       core::Diagnostics& diagnostics) {
     if (request.on_gpu) {
-        exec::cuda::apply(exec::cuda::profile_plan(job.plan(), job.scenario.graph, job.data, request.measures_products), job.here.instance);
+        exec::cuda::apply(
+            exec::cuda::profile_plan(job.plan(), job.scenario.graph, job.data, request.measures_products),
+            job.here.instance);
     } else {
         const exec::PlanProfile profile = exec::profile_plan(job.program, job.scenario.graph, job.data);
         job.probe = profile.probe;
@@ -264,8 +334,10 @@ std::optional<sim::Evaluation> predict(ExecutionJob& job, const ExecutionRequest
             entry.backward_input *= job.ranks_a_core;
             entry.backward_weight *= job.ranks_a_core;
         }
-        job.here.instance.device.memory_bandwidth = job.here.instance.device.memory_bandwidth / job.ranks_a_core;
-        if (measured_links.provenance.contains("topology") && measured_links.provenance.at("topology").source.starts_with("measured over")) {
+        job.here.instance.device.memory_bandwidth =
+            job.here.instance.device.memory_bandwidth / job.ranks_a_core;
+        if (measured_links.provenance.contains("topology") &&
+            measured_links.provenance.at("topology").source.starts_with("measured over")) {
             job.here.instance.links = measured_links.links;
             cluster::prepare_routes(job.here.instance);
         }
@@ -274,9 +346,11 @@ std::optional<sim::Evaluation> predict(ExecutionJob& job, const ExecutionRequest
     // Those are GPUs' and data-centre networks'; here both were measured at work.
     if (!request.on_gpu) options.constants.overlap_loss = options.constants.decay_per_doubling = 0;
     options.keeps_timeline = true;
-    std::optional<sim::Evaluation> predicted = sim::evaluate(job.scenario.graph, job.here, job.plan(), diagnostics, options);
+    std::optional<sim::Evaluation> predicted =
+        sim::evaluate(job.scenario.graph, job.here, job.plan(), diagnostics, options);
     if (predicted && !predicted->program) predicted.reset();
-    core::require(!predicted || schedule::hash_of(*predicted->program) == schedule::hash_of(job.program), "what is predicted is what runs");
+    core::require(!predicted || schedule::hash_of(*predicted->program) == schedule::hash_of(job.program),
+                  "what is predicted is what runs");
     return predicted;
 }
 

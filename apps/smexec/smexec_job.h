@@ -19,34 +19,43 @@ namespace apps {
 struct ExecutionJob {
     sim::Scenario scenario;  // the partition is complete
     std::shared_ptr<const exec::DataSource> data;
-    cluster::Cluster here;   // the machine that runs, whatever the plan was made for
+    cluster::Cluster here;  // the machine that runs, whatever the plan was made for
     std::vector<std::string> remarks;
     schedule::Program program;
-    int steps = 0;           // of the whole training
+    int steps = 0;                                    // of the whole training
     std::shared_ptr<const exec::Checkpoint> resumed;  // null at the beginning
     std::int64_t first_step = 0, sample_offset = 0;
     double ranks_a_core = 1;  // when several hosts are one machine's: more than 1 = they share its cores
-    core::Seconds probe;  // how fast the machine was when it was profiled
+    core::Seconds probe;      // how fast the machine was when it was profiled
 
     const schedule::Plan& plan() const { return scenario.file.plan; }
 };
 
-// Reads and checks everything a rank needs. `processes`: how many the launcher started; 0 = ranks are threads.
-std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int processes, core::Diagnostics& diagnostics);
+// Reads and checks everything a rank needs. `processes`: how many the launcher started; 0 = ranks are
+// threads.
+std::optional<ExecutionJob> load_job(const ExecutionRequest& request, int processes,
+                                     core::Diagnostics& diagnostics);
 
-// A scenario's plan made whole for the cluster it runs on: partition and order chosen, lowered, verified. False after a diagnostic.
-bool lower_plan(sim::Scenario& scenario, const cluster::Cluster& here, schedule::Program& program, std::vector<std::string>& remarks, core::Diagnostics& diagnostics);
+// A scenario's plan made whole for the cluster it runs on: partition and order chosen, lowered, verified.
+// False after a diagnostic.
+bool lower_plan(sim::Scenario& scenario, const cluster::Cluster& here, schedule::Program& program,
+                std::vector<std::string>& remarks, core::Diagnostics& diagnostics);
 
-// Why the state of all ranks cannot lie in the memory of the machines that run them, or empty. Asked before anything is allocated.
+// Why the state of all ranks cannot lie in the memory of the machines that run them, or empty. Asked before
+// anything is allocated.
 std::string too_large(const ExecutionJob& job);
 
-// Every rank calls, whether its job could be read or not. True when all ranks are about to run the same Program; otherwise rank 0's diagnostics say who differs.
-bool agree(exec::transport::World& world, const std::optional<ExecutionJob>& job, core::Diagnostics& diagnostics);
+// Every rank calls, whether its job could be read or not. True when all ranks are about to run the same
+// Program; otherwise rank 0's diagnostics say who differs.
+bool agree(exec::transport::World& world, const std::optional<ExecutionJob>& job,
+           core::Diagnostics& diagnostics);
 
-// Every rank calls before predict(): the hosts of the world and what lies between them take the place of the local CPU, when ranks are spread evenly.
+// Every rank calls before predict(): the hosts of the world and what lies between them take the place of the
+// local CPU, when ranks are spread evenly.
 void measure_here(ExecutionJob& job, exec::transport::World& world);
 
 // From operator times measured here in a few seconds. Nothing after a diagnostic.
-std::optional<sim::Evaluation> predict(ExecutionJob& job, const ExecutionRequest& request, core::Diagnostics& diagnostics);
+std::optional<sim::Evaluation> predict(ExecutionJob& job, const ExecutionRequest& request,
+                                       core::Diagnostics& diagnostics);
 
 }  // namespace apps

@@ -32,11 +32,14 @@ Rates rates_of(const ExecutionReport& report) {
     const double flops = 3 * model::forward_flops_per_sample(job.scenario.graph).value * samples / time;
     Rates rates;
     rates.samples = samples / time;
-    rates.tokens = rates.samples * static_cast<double>(std::max<std::int64_t>(1, job.scenario.graph.tokens_per_sample));
-    // A GPU's rate is its vendor's, for the precision of the products; a processor's is measured for the prediction.
+    rates.tokens =
+        rates.samples * static_cast<double>(std::max<std::int64_t>(1, job.scenario.graph.tokens_per_sample));
+    // A GPU's rate is its vendor's, for the precision of the products; a processor's is measured for the
+    // prediction.
     const auto& peak = job.here.instance.device.peak;
     if (report.request.on_gpu) {
-        if (const auto found = peak.find(job.plan().precision.compute); found != peak.end()) rates.mfu = flops / (found->second.value * cores);
+        if (const auto found = peak.find(job.plan().precision.compute); found != peak.end())
+            rates.mfu = flops / (found->second.value * cores);
     } else if (report.predicted) {
         rates.mfu = flops / (peak.at(core::DataType::fp32).value * cores);
     }
@@ -61,7 +64,8 @@ core::Value document_of(const ExecutionReport& report) {
     value["measured_step_s"]["p95"] = report.times.p95.value;
     value["measured_step_s"]["steps"] = report.times.steps;
     value["measured_step_s"]["left_out"] = report.times.left_out;
-    for (const char* list : {"step_times_s", "step_probes_s", "step_lost_pct"}) value[list] = core::Value::array();
+    for (const char* list : {"step_times_s", "step_probes_s", "step_lost_pct"})
+        value[list] = core::Value::array();
     for (std::size_t step = 0; step < report.result.step_times.size(); ++step) {
         value["step_times_s"].append(report.result.step_times[step].value);
         value["step_probes_s"].append(report.result.conditions[step].probe.value);
@@ -74,7 +78,8 @@ core::Value document_of(const ExecutionReport& report) {
     core::Bytes peak;
     for (const core::Bytes one : report.result.memory.peak) peak = std::max(peak, one);
     value["measured_peak_gib"] = core::to_gibibytes(peak);
-    if (report.comparison) value["predicted_peak_gib"] = core::to_gibibytes(report.comparison->predicted_peak);
+    if (report.comparison)
+        value["predicted_peak_gib"] = core::to_gibibytes(report.comparison->predicted_peak);
     if (report.checked) {
         value["check"] = core::Value::table();
         value["check"]["reference_losses"] = core::Value(report.checked->reference);
@@ -96,35 +101,51 @@ void write_text(const ExecutionReport& report, std::ostream& out, std::ostream& 
     const Rates rates = rates_of(report);
     if (!job.scenario.question.empty()) out << job.scenario.question << "\n\n";
     for (const std::string& remark : report.remarks) err << remark << '\n';
-    out << fmt::format("{}: {} ranks as {} on {} {}, pipeline {} x data {}{} x tensor {}, {}, {} micro-batches of {}\n", job.scenario.graph.name,
-                       plan.layout.ranks(), report.ranks_are, report.request.on_gpu ? 1 : job.here.device_count(),
-                       report.request.on_gpu ? exec::cuda::describe(exec::cuda::probe_device()) : fmt::format("cores ({})", result.instruction_set), plan.layout.pipeline, plan.layout.replicas(),
-                       plan.layout.context > 1 ? fmt::format(" x context {}", plan.layout.context) : std::string(),
-                       plan.layout.tensor, schedule::schedule_label(plan.schedule), plan.micro_batches, plan.micro_batch);
+    out << fmt::format(
+        "{}: {} ranks as {} on {} {}, pipeline {} x data {}{} x tensor {}, {}, {} micro-batches of {}\n",
+        job.scenario.graph.name, plan.layout.ranks(), report.ranks_are,
+        report.request.on_gpu ? 1 : job.here.device_count(),
+        report.request.on_gpu ? exec::cuda::describe(exec::cuda::probe_device())
+                              : fmt::format("cores ({})", result.instruction_set),
+        plan.layout.pipeline, plan.layout.replicas(),
+        plan.layout.context > 1 ? fmt::format(" x context {}", plan.layout.context) : std::string(),
+        plan.layout.tensor, schedule::schedule_label(plan.schedule), plan.micro_batches, plan.micro_batch);
     out << fmt::format("data: {}\nloss: {}\n", job.data->describe(), losses_line(result.losses));
     if (report.request.is_verbose)
         for (std::size_t i = 0; i < result.losses.size(); ++i)
-            out << fmt::format("  step {:>4}  loss {:.6f}  {}\n", static_cast<std::size_t>(report.first_step) + i, result.losses[i], core::format(result.step_times[i]));
+            out << fmt::format("  step {:>4}  loss {:.6f}  {}\n",
+                               static_cast<std::size_t>(report.first_step) + i, result.losses[i],
+                               core::format(result.step_times[i]));
     const bool has_tokens = job.scenario.graph.tokens_per_sample > 0;
-    out << fmt::format("{} steps: median {}, least {}, 95th percentile {}; {:.0f} {}/s", result.step_times.size(), core::format(report.times.median),
-                       core::format(report.times.least), core::format(report.times.p95), has_tokens ? rates.tokens : rates.samples, has_tokens ? "tokens" : "samples");
+    out << fmt::format("{} steps: median {}, least {}, 95th percentile {}; {:.0f} {}/s",
+                       result.step_times.size(), core::format(report.times.median),
+                       core::format(report.times.least), core::format(report.times.p95),
+                       has_tokens ? rates.tokens : rates.samples, has_tokens ? "tokens" : "samples");
     if (rates.mfu > 0) out << fmt::format(", {:.0f}% of the matrix-product rate", 100 * rates.mfu);
     out << '\n';
     if (report.times.left_out > 0)
-        out << fmt::format("{} of them left out: others had the ranks' cores for more than 2% of their computing time\n", report.times.left_out);
+        out << fmt::format(
+            "{} of them left out: others had the ranks' cores for more than 2% of their computing time\n",
+            report.times.left_out);
     if (report.comparison) out << '\n' << exec::to_text(*report.comparison);
     if (report.checked)
-        out << fmt::format("\nreference: losses differ by at most {:.1e}, relative ({})\n", report.checked->largest_difference,
-                           report.checked->is_wrong() ? "TOO FAR" : fmt::format("equal in {}", core::name_of(plan.precision.compute)));
+        out << fmt::format("\nreference: losses differ by at most {:.1e}, relative ({})\n",
+                           report.checked->largest_difference,
+                           report.checked->is_wrong()
+                               ? "TOO FAR"
+                               : fmt::format("equal in {}", core::name_of(plan.precision.compute)));
 }
 
-// A token whose experts are chosen otherwise has another output: its loss jumps, and no rounding of sums explains it.
+// A token whose experts are chosen otherwise has another output: its loss jumps, and no rounding of sums
+// explains it.
 std::string near_tie(const CheckedLosses& checked) {
     const auto least = std::min_element(checked.router_margins.begin(), checked.router_margins.end());
     constexpr double may_flip = 1e-6;  // some roundings of a probability in fp32, 6e-8 each
     if (least == checked.router_margins.end() || *least >= may_flip) return {};
-    return fmt::format("a router chose between experts whose probabilities are {:.1e} apart, in step {}: rounding may choose otherwise there\n", *least,
-                       least - checked.router_margins.begin());
+    return fmt::format(
+        "a router chose between experts whose probabilities are {:.1e} apart, in step {}: rounding may "
+        "choose otherwise there\n",
+        *least, least - checked.router_margins.begin());
 }
 
 }  // namespace
@@ -132,16 +153,23 @@ std::string near_tie(const CheckedLosses& checked) {
 // A loss that is no number is not near to anything.
 bool CheckedLosses::is_wrong() const { return !(largest_difference <= allowed); }
 
-double ExecutionReport::error_percent() const { return 100 * (predicted->step_time.value - times.median.value) / times.median.value; }
+double ExecutionReport::error_percent() const {
+    return 100 * (predicted->step_time.value - times.median.value) / times.median.value;
+}
 
-bool ExecutionReport::is_too_far() const { return predicted && request.tolerance && std::abs(error_percent()) > *request.tolerance; }
+bool ExecutionReport::is_too_far() const {
+    return predicted && request.tolerance && std::abs(error_percent()) > *request.tolerance;
+}
 
 void show_report(const ExecutionReport& report, std::ostream& out, std::ostream& err) {
     if (report.request.as_json) out << core::to_json(document_of(report)) << '\n';
     else write_text(report, out, err);
-    if (report.is_too_far()) err << fmt::format("the prediction is {:+.1f}% off, more than {}%\n", report.error_percent(), *report.request.tolerance);
+    if (report.is_too_far())
+        err << fmt::format("the prediction is {:+.1f}% off, more than {}%\n", report.error_percent(),
+                           *report.request.tolerance);
     if (report.checked && report.checked->is_wrong())
-        err << fmt::format("losses differ from the reference by {:.1e}, more than {:.0e}\n{}", report.checked->largest_difference, report.checked->allowed,
+        err << fmt::format("losses differ from the reference by {:.1e}, more than {:.0e}\n{}",
+                           report.checked->largest_difference, report.checked->allowed,
                            near_tie(*report.checked));
 }
 

@@ -14,8 +14,8 @@ namespace apps {
 
 struct CheckedLosses {
     std::vector<double> reference;
-    double largest_difference = 0;  // relative
-    double allowed = 1e-5;          // by the precision of the products
+    double largest_difference = 0;       // relative
+    double allowed = 1e-5;               // by the precision of the products
     std::vector<double> router_margins;  // exec::ReferenceResult
     bool is_wrong() const;
 };

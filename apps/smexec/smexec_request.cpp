@@ -10,9 +10,10 @@ namespace apps {
 
 ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
     Options options(arguments,
-                    {{"--backend", "--ranks-from", "--steps", "--data", "--tolerance", "--trace", "--checkpoint", "--every", "--from-step", "--time-limit",
-                      "--cuda-expert-room"},
-                     {"--check", "--json", "--verbose", "--help", "--compare", "--no-compare", "--resume", "--set-aside", "--cuda-graph", "--cuda-tune"}},
+                    {{"--backend", "--ranks-from", "--steps", "--data", "--tolerance", "--trace",
+                      "--checkpoint", "--every", "--from-step", "--time-limit", "--cuda-expert-room"},
+                     {"--check", "--json", "--verbose", "--help", "--compare", "--no-compare", "--resume",
+                      "--set-aside", "--cuda-graph", "--cuda-tune"}},
                     diagnostics);
     ExecutionRequest request;
     request.as_json = options.has("--json");
@@ -35,14 +36,21 @@ ExecutionRequest parse_execution(const std::vector<std::string>& arguments, core
     request.measures_products = options.has("--cuda-tune");
     request.expert_room = options.real("--cuda-expert-room", 1, 1e6);
     for (const char* option : {"--cuda-graph", "--cuda-tune", "--cuda-expert-room"})
-        if (options.has(option) && !request.on_gpu) options.error(option, fmt::format("{} is of --backend cuda", option), "add --backend cuda");
-    if (options.has("--compare") && options.has("--no-compare")) options.error("--compare", "--compare and --no-compare contradict each other", "choose one");
-    if (!request.compares && request.tolerance) options.error("--tolerance", "--tolerance needs a prediction", "leave out --no-compare");
+        if (options.has(option) && !request.on_gpu)
+            options.error(option, fmt::format("{} is of --backend cuda", option), "add --backend cuda");
+    if (options.has("--compare") && options.has("--no-compare"))
+        options.error("--compare", "--compare and --no-compare contradict each other", "choose one");
+    if (!request.compares && request.tolerance)
+        options.error("--tolerance", "--tolerance needs a prediction", "leave out --no-compare");
     if (request.checkpoint.empty())
         for (const char* option : {"--every", "--resume", "--from-step", "--set-aside"})
-            if (options.has(option)) options.error(option, fmt::format("{} needs to know where checkpoints are", option), "add --checkpoint DIR");
-    if (request.from_step && !request.resumes) options.error("--from-step", "--from-step says where to resume", "add --resume");
-    request.plan = options.only_positional("PLAN.toml", "plan", "smexec PLAN.toml; smexec --help shows an example");
+            if (options.has(option))
+                options.error(option, fmt::format("{} needs to know where checkpoints are", option),
+                              "add --checkpoint DIR");
+    if (request.from_step && !request.resumes)
+        options.error("--from-step", "--from-step says where to resume", "add --resume");
+    request.plan =
+        options.only_positional("PLAN.toml", "plan", "smexec PLAN.toml; smexec --help shows an example");
     return request;
 }
 

@@ -20,7 +20,8 @@ struct ExecutionRequest {
     core::Seconds time_limit{120};
     bool on_gpu = false, captures_steps = false, measures_products = false;
     std::optional<double> expert_room;
-    bool checks = false, as_json = false, is_verbose = false, compares = true, resumes = false, sets_aside = false;
+    bool checks = false, as_json = false, is_verbose = false, compares = true, resumes = false,
+         sets_aside = false;
 };
 
 // Mistakes are diagnosed, all of them; then the request is not to be used.

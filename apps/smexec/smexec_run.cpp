@@ -16,8 +16,8 @@
 #include "core/document.h"
 #include "exec/cuda/device/device.h"
 #include "exec/cuda/make_backend.h"
-#include "exec/transport/exchange.h"
 #include "exec/oracle/reference.h"
+#include "exec/transport/exchange.h"
 #include "sim/report/trace.h"
 
 namespace apps {
@@ -25,34 +25,50 @@ namespace apps {
 namespace {
 
 const char* const help =
-    "Usage: smexec PLAN.toml [--steps N] [--data FILE] [--check] [--tolerance PCT] [--trace FILE] [--json] [--verbose]\n"
-    "       smexec profile [--model MODEL] --out FILE      measures this machine, or a model's operators on it\n"
-    "       smexec convert CHECKPOINT --plan PLAN --out DIR  a checkpoint as another plan would have written it\n"
-    "       mpirun -n 4 smexec PLAN.toml ...               one process a rank; srun and torchrun --no-python likewise\n"
+    "Usage: smexec PLAN.toml [--steps N] [--data FILE] [--check] [--tolerance PCT] [--trace FILE] [--json] "
+    "[--verbose]\n"
+    "       smexec profile [--model MODEL] --out FILE      measures this machine, or a model's operators on "
+    "it\n"
+    "       smexec convert CHECKPOINT --plan PLAN --out DIR  a checkpoint as another plan would have written "
+    "it\n"
+    "       mpirun -n 4 smexec PLAN.toml ...               one process a rank; srun and torchrun --no-python "
+    "likewise\n"
     "\n"
-    "Runs a plan on this machine, every rank at its instructions, and compares step time and memory with the simulator's prediction.\n"
+    "Runs a plan on this machine, every rank at its instructions, and compares step time and memory with the "
+    "simulator's prediction.\n"
     "The prediction is made first, from operator times measured here in a few seconds.\n"
     "\n"
     "  --backend WHERE      cpu, or cuda: each rank on a GPU of its host\n"
     "  --cuda-graph         launch steps that repeat as one CUDA graph\n"
-    "  --cuda-tune          take the fastest algorithm of each matrix product: two runs may then round differently\n"
-    "  --cuda-expert-room X experts over several ranks: room for X times the copies of tokens that come when all experts are as busy (2)\n"
-    "  --ranks-from WHO     threads: of this process; mpi: processes of mpirun; env: processes that find each other over TCP, by\n"
-    "                       RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT or Slurm's variables. Default: what the environment shows\n"
+    "  --cuda-tune          take the fastest algorithm of each matrix product: two runs may then round "
+    "differently\n"
+    "  --cuda-expert-room X experts over several ranks: room for X times the copies of tokens that come when "
+    "all experts are as busy (2)\n"
+    "  --ranks-from WHO     threads: of this process; mpi: processes of mpirun; env: processes that find "
+    "each other over TCP, by\n"
+    "                       RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT or Slurm's variables. Default: what "
+    "the environment shows\n"
     "  --steps N            training steps; the first two are left out of the times\n"
-    "  --data FILE          text as bytes, tokens (.bin) or IDX images; without it the plan's data, or seeded synthetic samples\n"
-    "  --checkpoint DIR     write the state of training there after the last step, and after every N-th with --every N\n"
-    "  --resume             go on from the newest checkpoint in DIR (--from-step N: from that of step N); --steps counts from the beginning\n"
-    "  --set-aside          later checkpoints in DIR, of a training that is not gone on with, are moved to DIR/set-aside-1; without it they are refused\n"
-    "  --check              also train the slow single-rank reference and compare the losses (at most 1e-5 apart, relative; in lower precision more)\n"
+    "  --data FILE          text as bytes, tokens (.bin) or IDX images; without it the plan's data, or "
+    "seeded synthetic samples\n"
+    "  --checkpoint DIR     write the state of training there after the last step, and after every N-th with "
+    "--every N\n"
+    "  --resume             go on from the newest checkpoint in DIR (--from-step N: from that of step N); "
+    "--steps counts from the beginning\n"
+    "  --set-aside          later checkpoints in DIR, of a training that is not gone on with, are moved to "
+    "DIR/set-aside-1; without it they are refused\n"
+    "  --check              also train the slow single-rank reference and compare the losses (at most 1e-5 "
+    "apart, relative; in lower precision more)\n"
     "  --tolerance PCT      exit 3 when the measured step differs by more from the prediction\n"
-    "  --compare            predict, and show both side by side: the default; --no-compare does not, and starts at once\n"
+    "  --compare            predict, and show both side by side: the default; --no-compare does not, and "
+    "starts at once\n"
     "  --trace FILE         predicted and measured timeline as Chrome trace JSON, for ui.perfetto.dev\n"
     "  --time-limit S       the longest a rank may wait for another (120)\n"
     "  --json               one JSON document on stdout\n"
     "  --verbose            losses and times of every step\n"
     "\n"
-    "Exit codes: 0 good, 1 internal failure, 2 wrong input, 3 does not fit or tolerance exceeded, 4 machine failure; the same on every rank.\n"
+    "Exit codes: 0 good, 1 internal failure, 2 wrong input, 3 does not fit or tolerance exceeded, 4 machine "
+    "failure; the same on every rank.\n"
     "\n"
     "Example:\n"
     "  smexec scenarios/cpu_gpt_pipeline2.toml --steps 20 --check\n";
@@ -61,10 +77,12 @@ using exec::transport::World;
 
 enum : exec::Tag { tag_go = 20, tag_end = 21 };
 
-CheckedLosses check(const ExecutionJob& job, const exec::RunOptions& options, const std::vector<double>& losses) {
+CheckedLosses check(const ExecutionJob& job, const exec::RunOptions& options,
+                    const std::vector<double>& losses) {
     CheckedLosses result;
-    // Some roundings of half a unit in the last place each: 2^-8 in bf16, 2^-11 in fp16 and tf32, 2^-24 in fp32; a mean over many tokens keeps fewer of them. What linear
-    // layers multiply in fp8 is off by up to 2^-4 each, and sums over some hundred of such numbers by less.
+    // Some roundings of half a unit in the last place each: 2^-8 in bf16, 2^-11 in fp16 and tf32, 2^-24 in
+    // fp32; a mean over many tokens keeps fewer of them. What linear layers multiply in fp8 is off by up to
+    // 2^-4 each, and sums over some hundred of such numbers by less.
     switch (job.plan().precision.compute) {
         case core::DataType::fp8: result.allowed = 5e-2; break;
         case core::DataType::bf16: result.allowed = 1e-2; break;
@@ -75,13 +93,18 @@ CheckedLosses check(const ExecutionJob& job, const exec::RunOptions& options, co
     // The reference begins at the beginning; a resumed training has had the same recipe since then.
     const exec::ReferenceOptions reference{job.steps, options.seed, !schedule::trains(job.program)};
     const int per_update = job.program.micro_batches_per_update;
-    const exec::ReferenceResult all = per_update > 0 ? exec::run_asynchronous_reference(job.scenario.graph, job.program.plan, per_update, job.data, reference)
-                                                     : exec::run_reference(job.scenario.graph, job.plan(), job.data, reference);
+    const exec::ReferenceResult all =
+        per_update > 0 ? exec::run_asynchronous_reference(job.scenario.graph, job.program.plan, per_update,
+                                                          job.data, reference)
+                       : exec::run_reference(job.scenario.graph, job.plan(), job.data, reference);
     result.reference.assign(all.losses.begin() + job.first_step, all.losses.end());
     result.router_margins = all.router_margins;
     for (std::size_t i = 0; i < losses.size(); ++i) {
-        const double difference = std::abs(losses[i] - result.reference[i]) / std::max(1e-30, std::abs(result.reference[i]));
-        result.largest_difference = std::isfinite(difference) ? std::max(result.largest_difference, difference) : std::numeric_limits<double>::infinity();
+        const double difference =
+            std::abs(losses[i] - result.reference[i]) / std::max(1e-30, std::abs(result.reference[i]));
+        result.largest_difference = std::isfinite(difference)
+                                        ? std::max(result.largest_difference, difference)
+                                        : std::numeric_limits<double>::infinity();
     }
     return result;
 }
@@ -94,10 +117,13 @@ int agreed(World* world, int code) {
     return code;
 }
 
-// `world` is null when ranks are threads. `diagnostics`: of the command line; among processes wrong options too are told by rank 0 alone.
-int execute(const ExecutionRequest& request, World* world, core::Diagnostics& diagnostics, std::ostream& out, std::ostream& err) {
+// `world` is null when ranks are threads. `diagnostics`: of the command line; among processes wrong options
+// too are told by rank 0 alone.
+int execute(const ExecutionRequest& request, World* world, core::Diagnostics& diagnostics, std::ostream& out,
+            std::ostream& err) {
     const bool is_first = !world || world->rank() == 0;
-    std::optional<ExecutionJob> job = diagnostics.has_errors() ? std::nullopt : load_job(request, world ? world->size() : 0, diagnostics);
+    std::optional<ExecutionJob> job =
+        diagnostics.has_errors() ? std::nullopt : load_job(request, world ? world->size() : 0, diagnostics);
     if (world && !agree(*world, job, diagnostics)) {
         show(diagnostics, request.as_json, out, err);
         world->leave();
@@ -110,7 +136,8 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     int obstacle = good;
     const auto does_not_fit = [&](const std::string& why) {
         core::Diagnostics no;
-        no.error({request.plan, 0, 0}, "plan", "does not fit: " + why, "more ranks, sharding, recomputation or a smaller micro-batch take less memory each");
+        no.error({request.plan, 0, 0}, "plan", "does not fit: " + why,
+                 "more ranks, sharding, recomputation or a smaller micro-batch take less memory each");
         show(no, request.as_json, out, err);
         obstacle = no_plan;
     };
@@ -119,7 +146,8 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     if (is_first && !request.trace.empty()) check_output("--trace", request.trace, place);
     if (place.has_errors()) {
         obstacle = show(place, request.as_json, out, err);
-    } else if (const std::string excess = is_first && !request.on_gpu ? too_large(*job) : std::string(); !excess.empty()) {
+    } else if (const std::string excess = is_first && !request.on_gpu ? too_large(*job) : std::string();
+               !excess.empty()) {
         does_not_fit(excess);
     } else if (is_first && request.compares) {
         predicted = predict(*job, request, diagnostics);
@@ -134,7 +162,8 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     options.sample_offset = job->sample_offset;
     options.resumed = job->resumed;
     options.steps = job->steps - static_cast<int>(job->first_step);
-    options.checkpoints = {request.checkpoint, static_cast<int>(request.every.value_or(0)), 2, request.sets_aside};
+    options.checkpoints = {request.checkpoint, static_cast<int>(request.every.value_or(0)), 2,
+                           request.sets_aside};
     options.warm_up_steps = std::min(2, options.steps - 1);
     options.seed = job->scenario.file.training.seed;
     options.time_limit = request.time_limit;
@@ -149,34 +178,53 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     options.probes_speed = request.compares && !request.on_gpu;
     if (world && world->host_count() > 1) {
         options.ranks_per_node = world->ranks_here();
-        options.overlaps = !request.on_gpu;  // a network works beside the cores; within a host exchange is work of the cores themselves
+        options.overlaps = !request.on_gpu;  // a network works beside the cores; within a host exchange is
+                                             // work of the cores themselves
     }
-    const std::optional<exec::RunResult> result = world ? exec::transport::run(job->program, job->scenario.graph, job->data, options, *world)
-                                                        : exec::run(job->program, job->scenario.graph, job->data, options);
+    const std::optional<exec::RunResult> result =
+        world ? exec::transport::run(job->program, job->scenario.graph, job->data, options, *world)
+              : exec::run(job->program, job->scenario.graph, job->data, options);
     if (!is_first) return agreed(world, good);
 
     const bool has_core_each = job->plan().layout.ranks() <= job->here.device_count();
-    const std::vector<std::size_t> steps = exec::measured_steps(*result, options.warm_up_steps, has_core_each);
-    ExecutionReport report{request, *job, *result, exec::summarize(*result, steps, options.warm_up_steps), std::move(predicted), {}, {}, "threads", "threads", 1, static_cast<int>(job->first_step),
-                           options.warm_up_steps, job->remarks};
+    const std::vector<std::size_t> steps =
+        exec::measured_steps(*result, options.warm_up_steps, has_core_each);
+    ExecutionReport report{request,
+                           *job,
+                           *result,
+                           exec::summarize(*result, steps, options.warm_up_steps),
+                           std::move(predicted),
+                           {},
+                           {},
+                           "threads",
+                           "threads",
+                           1,
+                           static_cast<int>(job->first_step),
+                           options.warm_up_steps,
+                           job->remarks};
     if (world) {
         report.transport = world->transport();
         report.hosts = world->host_count();
-        report.ranks_are = fmt::format("processes over {}{}", report.transport, report.hosts > 1 ? fmt::format(" on {} hosts", report.hosts) : "");
+        report.ranks_are = fmt::format("processes over {}{}", report.transport,
+                                       report.hosts > 1 ? fmt::format(" on {} hosts", report.hosts) : "");
     }
     if (report.predicted)
-        report.comparison = exec::compare(job->program, report.predicted->timeline, report.predicted->memory_timeline, report.predicted->step_time,
-                                          exec::nearest_timeline(*result, steps, report.times.median), result->memory, report.times.median,
-                                          {options.ranks_per_node, job->probe, result->probe, report.times.lost_share});
+        report.comparison = exec::compare(
+            job->program, report.predicted->timeline, report.predicted->memory_timeline,
+            report.predicted->step_time, exec::nearest_timeline(*result, steps, report.times.median),
+            result->memory, report.times.median,
+            {options.ranks_per_node, job->probe, result->probe, report.times.lost_share});
     if (request.checks) report.checked = check(*job, options, result->losses);
     int verdict = good;
     try {
         // Memory was sampled in the last step, which is therefore the one that is shown.
         if (!request.trace.empty())
-            core::write_file_atomically(request.trace,
-                                        report.predicted ? sim::comparison_trace(job->program, report.predicted->timeline, report.predicted->memory_timeline,
-                                                                                 result->timelines.back(), result->memory)
-                                                         : sim::chrome_trace(job->program, result->timelines.back(), result->memory));
+            core::write_file_atomically(
+                request.trace,
+                report.predicted ? sim::comparison_trace(job->program, report.predicted->timeline,
+                                                         report.predicted->memory_timeline,
+                                                         result->timelines.back(), result->memory)
+                                 : sim::chrome_trace(job->program, result->timelines.back(), result->memory));
     } catch (const core::MachineError& failure) {  // the run's figures are told all the same
         report.remarks.push_back(fmt::format("the trace is not written: {}", failure.what()));
         verdict = machine_failure;
@@ -184,10 +232,12 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     constexpr double notable_loss = 0.05;
     if (has_core_each && report.times.lost_share > notable_loss)
         report.remarks.push_back(
-            fmt::format("other processes had the ranks' cores for {:.0f}% of their computing time: the measured step says little about the prediction",
+            fmt::format("other processes had the ranks' cores for {:.0f}% of their computing time: the "
+                        "measured step says little about the prediction",
                         100 * report.times.lost_share));
     show_report(report, out, err);
-    if (verdict == good && (report.is_too_far() || (report.checked && report.checked->is_wrong()))) verdict = no_plan;
+    if (verdict == good && (report.is_too_far() || (report.checked && report.checked->is_wrong())))
+        verdict = no_plan;
     return agreed(world, verdict);
 }
 
@@ -204,13 +254,15 @@ int run_smexec(const std::vector<std::string>& arguments, std::ostream& out, std
     const ExecutionRequest request = parse_execution(arguments, diagnostics);
     // Who is rank 0 is known before anything is printed, so that one rank tells for all.
     core::Diagnostics launching;
-    const std::optional<exec::transport::Launch> launch = exec::transport::find_launch(request.ranks_from, exec::transport::environment_variable, launching);
+    const std::optional<exec::transport::Launch> launch =
+        exec::transport::find_launch(request.ranks_from, exec::transport::environment_variable, launching);
     if (launching.has_errors()) {
         diagnostics.append(launching);
         return show(diagnostics, request.as_json, out, err);
     }
     if (request.on_gpu && !diagnostics.has_errors())
-        if (const exec::cuda::DeviceReport device = exec::cuda::probe_device(); !device.available) throw core::MachineError(exec::cuda::describe(device));
+        if (const exec::cuda::DeviceReport device = exec::cuda::probe_device(); !device.available)
+            throw core::MachineError(exec::cuda::describe(device));
     if (!launch) return execute(request, nullptr, diagnostics, out, err);
 
     World world(*launch, request.time_limit);

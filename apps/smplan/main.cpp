@@ -1,4 +1,5 @@
-// smplan: the best plan of the whole space, why it is best, and what binds; and partitions of any graph with a proof.
+// smplan: the best plan of the whole space, why it is best, and what binds; and partitions of any graph with
+// a proof.
 #include "apps/command.h"
 #include "apps/smplan/smplan_export.h"
 #include "apps/smplan/smplan_order.h"
@@ -10,15 +11,21 @@ namespace {
 const char* const help =
     "smplan: planner for distributed training\n"
     "\n"
-    "Usage: smplan --target INSTANCE[,INSTANCE...] [--model MODEL] [--global-batch B] [--nodes N | --max-nodes N] [...]\n"
+    "Usage: smplan --target INSTANCE[,INSTANCE...] [--model MODEL] [--global-batch B] [--nodes N | "
+    "--max-nodes N] [...]\n"
     "       smplan partition --graph FILE --devices K [...]   partition a graph and prove the optimum\n"
-    "       smplan order plan.toml --out ordered.toml       search the compute order of a plan and keep it in the plan\n"
-    "       smplan export plan.toml --to TARGET             write a plan for SageMaker, Megatron-LM, DeepSpeed, torchtitan, NeMo, Slurm...\n"
+    "       smplan order plan.toml --out ordered.toml       search the compute order of a plan and keep it "
+    "in the plan\n"
+    "       smplan export plan.toml --to TARGET             write a plan for SageMaker, Megatron-LM, "
+    "DeepSpeed, torchtitan, NeMo, Slurm...\n"
     "       smplan import FILE --from TARGET                read one back\n"
-    "       smplan --version | --help; `smplan COMMAND --help` (plan, partition, order, export, import) lists all options\n"
+    "       smplan --version | --help; `smplan COMMAND --help` (plan, partition, order, export, import) "
+    "lists all options\n"
     "\n"
-    "Searches degrees of data, tensor and pipeline parallelism, schedules, sharding, recomputation and micro-batches; prints the best\n"
-    "plans with time, memory and cost, why they are best, what binds them, and what was rejected for which reason.\n"
+    "Searches degrees of data, tensor and pipeline parallelism, schedules, sharding, recomputation and "
+    "micro-batches; prints the best\n"
+    "plans with time, memory and cost, why they are best, what binds them, and what was rejected for which "
+    "reason.\n"
     "\n"
     "Exit codes: 0 good, 1 internal failure, 2 wrong input, 3 no plan, 4 machine failure.\n"
     "\n"
@@ -28,14 +35,13 @@ const char* const help =
 }  // namespace
 
 int main(int argc, char** argv) {
-    const apps::Tool tool{
-        "smplan",
-        help,
-        {{"partition", "", apps::run_partition_command},
-         {"plan", "", apps::run_plan_command},
-         {"order", "", apps::run_order_command},
-         {"export", "", apps::run_export_command},
-         {"import", "", apps::run_import_command}},
-        {"", "", apps::run_plan_command}};
+    const apps::Tool tool{"smplan",
+                          help,
+                          {{"partition", "", apps::run_partition_command},
+                           {"plan", "", apps::run_plan_command},
+                           {"order", "", apps::run_order_command},
+                           {"export", "", apps::run_export_command},
+                           {"import", "", apps::run_import_command}},
+                          {"", "", apps::run_plan_command}};
     return apps::run_tool(tool, argc, argv);
 }

@@ -23,8 +23,11 @@ struct PartitionAnswer {
 
 // The unit of the file's times, in which they are told again.
 enum class PlacementUnit { milliseconds, seconds };
-PartitionAnswer answer_of(const partition::PlacementProblem& problem, const partition::PlacementResult& result, bool is_contiguous, PlacementUnit unit);
-PartitionAnswer answer_of(const partition::ReplicatedProblem& problem, const partition::ReplicatedResult& result);
-PartitionAnswer answer_of(const partition::HierarchicalProblem& problem, const partition::HierarchicalResult& result);
+PartitionAnswer answer_of(const partition::PlacementProblem& problem,
+                          const partition::PlacementResult& result, bool is_contiguous, PlacementUnit unit);
+PartitionAnswer answer_of(const partition::ReplicatedProblem& problem,
+                          const partition::ReplicatedResult& result);
+PartitionAnswer answer_of(const partition::HierarchicalProblem& problem,
+                          const partition::HierarchicalResult& result);
 
 }  // namespace apps

@@ -13,32 +13,46 @@
 namespace apps {
 
 const char* const partition_help =
-    "Usage: smplan partition --graph FILE [--format FORMAT] [--devices K] [--cpus L] [--memory BYTES] [--micro-batches N]\n"
-    "                        [--bandwidth B...] [--non-contiguous] [--algorithm A] [--time-limit S] [...] [--json]\n"
+    "Usage: smplan partition --graph FILE [--format FORMAT] [--devices K] [--cpus L] [--memory BYTES] "
+    "[--micro-batches N]\n"
+    "                        [--bandwidth B...] [--non-contiguous] [--algorithm A] [--time-limit S] [...] "
+    "[--json]\n"
     "\n"
-    "Places any graph on devices so that the largest stage load is least, and proves it: exact search with a lower bound.\n"
+    "Places any graph on devices so that the largest stage load is least, and proves it: exact search with a "
+    "lower bound.\n"
     "\n"
     "  --graph FILE       the graph; for models also a catalogue name or config.json\n"
-    "  --format FORMAT    dnn-partitioning, pipedream, piper, onnx or toml (a costed graph, or a model); default: by content\n"
-    "  --devices K        accelerators (default: the file's); pipedream: workers, of several levels of bandwidth innermost first, 4x4\n"
+    "  --format FORMAT    dnn-partitioning, pipedream, piper, onnx or toml (a costed graph, or a model); "
+    "default: by content\n"
+    "  --devices K        accelerators (default: the file's); pipedream: workers, of several levels of "
+    "bandwidth innermost first, 4x4\n"
     "  --cpus L           CPU devices (dnn-partitioning and costed graphs; default: the file's)\n"
-    "  --memory BYTES     of one accelerator, as a number or \"16GiB\" (default: the file's, or the target's)\n"
-    "  --micro-batches N  of a step: stage s of p keeps activations of min(N, p - s) (piper: in a batch; default: the file's, models 1)\n"
-    "  --bandwidth B...   bytes per second, as a number or \"25GiB/s\" (piper, costed graphs; pipedream: one a level, default 1e9)\n"
+    "  --memory BYTES     of one accelerator, as a number or \"16GiB\" (default: the file's, or the "
+    "target's)\n"
+    "  --micro-batches N  of a step: stage s of p keeps activations of min(N, p - s) (piper: in a batch; "
+    "default: the file's, models 1)\n"
+    "  --bandwidth B...   bytes per second, as a number or \"25GiB/s\" (piper, costed graphs; pipedream: one "
+    "a level, default 1e9)\n"
     "  --non-contiguous   stages need not be contiguous: local search, with a lower bound\n"
-    "  --algorithm A      exact (default), or a baseline: smp_tree (SageMaker SMP v1), chain, multilevel (as METIS)\n"
-    "  --optimize O       speed or memory: SMP's memory_weight 0.2 or 0.8; --memory-weight W sets it (0: time alone, 1: memory alone)\n"
+    "  --algorithm A      exact (default), or a baseline: smp_tree (SageMaker SMP v1), chain, multilevel (as "
+    "METIS)\n"
+    "  --optimize O       speed or memory: SMP's memory_weight 0.2 or 0.8; --memory-weight W sets it (0: "
+    "time alone, 1: memory alone)\n"
     "  --time-limit S     stop after S seconds with the best so far and its gap\n"
     "\n"
     "Models (onnx, toml, config.json, catalogue names), priced as smsim prices them:\n"
     "  --target INSTANCE  instance type or measured profile (smexec profile --model); default p3.16xlarge\n"
-    "  --granularity G    unit (default: layers, what smsim and smexec run), module (leaves with parameters) or operator\n"
+    "  --granularity G    unit (default: layers, what smsim and smexec run), module (leaves with parameters) "
+    "or operator\n"
     "  --tied T           together (tied parameters on one device) or copied (default: gradients summed)\n"
-    "  --micro-batch B    samples (default 1); --seq-len S; --allow-unknown (operators without a mapping cost their bytes)\n"
+    "  --micro-batch B    samples (default 1); --seq-len S; --allow-unknown (operators without a mapping "
+    "cost their bytes)\n"
     "\n"
     "Decisions:\n"
-    "  --out FILE               save the decision with the graph's hash: a plan takes a model's as partition = \"FILE\"\n"
-    "  --load-partition FILE    judge a saved or hand-made decision instead of searching; refused when the graph changed\n"
+    "  --out FILE               save the decision with the graph's hash: a plan takes a model's as partition "
+    "= \"FILE\"\n"
+    "  --load-partition FILE    judge a saved or hand-made decision instead of searching; refused when the "
+    "graph changed\n"
     "  --default-partition N    stage of what the loaded decision does not name\n"
     "  --devices-per-instance N for the cut report (default: the target's, else all on one)\n"
     "  --dot FILE, --svg FILE   the graph with its assignment\n"
@@ -47,17 +61,21 @@ const char* const partition_help =
     "Exit code 3 when no placement exists, with the reason.\n"
     "\n"
     "Example:\n"
-    "  smplan partition --graph resnet50.onnx --target p3.16xlarge --devices 8 --micro-batch 32 --micro-batches 8 --out partition.toml\n";
+    "  smplan partition --graph resnet50.onnx --target p3.16xlarge --devices 8 --micro-batch 32 "
+    "--micro-batches 8 --out partition.toml\n";
 
 namespace {
 
-// Lists may also be given as several arguments (`--bandwidth 1e10 1.25e9`): numbers after the first are joined to it.
+// Lists may also be given as several arguments (`--bandwidth 1e10 1.25e9`): numbers after the first are
+// joined to it.
 std::vector<std::string> with_joined_lists(const std::vector<std::string>& arguments) {
     std::vector<std::string> joined;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
         joined.push_back(arguments[i]);
         if (arguments[i] != "--bandwidth" && arguments[i] != "--devices") continue;
-        for (bool is_first = true; i + 1 < arguments.size() && !arguments[i + 1].empty() && std::isdigit(static_cast<unsigned char>(arguments[i + 1][0])); is_first = false) {
+        for (bool is_first = true; i + 1 < arguments.size() && !arguments[i + 1].empty() &&
+                                   std::isdigit(static_cast<unsigned char>(arguments[i + 1][0]));
+             is_first = false) {
             if (is_first) joined.push_back(arguments[++i]);
             else joined.back() += "," + arguments[++i];
         }
@@ -76,7 +94,10 @@ std::vector<int> device_counts(Options& options) {
             int count = 0;
             const auto [stop, failure] = std::from_chars(part.data() + begin, part.data() + end, count);
             if (failure != std::errc{} || stop != part.data() + end || count < 0 || count > 10000) {
-                options.error("--devices", fmt::format("--devices = {} is not a number of devices", core::in_quotes(given)), "0 to 10000; of levels, innermost first: 4x4");
+                options.error(
+                    "--devices",
+                    fmt::format("--devices = {} is not a number of devices", core::in_quotes(given)),
+                    "0 to 10000; of levels, innermost first: 4x4");
                 return {};
             }
             counts.push_back(count);
@@ -91,7 +112,10 @@ std::optional<core::Bytes> memory_option(Options& options) {
     if (!text) return std::nullopt;
     std::optional<core::Bytes> memory = core::parse_bytes(*text);
     if (!memory) memory = core::parse_bytes(*text + "B");
-    if (!memory || memory->value < 0) options.error("--memory", fmt::format("--memory = {} is not an amount of memory", core::in_quotes(*text)), "bytes as a number, or \"16GiB\"");
+    if (!memory || memory->value < 0)
+        options.error("--memory",
+                      fmt::format("--memory = {} is not an amount of memory", core::in_quotes(*text)),
+                      "bytes as a number, or \"16GiB\"");
     return memory;
 }
 
@@ -101,7 +125,9 @@ std::vector<core::BytesPerSecond> bandwidths(Options& options) {
         std::optional<core::BytesPerSecond> bandwidth = core::parse_bytes_per_second(text);
         if (!bandwidth) bandwidth = core::parse_bytes_per_second(text + "B/s");
         if (!bandwidth || bandwidth->value <= 0) {
-            options.error("--bandwidth", fmt::format("--bandwidth = {} is not a positive rate", core::in_quotes(text)), "bytes per second as a number, or \"25GiB/s\"");
+            options.error("--bandwidth",
+                          fmt::format("--bandwidth = {} is not a positive rate", core::in_quotes(text)),
+                          "bytes per second as a number, or \"25GiB/s\"");
             continue;
         }
         result.push_back(*bandwidth);
@@ -109,26 +135,49 @@ std::vector<core::BytesPerSecond> bandwidths(Options& options) {
     return result;
 }
 
-std::optional<int> whole(Options& options, const std::string& name, std::int64_t least, std::int64_t greatest) {
+std::optional<int> whole(Options& options, const std::string& name, std::int64_t least,
+                         std::int64_t greatest) {
     const std::optional<std::int64_t> value = options.integer(name, least, greatest);
     return value ? std::optional<int>(static_cast<int>(*value)) : std::nullopt;
 }
 
-const OptionNames names{
-    .with_value = {"--graph", "--format", "--devices", "--cpus", "--memory", "--micro-batches", "--bandwidth", "--time-limit", "--algorithm", "--optimize",
-                   "--memory-weight", "--target", "--granularity", "--tied", "--micro-batch", "--seq-len", "--out", "--load-partition", "--default-partition",
-                   "--devices-per-instance", "--dot", "--svg"},
-    .flags = {"--json", "--help", "--non-contiguous", "--allow-unknown"}};
+const OptionNames names{.with_value = {"--graph",
+                                       "--format",
+                                       "--devices",
+                                       "--cpus",
+                                       "--memory",
+                                       "--micro-batches",
+                                       "--bandwidth",
+                                       "--time-limit",
+                                       "--algorithm",
+                                       "--optimize",
+                                       "--memory-weight",
+                                       "--target",
+                                       "--granularity",
+                                       "--tied",
+                                       "--micro-batch",
+                                       "--seq-len",
+                                       "--out",
+                                       "--load-partition",
+                                       "--default-partition",
+                                       "--devices-per-instance",
+                                       "--dot",
+                                       "--svg"},
+                        .flags = {"--json", "--help", "--non-contiguous", "--allow-unknown"}};
 
 }  // namespace
 
-PartitionRequest read_partition_request(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
+PartitionRequest read_partition_request(const std::vector<std::string>& arguments,
+                                        core::Diagnostics& diagnostics) {
     Options options(with_joined_lists(arguments), names, diagnostics);
     PartitionRequest request;
-    for (const std::string& stray : options.positional()) options.error(stray, fmt::format("unexpected argument {}", core::in_quotes(stray)), "the graph is given with --graph FILE");
+    for (const std::string& stray : options.positional())
+        options.error(stray, fmt::format("unexpected argument {}", core::in_quotes(stray)),
+                      "the graph is given with --graph FILE");
     request.path = options.text("--graph").value_or("");
     if (request.path.empty()) options.error("--graph", "--graph FILE is missing");
-    request.format = options.choice("--format", {"dnn-partitioning", "pipedream", "piper", "onnx", "toml"}).value_or("");
+    request.format =
+        options.choice("--format", {"dnn-partitioning", "pipedream", "piper", "onnx", "toml"}).value_or("");
     request.device_counts = device_counts(options);
     request.cpus = whole(options, "--cpus", 0, 10000);
     request.micro_batches = whole(options, "--micro-batches", 1, 1 << 20);
@@ -137,17 +186,21 @@ PartitionRequest read_partition_request(const std::vector<std::string>& argument
     request.time_limit = core::Seconds(options.real("--time-limit", 0, 1e7).value_or(1e9));
     request.is_contiguous = !options.has("--non-contiguous");
     if (const auto algorithm = options.choice("--algorithm", {"exact", "smp_tree", "chain", "multilevel"}))
-        request.algorithm = *algorithm == "smp_tree" ? PartitionAlgorithm::smp_tree
-                            : *algorithm == "chain"  ? PartitionAlgorithm::chain
+        request.algorithm = *algorithm == "smp_tree"     ? PartitionAlgorithm::smp_tree
+                            : *algorithm == "chain"      ? PartitionAlgorithm::chain
                             : *algorithm == "multilevel" ? PartitionAlgorithm::multilevel
                                                          : PartitionAlgorithm::exact;
     // SDK documentation of SMP v1: memory_weight is 0.2 when optimize is speed, else 0.8.
-    if (const auto optimize = options.choice("--optimize", {"speed", "memory"})) request.memory_weight = *optimize == "speed" ? 0.2 : 0.8;
+    if (const auto optimize = options.choice("--optimize", {"speed", "memory"}))
+        request.memory_weight = *optimize == "speed" ? 0.2 : 0.8;
     if (const auto weight = options.real("--memory-weight", 0, 1)) request.memory_weight = weight;
     if (const auto granularity = options.choice("--granularity", {"unit", "module", "operator"}))
-        request.granularity = *granularity == "unit" ? partition::Granularity::unit : *granularity == "module" ? partition::Granularity::module : partition::Granularity::operation;
+        request.granularity = *granularity == "unit"     ? partition::Granularity::unit
+                              : *granularity == "module" ? partition::Granularity::module
+                                                         : partition::Granularity::operation;
     if (const auto tied = options.choice("--tied", {"together", "copied"}))
-        request.tied = *tied == "together" ? partition::TiedParameters::together : partition::TiedParameters::copied;
+        request.tied =
+            *tied == "together" ? partition::TiedParameters::together : partition::TiedParameters::copied;
     request.target = options.text("--target").value_or(request.target);
     request.micro_batch = whole(options, "--micro-batch", 1, 1 << 20).value_or(1);
     request.sequence_length = options.integer("--seq-len", 1, 1 << 24);
@@ -160,20 +213,28 @@ PartitionRequest read_partition_request(const std::vector<std::string>& argument
     request.svg = options.text("--svg");
     for (const char* name : {"--out", "--dot", "--svg"})
         if (const auto path = options.text(name)) check_output(name, *path, diagnostics);
-    if (request.default_partition && !request.load) options.error("--default-partition", "--default-partition is of a loaded decision", "give --load-partition FILE");
-    if (!request.is_contiguous && request.algorithm != PartitionAlgorithm::exact) options.error("--algorithm", "--non-contiguous has its own search", "leave --algorithm out");
+    if (request.default_partition && !request.load)
+        options.error("--default-partition", "--default-partition is of a loaded decision",
+                      "give --load-partition FILE");
+    if (!request.is_contiguous && request.algorithm != PartitionAlgorithm::exact)
+        options.error("--algorithm", "--non-contiguous has its own search", "leave --algorithm out");
     return request;
 }
 
-void refuse_foreign_options(const std::vector<std::string>& arguments, const std::string& format, core::Diagnostics& diagnostics) {
+void refuse_foreign_options(const std::vector<std::string>& arguments, const std::string& format,
+                            core::Diagnostics& diagnostics) {
     core::Diagnostics ignored;
     Options options(with_joined_lists(arguments), names, ignored);
-    const std::vector<std::string> of_models = {"--target", "--granularity", "--tied", "--micro-batch", "--seq-len", "--allow-unknown"};
-    const std::vector<std::string> of_placements = {"--cpus", "--non-contiguous", "--algorithm", "--optimize", "--memory-weight", "--default-partition", "--devices-per-instance"};
+    const std::vector<std::string> of_models = {"--target",      "--granularity", "--tied",
+                                                "--micro-batch", "--seq-len",     "--allow-unknown"};
+    const std::vector<std::string> of_placements = {
+        "--cpus",          "--non-contiguous",    "--algorithm",           "--optimize",
+        "--memory-weight", "--default-partition", "--devices-per-instance"};
     std::vector<std::string> foreign;
     if (format != "model") foreign = of_models;
     if (format == "model") foreign = {"--cpus", "--bandwidth"};
-    if (format == "piper" || format == "pipedream") foreign.insert(foreign.end(), of_placements.begin(), of_placements.end());
+    if (format == "piper" || format == "pipedream")
+        foreign.insert(foreign.end(), of_placements.begin(), of_placements.end());
     if (format == "pipedream") foreign.push_back("--micro-batches");
     if (format == "dnn-partitioning") foreign.insert(foreign.end(), {"--micro-batches", "--bandwidth"});
     const bool is_replicated = format == "piper" || format == "pipedream";
@@ -181,45 +242,63 @@ void refuse_foreign_options(const std::vector<std::string>& arguments, const std
         if (format == "dnn-partitioning" && name == "--bandwidth") return "its edges carry times";
         if (!is_replicated) return "leave it out";
         if (name == "--cpus") return "its devices are all alike: leave it out";
-        if (name == "--non-contiguous") return "the samples in flight of its stages are counted in pipeline order: leave it out";
-        if (name == "--algorithm" || name == "--optimize" || name == "--memory-weight") return "the baselines and SMP's weights know no replicated stages: leave it out";
-        if (name == "--default-partition") return "a stage's replicas belong to its nodes: name every node in its stage";
-        if (name == "--devices-per-instance") return format == "piper" ? "all its devices share one bandwidth: leave it out" : "say it by levels: --devices 8x2";
+        if (name == "--non-contiguous")
+            return "the samples in flight of its stages are counted in pipeline order: leave it out";
+        if (name == "--algorithm" || name == "--optimize" || name == "--memory-weight")
+            return "the baselines and SMP's weights know no replicated stages: leave it out";
+        if (name == "--default-partition")
+            return "a stage's replicas belong to its nodes: name every node in its stage";
+        if (name == "--devices-per-instance")
+            return format == "piper" ? "all its devices share one bandwidth: leave it out"
+                                     : "say it by levels: --devices 8x2";
         return "leave it out";
     };
     for (const std::string& name : foreign)
-        if (options.has(name)) diagnostics.error({}, name, fmt::format("{} has no meaning for {}", name, format == "model" ? "a model" : "the " + format + " format"), reason(name));
+        if (options.has(name))
+            diagnostics.error({}, name,
+                              fmt::format("{} has no meaning for {}", name,
+                                          format == "model" ? "a model" : "the " + format + " format"),
+                              reason(name));
 }
 
-std::vector<partition::BandwidthLevel> bandwidth_levels(const PartitionRequest& request, core::Diagnostics& diagnostics) {
+std::vector<partition::BandwidthLevel> bandwidth_levels(const PartitionRequest& request,
+                                                        core::Diagnostics& diagnostics) {
     std::vector<int> counts = request.device_counts;
     std::vector<core::BytesPerSecond> rates = request.bandwidths;
     if (counts.empty() || std::count(counts.begin(), counts.end(), 0)) {
-        diagnostics.error({}, "--devices", counts.empty() ? "--devices is missing: a profile does not say on how many workers" : "--devices must be at least 1",
+        diagnostics.error({}, "--devices",
+                          counts.empty() ? "--devices is missing: a profile does not say on how many workers"
+                                         : "--devices must be at least 1",
                           "e.g. 4, or 4x4 (levels, innermost first)");
         return {};
     }
     // The default of PipeDream's optimizer (--network_bandwidths).
     if (rates.empty()) rates.push_back(core::BytesPerSecond(1e9));
     if (counts.size() == 1 && rates.size() > 1) {
-        const int each = static_cast<int>(std::lround(std::pow(counts.front(), 1.0 / static_cast<double>(rates.size()))));
+        const int each =
+            static_cast<int>(std::lround(std::pow(counts.front(), 1.0 / static_cast<double>(rates.size()))));
         if (std::lround(std::pow(each, static_cast<double>(rates.size()))) != counts.front()) {
-            diagnostics.error({}, "--devices", fmt::format("{} devices cannot be divided evenly over {} levels of bandwidth", counts.front(), rates.size()),
-                          "say how many of each level, innermost first: 8x2");
+            diagnostics.error({}, "--devices",
+                              fmt::format("{} devices cannot be divided evenly over {} levels of bandwidth",
+                                          counts.front(), rates.size()),
+                              "say how many of each level, innermost first: 8x2");
             return {};
         }
         counts.assign(rates.size(), each);
     }
     if (rates.size() == 1) rates.resize(counts.size(), rates.front());
     if (rates.size() != counts.size()) {
-        diagnostics.error({}, "--bandwidth", fmt::format("{} levels of devices, {} bandwidths", counts.size(), rates.size()), "give one bandwidth a level, innermost first");
+        diagnostics.error({}, "--bandwidth",
+                          fmt::format("{} levels of devices, {} bandwidths", counts.size(), rates.size()),
+                          "give one bandwidth a level, innermost first");
         return {};
     }
     constexpr double most_workers = 1 << 20;
     double workers = 1;
     for (int count : counts) workers *= count;
     if (workers > most_workers) {
-        diagnostics.error({}, "--devices", fmt::format("{:.0f} workers in all", workers), fmt::format("give at most {:.0f}", most_workers));
+        diagnostics.error({}, "--devices", fmt::format("{:.0f} workers in all", workers),
+                          fmt::format("give at most {:.0f}", most_workers));
         return {};
     }
     std::vector<partition::BandwidthLevel> levels;

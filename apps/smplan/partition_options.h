@@ -38,10 +38,14 @@ struct PartitionRequest {
 
 extern const char* const partition_help;
 
-PartitionRequest read_partition_request(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics);
-// Levels of a pipedream hierarchy: one bandwidth for all, or one a level; a single count for several bandwidths is divided evenly (16 over two levels: 4 x 4).
-std::vector<partition::BandwidthLevel> bandwidth_levels(const PartitionRequest& request, core::Diagnostics& diagnostics);
+PartitionRequest read_partition_request(const std::vector<std::string>& arguments,
+                                        core::Diagnostics& diagnostics);
+// Levels of a pipedream hierarchy: one bandwidth for all, or one a level; a single count for several
+// bandwidths is divided evenly (16 over two levels: 4 x 4).
+std::vector<partition::BandwidthLevel> bandwidth_levels(const PartitionRequest& request,
+                                                        core::Diagnostics& diagnostics);
 // Options that the format gives no meaning are errors.
-void refuse_foreign_options(const std::vector<std::string>& arguments, const std::string& format, core::Diagnostics& diagnostics);
+void refuse_foreign_options(const std::vector<std::string>& arguments, const std::string& format,
+                            core::Diagnostics& diagnostics);
 
 }  // namespace apps

@@ -10,9 +10,12 @@ namespace apps {
 namespace {
 
 // Okabe and Ito's palette (2008): told apart by colour-blind readers too; repeated beyond eight stages.
-constexpr const char* colours[] = {"#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#0072B2", "#999999"};
+constexpr const char* colours[] = {"#56B4E9", "#E69F00", "#009E73", "#F0E442",
+                                   "#CC79A7", "#D55E00", "#0072B2", "#999999"};
 
-const char* colour_of(int stage) { return stage < 0 ? "#ffffff" : colours[static_cast<std::size_t>(stage) % std::size(colours)]; }
+const char* colour_of(int stage) {
+    return stage < 0 ? "#ffffff" : colours[static_cast<std::size_t>(stage) % std::size(colours)];
+}
 
 std::string escaped(const std::string& text, bool is_xml) {
     std::string result;
@@ -31,23 +34,29 @@ std::string escaped(const std::string& text, bool is_xml) {
 }  // namespace
 
 std::string to_dot(const Picture& picture) {
-    std::string text = fmt::format("digraph \"{}\" {{\n  rankdir=TB;\n  node [shape=box, style=filled, fontname=\"sans-serif\"];\n", escaped(picture.title, false));
+    std::string text = fmt::format(
+        "digraph \"{}\" {{\n  rankdir=TB;\n  node [shape=box, style=filled, fontname=\"sans-serif\"];\n",
+        escaped(picture.title, false));
     for (std::size_t s = 0; s < picture.stages.size(); ++s) {
-        text += fmt::format("  subgraph cluster_{} {{\n    label=\"{}\";\n", s, escaped(picture.stages[s], false));
+        text += fmt::format("  subgraph cluster_{} {{\n    label=\"{}\";\n", s,
+                            escaped(picture.stages[s], false));
         for (std::size_t n = 0; n < picture.nodes.size(); ++n)
             if (picture.nodes[n].stage == static_cast<int>(s))
-                text += fmt::format("    n{} [label=\"{}\", fillcolor=\"{}\"];\n", n, escaped(picture.nodes[n].name, false), colour_of(static_cast<int>(s)));
+                text += fmt::format("    n{} [label=\"{}\", fillcolor=\"{}\"];\n", n,
+                                    escaped(picture.nodes[n].name, false), colour_of(static_cast<int>(s)));
         text += "  }\n";
     }
     for (std::size_t n = 0; n < picture.nodes.size(); ++n)
-        if (picture.nodes[n].stage < 0) text += fmt::format("  n{} [label=\"{}\"];\n", n, escaped(picture.nodes[n].name, false));
+        if (picture.nodes[n].stage < 0)
+            text += fmt::format("  n{} [label=\"{}\"];\n", n, escaped(picture.nodes[n].name, false));
     for (auto [from, to] : picture.edges) text += fmt::format("  n{} -> n{};\n", from, to);
     return text + "}\n";
 }
 
 std::string to_svg(const Picture& picture) {
     constexpr int width = 210, height = 26, gap_x = 24, gap_y = 12, top = 64, margin = 16;
-    // Row = longest path from a source, so edges run down; columns = stages; nodes of one stage and row side by side in the order of the graph.
+    // Row = longest path from a source, so edges run down; columns = stages; nodes of one stage and row side
+    // by side in the order of the graph.
     const std::size_t n = picture.nodes.size();
     std::vector<int> row(n, 0), waiting(n, 0), order;
     std::vector<std::vector<int>> next(n);
@@ -59,7 +68,8 @@ std::string to_svg(const Picture& picture) {
         if (waiting[v] == 0) order.push_back(static_cast<int>(v));
     for (std::size_t i = 0; i < order.size(); ++i)
         for (int to : next[static_cast<std::size_t>(order[i])]) {
-            row[static_cast<std::size_t>(to)] = std::max(row[static_cast<std::size_t>(to)], row[static_cast<std::size_t>(order[i])] + 1);
+            row[static_cast<std::size_t>(to)] =
+                std::max(row[static_cast<std::size_t>(to)], row[static_cast<std::size_t>(order[i])] + 1);
             if (--waiting[static_cast<std::size_t>(to)] == 0) order.push_back(to);
         }
     std::map<std::pair<int, int>, int> taken;  // (stage, row): nodes there
@@ -79,23 +89,31 @@ std::string to_svg(const Picture& picture) {
     }
     auto x_of = [&](std::size_t v) { return left[picture.nodes[v].stage] + slot[v] * (width + gap_x); };
     auto y_of = [&](std::size_t v) { return top + row[v] * (height + gap_y); };
-    std::string text = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" font-family=\"sans-serif\" font-size=\"11\">\n<title>{}</title>\n",
-                                   x + margin, top + rows * (height + gap_y) + margin, escaped(picture.title, true));
+    std::string text = fmt::format(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" font-family=\"sans-serif\" "
+        "font-size=\"11\">\n<title>{}</title>\n",
+        x + margin, top + rows * (height + gap_y) + margin, escaped(picture.title, true));
     for (auto [stage, count] : columns)
         if (stage >= 0 && stage < static_cast<int>(picture.stages.size()))
-            text += fmt::format("<text x=\"{}\" y=\"{}\" font-weight=\"bold\">{}</text>\n", left[stage], top - 24, escaped(picture.stages[static_cast<std::size_t>(stage)], true));
+            text += fmt::format("<text x=\"{}\" y=\"{}\" font-weight=\"bold\">{}</text>\n", left[stage],
+                                top - 24, escaped(picture.stages[static_cast<std::size_t>(stage)], true));
     for (auto [from, to] : picture.edges) {
         const std::size_t a = static_cast<std::size_t>(from), b = static_cast<std::size_t>(to);
         const bool is_cut = picture.nodes[a].stage != picture.nodes[b].stage;
-        text += fmt::format("<line x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\" stroke=\"{}\" stroke-width=\"{}\"/>\n", x_of(a) + width / 2, y_of(a) + height, x_of(b) + width / 2, y_of(b),
-                            is_cut ? "#D55E00" : "#bbbbbb", is_cut ? 2 : 1);
+        text +=
+            fmt::format("<line x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\" stroke=\"{}\" stroke-width=\"{}\"/>\n",
+                        x_of(a) + width / 2, y_of(a) + height, x_of(b) + width / 2, y_of(b),
+                        is_cut ? "#D55E00" : "#bbbbbb", is_cut ? 2 : 1);
     }
     for (std::size_t v = 0; v < n; ++v) {
         const PictureNode& node = picture.nodes[v];
-        std::string name = node.name.size() > 32 ? "..." + node.name.substr(node.name.size() - 29) : node.name;
-        text += fmt::format("<g><title>{}</title><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"4\" fill=\"{}\" fill-opacity=\"{:.2f}\" stroke=\"#333333\"/><text x=\"{}\" y=\"{}\">{}</text></g>\n",
-                            escaped(node.name, true), x_of(v), y_of(v), width, height, colour_of(node.stage), 0.25 + 0.75 * std::clamp(node.share, 0.0, 1.0), x_of(v) + 6, y_of(v) + 17,
-                            escaped(name, true));
+        std::string name =
+            node.name.size() > 32 ? "..." + node.name.substr(node.name.size() - 29) : node.name;
+        text += fmt::format(
+            "<g><title>{}</title><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"4\" fill=\"{}\" "
+            "fill-opacity=\"{:.2f}\" stroke=\"#333333\"/><text x=\"{}\" y=\"{}\">{}</text></g>\n",
+            escaped(node.name, true), x_of(v), y_of(v), width, height, colour_of(node.stage),
+            0.25 + 0.75 * std::clamp(node.share, 0.0, 1.0), x_of(v) + 6, y_of(v) + 17, escaped(name, true));
     }
     return text + "</svg>\n";
 }

@@ -1,4 +1,5 @@
-// A graph and its assignment as a picture: DOT for Graphviz, SVG drawn here (stages as columns, nodes by depth).
+// A graph and its assignment as a picture: DOT for Graphviz, SVG drawn here (stages as columns, nodes by
+// depth).
 #pragma once
 
 #include <string>

@@ -14,11 +14,13 @@
 
 namespace apps {
 
-void add_cut_report(const partition::PlacementProblem& problem, const partition::PlacementResult& result, int devices_per_instance, PartitionAnswer& answer) {
+void add_cut_report(const partition::PlacementProblem& problem, const partition::PlacementResult& result,
+                    int devices_per_instance, PartitionAnswer& answer) {
     if (!result.is_feasible) return;
     std::vector<int> stage_of(problem.items.size(), 0);
     for (std::size_t s = 0; s < result.stages.size(); ++s)
-        for (int item : result.stages[s].items) stage_of[static_cast<std::size_t>(item)] = static_cast<int>(s);
+        for (int item : result.stages[s].items)
+            stage_of[static_cast<std::size_t>(item)] = static_cast<int>(s);
     auto instance_of = [&](int stage) { return devices_per_instance > 0 ? stage / devices_per_instance : 0; };
     struct Cut {
         core::Bytes bytes;
@@ -46,7 +48,8 @@ void add_cut_report(const partition::PlacementProblem& problem, const partition:
             sum.time += transfer.time;
         }
     }
-    const bool has_bytes = std::any_of(problem.transfers.begin(), problem.transfers.end(), [](const auto& t) { return t.bytes.value > 0; });
+    const bool has_bytes = std::any_of(problem.transfers.begin(), problem.transfers.end(),
+                                       [](const auto& t) { return t.bytes.value > 0; });
     core::Value list = core::Value::array();
     for (std::size_t s = 0; s + 1 < result.stages.size(); ++s) {
         core::Value entry = core::Value::table();
@@ -61,8 +64,11 @@ void add_cut_report(const partition::PlacementProblem& problem, const partition:
     if (has_bytes) {
         answer.document["bytes_inside_instances"] = inside.bytes.value;
         answer.document["bytes_between_instances"] = between.bytes.value;
-        answer.text += fmt::format("moved a micro-batch: {} inside instances, {} between instances; over the boundaries:", core::format(inside.bytes), core::format(between.bytes));
-        for (std::size_t s = 0; s + 1 < result.stages.size(); ++s) answer.text += " " + core::format(cuts[s].bytes);
+        answer.text += fmt::format(
+            "moved a micro-batch: {} inside instances, {} between instances; over the boundaries:",
+            core::format(inside.bytes), core::format(between.bytes));
+        for (std::size_t s = 0; s + 1 < result.stages.size(); ++s)
+            answer.text += " " + core::format(cuts[s].bytes);
         answer.text += "\n";
     }
 }
@@ -71,18 +77,23 @@ Picture picture_of(const partition::PlacementProblem& problem, const partition::
     Picture picture;
     std::vector<int> node_of_item(problem.items.size(), -1);
     double heaviest = 0;
-    for (const partition::PlacementItem& item : problem.items) heaviest = std::max(heaviest, item.accelerator_time.value);
+    for (const partition::PlacementItem& item : problem.items)
+        heaviest = std::max(heaviest, item.accelerator_time.value);
     for (std::size_t s = 0; s < result.stages.size(); ++s) {
-        picture.stages.push_back(fmt::format("stage {}: {}, {}", s, core::format(result.stages[s].load), core::format(result.stages[s].memory)));
+        picture.stages.push_back(fmt::format("stage {}: {}, {}", s, core::format(result.stages[s].load),
+                                             core::format(result.stages[s].memory)));
         for (int item : result.stages[s].items) {
             const partition::PlacementItem& placed = problem.items[static_cast<std::size_t>(item)];
             node_of_item[static_cast<std::size_t>(item)] = static_cast<int>(picture.nodes.size());
             std::string name = partition::node_name(problem, placed.nodes.front());
             if (placed.nodes.size() > 1) name += fmt::format(" + {}", placed.nodes.size() - 1);
-            picture.nodes.push_back({std::move(name), static_cast<int>(s), heaviest > 0 ? placed.accelerator_time.value / heaviest : 0});
+            picture.nodes.push_back({std::move(name), static_cast<int>(s),
+                                     heaviest > 0 ? placed.accelerator_time.value / heaviest : 0});
         }
     }
-    for (auto [from, to] : problem.precedence) picture.edges.emplace_back(node_of_item[static_cast<std::size_t>(from)], node_of_item[static_cast<std::size_t>(to)]);
+    for (auto [from, to] : problem.precedence)
+        picture.edges.emplace_back(node_of_item[static_cast<std::size_t>(from)],
+                                   node_of_item[static_cast<std::size_t>(to)]);
     return picture;
 }
 
@@ -92,31 +103,41 @@ Picture picture_of(const partition::ReplicatedProblem& problem, const partition:
     double slowest = 0;
     for (std::size_t s = 0; s < result.stages.size(); ++s) {
         const partition::ReplicatedStage& stage = result.stages[s];
-        picture.stages.push_back(fmt::format("stage {}: data {} x tensor {}, {} a sample, {}", s, stage.data, stage.tensor, core::format(stage.time), core::format(stage.memory)));
+        picture.stages.push_back(fmt::format("stage {}: data {} x tensor {}, {} a sample, {}", s, stage.data,
+                                             stage.tensor, core::format(stage.time),
+                                             core::format(stage.memory)));
         for (std::size_t i = 0; i < stage.nodes.size(); ++i) {
             const partition::ConfigurableNode& node = problem.nodes[static_cast<std::size_t>(stage.nodes[i])];
-            const partition::NodeConfiguration& configuration = node.configurations.at(stage.tensor)[static_cast<std::size_t>(stage.configurations[i])];
+            const partition::NodeConfiguration& configuration =
+                node.configurations.at(stage.tensor)[static_cast<std::size_t>(stage.configurations[i])];
             const double work = configuration.time_per_sample.value * stage.tensor;
             slowest = std::max(slowest, work);
-            picture.nodes[static_cast<std::size_t>(stage.nodes[i])] = {(node.name.empty() ? std::to_string(node.id) : node.name) + ": " + configuration.name, static_cast<int>(s), work};
+            picture.nodes[static_cast<std::size_t>(stage.nodes[i])] = {
+                (node.name.empty() ? std::to_string(node.id) : node.name) + ": " + configuration.name,
+                static_cast<int>(s), work};
         }
     }
     for (PictureNode& node : picture.nodes) node.share = slowest > 0 ? node.share / slowest : 0;
-    for (const partition::ReplicatedProblem::Edge& edge : problem.edges) picture.edges.emplace_back(edge.from, edge.to);
+    for (const partition::ReplicatedProblem::Edge& edge : problem.edges)
+        picture.edges.emplace_back(edge.from, edge.to);
     return picture;
 }
 
-Picture picture_of(const partition::HierarchicalProblem& problem, const partition::HierarchicalResult& result) {
+Picture picture_of(const partition::HierarchicalProblem& problem,
+                   const partition::HierarchicalResult& result) {
     Picture picture;
     double heaviest = 0;
     for (const partition::HierarchicalProblem::Node& node : problem.nodes) {
-        picture.nodes.push_back({node.id + (node.description.empty() ? "" : " ") + node.description, -1, (node.forward + node.backward).value});
+        picture.nodes.push_back({node.id + (node.description.empty() ? "" : " ") + node.description, -1,
+                                 (node.forward + node.backward).value});
         heaviest = std::max(heaviest, picture.nodes.back().share);
     }
     for (PictureNode& node : picture.nodes) node.share = heaviest > 0 ? node.share / heaviest : 0;
     for (std::size_t s = 0; s < result.stages.size(); ++s) {
         const partition::HierarchicalStage& stage = result.stages[s];
-        picture.stages.push_back(fmt::format("stage {}: replicas {}, {}, {}", s, fmt::join(stage.replicas, " x "), core::format(stage.load), core::format(stage.memory)));
+        picture.stages.push_back(fmt::format("stage {}: replicas {}, {}, {}", s,
+                                             fmt::join(stage.replicas, " x "), core::format(stage.load),
+                                             core::format(stage.memory)));
         for (int v : stage.nodes) picture.nodes[static_cast<std::size_t>(v)].stage = static_cast<int>(s);
     }
     picture.edges = problem.edges;
@@ -135,9 +156,12 @@ std::function<void(const partition::PlacementProgress&)> progress_bar(bool as_js
         constexpr int width = 30;
         const double share = std::isfinite(p.objective) && p.objective > 0 ? p.lower_bound / p.objective : 0;
         const int filled = static_cast<int>(std::clamp(share, 0.0, 1.0) * width);
-        std::cerr << fmt::format("\r\033[K[{}{}] bound {} of {}, gap {:.2f} %, {:.1f} s", std::string(static_cast<std::size_t>(filled), '#'),
-                                 std::string(static_cast<std::size_t>(width - filled), '.'), core::format(core::Seconds(p.lower_bound)),
-                                 std::isfinite(p.objective) ? core::format(core::Seconds(p.objective)) : "?", 100 * (1 - share), p.seconds)
+        std::cerr << fmt::format("\r\033[K[{}{}] bound {} of {}, gap {:.2f} %, {:.1f} s",
+                                 std::string(static_cast<std::size_t>(filled), '#'),
+                                 std::string(static_cast<std::size_t>(width - filled), '.'),
+                                 core::format(core::Seconds(p.lower_bound)),
+                                 std::isfinite(p.objective) ? core::format(core::Seconds(p.objective)) : "?",
+                                 100 * (1 - share), p.seconds)
                   << std::flush;
     };
 }

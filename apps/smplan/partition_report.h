@@ -1,4 +1,5 @@
-// A placement with what is asked for beside it: what crosses each boundary, the picture, the bar while it is searched.
+// A placement with what is asked for beside it: what crosses each boundary, the picture, the bar while it is
+// searched.
 #pragma once
 
 #include <functional>
@@ -12,14 +13,16 @@
 
 namespace apps {
 
-// Appends cuts[] and their sums to an answer: bytes a micro-batch (times where the format says times only), inside an instance and between instances, stage s on
-// device s.
-void add_cut_report(const partition::PlacementProblem& problem, const partition::PlacementResult& result, int devices_per_instance, PartitionAnswer& answer);
+// Appends cuts[] and their sums to an answer: bytes a micro-batch (times where the format says times only),
+// inside an instance and between instances, stage s on device s.
+void add_cut_report(const partition::PlacementProblem& problem, const partition::PlacementResult& result,
+                    int devices_per_instance, PartitionAnswer& answer);
 
 // The graph with the stage of every node; shades tell how heavy a node is.
 Picture picture_of(const partition::PlacementProblem& problem, const partition::PlacementResult& result);
 Picture picture_of(const partition::ReplicatedProblem& problem, const partition::ReplicatedResult& result);
-Picture picture_of(const partition::HierarchicalProblem& problem, const partition::HierarchicalResult& result);
+Picture picture_of(const partition::HierarchicalProblem& problem,
+                   const partition::HierarchicalResult& result);
 // Adds the files in which the request wants it, as DOT and SVG; they are written after the answer.
 void add_picture(Picture picture, const PartitionRequest& request, std::vector<OutputFile>& files);
 

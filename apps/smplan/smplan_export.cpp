@@ -15,13 +15,17 @@ namespace apps {
 namespace {
 
 const char* const export_help =
-    "Usage: smplan export plan.toml --to TARGET [--out FILE] [--script FILE] [--command COMMAND] [--tensorflow] [--json]\n"
+    "Usage: smplan export plan.toml --to TARGET [--out FILE] [--script FILE] [--command COMMAND] "
+    "[--tensorflow] [--json]\n"
     "\n"
-    "Writes a plan in another tool's words. What the target cannot express is an error that names it and what to change; what it leaves\n"
+    "Writes a plan in another tool's words. What the target cannot express is an error that names it and "
+    "what to change; what it leaves\n"
     "to the training script is a warning; what the plan does not say stands as REPLACE...\n"
     "\n"
-    "  --to TARGET        sagemaker-smp-v1, sagemaker-smp-v2, megatron, deepspeed, torchtitan, nemo, torchrun, mpirun or slurm\n"
-    "  --out FILE         write there, with companion files beside it (default: standard output, without companions)\n"
+    "  --to TARGET        sagemaker-smp-v1, sagemaker-smp-v2, megatron, deepspeed, torchtitan, nemo, "
+    "torchrun, mpirun or slurm\n"
+    "  --out FILE         write there, with companion files beside it (default: standard output, without "
+    "companions)\n"
     "  --script FILE      the training script (sagemaker)\n"
     "  --command COMMAND  what every rank runs (torchrun, mpirun, slurm; default: smexec with the plan)\n"
     "  --tensorflow       Horovod instead of DistributedDataParallel (sagemaker-smp-v1)\n"
@@ -31,10 +35,12 @@ const char* const export_help =
     "  smplan export scenarios/llama2_70b_p4d.toml --to megatron\n";
 
 const char* const import_help =
-    "Usage: smplan import FILE --from TARGET [--model MODEL] [--seq-len S] [--instance TYPE] [--nodes N] [--processes-per-node P]\n"
+    "Usage: smplan import FILE --from TARGET [--model MODEL] [--seq-len S] [--instance TYPE] [--nodes N] "
+    "[--processes-per-node P]\n"
     "                     [--micro-batch B] [--out plan.toml] [--json]\n"
     "\n"
-    "Reads another tool's file back into a plan. JSON and Python are accepted for SageMaker and DeepSpeed, a whole estimator call too.\n"
+    "Reads another tool's file back into a plan. JSON and Python are accepted for SageMaker and DeepSpeed, a "
+    "whole estimator call too.\n"
     "What the file does not hold comes from the options; what neither says is a placeholder and a warning.\n"
     "\n"
     "  --from TARGET          sagemaker-smp-v1, sagemaker-smp-v2, megatron or deepspeed\n"
@@ -46,7 +52,8 @@ const char* const import_help =
     "  --json                 one JSON document: target, plan (as in plan.toml), warnings[]\n"
     "\n"
     "Example:\n"
-    "  smplan import distribution.json --from sagemaker-smp-v1 --model bert-large --instance p3.16xlarge --nodes 1\n";
+    "  smplan import distribution.json --from sagemaker-smp-v1 --model bert-large --instance p3.16xlarge "
+    "--nodes 1\n";
 
 core::Value warnings_of(const core::Diagnostics& diagnostics) {
     const core::Value all = core::to_value(diagnostics);
@@ -66,7 +73,9 @@ std::vector<std::string> target_names(bool to_read) {
 const interop::ExchangeTarget* read_request(Options& options, const char* direction, bool to_read) {
     options.only_positional("FILE", "file", to_read ? "name the file to import" : "name the plan to export");
     const std::vector<std::string> names = target_names(to_read);
-    if (!options.has(direction)) options.error(direction, fmt::format("{} is missing", direction), "use " + core::list_in_words(names));
+    if (!options.has(direction))
+        options.error(direction, fmt::format("{} is missing", direction),
+                      "use " + core::list_in_words(names));
     const auto name = options.choice(direction, names);
     return name ? interop::find_exchange_target(*name) : nullptr;
 }
@@ -82,7 +91,9 @@ std::string companion_path(const std::string& out, const std::string& name) {
 int run_export_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
     const bool as_json = wants_json(arguments);
     core::Diagnostics diagnostics;
-    Options options(arguments, {{"--to", "--out", "--script", "--command"}, {"--tensorflow", "--json", "--help"}}, diagnostics);
+    Options options(arguments,
+                    {{"--to", "--out", "--script", "--command"}, {"--tensorflow", "--json", "--help"}},
+                    diagnostics);
     if (options.has("--help")) {
         out << export_help;
         return good;
@@ -90,20 +101,24 @@ int run_export_command(const std::vector<std::string>& arguments, std::ostream& 
     const interop::ExchangeTarget* target = read_request(options, "--to", false);
     if (const auto path = options.text("--out")) check_output("--out", *path, diagnostics);
     if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
-    interop::ExportOptions request{options.text("--command").value_or(""), options.text("--script").value_or(""), options.has("--tensorflow")};
+    interop::ExportOptions request{options.text("--command").value_or(""),
+                                   options.text("--script").value_or(""), options.has("--tensorflow")};
     const auto source = interop::load_export_source(options.positional().front(), diagnostics);
     const auto result = source ? target->write(*source, request, diagnostics) : std::nullopt;
     const auto path = options.text("--out");
     if (result && !path && !as_json && !result->companions.empty()) {
         std::string names;
-        for (const interop::ExportedFile& companion : result->companions) names += (names.empty() ? "" : ", ") + companion.name;
-        diagnostics.warning({}, "--out", "not shown: " + names, "give --out FILE to have them written beside it");
+        for (const interop::ExportedFile& companion : result->companions)
+            names += (names.empty() ? "" : ", ") + companion.name;
+        diagnostics.warning({}, "--out", "not shown: " + names,
+                            "give --out FILE to have them written beside it");
     }
     if (!result || !as_json) show(diagnostics, as_json, out, err);
     if (!result) return wrong_input;
     if (path) {
         core::write_file_atomically(*path, result->text);
-        for (const interop::ExportedFile& companion : result->companions) core::write_file_atomically(companion_path(*path, companion.name), companion.text);
+        for (const interop::ExportedFile& companion : result->companions)
+            core::write_file_atomically(companion_path(*path, companion.name), companion.text);
     }
     if (as_json) {
         core::Value document, companions = core::Value::array();
@@ -127,14 +142,19 @@ int run_export_command(const std::vector<std::string>& arguments, std::ostream& 
         return good;
     }
     out << "wrote " << *path << '\n';
-    for (const interop::ExportedFile& companion : result->companions) out << "wrote " << companion_path(*path, companion.name) << '\n';
+    for (const interop::ExportedFile& companion : result->companions)
+        out << "wrote " << companion_path(*path, companion.name) << '\n';
     return good;
 }
 
 int run_import_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
     const bool as_json = wants_json(arguments);
     core::Diagnostics diagnostics;
-    Options options(arguments, {{"--from", "--out", "--model", "--seq-len", "--instance", "--nodes", "--processes-per-node", "--micro-batch"}, {"--json", "--help"}}, diagnostics);
+    Options options(arguments,
+                    {{"--from", "--out", "--model", "--seq-len", "--instance", "--nodes",
+                      "--processes-per-node", "--micro-batch"},
+                     {"--json", "--help"}},
+                    diagnostics);
     if (options.has("--help")) {
         out << import_help;
         return good;
@@ -157,7 +177,8 @@ int run_import_command(const std::vector<std::string>& arguments, std::ostream& 
     plan->provenance = core::Value::table();
     plan->provenance["tool"] = "smplan import";
     plan->provenance["version"] = version;
-    plan->provenance["source"] = fmt::format("{} ({})", std::filesystem::path(file).filename().string(), target->name);
+    plan->provenance["source"] =
+        fmt::format("{} ({})", std::filesystem::path(file).filename().string(), target->name);
     const std::string toml = schedule::write_plan_file(*plan);
     const auto path = options.text("--out");
     if (path) core::write_file_atomically(*path, toml);

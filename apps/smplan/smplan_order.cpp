@@ -20,12 +20,15 @@ namespace {
 const char* const order_help =
     "Usage: smplan order plan.toml [--out ordered.toml] [--search-time S] [--seed N] [--json]\n"
     "\n"
-    "Searches the compute order of one plan for its own stage times, transfers and memory, whatever schedule it names, and writes the plan with\n"
-    "the order found in it, for smsim and smexec; or with the best registered schedule where no order found beats that.\n"
+    "Searches the compute order of one plan for its own stage times, transfers and memory, whatever schedule "
+    "it names, and writes the plan with\n"
+    "the order found in it, for smsim and smexec; or with the best registered schedule where no order found "
+    "beats that.\n"
     "\n"
     "  --out FILE       write there, in the folder of plan.toml (default: standard output)\n"
     "  --search-time S  of the search, estimated (default 0.6); --seed N of its random numbers (default 1)\n"
-    "  --json           one JSON document: schedule, explanation, step_time_s, peak_memory_gib, fits, plan (as in plan.toml)\n"
+    "  --json           one JSON document: schedule, explanation, step_time_s, peak_memory_gib, fits, plan "
+    "(as in plan.toml)\n"
     "\n"
     "Example:\n"
     "  smplan order scenarios/cpu_gpt_pipeline2.toml --out scenarios/ordered.toml\n";
@@ -48,24 +51,30 @@ int run_order_command(const std::vector<std::string>& arguments, std::ostream& o
     }
     const std::string source = options.only_positional("PLAN.toml", "plan", "smplan order plan.toml");
     planner::SearchBudget budget;
-    budget.time_limit = core::Seconds(options.real("--search-time", 0.01, 600).value_or(budget.time_limit.value));
-    budget.seed = static_cast<std::uint64_t>(options.integer("--seed", 0, 1 << 30).value_or(static_cast<std::int64_t>(budget.seed)));
+    budget.time_limit =
+        core::Seconds(options.real("--search-time", 0.01, 600).value_or(budget.time_limit.value));
+    budget.seed = static_cast<std::uint64_t>(
+        options.integer("--seed", 0, 1 << 30).value_or(static_cast<std::int64_t>(budget.seed)));
     const auto path = options.text("--out");
     if (path) check_output("--out", *path, diagnostics);
     if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
     if (path && folder_of(*path) != folder_of(source)) {
         // A plan's references are relative to the file they stand in.
-        options.error("--out", fmt::format("{} is not in the folder of {}", *path, source), "write it beside the plan: what both refer to is found from there");
+        options.error("--out", fmt::format("{} is not in the folder of {}", *path, source),
+                      "write it beside the plan: what both refer to is found from there");
         return show(diagnostics, as_json, out, err);
     }
     const std::optional<core::Value> document = sim::load_scenario_document(source, diagnostics);
-    std::optional<sim::Scenario> scenario = document ? sim::read_scenario(*document, source, diagnostics) : std::nullopt;
+    std::optional<sim::Scenario> scenario =
+        document ? sim::read_scenario(*document, source, diagnostics) : std::nullopt;
     auto ordered = scenario && !diagnostics.has_errors()
-                             ? planner::with_searched_order(scenario->graph, scenario->cluster, scenario->file.plan, diagnostics, budget)
-                             : std::nullopt;
-    const auto evaluation = !ordered                ? std::nullopt
-                            : ordered->evaluation ? std::move(ordered->evaluation)
-                                                  : sim::evaluate(scenario->graph, scenario->cluster, ordered->plan, diagnostics);
+                       ? planner::with_searched_order(scenario->graph, scenario->cluster, scenario->file.plan,
+                                                      diagnostics, budget)
+                       : std::nullopt;
+    const auto evaluation =
+        !ordered              ? std::nullopt
+        : ordered->evaluation ? std::move(ordered->evaluation)
+                              : sim::evaluate(scenario->graph, scenario->cluster, ordered->plan, diagnostics);
     if (!evaluation || !as_json) show(diagnostics, as_json, out, err);
     if (!evaluation) return wrong_input;
     scenario->file.plan = ordered->plan;

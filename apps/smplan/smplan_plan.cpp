@@ -12,8 +12,8 @@
 
 #include "apps/command.h"
 #include "apps/options.h"
-#include "cluster/profile/load.h"
 #include "cluster/node.h"
+#include "cluster/profile/load.h"
 #include "core/document.h"
 #include "model/load.h"
 #include "planner/explain.h"
@@ -26,31 +26,39 @@
 namespace apps {
 
 const char* const plan_help =
-    "Usage: smplan --target INSTANCE[,INSTANCE...] [--nodes N | --max-nodes N] [--model MODEL] [--seq-len S] [--global-batch B]\n"
+    "Usage: smplan --target INSTANCE[,INSTANCE...] [--nodes N | --max-nodes N] [--model MODEL] [--seq-len S] "
+    "[--global-batch B]\n"
     "              [--objective speed|memory|cost|time-to-train] [--tokens T] [--deadline H] [--budget USD]\n"
     "              [--top K] [--threads T] [--time-limit S] [--out plan.toml] [--json]\n"
     "       smplan partition --graph FILE ...      place a costed graph (smplan partition --help)\n"
     "       smplan order plan.toml ...             search the compute order of a plan (smplan order --help)\n"
-    "       smplan export plan.toml --to TARGET    write a plan in another tool's words (smplan export --help)\n"
+    "       smplan export plan.toml --to TARGET    write a plan in another tool's words (smplan export "
+    "--help)\n"
     "\n"
-    "Looks at every legal plan (data x tensor x pipeline x virtual stages x schedule x sharding x recomputation x micro-batch, and\n"
-    "offload where activations do not fit), rejects what cannot fit memory, simulates what its bounds do not exclude, and ranks the\n"
+    "Looks at every legal plan (data x tensor x pipeline x virtual stages x schedule x sharding x "
+    "recomputation x micro-batch, and\n"
+    "offload where activations do not fit), rejects what cannot fit memory, simulates what its bounds do not "
+    "exclude, and ranks the\n"
     "rest.\n"
     "\n"
     "  --target LIST        instance types (smsim hardware lists them)\n"
-    "  --nodes N            exactly N nodes; without it and --max-nodes the smallest power of two on which the model fits\n"
+    "  --nodes N            exactly N nodes; without it and --max-nodes the smallest power of two on which "
+    "the model fits\n"
     "  --max-nodes N        1, 2, 4, ... up to N nodes, and N itself\n"
     "  --model MODEL        catalogue name, config.json, .onnx or .toml (default: llama-2-7b)\n"
     "  --seq-len S          tokens per sample (default: what the model was published with)\n"
     "  --global-batch B     samples per step (default: about 4 million tokens, Llama 2's; 256 images)\n"
     "  --objective O        speed (default), memory, cost or time-to-train\n"
-    "  --tokens T           tokens of the whole training, e.g. 2e12; --deadline in hours and --budget in USD are for all of them\n"
+    "  --tokens T           tokens of the whole training, e.g. 2e12; --deadline in hours and --budget in USD "
+    "are for all of them\n"
     "  --top K              plans to show (default 5)\n"
-    "  --offload WHERE      where activations may go that do not fit: host (default), none, or disk with --offload-bandwidth 6GB/s,\n"
+    "  --offload WHERE      where activations may go that do not fit: host (default), none, or disk with "
+    "--offload-bandwidth 6GB/s,\n"
     "                       the rate of a node's disks together, each way\n"
     "  --threads T          default: all cores; the answer does not depend on it\n"
     "  --time-limit S       stop after S seconds with the best so far and its gap (default 15)\n"
-    "  --schedule auto      search the compute order of the plans found, for their own stage times, and keep it where it is faster\n"
+    "  --schedule auto      search the compute order of the plans found, for their own stage times, and keep "
+    "it where it is faster\n"
     "  --out plan.toml      write the best plan, for smsim and smexec\n"
     "  --json               one JSON document on stdout\n"
     "\n"
@@ -83,9 +91,12 @@ cluster::Cluster cluster_of(const cluster::InstanceType& instance, int nodes) {
 }
 
 // The base plan whose kernels the device has: flash attention, else fused softmax, else plain.
-schedule::Plan base_plan(const model::ModelGraph& graph, const cluster::DeviceSpec& device, core::Diagnostics& diagnostics) {
+schedule::Plan base_plan(const model::ModelGraph& graph, const cluster::DeviceSpec& device,
+                         core::Diagnostics& diagnostics) {
     schedule::Plan plan = planner::default_plan(device);
-    for (model::AttentionImplementation attention : {plan.attention, model::AttentionImplementation::fused_softmax, model::AttentionImplementation::unfused}) {
+    for (model::AttentionImplementation attention :
+         {plan.attention, model::AttentionImplementation::fused_softmax,
+          model::AttentionImplementation::unfused}) {
         plan.attention = attention;
         core::Diagnostics problems;
         if (sim::ComputeCost::make(graph, device, plan, problems)) return plan;
@@ -94,7 +105,8 @@ schedule::Plan base_plan(const model::ModelGraph& graph, const cluster::DeviceSp
     return plan;
 }
 
-std::vector<int> node_counts(const Request& request, const model::ModelGraph& graph, const cluster::InstanceType& instance, const schedule::Plan& base) {
+std::vector<int> node_counts(const Request& request, const model::ModelGraph& graph,
+                             const cluster::InstanceType& instance, const schedule::Plan& base) {
     if (request.nodes) return {static_cast<int>(*request.nodes)};
     if (!cluster::has_network(instance)) return {1};
     std::vector<int> counts;
@@ -103,13 +115,16 @@ std::vector<int> node_counts(const Request& request, const model::ModelGraph& gr
         if (counts.back() != *request.most_nodes) counts.push_back(static_cast<int>(*request.most_nodes));
     } else {
         for (int n = 1; n <= 64; n *= 2)
-            if (planner::find_fitting_plan(graph, {cluster_of(instance, n), base}, request.search.global_batch, request.search.offload)) return {n};
+            if (planner::find_fitting_plan(graph, {cluster_of(instance, n), base},
+                                           request.search.global_batch, request.search.offload))
+                return {n};
         counts = {64};
     }
     return counts;
 }
 
-core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const planner::Candidate& place, bool has_tokens) {
+core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const planner::Candidate& place,
+                   bool has_tokens) {
     const schedule::Plan& plan = ranked.plan;
     const sim::Evaluation& evaluation = ranked.evaluation;
     const bool has_price = cluster::find_price(place.cluster.instance, "on-demand").has_value();
@@ -132,7 +147,8 @@ core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const pl
     if (plan.segments > 1) row["segments"] = plan.segments;
     row["recompute"] = schedule::name_of(plan.recompute);
     row["offload"] = schedule::name_of(plan.offload);
-    if (plan.offload != schedule::Offload::none) row["activation_loading_horizon"] = plan.activation_loading_horizon;
+    if (plan.offload != schedule::Offload::none)
+        row["activation_loading_horizon"] = plan.activation_loading_horizon;
     if (evaluation.host_memory.value > 0) row["host_memory_gib"] = core::to_gibibytes(evaluation.host_memory);
     row["partition"] = plan.partition.first_units;
     row["step_time_s"] = evaluation.step_time.value;
@@ -162,11 +178,15 @@ core::Value account_of(const planner::SearchAccount& account, planner::Objective
     value["evaluations_per_s"] = account.evaluations_per_second;
     value["proven_optimal"] = account.is_proven_optimal;
     // The contract's key is a time; for other objectives the bound is in their own unit, under its own name.
-    const bool is_time = objective == planner::Objective::speed || objective == planner::Objective::time_to_train;
+    const bool is_time =
+        objective == planner::Objective::speed || objective == planner::Objective::time_to_train;
     const core::Value bound = account.has_lower_bound ? core::Value(account.lower_bound) : core::Value();
     value["lower_bound_s"] = is_time ? bound : core::Value();
-    if (!is_time) value[objective == planner::Objective::memory ? "lower_bound_bytes" : "lower_bound_usd_per_step"] = bound;
-    const double gap = account.best_value > 0 ? 100 * (account.best_value - account.lower_bound) / account.best_value : 0.0;
+    if (!is_time)
+        value[objective == planner::Objective::memory ? "lower_bound_bytes" : "lower_bound_usd_per_step"] =
+            bound;
+    const double gap =
+        account.best_value > 0 ? 100 * (account.best_value - account.lower_bound) / account.best_value : 0.0;
     value["gap_pct"] = account.has_lower_bound ? core::Value(gap) : core::Value();
     return value;
 }
@@ -180,51 +200,64 @@ core::Bytes whole_state(const model::ModelGraph& graph, schedule::Plan plan) {
     return state.parameters + state.gradients + state.optimizer;
 }
 
-std::string shortfall_text(const model::ModelGraph& graph, const std::vector<planner::Candidate>& places, const planner::SearchResult& result,
-                           int global_batch) {
-    const planner::Candidate& place = places[result.shortfall.is_known ? result.shortfall.candidate : places.size() - 1];
+std::string shortfall_text(const model::ModelGraph& graph, const std::vector<planner::Candidate>& places,
+                           const planner::SearchResult& result, int global_batch) {
+    const planner::Candidate& place =
+        places[result.shortfall.is_known ? result.shortfall.candidate : places.size() - 1];
     const cluster::Cluster& cluster = place.cluster;
     core::Bytes state = whole_state(graph, place.base);
     core::Bytes all = cluster.instance.device.memory * static_cast<double>(cluster.device_count());
-    std::string text =
-        fmt::format("{} needs {} for parameters, gradients and optimizer state; {} x {} has {} devices of {}, {} in all", graph.name, core::format(state),
-                    cluster.nodes, cluster.instance.name, cluster.device_count(), core::format(cluster.instance.device.memory), core::format(all));
+    std::string text = fmt::format(
+        "{} needs {} for parameters, gradients and optimizer state; {} x {} has {} devices of {}, {} in all",
+        graph.name, core::format(state), cluster.nodes, cluster.instance.name, cluster.device_count(),
+        core::format(cluster.instance.device.memory), core::format(all));
     if (result.shortfall.is_known)
-        text += fmt::format("; the nearest plan ({}) needs {} on pipeline rank {}, {} more than there is", planner::describe(result.shortfall.plan),
-                            core::format(result.shortfall.needed), result.shortfall.pipeline_rank,
+        text += fmt::format("; the nearest plan ({}) needs {} on pipeline rank {}, {} more than there is",
+                            planner::describe(result.shortfall.plan), core::format(result.shortfall.needed),
+                            result.shortfall.pipeline_rank,
                             core::format(result.shortfall.needed - result.shortfall.available));
     else if (result.account.space == 0)
-        text += fmt::format("; no degrees of parallelism divide {} devices, the model's {} layers and the global batch of {}", cluster.device_count(),
-                            graph.units.size(), global_batch);
+        text += fmt::format(
+            "; no degrees of parallelism divide {} devices, the model's {} layers and the global batch of {}",
+            cluster.device_count(), graph.units.size(), global_batch);
     return text;
 }
 
 // The smallest count of nodes, doubling, on which something fits.
-std::string remedy(const model::ModelGraph& graph, const planner::Candidate& place, int global_batch, schedule::Offload offload) {
+std::string remedy(const model::ModelGraph& graph, const planner::Candidate& place, int global_batch,
+                   schedule::Offload offload) {
     const cluster::InstanceType& instance = place.cluster.instance;
-    double state = whole_state(graph, place.base) / (instance.device.memory * static_cast<double>(instance.devices));
-    if (!cluster::has_network(instance)) return fmt::format("{} has no network: use an instance with more memory", instance.name);
+    double state =
+        whole_state(graph, place.base) / (instance.device.memory * static_cast<double>(instance.devices));
+    if (!cluster::has_network(instance))
+        return fmt::format("{} has no network: use an instance with more memory", instance.name);
     int from = 1;
     while (from < place.cluster.nodes || from < state / 2) from *= 2;
     for (int batch : {global_batch, 0})
         for (int n = from; n <= most_nodes_tried && n <= 64 * from; n *= 2) {
-            int used = batch > 0 ? batch : n * instance.devices;  // a batch that lets every device be a replica
-            if (std::optional<schedule::Plan> plan = planner::find_fitting_plan(graph, {cluster_of(instance, n), place.base}, used, offload)) {
-                std::string text = fmt::format("{} x {} fit it: {}", n, instance.name, planner::describe(*plan));
+            int used =
+                batch > 0 ? batch : n * instance.devices;  // a batch that lets every device be a replica
+            if (std::optional<schedule::Plan> plan =
+                    planner::find_fitting_plan(graph, {cluster_of(instance, n), place.base}, used, offload)) {
+                std::string text =
+                    fmt::format("{} x {} fit it: {}", n, instance.name, planner::describe(*plan));
                 if (batch == 0) text += fmt::format(" (with --global-batch {})", used);
                 return text;
             }
         }
-    return fmt::format("no number of {} up to {} fits it with these degrees; use devices with more memory", instance.name, most_nodes_tried);
+    return fmt::format("no number of {} up to {} fits it with these degrees; use devices with more memory",
+                       instance.name, most_nodes_tried);
 }
 
 core::Value model_table(const Request& request, const model::ModelGraph& graph) {
     core::Value table = core::Value::table();
     // A file is named so that the plan finds it from wherever it lies.
     std::string reference = request.model_reference;
-    if (std::filesystem::exists(reference)) reference = std::filesystem::absolute(reference).lexically_normal().string();
+    if (std::filesystem::exists(reference))
+        reference = std::filesystem::absolute(reference).lexically_normal().string();
     table["name"] = reference;
-    if (graph.tokens_per_sample > 0 && request.sequence_length) table["sequence_length"] = *request.sequence_length;
+    if (graph.tokens_per_sample > 0 && request.sequence_length)
+        table["sequence_length"] = *request.sequence_length;
     return table;
 }
 
@@ -235,18 +268,21 @@ std::string today() {
     return fmt::format("{:04}-{:02}-{:02}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday);
 }
 
-// How a plan file names the instance: a shipped profile by its name, any other by its path from the plan's folder, so that the plan finds it again.
+// How a plan file names the instance: a shipped profile by its name, any other by its path from the plan's
+// folder, so that the plan finds it again.
 std::string instance_reference(const cluster::InstanceType& instance, const std::string& plan_path) {
     if (instance.files.empty()) return instance.name;
     const std::filesystem::path profile(instance.files.front());
     std::error_code failure;
-    if (std::filesystem::equivalent(profile, cluster::profile_path(instance.name), failure)) return instance.name;
+    if (std::filesystem::equivalent(profile, cluster::profile_path(instance.name), failure))
+        return instance.name;
     const std::filesystem::path folder = std::filesystem::absolute(plan_path, failure).parent_path();
     const std::filesystem::path relative = std::filesystem::relative(profile, folder, failure);
     return failure || relative.empty() ? profile.string() : relative.string();
 }
 
-std::string plan_text(const Request& request, const model::ModelGraph& graph, const planner::RankedPlan& best, const planner::Candidate& place) {
+std::string plan_text(const Request& request, const model::ModelGraph& graph, const planner::RankedPlan& best,
+                      const planner::Candidate& place) {
     schedule::PlanFile file;
     file.path = *request.out_path;
     file.model = model_table(request, graph);
@@ -268,105 +304,163 @@ std::string plan_text(const Request& request, const model::ModelGraph& graph, co
     return schedule::write_plan_file(file);
 }
 
-void print(const Request& request, const model::ModelGraph& graph, const planner::SearchResult& result, const std::vector<planner::Candidate>& places,
-           std::ostream& out) {
+void print(const Request& request, const model::ModelGraph& graph, const planner::SearchResult& result,
+           const std::vector<planner::Candidate>& places, std::ostream& out) {
     const bool has_tokens = request.search.tokens > 0;
-    out << fmt::format("{}, {}global batch {}\n", graph.name, graph.tokens_per_sample > 0 ? fmt::format("{} tokens a sample, ", graph.tokens_per_sample) : "",
-                       request.search.global_batch);
+    out << fmt::format(
+        "{}, {}global batch {}\n", graph.name,
+        graph.tokens_per_sample > 0 ? fmt::format("{} tokens a sample, ", graph.tokens_per_sample) : "",
+        request.search.global_batch);
     for (const std::string& line : request.assumptions) out << "  assumed: " << line << '\n';
     // Columns of axes that no plan of the list uses are left out.
-    const auto any = [&](auto degree) { return std::any_of(result.plans.begin(), result.plans.end(), [&](const planner::RankedPlan& p) { return degree(p.plan.layout) > 1; }); };
+    const auto any = [&](auto degree) {
+        return std::any_of(result.plans.begin(), result.plans.end(),
+                           [&](const planner::RankedPlan& p) { return degree(p.plan.layout) > 1; });
+    };
     const bool has_context = any([](const schedule::ParallelLayout& layout) { return layout.context; });
     const bool has_experts = any([](const schedule::ParallelLayout& layout) { return layout.expert; });
-    const bool has_offload = std::any_of(result.plans.begin(), result.plans.end(), [](const planner::RankedPlan& p) { return p.plan.offload != schedule::Offload::none; });
-    const auto offload = [&](const std::string& text) { return has_offload ? fmt::format(" {:<9}", text) : std::string(); };
-    const auto parts_of_data = [&](const auto& context, const auto& expert) {
-        return (has_context ? fmt::format(" {:>3}", context) : std::string()) + (has_experts ? fmt::format(" {:>3}", expert) : std::string());
+    const bool has_offload =
+        std::any_of(result.plans.begin(), result.plans.end(),
+                    [](const planner::RankedPlan& p) { return p.plan.offload != schedule::Offload::none; });
+    const auto offload = [&](const std::string& text) {
+        return has_offload ? fmt::format(" {:<9}", text) : std::string();
     };
-    out << fmt::format("\n  {:>2}  {:<22} {:>3} {:>3} {:>4}{} {:<20} {:<16} {:>9} {:<9}{} {:>10} {:>6} {:>10} {:>9}{}  {}\n", "#", "target", "TP", "PP", "DP",
-                       parts_of_data("CP", "EP"), "schedule", "sharding", "batch", "recompute", offload("offload"), "step", "MFU", "peak", "USD/h", has_tokens ? "   hours       USD" : "", "bound by");
+    const auto parts_of_data = [&](const auto& context, const auto& expert) {
+        return (has_context ? fmt::format(" {:>3}", context) : std::string()) +
+               (has_experts ? fmt::format(" {:>3}", expert) : std::string());
+    };
+    out << fmt::format(
+        "\n  {:>2}  {:<22} {:>3} {:>3} {:>4}{} {:<20} {:<16} {:>9} {:<9}{} {:>10} {:>6} {:>10} {:>9}{}  {}\n",
+        "#", "target", "TP", "PP", "DP", parts_of_data("CP", "EP"), "schedule", "sharding", "batch",
+        "recompute", offload("offload"), "step", "MFU", "peak", "USD/h",
+        has_tokens ? "   hours       USD" : "", "bound by");
     for (std::size_t i = 0; i < result.plans.size(); ++i) {
         const planner::RankedPlan& ranked = result.plans[i];
         const cluster::Cluster& cluster = places[ranked.candidate].cluster;
         const schedule::Plan& plan = ranked.plan;
-        std::string schedule = plan.layout.pipeline == 1 ? "-"
-                               : plan.segments > 1       ? fmt::format("{} /{}", schedule::schedule_label(plan.schedule), plan.segments)
-                               : plan.virtual_stages > 1 ? fmt::format("{} x{}", schedule::schedule_label(plan.schedule), plan.virtual_stages)
-                                                         : schedule::schedule_label(plan.schedule);
+        std::string schedule =
+            plan.layout.pipeline == 1 ? "-"
+            : plan.segments > 1
+                ? fmt::format("{} /{}", schedule::schedule_label(plan.schedule), plan.segments)
+            : plan.virtual_stages > 1
+                ? fmt::format("{} x{}", schedule::schedule_label(plan.schedule), plan.virtual_stages)
+                : schedule::schedule_label(plan.schedule);
         std::string sharding(schedule::name_of(plan.sharding));
-        if (plan.sharding != schedule::Sharding::none) sharding += fmt::format("/{}", plan.effective_shard_degree());
-        std::string total = has_tokens ? fmt::format(" {:>7.0f} {:>9.0f}", ranked.training_time.value / 3600, ranked.training_cost.value) : "";
-        out << fmt::format("  {:>2}  {:<22} {:>3} {:>3} {:>4}{} {:<20} {:<16} {:>9} {:<9}{} {:>10} {:>5.1f}% {:>10} {:>9.2f}{}  {}\n", i + 1,
-                           fmt::format("{} x {}", cluster.nodes, cluster.instance.name), plan.layout.tensor, plan.layout.pipeline, plan.layout.replicas(),
-                           parts_of_data(plan.layout.context, plan.layout.expert), schedule, sharding, fmt::format("{} x {}", plan.micro_batch, plan.micro_batches), schedule::name_of(plan.recompute),
-                           offload(plan.offload == schedule::Offload::none ? "-" : fmt::format("{}/{}", schedule::name_of(plan.offload), plan.activation_loading_horizon)),
-                           core::format(ranked.evaluation.step_time), 100 * ranked.evaluation.mfu, core::format(ranked.evaluation.peak_memory),
-                           core::to_dollars_per_hour(ranked.evaluation.rate), total, ranked.bound_by);
+        if (plan.sharding != schedule::Sharding::none)
+            sharding += fmt::format("/{}", plan.effective_shard_degree());
+        std::string total = has_tokens ? fmt::format(" {:>7.0f} {:>9.0f}", ranked.training_time.value / 3600,
+                                                     ranked.training_cost.value)
+                                       : "";
+        out << fmt::format(
+            "  {:>2}  {:<22} {:>3} {:>3} {:>4}{} {:<20} {:<16} {:>9} {:<9}{} {:>10} {:>5.1f}% {:>10} "
+            "{:>9.2f}{}  {}\n",
+            i + 1, fmt::format("{} x {}", cluster.nodes, cluster.instance.name), plan.layout.tensor,
+            plan.layout.pipeline, plan.layout.replicas(),
+            parts_of_data(plan.layout.context, plan.layout.expert), schedule, sharding,
+            fmt::format("{} x {}", plan.micro_batch, plan.micro_batches), schedule::name_of(plan.recompute),
+            offload(
+                plan.offload == schedule::Offload::none
+                    ? "-"
+                    : fmt::format("{}/{}", schedule::name_of(plan.offload), plan.activation_loading_horizon)),
+            core::format(ranked.evaluation.step_time), 100 * ranked.evaluation.mfu,
+            core::format(ranked.evaluation.peak_memory), core::to_dollars_per_hour(ranked.evaluation.rate),
+            total, ranked.bound_by);
     }
     if (!result.plans.empty()) out << "\n  why: " << result.plans.front().why << '\n';
     const planner::SearchAccount& account = result.account;
     out << fmt::format("\n  {} plans: {} simulated", account.space, account.evaluated);
-    for (const auto& [reason, count] : account.rejected) out << fmt::format(", {} rejected ({})", count, reason);
+    for (const auto& [reason, count] : account.rejected)
+        out << fmt::format(", {} rejected ({})", count, reason);
     out << fmt::format(", {} excluded by their bounds", account.pruned);
     if (account.unvisited > 0) out << fmt::format(", {} not reached in time", account.unvisited);
-    out << fmt::format("; {:.2f} s{}\n", account.seconds.value, account.is_proven_optimal ? "; the first is the best of them all under this model" : "");
-    if (!account.has_lower_bound) out << "  no lower bound: the order of the first was searched, and bounds are of registered schedules\n";
+    out << fmt::format(
+        "; {:.2f} s{}\n", account.seconds.value,
+        account.is_proven_optimal ? "; the first is the best of them all under this model" : "");
+    if (!account.has_lower_bound)
+        out << "  no lower bound: the order of the first was searched, and bounds are of registered "
+               "schedules\n";
     else if (!account.is_proven_optimal && account.best_value > 0)
-        out << fmt::format("  gap to the lower bound: {:.1f} %\n", 100 * (account.best_value - account.lower_bound) / account.best_value);
+        out << fmt::format("  gap to the lower bound: {:.1f} %\n",
+                           100 * (account.best_value - account.lower_bound) / account.best_value);
 }
 
 std::optional<Request> read_request(Options& options, core::Diagnostics& diagnostics) {
     Request request;
     for (const std::string& stray : options.positional())
-        options.error(stray, fmt::format("unexpected argument {}", core::in_quotes(stray)),
-                      "subcommands are plan, partition, order, export and import; everything else is an option");
+        options.error(
+            stray, fmt::format("unexpected argument {}", core::in_quotes(stray)),
+            "subcommands are plan, partition, order, export and import; everything else is an option");
     std::vector<std::string> targets = options.list("--target");
-    if (targets.empty()) options.error("--target", "--target is missing", "for example --target p4d.24xlarge");
+    if (targets.empty())
+        options.error("--target", "--target is missing", "for example --target p4d.24xlarge");
     for (const std::string& name : targets)
-        if (std::optional<cluster::InstanceType> instance = cluster::load_instance(name, diagnostics, {}, "--target"))
+        if (std::optional<cluster::InstanceType> instance =
+                cluster::load_instance(name, diagnostics, {}, "--target"))
             request.targets.push_back(std::move(*instance));
     request.nodes = options.integer("--nodes", 1, most_nodes_tried);
     request.most_nodes = options.integer("--max-nodes", 1, most_nodes_tried);
-    if (options.has("--nodes") && options.has("--max-nodes")) options.error("--max-nodes", "--nodes and --max-nodes cannot be given together");
+    if (options.has("--nodes") && options.has("--max-nodes"))
+        options.error("--max-nodes", "--nodes and --max-nodes cannot be given together");
     if (std::optional<std::string> model = options.text("--model")) request.model_reference = *model;
     else request.assumptions.push_back(fmt::format("model {} (no --model given)", default_model));
     request.sequence_length = options.integer("--seq-len", 1, 1 << 24);
-    if (std::optional<std::string> objective = options.choice("--objective", {"speed", "memory", "cost", "time-to-train"}))
+    if (std::optional<std::string> objective =
+            options.choice("--objective", {"speed", "memory", "cost", "time-to-train"}))
         request.search.objective = *objective == "memory"          ? planner::Objective::memory
                                    : *objective == "cost"          ? planner::Objective::cost
                                    : *objective == "time-to-train" ? planner::Objective::time_to_train
                                                                    : planner::Objective::speed;
     request.search.tokens = options.real("--tokens", 1, 1e18).value_or(0);
-    if (std::optional<double> hours = options.real("--deadline", 0, 1e9)) request.search.deadline = core::hours(*hours);
-    if (std::optional<double> budget = options.real("--budget", 0, 1e15)) request.search.budget = core::Dollars(*budget);
+    if (std::optional<double> hours = options.real("--deadline", 0, 1e9))
+        request.search.deadline = core::hours(*hours);
+    if (std::optional<double> budget = options.real("--budget", 0, 1e15))
+        request.search.budget = core::Dollars(*budget);
     for (const char* name : {"--deadline", "--budget"})
         if (options.has(name) && !options.has("--tokens"))
-            options.error(name, fmt::format("{} is for a whole training, and --tokens does not say how long it is", name),
-                          "add --tokens, for example --tokens 2e12");
+            options.error(
+                name,
+                fmt::format("{} is for a whole training, and --tokens does not say how long it is", name),
+                "add --tokens, for example --tokens 2e12");
     if (request.search.objective == planner::Objective::time_to_train && !options.has("--tokens"))
-        options.error("--objective", "time-to-train needs the length of the training", "add --tokens, for example --tokens 2e12");
+        options.error("--objective", "time-to-train needs the length of the training",
+                      "add --tokens, for example --tokens 2e12");
     if (request.search.objective == planner::Objective::cost || options.has("--budget"))
         for (const cluster::InstanceType& instance : request.targets)
             if (!cluster::find_price(instance, "on-demand"))
-                options.error("--target", fmt::format("the profile of {} has no on-demand price", instance.name), "choose another objective or target");
+                options.error("--target",
+                              fmt::format("the profile of {} has no on-demand price", instance.name),
+                              "choose another objective or target");
     if (const std::optional<std::string> schedule = options.text("--schedule")) {
         if (*schedule == "auto") request.search.searches_orders = true;
-        else options.error("--schedule", fmt::format("--schedule = {} is no choice", core::in_quotes(*schedule)), "leave it out to compare all registered schedules, or use auto");
+        else
+            options.error("--schedule",
+                          fmt::format("--schedule = {} is no choice", core::in_quotes(*schedule)),
+                          "leave it out to compare all registered schedules, or use auto");
     }
     if (const std::optional<std::string> offload = options.choice("--offload", {"host", "none", "disk"}))
-        request.search.offload = *offload == "host" ? schedule::Offload::host : *offload == "disk" ? schedule::Offload::disk : schedule::Offload::none;
+        request.search.offload = *offload == "host"   ? schedule::Offload::host
+                                 : *offload == "disk" ? schedule::Offload::disk
+                                                      : schedule::Offload::none;
     if (const std::optional<std::string> rate = options.text("--offload-bandwidth")) {
         const std::optional<core::BytesPerSecond> parsed = core::parse_bytes_per_second(*rate);
         if (parsed && parsed->value > 0) request.offload_bandwidth = *parsed;
-        else options.error("--offload-bandwidth", fmt::format("--offload-bandwidth = {} is no rate", core::in_quotes(*rate)), "for example --offload-bandwidth 6GB/s");
+        else
+            options.error("--offload-bandwidth",
+                          fmt::format("--offload-bandwidth = {} is no rate", core::in_quotes(*rate)),
+                          "for example --offload-bandwidth 6GB/s");
     }
     const bool uses_disk = request.search.offload == schedule::Offload::disk;
     if (uses_disk && !options.has("--offload-bandwidth"))
-        options.error("--offload", "--offload disk needs --offload-bandwidth: no profile states what disks do", "for example --offload-bandwidth 6GB/s");
+        options.error("--offload",
+                      "--offload disk needs --offload-bandwidth: no profile states what disks do",
+                      "for example --offload-bandwidth 6GB/s");
     if (!uses_disk && options.has("--offload-bandwidth"))
-        options.error("--offload-bandwidth", "--offload-bandwidth is that of disks, and activations do not go there", "add --offload disk, or leave it out");
+        options.error("--offload-bandwidth",
+                      "--offload-bandwidth is that of disks, and activations do not go there",
+                      "add --offload disk, or leave it out");
     request.search.keep = static_cast<std::size_t>(options.integer("--top", 1, 1000).value_or(5));
-    request.search.threads = static_cast<int>(options.integer("--threads", 1, 1024).value_or(std::max(1u, std::thread::hardware_concurrency())));
+    request.search.threads = static_cast<int>(
+        options.integer("--threads", 1, 1024).value_or(std::max(1u, std::thread::hardware_concurrency())));
     request.search.time_limit = core::Seconds(options.real("--time-limit", 0, 1e7).value_or(15));
     request.out_path = options.text("--out");
     if (request.out_path) check_output("--out", *request.out_path, diagnostics);
@@ -379,11 +473,13 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
 int run_plan_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
     const bool as_json = wants_json(arguments);
     core::Diagnostics diagnostics;
-    Options options(arguments,
-                    {.with_value = {"--target", "--nodes", "--max-nodes", "--model", "--seq-len", "--global-batch", "--objective", "--tokens", "--deadline",
-                                    "--budget", "--top", "--threads", "--time-limit", "--schedule", "--out", "--offload", "--offload-bandwidth"},
-                     .flags = {"--json", "--help"}},
-                    diagnostics);
+    Options options(
+        arguments,
+        {.with_value = {"--target", "--nodes", "--max-nodes", "--model", "--seq-len", "--global-batch",
+                        "--objective", "--tokens", "--deadline", "--budget", "--top", "--threads",
+                        "--time-limit", "--schedule", "--out", "--offload", "--offload-bandwidth"},
+         .flags = {"--json", "--help"}},
+        diagnostics);
     if (options.has("--help")) {
         out << plan_help;
         return good;
@@ -393,18 +489,24 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
     if (!request || diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
     model::LoadOptions load;
     load.sequence_length = request->sequence_length;
-    std::optional<model::ModelGraph> graph = model::load_model(request->model_reference, load, diagnostics, {}, "--model");
+    std::optional<model::ModelGraph> graph =
+        model::load_model(request->model_reference, load, diagnostics, {}, "--model");
     if (!graph) return show(diagnostics, as_json, out, err);
-    // Llama 2 was trained with 4 million tokens a step (arXiv 2307.09288, section 2.2); 256 images are the classic batch of ResNet-50.
+    // Llama 2 was trained with 4 million tokens a step (arXiv 2307.09288, section 2.2); 256 images are the
+    // classic batch of ResNet-50.
     const std::int64_t tokens = graph->tokens_per_sample;
     if (batch) request->search.global_batch = static_cast<int>(*batch);
     else {
-        request->search.global_batch = tokens > 0 ? static_cast<int>(std::max<std::int64_t>(1, (std::int64_t{1} << 22) / tokens)) : 256;
-        request->assumptions.push_back(
-            fmt::format("global batch {}{} (no --global-batch given)", request->search.global_batch,
-                        tokens > 0 ? fmt::format(", {:.1f} million tokens", 1e-6 * static_cast<double>(request->search.global_batch * tokens)) : ""));
+        request->search.global_batch =
+            tokens > 0 ? static_cast<int>(std::max<std::int64_t>(1, (std::int64_t{1} << 22) / tokens)) : 256;
+        request->assumptions.push_back(fmt::format(
+            "global batch {}{} (no --global-batch given)", request->search.global_batch,
+            tokens > 0 ? fmt::format(", {:.1f} million tokens",
+                                     1e-6 * static_cast<double>(request->search.global_batch * tokens))
+                       : ""));
     }
-    if (!request->sequence_length && tokens > 0) request->assumptions.push_back(fmt::format("{} tokens a sample (no --seq-len given)", tokens));
+    if (!request->sequence_length && tokens > 0)
+        request->assumptions.push_back(fmt::format("{} tokens a sample (no --seq-len given)", tokens));
     if (request->search.tokens > 0 && tokens == 0) {
         options.error("--tokens", fmt::format("{} has no tokens", graph->name), "leave --tokens out");
         return show(diagnostics, as_json, out, err);
@@ -419,16 +521,21 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         if (!request->nodes && !request->most_nodes)
             request->assumptions.push_back(
                 cluster::has_network(instance)
-                    ? fmt::format("{} node{} of {}: the least that holds it (no --nodes given)", counts.front(), counts.front() == 1 ? "" : "s", instance.name)
+                    ? fmt::format("{} node{} of {}: the least that holds it (no --nodes given)",
+                                  counts.front(), counts.front() == 1 ? "" : "s", instance.name)
                     : fmt::format("1 node of {}, which has no network (no --nodes given)", instance.name));
         for (int nodes : counts) places.push_back({cluster_of(instance, nodes), base});
     }
     for (const planner::Candidate& place : places)
         if (place.cluster.nodes > 1 && !cluster::has_network(place.cluster.instance)) {
-            options.error("--nodes", fmt::format("{} has no network: it cannot be more than one node", place.cluster.instance.name), "use --nodes 1");
+            options.error("--nodes",
+                          fmt::format("{} has no network: it cannot be more than one node",
+                                      place.cluster.instance.name),
+                          "use --nodes 1");
             return show(diagnostics, as_json, out, err);
         }
-    request->assumptions.push_back(fmt::format("{} compute, {} with fp32 optimizer state", core::name_of(places.front().base.precision.compute),
+    request->assumptions.push_back(fmt::format("{} compute, {} with fp32 optimizer state",
+                                               core::name_of(places.front().base.precision.compute),
                                                schedule::name_of(places.front().base.optimizer.kind)));
 
     planner::SearchResult result = planner::search_plans(*graph, places, request->search, diagnostics);
@@ -442,26 +549,31 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
             std::string text = "no plan meets the constraints:";
             for (const auto& [name, count] : account.rejected) text += fmt::format(" {} {};", count, name);
             text.pop_back();
-            reason.error({}, "--target", text, "allow more time (--deadline), money (--budget) or nodes (--max-nodes)");
+            reason.error({}, "--target", text,
+                         "allow more time (--deadline), money (--budget) or nodes (--max-nodes)");
         } else {
             reason.append(diagnostics);
             if (!diagnostics.has_errors())
-                reason.error({}, "--target", "no plan fits: " + shortfall_text(*graph, places, result, request->search.global_batch),
-                             remedy(*graph, places.back(), request->search.global_batch, request->search.offload));
+                reason.error(
+                    {}, "--target",
+                    "no plan fits: " + shortfall_text(*graph, places, result, request->search.global_batch),
+                    remedy(*graph, places.back(), request->search.global_batch, request->search.offload));
         }
         show(reason, as_json, out, err);
         return no_plan;
     }
     for (const planner::RankedPlan& ranked : result.plans)
         if (!ranked.order.empty()) request->assumptions.push_back(ranked.order);
-    if (request->search.searches_orders) request->assumptions.push_back("bounds, and what is proven by them, are of registered schedules");
+    if (request->search.searches_orders)
+        request->assumptions.push_back("bounds, and what is proven by them, are of registered schedules");
     if (as_json) {
         core::Value document = core::Value::table();
         document["model"] = graph->name;
         document["global_batch"] = request->search.global_batch;
         core::Value plans = core::Value::array();
         for (std::size_t i = 0; i < result.plans.size(); ++i)
-            plans.append(row_of(result.plans[i], i + 1, places[result.plans[i].candidate], request->search.tokens > 0));
+            plans.append(row_of(result.plans[i], i + 1, places[result.plans[i].candidate],
+                                request->search.tokens > 0));
         document["plans"] = std::move(plans);
         document["search"] = account_of(result.account, request->search.objective);
         document["assumptions"] = request->assumptions;
@@ -472,7 +584,9 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         print(*request, *graph, result, places, out);
     }
     if (!request->out_path) return good;
-    const int code = write_outputs({{*request->out_path, plan_text(*request, *graph, result.plans.front(), places[result.plans.front().candidate])}}, err);
+    const int code = write_outputs({{*request->out_path, plan_text(*request, *graph, result.plans.front(),
+                                                                   places[result.plans.front().candidate])}},
+                                   err);
     if (code == good && !as_json) out << fmt::format("  plan written to {}\n", *request->out_path);
     return code;
 }

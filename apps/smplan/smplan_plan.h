@@ -1,4 +1,5 @@
-// `smplan --target ...`: the best plan to train a model on instances one can rent, with the account of what was looked at.
+// `smplan --target ...`: the best plan to train a model on instances one can rent, with the account of what
+// was looked at.
 #pragma once
 
 #include <iosfwd>

@@ -56,14 +56,16 @@ int run_hardware_command(const std::vector<std::string>& arguments, std::ostream
     }
     if (!name.empty()) {
         const auto instance = cluster::load_instance(name, diagnostics, {}, "NAME");
-        if (const int code = show(diagnostics, as_json, out, err); code != good || !instance) return code == good ? internal_failure : code;
+        if (const int code = show(diagnostics, as_json, out, err); code != good || !instance)
+            return code == good ? internal_failure : code;
         if (as_json) out << core::to_json(cluster::describe_to_value(*instance)) << '\n';
         else out << cluster::describe(*instance);
         return good;
     }
     std::vector<cluster::InstanceType> instances;
     for (const std::string& known : cluster::instance_names())
-        if (auto instance = cluster::load_instance(known, diagnostics)) instances.push_back(std::move(*instance));
+        if (auto instance = cluster::load_instance(known, diagnostics))
+            instances.push_back(std::move(*instance));
     if (const int code = show(diagnostics, as_json, out, err); code != good) return code;
     if (as_json) out << core::to_json(cluster::list_to_value(instances)) << '\n';
     else out << cluster::describe_list(instances);

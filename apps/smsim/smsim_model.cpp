@@ -8,8 +8,8 @@
 #include "apps/command.h"
 #include "apps/options.h"
 #include "core/document.h"
-#include "model/operators/cost.h"
 #include "model/load.h"
+#include "model/operators/cost.h"
 
 namespace apps {
 
@@ -19,7 +19,8 @@ const char* const help =
     "Usage: smsim model MODEL [--seq-len S] [--image-size X] [--operators] [--allow-unknown] [--json]\n"
     "       smsim model --list\n"
     "\n"
-    "Parameters, FLOPs and a table per layer of one model. MODEL is a catalogue name, a Hugging Face config.json,\n"
+    "Parameters, FLOPs and a table per layer of one model. MODEL is a catalogue name, a Hugging Face "
+    "config.json,\n"
     "an .onnx or a .toml description.\n"
     "\n"
     "  --seq-len S      tokens per sample (default: what the model was published with)\n"
@@ -77,27 +78,33 @@ core::Value describe(const model::ModelGraph& graph, bool per_operator) {
 
 std::string with_thousands(std::int64_t n) {
     std::string digits = std::to_string(n);
-    for (int i = static_cast<int>(digits.size()) - 3; i > 0; i -= 3) digits.insert(static_cast<std::size_t>(i), ",");
+    for (int i = static_cast<int>(digits.size()) - 3; i > 0; i -= 3)
+        digits.insert(static_cast<std::size_t>(i), ",");
     return digits;
 }
 
 void print(const model::ModelGraph& graph, bool per_operator, std::ostream& out) {
     out << fmt::format("{} ({})\n", graph.name, graph.family);
     out << fmt::format("  parameters          {}\n", with_thousands(model::parameter_count(graph)));
-    out << fmt::format("  forward             {:.4g} GFLOP per sample", model::forward_flops_per_sample(graph).value / 1e9);
+    out << fmt::format("  forward             {:.4g} GFLOP per sample",
+                       model::forward_flops_per_sample(graph).value / 1e9);
     if (graph.tokens_per_sample > 0) out << fmt::format(" of {} tokens", graph.tokens_per_sample);
     out << "\n\n";
-    out << fmt::format("  {:<52} {:>18} {:>16}\n", per_operator ? "operator" : "layer", "parameters", "forward GFLOP");
+    out << fmt::format("  {:<52} {:>18} {:>16}\n", per_operator ? "operator" : "layer", "parameters",
+                       "forward GFLOP");
     const std::vector<Row> rows = rows_of(graph, per_operator);
     // Runs of equal layers are one line: a table of 96 equal rows tells nothing.
     for (std::size_t i = 0; i < rows.size();) {
         const std::int64_t parameters = model::parameter_count(graph, rows[i].operators);
         const double gflop = forward_flops(graph, rows[i].operators).value / 1e9;
         std::size_t j = i + 1;
-        while (!per_operator && j < rows.size() && model::parameter_count(graph, rows[j].operators) == parameters &&
+        while (!per_operator && j < rows.size() &&
+               model::parameter_count(graph, rows[j].operators) == parameters &&
                forward_flops(graph, rows[j].operators).value / 1e9 == gflop)
             ++j;
-        const std::string name = j - i > 1 ? fmt::format("{} .. {} ({} equal)", rows[i].name, rows[j - 1].name, j - i) : rows[i].name;
+        const std::string name =
+            j - i > 1 ? fmt::format("{} .. {} ({} equal)", rows[i].name, rows[j - 1].name, j - i)
+                      : rows[i].name;
         out << fmt::format("  {:<52} {:>18} {:>16.4g}\n", name, with_thousands(parameters), gflop);
         i = j;
     }
@@ -109,7 +116,10 @@ void print(const model::ModelGraph& graph, bool per_operator, std::ostream& out)
 int run_model_command(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
     const bool as_json = wants_json(arguments);
     core::Diagnostics diagnostics;
-    Options options(arguments, {.with_value = {"--seq-len", "--image-size"}, .flags = {"--help", "--json", "--operators", "--allow-unknown", "--list"}}, diagnostics);
+    Options options(arguments,
+                    {.with_value = {"--seq-len", "--image-size"},
+                     .flags = {"--help", "--json", "--operators", "--allow-unknown", "--list"}},
+                    diagnostics);
     if (options.has("--help")) {
         out << help;
         return good;
@@ -118,7 +128,8 @@ int run_model_command(const std::vector<std::string>& arguments, std::ostream& o
     load.sequence_length = options.integer("--seq-len", 1, 1 << 28);
     load.image_size = options.integer("--image-size", 1, 1 << 14);
     load.allow_unknown = options.has("--allow-unknown");
-    const std::string reference = options.only_positional("MODEL", "model", "smsim model --list shows the catalogue", !options.has("--list"));
+    const std::string reference = options.only_positional(
+        "MODEL", "model", "smsim model --list shows the catalogue", !options.has("--list"));
     if (diagnostics.has_errors()) return show(diagnostics, as_json, out, err);
     if (options.has("--list")) {
         if (as_json) out << core::to_json(core::Value(model::catalogue_names())) << '\n';
@@ -127,8 +138,10 @@ int run_model_command(const std::vector<std::string>& arguments, std::ostream& o
         return good;
     }
     const bool per_operator = options.has("--operators");
-    const std::optional<model::ModelGraph> graph = model::load_model(reference, load, diagnostics, {}, "MODEL");
-    if (const int code = show(diagnostics, as_json, out, err); code != good || !graph) return code == good ? internal_failure : code;
+    const std::optional<model::ModelGraph> graph =
+        model::load_model(reference, load, diagnostics, {}, "MODEL");
+    if (const int code = show(diagnostics, as_json, out, err); code != good || !graph)
+        return code == good ? internal_failure : code;
     if (as_json) out << core::to_json(describe(*graph, per_operator)) << '\n';
     else print(*graph, per_operator, out);
     return good;

@@ -14,31 +14,38 @@
 #include "sim/evaluate.h"
 #include "sim/report/explain.h"
 #include "sim/report/report.h"
-#include "sim/scenario.h"
 #include "sim/report/trace.h"
+#include "sim/scenario.h"
 
 namespace apps {
 
 namespace {
 
 const char* const help =
-    "Usage: smsim SCENARIO.toml [--set KEY=VALUE]... [--sweep KEY=A,B,C]... [--explain] [--trace FILE] [--html FILE] [--csv FILE] [--json]\n"
+    "Usage: smsim SCENARIO.toml [--set KEY=VALUE]... [--sweep KEY=A,B,C]... [--explain] [--trace FILE] "
+    "[--html FILE] [--csv FILE] [--json]\n"
     "\n"
-    "Predicts one training step of a scenario: time, throughput, memory per rank, cost, and where the time goes.\n"
+    "Predicts one training step of a scenario: time, throughput, memory per rank, cost, and where the time "
+    "goes.\n"
     "\n"
-    "  --set KEY=VALUE      change a key of the scenario: plan.micro_batch=2, cluster.nodes=32, cluster.instance=p4de.24xlarge\n"
+    "  --set KEY=VALUE      change a key of the scenario: plan.micro_batch=2, cluster.nodes=32, "
+    "cluster.instance=p4de.24xlarge\n"
     "  --sweep KEY=A,B,C    one prediction for each value; several sweeps are combined\n"
-    "  --explain            time by kind of operator, communication by link (exposed or hidden), and how the step moves with every figure it rests on\n"
+    "  --explain            time by kind of operator, communication by link (exposed or hidden), and how the "
+    "step moves with every figure it rests on\n"
     "  --trace FILE         timeline as Chrome trace JSON, for ui.perfetto.dev (not with --sweep)\n"
     "  --html FILE          timeline as a page of its own (not with --sweep)\n"
     "  --csv FILE           the figures as a table, one line a prediction\n"
-    "  --unfolded           every rank on its own instead of one for all that do the same (not with --sweep)\n"
+    "  --unfolded           every rank on its own instead of one for all that do the same (not with "
+    "--sweep)\n"
     "  --json               one JSON document on stdout\n"
     "\n"
-    "Exit codes: 0 good, 1 internal failure, 2 wrong input, 3 the plan does not fit into memory, 4 machine failure.\n"
+    "Exit codes: 0 good, 1 internal failure, 2 wrong input, 3 the plan does not fit into memory, 4 machine "
+    "failure.\n"
     "\n"
     "Example:\n"
-    "  smsim scenarios/llama2_7b_p4d.toml --set plan.recompute=full --sweep plan.micro_batch=1,2,4 --csv sweep.csv\n";
+    "  smsim scenarios/llama2_7b_p4d.toml --set plan.recompute=full --sweep plan.micro_batch=1,2,4 --csv "
+    "sweep.csv\n";
 
 struct Request {
     std::string scenario, trace, html, csv;
@@ -47,7 +54,10 @@ struct Request {
 };
 
 Request read_arguments(const std::vector<std::string>& arguments, core::Diagnostics& diagnostics) {
-    Options options(arguments, {{"--set", "--sweep", "--trace", "--html", "--csv"}, {"--explain", "--unfolded", "--json", "--help"}}, diagnostics);
+    Options options(
+        arguments,
+        {{"--set", "--sweep", "--trace", "--html", "--csv"}, {"--explain", "--unfolded", "--json", "--help"}},
+        diagnostics);
     Request request;
     request.wants_help = options.has("--help");
     request.as_json = options.has("--json");
@@ -56,21 +66,27 @@ Request read_arguments(const std::vector<std::string>& arguments, core::Diagnost
     request.set = options.all("--set");
     request.sweep = options.all("--sweep");
     if (request.wants_help) return request;
-    request.scenario = options.only_positional("SCENARIO.toml", "scenario", "smsim SCENARIO.toml; smsim --help shows an example");
-    for (const auto& [name, path] : {std::pair("--trace", &request.trace), std::pair("--html", &request.html), std::pair("--csv", &request.csv)}) {
+    request.scenario = options.only_positional("SCENARIO.toml", "scenario",
+                                               "smsim SCENARIO.toml; smsim --help shows an example");
+    for (const auto& [name, path] : {std::pair("--trace", &request.trace), std::pair("--html", &request.html),
+                                     std::pair("--csv", &request.csv)}) {
         if (!options.has(name)) continue;
         *path = options.text(name).value_or("");
         check_output(name, *path, diagnostics);
     }
     if (request.sweep.empty()) return request;
-    if (request.is_unfolded) options.error("--unfolded", "--unfolded: a sweep is folded", "leave out one of the two");
+    if (request.is_unfolded)
+        options.error("--unfolded", "--unfolded: a sweep is folded", "leave out one of the two");
     for (const char* name : {"--trace", "--html", "--explain"})
-        if (options.has(name)) options.error(name, fmt::format("{}: a sweep has no single timeline", name), "leave out --sweep, or use --set for the one point to draw");
+        if (options.has(name))
+            options.error(name, fmt::format("{}: a sweep has no single timeline", name),
+                          "leave out --sweep, or use --set for the one point to draw");
     return request;
 }
 
 // Every combination of the swept values, the last key varying fastest.
-std::vector<std::vector<sim::Assignment>> combinations(const std::vector<std::vector<sim::Assignment>>& axes) {
+std::vector<std::vector<sim::Assignment>> combinations(
+    const std::vector<std::vector<sim::Assignment>>& axes) {
     std::vector<std::vector<sim::Assignment>> points(1);
     for (const std::vector<sim::Assignment>& axis : axes) {
         std::vector<std::vector<sim::Assignment>> longer;
@@ -88,14 +104,16 @@ std::vector<std::vector<sim::Assignment>> combinations(const std::vector<std::ve
 bool search_order(sim::Scenario& scenario, core::Diagnostics& diagnostics, std::string& explanation) {
     schedule::Plan& plan = scenario.file.plan;
     if (!schedule::is_searched_order(plan.schedule)) return true;
-    std::optional<planner::OrderedPlan> ordered = planner::with_searched_order(scenario.graph, scenario.cluster, plan, diagnostics);
+    std::optional<planner::OrderedPlan> ordered =
+        planner::with_searched_order(scenario.graph, scenario.cluster, plan, diagnostics);
     if (!ordered) return false;
     plan = std::move(ordered->plan);
     explanation = std::move(ordered->explanation);
     return true;
 }
 
-sim::SweepRow predict_point(const core::Value& document, const std::string& path, const std::vector<sim::Assignment>& point) {
+sim::SweepRow predict_point(const core::Value& document, const std::string& path,
+                            const std::vector<sim::Assignment>& point) {
     sim::SweepRow row;
     core::Value changed = document;
     for (const sim::Assignment& value : point) {
@@ -106,12 +124,14 @@ sim::SweepRow predict_point(const core::Value& document, const std::string& path
     std::optional<sim::Scenario> scenario = sim::read_scenario(changed, path, row.diagnostics);
     std::string explanation;
     if (!scenario || !search_order(*scenario, row.diagnostics, explanation)) return row;
-    const std::optional<sim::Evaluation> evaluation = sim::evaluate(scenario->graph, scenario->cluster, scenario->file.plan, row.diagnostics);
+    const std::optional<sim::Evaluation> evaluation =
+        sim::evaluate(scenario->graph, scenario->cluster, scenario->file.plan, row.diagnostics);
     if (evaluation) row.result = sim::to_value(*evaluation, scenario->graph, scenario->file.plan);
     return row;
 }
 
-int sweep(const core::Value& document, const Request& request, const std::vector<std::vector<sim::Assignment>>& axes, std::ostream& out, std::ostream& err) {
+int sweep(const core::Value& document, const Request& request,
+          const std::vector<std::vector<sim::Assignment>>& axes, std::ostream& out, std::ostream& err) {
     std::vector<sim::SweepRow> rows;
     bool any_valid = false, any_fits = false;
     for (const std::vector<sim::Assignment>& point : combinations(axes)) {
@@ -126,7 +146,8 @@ int sweep(const core::Value& document, const Request& request, const std::vector
     else out << sim::sweep_text(rows);
     if (!any_valid && !request.as_json) err << core::format(rows.front().diagnostics);
     if (!request.csv.empty())
-        if (const int code = write_outputs({{request.csv, sim::sweep_csv(rows)}}, err); code != good) return code;
+        if (const int code = write_outputs({{request.csv, sim::sweep_csv(rows)}}, err); code != good)
+            return code;
     if (!any_valid) return wrong_input;
     return any_fits ? good : no_plan;
 }
@@ -137,21 +158,26 @@ int predict(const core::Value& document, const Request& request, std::ostream& o
     if (!scenario) return show(diagnostics, request.as_json, out, err);
     // The report shows the partition that is simulated.
     schedule::Plan& plan = scenario->file.plan;
-    if (std::optional<schedule::Partition> partition = schedule::complete_partition(plan, scenario->graph)) plan.partition = std::move(*partition);
+    if (std::optional<schedule::Partition> partition = schedule::complete_partition(plan, scenario->graph))
+        plan.partition = std::move(*partition);
     std::string explanation;
-    if (!search_order(*scenario, diagnostics, explanation)) return show(diagnostics, request.as_json, out, err);
+    if (!search_order(*scenario, diagnostics, explanation))
+        return show(diagnostics, request.as_json, out, err);
     sim::EvaluateOptions evaluate_options;
     evaluate_options.keeps_timeline = request.explains || !request.trace.empty() || !request.html.empty();
     evaluate_options.is_folded = !request.is_unfolded;
-    std::optional<sim::Evaluation> evaluation = sim::evaluate(scenario->graph, scenario->cluster, plan, diagnostics, evaluate_options);
+    std::optional<sim::Evaluation> evaluation =
+        sim::evaluate(scenario->graph, scenario->cluster, plan, diagnostics, evaluate_options);
     if (!evaluation) return show(diagnostics, request.as_json, out, err);
     if (!explanation.empty()) evaluation->assumptions.push_back(explanation);
     if (!request.as_json) err << core::format(diagnostics);
 
-    const std::string report = sim::text_report(*evaluation, scenario->graph, scenario->cluster, plan, scenario->question);
+    const std::string report =
+        sim::text_report(*evaluation, scenario->graph, scenario->cluster, plan, scenario->question);
     std::vector<sim::TraceMark> marks;
     if (const auto& failure = evaluation->out_of_memory)
-        marks.push_back({failure->performer, schedule::Stream::compute, failure->time, "out of memory: " + core::format(failure->needed - failure->available) + " short"});
+        marks.push_back({failure->performer, schedule::Stream::compute, failure->time,
+                         "out of memory: " + core::format(failure->needed - failure->available) + " short"});
     std::optional<sim::Explanation> why;
     if (request.explains) why = sim::explain(*evaluation, scenario->graph, scenario->cluster, plan);
     const core::Value value = sim::to_value(*evaluation, scenario->graph, plan);
@@ -171,10 +197,14 @@ int predict(const core::Value& document, const Request& request, std::ostream& o
         if (why) out << '\n' << sim::text_of(*why);
     }
     std::vector<OutputFile> files;
-    if (!request.trace.empty()) files.push_back({request.trace, sim::chrome_trace(*evaluation->program, evaluation->timeline, evaluation->memory_timeline, marks)});
+    if (!request.trace.empty())
+        files.push_back({request.trace, sim::chrome_trace(*evaluation->program, evaluation->timeline,
+                                                          evaluation->memory_timeline, marks)});
     if (!request.html.empty())
-        files.push_back({request.html, sim::html_timeline(*evaluation->program, evaluation->timeline, evaluation->memory_timeline,
-                                                          scenario->question.empty() ? request.scenario : scenario->question, report)});
+        files.push_back(
+            {request.html,
+             sim::html_timeline(*evaluation->program, evaluation->timeline, evaluation->memory_timeline,
+                                scenario->question.empty() ? request.scenario : scenario->question, report)});
     if (!request.csv.empty()) files.push_back({request.csv, sim::sweep_csv({{{}, value, {}}})});
     if (const int code = write_outputs(files, err); code != good) return code;
     return evaluation->fits ? good : no_plan;
@@ -194,9 +224,12 @@ int run_simulate_command(const std::vector<std::string>& arguments, std::ostream
     if (!request.scenario.empty()) document = sim::load_scenario_document(request.scenario, diagnostics);
     std::vector<std::vector<sim::Assignment>> axes;
     for (const std::string& text : request.set)
-        if (const std::optional<sim::Assignment> assignment = sim::parse_assignment(text, "--set", diagnostics); assignment && document)
+        if (const std::optional<sim::Assignment> assignment =
+                sim::parse_assignment(text, "--set", diagnostics);
+            assignment && document)
             sim::assign(*document, *assignment, diagnostics);
-    for (const std::string& text : request.sweep) axes.push_back(sim::parse_sweep(text, "--sweep", diagnostics));
+    for (const std::string& text : request.sweep)
+        axes.push_back(sim::parse_sweep(text, "--sweep", diagnostics));
     if (diagnostics.has_errors() || !document) {
         if (document) sim::read_scenario(*document, request.scenario, diagnostics);  // what else is wrong
         return show(diagnostics, as_json, out, err);

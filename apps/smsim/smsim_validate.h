@@ -1,4 +1,5 @@
-// `smsim validate FILE.csv --clusters clusters.csv [--sweeps sweeps.csv]`: predictions against published measurements.
+// `smsim validate FILE.csv --clusters clusters.csv [--sweeps sweeps.csv]`: predictions against published
+// measurements.
 #pragma once
 
 #include <iosfwd>

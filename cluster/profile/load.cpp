@@ -17,7 +17,9 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view local_name = "local-cpu";
 
-bool is_path(const std::string& reference) { return reference.find('/') != std::string::npos || reference.ends_with(".toml"); }
+bool is_path(const std::string& reference) {
+    return reference.find('/') != std::string::npos || reference.ends_with(".toml");
+}
 
 bool is_file(const std::string& path) {
     std::error_code failure;
@@ -37,17 +39,22 @@ std::vector<std::string> files_in(const std::string& directory) {
 
 std::vector<std::string> profile_directories() {
     std::vector<std::string> candidates;
-    if (const char* directory = std::getenv("SMSIM_HARDWARE_PROFILES"); directory && *directory) candidates.emplace_back(directory);
+    if (const char* directory = std::getenv("SMSIM_HARDWARE_PROFILES"); directory && *directory)
+        candidates.emplace_back(directory);
     std::error_code failure;
     const fs::path program = fs::read_symlink("/proc/self/exe", failure);
-    if (!failure) candidates.push_back((program.parent_path() / "../share/smsim/hardware_profiles").lexically_normal().string());
+    if (!failure)
+        candidates.push_back(
+            (program.parent_path() / "../share/smsim/hardware_profiles").lexically_normal().string());
     candidates.emplace_back(SOURCE_DIR "/hardware_profiles");
     // A build folder that was moved with its sources: the first folder above the program that holds profiles.
-    for (fs::path above = program.parent_path(); above.has_relative_path(); above = above.parent_path()) candidates.push_back((above / "hardware_profiles").string());
+    for (fs::path above = program.parent_path(); above.has_relative_path(); above = above.parent_path())
+        candidates.push_back((above / "hardware_profiles").string());
     std::vector<std::string> found;
     for (const std::string& candidate : candidates)
         if (fs::is_directory(candidate, failure) &&
-            std::none_of(found.begin(), found.end(), [&](const std::string& other) { return fs::equivalent(candidate, other, failure); }))
+            std::none_of(found.begin(), found.end(),
+                         [&](const std::string& other) { return fs::equivalent(candidate, other, failure); }))
             found.push_back(candidate);
     return found;
 }
@@ -80,7 +87,8 @@ std::string profile_path(const std::string& reference, const std::string& direct
     return {};
 }
 
-std::optional<InstanceType> load_instance(const std::string& reference, core::Diagnostics& diagnostics, const core::SourceLocation& referrer, const std::string& key,
+std::optional<InstanceType> load_instance(const std::string& reference, core::Diagnostics& diagnostics,
+                                          const core::SourceLocation& referrer, const std::string& key,
                                           const std::string& directory) {
     std::string path = profile_path(reference, directory);
     bool is_measured_here = false;
@@ -93,24 +101,28 @@ std::optional<InstanceType> load_instance(const std::string& reference, core::Di
     if (path.empty()) {
         if (is_path(reference)) {
             std::error_code failure;
-            const std::string what = fs::is_directory(reference, failure) ? " is a folder, not a profile" : ": there is no such file";
-            diagnostics.error(referrer, key, key + " = " + core::in_quotes(reference, 300) + what, "known instances: " + core::list_in_words(instance_names()));
+            const std::string what = fs::is_directory(reference, failure) ? " is a folder, not a profile"
+                                                                          : ": there is no such file";
+            diagnostics.error(referrer, key, key + " = " + core::in_quotes(reference, 300) + what,
+                              "known instances: " + core::list_in_words(instance_names()));
             return std::nullopt;
         }
         std::vector<std::string> names = instance_names();
         std::string near = core::did_you_mean(reference, names);
         diagnostics.error(referrer, key, key + " = " + core::in_quotes(reference) + " is no known instance",
-                          !near.empty()     ? "did you mean " + core::in_quotes(near) + "?"
-                          : names.empty() ? "no profiles were found; set SMSIM_HARDWARE_PROFILES to their folder"
-                                          : "known: " + core::list_in_words(names) + "; or the path of a .toml profile");
+                          !near.empty() ? "did you mean " + core::in_quotes(near) + "?"
+                          : names.empty()
+                              ? "no profiles were found; set SMSIM_HARDWARE_PROFILES to their folder"
+                              : "known: " + core::list_in_words(names) + "; or the path of a .toml profile");
         return std::nullopt;
     }
     std::optional<core::Value> document = core::load_document(path, diagnostics, referrer, key);
     if (!document) return std::nullopt;
     std::optional<InstanceType> instance = read_instance(*document, path, diagnostics);
     if (instance && is_measured_here && instance->devices != probe_local_machine().cores)
-        instance->notes.push_back("measured with " + std::to_string(instance->devices) + " cores, but this process may run on " +
-                                  std::to_string(probe_local_machine().cores) + ": run `smexec profile` again");
+        instance->notes.push_back(
+            "measured with " + std::to_string(instance->devices) + " cores, but this process may run on " +
+            std::to_string(probe_local_machine().cores) + ": run `smexec profile` again");
     return instance;
 }
 
@@ -121,11 +133,14 @@ void lint_profile(const std::string& path, core::Diagnostics& diagnostics) {
     if (document->find("instance") || document->find("topology")) {
         std::optional<InstanceType> instance = read_instance(*document, path, diagnostics, true);
         if (instance && instance->name != fs::path(path).stem())
-            diagnostics.error(document->location, "name", "name = \"" + instance->name + "\" is not the name of the file", "a profile is found by its file name");
+            diagnostics.error(document->location, "name",
+                              "name = \"" + instance->name + "\" is not the name of the file",
+                              "a profile is found by its file name");
     } else {
         std::optional<DeviceFile> device = read_device_file(*document, path, diagnostics, true);
         if (device && device->device.name != fs::path(path).stem())
-            diagnostics.error(document->location, "device.name", "device.name = \"" + device->device.name + "\" is not the name of the file",
+            diagnostics.error(document->location, "device.name",
+                              "device.name = \"" + device->device.name + "\" is not the name of the file",
                               "a device is found by its file name");
     }
 }

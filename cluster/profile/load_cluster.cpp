@@ -15,15 +15,19 @@ std::optional<InstanceType> read_shape(core::TableReader& reader, core::Diagnost
     NodeShape shape;
     const std::size_t before = diagnostics.error_count();
     shape.device = reader.required_string("device");
-    shape.devices_per_node = static_cast<int>(reader.required_integer("devices_per_node", {.least = 1, .greatest = most_devices}));
+    shape.devices_per_node =
+        static_cast<int>(reader.required_integer("devices_per_node", {.least = 1, .greatest = most_devices}));
     shape.intra = reader.required_choice("intra", intra_names());
     shape.intra_bandwidth = reader.optional_bytes_per_second("intra_bandwidth");
     shape.pcie_bandwidth = reader.optional_bytes_per_second("pcie_bandwidth");
     for (const char* key : {"intra_bandwidth", "pcie_bandwidth"})
-        if (const auto& rate = key[0] == 'i' ? shape.intra_bandwidth : shape.pcie_bandwidth; rate && rate->value == 0)
-            reader.error(key, std::string("cluster.") + key + " is zero", "give a rate above zero, or leave it out");
+        if (const auto& rate = key[0] == 'i' ? shape.intra_bandwidth : shape.pcie_bandwidth;
+            rate && rate->value == 0)
+            reader.error(key, std::string("cluster.") + key + " is zero",
+                         "give a rate above zero, or leave it out");
     shape.network_cards = static_cast<int>(reader.integer("network_cards", 0, {.least = 1, .greatest = 256}));
-    shape.network_bandwidth = reader.optional_bytes_per_second("network_bandwidth").value_or(core::BytesPerSecond());
+    shape.network_bandwidth =
+        reader.optional_bytes_per_second("network_bandwidth").value_or(core::BytesPerSecond());
     shape.network_latency = reader.optional_seconds("network_latency");
     shape.network_efficiency = reader.optional_real("network_efficiency", {.least = 1e-6, .greatest = 1});
     shape.transport = reader.optional_choice("transport", transport_names()).value_or(shape.transport);
@@ -35,7 +39,8 @@ std::optional<InstanceType> read_shape(core::TableReader& reader, core::Diagnost
 
 // The first card of a node that had none stands on the first host.
 void add_first_card(InstanceType& instance) {
-    const bool has_card = std::any_of(instance.vertices.begin(), instance.vertices.end(), [](const Vertex& v) { return v.kind == VertexKind::nic; });
+    const bool has_card = std::any_of(instance.vertices.begin(), instance.vertices.end(),
+                                      [](const Vertex& v) { return v.kind == VertexKind::nic; });
     if (has_card) return;
     for (std::size_t v = 0; v < instance.vertices.size(); ++v)
         if (instance.vertices[v].kind == VertexKind::host) {
@@ -51,18 +56,21 @@ void add_first_card(InstanceType& instance) {
 // What-if overrides of a node of the catalogue. Each leaves a sentence in `assumptions`.
 class Overrides {
 public:
-    Overrides(core::TableReader& reader, Cluster& cluster) : reader_(reader), cluster_(cluster), instance_(cluster.instance) {}
+    Overrides(core::TableReader& reader, Cluster& cluster)
+        : reader_(reader), cluster_(cluster), instance_(cluster.instance) {}
 
     void apply() {
         bool changes_network = false;
         // Keys given beside it win.
-        if (auto transport = reader_.optional_choice("transport", transport_names()); transport && *transport != instance_.network_name) {
+        if (auto transport = reader_.optional_choice("transport", transport_names());
+            transport && *transport != instance_.network_name) {
             tell("transport", *transport, instance_.network_name.empty() ? "none" : instance_.network_name);
             use_transport(instance_, *transport);
             changes_network = true;
         }
         join_processes();
-        if (auto bandwidth = reader_.optional_bytes_per_second("network_bandwidth"); bandwidth && is_positive("network_bandwidth", bandwidth->value)) {
+        if (auto bandwidth = reader_.optional_bytes_per_second("network_bandwidth");
+            bandwidth && is_positive("network_bandwidth", bandwidth->value)) {
             tell("network_bandwidth", core::format(*bandwidth), core::format(instance_.network_baseline));
             instance_.network_bandwidth = instance_.network_baseline = *bandwidth;
             add_first_card(instance_);
@@ -74,7 +82,8 @@ public:
             changes_network = true;
         }
         if (auto efficiency = reader_.optional_real("network_efficiency", {.least = 1e-6, .greatest = 1})) {
-            tell("network_efficiency", std::to_string(*efficiency), std::to_string(instance_.network_efficiency));
+            tell("network_efficiency", std::to_string(*efficiency),
+                 std::to_string(instance_.network_efficiency));
             instance_.network_efficiency = *efficiency;
             changes_network = true;
         }
@@ -90,25 +99,30 @@ public:
         }
         if (auto price = reader_.optional_real("price", {.least = 0, .greatest = 1e6})) {
             std::optional<core::DollarsPerSecond> known = find_price(instance_, "on-demand");
-            tell("price", std::to_string(*price) + " USD/h", known ? std::to_string(core::to_dollars_per_hour(*known)) + " USD/h" : "unknown");
+            tell("price", std::to_string(*price) + " USD/h",
+                 known ? std::to_string(core::to_dollars_per_hour(*known)) + " USD/h" : "unknown");
             std::erase_if(instance_.prices, [](const Price& other) { return other.kind == "on-demand"; });
-            instance_.prices.insert(instance_.prices.begin(), {"on-demand", "", core::dollars_per_hour(*price), "", "the scenario"});
+            instance_.prices.insert(instance_.prices.begin(),
+                                    {"on-demand", "", core::dollars_per_hour(*price), "", "the scenario"});
         }
         if (changes_network) {
-            if (instance_.network_name.empty() || instance_.network_name == "shared-memory") instance_.network_name = "what-if";
+            if (instance_.network_name.empty() || instance_.network_name == "shared-memory")
+                instance_.network_name = "what-if";
             instance_.provenance["network"] = {"the scenario", "", ""};
             add_fabric(instance_, std::max({1, network_cards(instance_), nic_count()}));
             assign_numa(instance_);
             std::string reason;
-            if (!prepare_routes(instance_, &reason)) reader_.error("network_bandwidth", "no network can be added: " + reason, "describe the node with device, devices_per_node and intra");
+            if (!prepare_routes(instance_, &reason))
+                reader_.error("network_bandwidth", "no network can be added: " + reason,
+                              "describe the node with device, devices_per_node and intra");
             else tell_what_holds_back();
         }
     }
 
 private:
     int nic_count() const {
-        return static_cast<int>(
-            std::count_if(instance_.vertices.begin(), instance_.vertices.end(), [](const Vertex& v) { return v.kind == VertexKind::nic; }));
+        return static_cast<int>(std::count_if(instance_.vertices.begin(), instance_.vertices.end(),
+                                              [](const Vertex& v) { return v.kind == VertexKind::nic; }));
     }
 
     // Ranks of a node as threads or as processes: what `smexec profile` measured between them.
@@ -119,18 +133,24 @@ private:
         if (found == instance_.transports.end()) {
             std::vector<std::string> known;
             for (const auto& [name, rate] : instance_.transports) known.push_back(name);
-            reader_.error("process_transport", "the profile of " + instance_.name + " does not say what passes between ranks joined by " + *transport,
-                          known.empty() ? "measure it: smexec profile --out FILE, then cluster.instance = \"FILE\"" : "it has " + core::list_in_words(known));
+            reader_.error("process_transport",
+                          "the profile of " + instance_.name +
+                              " does not say what passes between ranks joined by " + *transport,
+                          known.empty()
+                              ? "measure it: smexec profile --out FILE, then cluster.instance = \"FILE\""
+                              : "it has " + core::list_in_words(known));
             return;
         }
         set_memory_links(instance_, found->second);
-        cluster_.assumptions.push_back("ranks of a node are joined by " + *transport + ": " + core::format(found->second.bandwidth) + ", " +
+        cluster_.assumptions.push_back("ranks of a node are joined by " + *transport + ": " +
+                                       core::format(found->second.bandwidth) + ", " +
                                        core::format(found->second.latency));
     }
 
     bool is_positive(const std::string& key, double value) {
         if (value > 0) return true;
-        reader_.error(key, "cluster." + key + " is zero", "give a figure above zero, or leave it out to keep the profile's");
+        reader_.error(key, "cluster." + key + " is zero",
+                      "give a figure above zero, or leave it out to keep the profile's");
         return false;
     }
 
@@ -146,9 +166,10 @@ private:
         Route between = route(two, DeviceId(0), DeviceId(instance_.devices));
         const Link& narrowest = instance_.links[static_cast<std::size_t>(between.bottleneck.link)];
         if (narrowest.kind != LinkKind::network)
-            cluster_.assumptions.push_back("between nodes one device is held to " + core::format(between.bandwidth) + " by the link " +
-                                           instance_.vertices[static_cast<std::size_t>(narrowest.a)].name + " - " +
-                                           instance_.vertices[static_cast<std::size_t>(narrowest.b)].name + ", not by the network");
+            cluster_.assumptions.push_back(
+                "between nodes one device is held to " + core::format(between.bandwidth) + " by the link " +
+                instance_.vertices[static_cast<std::size_t>(narrowest.a)].name + " - " +
+                instance_.vertices[static_cast<std::size_t>(narrowest.b)].name + ", not by the network");
     }
 
     core::TableReader& reader_;
@@ -158,7 +179,8 @@ private:
 
 }  // namespace
 
-std::optional<Cluster> load_cluster(const core::Value& table, core::Diagnostics& diagnostics, const std::string& directory) {
+std::optional<Cluster> load_cluster(const core::Value& table, core::Diagnostics& diagnostics,
+                                    const std::string& directory) {
     const std::size_t before = diagnostics.error_count();
     core::TableReader reader(table, "cluster", diagnostics);
     if (!table.is_table()) return std::nullopt;
@@ -180,19 +202,25 @@ std::optional<Cluster> load_cluster(const core::Value& table, core::Diagnostics&
         }
     } else {
         if (std::string name = reader.required_string("instance"); !name.empty())
-            instance = load_instance(name, diagnostics, reader.location_of("instance"), "cluster.instance", directory);
+            instance = load_instance(name, diagnostics, reader.location_of("instance"), "cluster.instance",
+                                     directory);
         else if (const core::Value* given = table.find("instance"); given && given->is_string())
-            reader.error("instance", "cluster.instance is empty", "name an instance type, for example \"p4d.24xlarge\"");
+            reader.error("instance", "cluster.instance is empty",
+                         "name an instance type, for example \"p4d.24xlarge\"");
         if (instance) cluster.instance = std::move(*instance);
         if (instance) Overrides(reader, cluster).apply();
         else
-            for (const char* key : {"transport", "process_transport", "network_bandwidth", "network_latency", "network_efficiency", "gpudirect", "memory", "price"}) reader.ignore(key);
+            for (const char* key : {"transport", "process_transport", "network_bandwidth", "network_latency",
+                                    "network_efficiency", "gpudirect", "memory", "price"})
+                reader.ignore(key);
     }
     reader.finish();
     if (diagnostics.error_count() != before) return std::nullopt;
     core::require(instance.has_value(), "a cluster without errors has an instance");
     if (cluster.nodes > 1 && network_cards(cluster.instance) == 0) {
-        reader.error("nodes", "cluster.nodes = " + std::to_string(cluster.nodes) + ", but " + cluster.instance.name + " has no network",
+        reader.error("nodes",
+                     "cluster.nodes = " + std::to_string(cluster.nodes) + ", but " + cluster.instance.name +
+                         " has no network",
                      "use one node, or give network_bandwidth and network_latency");
         return std::nullopt;
     }

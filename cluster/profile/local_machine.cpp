@@ -23,7 +23,8 @@ std::string first_words(const std::string& path, int words) {
 int cores_allowed() {
     cpu_set_t set;
     CPU_ZERO(&set);
-    int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+    int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
+                                                            : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
     // cgroup v2: "max 100000" or "QUOTA PERIOD"; v1: two files, quota -1 when there is none.
     double quota = 0, period = 0;
     std::string limit = first_words("/sys/fs/cgroup/cpu.max", 2);
@@ -54,8 +55,10 @@ LocalMachine probe_local_machine() { return {cores_allowed(), memory_allowed()};
 
 std::string local_profile_path() {
     if (const char* path = std::getenv("SMSIM_LOCAL_PROFILE"); path && *path) return path;
-    if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache) return std::string(cache) + "/smsim/local-cpu.toml";
-    if (const char* home = std::getenv("HOME"); home && *home) return std::string(home) + "/.cache/smsim/local-cpu.toml";
+    if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache)
+        return std::string(cache) + "/smsim/local-cpu.toml";
+    if (const char* home = std::getenv("HOME"); home && *home)
+        return std::string(home) + "/.cache/smsim/local-cpu.toml";
     return {};
 }
 

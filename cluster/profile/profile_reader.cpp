@@ -21,7 +21,8 @@ namespace fs = std::filesystem;
 void read_schema(core::TableReader& reader) {
     std::int64_t schema = reader.required_integer("schema");
     if (reader.has("schema") && schema != profile_schema)
-        reader.error("schema", "schema = " + std::to_string(schema) + " is not one this program reads", "write schema = " + std::to_string(profile_schema));
+        reader.error("schema", "schema = " + std::to_string(schema) + " is not one this program reads",
+                     "write schema = " + std::to_string(profile_schema));
 }
 
 std::vector<Price> read_prices(core::TableReader& reader, ProfileContext& context) {
@@ -37,13 +38,17 @@ std::vector<Price> read_prices(core::TableReader& reader, ProfileContext& contex
         Price price;
         price.kind = entry.required_choice("kind", {"on-demand", "spot", "sagemaker", "reserved"});
         price.region = entry.string("region", "");
-        price.rate = core::dollars_per_hour(entry.required_real("usd_per_hour", {.least = 0, .greatest = 1e6}));
+        price.rate =
+            core::dollars_per_hour(entry.required_real("usd_per_hour", {.least = 0, .greatest = 1e6}));
         price.date = entry.string("date", "");
         price.source = entry.string("source", "");
         if (!price.date.empty() && !is_date(price.date))
-            entry.error("date", entry.path_of("date") + " = \"" + price.date + "\" is no date", "write it as \"2026-07-20\", \"2026-07\" or \"2026\"");
-        if (context.must_have_provenance && price.source.empty()) entry.error("usd_per_hour", "a price without source", "add source = \"...\"");
-        if (context.must_have_provenance && price.date.empty()) entry.error("usd_per_hour", "a price without date", "add date = \"2026-07-20\": prices change");
+            entry.error("date", entry.path_of("date") + " = \"" + price.date + "\" is no date",
+                        "write it as \"2026-07-20\", \"2026-07\" or \"2026\"");
+        if (context.must_have_provenance && price.source.empty())
+            entry.error("usd_per_hour", "a price without source", "add source = \"...\"");
+        if (context.must_have_provenance && price.date.empty())
+            entry.error("usd_per_hour", "a price without date", "add date = \"2026-07-20\": prices change");
         entry.finish();
         prices.push_back(std::move(price));
     }
@@ -55,7 +60,8 @@ int read_network(const core::Value& table, InstanceType& instance, ProfileContex
     ProfileSection section(table, "network", context);
     instance.network_name = section.reader().required_string("name");
     const auto has = [&](const char* key) { return section.has(key); };
-    static constexpr std::array figures = {"bandwidth", "baseline", "per_flow_limit", "latency", "efficiency", "gpudirect", "cards"};
+    static constexpr std::array figures = {"bandwidth",  "baseline",  "per_flow_limit", "latency",
+                                           "efficiency", "gpudirect", "cards"};
     if (std::none_of(figures.begin(), figures.end(), has)) {
         // A name alone says how ranks of one node talk ("shared-memory"); there is no way to another node.
         section.finish();
@@ -64,9 +70,11 @@ int read_network(const core::Value& table, InstanceType& instance, ProfileContex
     instance.network_bandwidth = section.required_bytes_per_second("bandwidth");
     instance.network_baseline = section.bytes_per_second("baseline").value_or(instance.network_bandwidth);
     if (instance.network_baseline.value <= 0 && section.has("baseline"))
-        section.reader().error("baseline", "network.baseline is zero", "give the sustained rate, or leave it out where it equals bandwidth");
+        section.reader().error("baseline", "network.baseline is zero",
+                               "give the sustained rate, or leave it out where it equals bandwidth");
     if (instance.network_baseline > instance.network_bandwidth)
-        section.reader().error("baseline", "network.baseline is above network.bandwidth", "baseline is the sustained rate, bandwidth the most a burst reaches");
+        section.reader().error("baseline", "network.baseline is above network.bandwidth",
+                               "baseline is the sustained rate, bandwidth the most a burst reaches");
     instance.per_flow_limit = section.bytes_per_second("per_flow_limit").value_or(core::BytesPerSecond());
     if (!section.has("latency")) section.reader().required_seconds("latency");
     instance.network_latency = section.seconds("latency").value_or(core::Seconds());
@@ -91,7 +99,8 @@ void read_transports(const core::Value& table, InstanceType& instance, ProfileCo
     reader.finish();
 }
 
-void read_instance_section(const core::Value& table, InstanceType& instance, std::optional<std::string>& device_name, ProfileContext& context) {
+void read_instance_section(const core::Value& table, InstanceType& instance,
+                           std::optional<std::string>& device_name, ProfileContext& context) {
     ProfileSection section(table, "instance", context);
     const core::Value* devices = table.find("devices");
     if (devices && devices->is_string() && devices->string() == "cores") {
@@ -100,7 +109,8 @@ void read_instance_section(const core::Value& table, InstanceType& instance, std
         instance.devices = std::min(probe_local_machine().cores, most_devices);
     } else {
         section.figure("devices");
-        instance.devices = static_cast<int>(section.reader().required_integer("devices", {.least = 1, .greatest = most_devices}));
+        instance.devices = static_cast<int>(
+            section.reader().required_integer("devices", {.least = 1, .greatest = most_devices}));
     }
     const core::Value* memory = table.find("host_memory");
     if (memory && memory->is_string() && memory->string() == "machine") {
@@ -110,14 +120,16 @@ void read_instance_section(const core::Value& table, InstanceType& instance, std
     } else {
         instance.host_memory = section.bytes("host_memory").value_or(core::Bytes());
     }
-    instance.virtual_cpus = static_cast<int>(section.integer("virtual_cpus", {.least = 0, .greatest = 100000}).value_or(0));
+    instance.virtual_cpus =
+        static_cast<int>(section.integer("virtual_cpus", {.least = 0, .greatest = 100000}).value_or(0));
     device_name = section.reader().optional_string("device");
     section.finish();
 }
 
 }  // namespace
 
-std::optional<DeviceFile> read_device_file(const core::Value& document, const std::string& file, core::Diagnostics& diagnostics, bool must_have_provenance) {
+std::optional<DeviceFile> read_device_file(const core::Value& document, const std::string& file,
+                                           core::Diagnostics& diagnostics, bool must_have_provenance) {
     core::Diagnostics own;
     DeviceFile result;
     result.file = file;
@@ -126,14 +138,16 @@ std::optional<DeviceFile> read_device_file(const core::Value& document, const st
     read_schema(reader);
     result.aliases = reader.optional_strings("aliases").value_or(std::vector<std::string>{});
     result.notes = reader.optional_strings("notes").value_or(std::vector<std::string>{});
-    if (const core::Value* device = reader.required_table("device")) result.device = read_device(*device, "device", context);
+    if (const core::Value* device = reader.required_table("device"))
+        result.device = read_device(*device, "device", context);
     reader.finish();
     diagnostics.append(own);
     if (own.has_errors()) return std::nullopt;
     return result;
 }
 
-std::optional<DeviceFile> find_device_file(const std::string& name, core::Diagnostics& diagnostics, const core::SourceLocation& referrer, const std::string& key) {
+std::optional<DeviceFile> find_device_file(const std::string& name, core::Diagnostics& diagnostics,
+                                           const core::SourceLocation& referrer, const std::string& key) {
     std::vector<std::string> known;
     for (const std::string& directory : profile_directories()) {
         std::error_code failure;
@@ -142,7 +156,8 @@ std::optional<DeviceFile> find_device_file(const std::string& name, core::Diagno
             if (entry.path().extension() == ".toml") files.push_back(entry.path().string());
         std::sort(files.begin(), files.end());
         // By file name first: only an alias needs the files opened.
-        std::stable_partition(files.begin(), files.end(), [&](const std::string& file) { return fs::path(file).stem() == name; });
+        std::stable_partition(files.begin(), files.end(),
+                              [&](const std::string& file) { return fs::path(file).stem() == name; });
         for (const std::string& file : files) {
             std::string stem = fs::path(file).stem().string();
             core::Diagnostics own;
@@ -166,11 +181,13 @@ std::optional<DeviceFile> find_device_file(const std::string& name, core::Diagno
     known.erase(std::unique(known.begin(), known.end()), known.end());
     std::string near = core::did_you_mean(name, known);
     diagnostics.error(referrer, key, key + " = " + core::in_quotes(name) + " names no device",
-                      !near.empty() ? "did you mean " + core::in_quotes(near) + "?" : "known: " + core::list_in_words(known));
+                      !near.empty() ? "did you mean " + core::in_quotes(near) + "?"
+                                    : "known: " + core::list_in_words(known));
     return std::nullopt;
 }
 
-std::optional<InstanceType> read_instance(const core::Value& document, const std::string& file, core::Diagnostics& diagnostics, bool must_have_provenance) {
+std::optional<InstanceType> read_instance(const core::Value& document, const std::string& file,
+                                          core::Diagnostics& diagnostics, bool must_have_provenance) {
     core::Diagnostics own;
     InstanceType instance;
     ProfileContext context{own, instance.provenance, must_have_provenance};
@@ -187,30 +204,40 @@ std::optional<InstanceType> read_instance(const core::Value& document, const std
     const core::Value* device = reader.optional_table("device");
     if (device) {
         std::optional<core::Bytes> share;
-        if (instance.host_memory.value > 0 && instance.devices > 0) share = instance.host_memory / static_cast<double>(instance.devices);
+        if (instance.host_memory.value > 0 && instance.devices > 0)
+            share = instance.host_memory / static_cast<double>(instance.devices);
         instance.device = read_device(*device, "device", context, share);
-        if (device_name) own.error(section->location, "instance.device", "instance.device = \"" + *device_name + "\" stands beside a [device] section", "keep one of the two");
+        if (device_name)
+            own.error(section->location, "instance.device",
+                      "instance.device = \"" + *device_name + "\" stands beside a [device] section",
+                      "keep one of the two");
     } else if (device_name) {
         const core::Value* value = section->find("device");
-        if (std::optional<DeviceFile> found = find_device_file(*device_name, own, value->location, "instance.device")) {
+        if (std::optional<DeviceFile> found =
+                find_device_file(*device_name, own, value->location, "instance.device")) {
             instance.device = std::move(found->device);
             instance.provenance.merge(found->provenance);
             instance.notes.insert(instance.notes.end(), found->notes.begin(), found->notes.end());
             instance.files.push_back(found->file);
         }
     } else if (section) {
-        own.error(section->location, "instance.device", "no device", "name one: device = \"A100-SXM4-40GB\", or describe it in a [device] section");
+        own.error(section->location, "instance.device", "no device",
+                  "name one: device = \"A100-SXM4-40GB\", or describe it in a [device] section");
     }
     int cards = 0;
-    if (const core::Value* network = reader.optional_table("network")) cards = read_network(*network, instance, context);
-    if (const core::Value* transports = reader.optional_table("transport")) read_transports(*transports, instance, context);
+    if (const core::Value* network = reader.optional_table("network"))
+        cards = read_network(*network, instance, context);
+    if (const core::Value* transports = reader.optional_table("transport"))
+        read_transports(*transports, instance, context);
     instance.prices = read_prices(reader, context);
     const core::Value* topology = reader.required_table("topology");
     // A graph of a wrong number of devices would only repeat what is said already.
-    if (topology && section && instance.devices > 0 && !own.has_errors()) read_topology(*topology, instance, cards, context);
+    if (topology && section && instance.devices > 0 && !own.has_errors())
+        read_topology(*topology, instance, cards, context);
     else reader.ignore("topology");
     reader.finish();
-    for (std::string& note : notes_of_assumptions(instance.provenance)) instance.notes.push_back(std::move(note));
+    for (std::string& note : notes_of_assumptions(instance.provenance))
+        instance.notes.push_back(std::move(note));
     diagnostics.append(own);
     if (own.has_errors()) return std::nullopt;
     return instance;

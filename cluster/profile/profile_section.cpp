@@ -13,7 +13,9 @@ Provenance read_provenance(core::TableReader& reader, const std::string& prefix)
     provenance.source = reader.string(prefix + "source", "");
     provenance.date = reader.string(prefix + "date", "");
     if (!provenance.date.empty() && !is_date(provenance.date))
-        reader.error(prefix + "date", reader.path_of(prefix + "date") + " = \"" + provenance.date + "\" is no date", "write it as \"2026-07-20\", \"2026-07\" or \"2026\"");
+        reader.error(prefix + "date",
+                     reader.path_of(prefix + "date") + " = \"" + provenance.date + "\" is no date",
+                     "write it as \"2026-07-20\", \"2026-07\" or \"2026\"");
     provenance.confidence = reader.optional_choice(prefix + "confidence", confidences).value_or("");
     return provenance;
 }
@@ -34,12 +36,17 @@ bool is_date(std::string_view text) {
 std::vector<std::string> notes_of_assumptions(const std::map<std::string, Provenance>& provenance) {
     std::vector<std::string> notes;
     for (const auto& [path, origin] : provenance)
-        if (origin.confidence == "assumed") notes.push_back(path + " is assumed: " + origin.source + (origin.date.empty() ? "" : " (" + origin.date + ")"));
+        if (origin.confidence == "assumed")
+            notes.push_back(path + " is assumed: " + origin.source +
+                            (origin.date.empty() ? "" : " (" + origin.date + ")"));
     return notes;
 }
 
 ProfileSection::ProfileSection(const core::Value& table, std::string path, ProfileContext& context)
-    : reader_(table, path, context.diagnostics), path_(std::move(path)), context_(context), default_(read_provenance(reader_, "")) {
+    : reader_(table, path, context.diagnostics),
+      path_(std::move(path)),
+      context_(context),
+      default_(read_provenance(reader_, "")) {
     if (default_ != Provenance{}) context_.provenance[path_] = default_;
 }
 
@@ -56,9 +63,12 @@ void ProfileSection::figure(std::string_view key) {
 
 void ProfileSection::check_provenance(std::string_view key, const Provenance& provenance) {
     const std::string place = reader_.path_of(key);
-    for (const auto& [word, text] : {std::pair<std::string, const std::string&>{"source", provenance.source}, {"date", provenance.date}})
+    for (const auto& [word, text] :
+         {std::pair<std::string, const std::string&>{"source", provenance.source}, {"date", provenance.date}})
         if (text.empty())
-            reader_.error(key, place + " has no " + word, "add " + word + " = \"...\" to its section or " + std::string(key) + "_" + word + " = \"...\" beside it");
+            reader_.error(key, place + " has no " + word,
+                          "add " + word + " = \"...\" to its section or " + std::string(key) + "_" + word +
+                              " = \"...\" beside it");
 }
 
 // No figure of a machine, in base units, comes near this; products of such figures stay finite.
@@ -73,7 +83,8 @@ std::optional<Quantity> ProfileSection::plausible(std::string_view key, std::opt
 
 template <class Quantity>
 Quantity ProfileSection::positive(std::string_view key, std::optional<Quantity> value) {
-    if (value && value->value == 0) reader_.error(key, reader_.path_of(key) + " is zero", "give a figure above zero");
+    if (value && value->value == 0)
+        reader_.error(key, reader_.path_of(key) + " is zero", "give a figure above zero");
     return value.value_or(Quantity());
 }
 
@@ -115,7 +126,8 @@ std::optional<bool> ProfileSection::boolean(std::string_view key) {
 std::optional<double> ProfileSection::efficiency(std::string_view key) {
     std::optional<double> value = real(key, {.least = 0, .greatest = 1});
     if (value && *value == 0) {
-        reader_.error(key, reader_.path_of(key) + " = 0 would never finish anything", "give the achieved share of the peak, above 0 and at most 1");
+        reader_.error(key, reader_.path_of(key) + " = 0 would never finish anything",
+                      "give the achieved share of the peak, above 0 and at most 1");
         return std::nullopt;
     }
     return value;

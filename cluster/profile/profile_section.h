@@ -19,7 +19,8 @@ struct ProfileContext {
     bool must_have_provenance = false;  // lint: a figure without source or date is an error
 };
 
-// A table whose keys `source`, `date`, `confidence` hold for all its figures and `KEY_source`, `KEY_date`, `KEY_confidence` for one of them.
+// A table whose keys `source`, `date`, `confidence` hold for all its figures and `KEY_source`, `KEY_date`,
+// `KEY_confidence` for one of them.
 class ProfileSection {
 public:
     ProfileSection(const core::Value& table, std::string path, ProfileContext& context);

@@ -12,7 +12,8 @@ namespace {
 
 std::string in_words(int number) { return std::to_string(number); }
 
-// "gpu0..3" is gpu0, gpu1, gpu2, gpu3; any other text is itself. Nothing when the range is backwards or longer than a node can be.
+// "gpu0..3" is gpu0, gpu1, gpu2, gpu3; any other text is itself. Nothing when the range is backwards or
+// longer than a node can be.
 std::optional<std::vector<std::string>> expand(const std::string& text) {
     std::size_t dots = text.find("..");
     if (dots == std::string::npos) return std::vector<std::string>{text};
@@ -22,7 +23,9 @@ std::optional<std::vector<std::string>> expand(const std::string& text) {
     const char* end = text.data() + text.size();
     auto [first_end, first_error] = std::from_chars(text.data() + digits, text.data() + dots, first);
     auto [last_end, last_error] = std::from_chars(text.data() + dots + 2, end, last);
-    if (first_error != std::errc() || last_error != std::errc() || first_end != text.data() + dots || last_end != end) return std::nullopt;
+    if (first_error != std::errc() || last_error != std::errc() || first_end != text.data() + dots ||
+        last_end != end)
+        return std::nullopt;
     if (last < first || last - first >= most_vertices) return std::nullopt;
     std::vector<std::string> names;
     for (int i = first; i <= last; ++i) names.push_back(text.substr(0, digits) + std::to_string(i));
@@ -37,7 +40,8 @@ public:
     void read() {
         core::TableReader& reader = section_.reader();
         const std::string prefix = reader.string("device_name", "gpu");
-        for (int i = 0; i < instance_.devices; ++i) instance_.vertices.push_back({prefix + std::to_string(i), VertexKind::device, 0});
+        for (int i = 0; i < instance_.devices; ++i)
+            instance_.vertices.push_back({prefix + std::to_string(i), VertexKind::device, 0});
         read_vertices("hosts", VertexKind::host);
         read_vertices("nvswitches", VertexKind::nvswitch);
         read_vertices("pcie_switches", VertexKind::pcie_switch);
@@ -52,7 +56,8 @@ public:
         if (const core::Value* mesh = reader.optional_table("mesh")) read_mesh(*mesh);
         section_.figure("connect");
         if (const core::Value* connect = reader.optional_array("connect"))
-            for (std::size_t i = 0; i < connect->size() && !is_full_; ++i) read_connection(connect->items()[i], "topology.connect[" + std::to_string(i) + "]");
+            for (std::size_t i = 0; i < connect->size() && !is_full_; ++i)
+                read_connection(connect->items()[i], "topology.connect[" + std::to_string(i) + "]");
         add_network();
         section_.finish();
         if (!context_.diagnostics.has_errors()) check_connected();
@@ -60,15 +65,21 @@ public:
 
 private:
     void read_vertices(const std::string& key, VertexKind kind) {
-        for (const std::string& text : section_.reader().optional_strings(key).value_or(std::vector<std::string>{})) {
+        for (const std::string& text :
+             section_.reader().optional_strings(key).value_or(std::vector<std::string>{})) {
             std::optional<std::vector<std::string>> names = expand(text);
             if (!names || static_cast<int>(instance_.vertices.size() + names->size()) > most_vertices) {
-                section_.reader().error(key, "\"" + text + "\" in topology." + key + " is no name or range of names that fits a node",
-                                        "write \"pcie0\" or \"pcie0..3\"; a node has at most " + in_words(most_vertices) + " vertices");
+                section_.reader().error(
+                    key,
+                    "\"" + text + "\" in topology." + key + " is no name or range of names that fits a node",
+                    "write \"pcie0\" or \"pcie0..3\"; a node has at most " + in_words(most_vertices) +
+                        " vertices");
                 continue;
             }
             for (std::string& name : *names) {
-                if (find(name) >= 0) section_.reader().error(key, "vertex \"" + name + "\" is defined twice", "give every vertex a name of its own");
+                if (find(name) >= 0)
+                    section_.reader().error(key, "vertex \"" + name + "\" is defined twice",
+                                            "give every vertex a name of its own");
                 else add_vertex(instance_, std::move(name), kind);
             }
         }
@@ -89,15 +100,18 @@ private:
         for (const LinkSpec& spec : specs_) known.push_back(spec.name);
         std::string near = core::did_you_mean(name, known);
         reader.error("link", "there is no kind of link \"" + name + "\"",
-                     !near.empty()     ? "did you mean " + core::in_quotes(near) + "?"
+                     !near.empty()   ? "did you mean " + core::in_quotes(near) + "?"
                      : known.empty() ? "define it: [topology.link." + name + "]"
-                                     : "known here: " + core::list_in_words(known) + "; or define [topology.link." + name + "]");
+                                     : "known here: " + core::list_in_words(known) +
+                                           "; or define [topology.link." + name + "]");
         return nullptr;
     }
 
     bool may_add_link(core::TableReader& reader) {
         if (static_cast<int>(instance_.links.size()) < most_links) return true;
-        if (!is_full_) reader.error("", "the topology has more than " + in_words(most_links) + " links", "describe one node only");
+        if (!is_full_)
+            reader.error("", "the topology has more than " + in_words(most_links) + " links",
+                         "describe one node only");
         is_full_ = true;
         return false;
     }
@@ -110,31 +124,40 @@ private:
         reader.finish();
         if (!counts) return;
         const std::size_t n = static_cast<std::size_t>(instance_.devices);
-        const std::string shape = "give " + std::to_string(n) + " rows of " + std::to_string(n) + " link counts, one row a device, zero on the diagonal, equal both ways";
+        const std::string shape = "give " + std::to_string(n) + " rows of " + std::to_string(n) +
+                                  " link counts, one row a device, zero on the diagonal, equal both ways";
         std::vector<std::vector<int>> matrix;
         for (const core::Value& row : counts->items()) {
             std::vector<int> line;
             if (row.is_array())
                 for (const core::Value& cell : row.items())
-                    if (cell.kind() == core::Value::Kind::integer && cell.integer() >= 0 && cell.integer() <= 64) line.push_back(static_cast<int>(cell.integer()));
+                    if (cell.kind() == core::Value::Kind::integer && cell.integer() >= 0 &&
+                        cell.integer() <= 64)
+                        line.push_back(static_cast<int>(cell.integer()));
             if (line.size() != n || row.size() != n || matrix.size() == n) {
-                context_.diagnostics.error(row.location, "topology.mesh.counts", "row " + std::to_string(matrix.size()) + " of the mesh does not match " +
-                                                                                    std::to_string(n) + " devices", shape);
+                context_.diagnostics.error(row.location, "topology.mesh.counts",
+                                           "row " + std::to_string(matrix.size()) +
+                                               " of the mesh does not match " + std::to_string(n) +
+                                               " devices",
+                                           shape);
                 return;
             }
             matrix.push_back(std::move(line));
         }
         bool is_symmetric = matrix.size() == n;
         for (std::size_t i = 0; i < matrix.size() && is_symmetric; ++i)
-            for (std::size_t j = 0; j <= i && is_symmetric; ++j) is_symmetric = matrix[i][j] == matrix[j][i] && (i != j || matrix[i][i] == 0);
+            for (std::size_t j = 0; j <= i && is_symmetric; ++j)
+                is_symmetric = matrix[i][j] == matrix[j][i] && (i != j || matrix[i][i] == 0);
         if (!is_symmetric) {
-            reader.error("counts", "the mesh is not a symmetric matrix of " + std::to_string(n) + " rows", shape);
+            reader.error("counts", "the mesh is not a symmetric matrix of " + std::to_string(n) + " rows",
+                         shape);
             return;
         }
         if (!spec) return;
         for (std::size_t i = 0; i < n; ++i)
             for (std::size_t j = i + 1; j < n; ++j)
-                if (matrix[i][j] > 0 && may_add_link(reader)) add_link(instance_, static_cast<int>(i), static_cast<int>(j), *spec, matrix[i][j]);
+                if (matrix[i][j] > 0 && may_add_link(reader))
+                    add_link(instance_, static_cast<int>(i), static_cast<int>(j), *spec, matrix[i][j]);
     }
 
     // Vertex indices of "gpu0", "gpu0..3", "devices" or a list of such.
@@ -155,7 +178,9 @@ private:
                 continue;
             }
             std::optional<std::vector<std::string>> names = expand(text);
-            if (!names) reader.error(key, "\"" + text + "\" is no name or range of names", "write \"gpu0\", \"gpu0..3\" or \"devices\"");
+            if (!names)
+                reader.error(key, "\"" + text + "\" is no name or range of names",
+                             "write \"gpu0\", \"gpu0..3\" or \"devices\"");
             else
                 for (const std::string& name : *names) {
                     int vertex = find(name);
@@ -173,8 +198,10 @@ private:
         for (const Vertex& vertex : instance_.vertices) known.push_back(vertex.name);
         std::string near = core::did_you_mean(name, known);
         reader.error(key, "there is no vertex \"" + name + "\"",
-                     near.empty() ? "name it in topology.hosts, nvswitches, pcie_switches or nics; devices are \"" + known.front() + "\" and so on"
-                                  : "did you mean " + core::in_quotes(near) + "?");
+                     near.empty()
+                         ? "name it in topology.hosts, nvswitches, pcie_switches or nics; devices are \"" +
+                               known.front() + "\" and so on"
+                         : "did you mean " + core::in_quotes(near) + "?");
     }
 
     void read_connection(const core::Value& table, const std::string& path) {
@@ -185,14 +212,20 @@ private:
         reader.finish();
         if (!spec || from.empty() || to.empty()) return;
         if (to.size() != 1 && to.size() != from.size()) {
-            reader.error("to", std::to_string(from.size()) + " ends on one side and " + std::to_string(to.size()) + " on the other",
-                         "name one vertex that all of `from` join, or as many as `from` has, joined in order");
+            reader.error(
+                "to",
+                std::to_string(from.size()) + " ends on one side and " + std::to_string(to.size()) +
+                    " on the other",
+                "name one vertex that all of `from` join, or as many as `from` has, joined in order");
             return;
         }
         for (std::size_t i = 0; i < from.size(); ++i) {
             int other = to.size() == 1 ? to[0] : to[i];
             if (from[i] == other) {
-                reader.error("to", "a link joins \"" + instance_.vertices[static_cast<std::size_t>(other)].name + "\" to itself", "join two different vertices");
+                reader.error("to",
+                             "a link joins \"" + instance_.vertices[static_cast<std::size_t>(other)].name +
+                                 "\" to itself",
+                             "join two different vertices");
                 return;
             }
             if (!may_add_link(reader)) return;
@@ -201,15 +234,21 @@ private:
     }
 
     void add_network() {
-        int nics = static_cast<int>(std::count_if(instance_.vertices.begin(), instance_.vertices.end(), [](const Vertex& v) { return v.kind == VertexKind::nic; }));
+        int nics = static_cast<int>(std::count_if(instance_.vertices.begin(), instance_.vertices.end(),
+                                                  [](const Vertex& v) { return v.kind == VertexKind::nic; }));
         if (nics == 0 && cards_ == 0) return;
         if (nics == 0 || cards_ % nics != 0 || cards_ == 0) {
-            section_.reader().error("nics", std::to_string(cards_) + " network cards (network.cards) cannot be dealt out over " + std::to_string(nics) + " nic vertices",
-                                    "give topology.nics as many names as cards, or a divisor of it where several cards serve one switch");
+            section_.reader().error("nics",
+                                    std::to_string(cards_) +
+                                        " network cards (network.cards) cannot be dealt out over " +
+                                        std::to_string(nics) + " nic vertices",
+                                    "give topology.nics as many names as cards, or a divisor of it where "
+                                    "several cards serve one switch");
             return;
         }
         if (find("fabric") >= 0) {
-            section_.reader().error("hosts", "the vertex name \"fabric\" is taken by the network", "call it something else");
+            section_.reader().error("hosts", "the vertex name \"fabric\" is taken by the network",
+                                    "call it something else");
             return;
         }
         add_fabric(instance_, cards_);
@@ -218,7 +257,9 @@ private:
     void check_connected() {
         assign_numa(instance_);
         std::string reason;
-        if (!prepare_routes(instance_, &reason)) section_.reader().error("connect", "the topology does not join its devices: " + reason, "add the missing links to topology.connect");
+        if (!prepare_routes(instance_, &reason))
+            section_.reader().error("connect", "the topology does not join its devices: " + reason,
+                                    "add the missing links to topology.connect");
     }
 
     InstanceType& instance_;

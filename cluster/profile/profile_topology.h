@@ -5,7 +5,8 @@
 
 namespace cluster {
 
-// Adds the vertices and links to an instance whose device, number of devices and network figures are read already.
+// Adds the vertices and links to an instance whose device, number of devices and network figures are read
+// already.
 void read_topology(const core::Value& table, InstanceType& instance, int cards, ProfileContext& context);
 
 }  // namespace cluster

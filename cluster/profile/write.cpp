@@ -1,4 +1,5 @@
-// An instance as a profile. Quantities are written in the shortest text that reads back to the very same number.
+// An instance as a profile. Quantities are written in the shortest text that reads back to the very same
+// number.
 
 #include "cluster/profile/write.h"
 
@@ -29,7 +30,8 @@ struct WrittenUnit {
 };
 
 template <class Quantity, std::size_t count>
-std::string exact_text(Quantity quantity, const WrittenUnit (&units)[count], std::optional<Quantity> (*parse)(std::string_view)) {
+std::string exact_text(Quantity quantity, const WrittenUnit (&units)[count],
+                       std::optional<Quantity> (*parse)(std::string_view)) {
     std::string best;
     for (const WrittenUnit& unit : units) {
         std::string text = digits_of(quantity.value / unit.scale) + unit.name;
@@ -41,7 +43,8 @@ std::string exact_text(Quantity quantity, const WrittenUnit (&units)[count], std
 }
 
 std::string text(core::Bytes quantity) {
-    static constexpr WrittenUnit units[] = {{"GiB", 1073741824.0}, {"MiB", 1048576.0}, {"GB", 1e9}, {"KiB", 1024.0}, {"B", 1}};
+    static constexpr WrittenUnit units[] = {
+        {"GiB", 1073741824.0}, {"MiB", 1048576.0}, {"GB", 1e9}, {"KiB", 1024.0}, {"B", 1}};
     return exact_text(quantity, units, core::parse_bytes);
 }
 
@@ -86,10 +89,12 @@ public:
         document["schema"] = profile_schema;
         document["name"] = instance_.name;
         if (!instance_.provider.empty()) document["provider"] = instance_.provider;
-        if (std::vector<std::string> notes = own_notes(); !notes.empty()) document["notes"] = core::Value(notes);
+        if (std::vector<std::string> notes = own_notes(); !notes.empty())
+            document["notes"] = core::Value(notes);
         document["instance"] = instance_section();
         document["device"] = device_section();
-        if (!instance_.network_name.empty() || has_network(instance_)) document["network"] = network_section();
+        if (!instance_.network_name.empty() || has_network(instance_))
+            document["network"] = network_section();
         if (!instance_.transports.empty()) document["transport"] = transport_section();
         document["topology"] = topology_section();
         if (!instance_.prices.empty()) document["price"] = prices();
@@ -101,15 +106,18 @@ private:
     std::vector<std::string> own_notes() const {
         std::vector<std::string> notes = instance_.notes;
         for (const std::string& generated : notes_of_assumptions(instance_.provenance))
-            if (auto at = std::find(notes.begin(), notes.end(), generated); at != notes.end()) notes.erase(at);
+            if (auto at = std::find(notes.begin(), notes.end(), generated); at != notes.end())
+                notes.erase(at);
         return notes;
     }
 
     bool has_provenance(const std::string& path) const { return instance_.provenance.contains(path); }
 
-    // Optional figures stand in the text when they say something or when somebody said where the zero comes from.
+    // Optional figures stand in the text when they say something or when somebody said where the zero comes
+    // from.
     template <class Quantity>
-    void set_if_known(core::Value& table, const std::string& path, const std::string& key, Quantity quantity) const {
+    void set_if_known(core::Value& table, const std::string& path, const std::string& key,
+                      Quantity quantity) const {
         if (quantity.value != 0 || has_provenance(path + "." + key)) table[key] = text(quantity);
     }
 
@@ -117,9 +125,11 @@ private:
     void set_sources(core::Value& table, const std::string& path) const {
         std::vector<std::string> keys;
         for (const auto& [key, value] : table.members()) keys.push_back(key);
-        if (auto own = instance_.provenance.find(path); own != instance_.provenance.end()) set_provenance(table, "", own->second);
+        if (auto own = instance_.provenance.find(path); own != instance_.provenance.end())
+            set_provenance(table, "", own->second);
         for (const std::string& key : keys)
-            if (auto own = instance_.provenance.find(path + "." + key); own != instance_.provenance.end() && !table.find(key)->is_table())
+            if (auto own = instance_.provenance.find(path + "." + key);
+                own != instance_.provenance.end() && !table.find(key)->is_table())
                 set_provenance(table, key + "_", own->second);
     }
 
@@ -127,7 +137,8 @@ private:
         core::Value table = core::Value::table();
         table["devices"] = instance_.devices;
         set_if_known(table, "instance", "host_memory", instance_.host_memory);
-        if (instance_.virtual_cpus > 0 || has_provenance("instance.virtual_cpus")) table["virtual_cpus"] = instance_.virtual_cpus;
+        if (instance_.virtual_cpus > 0 || has_provenance("instance.virtual_cpus"))
+            table["virtual_cpus"] = instance_.virtual_cpus;
         set_sources(table, "instance");
         return table;
     }
@@ -148,14 +159,16 @@ private:
         const std::string path = "device.precision." + std::string(core::name_of(type));
         core::Value table = core::Value::table();
         table["peak"] = text(peak);
-        if (auto found = instance_.device.matrix_product.find(type); found != instance_.device.matrix_product.end()) {
+        if (auto found = instance_.device.matrix_product.find(type);
+            found != instance_.device.matrix_product.end()) {
             const MatrixProductCurve& curve = found->second;
             table["compute_efficiency"] = curve.compute_efficiency;
             table["memory_efficiency"] = curve.memory_efficiency;
             table["launch"] = text(curve.launch);
             if (!curve.points.empty()) {
                 core::Value points = core::Value::array();
-                for (const MatrixProductCurve::Point& point : curve.points) points.append(core::Value::Array{point.flops.value, point.rate.value});
+                for (const MatrixProductCurve::Point& point : curve.points)
+                    points.append(core::Value::Array{point.flops.value, point.rate.value});
                 table["points"] = std::move(points);
             }
         }
@@ -177,29 +190,36 @@ private:
         set_if_known(table, "device", "context_memory", device.context_memory);
         set_if_known(table, "device", "first_communicator_memory", device.first_communicator_memory);
         set_if_known(table, "device", "further_communicator_memory", device.further_communicator_memory);
-        if (device.fragmentation != 0 || has_provenance("device.fragmentation")) table["fragmentation"] = device.fragmentation;
-        if (device.multiprocessors != 0 || has_provenance("device.multiprocessors")) table["multiprocessors"] = device.multiprocessors;
+        if (device.fragmentation != 0 || has_provenance("device.fragmentation"))
+            table["fragmentation"] = device.fragmentation;
+        if (device.multiprocessors != 0 || has_provenance("device.multiprocessors"))
+            table["multiprocessors"] = device.multiprocessors;
         if (!device.has_concurrent_streams) table["concurrent_streams"] = false;
-        if (device.has_gpudirect || has_provenance("device.gpudirect")) table["gpudirect"] = device.has_gpudirect;
+        if (device.has_gpudirect || has_provenance("device.gpudirect"))
+            table["gpudirect"] = device.has_gpudirect;
         if (!device.measured_operators.empty()) {
             core::Value operators = core::Value::array();
             for (const MeasuredOperator& measured : device.measured_operators) {
                 core::Value entry = core::Value::table();
                 entry["signature"] = measured.signature;
                 entry["forward"] = text(measured.forward);
-                if (measured.backward_input.value != 0) entry["backward_input"] = text(measured.backward_input);
-                if (measured.backward_weight.value != 0) entry["backward_weight"] = text(measured.backward_weight);
+                if (measured.backward_input.value != 0)
+                    entry["backward_input"] = text(measured.backward_input);
+                if (measured.backward_weight.value != 0)
+                    entry["backward_weight"] = text(measured.backward_weight);
                 operators.append(std::move(entry));
             }
             table["measured_operator"] = std::move(operators);
         }
         set_sources(table, "device");
         core::Value precisions = core::Value::table();
-        for (const auto& [type, peak] : device.peak) precisions[core::name_of(type)] = precision_table(type, peak);
+        for (const auto& [type, peak] : device.peak)
+            precisions[core::name_of(type)] = precision_table(type, peak);
         table["precision"] = std::move(precisions);
         if (!device.links.empty()) {
             core::Value links = core::Value::table();
-            for (const LinkSpec& spec : device.links) links[spec.name] = link_table(spec, "device.link." + spec.name);
+            for (const LinkSpec& spec : device.links)
+                links[spec.name] = link_table(spec, "device.link." + spec.name);
             table["link"] = std::move(links);
         }
         return table;
@@ -211,7 +231,8 @@ private:
         if (has_network(instance_)) {
             table["cards"] = std::max(1, network_cards(instance_));
             table["bandwidth"] = text(instance_.network_bandwidth);
-            if (instance_.network_baseline != instance_.network_bandwidth) table["baseline"] = text(instance_.network_baseline);
+            if (instance_.network_baseline != instance_.network_bandwidth)
+                table["baseline"] = text(instance_.network_baseline);
             set_if_known(table, "network", "per_flow_limit", instance_.per_flow_limit);
             table["latency"] = text(instance_.network_latency);
             table["efficiency"] = instance_.network_efficiency;
@@ -233,14 +254,19 @@ private:
         return table;
     }
 
-    std::string vertex_name(int vertex) const { return instance_.vertices[static_cast<std::size_t>(vertex)].name; }
+    std::string vertex_name(int vertex) const {
+        return instance_.vertices[static_cast<std::size_t>(vertex)].name;
+    }
 
     std::string device_prefix() const {
-        core::require(instance_.devices > 0 && static_cast<int>(instance_.vertices.size()) >= instance_.devices, "an instance has a vertex for every device");
+        core::require(
+            instance_.devices > 0 && static_cast<int>(instance_.vertices.size()) >= instance_.devices,
+            "an instance has a vertex for every device");
         std::string prefix = vertex_name(0);
         core::require(prefix.ends_with('0'), "devices are numbered from 0");
         prefix.pop_back();
-        for (int i = 0; i < instance_.devices; ++i) core::require(vertex_name(i) == prefix + std::to_string(i), "devices are numbered from 0");
+        for (int i = 0; i < instance_.devices; ++i)
+            core::require(vertex_name(i) == prefix + std::to_string(i), "devices are numbered from 0");
         return prefix;
     }
 
@@ -254,16 +280,19 @@ private:
         spec.is_full_duplex = link.is_full_duplex;
         const double share = link.bandwidth.value / link.count;
         for (double candidate : {share, std::nextafter(share, 0.0), std::nextafter(share, HUGE_VAL)})
-            if (candidate * link.count == link.bandwidth.value) spec.bandwidth = core::BytesPerSecond(candidate);
+            if (candidate * link.count == link.bandwidth.value)
+                spec.bandwidth = core::BytesPerSecond(candidate);
         core::require(spec.bandwidth.value > 0, "parallel links share their rate equally");
         return spec;
     }
 
     static bool have_same_figures(const LinkSpec& a, const LinkSpec& b) {
-        return a.kind == b.kind && a.bandwidth == b.bandwidth && a.efficiency == b.efficiency && a.latency == b.latency && a.is_full_duplex == b.is_full_duplex;
+        return a.kind == b.kind && a.bandwidth == b.bandwidth && a.efficiency == b.efficiency &&
+               a.latency == b.latency && a.is_full_duplex == b.is_full_duplex;
     }
 
-    // The name under which a link's figures stand in the text; figures that the device does not state are added to `specs`.
+    // The name under which a link's figures stand in the text; figures that the device does not state are
+    // added to `specs`.
     std::string type_of(const Link& link, std::vector<LinkSpec>& specs) const {
         LinkSpec spec = spec_of(link);
         const std::string name = spec.name;
@@ -285,8 +314,10 @@ private:
     core::Value topology_section() const {
         core::Value table = core::Value::table();
         if (std::string prefix = device_prefix(); prefix != "gpu") table["device_name"] = prefix;
-        const std::pair<const char*, VertexKind> lists[] = {
-            {"hosts", VertexKind::host}, {"nvswitches", VertexKind::nvswitch}, {"pcie_switches", VertexKind::pcie_switch}, {"nics", VertexKind::nic}};
+        const std::pair<const char*, VertexKind> lists[] = {{"hosts", VertexKind::host},
+                                                            {"nvswitches", VertexKind::nvswitch},
+                                                            {"pcie_switches", VertexKind::pcie_switch},
+                                                            {"nics", VertexKind::nic}};
         for (const auto& [key, kind] : lists) {
             std::vector<std::string> names;
             for (const Vertex& vertex : instance_.vertices)
@@ -313,13 +344,15 @@ private:
         if (mesh.size() > 0) table["mesh"] = std::move(mesh);
         if (!specs.empty()) {
             core::Value links = core::Value::table();
-            for (const LinkSpec& spec : specs) links[spec.name] = link_table(spec, "topology.link." + spec.name);
+            for (const LinkSpec& spec : specs)
+                links[spec.name] = link_table(spec, "topology.link." + spec.name);
             table["link"] = std::move(links);
         }
         return table;
     }
 
-    // The leading links that join devices directly, row by row, as a matrix; `next` is the first link that is not among them.
+    // The leading links that join devices directly, row by row, as a matrix; `next` is the first link that is
+    // not among them.
     core::Value mesh_table(std::size_t& next, std::vector<LinkSpec>& specs) const {
         const std::size_t n = static_cast<std::size_t>(instance_.devices);
         std::vector<std::vector<std::int64_t>> counts(n, std::vector<std::int64_t>(n, 0));
@@ -366,6 +399,8 @@ private:
 
 core::Value instance_to_value(const InstanceType& instance) { return ProfileWriter(instance).write(); }
 
-std::string instance_to_toml(const InstanceType& instance) { return core::to_toml(instance_to_value(instance)); }
+std::string instance_to_toml(const InstanceType& instance) {
+    return core::to_toml(instance_to_value(instance));
+}
 
 }  // namespace cluster

@@ -28,7 +28,9 @@ constexpr char magic[16] = "smexec state 1\n";
 constexpr const char* manifest_name = "manifest.json";
 constexpr int manifest_version = 2;  // 1 had neither data_identity nor recipe
 
-std::string partial_folder(const std::string& directory, std::int64_t step) { return checkpoint_folder(directory, step) + ".partial"; }
+std::string partial_folder(const std::string& directory, std::int64_t step) {
+    return checkpoint_folder(directory, step) + ".partial";
+}
 
 [[noreturn]] void fail(const std::string& what, const std::string& path) {
     throw core::MachineError(fmt::format("{} {}: {}", what, path, std::strerror(errno)));
@@ -36,7 +38,8 @@ std::string partial_folder(const std::string& directory, std::int64_t step) { re
 
 class Descriptor {
 public:
-    Descriptor(const std::string& path, int flags) : descriptor_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {}
+    Descriptor(const std::string& path, int flags)
+        : descriptor_(::open(path.c_str(), flags | O_CLOEXEC, 0644)) {}
     ~Descriptor() {
         if (descriptor_ >= 0) ::close(descriptor_);
     }
@@ -68,7 +71,8 @@ public:
         sigemptyset(&wanted);
         sigaddset(&wanted, SIGXFSZ);
         const timespec at_once{};
-        while (sigtimedwait(&wanted, nullptr, &at_once) > 0) {}
+        while (sigtimedwait(&wanted, nullptr, &at_once) > 0) {
+        }
         pthread_sigmask(SIG_SETMASK, &before_, nullptr);
     }
 
@@ -76,7 +80,8 @@ private:
     sigset_t before_;
 };
 
-// All of it at its place, or the old state: beside its place first, synchronised, renamed, the folder synchronised.
+// All of it at its place, or the old state: beside its place first, synchronised, renamed, the folder
+// synchronised.
 void write_durably(const std::string& folder, const std::string& name, std::span<const std::byte> content) {
     const std::string path = folder + "/" + name, temporary = path + ".writing";
     const IgnoredSizeSignal ignored;
@@ -137,7 +142,9 @@ std::vector<std::int64_t> steps_with(const std::string& directory, const std::st
     std::vector<std::int64_t> steps;
     std::error_code none;
     for (const fs::directory_entry& entry : fs::directory_iterator(directory, none))
-        if (const auto step = step_of(entry.path().filename().string(), ending); step && entry.is_directory(none)) steps.push_back(*step);
+        if (const auto step = step_of(entry.path().filename().string(), ending);
+            step && entry.is_directory(none))
+            steps.push_back(*step);
     std::sort(steps.begin(), steps.end());
     return steps;
 }
@@ -188,22 +195,26 @@ std::optional<CheckpointManifest> read_manifest(const std::string& folder, std::
         // The last member is the checksum of the others as they were written.
         core::Value rest = *document;
         std::uint64_t sum = 0;
-        if (!rest.is_table() || rest.size() == 0 || rest.members().back().first != "xxh64" || !rest.members().back().second.is_string() ||
+        if (!rest.is_table() || rest.size() == 0 || rest.members().back().first != "xxh64" ||
+            !rest.members().back().second.is_string() ||
             !read_number(rest.members().back().second.string(), sum, 16)) {
             obstacle = fmt::format("{} is damaged: it has no checksum", path);
             return std::nullopt;
         }
         rest.members().pop_back();
         if (sum != checksum_of(rest)) {
-            obstacle = fmt::format("{} is damaged: its checksum is {:016x}, {:016x} was written", path, checksum_of(rest), sum);
+            obstacle = fmt::format("{} is damaged: its checksum is {:016x}, {:016x} was written", path,
+                                   checksum_of(rest), sum);
             return std::nullopt;
         }
         core::TableReader reader(rest, "", diagnostics);
-        if (reader.required_string("format") != "smexec checkpoint" || reader.required_integer("version", {.least = 1}) > manifest_version)
+        if (reader.required_string("format") != "smexec checkpoint" ||
+            reader.required_integer("version", {.least = 1}) > manifest_version)
             diagnostics.error({path, 0, 0}, "format", "this is no checkpoint of this version", "");
         manifest.step = reader.required_integer("step", {.least = 0});
         manifest.next_sample = reader.required_integer("next_sample", {.least = 0});
-        if (!read_number(reader.required_string("seed"), manifest.seed, 10)) diagnostics.error({path, 0, 0}, "seed", "seed is no number", "");
+        if (!read_number(reader.required_string("seed"), manifest.seed, 10))
+            diagnostics.error({path, 0, 0}, "seed", "seed is no number", "");
         manifest.model = reader.required_string("model");
         manifest.model_hash = reader.required_string("model_hash");
         manifest.program_hash = reader.required_string("program_hash");
@@ -212,15 +223,19 @@ std::optional<CheckpointManifest> read_manifest(const std::string& folder, std::
         manifest.data_identity = reader.string("data_identity", "");
         manifest.recipe = reader.string("recipe", "");
         if (const core::Value* losses = reader.required_array("losses"))
-            for (const core::Value& loss : losses->items()) manifest.losses.push_back(loss.is_number() ? loss.number() : std::numeric_limits<double>::quiet_NaN());
+            for (const core::Value& loss : losses->items())
+                manifest.losses.push_back(loss.is_number() ? loss.number()
+                                                           : std::numeric_limits<double>::quiet_NaN());
         if (const core::Value* files = reader.required_array("files"))
             for (const core::Value& entry : files->items()) {
                 core::TableReader file_reader(entry, "files", diagnostics);
                 CheckpointManifest::File& file = manifest.files.emplace_back();
                 file.name = file_reader.required_string("name");
-                if (file.name.find('/') != std::string::npos) diagnostics.error({path, 0, 0}, "files.name", "a file's name has no folder", "");
+                if (file.name.find('/') != std::string::npos)
+                    diagnostics.error({path, 0, 0}, "files.name", "a file's name has no folder", "");
                 file.bytes = static_cast<std::uint64_t>(file_reader.required_integer("bytes", {.least = 0}));
-                if (!read_number(file_reader.required_string("xxh64"), file.checksum, 16)) diagnostics.error({path, 0, 0}, "files.xxh64", "no hexadecimal number", "");
+                if (!read_number(file_reader.required_string("xxh64"), file.checksum, 16))
+                    diagnostics.error({path, 0, 0}, "files.xxh64", "no hexadecimal number", "");
                 file_reader.finish();
             }
         reader.finish();
@@ -231,17 +246,19 @@ std::optional<CheckpointManifest> read_manifest(const std::string& folder, std::
 }
 
 // Everything about one file that does not need its meaning.
-std::optional<std::string> read_verified(const std::string& folder, const CheckpointManifest::File& file, std::string& obstacle) {
+std::optional<std::string> read_verified(const std::string& folder, const CheckpointManifest::File& file,
+                                         std::string& obstacle) {
     const std::string path = folder + "/" + file.name;
     const Descriptor descriptor(path, O_RDONLY);
-    struct stat status {};
+    struct stat status{};
     if (descriptor.get() < 0 || ::fstat(descriptor.get(), &status) != 0) {
         obstacle = fmt::format("{} cannot be read: {}", path, std::strerror(errno));
         return std::nullopt;
     }
     const auto bytes = static_cast<std::uint64_t>(status.st_size);
     if (bytes != file.bytes) {
-        obstacle = fmt::format("{} has {} bytes, {} were written: it is {}", path, bytes, file.bytes, bytes < file.bytes ? "truncated" : "damaged");
+        obstacle = fmt::format("{} has {} bytes, {} were written: it is {}", path, bytes, file.bytes,
+                               bytes < file.bytes ? "truncated" : "damaged");
         return std::nullopt;
     }
     std::string content(bytes, '\0');
@@ -250,14 +267,16 @@ std::optional<std::string> read_verified(const std::string& folder, const Checkp
         const ssize_t got = ::read(descriptor.get(), content.data() + done, content.size() - done);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) {
-            obstacle = fmt::format("{} cannot be read: {}", path, got == 0 ? "it became shorter" : std::strerror(errno));
+            obstacle = fmt::format("{} cannot be read: {}", path,
+                                   got == 0 ? "it became shorter" : std::strerror(errno));
             return std::nullopt;
         }
         done += static_cast<std::size_t>(got);
     }
     const std::uint64_t sum = checksum(std::as_bytes(std::span(content)));
     if (sum != file.checksum) {
-        obstacle = fmt::format("{} is damaged: its checksum is {:016x}, {:016x} was written", path, sum, file.checksum);
+        obstacle = fmt::format("{} is damaged: its checksum is {:016x}, {:016x} was written", path, sum,
+                               file.checksum);
         return std::nullopt;
     }
     return content;
@@ -267,17 +286,21 @@ std::optional<std::string> read_verified(const std::string& folder, const Checkp
 bool lacks_only_its_name(const std::string& directory, std::int64_t step) {
     std::error_code none;
     std::string obstacle;
-    return !fs::exists(checkpoint_folder(directory, step), none) && read_manifest(partial_folder(directory, step), obstacle);
+    return !fs::exists(checkpoint_folder(directory, step), none) &&
+           read_manifest(partial_folder(directory, step), obstacle);
 }
 
 // Where a committed checkpoint is.
 std::string present_folder(const std::string& directory, std::int64_t step) {
-    return lacks_only_its_name(directory, step) ? partial_folder(directory, step) : checkpoint_folder(directory, step);
+    return lacks_only_its_name(directory, step) ? partial_folder(directory, step)
+                                                : checkpoint_folder(directory, step);
 }
 
 }  // namespace
 
-std::string checkpoint_folder(const std::string& directory, std::int64_t step) { return fmt::format("{}/step-{:08}", directory, step); }
+std::string checkpoint_folder(const std::string& directory, std::int64_t step) {
+    return fmt::format("{}/step-{:08}", directory, step);
+}
 
 std::vector<std::int64_t> committed_steps(const std::string& directory) {
     std::vector<std::int64_t> steps = steps_with(directory, "");
@@ -303,12 +326,15 @@ bool Checkpoint::load(const std::string& folder, std::string& obstacle) {
         Cursor cursor(*content);
         char start[sizeof magic];
         std::uint64_t records = 0;
-        if (!cursor.take(start, sizeof start) || std::memcmp(start, magic, sizeof magic) != 0 || !cursor.take(records)) return is_damaged();
+        if (!cursor.take(start, sizeof start) || std::memcmp(start, magic, sizeof magic) != 0 ||
+            !cursor.take(records))
+            return is_damaged();
         for (std::uint64_t i = 0; i < records; ++i) {
             std::uint64_t length = 0, kind = 0, first = 0, count = 0;
             if (!cursor.take(length) || length > cursor.left()) return is_damaged();
             std::string name(length, '\0');
-            if (!cursor.take(name.data(), length) || !cursor.take(kind) || kind > 2 || !cursor.take(first) || !cursor.take(count) || count > cursor.left() / sizeof(float))
+            if (!cursor.take(name.data(), length) || !cursor.take(kind) || kind > 2 || !cursor.take(first) ||
+                !cursor.take(count) || count > cursor.left() / sizeof(float))
                 return is_damaged();
             Piece& piece = pieces_[{name, static_cast<StateKind>(kind)}].emplace_back();
             piece.first = static_cast<std::int64_t>(first);
@@ -317,42 +343,51 @@ bool Checkpoint::load(const std::string& folder, std::string& obstacle) {
         }
         if (cursor.left() > 0) return is_damaged();
     }
-    for (auto& [key, pieces] : pieces_) std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.first < b.first; });
+    for (auto& [key, pieces] : pieces_)
+        std::stable_sort(pieces.begin(), pieces.end(),
+                         [](const Piece& a, const Piece& b) { return a.first < b.first; });
     return true;
 }
 
-std::shared_ptr<const Checkpoint> Checkpoint::open(const std::string& directory, std::optional<std::int64_t> step, core::Diagnostics& diagnostics,
-                                                   bool is_resumed) {
+std::shared_ptr<const Checkpoint> Checkpoint::open(const std::string& directory,
+                                                   std::optional<std::int64_t> step,
+                                                   core::Diagnostics& diagnostics, bool is_resumed) {
     const char* const key = is_resumed ? "--resume" : "CHECKPOINT";
     const std::vector<std::int64_t> steps = committed_steps(directory);
     if (steps.empty()) {
-        diagnostics.error({}, key, fmt::format("there is no checkpoint in {}", core::in_quotes(directory)),
-                          is_resumed ? "start without --resume" : "name a folder that a run was given with --checkpoint");
+        diagnostics.error(
+            {}, key, fmt::format("there is no checkpoint in {}", core::in_quotes(directory)),
+            is_resumed ? "start without --resume" : "name a folder that a run was given with --checkpoint");
         return nullptr;
     }
     if (step && std::find(steps.begin(), steps.end(), *step) == steps.end()) {
         std::vector<std::string> known;
         for (const std::int64_t one : steps) known.push_back(std::to_string(one));
-        diagnostics.error({}, "--from-step", fmt::format("there is no checkpoint of step {} in {}", *step, core::in_quotes(directory)),
-                          "there are those of " + core::list_in_words(known));
+        diagnostics.error(
+            {}, "--from-step",
+            fmt::format("there is no checkpoint of step {} in {}", *step, core::in_quotes(directory)),
+            "there are those of " + core::list_in_words(known));
         return nullptr;
     }
     const std::int64_t wanted = step.value_or(steps.back());
     auto checkpoint = std::make_shared<Checkpoint>();
     std::string obstacle;
     if (checkpoint->load(present_folder(directory, wanted), obstacle)) return checkpoint;
-    std::string hint = is_resumed ? "no older checkpoint is whole: start again without --resume" : "no older checkpoint is whole";
+    std::string hint = is_resumed ? "no older checkpoint is whole: start again without --resume"
+                                  : "no older checkpoint is whole";
     for (auto older = steps.rbegin(); older != steps.rend(); ++older) {
         std::string ignored;
         if (*older >= wanted || !Checkpoint().load(present_folder(directory, *older), ignored)) continue;
-        hint = fmt::format("the checkpoint of step {} is whole: --from-step {}{}", *older, *older, is_resumed ? " --set-aside" : "");
+        hint = fmt::format("the checkpoint of step {} is whole: --from-step {}{}", *older, *older,
+                           is_resumed ? " --set-aside" : "");
         break;
     }
     diagnostics.error({}, key, obstacle, hint);
     return nullptr;
 }
 
-bool Checkpoint::read(const std::string& parameter, StateKind kind, std::int64_t first, std::span<float> into) const {
+bool Checkpoint::read(const std::string& parameter, StateKind kind, std::int64_t first,
+                      std::span<float> into) const {
     const auto found = pieces_.find({parameter, kind});
     if (found == pieces_.end()) return into.empty();
     std::int64_t at = first;
@@ -363,7 +398,8 @@ bool Checkpoint::read(const std::string& parameter, StateKind kind, std::int64_t
         if (piece.first > at || at >= end) break;
         if (piece_end <= at) continue;
         const std::int64_t until = std::min(piece_end, end);
-        std::copy(piece.values.begin() + (at - piece.first), piece.values.begin() + (until - piece.first), into.begin() + (at - first));
+        std::copy(piece.values.begin() + (at - piece.first), piece.values.begin() + (until - piece.first),
+                  into.begin() + (at - first));
         at = until;
     }
     return at >= end;
@@ -372,9 +408,12 @@ bool Checkpoint::read(const std::string& parameter, StateKind kind, std::int64_t
 std::string folder_obstacle(const std::string& directory) {
     std::error_code error;
     fs::path existing = fs::absolute(directory, error);
-    while (!fs::exists(fs::symlink_status(existing, error)) && existing.has_relative_path() && existing != existing.parent_path()) existing = existing.parent_path();
+    while (!fs::exists(fs::symlink_status(existing, error)) && existing.has_relative_path() &&
+           existing != existing.parent_path())
+        existing = existing.parent_path();
     if (!fs::is_directory(existing, error)) return fmt::format("{} is no folder", existing.string());
-    if (::access(existing.c_str(), W_OK | X_OK) != 0) return fmt::format("{} cannot be written: {}", existing.string(), std::strerror(errno));
+    if (::access(existing.c_str(), W_OK | X_OK) != 0)
+        return fmt::format("{} cannot be written: {}", existing.string(), std::strerror(errno));
     return {};
 }
 
@@ -383,7 +422,8 @@ void tidy_checkpoints(const std::string& directory) {
     fs::create_directories(directory, error);
     if (error) throw core::MachineError(fmt::format("creating {}: {}", directory, error.message()));
     for (const std::int64_t step : steps_with(directory, ".partial")) {
-        const std::string partial = partial_folder(directory, step), place = checkpoint_folder(directory, step);
+        const std::string partial = partial_folder(directory, step),
+                          place = checkpoint_folder(directory, step);
         if (lacks_only_its_name(directory, step)) {
             fs::rename(partial, place, error);
             synchronize_directory(directory);
@@ -391,7 +431,8 @@ void tidy_checkpoints(const std::string& directory) {
             fs::remove_all(partial, error);
         }
     }
-    for (const std::int64_t step : steps_with(directory, ".replaced")) fs::remove_all(checkpoint_folder(directory, step) + ".replaced", error);
+    for (const std::int64_t step : steps_with(directory, ".replaced"))
+        fs::remove_all(checkpoint_folder(directory, step) + ".replaced", error);
 }
 
 void set_aside_later(const std::string& directory, std::int64_t step) {
@@ -406,12 +447,14 @@ void set_aside_later(const std::string& directory, std::int64_t step) {
     }
     // The newest first: a run that ends half-way leaves no gap before the newest.
     for (auto one = later.rbegin(); one != later.rend(); ++one)
-        if (::rename(checkpoint_folder(directory, *one).c_str(), checkpoint_folder(aside, *one).c_str()) != 0) fail("moving", checkpoint_folder(directory, *one));
+        if (::rename(checkpoint_folder(directory, *one).c_str(), checkpoint_folder(aside, *one).c_str()) != 0)
+            fail("moving", checkpoint_folder(directory, *one));
     synchronize_directory(aside);
     synchronize_directory(directory);
 }
 
-CheckpointManifest::File write_rank_state(const std::string& directory, std::int64_t step, int rank, const std::vector<StateRecord>& records) {
+CheckpointManifest::File write_rank_state(const std::string& directory, std::int64_t step, int rank,
+                                          const std::vector<StateRecord>& records) {
     Writer writer;
     writer.add(magic, sizeof magic);
     writer.add(records.size());
@@ -425,18 +468,22 @@ CheckpointManifest::File write_rank_state(const std::string& directory, std::int
     }
     const std::string folder = partial_folder(directory, step);
     if (::mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) fail("creating", folder);
-    CheckpointManifest::File file{fmt::format("rank-{:04}.state", rank), writer.content.size(), checksum(writer.content)};
+    CheckpointManifest::File file{fmt::format("rank-{:04}.state", rank), writer.content.size(),
+                                  checksum(writer.content)};
     write_durably(folder, file.name, writer.content);
     return file;
 }
 
 void commit_checkpoint(const std::string& directory, const CheckpointManifest& manifest, int keep) {
-    const std::string partial = partial_folder(directory, manifest.step), place = checkpoint_folder(directory, manifest.step);
+    const std::string partial = partial_folder(directory, manifest.step),
+                      place = checkpoint_folder(directory, manifest.step);
     std::error_code error;
     for (const CheckpointManifest::File& file : manifest.files)
         if (fs::file_size(partial + "/" + file.name, error) != file.bytes || error)
-            throw core::MachineError(fmt::format("{}/{} was written by another rank but is not seen by rank 0: all hosts must share the folder of --checkpoint",
-                                                 partial, file.name));
+            throw core::MachineError(
+                fmt::format("{}/{} was written by another rank but is not seen by rank 0: all hosts must "
+                            "share the folder of --checkpoint",
+                            partial, file.name));
     core::Value value = to_value(manifest);
     const std::uint64_t sum = checksum_of(value);
     value["xxh64"] = fmt::format("{:016x}", sum);

@@ -1,9 +1,11 @@
-// Checkpoints: what training needs to go on as if nothing had happened. One file a rank and a manifest; a checkpoint is there when its folder has its name.
+// Checkpoints: what training needs to go on as if nothing had happened. One file a rank and a manifest; a
+// checkpoint is there when its folder has its name.
 //
 //   DIR/step-00000040/rank-0000.state ... rank-0003.state, manifest.json
 //
-// A rank's file holds records (parameter, which array, first element, values) in the numbering of the whole, unsplit parameter: any plan of the same model can
-// be resumed from them. Files are written beside their place, synchronised and renamed; the folder is called step-N.partial until its manifest is in it.
+// A rank's file holds records (parameter, which array, first element, values) in the numbering of the whole,
+// unsplit parameter: any plan of the same model can be resumed from them. Files are written beside their
+// place, synchronised and renamed; the folder is called step-N.partial until its manifest is in it.
 #pragma once
 
 #include <cstddef>
@@ -29,11 +31,13 @@ struct CheckpointManifest {
     std::int64_t step = 0;         // completed
     std::int64_t next_sample = 0;  // the first that no step has seen
     std::uint64_t seed = 0;
-    std::string model, model_hash, program_hash, plan, data;  // plan: degrees in words; data: what samples come from
-    std::string data_identity;     // DataSource::identity(); empty in a manifest of version 1
-    std::string recipe;            // recipe_of (training_state.h), of one plan after the other; empty in a manifest of version 1
-    std::vector<double> losses;    // of all steps so far
-    std::vector<File> files;       // by rank
+    std::string model, model_hash, program_hash, plan,
+        data;                   // plan: degrees in words; data: what samples come from
+    std::string data_identity;  // DataSource::identity(); empty in a manifest of version 1
+    std::string recipe;  // recipe_of (training_state.h), of one plan after the other; empty in a manifest of
+                         // version 1
+    std::vector<double> losses;  // of all steps so far
+    std::vector<File> files;     // by rank
 };
 
 // One array, part by part.
@@ -47,12 +51,16 @@ struct StateRecord {
 // A committed checkpoint, read and verified.
 class Checkpoint {
 public:
-    // A missing, truncated or altered file is a diagnostic that names it and the newest older checkpoint that is whole. `is_resumed` false: who asks does not train.
-    static std::shared_ptr<const Checkpoint> open(const std::string& directory, std::optional<std::int64_t> step, core::Diagnostics& diagnostics,
-                                                  bool is_resumed = true);
+    // A missing, truncated or altered file is a diagnostic that names it and the newest older checkpoint that
+    // is whole. `is_resumed` false: who asks does not train.
+    static std::shared_ptr<const Checkpoint> open(const std::string& directory,
+                                                  std::optional<std::int64_t> step,
+                                                  core::Diagnostics& diagnostics, bool is_resumed = true);
 
     const CheckpointManifest& manifest() const { return manifest_; }
-    bool has(const std::string& parameter, StateKind kind) const { return pieces_.contains({parameter, kind}); }
+    bool has(const std::string& parameter, StateKind kind) const {
+        return pieces_.contains({parameter, kind});
+    }
     // Elements [first, first + into.size()); false when some are not there.
     bool read(const std::string& parameter, StateKind kind, std::int64_t first, std::span<float> into) const;
 
@@ -67,20 +75,25 @@ private:
     std::map<std::pair<std::string, StateKind>, std::vector<Piece>> pieces_;  // ascending
 };
 
-// Steps of the committed checkpoints in a folder, ascending: with those that are whole and only lack their name, which the next run gives them.
+// Steps of the committed checkpoints in a folder, ascending: with those that are whole and only lack their
+// name, which the next run gives them.
 std::vector<std::int64_t> committed_steps(const std::string& directory);
 
-// Why checkpoints cannot be written into a folder, which may be one to be made, or empty: asked before hours of training, not after.
+// Why checkpoints cannot be written into a folder, which may be one to be made, or empty: asked before hours
+// of training, not after.
 std::string folder_obstacle(const std::string& directory);
 
 // The steps of writing one, in this order; each throws core::MachineError with path and the system's words.
 // Rank 0 first: what a killed run left half done goes, and a checkpoint that only lacked its name gets it.
 void tidy_checkpoints(const std::string& directory);
-// Rank 0, next, when training goes on from an older checkpoint or from none beside others: those of later steps are moved to DIR/set-aside-1, or the first such
-// folder that is not there yet, from which they can be resumed. Otherwise a later --resume would take the newest of two trainings.
+// Rank 0, next, when training goes on from an older checkpoint or from none beside others: those of later
+// steps are moved to DIR/set-aside-1, or the first such folder that is not there yet, from which they can be
+// resumed. Otherwise a later --resume would take the newest of two trainings.
 void set_aside_later(const std::string& directory, std::int64_t step);
-CheckpointManifest::File write_rank_state(const std::string& directory, std::int64_t step, int rank, const std::vector<StateRecord>& records);
-// Rank 0, when all files are written: from then on the checkpoint counts. Older ones beyond the newest `keep` go.
+CheckpointManifest::File write_rank_state(const std::string& directory, std::int64_t step, int rank,
+                                          const std::vector<StateRecord>& records);
+// Rank 0, when all files are written: from then on the checkpoint counts. Older ones beyond the newest `keep`
+// go.
 void commit_checkpoint(const std::string& directory, const CheckpointManifest& manifest, int keep);
 
 std::string checkpoint_folder(const std::string& directory, std::int64_t step);

@@ -9,8 +9,10 @@
 
 namespace exec {
 
-// Writes the files of all ranks of `program` and the manifest into `directory`; steps, samples, seed, data and losses stay those of `from`. One rank's state is
-// held at a time. `state_difference` must have found nothing. Throws core::MachineError with path and the system's words.
-CheckpointManifest convert_checkpoint(const Checkpoint& from, const schedule::Program& program, const model::ModelGraph& graph, const std::string& directory);
+// Writes the files of all ranks of `program` and the manifest into `directory`; steps, samples, seed, data
+// and losses stay those of `from`. One rank's state is held at a time. `state_difference` must have found
+// nothing. Throws core::MachineError with path and the system's words.
+CheckpointManifest convert_checkpoint(const Checkpoint& from, const schedule::Program& program,
+                                      const model::ModelGraph& graph, const std::string& directory);
 
 }  // namespace exec

@@ -7,7 +7,8 @@ namespace exec {
 
 namespace {
 
-constexpr std::uint64_t prime_1 = 0x9E3779B185EBCA87, prime_2 = 0xC2B2AE3D27D4EB4F, prime_3 = 0x165667B19E3779F9, prime_4 = 0x85EBCA77C2B2AE63,
+constexpr std::uint64_t prime_1 = 0x9E3779B185EBCA87, prime_2 = 0xC2B2AE3D27D4EB4F,
+                        prime_3 = 0x165667B19E3779F9, prime_4 = 0x85EBCA77C2B2AE63,
                         prime_5 = 0x27D4EB2F165667C5;
 
 template <class T>
@@ -17,8 +18,12 @@ T read(const std::byte* at) {
     return value;
 }
 
-std::uint64_t round(std::uint64_t accumulator, std::uint64_t lane) { return std::rotl(accumulator + lane * prime_2, 31) * prime_1; }
-std::uint64_t merge(std::uint64_t hash, std::uint64_t accumulator) { return (hash ^ round(0, accumulator)) * prime_1 + prime_4; }
+std::uint64_t round(std::uint64_t accumulator, std::uint64_t lane) {
+    return std::rotl(accumulator + lane * prime_2, 31) * prime_1;
+}
+std::uint64_t merge(std::uint64_t hash, std::uint64_t accumulator) {
+    return (hash ^ round(0, accumulator)) * prime_1 + prime_4;
+}
 
 }  // namespace
 
@@ -38,7 +43,8 @@ std::uint64_t checksum(std::span<const std::byte> data) {
         hash = merge(merge(merge(merge(hash, a), b), c), d);
     }
     hash += data.size();
-    for (; end - at >= 8; at += 8) hash = std::rotl(hash ^ round(0, read<std::uint64_t>(at)), 27) * prime_1 + prime_4;
+    for (; end - at >= 8; at += 8)
+        hash = std::rotl(hash ^ round(0, read<std::uint64_t>(at)), 27) * prime_1 + prime_4;
     if (end - at >= 4) {
         hash = std::rotl(hash ^ read<std::uint32_t>(at) * prime_1, 23) * prime_2 + prime_3;
         at += 4;

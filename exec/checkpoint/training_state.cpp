@@ -7,8 +7,8 @@
 
 #include <fmt/core.h>
 
-#include "exec/transport/exchange.h"
 #include "exec/runtime/parameters.h"
+#include "exec/transport/exchange.h"
 
 namespace exec {
 
@@ -16,11 +16,14 @@ namespace {
 
 enum : Tag { tag_files = 32, tag_committed = 33 };
 
-bool is_first_copy(const schedule::Program& program, const model::Parameter& parameter, const schedule::RankCoordinates& place) {
+bool is_first_copy(const schedule::Program& program, const model::Parameter& parameter,
+                   const schedule::RankCoordinates& place) {
     const schedule::Plan& plan = program.plan;
-    // Shard groups and those of experts are consecutive members of a data group; without sharding every replica has all.
+    // Shard groups and those of experts are consecutive members of a data group; without sharding every
+    // replica has all.
     const int degree = plan.shards(schedule::Sharding::optimizer) ? plan.effective_shard_degree() : 1;
-    return place.data < (parameter.is_expert ? std::max(degree, plan.layout.expert) : degree) && (place.tensor == 0 || parameter.split_dimension >= 0);
+    return place.data < (parameter.is_expert ? std::max(degree, plan.layout.expert) : degree) &&
+           (place.tensor == 0 || parameter.split_dimension >= 0);
 }
 
 // Of a training that went on with another recipe, or perhaps did: what nobody wrote down stays unknown.
@@ -31,7 +34,8 @@ std::string continued(const std::string& earlier, const std::string& now) {
 
 }  // namespace
 
-std::vector<StateRecord> records_of(const schedule::Program& program, const model::ModelGraph& graph, int rank, const std::vector<BucketState>& buckets) {
+std::vector<StateRecord> records_of(const schedule::Program& program, const model::ModelGraph& graph,
+                                    int rank, const std::vector<BucketState>& buckets) {
     std::vector<StateRecord> records;
     const schedule::RankCoordinates place = schedule::coordinates_of(program.plan.layout, rank);
     for (const BucketState& bucket : buckets)
@@ -40,12 +44,16 @@ std::vector<StateRecord> records_of(const schedule::Program& program, const mode
             if (!is_first_copy(program, parameter, place)) continue;
             const std::int64_t last = own.first + static_cast<std::int64_t>(own.values.size());
             for (const ElementRun& run : element_runs(parameter, share_of(program.plan.layout, place))) {
-                const std::int64_t begin = std::max(run.local, own.first), end = std::min(run.local + run.count, last);
+                const std::int64_t begin = std::max(run.local, own.first),
+                                   end = std::min(run.local + run.count, last);
                 if (begin >= end) continue;
                 const auto add = [&](StateKind kind, const std::vector<float>& values) {
                     if (values.empty()) return;
-                    records.push_back({parameter.name, kind, run.global + begin - run.local,
-                                       {values.begin() + (begin - own.first), values.begin() + (end - own.first)}});
+                    records.push_back(
+                        {parameter.name,
+                         kind,
+                         run.global + begin - run.local,
+                         {values.begin() + (begin - own.first), values.begin() + (end - own.first)}});
                 };
                 add(StateKind::value, own.values);
                 add(StateKind::first_moment, own.first_moment);
@@ -55,27 +63,34 @@ std::vector<StateRecord> records_of(const schedule::Program& program, const mode
     return records;
 }
 
-void restore(const Checkpoint& checkpoint, const schedule::Program& program, const model::ModelGraph& graph, int rank, std::vector<BucketState>& buckets) {
-    const ParameterShare share = share_of(program.plan.layout, schedule::coordinates_of(program.plan.layout, rank));
+void restore(const Checkpoint& checkpoint, const schedule::Program& program, const model::ModelGraph& graph,
+             int rank, std::vector<BucketState>& buckets) {
+    const ParameterShare share =
+        share_of(program.plan.layout, schedule::coordinates_of(program.plan.layout, rank));
     for (BucketState& bucket : buckets)
         bucket.restore([&](model::ParameterId id, StateKind kind, std::int64_t first, std::span<float> into) {
             const model::Parameter& parameter = graph.parameter(id);
             const std::int64_t last = first + static_cast<std::int64_t>(into.size());
             for (const ElementRun& run : element_runs(parameter, share)) {
-                const std::int64_t begin = std::max(run.local, first), end = std::min(run.local + run.count, last);
+                const std::int64_t begin = std::max(run.local, first),
+                                   end = std::min(run.local + run.count, last);
                 if (begin >= end) continue;
-                const std::span<float> part = into.subspan(static_cast<std::size_t>(begin - first), static_cast<std::size_t>(end - begin));
+                const std::span<float> part = into.subspan(static_cast<std::size_t>(begin - first),
+                                                           static_cast<std::size_t>(end - begin));
                 if (!checkpoint.read(parameter.name, kind, run.global + begin - run.local, part))
-                    throw core::MachineError(fmt::format("the checkpoint of step {} has not all of {}", checkpoint.manifest().step, parameter.name));
+                    throw core::MachineError(fmt::format("the checkpoint of step {} has not all of {}",
+                                                         checkpoint.manifest().step, parameter.name));
             }
         });
 }
 
-void save_checkpoint(Communicator& communicator, const schedule::Program& program, const model::ModelGraph& graph, const RunOptions& options,
-                     const DataSource& data, std::int64_t step, const std::vector<BucketState>& buckets, const std::vector<double>& losses) {
+void save_checkpoint(Communicator& communicator, const schedule::Program& program,
+                     const model::ModelGraph& graph, const RunOptions& options, const DataSource& data,
+                     std::int64_t step, const std::vector<BucketState>& buckets,
+                     const std::vector<double>& losses) {
     const std::string& directory = options.checkpoints.directory;
-    const CheckpointManifest::File own =
-        write_rank_state(directory, step, communicator.rank(), records_of(program, graph, communicator.rank(), buckets));
+    const CheckpointManifest::File own = write_rank_state(
+        directory, step, communicator.rank(), records_of(program, graph, communicator.rank(), buckets));
     std::string text = fmt::format("{} {} {}", own.name, own.bytes, own.checksum);
     for (const double loss : losses) text += fmt::format(" {:a}", loss);
     const std::vector<std::string> all = gather_texts(communicator, tag_files, text);
@@ -107,12 +122,14 @@ void save_checkpoint(Communicator& communicator, const schedule::Program& progra
     broadcast_text(communicator, tag_committed, "");
 }
 
-StateDifference state_difference(const Checkpoint& checkpoint, const schedule::Plan& plan, const model::ModelGraph& graph) {
+StateDifference state_difference(const Checkpoint& checkpoint, const schedule::Plan& plan,
+                                 const model::ModelGraph& graph) {
     StateDifference result;
     const double states = schedule::state_bytes_per_parameter(plan.optimizer).value / 4;
-    const std::tuple<StateKind, const char*, bool> kinds[] = {{StateKind::value, "values", true},
-                                                              {StateKind::first_moment, "first moments (momentum)", states > 0},
-                                                              {StateKind::second_moment, "second moments", states > 1}};
+    const std::tuple<StateKind, const char*, bool> kinds[] = {
+        {StateKind::value, "values", true},
+        {StateKind::first_moment, "first moments (momentum)", states > 0},
+        {StateKind::second_moment, "second moments", states > 1}};
     for (const auto& [kind, words, is_needed] : kinds)
         for (const model::Parameter& parameter : graph.parameters) {
             const bool has = checkpoint.has(parameter.name, kind);
@@ -129,25 +146,34 @@ std::string recipe_of(const schedule::Program& program, const model::ModelGraph&
     const schedule::Optimizer& o = plan.optimizer;
     std::string text = fmt::format("batch {}", plan.global_batch());
     if (!schedule::trains(program)) return text + ", evaluated";
-    text += fmt::format(", {}, learning rate {}, weight decay {}", schedule::name_of(o.kind), o.learning_rate, o.weight_decay);
+    text += fmt::format(", {}, learning rate {}, weight decay {}", schedule::name_of(o.kind), o.learning_rate,
+                        o.weight_decay);
     if (o.kind == schedule::OptimizerKind::sgd) text += fmt::format(", momentum {}", o.momentum);
     else text += fmt::format(", betas {} and {}, epsilon {}", o.beta1, o.beta2, o.epsilon);
     if (o.gradient_clipping > 0) text += fmt::format(", gradients clipped at {}", o.gradient_clipping);
     const schedule::Precision& precision = plan.precision;
-    text += fmt::format(", {} with parameters in {}{} and gradients in {}", core::name_of(precision.compute), core::name_of(precision.parameters),
-                        precision.has_master_parameters ? " beside fp32" : "", core::name_of(precision.gradients));
+    text += fmt::format(", {} with parameters in {}{} and gradients in {}", core::name_of(precision.compute),
+                        core::name_of(precision.parameters),
+                        precision.has_master_parameters ? " beside fp32" : "",
+                        core::name_of(precision.gradients));
     if (program.micro_batches_per_update > 0) {
-        text += fmt::format(", an update every {} of {} micro-batches of stages from units", program.micro_batches_per_update, plan.micro_batches);
+        text += fmt::format(", an update every {} of {} micro-batches of stages from units",
+                            program.micro_batches_per_update, plan.micro_batches);
         for (const std::int32_t unit : plan.partition.first_units) text += fmt::format(" {}", unit);
     }
-    const bool has_mixture = std::any_of(graph.operators.begin(), graph.operators.end(), [](const model::Operator& op) { return op.kind == model::OperatorKind::router; });
+    const bool has_mixture =
+        std::any_of(graph.operators.begin(), graph.operators.end(),
+                    [](const model::Operator& op) { return op.kind == model::OperatorKind::router; });
     // "Pieces" are segments: checkpoints hold the line as it is.
-    if (has_mixture) text += fmt::format(", routed {} at once in {} pieces over {} ranks", plan.micro_batch, program.segments, plan.layout.context);
+    if (has_mixture)
+        text += fmt::format(", routed {} at once in {} pieces over {} ranks", plan.micro_batch,
+                            program.segments, plan.layout.context);
     return text;
 }
 
 std::string degrees_in_words(const schedule::Plan& plan) {
-    std::string text = fmt::format("pipeline {} x data {} x tensor {}", plan.layout.pipeline, plan.layout.replicas(), plan.layout.tensor);
+    std::string text = fmt::format("pipeline {} x data {} x tensor {}", plan.layout.pipeline,
+                                   plan.layout.replicas(), plan.layout.tensor);
     if (plan.layout.context > 1) text += fmt::format(" x context {}", plan.layout.context);
     if (plan.layout.expert > 1) text += fmt::format(", experts over {}", plan.layout.expert);
     return text + fmt::format(", sharding {}", schedule::name_of(plan.sharding));

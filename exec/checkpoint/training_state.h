@@ -1,38 +1,48 @@
-// Between a rank's buckets and the records of a checkpoint: a rank's share of a parameter here, the whole parameter there.
+// Between a rank's buckets and the records of a checkpoint: a rank's share of a parameter here, the whole
+// parameter there.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "exec/runtime/bucket_state.h"
 #include "exec/checkpoint/checkpoint.h"
-#include "exec/transport/communicator.h"
 #include "exec/data.h"
+#include "exec/runtime/bucket_state.h"
 #include "exec/runtime/run.h"
+#include "exec/transport/communicator.h"
 #include "model/model_graph.h"
 #include "schedule/program/program.h"
 
 namespace exec {
 
-// What rank `rank` writes. Of copies that are equal on several ranks only one is written: by the first data-parallel replica that has it, and the first
-// tensor-parallel rank where a parameter is not split.
-std::vector<StateRecord> records_of(const schedule::Program& program, const model::ModelGraph& graph, int rank, const std::vector<BucketState>& buckets);
+// What rank `rank` writes. Of copies that are equal on several ranks only one is written: by the first
+// data-parallel replica that has it, and the first tensor-parallel rank where a parameter is not split.
+std::vector<StateRecord> records_of(const schedule::Program& program, const model::ModelGraph& graph,
+                                    int rank, const std::vector<BucketState>& buckets);
 
-// Fills the buckets of rank `rank`. A parameter that the checkpoint has not is a core::MachineError; its manifest should have been compared before.
-void restore(const Checkpoint& checkpoint, const schedule::Program& program, const model::ModelGraph& graph, int rank, std::vector<BucketState>& buckets);
+// Fills the buckets of rank `rank`. A parameter that the checkpoint has not is a core::MachineError; its
+// manifest should have been compared before.
+void restore(const Checkpoint& checkpoint, const schedule::Program& program, const model::ModelGraph& graph,
+             int rank, std::vector<BucketState>& buckets);
 
-// Every rank calls, with its losses so far by step (empty where it knows none); returns when the checkpoint is committed. `step`: completed steps.
-void save_checkpoint(Communicator& communicator, const schedule::Program& program, const model::ModelGraph& graph, const RunOptions& options,
-                     const DataSource& data, std::int64_t step, const std::vector<BucketState>& buckets, const std::vector<double>& losses);
+// Every rank calls, with its losses so far by step (empty where it knows none); returns when the checkpoint
+// is committed. `step`: completed steps.
+void save_checkpoint(Communicator& communicator, const schedule::Program& program,
+                     const model::ModelGraph& graph, const RunOptions& options, const DataSource& data,
+                     std::int64_t step, const std::vector<BucketState>& buckets,
+                     const std::vector<double>& losses);
 
-// What the plan's optimizer keeps for each parameter and the checkpoint has not, in words, or the other way round; empty when they agree.
+// What the plan's optimizer keeps for each parameter and the checkpoint has not, in words, or the other way
+// round; empty when they agree.
 struct StateDifference {
     std::string missing, beyond;
 };
-StateDifference state_difference(const Checkpoint& checkpoint, const schedule::Plan& plan, const model::ModelGraph& graph);
+StateDifference state_difference(const Checkpoint& checkpoint, const schedule::Plan& plan,
+                                 const model::ModelGraph& graph);
 
-// What the losses follow from beside model, data and seed, in words: the batch, the optimizer, the precision; when stages update without waiting for each other,
-// the stages; with mixtures, whose capacity is of the tokens at hand, how the batch is divided. Plans with equal recipes have equal losses up to rounding.
+// What the losses follow from beside model, data and seed, in words: the batch, the optimizer, the precision;
+// when stages update without waiting for each other, the stages; with mixtures, whose capacity is of the
+// tokens at hand, how the batch is divided. Plans with equal recipes have equal losses up to rounding.
 std::string recipe_of(const schedule::Program& program, const model::ModelGraph& graph);
 
 // "pipeline 2 x data 2 x tensor 1, sharding none"

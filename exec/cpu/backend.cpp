@@ -9,10 +9,10 @@
 #include <fmt/core.h>
 
 #include "core/diagnostics.h"
-#include "exec/transport/collective.h"
 #include "exec/cpu/bfloat16.h"
 #include "exec/cpu/kernels.h"
 #include "exec/cpu/rounded_operators.h"
+#include "exec/transport/collective.h"
 #include "schedule/collective/rounds.h"
 
 namespace exec::cpu {
@@ -39,37 +39,59 @@ int most_on_a_node(const std::vector<int>& members, int ranks_per_node) {
     return most;
 }
 
-core::Seconds between(Clock::time_point start, Clock::time_point end) { return core::Seconds(std::chrono::duration<double>(end - start).count()); }
+core::Seconds between(Clock::time_point start, Clock::time_point end) {
+    return core::Seconds(std::chrono::duration<double>(end - start).count());
+}
 
 // Of several segments of a sequence, each with its own: the place of the micro-batch says which.
 class OperatorsBySegment : public OperatorKernels {
 public:
-    explicit OperatorsBySegment(std::vector<std::unique_ptr<const OperatorKernels>> segments) : segments_(std::move(segments)) {}
-    void forward(model::OperatorId op, const Operands& operands, const MicroBatchPlace& place) const override { of(place).forward(op, operands, place); }
-    void backward_input(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dx, const MicroBatchPlace& place) const override {
+    explicit OperatorsBySegment(std::vector<std::unique_ptr<const OperatorKernels>> segments)
+        : segments_(std::move(segments)) {}
+    void forward(model::OperatorId op, const Operands& operands,
+                 const MicroBatchPlace& place) const override {
+        of(place).forward(op, operands, place);
+    }
+    void backward_input(model::OperatorId op, const Operands& operands, const float* dy,
+                        const std::vector<float*>& dx, const MicroBatchPlace& place) const override {
         of(place).backward_input(op, operands, dy, dx, place);
     }
-    void backward_weight(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dparameters) const override {
+    void backward_weight(model::OperatorId op, const Operands& operands, const float* dy,
+                         const std::vector<float*>& dparameters) const override {
         of(*operands.place).backward_weight(op, operands, dy, dparameters);
     }
-    std::vector<std::int64_t> expert_rows(model::OperatorId dispatch, const Operands& operands) const override { return of(*operands.place).expert_rows(dispatch, operands); }
-    void pack_keys(model::OperatorId attention, const float* packed, float* piece) const override { segments_[0]->pack_keys(attention, packed, piece); }  // all are of one size
+    std::vector<std::int64_t> expert_rows(model::OperatorId dispatch,
+                                          const Operands& operands) const override {
+        return of(*operands.place).expert_rows(dispatch, operands);
+    }
+    void pack_keys(model::OperatorId attention, const float* packed, float* piece) const override {
+        segments_[0]->pack_keys(attention, packed, piece);
+    }  // all are of one size
 
 private:
-    const OperatorKernels& of(const MicroBatchPlace& place) const { return *segments_[static_cast<std::size_t>(place.segment)]; }
+    const OperatorKernels& of(const MicroBatchPlace& place) const {
+        return *segments_[static_cast<std::size_t>(place.segment)];
+    }
     std::vector<std::unique_ptr<const OperatorKernels>> segments_;
 };
 
-bool computes_low(const schedule::Precision& precision) { return precision.activations() == core::DataType::bf16; }
+bool computes_low(const schedule::Precision& precision) {
+    return precision.activations() == core::DataType::bf16;
+}
 
-std::unique_ptr<const OperatorKernels> make_operators(const std::vector<model::ModelGraph>& segments, const schedule::Plan& plan, const schedule::RankCoordinates& place,
+std::unique_ptr<const OperatorKernels> make_operators(const std::vector<model::ModelGraph>& segments,
+                                                      const schedule::Plan& plan,
+                                                      const schedule::RankCoordinates& place,
                                                       std::uint64_t seed, bool is_training) {
     std::vector<std::unique_ptr<const OperatorKernels>> result;
     for (const model::ModelGraph& graph : segments)
         if (computes_low(plan.precision))
-            result.push_back(std::make_unique<RoundedOperators>(graph, plan.cost_context(), plan.precision, place.tensor, seed, is_training,
+            result.push_back(std::make_unique<RoundedOperators>(graph, plan.cost_context(), plan.precision,
+                                                                place.tensor, seed, is_training,
                                                                 place.data % plan.layout.context));
-        else result.push_back(std::make_unique<Operators>(graph, plan.cost_context(), place.tensor, seed, is_training, place.data % plan.layout.context));
+        else
+            result.push_back(std::make_unique<Operators>(graph, plan.cost_context(), place.tensor, seed,
+                                                         is_training, place.data % plan.layout.context));
     if (result.size() == 1) return std::move(result[0]);
     return std::make_unique<OperatorsBySegment>(std::move(result));
 }
@@ -80,7 +102,8 @@ const std::uint16_t* bfloats(const void* array) { return static_cast<const std::
 // The array in fp32: itself, or a copy that is rounded back when the view ends.
 class WideView {
 public:
-    WideView(core::DataType type, float* array, std::int64_t count, bool writes) : array_(array), count_(count), writes_(writes) {
+    WideView(core::DataType type, float* array, std::int64_t count, bool writes)
+        : array_(array), count_(count), writes_(writes) {
         if (type != core::DataType::bf16) return;
         copy_.resize(static_cast<std::size_t>(count));
         widen_bfloat16(count, bfloats(array), copy_.data());
@@ -100,33 +123,47 @@ private:
 };
 
 // Whole words: an array of an odd number of bf16 values ends inside one, and so does its block.
-std::span<float> words_of(Buffer& buffer) { return {buffer.data(), (buffer.bytes() + sizeof(float) - 1) / sizeof(float)}; }
+std::span<float> words_of(Buffer& buffer) {
+    return {buffer.data(), (buffer.bytes() + sizeof(float) - 1) / sizeof(float)};
+}
 
 }  // namespace
 
 std::string CpuBackend::obstacle(const schedule::Precision& precision) {
-    const auto is_known = [](core::DataType type) { return type == core::DataType::fp32 || type == core::DataType::bf16; };
+    const auto is_known = [](core::DataType type) {
+        return type == core::DataType::fp32 || type == core::DataType::bf16;
+    };
     for (const core::DataType type : {precision.activations(), precision.parameters, precision.gradients})
-        if (!is_known(type)) return fmt::format("the CPU backend computes in fp32, bf16 and fp8, the plan in {}", core::name_of(type));
+        if (!is_known(type))
+            return fmt::format("the CPU backend computes in fp32, bf16 and fp8, the plan in {}",
+                               core::name_of(type));
     const bool is_low = precision.parameters == core::DataType::bf16;
-    if (is_low != computes_low(precision)) return "the CPU backend reads parameters in the format that it computes in";
-    if (is_low && !precision.has_master_parameters) return "the CPU backend trains bf16 parameters with an fp32 copy only";
-    if (!is_low && precision.has_master_parameters) return "the CPU backend keeps no second copy of fp32 parameters";
-    if (!is_low && precision.gradients != core::DataType::fp32) return "the CPU backend keeps gradients of fp32 parameters in fp32";
+    if (is_low != computes_low(precision))
+        return "the CPU backend reads parameters in the format that it computes in";
+    if (is_low && !precision.has_master_parameters)
+        return "the CPU backend trains bf16 parameters with an fp32 copy only";
+    if (!is_low && precision.has_master_parameters)
+        return "the CPU backend keeps no second copy of fp32 parameters";
+    if (!is_low && precision.gradients != core::DataType::fp32)
+        return "the CPU backend keeps gradients of fp32 parameters in fp32";
     return {};
 }
 
-CpuBackend::CpuBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& segments, const RunOptions& options, Communicator& communicator,
+CpuBackend::CpuBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& segments,
+                       const RunOptions& options, Communicator& communicator,
                        const std::vector<std::string>& activities)
     : program_(program),
-      list_(program.classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(communicator.rank())])]),
+      list_(program.classes[static_cast<std::size_t>(
+          program.class_of_rank[static_cast<std::size_t>(communicator.rank())])]),
       options_(options),
       communicator_(communicator),
       activities_(activities),
-      operators_(make_operators(segments, program.plan, schedule::coordinates_of(program.plan.layout, communicator.rank()), options.seed,
-                                schedule::trains(program))),
+      operators_(make_operators(segments, program.plan,
+                                schedule::coordinates_of(program.plan.layout, communicator.rank()),
+                                options.seed, schedule::trains(program))),
       side_(options.overlaps ? std::make_shared<SideStream>() : nullptr),
-      blocks_(side_ ? std::shared_ptr<BlockSource>(std::make_shared<DeferredBlocks>(side_)) : std::make_shared<HostBlocks>()) {
+      blocks_(side_ ? std::shared_ptr<BlockSource>(std::make_shared<DeferredBlocks>(side_))
+                    : std::make_shared<HostBlocks>()) {
     if (side_) find_needs(segments[0]);
 }
 
@@ -134,8 +171,9 @@ void CpuBackend::settle() {
     if (side_) side_->stop();
 }
 
-// An exchange in the side stream starts when the rank's own thread comes by it, so all before it in the list is done. The other way round an instruction waits
-// for the exchanges in its `after` list and for those before it of the buckets that it reads or writes.
+// An exchange in the side stream starts when the rank's own thread comes by it, so all before it in the list
+// is done. The other way round an instruction waits for the exchanges in its `after` list and for those
+// before it of the buckets that it reads or writes.
 void CpuBackend::find_needs(const model::ModelGraph& graph) {
     needs_.resize(list_.instructions.size());
     numbers_.resize(list_.instructions.size());
@@ -158,16 +196,19 @@ void CpuBackend::find_needs(const model::ModelGraph& graph) {
             if (list_.instructions[before].stream == schedule::Stream::data) needs.push_back(before);
         if (instruction.kind == InstructionKind::compute) {
             for (std::int32_t op = instruction.operators.begin; op < instruction.operators.end; ++op)
-                for (const model::ParameterId parameter : graph.operators[static_cast<std::size_t>(op)].parameters) {
+                for (const model::ParameterId parameter :
+                     graph.operators[static_cast<std::size_t>(op)].parameters) {
                     const std::int32_t bucket = bucket_of[static_cast<std::size_t>(parameter.index)];
                     if (bucket >= 0 && last_exchange[static_cast<std::size_t>(bucket)] != none)
                         needs.push_back(last_exchange[static_cast<std::size_t>(bucket)]);
                 }
-        } else if (instruction.kind != InstructionKind::send && instruction.kind != InstructionKind::receive &&
+        } else if (instruction.kind != InstructionKind::send &&
+                   instruction.kind != InstructionKind::receive &&
                    instruction.kind != InstructionKind::collective) {
             // The optimizer, norms of gradients and zeroing touch one bucket or all.
             if (instruction.bucket < 0 && last != none) needs.push_back(last);
-            if (instruction.bucket >= 0 && last_exchange[static_cast<std::size_t>(instruction.bucket)] != none)
+            if (instruction.bucket >= 0 &&
+                last_exchange[static_cast<std::size_t>(instruction.bucket)] != none)
                 needs.push_back(last_exchange[static_cast<std::size_t>(instruction.bucket)]);
         }
         std::sort(needs.begin(), needs.end());
@@ -233,8 +274,9 @@ void CpuBackend::end_operator(std::int32_t op, model::Phase phase) {
     if (!options_.times_operators) return;
     const Clock::time_point now = Clock::now();
     const double core_now = thread_seconds();
-    operator_samples_.push_back(
-        {op, static_cast<std::int32_t>(step_), communicator_.rank(), phase, between(operator_begin_, now), core::Seconds(core_now - operator_core_time_)});
+    operator_samples_.push_back({op, static_cast<std::int32_t>(step_), communicator_.rank(), phase,
+                                 between(operator_begin_, now),
+                                 core::Seconds(core_now - operator_core_time_)});
     operator_begin_ = Clock::now();  // the thread's clock is a call into the system: not of the next operator
     operator_core_time_ = core_now;
 }
@@ -249,20 +291,26 @@ void CpuBackend::copy(void* to, const void* from, std::size_t bytes) {
 
 void CpuBackend::accumulate(core::DataType type, std::int64_t count, const void* x, void* y) {
     in_stream([=] {
-        WideView from(type, static_cast<float*>(const_cast<void*>(x)), count, false), to(type, static_cast<float*>(y), count, true);
+        WideView from(type, static_cast<float*>(const_cast<void*>(x)), count, false),
+            to(type, static_cast<float*>(y), count, true);
         kernels().accumulate(count, from.data(), to.data());
     });
 }
 
-void CpuBackend::read_data(Buffer& into, core::DataType, std::function<void(std::int64_t step, void* host)> write) { write(step_, into.data()); }
+void CpuBackend::read_data(Buffer& into, core::DataType,
+                           std::function<void(std::int64_t step, void* host)> write) {
+    write(step_, into.data());
+}
 
 void CpuBackend::upload(core::DataType type, std::span<const float> values, void* to) {
-    if (type == core::DataType::bf16) round_to_bfloat16(static_cast<std::int64_t>(values.size()), values.data(), bfloats(to));
+    if (type == core::DataType::bf16)
+        round_to_bfloat16(static_cast<std::int64_t>(values.size()), values.data(), bfloats(to));
     else std::memcpy(to, values.data(), values.size_bytes());
 }
 
 void CpuBackend::download(core::DataType type, const void* from, std::span<float> values) {
-    if (type == core::DataType::bf16) widen_bfloat16(static_cast<std::int64_t>(values.size()), bfloats(from), values.data());
+    if (type == core::DataType::bf16)
+        widen_bfloat16(static_cast<std::int64_t>(values.size()), bfloats(from), values.data());
     else std::memcpy(values.data(), from, values.size_bytes());
 }
 
@@ -286,11 +334,13 @@ AdamStep adam_step(const schedule::Optimizer& optimizer, std::int64_t step) {
 
 // float(limit / (norm + 1e-6)), at most 1: every rank has the same sum and so the same factor.
 float CpuBackend::clipping_factor(const schedule::Optimizer& optimizer) const {
-    const double factor = optimizer.gradient_clipping > 0 ? optimizer.gradient_clipping / (std::sqrt(squares_) + 1e-6) : 1.0;
+    const double factor =
+        optimizer.gradient_clipping > 0 ? optimizer.gradient_clipping / (std::sqrt(squares_) + 1e-6) : 1.0;
     return factor < 1 ? static_cast<float>(factor) : 1.0f;
 }
 
-void CpuBackend::update(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges, const float* sums) {
+void CpuBackend::update(const schedule::Optimizer& optimizer, std::int64_t step,
+                        const std::vector<UpdateRange>& ranges, const float* sums) {
     const Kernels& k = kernels();
     AdamStep adam = adam_step(optimizer, step);
     const float factor = clipping_factor(optimizer);
@@ -306,14 +356,18 @@ void CpuBackend::update(const schedule::Optimizer& optimizer, std::int64_t step,
             WideView gradient(precision.gradients, range.gradient, range.count, factor < 1);
             if (factor < 1) k.scale(range.count, factor, gradient.data(), gradient.data());
             if (optimizer.kind == schedule::OptimizerKind::sgd)
-                k.sgd(range.count, adam.learning_rate, static_cast<float>(optimizer.momentum), adam.weight_decay, gradient.data(), parameter, range.first);
+                k.sgd(range.count, adam.learning_rate, static_cast<float>(optimizer.momentum),
+                      adam.weight_decay, gradient.data(), parameter, range.first);
             else k.adam(range.count, adam, gradient.data(), parameter, range.first, range.second);
         }
-        if (range.master) upload(precision.parameters, {range.master, static_cast<std::size_t>(range.count)}, range.parameter);
+        if (range.master)
+            upload(precision.parameters, {range.master, static_cast<std::size_t>(range.count)},
+                   range.parameter);
     }
 }
 
-void CpuBackend::take_update_norms(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges, float* sums, std::size_t count) {
+void CpuBackend::take_update_norms(const schedule::Optimizer& optimizer, std::int64_t step,
+                                   const std::vector<UpdateRange>& ranges, float* sums, std::size_t count) {
     const Kernels& k = kernels();
     AdamStep adam = adam_step(optimizer, step);
     const float factor = clipping_factor(optimizer);
@@ -323,7 +377,8 @@ void CpuBackend::take_update_norms(const schedule::Optimizer& optimizer, std::in
         if (factor < 1) k.scale(range.count, factor, gradient.data(), gradient.data());
         adam.weight_decay = static_cast<float>(range.weight_decay);
         double squares[2] = {};
-        k.lamb_norms(range.count, adam, gradient.data(), range.master ? range.master : range.parameter, range.first, range.second, squares);
+        k.lamb_norms(range.count, adam, gradient.data(), range.master ? range.master : range.parameter,
+                     range.first, range.second, squares);
         if (!range.is_counted) continue;
         sums[2 * range.place] = static_cast<float>(squares[0]);
         sums[2 * range.place + 1] = static_cast<float>(squares[1]);
@@ -331,31 +386,42 @@ void CpuBackend::take_update_norms(const schedule::Optimizer& optimizer, std::in
 }
 
 // The message keeps the array until the receiver has read it.
-void CpuBackend::send(int peer, Tag tag, const BufferPointer& data) { communicator_.start_send(peer, tag, words_of(*data), data); }
+void CpuBackend::send(int peer, Tag tag, const BufferPointer& data) {
+    communicator_.start_send(peer, tag, words_of(*data), data);
+}
 
-void CpuBackend::receive(int peer, Tag tag, Buffer& into) { communicator_.receive(peer, tag, words_of(into), Arrival::overwrites); }
+void CpuBackend::receive(int peer, Tag tag, Buffer& into) {
+    communicator_.receive(peer, tag, words_of(into), Arrival::overwrites);
+}
 
-void CpuBackend::collective(const Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count, Tag tag) {
-    in_stream([this, &instruction, members, type, data, count, tag] { perform_rounds(instruction, members, type, data, count, tag); });
+void CpuBackend::collective(const Instruction& instruction, const std::vector<int>& members,
+                            core::DataType type, float* data, std::size_t count, Tag tag) {
+    in_stream([this, &instruction, members, type, data, count, tag] {
+        perform_rounds(instruction, members, type, data, count, tag);
+    });
 }
 
 // The rounds that the simulator prices.
-void CpuBackend::perform_rounds(const Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count, Tag tag) {
+void CpuBackend::perform_rounds(const Instruction& instruction, const std::vector<int>& members,
+                                core::DataType type, float* data, std::size_t count, Tag tag) {
     WideView view(type, data, static_cast<std::int64_t>(count), true);  // sums are fp32, rounded once
     const auto size = static_cast<int>(members.size());
     const int per_node = most_on_a_node(members, options_.ranks_per_node);
-    const schedule::CollectiveAlgorithm& algorithm =
-        schedule::select_collective(program_.plan.collective, instruction.collective, size, per_node, instruction.bytes);
+    const schedule::CollectiveAlgorithm& algorithm = schedule::select_collective(
+        program_.plan.collective, instruction.collective, size, per_node, instruction.bytes);
     const schedule::Rounds rounds = algorithm.rounds(instruction.collective, size, per_node);
-    if (instruction.collective == CollectiveKind::reduce_scatter || instruction.collective == CollectiveKind::all_gather)
+    if (instruction.collective == CollectiveKind::reduce_scatter ||
+        instruction.collective == CollectiveKind::all_gather)
         for (int r = 0; r < size; ++r)
-            core::require(rounds.owned_piece[static_cast<std::size_t>(r)] == r, "member i of a group owns piece i of what is scattered or gathered");
+            core::require(rounds.owned_piece[static_cast<std::size_t>(r)] == r,
+                          "member i of a group owns piece i of what is scattered or gathered");
     exec::perform(communicator_, rounds, members, {view.data(), count}, tag);
 }
 
-// Exact in fp32: far fewer than 2^24. One more is sent, so that zero is the silence of a peer that is not there: a profile runs ranks alone, and then as many copies come
-// as stay.
-Backend::CopyCounts CpuBackend::exchange_counts(model::OperatorId dispatch, const Operands& operands, const std::vector<int>& members, Tag tag) {
+// Exact in fp32: far fewer than 2^24. One more is sent, so that zero is the silence of a peer that is not
+// there: a profile runs ranks alone, and then as many copies come as stay.
+Backend::CopyCounts CpuBackend::exchange_counts(model::OperatorId dispatch, const Operands& operands,
+                                                const std::vector<int>& members, Tag tag) {
     CopyCounts counts;
     counts.own = operators_->expert_rows(dispatch, operands);
     const std::size_t experts = counts.own.size(), own = experts / members.size();
@@ -363,14 +429,17 @@ Backend::CopyCounts CpuBackend::exchange_counts(model::OperatorId dispatch, cons
     for (float& count : sent) count += 1;
     const std::vector<std::size_t> parts(members.size(), own);
     exchange(members, core::DataType::fp32, sent.data(), parts, received.data(), parts, tag);
-    const auto self = static_cast<std::size_t>(std::find(members.begin(), members.end(), communicator_.rank()) - members.begin());
+    const auto self = static_cast<std::size_t>(
+        std::find(members.begin(), members.end(), communicator_.rank()) - members.begin());
     for (std::size_t e = 0; e < experts; ++e)
-        counts.received.push_back(static_cast<std::int64_t>((received[e] > 0 ? received[e] : sent[self * own + e % own]) - 1));
+        counts.received.push_back(
+            static_cast<std::int64_t>((received[e] > 0 ? received[e] : sent[self * own + e % own]) - 1));
     return counts;
 }
 
 // In round t members r and t - r exchange, as schedule/collective/ring.cpp lists them.
-void CpuBackend::exchange(const std::vector<int>& members, core::DataType type, const float* from, const std::vector<std::size_t>& sent, float* to,
+void CpuBackend::exchange(const std::vector<int>& members, core::DataType type, const float* from,
+                          const std::vector<std::size_t>& sent, float* to,
                           const std::vector<std::size_t>& received, Tag tag) {
     const std::size_t size = members.size();
     const auto element = static_cast<std::size_t>(core::size_of(type).value);
@@ -379,22 +448,27 @@ void CpuBackend::exchange(const std::vector<int>& members, core::DataType type, 
         first_sent[m + 1] = first_sent[m] + sent[m] * element;
         first_received[m + 1] = first_received[m] + received[m] * element;
     }
-    const auto self = static_cast<std::size_t>(std::find(members.begin(), members.end(), communicator_.rank()) - members.begin());
+    const auto self = static_cast<std::size_t>(
+        std::find(members.begin(), members.end(), communicator_.rank()) - members.begin());
     core::require(self < size && sent[self] == received[self], "a rank keeps its own part");
     const char* const source = reinterpret_cast<const char*>(from);
     char* const target = reinterpret_cast<char*>(to);
     std::memcpy(target + first_received[self], source + first_sent[self], sent[self] * element);
     // Messages are whole words: bf16 values that begin or end inside one travel in words of their own.
-    const auto is_in_words = [](std::size_t first, std::size_t bytes) { return first % sizeof(float) == 0 && bytes % sizeof(float) == 0; };
+    const auto is_in_words = [](std::size_t first, std::size_t bytes) {
+        return first % sizeof(float) == 0 && bytes % sizeof(float) == 0;
+    };
     std::vector<float> sent_words, received_words;
     for (std::size_t t = 0; t < size; ++t) {
         const std::size_t partner = (t + size - self) % size;
         if (partner == self) continue;
         const std::size_t out = sent[partner] * element, in = received[partner] * element;
-        const std::size_t out_words = (out + sizeof(float) - 1) / sizeof(float), in_words = (in + sizeof(float) - 1) / sizeof(float);
+        const std::size_t out_words = (out + sizeof(float) - 1) / sizeof(float),
+                          in_words = (in + sizeof(float) - 1) / sizeof(float);
         Communicator::Ticket ticket = 0;
         if (out > 0) {
-            std::span<const float> words(reinterpret_cast<const float*>(source + first_sent[partner]), out_words);
+            std::span<const float> words(reinterpret_cast<const float*>(source + first_sent[partner]),
+                                         out_words);
             if (!is_in_words(first_sent[partner], out)) {
                 sent_words.assign(out_words, 0.0f);
                 std::memcpy(sent_words.data(), source + first_sent[partner], out);
@@ -403,7 +477,9 @@ void CpuBackend::exchange(const std::vector<int>& members, core::DataType type, 
             ticket = communicator_.start_send(members[partner], tag, words, nullptr);
         }
         if (in > 0 && is_in_words(first_received[partner], in)) {
-            communicator_.receive(members[partner], tag, {reinterpret_cast<float*>(target + first_received[partner]), in_words}, Arrival::overwrites);
+            communicator_.receive(members[partner], tag,
+                                  {reinterpret_cast<float*>(target + first_received[partner]), in_words},
+                                  Arrival::overwrites);
         } else if (in > 0) {
             received_words.resize(in_words);
             communicator_.receive(members[partner], tag, received_words, Arrival::overwrites);
@@ -415,7 +491,8 @@ void CpuBackend::exchange(const std::vector<int>& members, core::DataType type, 
 
 void CpuBackend::add_squares(core::DataType type, const float* gradient, std::int64_t count) {
     WideView view(type, const_cast<float*>(gradient), count, false);
-    for (std::int64_t i = 0; i < count; ++i) squares_ += static_cast<double>(view.data()[i]) * static_cast<double>(view.data()[i]);
+    for (std::int64_t i = 0; i < count; ++i)
+        squares_ += static_cast<double>(view.data()[i]) * static_cast<double>(view.data()[i]);
 }
 
 void CpuBackend::reduce_squares(const Instruction& instruction, const std::vector<int>& members, Tag tag) {

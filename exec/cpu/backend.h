@@ -1,6 +1,7 @@
-// The backend of one rank on a processor: every call is done when it returns, in this thread, on host memory. Arithmetic is in fp32; arrays of a plan in bf16
-// are stored in bf16. With RunOptions::overlaps the data stream's instructions are left to a second thread; an instruction that touches what they work on
-// waits for them.
+// The backend of one rank on a processor: every call is done when it returns, in this thread, on host memory.
+// Arithmetic is in fp32; arrays of a plan in bf16 are stored in bf16. With RunOptions::overlaps the data
+// stream's instructions are left to a second thread; an instruction that touches what they work on waits for
+// them.
 #pragma once
 
 #include <memory>
@@ -15,8 +16,10 @@ namespace exec::cpu {
 
 class CpuBackend : public Backend {
 public:
-    // `segments` of sequences, or the one graph; `activities` by instruction of this rank's list; everything given outlives the backend.
-    CpuBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& segments, const RunOptions& options, Communicator& communicator,
+    // `segments` of sequences, or the one graph; `activities` by instruction of this rank's list; everything
+    // given outlives the backend.
+    CpuBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& segments,
+               const RunOptions& options, Communicator& communicator,
                const std::vector<std::string>& activities);
 
     std::shared_ptr<BlockSource> blocks() override { return blocks_; }
@@ -36,31 +39,40 @@ public:
     void fill_zero(void* data, std::size_t bytes) override;
     void copy(void* to, const void* from, std::size_t bytes) override;
     void accumulate(core::DataType type, std::int64_t count, const void* x, void* y) override;
-    void read_data(Buffer& into, core::DataType type, std::function<void(std::int64_t step, void* host)> write) override;
+    void read_data(Buffer& into, core::DataType type,
+                   std::function<void(std::int64_t step, void* host)> write) override;
     void upload(core::DataType type, std::span<const float> values, void* to) override;
     void download(core::DataType type, const void* from, std::span<float> values) override;
 
-    void update(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges, const float* sums) override;
-    void take_update_norms(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges, float* sums, std::size_t count) override;
+    void update(const schedule::Optimizer& optimizer, std::int64_t step,
+                const std::vector<UpdateRange>& ranges, const float* sums) override;
+    void take_update_norms(const schedule::Optimizer& optimizer, std::int64_t step,
+                           const std::vector<UpdateRange>& ranges, float* sums, std::size_t count) override;
 
     void add_squares(core::DataType type, const float* gradient, std::int64_t count) override;
-    void reduce_squares(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag) override;
+    void reduce_squares(const schedule::Instruction& instruction, const std::vector<int>& members,
+                        Tag tag) override;
 
     // Why a plan's number formats cannot be run here, or empty.
     static std::string obstacle(const schedule::Precision& precision);
 
-    void add_loss(const float* loss, float weight) override { loss_ += static_cast<double>(*loss) * static_cast<double>(weight); }
+    void add_loss(const float* loss, float weight) override {
+        loss_ += static_cast<double>(*loss) * static_cast<double>(weight);
+    }
     double loss() override { return loss_; }
 
     void send(int peer, Tag tag, const BufferPointer& data) override;
     void receive(int peer, Tag tag, Buffer& into) override;
-    void collective(const schedule::Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count,
-                    Tag tag) override;
-    void reduce_loss(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag) override;
+    void collective(const schedule::Instruction& instruction, const std::vector<int>& members,
+                    core::DataType type, float* data, std::size_t count, Tag tag) override;
+    void reduce_loss(const schedule::Instruction& instruction, const std::vector<int>& members,
+                     Tag tag) override;
 
-    CopyCounts exchange_counts(model::OperatorId dispatch, const Operands& operands, const std::vector<int>& members, Tag tag) override;
-    void exchange(const std::vector<int>& members, core::DataType type, const float* from, const std::vector<std::size_t>& sent, float* to,
-                  const std::vector<std::size_t>& received, Tag tag) override;
+    CopyCounts exchange_counts(model::OperatorId dispatch, const Operands& operands,
+                               const std::vector<int>& members, Tag tag) override;
+    void exchange(const std::vector<int>& members, core::DataType type, const float* from,
+                  const std::vector<std::size_t>& sent, float* to, const std::vector<std::size_t>& received,
+                  Tag tag) override;
 
     core::Seconds computing() const override { return computing_; }
     core::Seconds on_core() const override { return on_core_; }
@@ -74,7 +86,8 @@ private:
     }
     float clipping_factor(const schedule::Optimizer& optimizer) const;
     void find_needs(const model::ModelGraph& graph);
-    void perform_rounds(const schedule::Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count, Tag tag);
+    void perform_rounds(const schedule::Instruction& instruction, const std::vector<int>& members,
+                        core::DataType type, float* data, std::size_t count, Tag tag);
 
     const schedule::Program& program_;
     const schedule::RankProgram& list_;
@@ -84,14 +97,16 @@ private:
     const std::unique_ptr<const OperatorKernels> operators_;
     const std::shared_ptr<SideStream> side_;  // null: everything in one thread
     const std::shared_ptr<BlockSource> blocks_;
-    bool is_aside_ = false;                         // the instruction at work belongs to it
-    std::vector<std::vector<std::uint32_t>> needs_;  // by instruction: those of the side stream that must be done before it
-    std::vector<std::uint64_t> numbers_;             // by instruction of the side stream: its last piece of work
+    bool is_aside_ = false;  // the instruction at work belongs to it
+    std::vector<std::vector<std::uint32_t>>
+        needs_;  // by instruction: those of the side stream that must be done before it
+    std::vector<std::uint64_t> numbers_;  // by instruction of the side stream: its last piece of work
     std::int64_t step_ = 0;
     double loss_ = 0, squares_ = 0;
     std::vector<InstructionTime> times_;
     Clock::time_point operator_begin_;
-    double core_time_ = 0, operator_core_time_ = 0;  // of this thread when the instruction and the operator began
+    double core_time_ = 0,
+           operator_core_time_ = 0;  // of this thread when the instruction and the operator began
     std::vector<OperatorSample> operator_samples_;
     core::Seconds computing_, on_core_;
 };

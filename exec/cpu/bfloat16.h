@@ -1,4 +1,5 @@
-// bf16 as a storage format: the upper half of an fp32 number, rounded to nearest, ties to even. Arithmetic is in fp32.
+// bf16 as a storage format: the upper half of an fp32 number, rounded to nearest, ties to even. Arithmetic is
+// in fp32.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,9 @@ struct StayOnCore::Cores {
 };
 
 StayOnCore::StayOnCore(int thread, int threads) {
-    if (threads < 2) return;  // alone it meets no sibling, and several processes that each are alone would all choose the first core
+    if (threads < 2)
+        return;  // alone it meets no sibling, and several processes that each are alone would all choose the
+                 // first core
     cpu_set_t allowed;
     CPU_ZERO(&allowed);
     if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < threads) return;
@@ -27,7 +29,8 @@ StayOnCore::StayOnCore(int thread, int threads) {
         cpu_set_t mine;
         CPU_ZERO(&mine);
         CPU_SET(core, &mine);
-        if (pthread_setaffinity_np(pthread_self(), sizeof mine, &mine) == 0) before_ = std::make_unique<const Cores>(Cores{allowed});  // a wish, not a need
+        if (pthread_setaffinity_np(pthread_self(), sizeof mine, &mine) == 0)
+            before_ = std::make_unique<const Cores>(Cores{allowed});  // a wish, not a need
         return;
     }
 }

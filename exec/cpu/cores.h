@@ -5,8 +5,9 @@
 
 namespace exec::cpu {
 
-// A thread of `threads` has a core to itself, as long as this lives, when there are enough: two that exchange messages are otherwise drawn to one core. Does nothing when
-// there are not. Threads that are started meanwhile have that one core too.
+// A thread of `threads` has a core to itself, as long as this lives, when there are enough: two that exchange
+// messages are otherwise drawn to one core. Does nothing when there are not. Threads that are started
+// meanwhile have that one core too.
 class StayOnCore {
 public:
     StayOnCore(int thread, int threads);

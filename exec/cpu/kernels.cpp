@@ -29,14 +29,18 @@ struct Variant {
     const Kernels& (*table)();
 };
 
-// Best first. The macros come from the compiler's target: on another architecture only the generic one is built.
+// Best first. The macros come from the compiler's target: on another architecture only the generic one is
+// built.
 std::vector<Variant> variants() {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+    const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") &&
+                            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                             __builtin_cpu_supports("avx512bw");
-    return {{"avx512", has_avx512, &avx512::table}, {"avx2", has_avx2, &avx2::table}, {"generic", true, &generic::table}};
+    return {{"avx512", has_avx512, &avx512::table},
+            {"avx2", has_avx2, &avx2::table},
+            {"generic", true, &generic::table}};
 #else
     return {{"generic", true, &generic::table}};
 #endif
@@ -72,8 +76,8 @@ const Kernels& kernels() {
 
 namespace {
 
-// One array a slot, larger when more is asked for. Always at a multiple of 64 bytes: the order in which a vectorised sum adds depends on where its array begins,
-// and with it the last bits of the sum.
+// One array a slot, larger when more is asked for. Always at a multiple of 64 bytes: the order in which a
+// vectorised sum adds depends on where its array begins, and with it the last bits of the sum.
 struct Scratch {
     struct Slot {
         std::unique_ptr<float[], decltype(&std::free)> data{nullptr, &std::free};
@@ -90,7 +94,8 @@ float* scratch(int slot, std::int64_t floats) {
     if (array.floats < floats) {
         constexpr std::int64_t floats_a_line = 16;
         floats = (floats + floats_a_line - 1) / floats_a_line * floats_a_line;
-        array.data.reset(static_cast<float*>(std::aligned_alloc(64, static_cast<std::size_t>(floats) * sizeof(float))));
+        array.data.reset(
+            static_cast<float*>(std::aligned_alloc(64, static_cast<std::size_t>(floats) * sizeof(float))));
         if (!array.data) throw core::MachineError("no memory for the scratch arrays of kernels");
         array.floats = floats;
     }
@@ -99,12 +104,15 @@ float* scratch(int slot, std::int64_t floats) {
 
 std::int64_t scratch_bytes() {
     std::int64_t total = 0;
-    for (const Scratch::Slot& array : thread_scratch.slots) total += array.floats * static_cast<std::int64_t>(sizeof(float));
+    for (const Scratch::Slot& array : thread_scratch.slots)
+        total += array.floats * static_cast<std::int64_t>(sizeof(float));
     return total;
 }
 
 void free_scratch() { thread_scratch = Scratch{}; }
 
-std::uint64_t counter_hash(std::uint64_t key, std::uint64_t counter) { return core::mix64(key + 0x9E3779B97F4A7C15ull * counter); }
+std::uint64_t counter_hash(std::uint64_t key, std::uint64_t counter) {
+    return core::mix64(key + 0x9E3779B97F4A7C15ull * counter);
+}
 
 }  // namespace exec::cpu

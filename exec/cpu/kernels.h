@@ -1,6 +1,8 @@
-// fp32 kernels, each compiled for several instruction sets; the best that this processor has is chosen once, at run time.
+// fp32 kernels, each compiled for several instruction sets; the best that this processor has is chosen once,
+// at run time.
 //
-// Matrices are row-major. Backward kernels add to the gradients they are given. One call runs on one thread: a rank is a thread.
+// Matrices are row-major. Backward kernels add to the gradients they are given. One call runs on one thread:
+// a rank is a thread.
 #pragma once
 
 #include <cstdint>
@@ -10,33 +12,39 @@ namespace exec::cpu {
 
 enum class Unary { gelu, gelu_tanh, relu, silu, tanh };
 
-// Queries and keys of one micro-batch on one rank: packed rows [samples * tokens, (heads + 2 kv_heads) d], or for cross-attention rows of queries
-// [samples * tokens, heads d] and of keys and values [samples * keys, 2 kv_heads d].
+// Queries and keys of one micro-batch on one rank: packed rows [samples * tokens, (heads + 2 kv_heads) d], or
+// for cross-attention rows of queries [samples * tokens, heads d] and of keys and values [samples * keys, 2
+// kv_heads d].
 struct AttentionShape {
     std::int64_t samples = 1, tokens = 0, heads = 1, kv_heads = 1, head_dimension = 0;
     bool is_causal = false;
     std::int64_t window = 0;  // 0 = none
     float scale = 1;
-    std::int64_t rotary_dimension = 0;  // first dimensions of a head that are turned, pairs (i, i + half); 0 = none
-    const float* cosines = nullptr;     // [sequence, rotary_dimension / 2]
+    std::int64_t rotary_dimension =
+        0;  // first dimensions of a head that are turned, pairs (i, i + half); 0 = none
+    const float* cosines = nullptr;  // [sequence, rotary_dimension / 2]
     const float* sines = nullptr;
     const float* alibi_slopes = nullptr;          // [heads] of this rank, null = none
     float dropout = 0;                            // probability; the key and the places say which scores drop
     const std::uint64_t* dropout_keys = nullptr;  // by sample
     std::int64_t first_head = 0;                  // of this rank among all
-    std::int64_t keys = 0;                        // of a sample, in rows of their own (cross-attention, context parallelism); 0 = in the rows of the queries
-    std::int64_t query_row = 0;                   // elements of a row of queries beside keys of their own; 0 = heads d
-    // Queries are some of the tokens of the sequence that the keys are: their places in it, ascending; null = all. Masks, rotations and dropout go by places.
+    std::int64_t keys = 0;  // of a sample, in rows of their own (cross-attention, context parallelism); 0 =
+                            // in the rows of the queries
+    std::int64_t query_row = 0;  // elements of a row of queries beside keys of their own; 0 = heads d
+    // Queries are some of the tokens of the sequence that the keys are: their places in it, ascending; null =
+    // all. Masks, rotations and dropout go by places.
     const std::int32_t* places = nullptr;
     std::int64_t place(std::int64_t query) const { return places ? places[query] : query; }
     std::int64_t sequence() const { return places ? keys : tokens; }
-    std::int64_t whole_sequence = 0;  // of which the keys are the first ones (Seq1F1B); 0 = they are all. Dropout goes by it
+    std::int64_t whole_sequence =
+        0;  // of which the keys are the first ones (Seq1F1B); 0 = they are all. Dropout goes by it
     // Added to the scores: bias[bias_buckets[query * keys + key] * heads + head]; null = none.
     const float* bias = nullptr;
     const std::int32_t* bias_buckets = nullptr;
 };
-// What forward leaves for backward: either the logarithms of the sums of exponentials [samples, heads, tokens] (flash), or the probabilities
-// [samples, heads, tokens, tokens] and with dropout also the dropped ones and the mask (unfused).
+// What forward leaves for backward: either the logarithms of the sums of exponentials [samples, heads,
+// tokens] (flash), or the probabilities [samples, heads, tokens, tokens] and with dropout also the dropped
+// ones and the mask (unfused).
 struct AttentionSaved {
     float* log_sums = nullptr;
     float* probabilities = nullptr;
@@ -51,20 +59,25 @@ struct ImageShape {
 };
 
 struct AdamStep {
-    float learning_rate, beta1, beta2, epsilon, weight_decay, correction1, correction2;  // corrections: 1 - beta^step
-    bool is_decoupled;                                                                   // AdamW
-    // 1 - beta of the real number, as PyTorch takes it: of beta2 = 0.999 in fp32 it is 1.3e-5 too small, and every update 6e-6 too large.
+    float learning_rate, beta1, beta2, epsilon, weight_decay, correction1,
+        correction2;    // corrections: 1 - beta^step
+    bool is_decoupled;  // AdamW
+    // 1 - beta of the real number, as PyTorch takes it: of beta2 = 0.999 in fp32 it is 1.3e-5 too small, and
+    // every update 6e-6 too large.
     float rest1, rest2;
 };
 
 struct Kernels {
     std::string_view instruction_set;
 
-    // c = alpha op(a) op(b) (+ c): op(a) is m x k, op(b) k x n; leading dimensions are of the stored matrices.
-    void (*product)(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, float alpha, const float* a, std::int64_t lda,
-                    const float* b, std::int64_t ldb, float* c, std::int64_t ldc, bool accumulates);
-    void (*add_row)(std::int64_t rows, std::int64_t columns, const float* row, float* y);   // y[r] += row
-    void (*sum_rows)(std::int64_t rows, std::int64_t columns, const float* x, float* sum);  // sum += over r of x[r]
+    // c = alpha op(a) op(b) (+ c): op(a) is m x k, op(b) k x n; leading dimensions are of the stored
+    // matrices.
+    void (*product)(bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k,
+                    float alpha, const float* a, std::int64_t lda, const float* b, std::int64_t ldb, float* c,
+                    std::int64_t ldc, bool accumulates);
+    void (*add_row)(std::int64_t rows, std::int64_t columns, const float* row, float* y);  // y[r] += row
+    void (*sum_rows)(std::int64_t rows, std::int64_t columns, const float* x,
+                     float* sum);  // sum += over r of x[r]
 
     void (*add)(std::int64_t count, const float* a, const float* b, float* y);
     void (*accumulate)(std::int64_t count, const float* x, float* y);  // y += x
@@ -74,64 +87,91 @@ struct Kernels {
     void (*unary_backward)(Unary kind, std::int64_t count, const float* saved, const float* dy, float* dx);
     // [rows, 2 width] -> [rows, width]: unary(first half) * second half.
     void (*gated)(Unary kind, std::int64_t rows, std::int64_t width, const float* x, float* y);
-    void (*gated_backward)(Unary kind, std::int64_t rows, std::int64_t width, const float* x, const float* dy, float* dx);
-    // Element i of the row drops when hash(key, first + i) is below probability; the kept ones are scaled by 1/(1 - probability).
-    void (*dropout)(std::uint64_t key, std::int64_t first, std::int64_t count, float probability, const float* x, float* y, std::uint8_t* mask);
-    void (*dropout_backward)(std::int64_t count, float probability, const std::uint8_t* mask, const float* dy, float* dx);
+    void (*gated_backward)(Unary kind, std::int64_t rows, std::int64_t width, const float* x, const float* dy,
+                           float* dx);
+    // Element i of the row drops when hash(key, first + i) is below probability; the kept ones are scaled by
+    // 1/(1 - probability).
+    void (*dropout)(std::uint64_t key, std::int64_t first, std::int64_t count, float probability,
+                    const float* x, float* y, std::uint8_t* mask);
+    void (*dropout_backward)(std::int64_t count, float probability, const std::uint8_t* mask, const float* dy,
+                             float* dx);
 
-    // statistics: [rows, 2] mean and reciprocal deviation; rms_norm: [rows] reciprocal root mean square. `shift` may be null.
-    void (*layer_norm)(std::int64_t rows, std::int64_t width, float epsilon, const float* x, const float* scale, const float* shift, float* y,
-                       float* statistics);
-    void (*layer_norm_backward)(std::int64_t rows, std::int64_t width, const float* x, const float* statistics, const float* scale, const float* dy, float* dx);
-    void (*layer_norm_weights)(std::int64_t rows, std::int64_t width, const float* x, const float* statistics, const float* dy, float* dscale, float* dshift);
-    void (*rms_norm)(std::int64_t rows, std::int64_t width, float epsilon, const float* x, const float* scale, float* y, float* statistics);
-    void (*rms_norm_backward)(std::int64_t rows, std::int64_t width, const float* x, const float* statistics, const float* scale, const float* dy, float* dx);
-    void (*rms_norm_weights)(std::int64_t rows, std::int64_t width, const float* x, const float* statistics, const float* dy, float* dscale);
+    // statistics: [rows, 2] mean and reciprocal deviation; rms_norm: [rows] reciprocal root mean square.
+    // `shift` may be null.
+    void (*layer_norm)(std::int64_t rows, std::int64_t width, float epsilon, const float* x,
+                       const float* scale, const float* shift, float* y, float* statistics);
+    void (*layer_norm_backward)(std::int64_t rows, std::int64_t width, const float* x,
+                                const float* statistics, const float* scale, const float* dy, float* dx);
+    void (*layer_norm_weights)(std::int64_t rows, std::int64_t width, const float* x, const float* statistics,
+                               const float* dy, float* dscale, float* dshift);
+    void (*rms_norm)(std::int64_t rows, std::int64_t width, float epsilon, const float* x, const float* scale,
+                     float* y, float* statistics);
+    void (*rms_norm_backward)(std::int64_t rows, std::int64_t width, const float* x, const float* statistics,
+                              const float* scale, const float* dy, float* dx);
+    void (*rms_norm_weights)(std::int64_t rows, std::int64_t width, const float* x, const float* statistics,
+                             const float* dy, float* dscale);
     // Over samples and pixels of each channel; statistics [channels, 2].
-    void (*batch_norm)(const ImageShape& shape, float epsilon, const float* x, const float* scale, const float* shift, float* y, float* statistics);
-    void (*batch_norm_backward)(const ImageShape& shape, const float* x, const float* statistics, const float* scale, const float* dy, float* dx);
-    void (*batch_norm_weights)(const ImageShape& shape, const float* x, const float* statistics, const float* dy, float* dscale, float* dshift);
+    void (*batch_norm)(const ImageShape& shape, float epsilon, const float* x, const float* scale,
+                       const float* shift, float* y, float* statistics);
+    void (*batch_norm_backward)(const ImageShape& shape, const float* x, const float* statistics,
+                                const float* scale, const float* dy, float* dx);
+    void (*batch_norm_weights)(const ImageShape& shape, const float* x, const float* statistics,
+                               const float* dy, float* dscale, float* dshift);
 
     // Packed rows are given twice, as queries and as keys, and so is their gradient. `dbias` may be null.
-    void (*attention)(const AttentionShape& shape, const float* queries, const float* keys, float* y, const AttentionSaved& saved);
-    void (*attention_backward)(const AttentionShape& shape, const float* queries, const float* keys, const AttentionSaved& saved, const float* dy,
-                               float* dqueries, float* dkeys, float* dbias);
+    void (*attention)(const AttentionShape& shape, const float* queries, const float* keys, float* y,
+                      const AttentionSaved& saved);
+    void (*attention_backward)(const AttentionShape& shape, const float* queries, const float* keys,
+                               const AttentionSaved& saved, const float* dy, float* dqueries, float* dkeys,
+                               float* dbias);
 
-    void (*convolution)(const ImageShape& shape, const float* x, const float* weight, const float* bias, float* y);
+    void (*convolution)(const ImageShape& shape, const float* x, const float* weight, const float* bias,
+                        float* y);
     void (*convolution_backward)(const ImageShape& shape, const float* weight, const float* dy, float* dx);
-    void (*convolution_weights)(const ImageShape& shape, const float* x, const float* dy, float* dweight, float* dbias);
+    void (*convolution_weights)(const ImageShape& shape, const float* x, const float* dy, float* dweight,
+                                float* dbias);
     // `positions`: index of the maximum inside the input plane, for backward.
     void (*max_pool)(const ImageShape& shape, const float* x, float* y, std::int64_t* positions);
-    void (*max_pool_backward)(const ImageShape& shape, const std::int64_t* positions, const float* dy, float* dx);
+    void (*max_pool_backward)(const ImageShape& shape, const std::int64_t* positions, const float* dy,
+                              float* dx);
     void (*average_pool)(const ImageShape& shape, const float* x, float* y);
     void (*average_pool_backward)(const ImageShape& shape, const float* dy, float* dx);
 
-    // Of `columns` stored logits the first `valid` are classes first_class ... ; statistics [rows, 3]: maximum, sum of exponentials, logit of the label (0
-    // elsewhere).
-    void (*loss_statistics)(std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first_class, const float* logits,
-                            const std::int64_t* labels, float* statistics);
+    // Of `columns` stored logits the first `valid` are classes first_class ... ; statistics [rows, 3]:
+    // maximum, sum of exponentials, logit of the label (0 elsewhere).
+    void (*loss_statistics)(std::int64_t rows, std::int64_t columns, std::int64_t valid,
+                            std::int64_t first_class, const float* logits, const std::int64_t* labels,
+                            float* statistics);
     // p = exp(logit - log_sum[r]), 0 beyond `valid`.
-    void (*softmax)(std::int64_t rows, std::int64_t columns, std::int64_t valid, const float* logits, const float* log_sums, float* p);
+    void (*softmax)(std::int64_t rows, std::int64_t columns, std::int64_t valid, const float* logits,
+                    const float* log_sums, float* p);
     // dlogits += factor (p - [label]).
-    void (*cross_entropy_backward)(std::int64_t rows, std::int64_t columns, std::int64_t first_class, std::int64_t valid, float factor, const float* p,
+    void (*cross_entropy_backward)(std::int64_t rows, std::int64_t columns, std::int64_t first_class,
+                                   std::int64_t valid, float factor, const float* p,
                                    const std::int64_t* labels, float* dlogits);
 
-    void (*adam)(std::int64_t count, const AdamStep& step, const float* gradient, float* parameter, float* first, float* second);
-    // LAMB (arXiv 1904.00962, algorithm 2) in two parts, of a range of a parameter: moments, and sums of squares of its values and of its update added to
-    // squares[0] and [1]; then values less rate times update, where the rate has the trust ratio in it and the update is made of the moments again.
-    void (*lamb_norms)(std::int64_t count, const AdamStep& step, const float* gradient, const float* parameter, float* first, float* second, double* squares);
-    void (*lamb)(std::int64_t count, const AdamStep& step, float rate, float* parameter, const float* first, const float* second);
+    void (*adam)(std::int64_t count, const AdamStep& step, const float* gradient, float* parameter,
+                 float* first, float* second);
+    // LAMB (arXiv 1904.00962, algorithm 2) in two parts, of a range of a parameter: moments, and sums of
+    // squares of its values and of its update added to squares[0] and [1]; then values less rate times
+    // update, where the rate has the trust ratio in it and the update is made of the moments again.
+    void (*lamb_norms)(std::int64_t count, const AdamStep& step, const float* gradient,
+                       const float* parameter, float* first, float* second, double* squares);
+    void (*lamb)(std::int64_t count, const AdamStep& step, float rate, float* parameter, const float* first,
+                 const float* second);
     // velocity may be null (momentum 0).
-    void (*sgd)(std::int64_t count, float learning_rate, float momentum, float weight_decay, const float* gradient, float* parameter, float* velocity);
+    void (*sgd)(std::int64_t count, float learning_rate, float momentum, float weight_decay,
+                const float* gradient, float* parameter, float* velocity);
 };
 
-// The table for this processor; SMSIM_CPU_INSTRUCTIONS = generic, avx2 or avx512 asks for a lesser one. Large products are oneDNN's where the build has it;
-// SMSIM_CPU_PRODUCTS = eigen asks for our own.
+// The table for this processor; SMSIM_CPU_INSTRUCTIONS = generic, avx2 or avx512 asks for a lesser one. Large
+// products are oneDNN's where the build has it; SMSIM_CPU_PRODUCTS = eigen asks for our own.
 const Kernels& kernels();
 // Of one instruction set by name; null when this build or this processor lacks it.
 const Kernels* find_kernels(std::string_view instruction_set);
 
-// Scratch of the calling thread, kept for the next call; slots do not overlap. Valid until the same slot is asked for again.
+// Scratch of the calling thread, kept for the next call; slots do not overlap. Valid until the same slot is
+// asked for again.
 float* scratch(int slot, std::int64_t floats);
 std::int64_t scratch_bytes();  // of the calling thread
 void free_scratch();

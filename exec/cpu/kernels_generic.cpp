@@ -1,5 +1,6 @@
-// The kernels for one instruction set. Everything a header instantiates here is in a namespace of this file's own: a shared inline function compiled with these
-// flags could otherwise be the copy that the linker keeps for processors without them.
+// The kernels for one instruction set. Everything a header instantiates here is in a namespace of this file's
+// own: a shared inline function compiled with these flags could otherwise be the copy that the linker keeps
+// for processors without them.
 #if 1
 #include <algorithm>
 #include <cmath>

@@ -17,7 +17,9 @@ using model::OperatorKind;
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-Routing routing_of(const MixtureTask& task, const Operands& x) { return route(task.attributes, task.shape.tokens, x.inputs[1]); }
+Routing routing_of(const MixtureTask& task, const Operands& x) {
+    return route(task.attributes, task.shape.tokens, x.inputs[1]);
+}
 
 // Gradient of the router's logits: through the softmax, with the balance loss's own share.
 std::vector<float> logit_gradients(const MixtureTask& task, const Operands& x, const float* dy) {
@@ -28,9 +30,11 @@ std::vector<float> logit_gradients(const MixtureTask& task, const Operands& x, c
         const Routing routing = of_all ? Routing() : route(task.attributes, tokens, x.output);
         const double copies = static_cast<double>(task.ranks * tokens * task.attributes.experts_per_token);
         for (std::int64_t e = 0; e < experts; ++e) {
-            const double chosen = of_all ? static_cast<double>(of_all[e]) : static_cast<double>(routing.chosen[at(e)]);
-            balance[at(e)] = static_cast<float>(static_cast<double>(x.place->loss_weight) * task.attributes.auxiliary_loss * static_cast<double>(experts) * chosen / copies /
-                                                static_cast<double>(tokens));
+            const double chosen =
+                of_all ? static_cast<double>(of_all[e]) : static_cast<double>(routing.chosen[at(e)]);
+            balance[at(e)] = static_cast<float>(
+                static_cast<double>(x.place->loss_weight) * task.attributes.auxiliary_loss *
+                static_cast<double>(experts) * chosen / copies / static_cast<double>(tokens));
         }
     }
     std::vector<float> gradients(at(tokens * experts));
@@ -38,7 +42,8 @@ std::vector<float> logit_gradients(const MixtureTask& task, const Operands& x, c
         const float *p = x.output + t * experts, *g = dy + t * experts;
         float sum = 0;
         for (std::int64_t e = 0; e < experts; ++e) sum += p[e] * (g[e] + balance[at(e)]);
-        for (std::int64_t e = 0; e < experts; ++e) gradients[at(t * experts + e)] = p[e] * (g[e] + balance[at(e)] - sum);
+        for (std::int64_t e = 0; e < experts; ++e)
+            gradients[at(t * experts + e)] = p[e] * (g[e] + balance[at(e)] - sum);
     }
     return gradients;
 }
@@ -51,7 +56,8 @@ struct ExpertWork {
 
 ExpertWork work_of(const MixtureTask& task, const Operands& x) {
     ExpertWork work;
-    const std::vector<std::int64_t> own = x.expert_rows ? std::vector<std::int64_t>() : routing_of(task, x).rows;
+    const std::vector<std::int64_t> own =
+        x.expert_rows ? std::vector<std::int64_t>() : routing_of(task, x).rows;
     const std::vector<std::int64_t>& rows = x.expert_rows ? *x.expert_rows : own;
     work.blocks = expert_blocks(rows, task.shape.experts);
     work.rows = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
@@ -77,7 +83,8 @@ Routing route(const model::Attributes& mixture, std::int64_t tokens, const float
     for (std::int64_t t = 0; t < tokens; ++t) {
         const float* p = probabilities + t * experts;
         std::iota(order.begin(), order.end(), 0);
-        std::partial_sort(order.begin(), order.begin() + k, order.end(), [&](std::int32_t a, std::int32_t b) { return p[a] != p[b] ? p[a] > p[b] : a < b; });
+        std::partial_sort(order.begin(), order.begin() + k, order.end(),
+                          [&](std::int32_t a, std::int32_t b) { return p[a] != p[b] ? p[a] > p[b] : a < b; });
         float sum = 0;
         for (std::int64_t j = 0; j < k; ++j) sum += p[order[at(j)]];
         for (std::int64_t j = 0; j < k; ++j) {
@@ -102,8 +109,10 @@ Routing route(const model::Attributes& mixture, std::int64_t tokens, const float
 }
 
 void router(const MixtureTask& task, const Operands& x) {
-    const std::int64_t tokens = task.shape.tokens, experts = task.attributes.experts, hidden = task.shape.hidden;
-    kernels().product(false, true, tokens, experts, hidden, 1, x.inputs[0], hidden, x.parameters[0], hidden, x.output, experts, false);
+    const std::int64_t tokens = task.shape.tokens, experts = task.attributes.experts,
+                       hidden = task.shape.hidden;
+    kernels().product(false, true, tokens, experts, hidden, 1, x.inputs[0], hidden, x.parameters[0], hidden,
+                      x.output, experts, false);
     for (std::int64_t t = 0; t < tokens; ++t) {
         float *row = x.output + t * experts, sum = 0;
         const float maximum = *std::max_element(row, row + experts);
@@ -113,10 +122,15 @@ void router(const MixtureTask& task, const Operands& x) {
 }
 
 void router_backward(const MixtureTask& task, const Operands& x, const float* dy, float* dx, float* dweight) {
-    const std::int64_t tokens = task.shape.tokens, experts = task.attributes.experts, hidden = task.shape.hidden;
+    const std::int64_t tokens = task.shape.tokens, experts = task.attributes.experts,
+                       hidden = task.shape.hidden;
     const std::vector<float> gradients = logit_gradients(task, x, dy);
-    if (dx) kernels().product(false, false, tokens, hidden, experts, 1, gradients.data(), experts, x.parameters[0], hidden, dx, hidden, true);
-    if (dweight) kernels().product(true, false, experts, hidden, tokens, 1, gradients.data(), experts, x.inputs[0], hidden, dweight, hidden, true);
+    if (dx)
+        kernels().product(false, false, tokens, hidden, experts, 1, gradients.data(), experts,
+                          x.parameters[0], hidden, dx, hidden, true);
+    if (dweight)
+        kernels().product(true, false, experts, hidden, tokens, 1, gradients.data(), experts, x.inputs[0],
+                          hidden, dweight, hidden, true);
 }
 
 void dispatch(const MixtureTask& task, const Operands& x) {
@@ -126,14 +140,16 @@ void dispatch(const MixtureTask& task, const Operands& x) {
     for (std::int64_t copy = 0; copy < task.shape.tokens * k; ++copy)
         if (const std::int64_t row = routing.row[at(copy)]; row >= 0)
             std::memcpy(x.output + row * hidden, x.inputs[0] + copy / k * hidden, at(hidden) * sizeof(float));
-    std::fill(x.output + rows * hidden, x.output + task.shape.tokens * k * hidden, 0.0f);  // what capacity left empty
+    std::fill(x.output + rows * hidden, x.output + task.shape.tokens * k * hidden,
+              0.0f);  // what capacity left empty
 }
 
 void dispatch_backward(const MixtureTask& task, const Operands& x, const float* dy, float* dx) {
     const std::int64_t hidden = task.shape.hidden, k = task.attributes.experts_per_token;
     const Routing routing = routing_of(task, x);
     for (std::int64_t copy = 0; copy < task.shape.tokens * k; ++copy)
-        if (const std::int64_t row = routing.row[at(copy)]; row >= 0) kernels().accumulate(hidden, dy + row * hidden, dx + copy / k * hidden);
+        if (const std::int64_t row = routing.row[at(copy)]; row >= 0)
+            kernels().accumulate(hidden, dy + row * hidden, dx + copy / k * hidden);
 }
 
 void experts(const MixtureTask& task, const Operands& x) {
@@ -141,12 +157,15 @@ void experts(const MixtureTask& task, const Operands& x) {
     const Kernels& k = kernels();
     for (const ExpertBlock& b : w.blocks) {
         float *first = w.first + b.first * w.first_width, *activated = w.activated + b.first * w.width;
-        k.product(false, true, b.rows, w.first_width, w.hidden, 1, x.inputs[0] + b.first * w.hidden, w.hidden, x.parameters[0] + b.expert * w.first_width * w.hidden,
-                  w.hidden, first, w.first_width, false);
-        if (task.attributes.experts_are_gated) k.gated(expert_unary_of<Unary>(task.attributes), b.rows, w.width, first, activated);
+        k.product(false, true, b.rows, w.first_width, w.hidden, 1, x.inputs[0] + b.first * w.hidden, w.hidden,
+                  x.parameters[0] + b.expert * w.first_width * w.hidden, w.hidden, first, w.first_width,
+                  false);
+        if (task.attributes.experts_are_gated)
+            k.gated(expert_unary_of<Unary>(task.attributes), b.rows, w.width, first, activated);
         else k.unary(expert_unary_of<Unary>(task.attributes), b.rows * w.width, first, activated);
-        k.product(false, true, b.rows, w.hidden, w.width, 1, activated, w.width, x.parameters[1] + b.expert * w.hidden * w.width, w.width,
-                  x.output + b.first * w.hidden, w.hidden, false);
+        k.product(false, true, b.rows, w.hidden, w.width, 1, activated, w.width,
+                  x.parameters[1] + b.expert * w.hidden * w.width, w.width, x.output + b.first * w.hidden,
+                  w.hidden, false);
     }
 }
 
@@ -158,27 +177,34 @@ void experts_backward(const MixtureTask& task, const Operands& x, const float* d
     float *dactivated = scratch(0, most * w.width), *dfirst = scratch(1, most * w.first_width);
     for (const ExpertBlock& b : w.blocks) {
         float *first = w.first + b.first * w.first_width, *activated = w.activated + b.first * w.width;
-        k.product(false, false, b.rows, w.width, w.hidden, 1, dy + b.first * w.hidden, w.hidden, x.parameters[1] + b.expert * w.hidden * w.width, w.width, dactivated,
-                  w.width, false);
+        k.product(false, false, b.rows, w.width, w.hidden, 1, dy + b.first * w.hidden, w.hidden,
+                  x.parameters[1] + b.expert * w.hidden * w.width, w.width, dactivated, w.width, false);
         std::fill_n(dfirst, b.rows * w.first_width, 0.0f);
         const Unary unary = expert_unary_of<Unary>(task.attributes);
-        if (task.attributes.experts_are_gated) k.gated_backward(unary, b.rows, w.width, first, dactivated, dfirst);
-        else k.unary_backward(unary, b.rows * w.width, unary == Unary::relu ? activated : first, dactivated, dfirst);
+        if (task.attributes.experts_are_gated)
+            k.gated_backward(unary, b.rows, w.width, first, dactivated, dfirst);
+        else
+            k.unary_backward(unary, b.rows * w.width, unary == Unary::relu ? activated : first, dactivated,
+                             dfirst);
         if (dx)
-            k.product(false, false, b.rows, w.hidden, w.first_width, 1, dfirst, w.first_width, x.parameters[0] + b.expert * w.first_width * w.hidden, w.hidden,
+            k.product(false, false, b.rows, w.hidden, w.first_width, 1, dfirst, w.first_width,
+                      x.parameters[0] + b.expert * w.first_width * w.hidden, w.hidden,
                       dx + b.first * w.hidden, w.hidden, true);
         // The weights' gradients need this one and not the product itself any more.
         std::memcpy(first, dfirst, at(b.rows * w.first_width) * sizeof(float));
     }
 }
 
-void experts_weights(const MixtureTask& task, const Operands& x, const float* dy, float* dfirst, float* dsecond) {
+void experts_weights(const MixtureTask& task, const Operands& x, const float* dy, float* dfirst,
+                     float* dsecond) {
     const ExpertWork w = work_of(task, x);
     const Kernels& k = kernels();
     for (const ExpertBlock& b : w.blocks) {
-        k.product(true, false, w.hidden, w.width, b.rows, 1, dy + b.first * w.hidden, w.hidden, w.activated + b.first * w.width, w.width,
-                  dsecond + b.expert * w.hidden * w.width, w.width, true);
-        k.product(true, false, w.first_width, w.hidden, b.rows, 1, w.first + b.first * w.first_width, w.first_width, x.inputs[0] + b.first * w.hidden, w.hidden,
+        k.product(true, false, w.hidden, w.width, b.rows, 1, dy + b.first * w.hidden, w.hidden,
+                  w.activated + b.first * w.width, w.width, dsecond + b.expert * w.hidden * w.width, w.width,
+                  true);
+        k.product(true, false, w.first_width, w.hidden, b.rows, 1, w.first + b.first * w.first_width,
+                  w.first_width, x.inputs[0] + b.first * w.hidden, w.hidden,
                   dfirst + b.expert * w.first_width * w.hidden, w.hidden, true);
     }
 }
@@ -196,8 +222,10 @@ void combine(const MixtureTask& task, const Operands& x) {
     }
 }
 
-void combine_backward(const MixtureTask& task, const Operands& x, const float* dy, float* dx, float* dprobabilities) {
-    const std::int64_t hidden = task.shape.hidden, k = task.attributes.experts_per_token, experts = task.attributes.experts;
+void combine_backward(const MixtureTask& task, const Operands& x, const float* dy, float* dx,
+                      float* dprobabilities) {
+    const std::int64_t hidden = task.shape.hidden, k = task.attributes.experts_per_token,
+                       experts = task.attributes.experts;
     const Routing routing = routing_of(task, x);
     std::vector<float> dweight(at(k));
     for (std::int64_t t = 0; t < task.shape.tokens; ++t) {
@@ -217,7 +245,8 @@ void combine_backward(const MixtureTask& task, const Operands& x, const float* d
             mean += dweight[at(j)] * routing.weight[copy];
         }
         for (std::int64_t j = 0; j < k && dprobabilities; ++j)
-            dprobabilities[t * experts + routing.expert[at(t * k + j)]] += k > 1 ? (dweight[at(j)] - mean) / sum : dweight[at(j)];
+            dprobabilities[t * experts + routing.expert[at(t * k + j)]] +=
+                k > 1 ? (dweight[at(j)] - mean) / sum : dweight[at(j)];
     }
 }
 

@@ -21,7 +21,8 @@ using model::OperatorKind;
 namespace {
 
 ImageShape image_shape(const model::ModelGraph& graph, const model::Operator& op, std::int64_t samples) {
-    const std::vector<std::int64_t>&in = graph.tensor(op.inputs[0]).shape, &out = graph.tensor(op.output).shape;
+    const std::vector<std::int64_t>&in = graph.tensor(op.inputs[0]).shape,
+          &out = graph.tensor(op.output).shape;
     ImageShape shape;
     shape.samples = samples;
     shape.channels = in[0];
@@ -41,17 +42,25 @@ const std::int64_t* ids(const float* pointer) { return reinterpret_cast<const st
 
 }  // namespace
 
-Operators::Operators(const model::ModelGraph& graph, const model::CostContext& context, int tensor_rank, std::uint64_t seed, bool is_training, int context_rank)
-    : graph_(graph), context_(context), tensor_rank_(tensor_rank), seed_(seed), is_training_(is_training), context_rank_(context_rank) {
+Operators::Operators(const model::ModelGraph& graph, const model::CostContext& context, int tensor_rank,
+                     std::uint64_t seed, bool is_training, int context_rank)
+    : graph_(graph),
+      context_(context),
+      tensor_rank_(tensor_rank),
+      seed_(seed),
+      is_training_(is_training),
+      context_rank_(context_rank) {
     for (int rank = 0; context.context_parallel > 1 && rank < context.context_parallel; ++rank)
         group_places_.push_back(places_of_tokens(graph.tokens_per_sample, context.context_parallel, rank));
-    for (std::int64_t t = 0; t < graph.tokens_per_sample && graph.segments > 1; ++t) places_.push_back(static_cast<std::int32_t>(graph.first_token() + t));
+    for (std::int64_t t = 0; t < graph.tokens_per_sample && graph.segments > 1; ++t)
+        places_.push_back(static_cast<std::int32_t>(graph.first_token() + t));
     make_attention_tables();
 }
 
 namespace {
 
-// The one list of what is not to be had here, with every kind in it: a new one does not compile until it is said.
+// The one list of what is not to be had here, with every kind in it: a new one does not compile until it is
+// said.
 bool has_kernel(OperatorKind kind) {
     switch (kind) {
         case OperatorKind::input:
@@ -111,9 +120,11 @@ std::string Operators::obstacle(const model::ModelGraph&, const model::Operator&
     const model::Attributes& a = op.attributes;
     if (a.is_frozen) return "frozen operators";
     if (!has_kernel(op.kind)) return fmt::format("operators of kind {}", model::name_of(op.kind));
-    if (op.kind == OperatorKind::batch_norm && a.has_fixed_statistics) return "batch norm with fixed statistics";
+    if (op.kind == OperatorKind::batch_norm && a.has_fixed_statistics)
+        return "batch norm with fixed statistics";
     if (op.kind != OperatorKind::attention) return {};
-    if (a.has_relative_bias && a.relative_buckets == 0) return "attention with a bias for every offset in a window";
+    if (a.has_relative_bias && a.relative_buckets == 0)
+        return "attention with a bias for every offset in a window";
     if (a.has_relative_positions) return "attention to relative positions and a memory";
     if (a.local_window > 0) return "attention inside local windows";
     return {};
@@ -162,32 +173,40 @@ void Operators::choices(model::OperatorId id, const Operands& x, float* all) con
 }
 
 MixtureTask Operators::mixture_of(const model::Operator& o) const {
-    return {o.attributes, model::mixture_shape(graph_, o, context_), !o.in_parallel_region || tensor_rank_ == 0, context_.context_parallel};
+    return {o.attributes, model::mixture_shape(graph_, o, context_),
+            !o.in_parallel_region || tensor_rank_ == 0, context_.context_parallel};
 }
 
-std::uint64_t Operators::random_key(model::OperatorId id, const MicroBatchPlace& place, std::int64_t sample) const {
+std::uint64_t Operators::random_key(model::OperatorId id, const MicroBatchPlace& place,
+                                    std::int64_t sample) const {
     return mask_key(seed_, place.step, id.index, place.samples[static_cast<std::size_t>(sample)]);
 }
 
 void Operators::embedding(const model::Operator& o, const Operands& x) const {
     const Sizes y = sizes_of(o.output);
-    const std::int64_t table = parameter_rows(o.parameters[0], 0), whole = graph_.parameter(o.parameters[0]).shape[0];
+    const std::int64_t table = parameter_rows(o.parameters[0], 0),
+                       whole = graph_.parameter(o.parameters[0]).shape[0];
     const std::int64_t first = table < whole ? tensor_rank_ * table : 0;
     for (std::int64_t r = 0; r < y.rows; ++r) {
         const std::int64_t id = ids(x.inputs[0])[y.first_row + r] - first;
         float* row = x.output + r * y.columns;
-        if (id >= 0 && id < table) std::memcpy(row, x.parameters[0] + id * y.columns, static_cast<std::size_t>(y.columns) * sizeof(float));
+        if (id >= 0 && id < table)
+            std::memcpy(row, x.parameters[0] + id * y.columns,
+                        static_cast<std::size_t>(y.columns) * sizeof(float));
         else std::memset(row, 0, static_cast<std::size_t>(y.columns) * sizeof(float));
     }
 }
 
-void Operators::embedding_weight(const model::Operator& o, const Operands& x, const float* dy, float* dtable) const {
+void Operators::embedding_weight(const model::Operator& o, const Operands& x, const float* dy,
+                                 float* dtable) const {
     const Sizes y = sizes_of(o.output);
-    const std::int64_t table = parameter_rows(o.parameters[0], 0), whole = graph_.parameter(o.parameters[0]).shape[0];
+    const std::int64_t table = parameter_rows(o.parameters[0], 0),
+                       whole = graph_.parameter(o.parameters[0]).shape[0];
     const std::int64_t first = table < whole ? tensor_rank_ * table : 0;
     for (std::int64_t r = 0; r < y.rows; ++r) {
         const std::int64_t id = ids(x.inputs[0])[y.first_row + r] - first;
-        if (id >= 0 && id < table) kernels().accumulate(y.columns, dy + r * y.columns, dtable + id * y.columns);
+        if (id >= 0 && id < table)
+            kernels().accumulate(y.columns, dy + r * y.columns, dtable + id * y.columns);
     }
 }
 
@@ -204,8 +223,10 @@ void Operators::dropout(model::OperatorId id, const Operands& x, const MicroBatc
     for (std::int64_t r = 0; r < y.rows; ++r) {
         const RowPlace row = place_of(y.first_row + r, per_sample);
         const std::int64_t at = r * y.columns;
-        kernels().dropout(random_key(id, place, row.sample), (graph_.first_token() + row.token) * width + first_column, y.columns,
-                          static_cast<float>(op(id).attributes.probability), x.inputs[0] + at, x.output + at, mask + at);
+        kernels().dropout(random_key(id, place, row.sample),
+                          (graph_.first_token() + row.token) * width + first_column, y.columns,
+                          static_cast<float>(op(id).attributes.probability), x.inputs[0] + at, x.output + at,
+                          mask + at);
     }
 }
 
@@ -225,8 +246,11 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
         case OperatorKind::position_embedding: {
             const std::int64_t tokens = graph_.tensor(o.output).shape[0];
             for (std::int64_t r = 0; r < y.rows; ++r)
-                k.add(y.columns, x.inputs[0] + r * y.columns,
-                      x.parameters[0] + (place_of(y.first_row + r, tokens).token + o.attributes.position_offset) * y.columns, x.output + r * y.columns);
+                k.add(
+                    y.columns, x.inputs[0] + r * y.columns,
+                    x.parameters[0] +
+                        (place_of(y.first_row + r, tokens).token + o.attributes.position_offset) * y.columns,
+                    x.output + r * y.columns);
             break;
         }
         case OperatorKind::linear: {
@@ -236,18 +260,25 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
                 k.scale(y.rows * inputs, static_cast<float>(o.attributes.input_scale), in, extra);
                 in = extra;
             }
-            k.product(false, true, y.rows, y.columns, inputs, 1, in, inputs, x.parameters[0], inputs, x.output, y.columns, false);
+            k.product(false, true, y.rows, y.columns, inputs, 1, in, inputs, x.parameters[0], inputs,
+                      x.output, y.columns, false);
             // Partial sums: the bias counts once.
-            const bool is_partial = graph_.tensor(o.output).split == model::TensorSplit::partial && context_.tensor_parallel > 1;
-            if (o.attributes.has_bias && (!is_partial || tensor_rank_ == 0)) k.add_row(y.rows, y.columns, x.parameters[1], x.output);
+            const bool is_partial =
+                graph_.tensor(o.output).split == model::TensorSplit::partial && context_.tensor_parallel > 1;
+            if (o.attributes.has_bias && (!is_partial || tensor_rank_ == 0))
+                k.add_row(y.rows, y.columns, x.parameters[1], x.output);
             break;
         }
         case OperatorKind::layer_norm:
-            k.layer_norm(y.rows, y.columns, epsilon, x.inputs[0], x.parameters[0], o.attributes.has_bias ? x.parameters[1] : nullptr, x.output, extra);
+            k.layer_norm(y.rows, y.columns, epsilon, x.inputs[0], x.parameters[0],
+                         o.attributes.has_bias ? x.parameters[1] : nullptr, x.output, extra);
             break;
-        case OperatorKind::rms_norm: k.rms_norm(y.rows, y.columns, epsilon, x.inputs[0], x.parameters[0], x.output, extra); break;
+        case OperatorKind::rms_norm:
+            k.rms_norm(y.rows, y.columns, epsilon, x.inputs[0], x.parameters[0], x.output, extra);
+            break;
         case OperatorKind::batch_norm:
-            k.batch_norm(image_shape(graph_, o, context_.micro_batch), epsilon, x.inputs[0], x.parameters[0], x.parameters[1], x.output, extra);
+            k.batch_norm(image_shape(graph_, o, context_.micro_batch), epsilon, x.inputs[0], x.parameters[0],
+                         x.parameters[1], x.output, extra);
             break;
         case OperatorKind::attention: attention(id, x, place, nullptr, {}); break;
         case OperatorKind::gelu:
@@ -255,22 +286,29 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
         case OperatorKind::silu:
         case OperatorKind::tanh: k.unary(unary_of<Unary>(o), count, x.inputs[0], x.output); break;
         case OperatorKind::gated_silu:
-        case OperatorKind::gated_gelu: k.gated(unary_of<Unary>(o), y.rows, y.columns, x.inputs[0], x.output); break;
+        case OperatorKind::gated_gelu:
+            k.gated(unary_of<Unary>(o), y.rows, y.columns, x.inputs[0], x.output);
+            break;
         case OperatorKind::dropout: dropout(id, x, place); break;
         case OperatorKind::add: k.add(count, x.inputs[0], x.inputs[1], x.output); break;
         case OperatorKind::conv2d:
-            k.convolution(image_shape(graph_, o, context_.micro_batch), x.inputs[0], x.parameters[0], o.attributes.has_bias ? x.parameters[1] : nullptr,
-                          x.output);
+            k.convolution(image_shape(graph_, o, context_.micro_batch), x.inputs[0], x.parameters[0],
+                          o.attributes.has_bias ? x.parameters[1] : nullptr, x.output);
             break;
         case OperatorKind::max_pool:
-            k.max_pool(image_shape(graph_, o, context_.micro_batch), x.inputs[0], x.output, static_cast<std::int64_t*>(x.extra));
+            k.max_pool(image_shape(graph_, o, context_.micro_batch), x.inputs[0], x.output,
+                       static_cast<std::int64_t*>(x.extra));
             break;
-        case OperatorKind::average_pool: k.average_pool(image_shape(graph_, o, context_.micro_batch), x.inputs[0], x.output); break;
+        case OperatorKind::average_pool:
+            k.average_pool(image_shape(graph_, o, context_.micro_batch), x.inputs[0], x.output);
+            break;
         case OperatorKind::transpose: {
-            const std::int64_t leading = graph_.tensor(o.inputs[0]).shape[0], rest = count / context_.micro_batch / leading;
+            const std::int64_t leading = graph_.tensor(o.inputs[0]).shape[0],
+                               rest = count / context_.micro_batch / leading;
             for (std::int64_t b = 0; b < context_.micro_batch; ++b)
                 for (std::int64_t i = 0; i < leading; ++i)
-                    for (std::int64_t j = 0; j < rest; ++j) x.output[(b * rest + j) * leading + i] = x.inputs[0][(b * leading + i) * rest + j];
+                    for (std::int64_t j = 0; j < rest; ++j)
+                        x.output[(b * rest + j) * leading + i] = x.inputs[0][(b * leading + i) * rest + j];
             break;
         }
         case OperatorKind::average_tokens: {
@@ -278,20 +316,24 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
             std::fill_n(x.output, count, 0.0f);
             for (std::int64_t b = 0; b < y.rows; ++b) {
                 k.sum_rows(tokens, y.columns, x.inputs[0] + b * tokens * y.columns, x.output + b * y.columns);
-                k.scale(y.columns, 1.0f / static_cast<float>(tokens), x.output + b * y.columns, x.output + b * y.columns);
+                k.scale(y.columns, 1.0f / static_cast<float>(tokens), x.output + b * y.columns,
+                        x.output + b * y.columns);
             }
             break;
         }
         case OperatorKind::select_first_token: {
             const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0];
             for (std::int64_t b = 0; b < y.rows; ++b)
-                std::memcpy(x.output + b * y.columns, x.inputs[0] + b * tokens * y.columns, static_cast<std::size_t>(y.columns) * sizeof(float));
+                std::memcpy(x.output + b * y.columns, x.inputs[0] + b * tokens * y.columns,
+                            static_cast<std::size_t>(y.columns) * sizeof(float));
             break;
         }
         case OperatorKind::select_positions: {
-            const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0], selected = graph_.tensor(o.output).shape[0];
+            const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0],
+                               selected = graph_.tensor(o.output).shape[0];
             for (std::int64_t r = 0; r < y.rows; ++r)
-                std::memcpy(x.output + r * y.columns, x.inputs[0] + (r / selected * tokens + ids(x.inputs[1])[r]) * y.columns,
+                std::memcpy(x.output + r * y.columns,
+                            x.inputs[0] + (r / selected * tokens + ids(x.inputs[1])[r]) * y.columns,
                             static_cast<std::size_t>(y.columns) * sizeof(float));
             break;
         }
@@ -309,7 +351,8 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
     }
 }
 
-void Operators::backward_input(model::OperatorId id, const Operands& x, const float* dy, const std::vector<float*>& dx, const MicroBatchPlace& place) const {
+void Operators::backward_input(model::OperatorId id, const Operands& x, const float* dy,
+                               const std::vector<float*>& dx, const MicroBatchPlace& place) const {
     const model::Operator& o = op(id);
     const Kernels& k = kernels();
     const Sizes y = sizes_of(o.output);
@@ -329,52 +372,73 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
         case OperatorKind::position_embedding: k.accumulate(count, dy, dx[0]); break;
         case OperatorKind::linear: {
             const std::int64_t inputs = parameter_rows(o.parameters[0], 1);
-            k.product(false, false, y.rows, inputs, y.columns, static_cast<float>(o.attributes.input_scale), dy, y.columns, x.parameters[0], inputs, dx[0],
-                      inputs, true);
+            k.product(false, false, y.rows, inputs, y.columns, static_cast<float>(o.attributes.input_scale),
+                      dy, y.columns, x.parameters[0], inputs, dx[0], inputs, true);
             break;
         }
-        case OperatorKind::layer_norm: k.layer_norm_backward(y.rows, y.columns, x.inputs[0], extra, x.parameters[0], dy, dx[0]); break;
-        case OperatorKind::rms_norm: k.rms_norm_backward(y.rows, y.columns, x.inputs[0], extra, x.parameters[0], dy, dx[0]); break;
-        case OperatorKind::batch_norm:
-            k.batch_norm_backward(image_shape(graph_, o, context_.micro_batch), x.inputs[0], extra, x.parameters[0], dy, dx[0]);
+        case OperatorKind::layer_norm:
+            k.layer_norm_backward(y.rows, y.columns, x.inputs[0], extra, x.parameters[0], dy, dx[0]);
             break;
-        case OperatorKind::attention: attention(id, x, place, dy, {dx[0], o.attributes.is_cross_attention ? dx[1] : dx[0], nullptr}); break;
+        case OperatorKind::rms_norm:
+            k.rms_norm_backward(y.rows, y.columns, x.inputs[0], extra, x.parameters[0], dy, dx[0]);
+            break;
+        case OperatorKind::batch_norm:
+            k.batch_norm_backward(image_shape(graph_, o, context_.micro_batch), x.inputs[0], extra,
+                                  x.parameters[0], dy, dx[0]);
+            break;
+        case OperatorKind::attention:
+            attention(id, x, place, dy, {dx[0], o.attributes.is_cross_attention ? dx[1] : dx[0], nullptr});
+            break;
         case OperatorKind::gelu:
         case OperatorKind::silu: k.unary_backward(unary_of<Unary>(o), count, x.inputs[0], dy, dx[0]); break;
         case OperatorKind::relu:
         case OperatorKind::tanh: k.unary_backward(unary_of<Unary>(o), count, x.output, dy, dx[0]); break;
         case OperatorKind::gated_silu:
-        case OperatorKind::gated_gelu: k.gated_backward(unary_of<Unary>(o), y.rows, y.columns, x.inputs[0], dy, dx[0]); break;
+        case OperatorKind::gated_gelu:
+            k.gated_backward(unary_of<Unary>(o), y.rows, y.columns, x.inputs[0], dy, dx[0]);
+            break;
         case OperatorKind::dropout:
-            k.dropout_backward(count, static_cast<float>(o.attributes.probability), static_cast<const std::uint8_t*>(x.extra), dy, dx[0]);
+            k.dropout_backward(count, static_cast<float>(o.attributes.probability),
+                               static_cast<const std::uint8_t*>(x.extra), dy, dx[0]);
             break;
-        case OperatorKind::conv2d: k.convolution_backward(image_shape(graph_, o, context_.micro_batch), x.parameters[0], dy, dx[0]); break;
+        case OperatorKind::conv2d:
+            k.convolution_backward(image_shape(graph_, o, context_.micro_batch), x.parameters[0], dy, dx[0]);
+            break;
         case OperatorKind::max_pool:
-            k.max_pool_backward(image_shape(graph_, o, context_.micro_batch), static_cast<const std::int64_t*>(x.extra), dy, dx[0]);
+            k.max_pool_backward(image_shape(graph_, o, context_.micro_batch),
+                                static_cast<const std::int64_t*>(x.extra), dy, dx[0]);
             break;
-        case OperatorKind::average_pool: k.average_pool_backward(image_shape(graph_, o, context_.micro_batch), dy, dx[0]); break;
+        case OperatorKind::average_pool:
+            k.average_pool_backward(image_shape(graph_, o, context_.micro_batch), dy, dx[0]);
+            break;
         case OperatorKind::transpose: {
-            const std::int64_t leading = graph_.tensor(o.inputs[0]).shape[0], rest = count / context_.micro_batch / leading;
+            const std::int64_t leading = graph_.tensor(o.inputs[0]).shape[0],
+                               rest = count / context_.micro_batch / leading;
             for (std::int64_t b = 0; b < context_.micro_batch; ++b)
                 for (std::int64_t i = 0; i < leading; ++i)
-                    for (std::int64_t j = 0; j < rest; ++j) dx[0][(b * leading + i) * rest + j] += dy[(b * rest + j) * leading + i];
+                    for (std::int64_t j = 0; j < rest; ++j)
+                        dx[0][(b * leading + i) * rest + j] += dy[(b * rest + j) * leading + i];
             break;
         }
         case OperatorKind::average_tokens: {
             const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0];
             for (std::int64_t r = 0; r < y.rows * tokens; ++r)
-                for (std::int64_t c = 0; c < y.columns; ++c) dx[0][r * y.columns + c] += dy[r / tokens * y.columns + c] / static_cast<float>(tokens);
+                for (std::int64_t c = 0; c < y.columns; ++c)
+                    dx[0][r * y.columns + c] += dy[r / tokens * y.columns + c] / static_cast<float>(tokens);
             break;
         }
         case OperatorKind::select_first_token: {
             const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0];
-            for (std::int64_t b = 0; b < y.rows; ++b) k.accumulate(y.columns, dy + b * y.columns, dx[0] + b * tokens * y.columns);
+            for (std::int64_t b = 0; b < y.rows; ++b)
+                k.accumulate(y.columns, dy + b * y.columns, dx[0] + b * tokens * y.columns);
             break;
         }
         case OperatorKind::select_positions: {
-            const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0], selected = graph_.tensor(o.output).shape[0];
+            const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0],
+                               selected = graph_.tensor(o.output).shape[0];
             for (std::int64_t r = 0; r < y.rows; ++r)
-                k.accumulate(y.columns, dy + r * y.columns, dx[0] + (r / selected * tokens + ids(x.inputs[1])[r]) * y.columns);
+                k.accumulate(y.columns, dy + r * y.columns,
+                             dx[0] + (r / selected * tokens + ids(x.inputs[1])[r]) * y.columns);
             break;
         }
         case OperatorKind::cross_entropy: cross_entropy_backward(o, x, *dy, dx[0]); break;
@@ -382,19 +446,25 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
     }
 }
 
-void Operators::backward_weight(model::OperatorId id, const Operands& x, const float* dy, const std::vector<float*>& dparameters) const {
+void Operators::backward_weight(model::OperatorId id, const Operands& x, const float* dy,
+                                const std::vector<float*>& dparameters) const {
     const model::Operator& o = op(id);
     const Kernels& k = kernels();
     const Sizes y = sizes_of(o.output);
     const auto* extra = static_cast<const float*>(x.extra);
     switch (o.kind) {
         case OperatorKind::router: router_backward(mixture_of(o), x, dy, nullptr, dparameters[0]); break;
-        case OperatorKind::experts: experts_weights(mixture_of(o), x, dy, dparameters[0], dparameters[1]); break;
+        case OperatorKind::experts:
+            experts_weights(mixture_of(o), x, dy, dparameters[0], dparameters[1]);
+            break;
         case OperatorKind::embedding: embedding_weight(o, x, dy, dparameters[0]); break;
         case OperatorKind::position_embedding: {
             const std::int64_t tokens = graph_.tensor(o.output).shape[0];
             for (std::int64_t r = 0; r < y.rows; ++r)
-                k.accumulate(y.columns, dy + r * y.columns, dparameters[0] + (place_of(y.first_row + r, tokens).token + o.attributes.position_offset) * y.columns);
+                k.accumulate(
+                    y.columns, dy + r * y.columns,
+                    dparameters[0] +
+                        (place_of(y.first_row + r, tokens).token + o.attributes.position_offset) * y.columns);
             break;
         }
         case OperatorKind::attention: {
@@ -406,20 +476,25 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, const f
         case OperatorKind::linear: {
             const std::int64_t inputs = parameter_rows(o.parameters[0], 1);
             const float* in = o.attributes.input_scale != 1.0 ? extra : x.inputs[0];
-            k.product(true, false, y.columns, inputs, y.rows, 1, dy, y.columns, in, inputs, dparameters[0], inputs, true);
+            k.product(true, false, y.columns, inputs, y.rows, 1, dy, y.columns, in, inputs, dparameters[0],
+                      inputs, true);
             if (o.attributes.has_bias) k.sum_rows(y.rows, y.columns, dy, dparameters[1]);
             break;
         }
         case OperatorKind::layer_norm:
-            k.layer_norm_weights(y.rows, y.columns, x.inputs[0], extra, dy, dparameters[0], o.attributes.has_bias ? dparameters[1] : nullptr);
+            k.layer_norm_weights(y.rows, y.columns, x.inputs[0], extra, dy, dparameters[0],
+                                 o.attributes.has_bias ? dparameters[1] : nullptr);
             break;
-        case OperatorKind::rms_norm: k.rms_norm_weights(y.rows, y.columns, x.inputs[0], extra, dy, dparameters[0]); break;
+        case OperatorKind::rms_norm:
+            k.rms_norm_weights(y.rows, y.columns, x.inputs[0], extra, dy, dparameters[0]);
+            break;
         case OperatorKind::batch_norm:
-            k.batch_norm_weights(image_shape(graph_, o, context_.micro_batch), x.inputs[0], extra, dy, dparameters[0], dparameters[1]);
+            k.batch_norm_weights(image_shape(graph_, o, context_.micro_batch), x.inputs[0], extra, dy,
+                                 dparameters[0], dparameters[1]);
             break;
         case OperatorKind::conv2d:
-            k.convolution_weights(image_shape(graph_, o, context_.micro_batch), x.inputs[0], dy, dparameters[0],
-                                  o.attributes.has_bias ? dparameters[1] : nullptr);
+            k.convolution_weights(image_shape(graph_, o, context_.micro_batch), x.inputs[0], dy,
+                                  dparameters[0], o.attributes.has_bias ? dparameters[1] : nullptr);
             break;
         default: break;
     }

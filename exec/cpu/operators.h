@@ -1,4 +1,5 @@
-// One operator of the graph on one rank: shapes, shares of tensor parallelism and places in the batch are resolved here, arithmetic is in kernels.h.
+// One operator of the graph on one rank: shapes, shares of tensor parallelism and places in the batch are
+// resolved here, arithmetic is in kernels.h.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +10,26 @@
 
 #include "exec/backend.h"
 #include "exec/cpu/mixture.h"
-#include "model/operators/cost.h"
 #include "model/model_graph.h"
+#include "model/operators/cost.h"
 
 namespace exec::cpu {
 
 class Operators : public OperatorKernels {
 public:
     // `is_training` false: evaluation, nothing is dropped.
-    Operators(const model::ModelGraph& graph, const model::CostContext& context, int tensor_rank, std::uint64_t seed, bool is_training = true, int context_rank = 0);
+    Operators(const model::ModelGraph& graph, const model::CostContext& context, int tensor_rank,
+              std::uint64_t seed, bool is_training = true, int context_rank = 0);
 
     void forward(model::OperatorId op, const Operands& operands, const MicroBatchPlace& place) const override;
     // cross_entropy takes dy = one number in host memory, the weight of its micro-batch.
-    void backward_input(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dx,
-                        const MicroBatchPlace& place) const override;
-    void backward_weight(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dparameters) const override;
+    void backward_input(model::OperatorId op, const Operands& operands, const float* dy,
+                        const std::vector<float*>& dx, const MicroBatchPlace& place) const override;
+    void backward_weight(model::OperatorId op, const Operands& operands, const float* dy,
+                         const std::vector<float*>& dparameters) const override;
 
-    std::vector<std::int64_t> expert_rows(model::OperatorId dispatch, const Operands& operands) const override;
+    std::vector<std::int64_t> expert_rows(model::OperatorId dispatch,
+                                          const Operands& operands) const override;
     void choices(model::OperatorId router, const Operands& operands, float* all) const override;
     void pack_keys(model::OperatorId attention, const float* packed, float* piece) const override;
     void order_keys(model::OperatorId attention, const float* pieces, float* keys) const override;
@@ -57,16 +61,20 @@ private:
     Classes classes_of(model::TensorId logits) const;
     MixtureTask mixture_of(const model::Operator& op) const;
     void embedding(const model::Operator& op, const Operands& operands) const;
-    void embedding_weight(const model::Operator& op, const Operands& operands, const float* dy, float* dtable) const;
+    void embedding_weight(const model::Operator& op, const Operands& operands, const float* dy,
+                          float* dtable) const;
     void dropout(model::OperatorId id, const Operands& operands, const MicroBatchPlace& place) const;
     // Forward when dy is null; of the gradients those that are wanted.
     struct AttentionGradients {
         float *queries = nullptr, *keys = nullptr, *bias = nullptr;
     };
-    void attention(model::OperatorId id, const Operands& operands, const MicroBatchPlace& place, const float* dy, const AttentionGradients& gradients) const;
+    void attention(model::OperatorId id, const Operands& operands, const MicroBatchPlace& place,
+                   const float* dy, const AttentionGradients& gradients) const;
     void cross_entropy(const model::Operator& op, const Operands& operands) const;
-    void cross_entropy_backward(const model::Operator& op, const Operands& operands, float weight, float* dlogits) const;
-    void log_sums(const model::Operator& op, const Operands& operands, std::vector<float>& sums, std::vector<float>& labels) const;
+    void cross_entropy_backward(const model::Operator& op, const Operands& operands, float weight,
+                                float* dlogits) const;
+    void log_sums(const model::Operator& op, const Operands& operands, std::vector<float>& sums,
+                  std::vector<float>& labels) const;
     // Of a row of an activation over tokens: its sample in the micro-batch and its token.
     struct RowPlace {
         std::int64_t sample = 0, token = 0;
@@ -88,8 +96,9 @@ private:
     const int tensor_rank_;
     const std::uint64_t seed_;
     const bool is_training_;
-    std::vector<std::int32_t> places_;                           // of the tokens of a piece in its sequence
-    std::vector<std::vector<std::int32_t>> group_places_;        // tokens of each rank of the context-parallel group
+    std::vector<std::int32_t> places_;  // of the tokens of a piece in its sequence
+    std::vector<std::vector<std::int32_t>>
+        group_places_;  // tokens of each rank of the context-parallel group
     const int context_rank_;
     std::map<std::int32_t, Rotation> rotations_;                 // by operator
     std::map<std::int32_t, std::vector<float>> slopes_;          // ALiBi, of this rank's heads

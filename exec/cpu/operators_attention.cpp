@@ -1,4 +1,5 @@
-// Attention: tables of rotary positions, biases and slopes; keys of earlier segments of a sequence and of other ranks.
+// Attention: tables of rotary positions, biases and slopes; keys of earlier segments of a sequence and of
+// other ranks.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -14,19 +15,25 @@ using model::OperatorKind;
 
 namespace {
 
-// T5's bucket of a distance (Raffel et al., arXiv 1910.10683, section 2.1): half of the buckets tell near distances apart, the others grow with the logarithm
-// up to `distance`; without causality keys behind and ahead have half of the buckets each.
+// T5's bucket of a distance (Raffel et al., arXiv 1910.10683, section 2.1): half of the buckets tell near
+// distances apart, the others grow with the logarithm up to `distance`; without causality keys behind and
+// ahead have half of the buckets each.
 std::int32_t relative_bucket(const model::Attributes& a, std::int64_t query, std::int64_t key) {
-    const std::int64_t buckets = a.is_causal ? a.relative_buckets : a.relative_buckets / 2, near = buckets / 2;
+    const std::int64_t buckets = a.is_causal ? a.relative_buckets : a.relative_buckets / 2,
+                       near = buckets / 2;
     const std::int64_t base = !a.is_causal && key > query ? buckets : 0;
-    const std::int64_t distance = a.is_causal ? std::max<std::int64_t>(0, query - key) : std::abs(query - key);
+    const std::int64_t distance =
+        a.is_causal ? std::max<std::int64_t>(0, query - key) : std::abs(query - key);
     if (distance < near) return static_cast<std::int32_t>(base + distance);
     const double place = std::log(static_cast<double>(distance) / static_cast<double>(near)) /
-                         std::log(static_cast<double>(a.relative_distance) / static_cast<double>(near)) * static_cast<double>(buckets - near);
-    return static_cast<std::int32_t>(base + std::min<std::int64_t>(buckets - 1, near + static_cast<std::int64_t>(place)));
+                         std::log(static_cast<double>(a.relative_distance) / static_cast<double>(near)) *
+                         static_cast<double>(buckets - near);
+    return static_cast<std::int32_t>(
+        base + std::min<std::int64_t>(buckets - 1, near + static_cast<std::int64_t>(place)));
 }
 
-// Keys and values of a sequence whose segments of `tokens` rows lie apart; together they are [samples, segments * tokens, columns].
+// Keys and values of a sequence whose segments of `tokens` rows lie apart; together they are [samples,
+// segments * tokens, columns].
 struct KeyValueRows {
     std::int64_t samples, tokens, columns;
     std::vector<KeyValues> segments;
@@ -35,14 +42,18 @@ struct KeyValueRows {
     void for_each_row(float* together, Work work) const {
         for (std::int64_t sample = 0; sample < samples; ++sample)
             for (const KeyValues& segment : segments)
-                for (std::int64_t t = 0; t < tokens; ++t, together += columns) work(segment.data + (sample * tokens + t) * segment.stride, together);
+                for (std::int64_t t = 0; t < tokens; ++t, together += columns)
+                    work(segment.data + (sample * tokens + t) * segment.stride, together);
     }
     float* gather(float* together) const {
-        for_each_row(together, [&](const float* apart, float* row) { std::memcpy(row, apart, static_cast<std::size_t>(columns) * sizeof(float)); });
+        for_each_row(together, [&](const float* apart, float* row) {
+            std::memcpy(row, apart, static_cast<std::size_t>(columns) * sizeof(float));
+        });
         return together;
     }
     void add_from(const float* together) const {
-        for_each_row(const_cast<float*>(together), [&](float* apart, const float* row) { kernels().accumulate(columns, row, apart); });
+        for_each_row(const_cast<float*>(together),
+                     [&](float* apart, const float* row) { kernels().accumulate(columns, row, apart); });
     }
 };
 
@@ -55,12 +66,16 @@ void Operators::make_attention_tables() {
         const auto index = static_cast<std::int32_t>(i);
         if (o.attributes.is_rotary) {
             Rotation& rotation = rotations_[index];
-            rotation.dimension = static_cast<std::int64_t>(o.attributes.rotary_fraction * static_cast<double>(o.attributes.head_dimension)) / 2 * 2;
+            rotation.dimension = static_cast<std::int64_t>(o.attributes.rotary_fraction *
+                                                           static_cast<double>(o.attributes.head_dimension)) /
+                                 2 * 2;
             const std::int64_t half = rotation.dimension / 2, tokens = graph_.tensor(o.inputs[0]).shape[0];
             for (std::int64_t t = 0; t < graph_.first_token() + tokens; ++t)
                 for (std::int64_t j = 0; j < half; ++j) {
                     const double angle =
-                        static_cast<double>(t) * std::pow(o.attributes.rotary_base, -2.0 * static_cast<double>(j) / static_cast<double>(rotation.dimension));
+                        static_cast<double>(t) *
+                        std::pow(o.attributes.rotary_base,
+                                 -2.0 * static_cast<double>(j) / static_cast<double>(rotation.dimension));
                     rotation.cosines.push_back(static_cast<float>(std::cos(angle)));
                     rotation.sines.push_back(static_cast<float>(std::sin(angle)));
                 }
@@ -68,12 +83,14 @@ void Operators::make_attention_tables() {
         if (o.attributes.has_relative_bias) {
             const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0];
             for (std::int64_t i = 0; i < tokens; ++i)
-                for (std::int64_t j = 0; j < tokens; ++j) buckets_[index].push_back(relative_bucket(o.attributes, i, j));
+                for (std::int64_t j = 0; j < tokens; ++j)
+                    buckets_[index].push_back(relative_bucket(o.attributes, i, j));
         }
         if (o.attributes.has_alibi) {
             const std::int64_t heads = model::rank_heads(o, o.attributes.heads, context_);
             for (std::int64_t h = 0; h < heads; ++h)
-                slopes_[index].push_back(static_cast<float>(model::alibi_slope(o.attributes.heads, (o.in_parallel_region ? tensor_rank_ * heads : 0) + h)));
+                slopes_[index].push_back(static_cast<float>(model::alibi_slope(
+                    o.attributes.heads, (o.in_parallel_region ? tensor_rank_ * heads : 0) + h)));
         }
     }
 }
@@ -95,22 +112,27 @@ void Operators::for_each_key_row(const Move& move) const {
 
 // As activations are stored: the three below move elements, they do no arithmetic.
 std::size_t Operators::stored_bytes(std::int64_t elements) const {
-    return static_cast<std::size_t>(elements) * static_cast<std::size_t>(core::size_of(context_.compute).value);
+    return static_cast<std::size_t>(elements) *
+           static_cast<std::size_t>(core::size_of(context_.compute).value);
 }
 
 void Operators::pack_keys(model::OperatorId attention, const float* packed, float* piece) const {
     const KeyColumns at = key_columns(attention);
-    const std::int64_t rows = context_.micro_batch * graph_.tensor(op(attention).inputs[0]).shape[0] / context_.context_parallel;
+    const std::int64_t rows =
+        context_.micro_batch * graph_.tensor(op(attention).inputs[0]).shape[0] / context_.context_parallel;
     const core::DataType type = context_.compute;
     for (std::int64_t r = 0; r < rows; ++r)
-        std::memcpy(element_at(type, piece, r * at.count), element_at(type, const_cast<float*>(packed), r * at.row + at.first), stored_bytes(at.count));
+        std::memcpy(element_at(type, piece, r * at.count),
+                    element_at(type, const_cast<float*>(packed), r * at.row + at.first),
+                    stored_bytes(at.count));
 }
 
 void Operators::order_keys(model::OperatorId attention, const float* pieces, float* keys) const {
     const std::int64_t width = key_columns(attention).count;
     const core::DataType type = context_.compute;
     for_each_key_row([&](std::int64_t from, std::int64_t to) {
-        std::memcpy(element_at(type, keys, to * width), element_at(type, const_cast<float*>(pieces), from * width), stored_bytes(width));
+        std::memcpy(element_at(type, keys, to * width),
+                    element_at(type, const_cast<float*>(pieces), from * width), stored_bytes(width));
     });
 }
 
@@ -118,17 +140,20 @@ void Operators::split_key_gradients(model::OperatorId attention, const float* dk
     const std::int64_t width = key_columns(attention).count;
     const core::DataType type = context_.compute;
     for_each_key_row([&](std::int64_t to, std::int64_t from) {
-        std::memcpy(element_at(type, pieces, to * width), element_at(type, const_cast<float*>(dkeys), from * width), stored_bytes(width));
+        std::memcpy(element_at(type, pieces, to * width),
+                    element_at(type, const_cast<float*>(dkeys), from * width), stored_bytes(width));
     });
 }
 
 void Operators::add_key_gradients(model::OperatorId attention, const float* piece, float* dpacked) const {
     const KeyColumns at = key_columns(attention);
     const std::int64_t rows = context_.micro_batch * static_cast<std::int64_t>(group_places_[0].size());
-    for (std::int64_t r = 0; r < rows; ++r) kernels().accumulate(at.count, piece + r * at.count, dpacked + r * at.row + at.first);
+    for (std::int64_t r = 0; r < rows; ++r)
+        kernels().accumulate(at.count, piece + r * at.count, dpacked + r * at.row + at.first);
 }
 
-void Operators::attention(model::OperatorId id, const Operands& x, const MicroBatchPlace& place, const float* dy, const AttentionGradients& gradients) const {
+void Operators::attention(model::OperatorId id, const Operands& x, const MicroBatchPlace& place,
+                          const float* dy, const AttentionGradients& gradients) const {
     const model::Operator& o = op(id);
     const model::Attributes& a = o.attributes;
     AttentionShape shape;
@@ -141,9 +166,11 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
     shape.head_dimension = a.head_dimension;
     shape.is_causal = a.is_causal;
     shape.window = a.window;
-    shape.scale = static_cast<float>(a.softmax_scale > 0 ? a.softmax_scale : 1.0 / std::sqrt(static_cast<double>(a.head_dimension)));
+    shape.scale = static_cast<float>(
+        a.softmax_scale > 0 ? a.softmax_scale : 1.0 / std::sqrt(static_cast<double>(a.head_dimension)));
     shape.first_head = o.in_parallel_region ? tensor_rank_ * shape.heads : 0;
-    const std::int64_t key_columns = 2 * shape.kv_heads * shape.head_dimension, columns = shape.heads * shape.head_dimension + key_columns;
+    const std::int64_t key_columns = 2 * shape.kv_heads * shape.head_dimension,
+                       columns = shape.heads * shape.head_dimension + key_columns;
     if (!x.earlier.empty()) {
         shape.places = places_.data();
         shape.keys = graph_.first_token() + shape.tokens;
@@ -154,7 +181,8 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
         shape.cosines = rotation->second.cosines.data();
         shape.sines = rotation->second.sines.data();
     }
-    if (const auto slopes = slopes_.find(id.index); slopes != slopes_.end()) shape.alibi_slopes = slopes->second.data();
+    if (const auto slopes = slopes_.find(id.index); slopes != slopes_.end())
+        shape.alibi_slopes = slopes->second.data();
     if (a.has_relative_bias) {
         shape.bias = x.parameters[0];
         shape.bias_buckets = buckets_.at(id.index).data();
@@ -169,11 +197,13 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
     std::vector<std::uint64_t> keys;
     if (a.probability > 0 && is_training_) {
         shape.dropout = static_cast<float>(a.probability);
-        for (std::int64_t sample = 0; sample < shape.samples; ++sample) keys.push_back(random_key(id, place, sample));
+        for (std::int64_t sample = 0; sample < shape.samples; ++sample)
+            keys.push_back(random_key(id, place, sample));
         shape.dropout_keys = keys.data();
     }
     AttentionSaved saved;
-    const std::int64_t scores = shape.samples * shape.heads * shape.tokens * (shape.keys > 0 ? shape.keys : shape.tokens);
+    const std::int64_t scores =
+        shape.samples * shape.heads * shape.tokens * (shape.keys > 0 ? shape.keys : shape.tokens);
     if (context_.attention == model::AttentionImplementation::flash) {
         saved.log_sums = static_cast<float*>(x.extra);
     } else {
@@ -186,7 +216,8 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
     const float* memory = x.keys ? x.keys : a.is_cross_attention ? x.inputs[1] : x.inputs[0];
     float* gradient = x.keys ? x.dkeys : gradients.keys;
     KeyValueRows joined{shape.samples, shape.tokens, key_columns, {}};
-    if (!x.earlier.empty()) {  // keys and values of all segments in one array for the kernel, and their gradient
+    if (!x.earlier
+             .empty()) {  // keys and values of all segments in one array for the kernel, and their gradient
         joined.segments = x.earlier;
         joined.segments.push_back({x.inputs[0] + columns - key_columns, columns});
         memory = joined.gather(scratch(8, shape.samples * shape.keys * key_columns));
@@ -200,8 +231,10 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
         kernels().attention(shape, x.inputs[0], memory, x.output, saved);
         return;
     }
-    kernels().attention_backward(shape, x.inputs[0], memory, saved, dy, gradients.queries, gradient, gradients.bias);
-    KeyValueRows own{shape.samples, shape.tokens, key_columns, {{gradients.keys + columns - key_columns, columns}}};
+    kernels().attention_backward(shape, x.inputs[0], memory, saved, dy, gradients.queries, gradient,
+                                 gradients.bias);
+    KeyValueRows own{
+        shape.samples, shape.tokens, key_columns, {{gradients.keys + columns - key_columns, columns}}};
     if (!x.earlier.empty()) {
         joined.segments = x.earlier_gradients;
         joined.segments.push_back(own.segments[0]);

@@ -15,9 +15,11 @@ Operators::Classes Operators::classes_of(model::TensorId logits) const {
 }
 
 // Per row: logarithm of the sum of exponentials over all classes, and the label's logit.
-void Operators::log_sums(const model::Operator& o, const Operands& x, std::vector<float>& sums, std::vector<float>& labels) const {
+void Operators::log_sums(const model::Operator& o, const Operands& x, std::vector<float>& sums,
+                         std::vector<float>& labels) const {
     const Classes classes = classes_of(o.inputs[0]);
-    const int blocks = classes.columns < graph_.tensor(o.inputs[0]).shape.back() ? context_.tensor_parallel : 1;
+    const int blocks =
+        classes.columns < graph_.tensor(o.inputs[0]).shape.back() ? context_.tensor_parallel : 1;
     sums.resize(static_cast<std::size_t>(classes.rows));
     labels.assign(static_cast<std::size_t>(classes.rows), 0);
     for (std::int64_t r = 0; r < classes.rows; ++r) {
@@ -37,18 +39,23 @@ void Operators::cross_entropy(const model::Operator& o, const Operands& x) const
     std::vector<float> sums, labels;
     log_sums(o, x, sums, labels);
     double total = 0;
-    for (std::size_t r = 0; r < sums.size(); ++r) total += static_cast<double>(sums[r]) - static_cast<double>(labels[r]);
+    for (std::size_t r = 0; r < sums.size(); ++r)
+        total += static_cast<double>(sums[r]) - static_cast<double>(labels[r]);
     std::fill_n(x.output, elements(o.output), static_cast<float>(total / static_cast<double>(classes.rows)));
-    if (!context_.fused_cross_entropy) kernels().softmax(classes.rows, classes.columns, classes.valid, x.inputs[0], sums.data(), static_cast<float*>(x.extra));
+    if (!context_.fused_cross_entropy)
+        kernels().softmax(classes.rows, classes.columns, classes.valid, x.inputs[0], sums.data(),
+                          static_cast<float*>(x.extra));
 }
 
-void Operators::cross_entropy_backward(const model::Operator& o, const Operands& x, float weight, float* dlogits) const {
+void Operators::cross_entropy_backward(const model::Operator& o, const Operands& x, float weight,
+                                       float* dlogits) const {
     const Kernels& k = kernels();
     const Classes c = classes_of(o.inputs[0]);
     const float factor = weight / static_cast<float>(c.rows);
     const auto* classes = reinterpret_cast<const std::int64_t*>(x.inputs[2]);
     if (!context_.fused_cross_entropy) {
-        k.cross_entropy_backward(c.rows, c.columns, c.first, c.valid, factor, static_cast<const float*>(x.extra), classes, dlogits);
+        k.cross_entropy_backward(c.rows, c.columns, c.first, c.valid, factor,
+                                 static_cast<const float*>(x.extra), classes, dlogits);
         return;
     }
     std::vector<float> sums, labels;
@@ -56,7 +63,8 @@ void Operators::cross_entropy_backward(const model::Operator& o, const Operands&
     float* p = scratch(7, c.columns);
     for (std::int64_t r = 0; r < c.rows; ++r) {
         k.softmax(1, c.columns, c.valid, x.inputs[0] + r * c.columns, &sums[static_cast<std::size_t>(r)], p);
-        k.cross_entropy_backward(1, c.columns, c.first, c.valid, factor, p, classes + r, dlogits + r * c.columns);
+        k.cross_entropy_backward(1, c.columns, c.first, c.valid, factor, p, classes + r,
+                                 dlogits + r * c.columns);
     }
 }
 

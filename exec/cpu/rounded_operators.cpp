@@ -18,31 +18,46 @@ namespace {
 
 // Nothing to compute: the output is the input's array, or a collective writes it.
 bool is_passive(OperatorKind kind) {
-    return kind == OperatorKind::input || model::is_view(kind) || kind == OperatorKind::parallel_enter || kind == OperatorKind::parallel_exit;
+    return kind == OperatorKind::input || model::is_view(kind) || kind == OperatorKind::parallel_enter ||
+           kind == OperatorKind::parallel_exit;
 }
 
 }  // namespace
 
-RoundedOperators::RoundedOperators(const model::ModelGraph& graph, const model::CostContext& context, const schedule::Precision& precision, int tensor_rank,
-                                   std::uint64_t seed, bool is_training, int context_rank)
-    : graph_(graph), context_(context), precision_(precision), operators_(graph, context, tensor_rank, seed, is_training, context_rank), is_in_fp8_(graph.operators.size(), 0) {
+RoundedOperators::RoundedOperators(const model::ModelGraph& graph, const model::CostContext& context,
+                                   const schedule::Precision& precision, int tensor_rank, std::uint64_t seed,
+                                   bool is_training, int context_rank)
+    : graph_(graph),
+      context_(context),
+      precision_(precision),
+      operators_(graph, context, tensor_rank, seed, is_training, context_rank),
+      is_in_fp8_(graph.operators.size(), 0) {
     for (std::size_t i = 0; precision.compute == core::DataType::fp8 && i < graph.operators.size(); ++i)
-        is_in_fp8_[i] = model::fp8_obstacle(graph, model::OperatorId(static_cast<std::int32_t>(i)), context).empty();
+        is_in_fp8_[i] =
+            model::fp8_obstacle(graph, model::OperatorId(static_cast<std::int32_t>(i)), context).empty();
 }
 
 std::int64_t RoundedOperators::elements(model::TensorId tensor) const {
     const core::DataType type = is_rounded(tensor) ? context_.compute : graph_.tensor(tensor).type;
-    return static_cast<std::int64_t>(model::tensor_bytes(graph_, tensor, context_) / core::size_of(type) + 0.5);
+    return static_cast<std::int64_t>(model::tensor_bytes(graph_, tensor, context_) / core::size_of(type) +
+                                     0.5);
 }
 
-std::int64_t RoundedOperators::elements(const model::Operator& op, model::TensorId tensor, const Operands& operands) const {
-    if (op.kind != OperatorKind::experts || !operands.expert_rows || (tensor != op.inputs[0] && tensor != op.output)) return elements(tensor);
-    return std::accumulate(operands.expert_rows->begin(), operands.expert_rows->end(), std::int64_t{0}) * graph_.tensor(tensor).shape.back();
+std::int64_t RoundedOperators::elements(const model::Operator& op, model::TensorId tensor,
+                                        const Operands& operands) const {
+    if (op.kind != OperatorKind::experts || !operands.expert_rows ||
+        (tensor != op.inputs[0] && tensor != op.output))
+        return elements(tensor);
+    return std::accumulate(operands.expert_rows->begin(), operands.expert_rows->end(), std::int64_t{0}) *
+           graph_.tensor(tensor).shape.back();
 }
 
-void RoundedOperators::round_to_fp8(Float8 format, Array& array) { round_to_float8(format, static_cast<std::int64_t>(array.wide.size()), array.wide.data()); }
+void RoundedOperators::round_to_fp8(Float8 format, Array& array) {
+    round_to_float8(format, static_cast<std::int64_t>(array.wide.size()), array.wide.data());
+}
 
-// Extras are statistics in fp32, masks and indices, but for the scaled input of a linear layer, what experts compute inside, and kept probabilities of attention.
+// Extras are statistics in fp32, masks and indices, but for the scaled input of a linear layer, what experts
+// compute inside, and kept probabilities of attention.
 RoundedOperators::Extra RoundedOperators::extra_of(model::OperatorId id, const Operands& operands) const {
     const model::Operator& op = graph_.op(id);
     Extra extra;
@@ -50,13 +65,19 @@ RoundedOperators::Extra RoundedOperators::extra_of(model::OperatorId id, const O
         extra.numbers = elements(op.inputs[0]);
     } else if (op.kind == OperatorKind::experts) {
         const model::MixtureShape shape = model::mixture_shape(graph_, op, context_);
-        const std::int64_t rows = operands.expert_rows ? std::accumulate(operands.expert_rows->begin(), operands.expert_rows->end(), std::int64_t{0}) : shape.copies;
+        const std::int64_t rows =
+            operands.expert_rows
+                ? std::accumulate(operands.expert_rows->begin(), operands.expert_rows->end(), std::int64_t{0})
+                : shape.copies;
         extra.numbers = rows * (shape.first_width + shape.width);
-    } else if (op.kind == OperatorKind::attention && context_.attention != model::AttentionImplementation::flash) {
+    } else if (op.kind == OperatorKind::attention &&
+               context_.attention != model::AttentionImplementation::flash) {
         // Probabilities; with dropout also the dropped ones and the mask, an octet each.
         const bool is_dropped = op.attributes.probability > 0;
-        const double a_score = core::size_of(context_.compute).value * (is_dropped ? 2 : 1) + (is_dropped ? 1 : 0);
-        const auto scores = static_cast<std::int64_t>(model::saved_for_backward(graph_, id, context_).extra.value / a_score + 0.5);
+        const double a_score =
+            core::size_of(context_.compute).value * (is_dropped ? 2 : 1) + (is_dropped ? 1 : 0);
+        const auto scores = static_cast<std::int64_t>(
+            model::saved_for_backward(graph_, id, context_).extra.value / a_score + 0.5);
         extra.numbers = is_dropped ? 2 * scores : scores;
         extra.octets = is_dropped ? scores : 0;
     }
@@ -67,10 +88,13 @@ void* RoundedOperators::widen(Extra& extra, void* stored, bool reads) {
     if (!stored || extra.numbers == 0) return stored;
     Array& array = extra.array;
     array.stored = static_cast<float*>(stored);
-    array.wide.resize(static_cast<std::size_t>(extra.numbers) + (static_cast<std::size_t>(extra.octets) + sizeof(float) - 1) / sizeof(float));
+    array.wide.resize(static_cast<std::size_t>(extra.numbers) +
+                      (static_cast<std::size_t>(extra.octets) + sizeof(float) - 1) / sizeof(float));
     if (reads) {
         widen_bfloat16(extra.numbers, static_cast<const std::uint16_t*>(stored), array.wide.data());
-        std::memcpy(array.wide.data() + extra.numbers, static_cast<const std::uint16_t*>(stored) + extra.numbers, static_cast<std::size_t>(extra.octets));
+        std::memcpy(array.wide.data() + extra.numbers,
+                    static_cast<const std::uint16_t*>(stored) + extra.numbers,
+                    static_cast<std::size_t>(extra.octets));
     }
     return array.wide.data();
 }
@@ -79,7 +103,8 @@ void RoundedOperators::round(const Extra& extra) {
     if (!extra.array.stored) return;
     auto* const stored = reinterpret_cast<std::uint16_t*>(extra.array.stored);
     round_to_bfloat16(extra.numbers, extra.array.wide.data(), stored);
-    std::memcpy(stored + extra.numbers, extra.array.wide.data() + extra.numbers, static_cast<std::size_t>(extra.octets));
+    std::memcpy(stored + extra.numbers, extra.array.wide.data() + extra.numbers,
+                static_cast<std::size_t>(extra.octets));
 }
 
 float* RoundedOperators::widen(Array& array, float* stored, std::int64_t count, bool reads) {
@@ -95,37 +120,54 @@ KeyValues RoundedOperators::widen_rows(Array& array, const KeyValues& stored, st
     array.stored = stored.data;
     array.wide.resize(static_cast<std::size_t>(count));
     for (std::int64_t r = 0; r < rows; ++r)
-        widen_bfloat16(columns, reinterpret_cast<const std::uint16_t*>(stored.data) + r * stored.stride, array.wide.data() + r * columns);
+        widen_bfloat16(columns, reinterpret_cast<const std::uint16_t*>(stored.data) + r * stored.stride,
+                       array.wide.data() + r * columns);
     return {array.wide.data(), columns};
 }
 
 void RoundedOperators::round(const Array& array) {
-    if (array.stored) round_to_bfloat16(static_cast<std::int64_t>(array.wide.size()), array.wide.data(), reinterpret_cast<std::uint16_t*>(array.stored));
+    if (array.stored)
+        round_to_bfloat16(static_cast<std::int64_t>(array.wide.size()), array.wide.data(),
+                          reinterpret_cast<std::uint16_t*>(array.stored));
 }
 
-void RoundedOperators::widen_operands(model::OperatorId id, const Operands& operands, bool is_backward, Wide& wide) const {
+void RoundedOperators::widen_operands(model::OperatorId id, const Operands& operands, bool is_backward,
+                                      Wide& wide) const {
     const model::Operator& op = graph_.op(id);
     wide.operands = operands;
     wide.arrays.resize(op.inputs.size() + op.parameters.size());
     for (std::size_t i = 0; i < op.inputs.size(); ++i)
-        if (is_rounded(op.inputs[i])) wide.operands.inputs[i] = widen(wide.arrays[i], operands.inputs[i], elements(op, op.inputs[i], operands), true);
+        if (is_rounded(op.inputs[i]))
+            wide.operands.inputs[i] =
+                widen(wide.arrays[i], operands.inputs[i], elements(op, op.inputs[i], operands), true);
     if (precision_.parameters == core::DataType::bf16)
         for (std::size_t p = 0; p < operands.parameters.size(); ++p)
             wide.operands.parameters[p] =
-                widen(wide.arrays[op.inputs.size() + p], const_cast<float*>(operands.parameters[p]), elements(op.parameters[p]), true);
-    // Behind an exchange of copies stands what was received, in another number of rows; no backward pass reads it.
+                widen(wide.arrays[op.inputs.size() + p], const_cast<float*>(operands.parameters[p]),
+                      elements(op.parameters[p]), true);
+    // Behind an exchange of copies stands what was received, in another number of rows; no backward pass
+    // reads it.
     if (is_backward && model::exchanges_copies(op, context_)) wide.operands.output = nullptr;
-    else if (is_rounded(op.output)) wide.operands.output = widen(wide.output, operands.output, elements(op, op.output, operands), is_backward);
-    const std::int64_t key_values = op.kind == OperatorKind::attention
-                                        ? static_cast<std::int64_t>(model::key_value_bytes(graph_, op, context_) / core::size_of(context_.compute) + 0.5)
-                                        : 0;
+    else if (is_rounded(op.output))
+        wide.operands.output =
+            widen(wide.output, operands.output, elements(op, op.output, operands), is_backward);
+    const std::int64_t key_values =
+        op.kind == OperatorKind::attention
+            ? static_cast<std::int64_t>(
+                  model::key_value_bytes(graph_, op, context_) / core::size_of(context_.compute) + 0.5)
+            : 0;
     wide.earlier.resize(operands.earlier.size() + operands.earlier_gradients.size());
-    for (std::size_t i = 0; i < operands.earlier.size(); ++i) wide.operands.earlier[i] = widen_rows(wide.earlier[i], operands.earlier[i], key_values);
+    for (std::size_t i = 0; i < operands.earlier.size(); ++i)
+        wide.operands.earlier[i] = widen_rows(wide.earlier[i], operands.earlier[i], key_values);
     for (std::size_t i = 0; i < operands.earlier_gradients.size(); ++i)
-        wide.operands.earlier_gradients[i] = widen_rows(wide.earlier[operands.earlier.size() + i], operands.earlier_gradients[i], key_values);
-    if (operands.later_gradient) wide.operands.later_gradient = widen(wide.later, const_cast<float*>(operands.later_gradient), key_values, true);
+        wide.operands.earlier_gradients[i] =
+            widen_rows(wide.earlier[operands.earlier.size() + i], operands.earlier_gradients[i], key_values);
+    if (operands.later_gradient)
+        wide.operands.later_gradient =
+            widen(wide.later, const_cast<float*>(operands.later_gradient), key_values, true);
     if (operands.keys) {  // of a context-parallel group
-        const auto all = static_cast<std::int64_t>(model::gathered_key_bytes(graph_, op, context_) / core::size_of(context_.compute) + 0.5);
+        const auto all = static_cast<std::int64_t>(
+            model::gathered_key_bytes(graph_, op, context_) / core::size_of(context_.compute) + 0.5);
         wide.operands.keys = widen(wide.keys, const_cast<float*>(operands.keys), all, true);
         wide.operands.dkeys = widen(wide.key_gradients, operands.dkeys, all, true);
     }
@@ -133,7 +175,8 @@ void RoundedOperators::widen_operands(model::OperatorId id, const Operands& oper
     wide.operands.extra = widen(wide.extra, operands.extra, is_backward);
 }
 
-void RoundedOperators::forward(model::OperatorId id, const Operands& operands, const MicroBatchPlace& place) const {
+void RoundedOperators::forward(model::OperatorId id, const Operands& operands,
+                               const MicroBatchPlace& place) const {
     if (is_passive(graph_.op(id).kind)) return;
     Wide wide;
     widen_operands(id, operands, false, wide);
@@ -146,13 +189,14 @@ void RoundedOperators::forward(model::OperatorId id, const Operands& operands, c
     round(wide.extra);
 }
 
-void RoundedOperators::backward_input(model::OperatorId id, const Operands& operands, const float* dy, const std::vector<float*>& dx,
-                                      const MicroBatchPlace& place) const {
+void RoundedOperators::backward_input(model::OperatorId id, const Operands& operands, const float* dy,
+                                      const std::vector<float*>& dx, const MicroBatchPlace& place) const {
     const model::Operator& op = graph_.op(id);
     Wide wide;
     widen_operands(id, operands, true, wide);
     Array gradient;
-    if (op.kind != OperatorKind::cross_entropy) dy = widen(gradient, const_cast<float*>(dy), elements(op, op.output, operands), true);
+    if (op.kind != OperatorKind::cross_entropy)
+        dy = widen(gradient, const_cast<float*>(dy), elements(op, op.output, operands), true);
     if (is_in_fp8(id)) {
         round_to_fp8(Float8::e5m2, gradient);
         round_to_fp8(Float8::e4m3, wide.arrays[1]);
@@ -168,26 +212,32 @@ void RoundedOperators::backward_input(model::OperatorId id, const Operands& oper
     operators_.backward_input(id, wide.operands, dy, gradients, place);
     for (const Array& array : arrays) round(array);
     round(wide.key_gradients);
-    if (op.kind == OperatorKind::experts) round(wide.extra);  // where backward leaves what the weights' gradients need
-    for (std::size_t i = operands.earlier.size(); i < wide.earlier.size(); ++i) round(wide.earlier[i]);  // gradients of earlier segments' keys and values
+    if (op.kind == OperatorKind::experts)
+        round(wide.extra);  // where backward leaves what the weights' gradients need
+    for (std::size_t i = operands.earlier.size(); i < wide.earlier.size(); ++i)
+        round(wide.earlier[i]);  // gradients of earlier segments' keys and values
 }
 
-void RoundedOperators::backward_weight(model::OperatorId id, const Operands& operands, const float* dy, const std::vector<float*>& dparameters) const {
+void RoundedOperators::backward_weight(model::OperatorId id, const Operands& operands, const float* dy,
+                                       const std::vector<float*>& dparameters) const {
     const model::Operator& op = graph_.op(id);
     Wide wide;
     widen_operands(id, operands, true, wide);
     Array gradient;
-    if (op.kind != OperatorKind::cross_entropy) dy = widen(gradient, const_cast<float*>(dy), elements(op, op.output, operands), true);
+    if (op.kind != OperatorKind::cross_entropy)
+        dy = widen(gradient, const_cast<float*>(dy), elements(op, op.output, operands), true);
     std::vector<Array> arrays(dparameters.size());
     std::vector<float*> gradients = dparameters;
     if (precision_.gradients == core::DataType::bf16)
-        for (std::size_t p = 0; p < dparameters.size(); ++p) gradients[p] = widen(arrays[p], dparameters[p], elements(op.parameters[p]), true);
+        for (std::size_t p = 0; p < dparameters.size(); ++p)
+            gradients[p] = widen(arrays[p], dparameters[p], elements(op.parameters[p]), true);
     std::vector<float> unwanted;
     if (is_in_fp8(id)) {
         // A bias's gradient is a sum and no product: of numbers that are not rounded.
         if (op.attributes.has_bias) {
             const std::int64_t columns = elements(op.parameters[1]);
-            kernels().sum_rows(static_cast<std::int64_t>(gradient.wide.size()) / columns, columns, dy, gradients[1]);
+            kernels().sum_rows(static_cast<std::int64_t>(gradient.wide.size()) / columns, columns, dy,
+                               gradients[1]);
             unwanted.resize(static_cast<std::size_t>(columns));
             gradients[1] = unwanted.data();
         }
@@ -198,7 +248,8 @@ void RoundedOperators::backward_weight(model::OperatorId id, const Operands& ope
     for (const Array& array : arrays) round(array);
 }
 
-std::vector<std::int64_t> RoundedOperators::expert_rows(model::OperatorId id, const Operands& operands) const {
+std::vector<std::int64_t> RoundedOperators::expert_rows(model::OperatorId id,
+                                                        const Operands& operands) const {
     Wide wide;
     widen_operands(id, operands, true, wide);
     return operators_.expert_rows(id, wide.operands);
@@ -212,7 +263,8 @@ void RoundedOperators::choices(model::OperatorId id, const Operands& operands, f
 
 void RoundedOperators::add_key_gradients(model::OperatorId id, const float* piece, float* dpacked) const {
     const model::Operator& op = graph_.op(id);
-    const auto all = static_cast<std::int64_t>(model::gathered_key_bytes(graph_, op, context_) / core::size_of(context_.compute) + 0.5);
+    const auto all = static_cast<std::int64_t>(
+        model::gathered_key_bytes(graph_, op, context_) / core::size_of(context_.compute) + 0.5);
     Array own, sum;
     widen(own, const_cast<float*>(piece), all / context_.context_parallel, true);
     widen(sum, dpacked, elements(op.inputs[0]), true);

@@ -1,5 +1,6 @@
-// Operators of a plan in bf16 on a processor that computes in fp32: what an operator reads is widened, its arithmetic and sums are fp32, what it writes is
-// rounded, as tensor cores with fp32 accumulation do. In fp8 arrays are the same, and what linear layers multiply is rounded once more (exec/float8.h).
+// Operators of a plan in bf16 on a processor that computes in fp32: what an operator reads is widened, its
+// arithmetic and sums are fp32, what it writes is rounded, as tensor cores with fp32 accumulation do. In fp8
+// arrays are the same, and what linear layers multiply is rounded once more (exec/float8.h).
 #pragma once
 
 #include <vector>
@@ -12,19 +13,28 @@ namespace exec::cpu {
 
 class RoundedOperators : public OperatorKernels {
 public:
-    RoundedOperators(const model::ModelGraph& graph, const model::CostContext& context, const schedule::Precision& precision, int tensor_rank,
-                     std::uint64_t seed, bool is_training, int context_rank = 0);
+    RoundedOperators(const model::ModelGraph& graph, const model::CostContext& context,
+                     const schedule::Precision& precision, int tensor_rank, std::uint64_t seed,
+                     bool is_training, int context_rank = 0);
 
     void forward(model::OperatorId op, const Operands& operands, const MicroBatchPlace& place) const override;
-    void backward_input(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dx,
-                        const MicroBatchPlace& place) const override;
-    void backward_weight(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dparameters) const override;
+    void backward_input(model::OperatorId op, const Operands& operands, const float* dy,
+                        const std::vector<float*>& dx, const MicroBatchPlace& place) const override;
+    void backward_weight(model::OperatorId op, const Operands& operands, const float* dy,
+                         const std::vector<float*>& dparameters) const override;
 
-    std::vector<std::int64_t> expert_rows(model::OperatorId dispatch, const Operands& operands) const override;
+    std::vector<std::int64_t> expert_rows(model::OperatorId dispatch,
+                                          const Operands& operands) const override;
     void choices(model::OperatorId router, const Operands& operands, float* all) const override;
-    void pack_keys(model::OperatorId attention, const float* packed, float* piece) const override { operators_.pack_keys(attention, packed, piece); }
-    void order_keys(model::OperatorId attention, const float* pieces, float* keys) const override { operators_.order_keys(attention, pieces, keys); }
-    void split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const override { operators_.split_key_gradients(attention, dkeys, pieces); }
+    void pack_keys(model::OperatorId attention, const float* packed, float* piece) const override {
+        operators_.pack_keys(attention, packed, piece);
+    }
+    void order_keys(model::OperatorId attention, const float* pieces, float* keys) const override {
+        operators_.order_keys(attention, pieces, keys);
+    }
+    void split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const override {
+        operators_.split_key_gradients(attention, dkeys, pieces);
+    }
     void add_key_gradients(model::OperatorId attention, const float* piece, float* dpacked) const override;
 
 private:
@@ -38,14 +48,17 @@ private:
     std::int64_t elements(model::TensorId tensor) const;
     // Of an input or the output of `op`: experts over several ranks work on the copies that came.
     std::int64_t elements(const model::Operator& op, model::TensorId tensor, const Operands& operands) const;
-    std::int64_t elements(model::ParameterId parameter) const { return model::parameter_elements(graph_, parameter, context_); }
+    std::int64_t elements(model::ParameterId parameter) const {
+        return model::parameter_elements(graph_, parameter, context_);
+    }
     // The fp32 copy; with `reads` it begins with the stored values. Null stays null.
     static float* widen(Array& array, float* stored, std::int64_t count, bool reads);
     // The same of rows that lie apart: the copy has them together.
     KeyValues widen_rows(Array& array, const KeyValues& stored, std::int64_t count) const;
     static void round(const Array& array);
     static void round_to_fp8(Float8 format, Array& array);
-    // What an operator keeps of its own: numbers in the format of activations, then octets (a mask), which stay as they are.
+    // What an operator keeps of its own: numbers in the format of activations, then octets (a mask), which
+    // stay as they are.
     struct Extra {
         std::int64_t numbers = 0, octets = 0;
         Array array;
@@ -58,7 +71,8 @@ private:
         std::vector<Array> arrays;
         Array output, later, keys, key_gradients;
         Extra extra;
-        std::vector<Array> earlier;  // of segments of the sequence before: keys and values, then their gradients
+        std::vector<Array>
+            earlier;  // of segments of the sequence before: keys and values, then their gradients
         Operands operands;
     };
     void widen_operands(model::OperatorId op, const Operands& operands, bool is_backward, Wide& wide) const;

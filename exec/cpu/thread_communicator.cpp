@@ -63,7 +63,8 @@ struct ThreadNetwork::State {
     std::string reason;
 };
 
-ThreadNetwork::ThreadNetwork(int ranks, core::Seconds time_limit, bool spins) : state_(std::make_unique<State>(ranks, time_limit, spins)) {}
+ThreadNetwork::ThreadNetwork(int ranks, core::Seconds time_limit, bool spins)
+    : state_(std::make_unique<State>(ranks, time_limit, spins)) {}
 
 ThreadNetwork::~ThreadNetwork() = default;
 
@@ -85,12 +86,14 @@ void ThreadNetwork::stop(const std::string& reason) {
 
 class ThreadCommunicator : public Communicator {
 public:
-    ThreadCommunicator(ThreadNetwork& network, int rank) : network_(network), state_(*network.state_), rank_(rank) {}
+    ThreadCommunicator(ThreadNetwork& network, int rank)
+        : network_(network), state_(*network.state_), rank_(rank) {}
 
     int rank() const override { return rank_; }
     int size() const override { return static_cast<int>(state_.mailboxes.size()); }
 
-    Ticket start_send(int peer, Tag tag, std::span<const float> data, std::shared_ptr<const void> keeper) override {
+    Ticket start_send(int peer, Tag tag, std::span<const float> data,
+                      std::shared_ptr<const void> keeper) override {
         Outbox& outbox = state_.outboxes[static_cast<std::size_t>(rank_)];
         Ticket ticket;
         {
@@ -101,7 +104,9 @@ public:
         Mailbox& mailbox = state_.mailboxes[static_cast<std::size_t>(peer)];
         {
             const std::lock_guard lock(mailbox.mutex);
-            if (state_.stopped) throw_stopped();  // this rank's other thread may have given up: nothing may follow what it has taken back
+            if (state_.stopped)
+                throw_stopped();  // this rank's other thread may have given up: nothing may follow what it
+                                  // has taken back
             mailbox.messages.push_back({rank_, tag, data, std::move(keeper), ticket});
             mailbox.arrivals.fetch_add(1, std::memory_order_release);
         }
@@ -111,8 +116,11 @@ public:
 
     void finish(Ticket ticket) override {
         Outbox& outbox = state_.outboxes[static_cast<std::size_t>(rank_)];
-        const auto is_taken = [&] { return std::find(outbox.open.begin(), outbox.open.end(), ticket) == outbox.open.end(); };
-        wait_until(outbox.mutex, outbox.taken, outbox.taken_count, is_taken, [&] { return fmt::format("for the receiver of its message {}", ticket); });
+        const auto is_taken = [&] {
+            return std::find(outbox.open.begin(), outbox.open.end(), ticket) == outbox.open.end();
+        };
+        wait_until(outbox.mutex, outbox.taken, outbox.taken_count, is_taken,
+                   [&] { return fmt::format("for the receiver of its message {}", ticket); });
     }
 
     void receive(int peer, Tag tag, std::span<float> into, Arrival arrival) override {
@@ -129,15 +137,19 @@ public:
                 }
             return false;
         };
-        wait_until(mailbox.mutex, mailbox.arrived, mailbox.arrivals, has_come, [&] { return fmt::format("for a message of rank {}", peer); });
-        core::require(message.data.size() == into.size(), "sender and receiver of a message agree on its length");
-        if (arrival == Arrival::adds) kernels().accumulate(static_cast<std::int64_t>(into.size()), message.data.data(), into.data());
+        wait_until(mailbox.mutex, mailbox.arrived, mailbox.arrivals, has_come,
+                   [&] { return fmt::format("for a message of rank {}", peer); });
+        core::require(message.data.size() == into.size(),
+                      "sender and receiver of a message agree on its length");
+        if (arrival == Arrival::adds)
+            kernels().accumulate(static_cast<std::int64_t>(into.size()), message.data.data(), into.data());
         else std::memcpy(into.data(), message.data.data(), into.size_bytes());
         message.keeper.reset();
         reading.end(message.ticket);
     }
 
-    // The arrays of this rank's sends are read by others: what nobody has begun to read is taken back, what somebody reads is waited for.
+    // The arrays of this rank's sends are read by others: what nobody has begun to read is taken back, what
+    // somebody reads is waited for.
     void give_up(const std::string& reason) override {
         network_.stop(reason);
         for (Mailbox& mailbox : state_.mailboxes) {
@@ -154,11 +166,13 @@ public:
         outbox.taken.wait(lock, [&] { return outbox.readers == 0; });
     }
 
-    void set_activity(const std::string* activity) override { state_.activities[static_cast<std::size_t>(rank_)] = activity; }
+    void set_activity(const std::string* activity) override {
+        state_.activities[static_cast<std::size_t>(rank_)] = activity;
+    }
 
 private:
-    // Counts this rank among those that read a sender's arrays. Begun under the lock of the mailbox that held the message: who empties mailboxes either finds the
-    // message or its reader.
+    // Counts this rank among those that read a sender's arrays. Begun under the lock of the mailbox that held
+    // the message: who empties mailboxes either finds the message or its reader.
     class Reading {
     public:
         explicit Reading(Outbox& sender) : sender_(sender) {}
@@ -195,7 +209,8 @@ private:
 
     // `holds` is not asked again once it has said yes: a message is taken by asking.
     template <class Condition, class Words>
-    void wait_until(std::mutex& mutex, std::condition_variable& changed, const std::atomic<std::uint64_t>& changes, const Condition& holds,
+    void wait_until(std::mutex& mutex, std::condition_variable& changed,
+                    const std::atomic<std::uint64_t>& changes, const Condition& holds,
                     const Words& what_for) {
         std::unique_lock lock(mutex);
         if (holds()) return;
@@ -203,7 +218,8 @@ private:
             for (int round = 0; round < polls; ++round) {
                 const std::uint64_t seen = changes.load(std::memory_order_acquire);
                 lock.unlock();
-                while (round < polls && changes.load(std::memory_order_acquire) == seen && !state_.stopped.load(std::memory_order_relaxed)) {
+                while (round < polls && changes.load(std::memory_order_acquire) == seen &&
+                       !state_.stopped.load(std::memory_order_relaxed)) {
                     ++round;
                     relax();
                 }
@@ -213,15 +229,18 @@ private:
             }
         }
         const auto deadline = std::chrono::steady_clock::now() +
-                              std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(state_.time_limit.value));
+                              std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                  std::chrono::duration<double>(state_.time_limit.value));
         bool is_late = false;
         while (!holds()) {
             if (state_.stopped) throw_stopped();
             if (is_late) {
                 lock.unlock();
-                std::string text = fmt::format("rank {} waited {} {}", rank_, core::format(state_.time_limit), what_for());
+                std::string text =
+                    fmt::format("rank {} waited {} {}", rank_, core::format(state_.time_limit), what_for());
                 for (std::size_t r = 0; r < state_.activities.size(); ++r)
-                    if (const std::string* activity = state_.activities[r]) text += fmt::format("\n  rank {} is at: {}", r, *activity);
+                    if (const std::string* activity = state_.activities[r])
+                        text += fmt::format("\n  rank {} is at: {}", r, *activity);
                 network_.stop(text);
                 throw core::MachineError(text);
             }
@@ -240,6 +259,8 @@ private:
     const int rank_;
 };
 
-std::unique_ptr<Communicator> ThreadNetwork::communicator(int rank) { return std::make_unique<ThreadCommunicator>(*this, rank); }
+std::unique_ptr<Communicator> ThreadNetwork::communicator(int rank) {
+    return std::make_unique<ThreadCommunicator>(*this, rank);
+}
 
 }  // namespace exec::cpu

@@ -42,7 +42,8 @@ public:
         if (before_[i] == -2) before_[i] = last;
         join(before_[i]);
         for (const std::uint32_t other : list_.after(instruction))
-            if (!skips_sends_ || list_.instructions[other].kind != schedule::InstructionKind::send) join(other);
+            if (!skips_sends_ || list_.instructions[other].kind != schedule::InstructionKind::send)
+                join(other);
         for (const std::uint32_t other : more) join(other);
         last = i;
     }
@@ -74,7 +75,8 @@ void* ArenaPlanner::take(std::size_t bytes) {
 
 void ArenaPlanner::give_back(std::size_t, void* block) {
     const auto found = by_address_.find(reinterpret_cast<std::uintptr_t>(block));
-    core::require(found != by_address_.end() && !arrays_[found->second].is_given_back, "an array is given back once");
+    core::require(found != by_address_.end() && !arrays_[found->second].is_given_back,
+                  "an array is given back once");
     Array& array = arrays_[found->second];
     array.is_given_back = true;
     array.last = moment_++;
@@ -100,7 +102,9 @@ ArenaPlan ArenaPlanner::plan() const {
     const std::size_t set_up = first_of_step_[0], first = first_of_step_[1], second = first_of_step_[2];
     core::require(second - first == first - set_up, "every step takes the same arrays");
     for (std::size_t i = 0; i < first - set_up; ++i)
-        core::require(arrays_[set_up + i].bytes == arrays_[first + i].bytes && arrays_[first + i].is_given_back, "every step takes the same arrays");
+        core::require(
+            arrays_[set_up + i].bytes == arrays_[first + i].bytes && arrays_[first + i].is_given_back,
+            "every step takes the same arrays");
     ArenaPlan plan;
     plan.set_up = set_up;
     plan.waits.resize(list_.instructions.size());
@@ -114,8 +118,8 @@ ArenaPlan ArenaPlanner::plan() const {
     return plan;
 }
 
-// Largest first, each at the lowest place that is free for as long as it lives. Thousands of small arrays of a long step make that slow: they go in order of
-// time, which costs a little more memory.
+// Largest first, each at the lowest place that is free for as long as it lives. Thousands of small arrays of
+// a long step make that slow: they go in order of time, which costs a little more memory.
 void ArenaPlanner::lay_out(ArenaPlan& plan, const std::vector<std::size_t>& planned) const {
     struct Placed {
         std::size_t offset, end;
@@ -123,7 +127,9 @@ void ArenaPlanner::lay_out(ArenaPlan& plan, const std::vector<std::size_t>& plan
     };
     std::vector<std::size_t> order(planned.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    const auto last_of = [&](std::size_t i) { return arrays_[planned[i]].is_given_back ? arrays_[planned[i]].last : for_ever; };
+    const auto last_of = [&](std::size_t i) {
+        return arrays_[planned[i]].is_given_back ? arrays_[planned[i]].last : for_ever;
+    };
     constexpr std::size_t many = 12000;
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
         const bool stays_a = last_of(a) == for_ever, stays_b = last_of(b) == for_ever;
@@ -144,14 +150,18 @@ void ArenaPlanner::lay_out(ArenaPlan& plan, const std::vector<std::size_t>& plan
         plan.offsets[i] = offset;
         plan.bytes = std::max(plan.bytes, offset + size);
         const Placed self{offset, offset + size, array.taken, last_of(i)};
-        placed.insert(std::upper_bound(placed.begin(), placed.end(), self, [](const Placed& a, const Placed& b) { return a.offset < b.offset; }), self);
-        if (planned.size() > many && self.last != for_ever)  // in order of time: what has ended never matters again
+        placed.insert(std::upper_bound(placed.begin(), placed.end(), self,
+                                       [](const Placed& a, const Placed& b) { return a.offset < b.offset; }),
+                      self);
+        if (planned.size() > many &&
+            self.last != for_ever)  // in order of time: what has ended never matters again
             std::erase_if(placed, [&](const Placed& other) { return other.last < array.taken; });
     }
     std::vector<std::pair<std::int64_t, std::int64_t>> changes;
     for (std::size_t i = 0; i < planned.size(); ++i) {
         changes.push_back({arrays_[planned[i]].taken, static_cast<std::int64_t>(plan.sizes[i])});
-        if (last_of(i) != for_ever) changes.push_back({last_of(i), -static_cast<std::int64_t>(plan.sizes[i])});
+        if (last_of(i) != for_ever)
+            changes.push_back({last_of(i), -static_cast<std::int64_t>(plan.sizes[i])});
     }
     std::sort(changes.begin(), changes.end());
     std::int64_t held = 0, most = 0;
@@ -167,7 +177,9 @@ void ArenaPlanner::order_reuse(ArenaPlan& plan, const std::vector<std::size_t>& 
     std::map<std::size_t, std::pair<std::size_t, PerLane>> occupants;  // begin -> end, last uses by lane
     std::vector<std::size_t> order(planned.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return arrays_[planned[a]].taken < arrays_[planned[b]].taken; });
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+        return arrays_[planned[a]].taken < arrays_[planned[b]].taken;
+    });
     for (const std::size_t i : order) {
         const Array& array = arrays_[planned[i]];
         PerLane first_use(lanes, -1), last_use(lanes, -1);
@@ -186,15 +198,18 @@ void ArenaPlanner::order_reuse(ArenaPlan& plan, const std::vector<std::size_t>& 
                 if (first_use[s] < 0) continue;
                 for (std::size_t other = 0; other < old.second.size(); ++other)
                     if (other != s && old.second[other] >= 0) {
-                        core::require(old.second[other] <= first_use[s], "a place is used again after it was given back");
-                        plan.waits[static_cast<std::size_t>(first_use[s])].push_back(static_cast<std::uint32_t>(old.second[other]));
+                        core::require(old.second[other] <= first_use[s],
+                                      "a place is used again after it was given back");
+                        plan.waits[static_cast<std::size_t>(first_use[s])].push_back(
+                            static_cast<std::uint32_t>(old.second[other]));
                     }
             }
             if (old_begin < begin) rest.push_back({old_begin, {begin, old.second}});
             if (old.first > end) rest.push_back({end, old});
             // Never used itself: those before it still count.
             if (array.uses.empty())
-                for (std::size_t s = 0; s < last_use.size(); ++s) last_use[s] = std::max(last_use[s], old.second[s]);
+                for (std::size_t s = 0; s < last_use.size(); ++s)
+                    last_use[s] = std::max(last_use[s], old.second[s]);
             at = occupants.erase(at);
         }
         for (const auto& piece : rest) occupants.insert(piece);
@@ -237,7 +252,8 @@ void ArenaPlanner::order_data(ArenaPlan& plan, const std::vector<std::size_t>& p
     for (std::uint32_t i = 0; i < accesses.size(); ++i) {
         order_of.add(i, plan.waits[i]);
         const auto demand = [&](std::int64_t earlier) {
-            if (earlier < 0 || earlier == i || order_of.is_before(static_cast<std::uint32_t>(earlier), i)) return;
+            if (earlier < 0 || earlier == i || order_of.is_before(static_cast<std::uint32_t>(earlier), i))
+                return;
             plan.waits[i].push_back(static_cast<std::uint32_t>(earlier));
             plan.unordered.push_back({static_cast<std::uint32_t>(earlier), i});
             ++plan.data_edges;
@@ -262,7 +278,8 @@ void ArenaPlanner::order_data(ArenaPlan& plan, const std::vector<std::size_t>& p
 }
 
 void* ArenaBlocks::take(std::size_t bytes) {
-    core::require(next_ < plan_.sizes.size() && plan_.sizes[next_] == bytes, "a step takes the arrays that were planned");
+    core::require(next_ < plan_.sizes.size() && plan_.sizes[next_] == bytes,
+                  "a step takes the arrays that were planned");
     return memory_ + plan_.offsets[next_++];
 }
 

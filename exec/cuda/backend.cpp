@@ -30,7 +30,8 @@ public:
         backend_.write(x.extra);
         backend_.operators_at_work().forward(op, x, place);
     }
-    void backward_input(model::OperatorId op, const Operands& x, const float* dy, const std::vector<float*>& dx, const MicroBatchPlace& place) const override {
+    void backward_input(model::OperatorId op, const Operands& x, const float* dy,
+                        const std::vector<float*>& dx, const MicroBatchPlace& place) const override {
         note(x);
         backend_.read(x.output);
         if (backend_.graph_.op(op).kind == model::OperatorKind::experts) backend_.write(x.extra);
@@ -41,7 +42,8 @@ public:
         backend_.operators_at_work().backward_input(op, x, dy, dx, place);
         for (float* gradient : dx) backend_.clear(backend_.pending_zeros_.cut_around(gradient));
     }
-    void backward_weight(model::OperatorId op, const Operands& x, const float* dy, const std::vector<float*>& dparameters) const override {
+    void backward_weight(model::OperatorId op, const Operands& x, const float* dy,
+                         const std::vector<float*>& dparameters) const override {
         note(x);
         backend_.read(x.extra);
         backend_.read(dy);
@@ -86,8 +88,9 @@ private:
     CudaBackend& backend_;
 };
 
-CudaBackend::CudaBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& segments, const RunOptions& options, int rank,
-                         std::shared_ptr<Machine> machine, std::shared_ptr<Exchange> exchange, std::shared_ptr<const RunPlan> plan,
+CudaBackend::CudaBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& segments,
+                         const RunOptions& options, int rank, std::shared_ptr<Machine> machine,
+                         std::shared_ptr<Exchange> exchange, std::shared_ptr<const RunPlan> plan,
                          const BackendSettings& settings, const std::vector<std::string>& activities)
     : program_(program),
       graph_(segments[0]),
@@ -110,10 +113,12 @@ CudaBackend::CudaBackend(const schedule::Program& program, const std::vector<mod
         }
     loss_scale_ = initial_loss_scale();
     const schedule::RankCoordinates place = schedule::coordinates_of(program.plan.layout, rank);
-    const auto tables = std::make_shared<const AttentionTables>(graph_, program.plan.cost_context(), place.tensor, machine_);
+    const auto tables =
+        std::make_shared<const AttentionTables>(graph_, program.plan.cost_context(), place.tensor, machine_);
     for (const model::ModelGraph& segment : segments)
-        operators_.push_back(std::make_unique<Operators>(segment, program.plan, place.tensor, place.data % program.plan.layout.context, schedule::trains(program), tables,
-                                                         machine_, static_cast<Workplace&>(*this)));
+        operators_.push_back(std::make_unique<Operators>(
+            segment, program.plan, place.tensor, place.data % program.plan.layout.context,
+            schedule::trains(program), tables, machine_, static_cast<Workplace&>(*this)));
     watched_ = std::make_unique<WatchedOperators>(*this);
     make_groups();
     if (plans()) {
@@ -166,9 +171,11 @@ Operators& CudaBackend::operators_at_work() const {
 }
 
 void CudaBackend::take_memory() {
-    const auto keys = dropping_.size() * static_cast<std::size_t>(program_.whole_micro_batches() * program_.plan.micro_batch);
+    const auto keys = dropping_.size() *
+                      static_cast<std::size_t>(program_.whole_micro_batches() * program_.plan.micro_batch);
     keys_place_ = rounded(static_cast<std::size_t>(program_.updates()) * sizeof(StepFactors));
-    step_block_bytes_ = rounded(keys_place_ + (keys + 1) * sizeof(std::uint64_t));  // and where random numbers of libraries begin
+    step_block_bytes_ = rounded(
+        keys_place_ + (keys + 1) * sizeof(std::uint64_t));  // and where random numbers of libraries begin
     // Everything has its place in one block.
     std::size_t size = rounded(plan_->arena.bytes);
     const auto place = [&](std::size_t bytes) {
@@ -182,7 +189,8 @@ void CudaBackend::take_memory() {
     std::map<TableKey, std::pair<std::size_t, std::size_t>> tables;
     std::int64_t chunks = 0;
     for (const auto& [key, table] : plan_->tables) {
-        const std::size_t at = place(table.ranges * sizeof(DeviceRange));  // in this order: an argument list has none
+        const std::size_t at =
+            place(table.ranges * sizeof(DeviceRange));  // in this order: an argument list has none
         tables[key] = {at, place(static_cast<std::size_t>(table.chunks) * sizeof(UpdateChunk))};
         chunks = std::max(chunks, table.chunks);
     }
@@ -199,7 +207,9 @@ void CudaBackend::take_memory() {
     keys_ = reinterpret_cast<std::uint64_t*>(device_block_ + keys_place_);
     for (const auto& [slot, at] : slots) scratch_[slot] = memory_ + at;
     for (const auto& [key, at] : tables)
-        tables_[key] = {reinterpret_cast<DeviceRange*>(memory_ + at.first), reinterpret_cast<UpdateChunk*>(memory_ + at.second), plan_->tables.at(key).chunks, false};
+        tables_[key] = {reinterpret_cast<DeviceRange*>(memory_ + at.first),
+                        reinterpret_cast<UpdateChunk*>(memory_ + at.second), plan_->tables.at(key).chunks,
+                        false};
     norm_partials_ = reinterpret_cast<float*>(memory_ + partials);
     std::size_t staging = alignment;
     for (const std::size_t bytes : plan_->staging) {
@@ -207,7 +217,8 @@ void CudaBackend::take_memory() {
         staging += rounded(bytes);
     }
     staging_ = static_cast<char*>(machine_.allocate_host(staging));
-    if (plan_->fetched > 0) fetched_ = static_cast<float*>(machine_.allocate_host(plan_->fetched * sizeof(float)));
+    if (plan_->fetched > 0)
+        fetched_ = static_cast<float*>(machine_.allocate_host(plan_->fetched * sizeof(float)));
     take_offload_memory();
     step_block_ = static_cast<char*>(machine_.allocate_host(step_block_bytes_ + alignment));
     loss_host_ = reinterpret_cast<float*>(step_block_ + step_block_bytes_);
@@ -230,7 +241,8 @@ void CudaBackend::write(void* address) {
 Stream CudaBackend::stream() { return stream_of(lane(instruction_)); }
 
 Stream CudaBackend::stream_of(int lane) const {
-    return lane < schedule::stream_count ? machine_.stream(static_cast<schedule::Stream>(lane)) : machine_.message_stream(lane - schedule::stream_count);
+    return lane < schedule::stream_count ? machine_.stream(static_cast<schedule::Stream>(lane))
+                                         : machine_.message_stream(lane - schedule::stream_count);
 }
 
 void* CudaBackend::scratch(int slot, std::size_t bytes) {
@@ -247,7 +259,8 @@ void* CudaBackend::scratch(int slot, std::size_t bytes) {
 std::vector<float> CudaBackend::fetch(const float* from, std::size_t count) {
     if (plans()) {
         learnt_.fetched = std::max(learnt_.fetched, count);
-        if (learnt_.host_waits.empty() || learnt_.host_waits.back() < instruction_) learnt_.host_waits.push_back(instruction_);
+        if (learnt_.host_waits.empty() || learnt_.host_waits.back() < instruction_)
+            learnt_.host_waits.push_back(instruction_);
         return {};
     }
     core::require(count <= plan_->fetched, "what is fetched is planned");
@@ -279,13 +292,15 @@ void CudaBackend::clear(const std::vector<PendingZeros::Piece>& pieces) {
 
 const std::uint64_t* CudaBackend::mask_keys(model::OperatorId op, std::int32_t micro_batch) {
     const std::size_t row = key_row_.at(op.index) * static_cast<std::size_t>(program_.whole_micro_batches());
-    return keys_ + (row + static_cast<std::size_t>(micro_batch / program_.segments)) * static_cast<std::size_t>(program_.plan.micro_batch);
+    return keys_ + (row + static_cast<std::size_t>(micro_batch / program_.segments)) *
+                       static_cast<std::size_t>(program_.plan.micro_batch);
 }
 
 const std::uint64_t* CudaBackend::library_offset() {
     if (!settings_.uses_library_masks) return nullptr;
     if (plans()) return reinterpret_cast<const std::uint64_t*>(alignment);
-    return keys_ + dropping_.size() * static_cast<std::size_t>(program_.whole_micro_batches() * program_.plan.micro_batch);
+    return keys_ + dropping_.size() *
+                       static_cast<std::size_t>(program_.whole_micro_batches() * program_.plan.micro_batch);
 }
 
 bool CudaBackend::begin_step(std::int64_t step) {
@@ -311,7 +326,8 @@ bool CudaBackend::begin_step(std::int64_t step) {
     }
     constexpr int steps_before_capture = 2;
     // A captured step cannot ask the host how large its next launch is.
-    is_capturing_ = settings_.captures_steps && plan_->fetched == 0 && !options_.times_operators && machine_.can_capture() && performed_ >= steps_before_capture;
+    is_capturing_ = settings_.captures_steps && plan_->fetched == 0 && !options_.times_operators &&
+                    machine_.can_capture() && performed_ >= steps_before_capture;
     if (is_capturing_) machine_.begin_capture(origin);
     machine_.record(step_begin_, origin);
     machine_.upload(origin, device_block_, step_block_, step_block_bytes_);
@@ -338,7 +354,8 @@ void CudaBackend::begin(std::uint32_t index) {
         if (lane(other) != lane(index)) machine_.wait(stream(), orders_[other]);
     };
     for (const std::uint32_t other : list_.after(own))
-        if (!messages_.has_channels || list_.instructions[other].kind != InstructionKind::send) wait_for(other);
+        if (!messages_.has_channels || list_.instructions[other].kind != InstructionKind::send)
+            wait_for(other);
     for (const std::uint32_t other : plan_->arena.waits[index]) wait_for(other);
     if (begins_[index]) machine_.record(begins_[index], stream());
 }
@@ -388,27 +405,34 @@ void CudaBackend::end_step(std::vector<InstructionTime>& times) {
     loss_ = static_cast<double>(loss_host_[0]);
     adapt_loss_scale();
     const auto moment = [&](Event event) {
-        return host_begin_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(machine_.between(step_begin_, event).value));
+        return host_begin_ + std::chrono::duration_cast<Clock::duration>(
+                                 std::chrono::duration<double>(machine_.between(step_begin_, event).value));
     };
     for (std::uint32_t i = 0; i < list_.instructions.size(); ++i) {
         InstructionTime time;
         time.instruction = i;
         time.end = moment(ends_[i]);
         time.start = begins_[i] ? moment(begins_[i]) : time.end;
-        if (list_.instructions[i].kind == InstructionKind::compute) computing_ += core::Seconds(std::chrono::duration<double>(time.end - time.start).count());
+        if (list_.instructions[i].kind == InstructionKind::compute)
+            computing_ += core::Seconds(std::chrono::duration<double>(time.end - time.start).count());
         times.push_back(time);
     }
     for (std::size_t i = 1; i < operator_marks_.size(); ++i)
         if (operator_marks_[i].op >= 0)
-            operator_samples_.push_back({operator_marks_[i].op, static_cast<std::int32_t>(step_), rank_, operator_marks_[i].phase,
-                                         machine_.between(operator_events_[i - 1], operator_events_[i]), {}});
+            operator_samples_.push_back({operator_marks_[i].op,
+                                         static_cast<std::int32_t>(step_),
+                                         rank_,
+                                         operator_marks_[i].phase,
+                                         machine_.between(operator_events_[i - 1], operator_events_[i]),
+                                         {}});
 }
 
 // Polls, so that a broken communicator or a rank that never comes ends in words.
 void CudaBackend::wait_for(Event event) {
     const auto give_up = [&](const std::string& what_for) {
         settle();
-        throw core::MachineError(fmt::format("rank {} waited longer than {} {}", rank_, core::format(options_.time_limit), what_for));
+        throw core::MachineError(fmt::format("rank {} waited longer than {} {}", rank_,
+                                             core::format(options_.time_limit), what_for));
     };
     const Clock::time_point begin = Clock::now();
     for (std::int64_t polls = 0; !machine_.has_happened(event); ++polls) {
@@ -417,7 +441,8 @@ void CudaBackend::wait_for(Event event) {
             check_disk();
             if (std::chrono::duration<double>(Clock::now() - begin).count() > options_.time_limit.value) {
                 for (std::uint32_t i = 0; i < list_.instructions.size(); ++i)
-                    if (!machine_.has_happened(ends_[i])) give_up(fmt::format("in step {} for: {}", step_, activities_[i]));
+                    if (!machine_.has_happened(ends_[i]))
+                        give_up(fmt::format("in step {} for: {}", step_, activities_[i]));
                 give_up(fmt::format("for the end of step {}", step_));
             }
         }
@@ -428,14 +453,16 @@ void CudaBackend::wait_for(Event event) {
 void CudaBackend::begin_operators() {
     if (plans() || !options_.times_operators) return;
     operator_marks_.push_back({});
-    if (operator_events_.size() < operator_marks_.size()) operator_events_.push_back(machine_.make_event(true));
+    if (operator_events_.size() < operator_marks_.size())
+        operator_events_.push_back(machine_.make_event(true));
     machine_.record(operator_events_[operator_marks_.size() - 1], stream());
 }
 
 void CudaBackend::end_operator(std::int32_t op, model::Phase phase) {
     if (plans() || !options_.times_operators) return;
     operator_marks_.push_back({op, phase});
-    if (operator_events_.size() < operator_marks_.size()) operator_events_.push_back(machine_.make_event(true));
+    if (operator_events_.size() < operator_marks_.size())
+        operator_events_.push_back(machine_.make_event(true));
     machine_.record(operator_events_[operator_marks_.size() - 1], stream());
 }
 
@@ -443,7 +470,8 @@ void CudaBackend::fill_zero(void* data, std::size_t bytes) {
     write(data);
     if (step_ < 0) return machine_.fill_zero(machine_.stream(schedule::Stream::compute), data, bytes);
     operators_at_work().fusion().forget(data, bytes);
-    (instruction().kind == InstructionKind::zero_gradients ? gradient_zeros_ : pending_zeros_).add(data, bytes);
+    (instruction().kind == InstructionKind::zero_gradients ? gradient_zeros_ : pending_zeros_)
+        .add(data, bytes);
 }
 
 void CudaBackend::copy(void* to, const void* from, std::size_t bytes) {
@@ -463,7 +491,8 @@ void CudaBackend::accumulate(core::DataType type, std::int64_t count, const void
     machine_.kernels().scale(stream(), type_of(type), count, 1.0f, x, y, !takes_over);
 }
 
-void CudaBackend::read_data(Buffer& into, core::DataType type, std::function<void(std::int64_t step, void* host)> write_data) {
+void CudaBackend::read_data(Buffer& into, core::DataType type,
+                            std::function<void(std::int64_t step, void* host)> write_data) {
     write(into.data());
     const std::size_t place = reads_done_++;
     if (plans()) {
@@ -512,7 +541,8 @@ void CudaBackend::download(core::DataType type, const void* from, std::span<floa
 
 core::Bytes CudaBackend::overhead() const {
     if (plans()) return {};
-    return core::Bytes(std::max(0.0, machine_.memory_in_use().value - static_cast<double>(plan_->arena.largest_sum)));
+    return core::Bytes(
+        std::max(0.0, machine_.memory_in_use().value - static_cast<double>(plan_->arena.largest_sum)));
 }
 
 }  // namespace exec::cuda

@@ -1,8 +1,11 @@
-// The backend of one rank on a GPU. Calls become launches on the stream of the instruction at work; edges become events; the host runs ahead of the device.
+// The backend of one rank on a GPU. Calls become launches on the stream of the instruction at work; edges
+// become events; the host runs ahead of the device.
 //
-// A run is planned first: a step is performed on a machine that does nothing, which tells what memory it takes (arena.h), what scratch and how much staging.
-// Then one block of device memory is taken, and nothing is allocated any more. Steps that repeat can be captured and launched as one CUDA graph: whatever
-// differs from step to step (data, keys of random masks, Adam's corrections) is read from staging memory that the host fills before the launch.
+// A run is planned first: a step is performed on a machine that does nothing, which tells what memory it
+// takes (arena.h), what scratch and how much staging. Then one block of device memory is taken, and nothing
+// is allocated any more. Steps that repeat can be captured and launched as one CUDA graph: whatever differs
+// from step to step (data, keys of random masks, Adam's corrections) is read from staging memory that the
+// host fills before the launch.
 #pragma once
 
 #include <array>
@@ -28,12 +31,12 @@ using TableKey = std::pair<std::int32_t, TableUse>;  // bucket (-1: all of them)
 struct RunPlan {
     ArenaPlan arena;
     MessagePlan messages;
-    std::vector<std::uint32_t> host_waits;          // instructions in which the host waits for the device
-    std::size_t offloaded = 0;                      // most bytes that wait on the host or on disk
-    std::size_t transferred = 0;                    // of the largest array that does
-    std::size_t fetched = 0;                        // most numbers that the host asks the device for at a time
+    std::vector<std::uint32_t> host_waits;  // instructions in which the host waits for the device
+    std::size_t offloaded = 0;              // most bytes that wait on the host or on disk
+    std::size_t transferred = 0;            // of the largest array that does
+    std::size_t fetched = 0;                // most numbers that the host asks the device for at a time
     std::map<std::pair<schedule::Stream, int>, std::size_t> scratch;  // bytes by stream and slot
-    std::vector<std::size_t> staging;               // bytes of each array of data that a step reads, in order
+    std::vector<std::size_t> staging;  // bytes of each array of data that a step reads, in order
     struct Table {
         std::size_t ranges = 0;
         std::int64_t chunks = 0;
@@ -44,18 +47,23 @@ struct RunPlan {
 struct BackendSettings {
     bool captures_steps = false;  // as a CUDA graph, once two steps have been performed
     bool times_instructions = true;
-    double expert_room = 2;          // experts over several ranks: copies that a rank has room for, in those that came if all experts had as many
-    bool rehearses = false;          // a step on zeros, for the sake of what it launches: parameters need not be made
-    bool uses_library_masks = false;  // dropout in attention may be the library's own; else it drops what the CPU drops, in our own kernel
-    bool measures_products = false;  // takes the fastest algorithm for each matrix product, not the library's first
+    double expert_room = 2;  // experts over several ranks: copies that a rank has room for, in those that
+                             // came if all experts had as many
+    bool rehearses = false;  // a step on zeros, for the sake of what it launches: parameters need not be made
+    bool uses_library_masks = false;  // dropout in attention may be the library's own; else it drops what the
+                                      // CPU drops, in our own kernel
+    bool measures_products =
+        false;  // takes the fastest algorithm for each matrix product, not the library's first
 };
 
 class CudaBackend : public Backend, public Workplace {
 public:
-    // Plans when `plan` is null: `machine` then does nothing. What is given by reference outlives the backend.
-    CudaBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& segments, const RunOptions& options, int rank,
-                std::shared_ptr<Machine> machine, std::shared_ptr<Exchange> exchange, std::shared_ptr<const RunPlan> plan, const BackendSettings& settings,
-                const std::vector<std::string>& activities);
+    // Plans when `plan` is null: `machine` then does nothing. What is given by reference outlives the
+    // backend.
+    CudaBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& segments,
+                const RunOptions& options, int rank, std::shared_ptr<Machine> machine,
+                std::shared_ptr<Exchange> exchange, std::shared_ptr<const RunPlan> plan,
+                const BackendSettings& settings, const std::vector<std::string>& activities);
     ~CudaBackend() override;
     RunPlan planned() const;  // after two steps
 
@@ -75,25 +83,32 @@ public:
     void fill_zero(void* data, std::size_t bytes) override;
     void copy(void* to, const void* from, std::size_t bytes) override;
     void accumulate(core::DataType type, std::int64_t count, const void* x, void* y) override;
-    void read_data(Buffer& into, core::DataType type, std::function<void(std::int64_t step, void* host)> write) override;
+    void read_data(Buffer& into, core::DataType type,
+                   std::function<void(std::int64_t step, void* host)> write) override;
     void upload(core::DataType type, std::span<const float> values, void* to) override;
     void download(core::DataType type, const void* from, std::span<float> values) override;
-    void update(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges, const float* sums) override;
-    void take_update_norms(const schedule::Optimizer& optimizer, std::int64_t step, const std::vector<UpdateRange>& ranges, float* sums, std::size_t count) override;
+    void update(const schedule::Optimizer& optimizer, std::int64_t step,
+                const std::vector<UpdateRange>& ranges, const float* sums) override;
+    void take_update_norms(const schedule::Optimizer& optimizer, std::int64_t step,
+                           const std::vector<UpdateRange>& ranges, float* sums, std::size_t count) override;
     void add_squares(core::DataType type, const float* gradient, std::int64_t count) override;
-    void reduce_squares(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag) override;
+    void reduce_squares(const schedule::Instruction& instruction, const std::vector<int>& members,
+                        Tag tag) override;
     bool checks_gradients() const override { return scales_loss(); }
     void check_gradients(const std::vector<UpdateRange>& ranges) override;
     void add_loss(const float* loss, float weight) override;
     double loss() override { return loss_; }
     void send(int peer, Tag tag, const BufferPointer& data) override;
     void receive(int peer, Tag tag, Buffer& into) override;
-    void collective(const schedule::Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count,
-                    Tag tag) override;
-    void reduce_loss(const schedule::Instruction& instruction, const std::vector<int>& members, Tag tag) override;
-    void exchange(const std::vector<int>& members, core::DataType type, const float* from, const std::vector<std::size_t>& sent, float* to,
-                  const std::vector<std::size_t>& received, Tag tag) override;
-    CopyCounts exchange_counts(model::OperatorId dispatch, const Operands& operands, const std::vector<int>& members, Tag tag) override;
+    void collective(const schedule::Instruction& instruction, const std::vector<int>& members,
+                    core::DataType type, float* data, std::size_t count, Tag tag) override;
+    void reduce_loss(const schedule::Instruction& instruction, const std::vector<int>& members,
+                     Tag tag) override;
+    void exchange(const std::vector<int>& members, core::DataType type, const float* from,
+                  const std::vector<std::size_t>& sent, float* to, const std::vector<std::size_t>& received,
+                  Tag tag) override;
+    CopyCounts exchange_counts(model::OperatorId dispatch, const Operands& operands,
+                               const std::vector<int>& members, Tag tag) override;
     std::int64_t room_for_copies(model::OperatorId dispatch, std::int64_t came) const override;
     std::unique_ptr<OffloadStore> make_offload_store(schedule::Offload offload, int rank) override;
     void settle() override;
@@ -107,7 +122,9 @@ public:
     void clear_zeros(void* data, std::size_t bytes) override;
     void reads(const void* data) override { read(data); }
     void writes(void* data) override { write(data); }
-    bool keeps_gradients() const override { return instruction().phase == schedule::ComputePhase::backward_input; }
+    bool keeps_gradients() const override {
+        return instruction().phase == schedule::ComputePhase::backward_input;
+    }
     const std::uint64_t* mask_keys(model::OperatorId op, std::int32_t micro_batch) override;
     const std::uint64_t* library_offset() override;
     const StepFactors* factors() override { return factors_; }
@@ -175,11 +192,11 @@ private:
     // Device memory beside the arena, in one block with it.
     char* memory_ = nullptr;
     std::map<std::pair<schedule::Stream, int>, void*> scratch_;
-    char* staging_ = nullptr;  // host
+    char* staging_ = nullptr;     // host
     std::size_t reads_done_ = 0;  // of this step
     char* offloaded_ = nullptr;   // host
     std::unique_ptr<DiskTransfers> disk_;
-    float* fetched_ = nullptr;    // host
+    float* fetched_ = nullptr;  // host
     Event fetch_event_ = nullptr;
     std::vector<std::size_t> staging_places_;
     std::size_t step_block_bytes_ = 0;
@@ -200,7 +217,8 @@ private:
     const StepFactors* factors_of_update() const;
     std::uint64_t* keys_ = nullptr;
     char* step_block_ = nullptr;  // host
-    // What a step tells the host: the loss; and of the gradients the sum of squares and whether one is no number, first of all, then as counted for clipping.
+    // What a step tells the host: the loss; and of the gradients the sum of squares and whether one is no
+    // number, first of all, then as counted for clipping.
     static constexpr std::size_t norm_count = 4;
     float *loss_sum_ = nullptr, *norms_ = nullptr;
     float *loss_host_ = nullptr, *norms_host_ = nullptr;
@@ -226,7 +244,7 @@ private:
     PendingZeros gradient_zeros_;  // of this step: what the gradients of parameters begin with
     std::uint32_t instruction_ = 0;
     std::int64_t step_ = -1;
-    int performed_ = 0;  // steps
+    int performed_ = 0;                          // steps
     std::vector<Event> begins_, ends_, orders_;  // by instruction; orders_ where another lane waits for it
     Event step_begin_ = nullptr;
     std::vector<Event> stream_ends_;  // by lane

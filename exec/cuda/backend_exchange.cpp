@@ -1,4 +1,5 @@
-// Who exchanges with whom, as groups and channels that every rank makes alike before the first step; and the exchanges themselves.
+// Who exchanges with whom, as groups and channels that every rank makes alike before the first step; and the
+// exchanges themselves.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -16,7 +17,8 @@ using schedule::Instruction;
 using schedule::InstructionKind;
 using schedule::PayloadKind;
 
-// All groups that any rank's collectives and messages need; every rank makes its own in the same order, so that no two wait for one another.
+// All groups that any rank's collectives and messages need; every rank makes its own in the same order, so
+// that no two wait for one another.
 void CudaBackend::make_groups() {
     const schedule::ParallelLayout& layout = program_.plan.layout;
     if (layout.ranks() < 2) return;
@@ -24,23 +26,29 @@ void CudaBackend::make_groups() {
     using Message = std::pair<std::int32_t, std::int32_t>;  // boundary, micro-batch
     std::map<Channel, std::vector<Message>> sent, received;
     for (int rank = 0; rank < layout.ranks(); ++rank) {
-        const schedule::RankProgram& list = program_.classes[static_cast<std::size_t>(program_.class_of_rank[static_cast<std::size_t>(rank)])];
+        const schedule::RankProgram& list =
+            program_
+                .classes[static_cast<std::size_t>(program_.class_of_rank[static_cast<std::size_t>(rank)])];
         const schedule::RankCoordinates place = schedule::coordinates_of(layout, rank);
         std::set<std::tuple<int, std::int32_t>> seen;
         for (const Instruction& instruction : list.instructions) {
             if (instruction.kind == InstructionKind::collective) {
-                const std::int32_t bucket = instruction.group == schedule::GroupKind::tied_stages ? instruction.bucket : -1;
+                const std::int32_t bucket =
+                    instruction.group == schedule::GroupKind::tied_stages ? instruction.bucket : -1;
                 if (!seen.insert({static_cast<int>(instruction.group), bucket}).second) continue;
                 std::vector<int> members = schedule::members_of(program_, rank, instruction);
                 if (members.size() > 1) groups.insert(std::move(members));
-            } else if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::receive) {
+            } else if (instruction.kind == InstructionKind::send ||
+                       instruction.kind == InstructionKind::receive) {
                 const bool sends = instruction.kind == InstructionKind::send;
                 const int peer = schedule::rank_of(layout, {place.data, place.tensor, instruction.peer});
-                (sends ? sent : received)[{sends ? rank : peer, sends ? peer : rank, instruction.payload, -1}].push_back({boundary_of(instruction), instruction.micro_batch});
+                (sends ? sent : received)[{sends ? rank : peer, sends ? peer : rank, instruction.payload, -1}]
+                    .push_back({boundary_of(instruction), instruction.micro_batch});
             }
         }
     }
-    // NCCL matches messages by their order. Where sender and receiver list them in different orders, every boundary between stages gets a channel of its own.
+    // NCCL matches messages by their order. Where sender and receiver list them in different orders, every
+    // boundary between stages gets a channel of its own.
     is_boundary_apart_ = messages_.has_channels;
     for (const auto& [channel, messages] : sent)
         if (messages != received[channel]) is_boundary_apart_ = true;
@@ -50,9 +58,12 @@ void CudaBackend::make_groups() {
         for (const auto& [boundary, micro_batch] : messages) out[boundary].push_back(micro_batch);
         for (const auto& [boundary, micro_batch] : received[channel]) in[boundary].push_back(micro_batch);
         if (out != in)
-            throw core::MachineError(fmt::format("rank {} sends micro-batches to rank {} in another order than that rank receives them in: NCCL cannot match them",
-                                                 channel.from, channel.to));
-        for (const auto& [boundary, ignored] : out) channels.insert({channel.from, channel.to, channel.payload, is_boundary_apart_ ? boundary : -1});
+            throw core::MachineError(
+                fmt::format("rank {} sends micro-batches to rank {} in another order than that rank receives "
+                            "them in: NCCL cannot match them",
+                            channel.from, channel.to));
+        for (const auto& [boundary, ignored] : out)
+            channels.insert({channel.from, channel.to, channel.payload, is_boundary_apart_ ? boundary : -1});
     }
     if (scales_loss()) {
         // All ranks leave out an update together.
@@ -61,9 +72,11 @@ void CudaBackend::make_groups() {
         groups.insert(everyone_);
     }
     for (const std::vector<int>& members : groups)
-        if (std::find(members.begin(), members.end(), rank_) != members.end()) groups_[members] = exchange_.make_group(members);
+        if (std::find(members.begin(), members.end(), rank_) != members.end())
+            groups_[members] = exchange_.make_group(members);
     for (const Channel& channel : channels)
-        if (channel.from == rank_ || channel.to == rank_) channels_[channel] = exchange_.make_group({channel.from, channel.to});
+        if (channel.from == rank_ || channel.to == rank_)
+            channels_[channel] = exchange_.make_group({channel.from, channel.to});
 }
 
 int CudaBackend::group_of(const std::vector<int>& members) const {
@@ -74,7 +87,8 @@ int CudaBackend::group_of(const std::vector<int>& members) const {
 
 int CudaBackend::channel_to(int peer, bool sends) const {
     const Instruction& own = instruction();
-    const auto found = channels_.find({sends ? rank_ : peer, sends ? peer : rank_, own.payload, is_boundary_apart_ ? boundary_of(own) : -1});
+    const auto found = channels_.find({sends ? rank_ : peer, sends ? peer : rank_, own.payload,
+                                       is_boundary_apart_ ? boundary_of(own) : -1});
     core::require(found != channels_.end(), "every channel was made before the first step");
     return found->second;
 }
@@ -84,7 +98,10 @@ void CudaBackend::send(int peer, Tag tag, const BufferPointer& data) {
     clear_zeros(data->data(), data->bytes());
     exchange_.send(stream(), channel_to(peer, true), 1, data->data(), data->bytes(), tag);
     const auto& taken = messages_.taken;
-    if (!taken.empty()) on_their_way_.push_back({taken[static_cast<std::size_t>(program_.class_of_rank[static_cast<std::size_t>(rank_)])][instruction_], data});
+    if (!taken.empty())
+        on_their_way_.push_back({taken[static_cast<std::size_t>(
+                                     program_.class_of_rank[static_cast<std::size_t>(rank_)])][instruction_],
+                                 data});
 }
 
 void CudaBackend::receive(int peer, Tag tag, Buffer& into) {
@@ -92,47 +109,67 @@ void CudaBackend::receive(int peer, Tag tag, Buffer& into) {
     exchange_.receive(stream(), channel_to(peer, false), 0, into.data(), into.bytes(), tag);
 }
 
-void CudaBackend::collective(const Instruction& instruction, const std::vector<int>& members, core::DataType type, float* data, std::size_t count, Tag) {
+void CudaBackend::collective(const Instruction& instruction, const std::vector<int>& members,
+                             core::DataType type, float* data, std::size_t count, Tag) {
     write(data);
     clear_zeros(data, count * static_cast<std::size_t>(core::size_of(type).value));
     const int group = group_of(members);
     const std::size_t piece = count / members.size();
     switch (instruction.collective) {
-        case schedule::CollectiveKind::all_reduce: exchange_.all_reduce(stream(), group, type, data, count, false); break;
-        case schedule::CollectiveKind::all_gather: exchange_.all_gather(stream(), group, type, data, piece); break;
-        case schedule::CollectiveKind::reduce_scatter: exchange_.reduce_scatter(stream(), group, type, data, piece); break;
-        case schedule::CollectiveKind::broadcast: exchange_.broadcast(stream(), group, type, data, count); break;
-        case schedule::CollectiveKind::all_to_all: core::require(false, "plans with an exchange of all with all are refused on GPUs"); break;
+        case schedule::CollectiveKind::all_reduce:
+            exchange_.all_reduce(stream(), group, type, data, count, false);
+            break;
+        case schedule::CollectiveKind::all_gather:
+            exchange_.all_gather(stream(), group, type, data, piece);
+            break;
+        case schedule::CollectiveKind::reduce_scatter:
+            exchange_.reduce_scatter(stream(), group, type, data, piece);
+            break;
+        case schedule::CollectiveKind::broadcast:
+            exchange_.broadcast(stream(), group, type, data, count);
+            break;
+        case schedule::CollectiveKind::all_to_all:
+            core::require(false, "plans with an exchange of all with all are refused on GPUs");
+            break;
     }
 }
 
-// How many copies a rank gets is known only when they come, and memory is planned before. Room is made for `expert_room` times what comes when all experts are as busy,
-// as far as more than that can come at all.
+// How many copies a rank gets is known only when they come, and memory is planned before. Room is made for
+// `expert_room` times what comes when all experts are as busy, as far as more than that can come at all.
 std::int64_t CudaBackend::room_for_copies(model::OperatorId dispatch, std::int64_t came) const {
     const model::Operator& op = graph_.op(dispatch);
     const model::MixtureShape shape = model::mixture_shape(graph_, op, program_.plan.cost_context());
     // From each rank: a token goes to an expert once, and an expert takes what its capacity says.
-    const std::int64_t most = program_.plan.layout.expert * std::min(shape.tokens * std::min<std::int64_t>(op.attributes.experts_per_token, shape.experts),
-                                                                     shape.experts * model::expert_capacity(op.attributes, shape.tokens));
+    const std::int64_t most =
+        program_.plan.layout.expert *
+        std::min(shape.tokens * std::min<std::int64_t>(op.attributes.experts_per_token, shape.experts),
+                 shape.experts * model::expert_capacity(op.attributes, shape.tokens));
     const auto even = static_cast<double>(shape.copies);
     const auto room = std::min(most, static_cast<std::int64_t>(std::ceil(settings_.expert_room * even)));
     if (came > room)
-        throw core::MachineError(fmt::format("rank {} gets {:.2f} times the copies of tokens that it would get if all experts had as many, and has room for {:.2f} times: "
-                                             "--cuda-expert-room makes room for more; an auxiliary loss or a capacity_factor keeps experts even",
-                                             rank_, static_cast<double>(came) / even, settings_.expert_room));
+        throw core::MachineError(
+            fmt::format("rank {} gets {:.2f} times the copies of tokens that it would get if all experts had "
+                        "as many, and has room for {:.2f} times: "
+                        "--cuda-expert-room makes room for more; an auxiliary loss or a capacity_factor "
+                        "keeps experts even",
+                        rank_, static_cast<double>(came) / even, settings_.expert_room));
     return room;
 }
 
-Backend::CopyCounts CudaBackend::exchange_counts(model::OperatorId dispatch, const Operands& operands, const std::vector<int>& members, Tag) {
+Backend::CopyCounts CudaBackend::exchange_counts(model::OperatorId dispatch, const Operands& operands,
+                                                 const std::vector<int>& members, Tag) {
     const model::Operator& op = graph_.op(dispatch);
     const auto experts = static_cast<std::size_t>(op.attributes.experts);
     read(operands.inputs[1]);
     auto* counts = static_cast<float*>(scratch(counts_slot, 2 * experts * sizeof(float)));
     operators_at_work().count_rows(dispatch, operands.inputs[1], counts);
-    exchange_.all_to_all(stream(), group_of(members), core::DataType::fp32, counts, counts + experts, experts / members.size());
+    exchange_.all_to_all(stream(), group_of(members), core::DataType::fp32, counts, counts + experts,
+                         experts / members.size());
     const std::vector<float> fetched = fetch(counts, 2 * experts);
     const std::int64_t even = model::mixture_shape(graph_, op, program_.plan.cost_context()).copies;
-    if (plans() || settings_.rehearses) return {divided_evenly(even, experts), divided_evenly(plans() ? room_for_copies(dispatch, 0) : even, experts)};
+    if (plans() || settings_.rehearses)
+        return {divided_evenly(even, experts),
+                divided_evenly(plans() ? room_for_copies(dispatch, 0) : even, experts)};
     CopyCounts result;
     result.own.assign(fetched.begin(), fetched.begin() + static_cast<std::ptrdiff_t>(experts));
     result.received.assign(fetched.begin() + static_cast<std::ptrdiff_t>(experts), fetched.end());
@@ -140,14 +177,18 @@ Backend::CopyCounts CudaBackend::exchange_counts(model::OperatorId dispatch, con
 }
 
 // What a rank keeps is copied, all else goes and comes together.
-void CudaBackend::exchange(const std::vector<int>& members, core::DataType type, const float* from, const std::vector<std::size_t>& sent, float* to,
+void CudaBackend::exchange(const std::vector<int>& members, core::DataType type, const float* from,
+                           const std::vector<std::size_t>& sent, float* to,
                            const std::vector<std::size_t>& received, Tag tag) {
     read(from);
     write(to);
     const auto element = static_cast<std::size_t>(core::size_of(type).value);
-    const auto sum = [&](const std::vector<std::size_t>& counts) { return std::accumulate(counts.begin(), counts.end(), std::size_t{0}) * element; };
+    const auto sum = [&](const std::vector<std::size_t>& counts) {
+        return std::accumulate(counts.begin(), counts.end(), std::size_t{0}) * element;
+    };
     clear_zeros(const_cast<float*>(from), sum(sent));
-    for (PendingZeros* zeros : {&pending_zeros_, &gradient_zeros_}) zeros->cut(to, sum(received));  // overwritten
+    for (PendingZeros* zeros : {&pending_zeros_, &gradient_zeros_})
+        zeros->cut(to, sum(received));  // overwritten
     const char* source = reinterpret_cast<const char*>(from);
     const char* own = nullptr;
     char *target = reinterpret_cast<char*>(to), *own_target = nullptr;
@@ -155,15 +196,18 @@ void CudaBackend::exchange(const std::vector<int>& members, core::DataType type,
     const int group = group_of(members);
     exchange_.begin_messages();
     for (std::size_t m = 0; m < members.size(); ++m) {
-        if (sent[m] > 0 && members[m] != rank_) exchange_.send(stream(), group, static_cast<int>(m), source, sent[m] * element, tag);
+        if (sent[m] > 0 && members[m] != rank_)
+            exchange_.send(stream(), group, static_cast<int>(m), source, sent[m] * element, tag);
         if (members[m] == rank_) own = source;
         source += sent[m] * element;
     }
     for (std::size_t m = 0; m < members.size(); ++m) {
-        if (received[m] > 0 && members[m] != rank_) exchange_.receive(stream(), group, static_cast<int>(m), target, received[m] * element, tag);
+        if (received[m] > 0 && members[m] != rank_)
+            exchange_.receive(stream(), group, static_cast<int>(m), target, received[m] * element, tag);
         if (members[m] == rank_) {
             own_target = target;
-            own_bytes = std::min(sent[m], received[m]) * element;  // equal, but for the numbers that planning makes up
+            own_bytes = std::min(sent[m], received[m]) *
+                        element;  // equal, but for the numbers that planning makes up
         }
         target += received[m] * element;
     }
@@ -184,7 +228,9 @@ void CudaBackend::reduce_squares(const Instruction&, const std::vector<int>& mem
 // Whether a gradient of any rank is no number.
 void CudaBackend::agree_on_gradients() {
     has_agreed_ = true;
-    if (!everyone_.empty()) exchange_.all_reduce(machine_.stream(schedule::Stream::compute), group_of(everyone_), core::DataType::fp32, bad(), 1, true);
+    if (!everyone_.empty())
+        exchange_.all_reduce(machine_.stream(schedule::Stream::compute), group_of(everyone_),
+                             core::DataType::fp32, bad(), 1, true);
 }
 
 }  // namespace exec::cuda

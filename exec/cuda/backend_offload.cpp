@@ -1,5 +1,6 @@
-// Activations that wait outside a GPU's memory: in one pinned block of the host's, sized while the run is planned, or behind a few pinned arrays on disk. Device memory
-// is copied on the stream of the copies alone; what the host's threads do with the file is in order on a stream of its own.
+// Activations that wait outside a GPU's memory: in one pinned block of the host's, sized while the run is
+// planned, or behind a few pinned arrays on disk. Device memory is copied on the stream of the copies alone;
+// what the host's threads do with the file is in order on a stream of its own.
 #include "exec/cuda/backend_offload.h"
 
 #include <fmt/core.h>
@@ -9,7 +10,8 @@
 
 namespace exec::cuda {
 
-// Every step puts and takes the same arrays in the same order, so a place is used again by transfers that follow one another.
+// Every step puts and takes the same arrays in the same order, so a place is used again by transfers that
+// follow one another.
 class CudaBackend::Store : public OffloadStore {
 public:
     explicit Store(CudaBackend& backend) : backend_(backend) {}
@@ -35,12 +37,16 @@ public:
 
 private:
     void store(std::size_t place, const void* data, std::size_t bytes) {
-        if (backend_.disk_) backend_.disk_->store(backend_.stream(), backend_.instruction_, place, data, bytes);
-        else if (backend_.offloaded_) backend_.machine_.download(backend_.stream(), backend_.offloaded_ + place, data, bytes);
+        if (backend_.disk_)
+            backend_.disk_->store(backend_.stream(), backend_.instruction_, place, data, bytes);
+        else if (backend_.offloaded_)
+            backend_.machine_.download(backend_.stream(), backend_.offloaded_ + place, data, bytes);
     }
     void load(std::size_t place, void* into, std::size_t bytes) {
-        if (backend_.disk_) backend_.disk_->load(backend_.stream(), backend_.instruction_, place, into, bytes);
-        else if (backend_.offloaded_) backend_.machine_.upload(backend_.stream(), into, backend_.offloaded_ + place, bytes);
+        if (backend_.disk_)
+            backend_.disk_->load(backend_.stream(), backend_.instruction_, place, into, bytes);
+        else if (backend_.offloaded_)
+            backend_.machine_.upload(backend_.stream(), into, backend_.offloaded_ + place, bytes);
     }
 
     CudaBackend& backend_;
@@ -54,14 +60,21 @@ std::unique_ptr<OffloadStore> CudaBackend::make_offload_store(schedule::Offload 
 
 void CudaBackend::take_offload_memory() {
     if (plan_->offloaded == 0) return;
-    if (program_.plan.offload == schedule::Offload::host) offloaded_ = static_cast<char*>(machine_.allocate_host(plan_->offloaded));
-    else if (!settings_.rehearses) disk_ = std::make_unique<DiskTransfers>(machine_, stream_of(lanes_.count), rank_, plan_->offloaded, plan_->transferred);
+    if (program_.plan.offload == schedule::Offload::host)
+        offloaded_ = static_cast<char*>(machine_.allocate_host(plan_->offloaded));
+    else if (!settings_.rehearses)
+        disk_ = std::make_unique<DiskTransfers>(machine_, stream_of(lanes_.count), rank_, plan_->offloaded,
+                                                plan_->transferred);
 }
 
-DiskTransfers::DiskTransfers(Machine& machine, Stream disk, int rank, std::size_t file_bytes, std::size_t largest) : machine_(machine), disk_(disk), file_(rank) {
+DiskTransfers::DiskTransfers(Machine& machine, Stream disk, int rank, std::size_t file_bytes,
+                             std::size_t largest)
+    : machine_(machine), disk_(disk), file_(rank) {
     file_.reserve(file_bytes);
     // One array each is being copied and moved to or from the file, in both directions.
-    for (int i = 0; i < 4; ++i) places_.push_back({machine.allocate_host(largest), machine.make_event(false), machine.make_event(false), false});
+    for (int i = 0; i < 4; ++i)
+        places_.push_back(
+            {machine.allocate_host(largest), machine.make_event(false), machine.make_event(false), false});
 }
 
 DiskTransfers::~DiskTransfers() {
@@ -98,7 +111,8 @@ void DiskTransfers::perform(void* transfer) {
     }
 }
 
-void DiskTransfers::store(Stream copies, std::uint32_t instruction, std::uint64_t offset, const void* data, std::size_t bytes) {
+void DiskTransfers::store(Stream copies, std::uint32_t instruction, std::uint64_t offset, const void* data,
+                          std::size_t bytes) {
     Place& place = next_place(copies);
     machine_.download(copies, place.host, data, bytes);
     machine_.record(place.filled, copies);
@@ -109,7 +123,8 @@ void DiskTransfers::store(Stream copies, std::uint32_t instruction, std::uint64_
     machine_.record(place.free, disk_);
 }
 
-void DiskTransfers::load(Stream copies, std::uint32_t instruction, std::uint64_t offset, void* into, std::size_t bytes) {
+void DiskTransfers::load(Stream copies, std::uint32_t instruction, std::uint64_t offset, void* into,
+                         std::size_t bytes) {
     Place& place = next_place(disk_);
     Transfer& transfer = next_transfer();
     transfer = {this, instruction, false, offset, place.host, bytes};
@@ -128,7 +143,8 @@ std::optional<DiskTransfers::Failure> DiskTransfers::failure() const {
 void CudaBackend::check_disk() const {
     if (!disk_) return;
     if (const auto failure = disk_->failure())
-        throw core::MachineError(fmt::format("rank {}: {}, in step {}, in: {}", rank_, failure->words, step_, activities_[failure->instruction]));
+        throw core::MachineError(fmt::format("rank {}: {}, in step {}, in: {}", rank_, failure->words, step_,
+                                             activities_[failure->instruction]));
 }
 
 }  // namespace exec::cuda

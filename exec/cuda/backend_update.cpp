@@ -1,4 +1,5 @@
-// What a step's update is told and does: factors and keys from the host, norms and checks of gradients, scaled losses, the optimizer.
+// What a step's update is told and does: factors and keys from the host, norms and checks of gradients,
+// scaled losses, the optimizer.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -11,8 +12,8 @@ namespace exec::cuda {
 
 namespace {
 
-// Micikevicius et al., arXiv 1710.03740, with the constants of torch.amp.GradScaler: 2^16 to begin with, twice as much after 2,000 good steps, half after a bad
-// one.
+// Micikevicius et al., arXiv 1710.03740, with the constants of torch.amp.GradScaler: 2^16 to begin with,
+// twice as much after 2,000 good steps, half after a bad one.
 constexpr float first_loss_scale = 65536.0f;
 constexpr int steps_to_double = 2000;
 
@@ -47,10 +48,13 @@ void CudaBackend::fill_step_block(std::int64_t step) {
         // In double: 1 - beta2^t loses half of its digits in float when t is small.
         const auto updates = static_cast<double>(step * program_.updates() + update + 1 - updates_left_out_);
         factors.step_size = static_cast<float>(rate / (1.0 - std::pow(optimizer.beta1, updates)));
-        factors.second_correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(optimizer.beta2, updates)));
-        std::memcpy(step_block_ + static_cast<std::size_t>(update) * sizeof factors, &factors, sizeof factors);
+        factors.second_correction =
+            static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(optimizer.beta2, updates)));
+        std::memcpy(step_block_ + static_cast<std::size_t>(update) * sizeof factors, &factors,
+                    sizeof factors);
     }
-    // A library's random numbers begin with the key of a micro-batch's first sample; ranks with other heads of the same samples go on elsewhere: 2^40 scores further.
+    // A library's random numbers begin with the key of a micro-batch's first sample; ranks with other heads
+    // of the same samples go on elsewhere: 2^40 scores further.
     auto* key = reinterpret_cast<std::uint64_t*>(step_block_ + keys_place_);
     const schedule::Plan& plan = program_.plan;
     const int replica = schedule::coordinates_of(plan.layout, rank_).data / plan.layout.context;
@@ -58,13 +62,18 @@ void CudaBackend::fill_step_block(std::int64_t step) {
         for (int k = 0; k < program_.whole_micro_batches(); ++k)
             for (int i = 0; i < plan.micro_batch; ++i)
                 *key++ = mask_key(options_.seed, step, op,
-                                  options_.sample_offset + global_sample(step, replica, plan.layout.replicas(), program_.whole_micro_batches(), plan.micro_batch, k, i));
+                                  options_.sample_offset +
+                                      global_sample(step, replica, plan.layout.replicas(),
+                                                    program_.whole_micro_batches(), plan.micro_batch, k, i));
     *key = static_cast<std::uint64_t>(schedule::coordinates_of(plan.layout, rank_).tensor) << 40;
 }
 
-const StepFactors* CudaBackend::factors_of_update() const { return factors_ + std::max(0, instruction().micro_batch); }
+const StepFactors* CudaBackend::factors_of_update() const {
+    return factors_ + std::max(0, instruction().micro_batch);
+}
 
-// The table of these ranges in device memory, filled the first time: addresses change neither from step to step nor between updates of one. Null when planning.
+// The table of these ranges in device memory, filled the first time: addresses change neither from step to
+// step nor between updates of one. Null when planning.
 const CudaBackend::RangeTable* CudaBackend::table_of(TableUse use, const std::vector<UpdateRange>& ranges) {
     const TableKey key{instruction().bucket, use};
     if (plans()) {
@@ -77,11 +86,14 @@ const CudaBackend::RangeTable* CudaBackend::table_of(TableUse use, const std::ve
         std::vector<UpdateChunk> chunks;
         for (std::size_t i = 0; i < ranges.size(); ++i) {
             const UpdateRange& r = ranges[i];
-            device.push_back({r.parameter, r.gradient, r.master, r.first, r.second, r.count, static_cast<float>(r.weight_decay), r.place, r.is_counted ? 1 : 0,
+            device.push_back({r.parameter, r.gradient, r.master, r.first, r.second, r.count,
+                              static_cast<float>(r.weight_decay), r.place, r.is_counted ? 1 : 0,
                               static_cast<std::int64_t>(chunks.size())});
-            for (std::int64_t begin = 0; begin < r.count; begin += update_chunk) chunks.push_back({static_cast<std::int32_t>(i), begin});
+            for (std::int64_t begin = 0; begin < r.count; begin += update_chunk)
+                chunks.push_back({static_cast<std::int32_t>(i), begin});
         }
-        core::require(static_cast<std::int64_t>(chunks.size()) == table.chunk_count, "every step updates the same ranges");
+        core::require(static_cast<std::int64_t>(chunks.size()) == table.chunk_count,
+                      "every step updates the same ranges");
         machine_.upload_now(table.ranges, device.data(), device.size() * sizeof(DeviceRange));
         machine_.upload_now(table.chunks, chunks.data(), chunks.size() * sizeof(UpdateChunk));
         table.is_filled = true;
@@ -91,7 +103,8 @@ const CudaBackend::RangeTable* CudaBackend::table_of(TableUse use, const std::ve
 
 // What no operator contributed to.
 void CudaBackend::clear_gradient(const float* gradient, std::int64_t count) {
-    clear_zeros(const_cast<float*>(gradient), static_cast<std::size_t>(count) * size_of(type_of(program_.plan.precision.gradients)));
+    clear_zeros(const_cast<float*>(gradient),
+                static_cast<std::size_t>(count) * size_of(type_of(program_.plan.precision.gradients)));
 }
 
 void CudaBackend::add_squares(core::DataType, const float* gradient, std::int64_t count) {
@@ -107,8 +120,9 @@ void CudaBackend::add_squares(core::DataType, const float* gradient, std::int64_
 void CudaBackend::count_squares() {
     write(norms_);
     if (const RangeTable* table = table_of(TableUse::norm, counted_))
-        machine_.kernels().gradient_norm(stream(), type_of(program_.plan.precision.gradients), table->ranges, table->chunks, table->chunk_count, factors_,
-                                         norm_partials_, squares());
+        machine_.kernels().gradient_norm(stream(), type_of(program_.plan.precision.gradients), table->ranges,
+                                         table->chunks, table->chunk_count, factors_, norm_partials_,
+                                         squares());
     counted_.clear();
 }
 
@@ -119,12 +133,13 @@ void CudaBackend::check_gradients(const std::vector<UpdateRange>& ranges) {
     }
     write(norms_);
     if (const RangeTable* table = table_of(TableUse::check, ranges))
-        machine_.kernels().gradient_norm(stream(), type_of(program_.plan.precision.gradients), table->ranges, table->chunks, table->chunk_count, factors_,
-                                         norm_partials_, norms_);
+        machine_.kernels().gradient_norm(stream(), type_of(program_.plan.precision.gradients), table->ranges,
+                                         table->chunks, table->chunk_count, factors_, norm_partials_, norms_);
     agree_on_gradients();
 }
 
-void CudaBackend::take_update_norms(const schedule::Optimizer& optimizer, std::int64_t, const std::vector<UpdateRange>& ranges, float* sums, std::size_t count) {
+void CudaBackend::take_update_norms(const schedule::Optimizer& optimizer, std::int64_t,
+                                    const std::vector<UpdateRange>& ranges, float* sums, std::size_t count) {
     for (const UpdateRange& range : ranges) {
         clear_gradient(range.gradient, range.count);
         if (optimizer.gradient_clipping > 0) write(range.gradient);
@@ -138,12 +153,15 @@ void CudaBackend::take_update_norms(const schedule::Optimizer& optimizer, std::i
     if (!table) return;
     machine_.fill_zero(stream(), sums, count * sizeof(float));  // of parameters that this rank has nothing of
     const schedule::Precision& precision = program_.plan.precision;
-    machine_.kernels().update_norms(stream(), type_of(precision.parameters), type_of(precision.gradients), table->ranges, static_cast<std::int64_t>(ranges.size()),
-                                    table->chunks, table->chunk_count, factors_of_update(), scales_loss() ? bad() : nullptr,
-                                    optimizer.gradient_clipping > 0 ? squares() : nullptr, norm_partials_, sums);
+    machine_.kernels().update_norms(stream(), type_of(precision.parameters), type_of(precision.gradients),
+                                    table->ranges, static_cast<std::int64_t>(ranges.size()), table->chunks,
+                                    table->chunk_count, factors_of_update(), scales_loss() ? bad() : nullptr,
+                                    optimizer.gradient_clipping > 0 ? squares() : nullptr, norm_partials_,
+                                    sums);
 }
 
-void CudaBackend::update(const schedule::Optimizer& optimizer, std::int64_t, const std::vector<UpdateRange>& ranges, const float* sums) {
+void CudaBackend::update(const schedule::Optimizer& optimizer, std::int64_t,
+                         const std::vector<UpdateRange>& ranges, const float* sums) {
     const schedule::Precision& precision = program_.plan.precision;
     if (schedule::needs_update_norms(optimizer)) {
         read(sums);
@@ -153,8 +171,9 @@ void CudaBackend::update(const schedule::Optimizer& optimizer, std::int64_t, con
         }
         if (scales_loss()) read(norms_);
         if (const RangeTable* table = table_of(TableUse::update, ranges))
-            machine_.kernels().lamb(stream(), type_of(precision.parameters), table->ranges, table->chunks, table->chunk_count, factors_of_update(),
-                                    scales_loss() ? bad() : nullptr, sums);
+            machine_.kernels().lamb(stream(), type_of(precision.parameters), table->ranges, table->chunks,
+                                    table->chunk_count, factors_of_update(), scales_loss() ? bad() : nullptr,
+                                    sums);
         return;
     }
     for (const UpdateRange& range : ranges) {
@@ -166,9 +185,11 @@ void CudaBackend::update(const schedule::Optimizer& optimizer, std::int64_t, con
     if (scales_loss() || optimizer.gradient_clipping > 0) read(norms_);
     const RangeTable* table = table_of(TableUse::update, ranges);
     if (!table) return;
-    machine_.kernels().update(stream(), optimizer.kind == schedule::OptimizerKind::sgd ? UpdateRule::sgd : UpdateRule::adam, type_of(precision.parameters),
-                              type_of(precision.gradients), table->ranges, table->chunks, table->chunk_count, factors_of_update(), scales_loss() ? bad() : nullptr,
-                              optimizer.gradient_clipping > 0 ? squares() : nullptr);
+    machine_.kernels().update(
+        stream(), optimizer.kind == schedule::OptimizerKind::sgd ? UpdateRule::sgd : UpdateRule::adam,
+        type_of(precision.parameters), type_of(precision.gradients), table->ranges, table->chunks,
+        table->chunk_count, factors_of_update(), scales_loss() ? bad() : nullptr,
+        optimizer.gradient_clipping > 0 ? squares() : nullptr);
 }
 
 void CudaBackend::adapt_loss_scale() {

@@ -1,7 +1,9 @@
-// Our own kernels on a GPU, as a table of launches. The same text (body/) is compiled by nvcc for the device and by the host's compiler for the emulation that
-// tests run without a GPU: index arithmetic, shared memory, barriers and warp exchanges are executed, not imitated.
+// Our own kernels on a GPU, as a table of launches. The same text (body/) is compiled by nvcc for the device
+// and by the host's compiler for the emulation that tests run without a GPU: index arithmetic, shared memory,
+// barriers and warp exchanges are executed, not imitated.
 //
-// Matrices are row-major. Every launch returns at once; work is in order on its stream. `accumulates`: adds to the result instead of writing it.
+// Matrices are row-major. Every launch returns at once; work is in order on its stream. `accumulates`: adds
+// to the result instead of writing it.
 #pragma once
 
 #include <cstddef>
@@ -29,24 +31,26 @@ struct Sums {
     bool accumulates = true;  // false: there is nothing yet to add to, and no need to read it
 };
 
-// Which tokens of a sequence the rows of a sample are: all, in order, or `part` of them from `first` on and as many from `second` on (context parallelism). A segment of
-// a sequence (Seq1F1B) is a first part alone.
+// Which tokens of a sequence the rows of a sample are: all, in order, or `part` of them from `first` on and
+// as many from `second` on (context parallelism). A segment of a sequence (Seq1F1B) is a first part alone.
 struct Places {
     std::int64_t part = 0, first = 0, second = 0;  // part 0: all
 };
 
-// Which scores or elements drop: those whose hash(key of the sample, place) is below the probability, as on the CPU. `keys` are in device memory, by sample.
+// Which scores or elements drop: those whose hash(key of the sample, place) is below the probability, as on
+// the CPU. `keys` are in device memory, by sample.
 struct DropoutShape {
-    std::int64_t rows = 0, columns = 0;                   // of the array
-    std::int64_t rows_per_sample = 1, width = 0;          // of the whole tensor
-    std::int64_t first_row = 0, first_column = 0;         // of this rank's share
+    std::int64_t rows = 0, columns = 0;            // of the array
+    std::int64_t rows_per_sample = 1, width = 0;   // of the whole tensor
+    std::int64_t first_row = 0, first_column = 0;  // of this rank's share
     float probability = 0;
     const std::uint64_t* keys = nullptr;
     Places places = {};
 };
 
-// Packed rows [samples * tokens, (heads + 2 kv_heads) head_dimension], result [samples * tokens, heads * head_dimension]. With `keys` > 0 the queries are those of
-// `places` alone, and keys and values of the first `keys` tokens of a sequence lie in an array of their own, [samples * keys, 2 kv_heads head_dimension].
+// Packed rows [samples * tokens, (heads + 2 kv_heads) head_dimension], result [samples * tokens, heads *
+// head_dimension]. With `keys` > 0 the queries are those of `places` alone, and keys and values of the first
+// `keys` tokens of a sequence lie in an array of their own, [samples * keys, 2 kv_heads head_dimension].
 struct AttentionShape {
     std::int64_t samples = 1, tokens = 0, heads = 1, kv_heads = 1, head_dimension = 0;
     bool is_causal = false;
@@ -54,12 +58,14 @@ struct AttentionShape {
     float scale = 1;
     const float* alibi_slopes = nullptr;  // [heads], device memory
     float dropout = 0;
-    const std::uint64_t* dropout_keys = nullptr;  // device memory, by sample
-    const std::uint64_t* library_offset = nullptr;  // device memory: a library may drop by random numbers of its own, from there on; null: it may not
+    const std::uint64_t* dropout_keys = nullptr;    // device memory, by sample
+    const std::uint64_t* library_offset = nullptr;  // device memory: a library may drop by random numbers of
+                                                    // its own, from there on; null: it may not
     std::int64_t first_head = 0;
     std::int64_t keys = 0;
     Places places = {};
-    std::int64_t whole_sequence = 0;  // of which the keys are the first ones (a segment of a sequence); 0 = they are all. Dropout goes by it
+    std::int64_t whole_sequence = 0;  // of which the keys are the first ones (a segment of a sequence); 0 =
+                                      // they are all. Dropout goes by it
     constexpr std::int64_t row() const { return (heads + 2 * kv_heads) * head_dimension; }
     constexpr std::int64_t key_row() const { return keys > 0 ? 2 * kv_heads * head_dimension : row(); }
     constexpr std::int64_t key_count() const { return keys > 0 ? keys : tokens; }
@@ -73,7 +79,8 @@ struct RotationShape {
     Places places = {};
 };
 
-// `width` columns of `rows` rows of every sample, from the first addressed on; distances in elements on both sides.
+// `width` columns of `rows` rows of every sample, from the first addressed on; distances in elements on both
+// sides.
 struct ColumnMove {
     std::int64_t samples = 1, rows = 0, width = 0;
     std::int64_t from_row = 0, from_sample = 0;
@@ -90,7 +97,8 @@ struct ImageShape {
 struct ClassShape {
     std::int64_t rows = 0, columns = 0, valid = 0, first_class = 0;
     std::int64_t blocks = 1;  // of how many ranks the statistics hold the parts
-    // Logits are stored [columns, rows]: where a row of classes is no multiple of 16 bytes, matrix units and wide loads want the tokens next to one another.
+    // Logits are stored [columns, rows]: where a row of classes is no multiple of 16 bytes, matrix units and
+    // wide loads want the tokens next to one another.
     bool is_across = false;
 };
 
@@ -100,7 +108,8 @@ struct DeviceRange {
     float *master, *first, *second;
     std::int64_t count;
     float weight_decay;
-    // LAMB: the parameter's place in its bucket, whether this rank's sums count, and the first of the range's chunks.
+    // LAMB: the parameter's place in its bucket, whether this rank's sums count, and the first of the range's
+    // chunks.
     std::int32_t place = 0, is_counted = 1;
     std::int64_t first_chunk = 0;
 };
@@ -118,141 +127,195 @@ struct RoutingShape {
 // What changes from step to step, in device memory, so that a captured graph need not change.
 struct StepFactors {
     float learning_rate, beta1, beta2, epsilon, momentum;
-    float step_size;          // Adam: learning rate / (1 - beta1^t); LAMB: 1 / (1 - beta1^t), its rate has the trust ratio in it
+    float step_size;  // Adam: learning rate / (1 - beta1^t); LAMB: 1 / (1 - beta1^t), its rate has the trust
+                      // ratio in it
     float second_correction;  // 1 / sqrt(1 - beta2^t)
     float loss_scale;         // gradients are this much too large (fp16); 1 otherwise
     float is_decoupled;       // AdamW
     float largest_norm;       // of all gradients together, where they are clipped
-    float rest1, rest2;       // 1 - beta, of the real number: of a beta2 in fp32 the difference keeps three digits only
+    float rest1,
+        rest2;  // 1 - beta, of the real number: of a beta2 in fp32 the difference keeps three digits only
 };
 enum class UpdateRule : std::uint8_t { sgd, adam };
 
-inline constexpr int float8_partials = 256;  // at most so many numbers go between the two passes over a tensor that becomes fp8
+inline constexpr int float8_partials =
+    256;  // at most so many numbers go between the two passes over a tensor that becomes fp8
 
 struct Kernels {
     void (*cast)(Stream, Type from, Type to, std::int64_t count, const void* x, void* y);
-    // Of parts of x the largest magnitude, infinite where something is no finite number: what the next call, of as many elements, takes.
+    // Of parts of x the largest magnitude, infinite where something is no finite number: what the next call,
+    // of as many elements, takes.
     void (*largest_magnitudes)(Stream, Type, std::int64_t count, const void* x, float* partials);
-    // x [rows, columns] in octets under the scale of its largest magnitude, as it is and with rows and columns exchanged (null: not wanted). `unscale` becomes what takes
-    // octets back to x.
-    void (*cast_to_float8)(Stream, Type, Float8, std::int64_t rows, std::int64_t columns, const void* x, const float* partials, float* unscale, std::uint8_t* plain,
-                           std::uint8_t* turned);
+    // x [rows, columns] in octets under the scale of its largest magnitude, as it is and with rows and
+    // columns exchanged (null: not wanted). `unscale` becomes what takes octets back to x.
+    void (*cast_to_float8)(Stream, Type, Float8, std::int64_t rows, std::int64_t columns, const void* x,
+                           const float* partials, float* unscale, std::uint8_t* plain, std::uint8_t* turned);
     void (*add)(Stream, Type, std::int64_t count, const void* a, const void* b, void* y);
     void (*scale)(Stream, Type, std::int64_t count, float factor, const void* x, void* y, bool accumulates);
     void (*unary)(Stream, Type, Unary, std::int64_t count, const void* x, void* y);
     // `saved` is the input for gelu and silu, the output for relu and tanh.
-    void (*unary_backward)(Stream, Type, Unary, std::int64_t count, const void* saved, const void* dy, void* dx, bool accumulates);
+    void (*unary_backward)(Stream, Type, Unary, std::int64_t count, const void* saved, const void* dy,
+                           void* dx, bool accumulates);
     void (*gated)(Stream, Type, Unary, std::int64_t rows, std::int64_t width, const void* x, void* y);
-    void (*gated_backward)(Stream, Type, Unary, std::int64_t rows, std::int64_t width, const void* x, const void* dy, void* dx, bool accumulates);
+    void (*gated_backward)(Stream, Type, Unary, std::int64_t rows, std::int64_t width, const void* x,
+                           const void* dy, void* dx, bool accumulates);
     // `residual` may be null.
-    void (*dropout)(Stream, Type, const DropoutShape&, const void* x, const void* residual, void* y, std::uint8_t* mask);
-    void (*dropout_backward)(Stream, Type, std::int64_t count, float probability, const std::uint8_t* mask, const void* dy, void* dx, bool accumulates);
+    void (*dropout)(Stream, Type, const DropoutShape&, const void* x, const void* residual, void* y,
+                    std::uint8_t* mask);
+    void (*dropout_backward)(Stream, Type, std::int64_t count, float probability, const std::uint8_t* mask,
+                             const void* dy, void* dx, bool accumulates);
 
-    // statistics: [rows, 2] mean and reciprocal deviation. Backward adds to `base`, which is dx, another array, or null: nothing.
-    void (*layer_norm)(Stream, Type, std::int64_t rows, std::int64_t width, float epsilon, const void* x, Values scale, Values shift, void* y, float* statistics);
-    void (*layer_norm_backward)(Stream, Type, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, Values scale, const void* dy,
-                                void* dx, const void* base);
+    // statistics: [rows, 2] mean and reciprocal deviation. Backward adds to `base`, which is dx, another
+    // array, or null: nothing.
+    void (*layer_norm)(Stream, Type, std::int64_t rows, std::int64_t width, float epsilon, const void* x,
+                       Values scale, Values shift, void* y, float* statistics);
+    void (*layer_norm_backward)(Stream, Type, std::int64_t rows, std::int64_t width, const void* x,
+                                const float* statistics, Values scale, const void* dy, void* dx,
+                                const void* base);
     // statistics: [rows] reciprocal root mean square.
-    void (*rms_norm)(Stream, Type, std::int64_t rows, std::int64_t width, float epsilon, const void* x, Values scale, void* y, float* statistics);
-    void (*rms_norm_backward)(Stream, Type, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, Values scale, const void* dy,
-                              void* dx, const void* base);
-    // dscale, dshift += ...; of a layer norm (is_layer) or an rms norm. workspace: norm_workspace(rows, width) bytes.
-    void (*norm_weights)(Stream, Type, bool is_layer, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, const void* dy,
-                         Sums dscale, Sums dshift, void* workspace);
+    void (*rms_norm)(Stream, Type, std::int64_t rows, std::int64_t width, float epsilon, const void* x,
+                     Values scale, void* y, float* statistics);
+    void (*rms_norm_backward)(Stream, Type, std::int64_t rows, std::int64_t width, const void* x,
+                              const float* statistics, Values scale, const void* dy, void* dx,
+                              const void* base);
+    // dscale, dshift += ...; of a layer norm (is_layer) or an rms norm. workspace: norm_workspace(rows,
+    // width) bytes.
+    void (*norm_weights)(Stream, Type, bool is_layer, std::int64_t rows, std::int64_t width, const void* x,
+                         const float* statistics, const void* dy, Sums dscale, Sums dshift, void* workspace);
     // sum += over r of x[r]. workspace as above.
-    void (*column_sums)(Stream, Type, std::int64_t rows, std::int64_t columns, const void* x, Sums sum, void* workspace);
-    void (*batch_norm)(Stream, Type, const ImageShape&, float epsilon, const void* x, Values scale, Values shift, void* y, float* statistics);
-    void (*batch_norm_backward)(Stream, Type, const ImageShape&, const void* x, const float* statistics, Values scale, const void* dy, void* dx,
-                                bool accumulates);
-    void (*batch_norm_weights)(Stream, Type, const ImageShape&, const void* x, const float* statistics, const void* dy, Sums dscale, Sums dshift);
+    void (*column_sums)(Stream, Type, std::int64_t rows, std::int64_t columns, const void* x, Sums sum,
+                        void* workspace);
+    void (*batch_norm)(Stream, Type, const ImageShape&, float epsilon, const void* x, Values scale,
+                       Values shift, void* y, float* statistics);
+    void (*batch_norm_backward)(Stream, Type, const ImageShape&, const void* x, const float* statistics,
+                                Values scale, const void* dy, void* dx, bool accumulates);
+    void (*batch_norm_weights)(Stream, Type, const ImageShape&, const void* x, const float* statistics,
+                               const void* dy, Sums dscale, Sums dshift);
 
-    // Rows of the table whose ids are [first, first + table): zero for others. Backward adds in an order of its own, the same every time; fewer than 2^32 rows and
-    // ids. workspace: embedding_workspace(rows, width) bytes.
-    void (*embedding)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t first, std::int64_t table, const std::int64_t* ids, Values parameter,
-                      void* y);
-    void (*embedding_weight)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t first, std::int64_t table, const std::int64_t* ids,
-                             const void* dy, Sums dtable, void* workspace);
+    // Rows of the table whose ids are [first, first + table): zero for others. Backward adds in an order of
+    // its own, the same every time; fewer than 2^32 rows and ids. workspace: embedding_workspace(rows, width)
+    // bytes.
+    void (*embedding)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t first,
+                      std::int64_t table, const std::int64_t* ids, Values parameter, void* y);
+    void (*embedding_weight)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t first,
+                             std::int64_t table, const std::int64_t* ids, const void* dy, Sums dtable,
+                             void* workspace);
     // y[r] = x[r] + table[place of token (first_row + r) % tokens + offset].
-    void (*positions)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t tokens, const Places& places, std::int64_t first_row, std::int64_t offset,
-                      const void* x, Values table, void* y);
-    void (*positions_weight)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t tokens, const Places& places, std::int64_t first_row,
-                             std::int64_t offset, const void* dy, Sums dtable);
+    void (*positions)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t tokens,
+                      const Places& places, std::int64_t first_row, std::int64_t offset, const void* x,
+                      Values table, void* y);
+    void (*positions_weight)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t tokens,
+                             const Places& places, std::int64_t first_row, std::int64_t offset,
+                             const void* dy, Sums dtable);
 
     // A packed row with its queries and keys turned, or (inverse) turned back; values are copied.
-    void (*rotate)(Stream, Type, const RotationShape&, bool is_inverse, const void* x, void* y, bool accumulates);
-    // For whatever cuDNN's fused attention does not take: any type, windows, ALiBi, our dropout. log_sums: [samples, heads, tokens].
-    // `memory`: where keys and values lie apart, else null.
-    void (*attention)(Stream, Type, const AttentionShape&, const void* qkv, const void* memory, void* y, float* log_sums);
-    // dqkv and dmemory are overwritten, but for keys and values in dqkv where these lie apart. workspace: samples * heads * tokens floats.
-    void (*attention_backward)(Stream, Type, const AttentionShape&, const void* qkv, const void* memory, const void* y, const float* log_sums, const void* dy,
-                               void* dqkv, void* dmemory, void* workspace);
-    // Unfused: scores [samples * heads, tokens, keys] to probabilities in place; dropped and mask when there is dropout, else null.
-    void (*attention_softmax)(Stream, Type, const AttentionShape&, void* scores, void* dropped, std::uint8_t* mask);
+    void (*rotate)(Stream, Type, const RotationShape&, bool is_inverse, const void* x, void* y,
+                   bool accumulates);
+    // For whatever cuDNN's fused attention does not take: any type, windows, ALiBi, our dropout. log_sums:
+    // [samples, heads, tokens]. `memory`: where keys and values lie apart, else null.
+    void (*attention)(Stream, Type, const AttentionShape&, const void* qkv, const void* memory, void* y,
+                      float* log_sums);
+    // dqkv and dmemory are overwritten, but for keys and values in dqkv where these lie apart. workspace:
+    // samples * heads * tokens floats.
+    void (*attention_backward)(Stream, Type, const AttentionShape&, const void* qkv, const void* memory,
+                               const void* y, const float* log_sums, const void* dy, void* dqkv,
+                               void* dmemory, void* workspace);
+    // Unfused: scores [samples * heads, tokens, keys] to probabilities in place; dropped and mask when there
+    // is dropout, else null.
+    void (*attention_softmax)(Stream, Type, const AttentionShape&, void* scores, void* dropped,
+                              std::uint8_t* mask);
     // dp (gradient of what multiplies the values) becomes the scores' gradient.
-    void (*attention_softmax_backward)(Stream, Type, const AttentionShape&, const void* probabilities, const std::uint8_t* mask, void* dp);
+    void (*attention_softmax_backward)(Stream, Type, const AttentionShape&, const void* probabilities,
+                                       const std::uint8_t* mask, void* dp);
 
     void (*move_columns)(Stream, Type, const ColumnMove&, const void* from, void* to, bool accumulates);
-    // Between what `degree` ranks of a context-parallel group hold, one after the other (a part of 2 `degree` from the front and one from the back of every
-    // sample), and rows [samples * tokens, width] in the order of sequences.
-    void (*order_parts)(Stream, Type, std::int64_t samples, std::int64_t tokens, std::int64_t degree, std::int64_t width, bool is_inverse, const void* x, void* y);
+    // Between what `degree` ranks of a context-parallel group hold, one after the other (a part of 2 `degree`
+    // from the front and one from the back of every sample), and rows [samples * tokens, width] in the order
+    // of sequences.
+    void (*order_parts)(Stream, Type, std::int64_t samples, std::int64_t tokens, std::int64_t degree,
+                        std::int64_t width, bool is_inverse, const void* x, void* y);
 
-    // Which experts tokens go to, and in which rows their copies stand: routing, of routing_workspace(shape) bytes. At most 32 experts a token.
+    // Which experts tokens go to, and in which rows their copies stand: routing, of routing_workspace(shape)
+    // bytes. At most 32 experts a token.
     void (*route)(Stream, Type, const RoutingShape&, const void* probabilities, void* routing);
     // By expert in fp32, of choices or (is_limited) of copies after the capacity.
     void (*expert_counts)(Stream, const RoutingShape&, const void* routing, bool is_limited, float* counts);
-    void (*router_softmax)(Stream, Type, std::int64_t tokens, std::int64_t experts, const float* logits, void* probabilities);
-    // dlogits; to the gradient of every probability comes balance * loss_scale * chosen[expert], where chosen is not null.
-    void (*router_gradient)(Stream, Type, std::int64_t tokens, std::int64_t experts, float balance, const StepFactors* factors, const float* chosen,
-                            const void* probabilities, const void* dy, void* dlogits);
+    void (*router_softmax)(Stream, Type, std::int64_t tokens, std::int64_t experts, const float* logits,
+                           void* probabilities);
+    // dlogits; to the gradient of every probability comes balance * loss_scale * chosen[expert], where chosen
+    // is not null.
+    void (*router_gradient)(Stream, Type, std::int64_t tokens, std::int64_t experts, float balance,
+                            const StepFactors* factors, const float* chosen, const void* probabilities,
+                            const void* dy, void* dlogits);
     // Rows that no copy has are left as they are.
     void (*dispatch)(Stream, Type, const RoutingShape&, const void* routing, const void* x, void* y);
-    void (*dispatch_backward)(Stream, Type, const RoutingShape&, const void* routing, const void* dy, void* dx, bool accumulates);
+    void (*dispatch_backward)(Stream, Type, const RoutingShape&, const void* routing, const void* dy,
+                              void* dx, bool accumulates);
     void (*combine)(Stream, Type, const RoutingShape&, const void* routing, const void* x, void* y);
-    // dx and dprobabilities may be null; the latter is added to. Rows of dx that no copy has are left as they are.
-    void (*combine_backward)(Stream, Type, const RoutingShape&, const void* routing, const void* x, const void* probabilities, const void* dy, void* dx,
-                             void* dprobabilities, bool accumulates);
+    // dx and dprobabilities may be null; the latter is added to. Rows of dx that no copy has are left as they
+    // are.
+    void (*combine_backward)(Stream, Type, const RoutingShape&, const void* routing, const void* x,
+                             const void* probabilities, const void* dy, void* dx, void* dprobabilities,
+                             bool accumulates);
 
-    // statistics [rows, 3]: maximum, sum of exponentials, logit of the label (0 elsewhere). workspace: loss_workspace(shape) bytes.
-    void (*loss_statistics)(Stream, Type, const ClassShape&, const void* logits, const std::int64_t* labels, float* statistics, void* workspace);
+    // statistics [rows, 3]: maximum, sum of exponentials, logit of the label (0 elsewhere). workspace:
+    // loss_workspace(shape) bytes.
+    void (*loss_statistics)(Stream, Type, const ClassShape&, const void* logits, const std::int64_t* labels,
+                            float* statistics, void* workspace);
     // loss[0 ... copies) = mean over rows; probabilities (fp32, laid out as the logits) when not null.
-    void (*cross_entropy)(Stream, Type, const ClassShape&, const void* logits, const float* statistics, float* loss, std::int64_t copies,
-                          float* probabilities);
-    // dlogits = factor * loss_scale (p - [label]), from kept probabilities or, when null, from the logits again.
-    void (*cross_entropy_backward)(Stream, Type, const ClassShape&, float factor, const StepFactors* factors, const void* logits, const float* statistics,
-                                   const float* probabilities, const std::int64_t* labels, void* dlogits, bool accumulates);
+    void (*cross_entropy)(Stream, Type, const ClassShape&, const void* logits, const float* statistics,
+                          float* loss, std::int64_t copies, float* probabilities);
+    // dlogits = factor * loss_scale (p - [label]), from kept probabilities or, when null, from the logits
+    // again.
+    void (*cross_entropy_backward)(Stream, Type, const ClassShape&, float factor, const StepFactors* factors,
+                                   const void* logits, const float* statistics, const float* probabilities,
+                                   const std::int64_t* labels, void* dlogits, bool accumulates);
     void (*add_loss)(Stream, const float* loss, float weight, float* sum);
 
     void (*max_pool)(Stream, Type, const ImageShape&, const void* x, void* y, std::int64_t* positions);
-    void (*max_pool_backward)(Stream, Type, const ImageShape&, const std::int64_t* positions, const void* dy, void* dx, bool accumulates);
+    void (*max_pool_backward)(Stream, Type, const ImageShape&, const std::int64_t* positions, const void* dy,
+                              void* dx, bool accumulates);
     void (*average_pool)(Stream, Type, const ImageShape&, const void* x, void* y);
-    void (*average_pool_backward)(Stream, Type, const ImageShape&, const void* dy, void* dx, bool accumulates);
+    void (*average_pool_backward)(Stream, Type, const ImageShape&, const void* dy, void* dx,
+                                  bool accumulates);
     void (*add_channel_bias)(Stream, Type, const ImageShape&, Values bias, void* y);
-    void (*channel_sums)(Stream, Type, const ImageShape&, const void* dy, Sums sum);  // over samples and pixels of out_channels planes
+    void (*channel_sums)(Stream, Type, const ImageShape&, const void* dy,
+                         Sums sum);  // over samples and pixels of out_channels planes
 
     // [samples, leading, rest] -> [samples, rest, leading].
-    void (*transpose)(Stream, Type, std::int64_t samples, std::int64_t leading, std::int64_t rest, const void* x, void* y, bool accumulates);
-    void (*average_tokens)(Stream, Type, std::int64_t samples, std::int64_t tokens, std::int64_t width, const void* x, void* y);
-    void (*average_tokens_backward)(Stream, Type, std::int64_t samples, std::int64_t tokens, std::int64_t width, const void* dy, void* dx, bool accumulates);
-    // Row r of the result is row r / selected * tokens + positions[r] of x (positions null: 0). Backward adds, row after row.
-    void (*select)(Stream, Type, std::int64_t rows, std::int64_t selected, std::int64_t tokens, std::int64_t width, const std::int64_t* positions,
-                   const void* x, void* y);
-    void (*select_backward)(Stream, Type, std::int64_t rows, std::int64_t selected, std::int64_t tokens, std::int64_t width, const std::int64_t* positions,
-                            const void* dy, void* dx);
+    void (*transpose)(Stream, Type, std::int64_t samples, std::int64_t leading, std::int64_t rest,
+                      const void* x, void* y, bool accumulates);
+    void (*average_tokens)(Stream, Type, std::int64_t samples, std::int64_t tokens, std::int64_t width,
+                           const void* x, void* y);
+    void (*average_tokens_backward)(Stream, Type, std::int64_t samples, std::int64_t tokens,
+                                    std::int64_t width, const void* dy, void* dx, bool accumulates);
+    // Row r of the result is row r / selected * tokens + positions[r] of x (positions null: 0). Backward
+    // adds, row after row.
+    void (*select)(Stream, Type, std::int64_t rows, std::int64_t selected, std::int64_t tokens,
+                   std::int64_t width, const std::int64_t* positions, const void* x, void* y);
+    void (*select_backward)(Stream, Type, std::int64_t rows, std::int64_t selected, std::int64_t tokens,
+                            std::int64_t width, const std::int64_t* positions, const void* dy, void* dx);
 
-    // One launch for all ranges. Nothing is changed when *bad is not 0 (null: not asked). With squares, the sum of squares of all gradients (unscaled), gradients
-    // are first multiplied, in place, by min(1, largest_norm / (sqrt(squares) + 1e-6)).
-    void (*update)(Stream, UpdateRule, Type parameters, Type gradients, const DeviceRange* ranges, const UpdateChunk* chunks, std::int64_t chunk_count,
-                   const StepFactors* factors, const float* bad, const float* squares);
-    // LAMB (arXiv 1904.00962, algorithm 2) in two parts; bad and squares are as above. First moments, and sums[2 place], [2 place + 1] of every range: the sums of
-    // squares of its values and of its update, zero where it is not counted; other sums stay. partials: 2 floats a chunk.
-    void (*update_norms)(Stream, Type parameters, Type gradients, const DeviceRange* ranges, std::int64_t range_count, const UpdateChunk* chunks, std::int64_t chunk_count,
-                         const StepFactors* factors, const float* bad, const float* squares, float* partials, float* sums);
+    // One launch for all ranges. Nothing is changed when *bad is not 0 (null: not asked). With squares, the
+    // sum of squares of all gradients (unscaled), gradients are first multiplied, in place, by min(1,
+    // largest_norm / (sqrt(squares) + 1e-6)).
+    void (*update)(Stream, UpdateRule, Type parameters, Type gradients, const DeviceRange* ranges,
+                   const UpdateChunk* chunks, std::int64_t chunk_count, const StepFactors* factors,
+                   const float* bad, const float* squares);
+    // LAMB (arXiv 1904.00962, algorithm 2) in two parts; bad and squares are as above. First moments, and
+    // sums[2 place], [2 place + 1] of every range: the sums of squares of its values and of its update, zero
+    // where it is not counted; other sums stay. partials: 2 floats a chunk.
+    void (*update_norms)(Stream, Type parameters, Type gradients, const DeviceRange* ranges,
+                         std::int64_t range_count, const UpdateChunk* chunks, std::int64_t chunk_count,
+                         const StepFactors* factors, const float* bad, const float* squares, float* partials,
+                         float* sums);
     // Then values, by whole sums; the update is made of the moments again.
-    void (*lamb)(Stream, Type parameters, const DeviceRange* ranges, const UpdateChunk* chunks, std::int64_t chunk_count, const StepFactors* factors, const float* bad,
-                 const float* sums);
-    // norm[0] = sum of squares of all gradients (unscaled), norm[1] = 1 when one of them is no finite number. partials: 2 floats a chunk.
-    void (*gradient_norm)(Stream, Type gradients, const DeviceRange* ranges, const UpdateChunk* chunks, std::int64_t chunk_count, const StepFactors* factors,
-                          float* partials, float* norm);
+    void (*lamb)(Stream, Type parameters, const DeviceRange* ranges, const UpdateChunk* chunks,
+                 std::int64_t chunk_count, const StepFactors* factors, const float* bad, const float* sums);
+    // norm[0] = sum of squares of all gradients (unscaled), norm[1] = 1 when one of them is no finite number.
+    // partials: 2 floats a chunk.
+    void (*gradient_norm)(Stream, Type gradients, const DeviceRange* ranges, const UpdateChunk* chunks,
+                          std::int64_t chunk_count, const StepFactors* factors, float* partials, float* norm);
 };
 
 // Bytes for norm_weights and column_sums.

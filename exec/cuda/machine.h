@@ -1,5 +1,6 @@
-// What the runtime needs of a GPU and of NVIDIA's libraries. device/ is the real one; planning runs on one that does nothing, tests on one that computes on the
-// host. Work is in order on its stream and the host goes on at once, unless a call says that it waits.
+// What the runtime needs of a GPU and of NVIDIA's libraries. device/ is the real one; planning runs on one
+// that does nothing, tests on one that computes on the host. Work is in order on its stream and the host goes
+// on at once, unless a call says that it waits.
 #pragma once
 
 #include <compare>
@@ -10,15 +11,16 @@
 #include <vector>
 
 #include "core/units.h"
-#include "exec/transport/communicator.h"
 #include "exec/cuda/kernels.h"
+#include "exec/transport/communicator.h"
 #include "schedule/program/program.h"
 
 namespace exec::cuda {
 
 using Event = void*;
 
-// c = alpha op(a) op(b) (+ c or addend) (+ bias on every row): row-major, op(a) is m x k, op(b) is k x n; leading dimensions are of the stored matrices.
+// c = alpha op(a) op(b) (+ c or addend) (+ bias on every row): row-major, op(a) is m x k, op(b) is k x n;
+// leading dimensions are of the stored matrices.
 struct Product {
     Type in = Type::fp32, out = Type::fp32;
     bool uses_tf32 = false;  // fp32 operands on the matrix units
@@ -32,27 +34,33 @@ struct Product {
     bool accumulates = false;
     const void* addend = nullptr;  // laid out as c, instead of c
     const void* bias = nullptr;    // [n], of type `out`
-    // Epilogue of a layer followed by a GELU (tanh approximation): c = gelu(x), and x = op(a) op(b) + bias is kept here, when not null.
+    // Epilogue of a layer followed by a GELU (tanh approximation): c = gelu(x), and x = op(a) op(b) + bias is
+    // kept here, when not null.
     void* before_gelu = nullptr;
     // Backward of the same: c = x gelu'(this).
     const void* gelu_input = nullptr;
-    // With a transposed a, b as it is (the gradient of a weight): the sums of a's rows, [m], of type `out`, are written here.
+    // With a transposed a, b as it is (the gradient of a weight): the sums of a's rows, [m], of type `out`,
+    // are written here.
     void* row_sums = nullptr;
-    // Not 0: one size changes from call to call, m, or k where a is transposed; up to this, as far as planning knows. The algorithm is that of a size near by.
+    // Not 0: one size changes from call to call, m, or k where a is transposed; up to this, as far as
+    // planning knows. The algorithm is that of a size near by.
     std::int64_t ragged_limit = 0;
     // `batch` problems at these distances, in elements.
     std::int64_t batch = 1, stride_a = 0, stride_b = 0, stride_c = 0;
-    // a and b are octets in fp8, of these formats (not both e5m2), with k contiguous in both; `in` is what they were before. One number each in device memory takes them back.
+    // a and b are octets in fp8, of these formats (not both e5m2), with k contiguous in both; `in` is what
+    // they were before. One number each in device memory takes them back.
     bool in_fp8 = false;
     Float8 a_format = Float8::e4m3, b_format = Float8::e4m3;
     const float *a_unscale = nullptr, *b_unscale = nullptr;
-    bool accumulates_fast = false;  // fp8: partial sums in less than fp32, which is faster (cublasLt.h, CUBLASLT_MATMUL_DESC_FAST_ACCUM)
+    bool accumulates_fast = false;  // fp8: partial sums in less than fp32, which is faster (cublasLt.h,
+                                    // CUBLASLT_MATMUL_DESC_FAST_ACCUM)
 
     bool has_epilogue() const { return before_gelu || gelu_input || row_sums; }
 };
 
-// Attention in one library call: `queries` of a sequence and its first `keys`, of which, where it is causal, the queries are the last (the i-th sees keys - queries + i + 1 of
-// them). Rows of heads side by side; distances in elements.
+// Attention in one library call: `queries` of a sequence and its first `keys`, of which, where it is causal,
+// the queries are the last (the i-th sees keys - queries + i + 1 of them). Rows of heads side by side;
+// distances in elements.
 struct FusedAttentionShape {
     std::int64_t samples = 1, queries = 0, keys = 0, heads = 1, kv_heads = 1, head_dimension = 0;
     bool is_causal = false;
@@ -67,7 +75,8 @@ struct FusedAttentionArrays {
     const void *queries = nullptr, *keys = nullptr, *values = nullptr;
     void* output = nullptr;
     float* log_sums = nullptr;  // [samples, heads, queries]
-    // With dropout: where the library's random numbers begin, one of each, in device memory. Its masks are of its own making, the same in forward and backward.
+    // With dropout: where the library's random numbers begin, one of each, in device memory. Its masks are of
+    // its own making, the same in forward and backward.
     const std::uint64_t *seed = nullptr, *offset = nullptr;
 };
 struct FusedAttentionGradients {
@@ -83,13 +92,16 @@ public:
     virtual ~Exchange() = default;
     // Every rank of `members` calls this once, in an order that is the same for all its members.
     virtual int make_group(const std::vector<int>& members) = 0;
-    virtual void all_reduce(Stream, int group, core::DataType type, void* data, std::size_t count, bool takes_maximum) = 0;
+    virtual void all_reduce(Stream, int group, core::DataType type, void* data, std::size_t count,
+                            bool takes_maximum) = 0;
     // In place: member i has or gets piece i of `count` elements.
     virtual void all_gather(Stream, int group, core::DataType type, void* data, std::size_t count) = 0;
     virtual void reduce_scatter(Stream, int group, core::DataType type, void* data, std::size_t count) = 0;
     virtual void broadcast(Stream, int group, core::DataType type, void* data, std::size_t count) = 0;
-    virtual void all_to_all(Stream, int group, core::DataType type, const void* from, void* to, std::size_t count) = 0;
-    // `peer` is a position in the group. Several between begin and end go together. `tag`: for exchanges that match by it; NCCL matches by order.
+    virtual void all_to_all(Stream, int group, core::DataType type, const void* from, void* to,
+                            std::size_t count) = 0;
+    // `peer` is a position in the group. Several between begin and end go together. `tag`: for exchanges that
+    // match by it; NCCL matches by order.
     virtual void begin_messages() = 0;
     virtual void send(Stream, int group, int peer, const void* data, std::size_t bytes, Tag tag) = 0;
     virtual void receive(Stream, int group, int peer, void* data, std::size_t bytes, Tag tag) = 0;
@@ -137,26 +149,31 @@ public:
     virtual void product(Stream, const Product& product) = 0;
     // Is there an algorithm for this product with its epilogue, faster than one after the other?
     virtual bool offers(const Product& product) const = 0;
-    // Is there an algorithm for this product in fp8? Where products are measured: one that, with the casts of its operands, is faster than `half`, the same in bf16.
+    // Is there an algorithm for this product in fp8? Where products are measured: one that, with the casts of
+    // its operands, is faster than `half`, the same in bf16.
     virtual bool offers_fp8(const Product& product, const Product& half) const = 0;
     // Whatever can be chosen before the first step, with addresses that need not be of memory.
     virtual void prepare(const Product&) const {}
 
     // Fused attention of cuDNN: can it take this, in both directions?
     virtual bool fuses(Type type, const FusedAttentionShape& shape) const = 0;
-    virtual void fused_attention(Stream, Type type, const FusedAttentionShape& shape, const FusedAttentionArrays& arrays) = 0;
-    virtual void fused_attention_backward(Stream, Type type, const FusedAttentionShape& shape, const FusedAttentionArrays& arrays,
+    virtual void fused_attention(Stream, Type type, const FusedAttentionShape& shape,
+                                 const FusedAttentionArrays& arrays) = 0;
+    virtual void fused_attention_backward(Stream, Type type, const FusedAttentionShape& shape,
+                                          const FusedAttentionArrays& arrays,
                                           const FusedAttentionGradients& gradients) = 0;
-    // forward: y from x and weight; input: dx (accumulates) from weight and dy; weight: dweight (of type `weight_type`, adds) from x and dy.
-    virtual void convolution(Stream, ConvolutionPass pass, Type type, const ImageShape& shape, const void* a, const void* b, void* result,
-                             bool accumulates) = 0;
+    // forward: y from x and weight; input: dx (accumulates) from weight and dy; weight: dweight (of type
+    // `weight_type`, adds) from x and dy.
+    virtual void convolution(Stream, ConvolutionPass pass, Type type, const ImageShape& shape, const void* a,
+                             const void* b, void* result, bool accumulates) = 0;
 
     // Everything between begin and end on all streams becomes one launch.
     virtual bool can_capture() const = 0;
     virtual void begin_capture(Stream origin) = 0;
     virtual void end_capture(Stream origin) = 0;
     virtual void launch_captured(Stream stream) = 0;
-    // Gives up what was captured; before the exchange is: NCCL waits for every graph that its launches are in (init.cc of 2.28, commDestroySync).
+    // Gives up what was captured; before the exchange is: NCCL waits for every graph that its launches are in
+    // (init.cc of 2.28, commDestroySync).
     virtual void forget_captured() = 0;
     // Is a kernel loaded when it is first launched, which may wait for whatever runs on the device?
     virtual bool loads_kernels_late() const = 0;

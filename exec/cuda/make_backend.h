@@ -11,19 +11,23 @@ namespace exec::cuda {
 // Performs two steps on a machine that does nothing to plan memory, edges and staging.
 RunPlan plan_run(const BackendRequest& request, const Machine& machine, const BackendSettings& settings = {});
 
-std::unique_ptr<Backend> make_backend(const BackendRequest& request, std::shared_ptr<Machine> machine, std::shared_ptr<Exchange> exchange,
+std::unique_ptr<Backend> make_backend(const BackendRequest& request, std::shared_ptr<Machine> machine,
+                                      std::shared_ptr<Exchange> exchange,
                                       const BackendSettings& settings = {});
 
-// The GPU of this rank and its exchange with the others; ranks beyond the GPUs of a host share them (processes only).
+// The GPU of this rank and its exchange with the others; ranks beyond the GPUs of a host share them
+// (processes only).
 struct RankDevice {
     std::shared_ptr<Machine> machine;
     std::shared_ptr<Exchange> exchange;
     bool shares_device = false;
 };
-RankDevice open_rank(Communicator& communicator, bool ranks_are_processes, core::Seconds time_limit, bool measures_products = false);
+RankDevice open_rank(Communicator& communicator, bool ranks_are_processes, core::Seconds time_limit,
+                     bool measures_products = false);
 
-// The same on a GPU of this host: rank r of those on this host takes device r, modulo their number. `ranks_are_processes`: several may then share a device, for
-// functional tests, each pretending to NCCL that it has a host of its own.
+// The same on a GPU of this host: rank r of those on this host takes device r, modulo their number.
+// `ranks_are_processes`: several may then share a device, for functional tests, each pretending to NCCL that
+// it has a host of its own.
 BackendMaker gpu_backend(const BackendSettings& settings, bool ranks_are_processes);
 
 }  // namespace exec::cuda

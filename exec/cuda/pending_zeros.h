@@ -1,5 +1,5 @@
-// Arrays that are to be cleared and are not yet. Whoever is first to write all of a part writes it instead of adding to it; the rest is cleared when somebody
-// is about to read it or add to it.
+// Arrays that are to be cleared and are not yet. Whoever is first to write all of a part writes it instead of
+// adding to it; the rest is cleared when somebody is about to read it or add to it.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,8 @@ public:
         if (at == pieces_.end()) at = pieces_.lower_bound(begin);
         while (at != pieces_.end() && at->first < end) {
             const auto [first, size] = *at;
-            char *const last = first + size, *const low = first < begin ? begin : first, *const high = last < end ? last : end;
+            char *const last = first + size, *const low = first < begin ? begin : first,
+                        *const high = last < end ? last : end;
             at = pieces_.erase(at);
             if (low < high) result.push_back({low, static_cast<std::size_t>(high - low)});
             if (first < low) pieces_[first] = static_cast<std::size_t>(low - first);

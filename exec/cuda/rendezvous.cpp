@@ -17,7 +17,9 @@ using schedule::InstructionKind;
 
 namespace {
 
-bool is_message(const Instruction& i) { return i.kind == InstructionKind::send || i.kind == InstructionKind::receive; }
+bool is_message(const Instruction& i) {
+    return i.kind == InstructionKind::send || i.kind == InstructionKind::receive;
+}
 
 // Those who have come, of those who meet.
 struct Meeting {
@@ -25,7 +27,8 @@ struct Meeting {
     std::set<int> came;
 };
 
-// Of whom, where and when: the ranks of a channel or group, the channel, and which of its messages or collectives it is in the order of the list, by which NCCL matches.
+// Of whom, where and when: the ranks of a channel or group, the channel, and which of its messages or
+// collectives it is in the order of the list, by which NCCL matches.
 using MeetingKey = std::tuple<std::vector<int>, int, std::int32_t, int>;
 
 // One rank on its way through its list.
@@ -41,14 +44,18 @@ struct Walker {
 
 class Walk {
 public:
-    Walk(const schedule::Program& program, bool has_channels, const std::vector<RankWaits>& waits) : program_(program), has_channels_(has_channels) {
+    Walk(const schedule::Program& program, bool has_channels, const std::vector<RankWaits>& waits)
+        : program_(program), has_channels_(has_channels) {
         for (int r = 0; r < program.plan.layout.ranks(); ++r) {
             Walker& walker = walkers_.emplace_back();
-            walker.list = &program.classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(r)])];
+            walker.list =
+                &program
+                     .classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(r)])];
             const Lanes lanes = lanes_of(*walker.list, has_channels);
             walker.lanes.resize(static_cast<std::size_t>(lanes.count));
             walker.next.resize(walker.lanes.size());
-            for (std::uint32_t i = 0; i < walker.list->instructions.size(); ++i) walker.lanes[static_cast<std::size_t>(lanes.of[i])].push_back(i);
+            for (std::uint32_t i = 0; i < walker.list->instructions.size(); ++i)
+                walker.lanes[static_cast<std::size_t>(lanes.of[i])].push_back(i);
             walker.is_done.resize(walker.list->instructions.size());
             if (!waits.empty()) walker.waits = &waits[static_cast<std::size_t>(r)];
             arrange_meetings(r, walker);
@@ -65,7 +72,8 @@ public:
         for (std::size_t r = 0; r < walkers_.size(); ++r)
             for (std::uint32_t i = 0; i < walkers_[r].is_done.size(); ++i)
                 if (!walkers_[r].is_done[i])
-                    return fmt::format("rank {}: {}", r, schedule::describe(program_, program_.class_of_rank[r], i));
+                    return fmt::format("rank {}: {}", r,
+                                       schedule::describe(program_, program_.class_of_rank[r], i));
         return {};
     }
 
@@ -77,8 +85,10 @@ private:
             MeetingKey key;
             auto& [members, channel, boundary, number] = key;
             if (is_message(own)) {
-                const int peer = schedule::rank_of(program_.plan.layout, {place.data, place.tensor, own.peer});
-                members = own.kind == InstructionKind::send ? std::vector<int>{rank, peer} : std::vector<int>{peer, rank};
+                const int peer =
+                    schedule::rank_of(program_.plan.layout, {place.data, place.tensor, own.peer});
+                members = own.kind == InstructionKind::send ? std::vector<int>{rank, peer}
+                                                            : std::vector<int>{peer, rank};
                 channel = 1 + static_cast<int>(own.payload);
                 boundary = has_channels_ ? boundary_of(own) : -1;
             } else if (own.kind == InstructionKind::collective) {
@@ -100,10 +110,14 @@ private:
         if (walker.next[lane] >= walker.lanes[lane].size()) return false;
         const std::uint32_t index = walker.lanes[lane][walker.next[lane]];
         for (const std::uint32_t other : walker.list->after(walker.list->instructions[index]))
-            if (!walker.is_done[other] && !(has_channels_ && walker.list->instructions[other].kind == InstructionKind::send)) return false;
+            if (!walker.is_done[other] &&
+                !(has_channels_ && walker.list->instructions[other].kind == InstructionKind::send))
+                return false;
         if (walker.waits) {
-            while (walker.host < walker.waits->host.size() && walker.is_done[walker.waits->host[walker.host]]) ++walker.host;
-            if (walker.host < walker.waits->host.size() && walker.waits->host[walker.host] < index) return false;  // nobody has launched it
+            while (walker.host < walker.waits->host.size() && walker.is_done[walker.waits->host[walker.host]])
+                ++walker.host;
+            if (walker.host < walker.waits->host.size() && walker.waits->host[walker.host] < index)
+                return false;  // nobody has launched it
             if (!walker.waits->of.empty())
                 for (const std::uint32_t other : walker.waits->of[index])
                     if (!walker.is_done[other]) return false;
@@ -128,11 +142,13 @@ class OrderedWalk {
 public:
     enum class Sends { in_the_list, beside_the_list, in_channels };
 
-    OrderedWalk(const schedule::Program& program, Sends sends) : program_(program), sends_(sends), ranks_(program.classes.size()) {
+    OrderedWalk(const schedule::Program& program, Sends sends)
+        : program_(program), sends_(sends), ranks_(program.classes.size()) {
         for (std::size_t c = 0; c < ranks_.size(); ++c) arrange(c);
         for (Rank& rank : ranks_) {
             rank.known.assign(lanes_.size(), 0);
-            rank.taken.assign(rank.list->instructions.size(), static_cast<std::uint32_t>(rank.list->instructions.size()));
+            rank.taken.assign(rank.list->instructions.size(),
+                              static_cast<std::uint32_t>(rank.list->instructions.size()));
         }
     }
 
@@ -178,7 +194,8 @@ private:
         Known known;
         std::vector<std::uint32_t> taken;
     };
-    using MessageKey = std::tuple<std::size_t, std::size_t, schedule::PayloadKind, std::int32_t, int>;  // from, to, what, boundary, number
+    using MessageKey = std::tuple<std::size_t, std::size_t, schedule::PayloadKind, std::int32_t,
+                                  int>;  // from, to, what, boundary, number
 
     void arrange(std::size_t c) {
         Rank& rank = ranks_[c];
@@ -194,13 +211,16 @@ private:
             rank.gatherings.push_back(nullptr);
             if (is_message(own)) {
                 const bool sends = own.kind == InstructionKind::send;
-                const auto peer = static_cast<std::size_t>(program_.class_of_rank[static_cast<std::size_t>(schedule::rank_of(layout, {0, 0, own.peer}))]);
+                const auto peer = static_cast<std::size_t>(program_.class_of_rank[static_cast<std::size_t>(
+                    schedule::rank_of(layout, {0, 0, own.peer}))]);
                 MessageKey key{sends ? c : peer, sends ? peer : c, own.payload, boundary_of(own), 0};
                 std::get<4>(key) = before[key]++;
                 Message& message = messages_[key];
                 rank.messages.back() = &message;
                 if (!sends) continue;
-                const auto channel = sends_ == Sends::in_channels ? std::tuple(own.peer, own.payload, boundary_of(own)) : std::tuple(-1, schedule::PayloadKind::none, -1);
+                const auto channel = sends_ == Sends::in_channels
+                                         ? std::tuple(own.peer, own.payload, boundary_of(own))
+                                         : std::tuple(-1, schedule::PayloadKind::none, -1);
                 const auto [found, is_new] = lane_of.insert({channel, lanes_.size()});
                 if (is_new) lanes_.emplace_back().rank = c;
                 message.lane = found->second;
@@ -228,7 +248,8 @@ private:
     void learn(Rank& rank, std::size_t c, const Known& more, std::size_t index) {
         for (std::size_t l = 0; l < lanes_.size(); ++l) {
             if (lanes_[l].rank == c)
-                for (std::size_t place = rank.known[l]; place < more[l]; ++place) rank.taken[lanes_[l].sends[place]] = static_cast<std::uint32_t>(index + 1);
+                for (std::size_t place = rank.known[l]; place < more[l]; ++place)
+                    rank.taken[lanes_[l].sends[place]] = static_cast<std::uint32_t>(index + 1);
             rank.known[l] = std::max(rank.known[l], more[l]);
         }
     }
@@ -249,7 +270,9 @@ private:
         if (rank.next >= rank.list->instructions.size()) return false;
         const std::size_t index = rank.next;
         for (const std::uint32_t other : rank.list->after(rank.list->instructions[index]))
-            if (rank.list->instructions[other].kind == InstructionKind::send && sends_ != Sends::in_channels && !rank.messages[other]->is_taken) return false;
+            if (rank.list->instructions[other].kind == InstructionKind::send &&
+                sends_ != Sends::in_channels && !rank.messages[other]->is_taken)
+                return false;
         if (Message* const message = rank.messages[index]) {
             if (rank.list->instructions[index].kind == InstructionKind::receive) {
                 if (!take(*message, rank, c, index)) return false;
@@ -289,13 +312,18 @@ MessagePlan plan_messages(const schedule::Program& program) {
     using Sends = OrderedWalk::Sends;
     if (program.plan.layout.pipeline == 1 || OrderedWalk(program, Sends::in_the_list).walk()) return {};
     for (const bool has_channels : {false, true})
-        if (auto taken = OrderedWalk(program, has_channels ? Sends::in_channels : Sends::beside_the_list).walk()) return {has_channels, std::move(*taken)};
+        if (auto taken =
+                OrderedWalk(program, has_channels ? Sends::in_channels : Sends::beside_the_list).walk())
+            return {has_channels, std::move(*taken)};
     core::require(false, "a Program comes to its end with buffered sends");
     return {};
 }
 
 std::int32_t boundary_of(const Instruction& message) {
-    return message.stage + ((message.kind == InstructionKind::send) == (message.payload == schedule::PayloadKind::activation) ? 1 : 0);
+    return message.stage +
+           ((message.kind == InstructionKind::send) == (message.payload == schedule::PayloadKind::activation)
+                ? 1
+                : 0);
 }
 
 Lanes lanes_of(const schedule::RankProgram& list, bool has_channels) {
@@ -304,7 +332,9 @@ Lanes lanes_of(const schedule::RankProgram& list, bool has_channels) {
     for (const Instruction& instruction : list.instructions) {
         int lane = static_cast<int>(instruction.stream);
         if (has_channels && is_message(instruction)) {
-            const auto [found, is_new] = channels.insert({{instruction.kind, instruction.peer, instruction.payload, boundary_of(instruction)}, lanes.count});
+            const auto [found, is_new] = channels.insert(
+                {{instruction.kind, instruction.peer, instruction.payload, boundary_of(instruction)},
+                 lanes.count});
             lane = found->second;
             lanes.count += is_new;
         }
@@ -313,7 +343,8 @@ Lanes lanes_of(const schedule::RankProgram& list, bool has_channels) {
     return lanes;
 }
 
-std::string stuck_without_buffers(const schedule::Program& program, bool has_channels, const std::vector<RankWaits>& waits) {
+std::string stuck_without_buffers(const schedule::Program& program, bool has_channels,
+                                  const std::vector<RankWaits>& waits) {
     return Walk(program, has_channels, waits).stuck();
 }
 

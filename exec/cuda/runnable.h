@@ -9,6 +9,7 @@
 namespace exec::cuda {
 
 // `device`: what the plan is to run on; what is not known of it is not held against the plan.
-void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, const DeviceReport& device, core::Diagnostics& diagnostics);
+void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, const DeviceReport& device,
+                    core::Diagnostics& diagnostics);
 
 }  // namespace exec::cuda

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "exec/backend.h"
-#include "exec/runtime/parameters.h"
 #include "exec/oracle/reference_operators.h"
+#include "exec/runtime/parameters.h"
 #include "schedule/pipeline/registry.h"
 
 namespace exec {
@@ -14,13 +14,17 @@ namespace {
 
 using model::OperatorKind;
 
-void read_data(oracle::Context& context, const InputReader& inputs, const std::vector<std::int64_t>& samples) {
+void read_data(oracle::Context& context, const InputReader& inputs,
+               const std::vector<std::int64_t>& samples) {
     for (const model::Operator& op : context.graph.operators) {
         if (op.kind != OperatorKind::input) continue;
-        const auto count = static_cast<std::size_t>(model::element_count(context.graph.tensor(op.output).shape)), t = static_cast<std::size_t>(op.output.index);
+        const auto count =
+                       static_cast<std::size_t>(model::element_count(context.graph.tensor(op.output).shape)),
+                   t = static_cast<std::size_t>(op.output.index);
         if (context.graph.tensor(op.output).type == core::DataType::int64) {
             context.ids[t].resize(count * samples.size());
-            for (std::size_t i = 0; i < samples.size(); ++i) inputs.read(op.output, samples[i], std::span(context.ids[t]).subspan(i * count, count));
+            for (std::size_t i = 0; i < samples.size(); ++i)
+                inputs.read(op.output, samples[i], std::span(context.ids[t]).subspan(i * count, count));
         } else {
             std::vector<float> values(count);
             context.values[t].clear();
@@ -34,16 +38,19 @@ void read_data(oracle::Context& context, const InputReader& inputs, const std::v
 
 class ReferenceOptimizer {
 public:
-    ReferenceOptimizer(const model::ModelGraph& graph, const schedule::Optimizer& optimizer) : graph_(graph), o_(optimizer) {
+    ReferenceOptimizer(const model::ModelGraph& graph, const schedule::Optimizer& optimizer)
+        : graph_(graph), o_(optimizer) {
         for (const model::Parameter& parameter : graph.parameters) {
             first_.emplace_back(static_cast<std::size_t>(model::element_count(parameter.shape)), 0.0);
             second_.emplace_back(first_.back());
         }
     }
 
-    void update(int step, std::size_t p, std::vector<double>& parameter, const std::vector<double>& gradient) {
+    void update(int step, std::size_t p, std::vector<double>& parameter,
+                const std::vector<double>& gradient) {
         const double decay = graph_.parameters[p].decays ? o_.weight_decay : 0.0;
-        if (o_.kind == schedule::OptimizerKind::lamb) return update_by_lamb(step, p, decay, parameter, gradient);
+        if (o_.kind == schedule::OptimizerKind::lamb)
+            return update_by_lamb(step, p, decay, parameter, gradient);
         for (std::size_t i = 0; i < parameter.size(); ++i) {
             double& w = parameter[i];
             double g = gradient[i];
@@ -57,27 +64,31 @@ public:
             else g += decay * w;
             first_[p][i] = o_.beta1 * first_[p][i] + (1 - o_.beta1) * g;
             second_[p][i] = o_.beta2 * second_[p][i] + (1 - o_.beta2) * g * g;
-            const double mean = first_[p][i] / (1 - std::pow(o_.beta1, step + 1)), square = second_[p][i] / (1 - std::pow(o_.beta2, step + 1));
+            const double mean = first_[p][i] / (1 - std::pow(o_.beta1, step + 1)),
+                         square = second_[p][i] / (1 - std::pow(o_.beta2, step + 1));
             w -= o_.learning_rate * mean / (std::sqrt(square) + o_.epsilon);
         }
     }
 
 private:
     // arXiv 1904.00962, algorithm 2, with phi(z) = z.
-    void update_by_lamb(int step, std::size_t p, double decay, std::vector<double>& parameter, const std::vector<double>& gradient) {
+    void update_by_lamb(int step, std::size_t p, double decay, std::vector<double>& parameter,
+                        const std::vector<double>& gradient) {
         std::vector<double> update(parameter.size());
         double values = 0, updates = 0;
         for (std::size_t i = 0; i < parameter.size(); ++i) {
             const double g = gradient[i];
             first_[p][i] = o_.beta1 * first_[p][i] + (1 - o_.beta1) * g;
             second_[p][i] = o_.beta2 * second_[p][i] + (1 - o_.beta2) * g * g;
-            const double mean = first_[p][i] / (1 - std::pow(o_.beta1, step + 1)), square = second_[p][i] / (1 - std::pow(o_.beta2, step + 1));
+            const double mean = first_[p][i] / (1 - std::pow(o_.beta1, step + 1)),
+                         square = second_[p][i] / (1 - std::pow(o_.beta2, step + 1));
             update[i] = mean / (std::sqrt(square) + o_.epsilon) + decay * parameter[i];
             values += parameter[i] * parameter[i];
             updates += update[i] * update[i];
         }
         const double ratio = values > 0 && updates > 0 ? std::sqrt(values / updates) : 1;
-        for (std::size_t i = 0; i < parameter.size(); ++i) parameter[i] -= o_.learning_rate * ratio * update[i];
+        for (std::size_t i = 0; i < parameter.size(); ++i)
+            parameter[i] -= o_.learning_rate * ratio * update[i];
     }
 
     const model::ModelGraph& graph_;
@@ -97,29 +108,36 @@ ReferenceResult start_of(const model::ModelGraph& graph, std::uint64_t seed) {
 }
 
 // Forward and backward of one micro-batch: adds to the gradients, returns the loss times its weight.
-double run_micro_batch(const model::ModelGraph& graph, const schedule::Plan& plan, const InputReader& inputs, std::uint64_t seed, int step, int replica, int k,
-                       double weight, std::vector<std::vector<double>>& parameters, std::vector<std::vector<double>>& gradients, bool evaluates = false,
+double run_micro_batch(const model::ModelGraph& graph, const schedule::Plan& plan, const InputReader& inputs,
+                       std::uint64_t seed, int step, int replica, int k, double weight,
+                       std::vector<std::vector<double>>& parameters,
+                       std::vector<std::vector<double>>& gradients, bool evaluates = false,
                        oracle::RouterMargins* router = nullptr) {
     const auto operators = static_cast<std::int32_t>(graph.operators.size());
     oracle::Context context{graph, plan.micro_batch, {}, {}, {}, &parameters, &gradients, {}, weight};
     context.router = router;
     context.parts = plan.layout.context;
-    if (const schedule::PipelineSchedule* chosen = schedule::find_pipeline_schedule(plan.schedule); chosen && chosen->has_segments)
+    if (const schedule::PipelineSchedule* chosen = schedule::find_pipeline_schedule(plan.schedule);
+        chosen && chosen->has_segments)
         context.segments = plan.segments > 0 ? plan.segments : schedule::default_segments;
     context.values.resize(graph.tensors.size());
     context.gradients.resize(graph.tensors.size());
     context.ids.resize(graph.tensors.size());
     std::vector<std::int64_t> samples;
-    for (int i = 0; i < plan.micro_batch; ++i) samples.push_back(global_sample(step, replica, plan.layout.replicas(), plan.micro_batches, plan.micro_batch, k, i));
+    for (int i = 0; i < plan.micro_batch; ++i)
+        samples.push_back(
+            global_sample(step, replica, plan.layout.replicas(), plan.micro_batches, plan.micro_batch, k, i));
     context.is_training = !evaluates;
     context.mask_keys.resize(graph.operators.size());
     for (std::int32_t op = 0; op < operators; ++op)
-        for (const std::int64_t sample : samples) context.mask_keys[static_cast<std::size_t>(op)].push_back(mask_key(seed, step, op, sample));
+        for (const std::int64_t sample : samples)
+            context.mask_keys[static_cast<std::size_t>(op)].push_back(mask_key(seed, step, op, sample));
     read_data(context, inputs, samples);
     for (std::int32_t op = 0; op < operators; ++op) oracle::forward(context, model::OperatorId(op));
     double loss = 0;
     for (const model::Tensor& tensor : graph.tensors)
-        if (tensor.consumers.empty() && !tensor.is_activation && graph.op(tensor.producer).kind != OperatorKind::input)
+        if (tensor.consumers.empty() && !tensor.is_activation &&
+            graph.op(tensor.producer).kind != OperatorKind::input)
             loss += context.values[static_cast<std::size_t>(&tensor - graph.tensors.data())][0];
     if (evaluates) return loss;
     for (std::int32_t op = operators; op-- > 0;) oracle::backward(context, model::OperatorId(op));
@@ -141,8 +159,8 @@ void clear(std::vector<std::vector<double>>& gradients) {
 
 }  // namespace
 
-ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Plan& plan, std::shared_ptr<const DataSource> data,
-                              const ReferenceOptions& options) {
+ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Plan& plan,
+                              std::shared_ptr<const DataSource> data, const ReferenceOptions& options) {
     const InputReader inputs(graph, std::move(data));
     ReferenceResult result = start_of(graph, options.seed);
     ReferenceOptimizer optimizer(graph, plan.optimizer);
@@ -154,19 +172,23 @@ ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Pl
         router.other_way_below = options.other_way_below;
         for (int replica = 0; replica < plan.layout.replicas(); ++replica)
             for (int k = 0; k < plan.micro_batches; ++k)
-                loss += weight * run_micro_batch(graph, plan, inputs, options.seed, step, replica, k, weight, result.parameters, result.gradients,
-                                                 options.evaluates, &router);
+                loss +=
+                    weight * run_micro_batch(graph, plan, inputs, options.seed, step, replica, k, weight,
+                                             result.parameters, result.gradients, options.evaluates, &router);
         result.losses.push_back(loss);
         result.router_margins.push_back(router.least);
         if (options.evaluates) continue;
         if (plan.optimizer.gradient_clipping > 0) clip(result.gradients, plan.optimizer.gradient_clipping);
-        for (std::size_t p = 0; p < result.parameters.size(); ++p) optimizer.update(step, p, result.parameters[p], result.gradients[p]);
+        for (std::size_t p = 0; p < result.parameters.size(); ++p)
+            optimizer.update(step, p, result.parameters[p], result.gradients[p]);
     }
     return result;
 }
 
-ReferenceResult run_asynchronous_reference(const model::ModelGraph& graph, const schedule::Plan& plan, int micro_batches_per_update,
-                                           std::shared_ptr<const DataSource> data, const ReferenceOptions& options) {
+ReferenceResult run_asynchronous_reference(const model::ModelGraph& graph, const schedule::Plan& plan,
+                                           int micro_batches_per_update,
+                                           std::shared_ptr<const DataSource> data,
+                                           const ReferenceOptions& options) {
     const InputReader inputs(graph, std::move(data));
     ReferenceResult result = start_of(graph, options.seed);
     ReferenceOptimizer optimizer(graph, plan.optimizer);
@@ -175,7 +197,8 @@ ReferenceResult run_asynchronous_reference(const model::ModelGraph& graph, const
     for (const model::Operator& op : graph.operators)
         for (const model::ParameterId id : op.parameters)
             for (int s = 0; s < stages; ++s)
-                if (op.unit >= plan.partition.first_units[static_cast<std::size_t>(s)]) stage_of[static_cast<std::size_t>(id.index)] = s;
+                if (op.unit >= plan.partition.first_units[static_cast<std::size_t>(s)])
+                    stage_of[static_cast<std::size_t>(id.index)] = s;
     // versions[p][u]: parameter p after u updates of this step.
     for (int step = 0; step < options.steps; ++step) {
         std::vector<std::vector<std::vector<double>>> versions;
@@ -190,7 +213,8 @@ ReferenceResult run_asynchronous_reference(const model::ModelGraph& graph, const
             }
             const int group = k / per_update, size = std::min(per_update, m - group * per_update);
             for (int replica = 0; replica < plan.layout.replicas(); ++replica)
-                loss += run_micro_batch(graph, plan, inputs, options.seed, step, replica, k, 1.0 / (size * plan.layout.replicas()), begun_with, result.gradients) /
+                loss += run_micro_batch(graph, plan, inputs, options.seed, step, replica, k,
+                                        1.0 / (size * plan.layout.replicas()), begun_with, result.gradients) /
                         (m * plan.layout.replicas());
             if (k + 1 != group * per_update + size) continue;
             const int updates = (m + per_update - 1) / per_update;

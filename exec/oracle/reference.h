@@ -1,5 +1,5 @@
-// The oracle: one rank, no plan, everything in double precision with loops of its own. Slow and obvious; nothing here is shared with the executor but the
-// definitions of data, initial values and random masks.
+// The oracle: one rank, no plan, everything in double precision with loops of its own. Slow and obvious;
+// nothing here is shared with the executor but the definitions of data, initial values and random masks.
 #pragma once
 
 #include <cstdint>
@@ -16,26 +16,32 @@ struct ReferenceOptions {
     int steps = 1;
     std::uint64_t seed = 1234;
     bool evaluates = false;  // forward only: nothing dropped, nothing updated
-    // Choices of routers between experts whose probabilities differ by less than this are made the other way: what fp32 may make of a near tie.
+    // Choices of routers between experts whose probabilities differ by less than this are made the other way:
+    // what fp32 may make of a near tie.
     double other_way_below = 0;
 };
 
 struct ReferenceResult {
     std::vector<double> losses;                   // by step
-    std::vector<double> router_margins;           // by step: the least, over all tokens and mixtures (oracle::RouterMargins); infinite without mixtures
+    std::vector<double> router_margins;           // by step: the least, over all tokens and mixtures
+                                                  // (oracle::RouterMargins); infinite without mixtures
     std::vector<std::vector<double>> gradients;   // of the last step, by parameter
     std::vector<std::vector<double>> parameters;  // after it
 };
 
 // The plan gives the batch (micro-batch, micro-batches, replicas) and the optimizer, nothing else.
-ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Plan& plan, std::shared_ptr<const DataSource> data,
-                              const ReferenceOptions& options);
+ReferenceResult run_reference(const model::ModelGraph& graph, const schedule::Plan& plan,
+                              std::shared_ptr<const DataSource> data, const ReferenceOptions& options);
 
-// The same without flush: stage s of p updates its own parameters after the backward of every `micro_batches_per_update` micro-batches, and micro-batch k runs on
-// the parameters with which the pipeline lets it begin there, that is, after the updates of micro-batches 0 ... k - (p - 1 - s) - 1 (PipeDream, arXiv 1806.03377,
-// section 3.3: weight stashing; one micro-batch per update. 2BW, arXiv 2006.09503: as many as stages or more). The plan gives the partition.
-ReferenceResult run_asynchronous_reference(const model::ModelGraph& graph, const schedule::Plan& plan, int micro_batches_per_update,
-                                           std::shared_ptr<const DataSource> data, const ReferenceOptions& options);
+// The same without flush: stage s of p updates its own parameters after the backward of every
+// `micro_batches_per_update` micro-batches, and micro-batch k runs on the parameters with which the pipeline
+// lets it begin there, that is, after the updates of micro-batches 0 ... k - (p - 1 - s) - 1 (PipeDream,
+// arXiv 1806.03377, section 3.3: weight stashing; one micro-batch per update. 2BW, arXiv 2006.09503: as many
+// as stages or more). The plan gives the partition.
+ReferenceResult run_asynchronous_reference(const model::ModelGraph& graph, const schedule::Plan& plan,
+                                           int micro_batches_per_update,
+                                           std::shared_ptr<const DataSource> data,
+                                           const ReferenceOptions& options);
 
 // Largest of |a - b| / max(|b|), over all elements.
 double relative_difference(const std::vector<float>& a, const std::vector<double>& b);

@@ -17,7 +17,8 @@ double gelu(double x, bool is_tanh) {
     return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
 }
 double gelu_slope(double x, bool is_tanh) {
-    if (!is_tanh) return 0.5 * (1 + std::erf(x / std::sqrt(2.0))) + x * std::exp(-0.5 * x * x) / std::sqrt(2 * pi);
+    if (!is_tanh)
+        return 0.5 * (1 + std::erf(x / std::sqrt(2.0))) + x * std::exp(-0.5 * x * x) / std::sqrt(2 * pi);
     const double inner = std::sqrt(2 / pi) * (x + 0.044715 * x * x * x), t = std::tanh(inner);
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * std::sqrt(2 / pi) * (1 + 3 * 0.044715 * x * x);
 }

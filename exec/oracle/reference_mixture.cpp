@@ -28,7 +28,8 @@ public:
           a_(op.attributes),
           experts_(static_cast<size_t>(a_.experts)),
           k_(static_cast<size_t>(a_.experts_per_token)),
-          tokens_(static_cast<size_t>(context.samples * shape(op.kind == OperatorKind::router ? op.output : op.inputs[1])[0])),
+          tokens_(static_cast<size_t>(context.samples *
+                                      shape(op.kind == OperatorKind::router ? op.output : op.inputs[1])[0])),
           hidden_(static_cast<size_t>(shape(op.inputs[0]).back())),
           segments_(static_cast<size_t>(context.segments)),
           parts_(static_cast<size_t>(context.parts)),
@@ -40,13 +41,16 @@ public:
         const std::vector<Choice> choices = choose(values(1));
         if (op_.kind == OperatorKind::dispatch) {
             for (size_t copy = 0; copy < choices.size(); ++copy)
-                for (size_t i = 0; i < hidden_; ++i) y[copy * hidden_ + i] = values(0)[copy / k_ * hidden_ + i];
+                for (size_t i = 0; i < hidden_; ++i)
+                    y[copy * hidden_ + i] = values(0)[copy / k_ * hidden_ + i];
         } else if (op_.kind == OperatorKind::experts) {
             for (size_t e = 0; e < experts_; ++e) {
                 const Expert expert = work_of(e, choices);
-                const Array result = product(expert.count(), hidden(), width(), expert.inner, transposed(hidden(), width(), second(e)));
+                const Array result = product(expert.count(), hidden(), width(), expert.inner,
+                                             transposed(hidden(), width(), second(e)));
                 for (size_t n = 0; n < expert.copies.size(); ++n)
-                    for (size_t i = 0; i < hidden_; ++i) y[expert.copies[n] * hidden_ + i] = result[n * hidden_ + i];
+                    for (size_t i = 0; i < hidden_; ++i)
+                        y[expert.copies[n] * hidden_ + i] = result[n * hidden_ + i];
             }
         } else {
             for (size_t copy = 0; copy < choices.size(); ++copy)
@@ -61,7 +65,8 @@ public:
         const std::vector<Choice> choices = choose(values(1));
         if (op_.kind == OperatorKind::dispatch) {
             for (size_t copy = 0; copy < choices.size(); ++copy)
-                for (size_t i = 0; i < hidden_; ++i) gradient(0)[copy / k_ * hidden_ + i] += dy[copy * hidden_ + i];
+                for (size_t i = 0; i < hidden_; ++i)
+                    gradient(0)[copy / k_ * hidden_ + i] += dy[copy * hidden_ + i];
         } else if (op_.kind == OperatorKind::experts) {
             for (size_t e = 0; e < experts_; ++e) expert_backward(e, work_of(e, choices), dy);
         } else {
@@ -71,29 +76,37 @@ public:
 
 private:
     static size_t index(model::TensorId id) { return static_cast<size_t>(id.index); }
-    const std::vector<std::int64_t>& shape(model::TensorId id) const { return context_.graph.tensor(id).shape; }
+    const std::vector<std::int64_t>& shape(model::TensorId id) const {
+        return context_.graph.tensor(id).shape;
+    }
     const Array& values(size_t input) const { return context_.values[index(op_.inputs[input])]; }
     Array& gradient(size_t input) {
         Array& g = context_.gradients[index(op_.inputs[input])];
         if (g.empty()) g.assign(values(input).size(), 0.0);
         return g;
     }
-    const Array& parameter(size_t i) const { return (*context_.parameters)[static_cast<size_t>(op_.parameters[i].index)]; }
-    Array& parameter_gradient(size_t i) const { return (*context_.parameter_gradients)[static_cast<size_t>(op_.parameters[i].index)]; }
+    const Array& parameter(size_t i) const {
+        return (*context_.parameters)[static_cast<size_t>(op_.parameters[i].index)];
+    }
+    Array& parameter_gradient(size_t i) const {
+        return (*context_.parameter_gradients)[static_cast<size_t>(op_.parameters[i].index)];
+    }
 
     void probabilities(Array& y) const {
         for (size_t t = 0; t < tokens_; ++t) {
             double sum = 0;
             for (size_t e = 0; e < experts_; ++e) {
                 double logit = 0;
-                for (size_t i = 0; i < hidden_; ++i) logit += values(0)[t * hidden_ + i] * parameter(0)[e * hidden_ + i];
+                for (size_t i = 0; i < hidden_; ++i)
+                    logit += values(0)[t * hidden_ + i] * parameter(0)[e * hidden_ + i];
                 sum += y[t * experts_ + e] = std::exp(logit);
             }
             for (size_t e = 0; e < experts_; ++e) y[t * experts_ + e] /= sum;
         }
     }
 
-    // Which tokens go through the model together: of a micro-batch those of one segment of the sequences, and on one rank of them those of its two parts.
+    // Which tokens go through the model together: of a micro-batch those of one segment of the sequences, and
+    // on one rank of them those of its two parts.
     size_t segment_of(size_t token) const { return token % a_sequence_ / (a_sequence_ / segments_); }
     size_t part_of(size_t token) const {
         if (parts_ == 1) return 0;
@@ -105,16 +118,21 @@ private:
         std::vector<Choice> choices(tokens_ * k_);
         // [segment][part][expert]: capacity is of the tokens that a rank has at once, as Megatron-LM's is.
         std::vector<double> all_places(segments_ * parts_ * experts_, 1e300);
-        const double even = static_cast<double>(tokens_ / (segments_ * parts_) * k_) / static_cast<double>(experts_);
-        if (a_.capacity_factor > 0) std::fill(all_places.begin(), all_places.end(), std::ceil(a_.capacity_factor * even));
+        const double even =
+            static_cast<double>(tokens_ / (segments_ * parts_) * k_) / static_cast<double>(experts_);
+        if (a_.capacity_factor > 0)
+            std::fill(all_places.begin(), all_places.end(), std::ceil(a_.capacity_factor * even));
         for (size_t round = 0; round < k_; ++round)
             for (size_t t = 0; t < tokens_; ++t) {
                 Choice& choice = choices[t * k_ + round];
                 choice.probability = -1;
                 for (size_t e = 0; e < experts_; ++e) {
-                    const bool is_taken = std::any_of(choices.begin() + static_cast<std::ptrdiff_t>(t * k_),
-                                                      choices.begin() + static_cast<std::ptrdiff_t>(t * k_ + round), [&](const Choice& c) { return c.expert == e; });
-                    if (!is_taken && p[t * experts_ + e] > choice.probability) choice = {e, p[t * experts_ + e], false};
+                    const bool is_taken =
+                        std::any_of(choices.begin() + static_cast<std::ptrdiff_t>(t * k_),
+                                    choices.begin() + static_cast<std::ptrdiff_t>(t * k_ + round),
+                                    [&](const Choice& c) { return c.expert == e; });
+                    if (!is_taken && p[t * experts_ + e] > choice.probability)
+                        choice = {e, p[t * experts_ + e], false};
                 }
                 if (round + 1 == k_) weigh(choices, p, t, choice);
                 double& places = all_places[(segment_of(t) * parts_ + part_of(t)) * experts_ + choice.expert];
@@ -130,7 +148,8 @@ private:
         Choice next;
         next.probability = -1;
         for (size_t e = 0; e < experts_; ++e) {
-            const bool is_taken = std::any_of(choices.begin() + static_cast<std::ptrdiff_t>(t * k_), choices.begin() + static_cast<std::ptrdiff_t>((t + 1) * k_),
+            const bool is_taken = std::any_of(choices.begin() + static_cast<std::ptrdiff_t>(t * k_),
+                                              choices.begin() + static_cast<std::ptrdiff_t>((t + 1) * k_),
                                               [&](const Choice& c) { return c.expert == e; });
             if (!is_taken && p[t * experts_ + e] > next.probability) next = {e, p[t * experts_ + e], false};
         }
@@ -149,16 +168,21 @@ private:
     }
 
     void router_backward(const Array& dy) {
-        // The mean over the segments of a micro-batch, each with a balance of its own over the ranks that share it.
+        // The mean over the segments of a micro-batch, each with a balance of its own over the ranks that
+        // share it.
         const size_t together = tokens_ / segments_;
         Array balance(segments_ * experts_, 0.0);
         const std::vector<Choice> choices = choose(context_.values[index(op_.output)]);
         for (size_t copy = 0; copy < choices.size(); ++copy)
             balance[segment_of(copy / k_) * experts_ + choices[copy].expert] +=
-                a_.auxiliary_loss * static_cast<double>(experts_) / static_cast<double>(together * k_) / static_cast<double>(segments_);
+                a_.auxiliary_loss * static_cast<double>(experts_) / static_cast<double>(together * k_) /
+                static_cast<double>(segments_);
         const Array& p = context_.values[index(op_.output)];
         for (size_t t = 0; t < tokens_; ++t) {
-            const auto total = [&](size_t e) { return dy[t * experts_ + e] + context_.loss_weight * balance[segment_of(t) * experts_ + e] / static_cast<double>(together); };
+            const auto total = [&](size_t e) {
+                return dy[t * experts_ + e] + context_.loss_weight * balance[segment_of(t) * experts_ + e] /
+                                                  static_cast<double>(together);
+            };
             double sum = 0;
             for (size_t e = 0; e < experts_; ++e) sum += p[t * experts_ + e] * total(e);
             for (size_t e = 0; e < experts_; ++e) {
@@ -182,9 +206,10 @@ private:
     std::int64_t hidden() const { return static_cast<std::int64_t>(hidden_); }
     Array part(size_t i, size_t expert) const {
         const size_t size = parameter(i).size() / experts_;
-        return {parameter(i).begin() + static_cast<std::ptrdiff_t>(expert * size), parameter(i).begin() + static_cast<std::ptrdiff_t>((expert + 1) * size)};
+        return {parameter(i).begin() + static_cast<std::ptrdiff_t>(expert * size),
+                parameter(i).begin() + static_cast<std::ptrdiff_t>((expert + 1) * size)};
     }
-    Array first(size_t expert) const { return part(0, expert); }    // [first_width, hidden]
+    Array first(size_t expert) const { return part(0, expert); }   // [first_width, hidden]
     Array second(size_t expert) const { return part(1, expert); }  // [hidden, width]
 
     Expert work_of(size_t e, const std::vector<Choice>& choices) const {
@@ -193,38 +218,50 @@ private:
             if (choices[copy].expert == e) expert.copies.push_back(copy);
         for (const size_t copy : expert.copies)
             for (size_t i = 0; i < hidden_; ++i) expert.x.push_back(values(0)[copy * hidden_ + i]);
-        expert.first = product(expert.count(), first_width(), hidden(), expert.x, transposed(first_width(), hidden(), first(e)));
+        expert.first = product(expert.count(), first_width(), hidden(), expert.x,
+                               transposed(first_width(), hidden(), first(e)));
         const auto w = static_cast<size_t>(width()), all = static_cast<size_t>(first_width());
         for (size_t n = 0; n < expert.copies.size(); ++n)
             for (size_t f = 0; f < w; ++f)
-                expert.inner.push_back(activation_of(a_.expert_activation, a_.is_tanh_approximation, expert.first[n * all + f]) *
-                                       (a_.experts_are_gated ? expert.first[n * all + w + f] : 1.0));
+                expert.inner.push_back(
+                    activation_of(a_.expert_activation, a_.is_tanh_approximation, expert.first[n * all + f]) *
+                    (a_.experts_are_gated ? expert.first[n * all + w + f] : 1.0));
         return expert;
     }
 
     void add_to_parameter(size_t i, size_t expert, const Array& gradient) {
-        for (size_t k = 0; k < gradient.size(); ++k) parameter_gradient(i)[expert * gradient.size() + k] += gradient[k];
+        for (size_t k = 0; k < gradient.size(); ++k)
+            parameter_gradient(i)[expert * gradient.size() + k] += gradient[k];
     }
 
     void expert_backward(size_t e, const Expert& expert, const Array& dy) {
         Array own;
         for (const size_t copy : expert.copies)
             for (size_t i = 0; i < hidden_; ++i) own.push_back(dy[copy * hidden_ + i]);
-        add_to_parameter(1, e, product(hidden(), width(), expert.count(), transposed(expert.count(), hidden(), own), expert.inner));
+        add_to_parameter(1, e,
+                         product(hidden(), width(), expert.count(), transposed(expert.count(), hidden(), own),
+                                 expert.inner));
         const Array dinner = product(expert.count(), width(), hidden(), own, second(e));
         Array dfirst(expert.first.size());
         const auto w = static_cast<size_t>(width()), all = static_cast<size_t>(first_width());
         for (size_t n = 0; n < expert.copies.size(); ++n)
             for (size_t f = 0; f < w; ++f) {
                 const double gate = expert.first[n * all + f], gradient = dinner[n * w + f];
-                const double slope = slope_of_activation(a_.expert_activation, a_.is_tanh_approximation, gate);
-                dfirst[n * all + f] = gradient * slope * (a_.experts_are_gated ? expert.first[n * all + w + f] : 1.0);
-                if (a_.experts_are_gated) dfirst[n * all + w + f] = gradient * activation_of(a_.expert_activation, a_.is_tanh_approximation, gate);
+                const double slope =
+                    slope_of_activation(a_.expert_activation, a_.is_tanh_approximation, gate);
+                dfirst[n * all + f] =
+                    gradient * slope * (a_.experts_are_gated ? expert.first[n * all + w + f] : 1.0);
+                if (a_.experts_are_gated)
+                    dfirst[n * all + w + f] =
+                        gradient * activation_of(a_.expert_activation, a_.is_tanh_approximation, gate);
             }
-        add_to_parameter(0, e, product(first_width(), hidden(), expert.count(), transposed(expert.count(), first_width(), dfirst), expert.x));
+        add_to_parameter(0, e,
+                         product(first_width(), hidden(), expert.count(),
+                                 transposed(expert.count(), first_width(), dfirst), expert.x));
         const Array dx = product(expert.count(), hidden(), first_width(), dfirst, first(e));
         for (size_t n = 0; n < expert.copies.size(); ++n)
-            for (size_t i = 0; i < hidden_; ++i) gradient(0)[expert.copies[n] * hidden_ + i] += dx[n * hidden_ + i];
+            for (size_t i = 0; i < hidden_; ++i)
+                gradient(0)[expert.copies[n] * hidden_ + i] += dx[n * hidden_ + i];
     }
 
     void combine_backward(const std::vector<Choice>& choices, const Array& dy) {
@@ -240,7 +277,8 @@ private:
                 mean += dweight[j] * weight(choices, copy);
             }
             for (size_t j = 0; j < k_; ++j)
-                gradient(1)[t * experts_ + choices[t * k_ + j].expert] += k_ > 1 ? (dweight[j] - mean) / sum_of(choices, t) : dweight[j];
+                gradient(1)[t * experts_ + choices[t * k_ + j].expert] +=
+                    k_ > 1 ? (dweight[j] - mean) / sum_of(choices, t) : dweight[j];
         }
     }
 

@@ -28,7 +28,9 @@ struct View {
     Array& y() { return context.values[at(op.output)]; }
     const Array& dy() { return context.gradients[at(op.output)]; }
     const std::vector<std::int64_t>& shape(TensorId id) const { return context.graph.tensor(id).shape; }
-    size_t elements(TensorId id) const { return static_cast<size_t>(context.samples * model::element_count(shape(id))); }
+    size_t elements(TensorId id) const {
+        return static_cast<size_t>(context.samples * model::element_count(shape(id)));
+    }
     Array& dx(size_t i = 0) {
         Array& gradient = context.gradients[at(op.inputs[i])];
         if (gradient.empty()) gradient.assign(elements(op.inputs[i]), 0.0);
@@ -38,21 +40,31 @@ struct View {
         const model::Tensor& tensor = context.graph.tensor(op.inputs[i]);
         return tensor.is_activation && context.graph.op(tensor.producer).kind != OperatorKind::input;
     }
-    const Array& parameter(size_t i) const { return (*context.parameters)[static_cast<size_t>(op.parameters[i].index)]; }
-    Array& dparameter(size_t i) const { return (*context.parameter_gradients)[static_cast<size_t>(op.parameters[i].index)]; }
+    const Array& parameter(size_t i) const {
+        return (*context.parameters)[static_cast<size_t>(op.parameters[i].index)];
+    }
+    Array& dparameter(size_t i) const {
+        return (*context.parameter_gradients)[static_cast<size_t>(op.parameters[i].index)];
+    }
     size_t width() const { return static_cast<size_t>(shape(op.output).back()); }
     size_t rows() { return elements(op.output) / width(); }
     size_t tokens() const { return static_cast<size_t>(shape(op.output)[0]); }
 };
 
-double activation(const Operator& op, double x) { return activation_of(op.kind, op.attributes.is_tanh_approximation, x); }
-double activation_slope(const Operator& op, double x) { return slope_of_activation(op.kind, op.attributes.is_tanh_approximation, x); }
-
-bool drops(std::uint64_t key, size_t element, double probability) {
-    return static_cast<double>(cpu::counter_hash(key, element) >> 32) < std::floor(static_cast<double>(static_cast<float>(probability)) * 4294967296.0);
+double activation(const Operator& op, double x) {
+    return activation_of(op.kind, op.attributes.is_tanh_approximation, x);
+}
+double activation_slope(const Operator& op, double x) {
+    return slope_of_activation(op.kind, op.attributes.is_tanh_approximation, x);
 }
 
-// Mean and deviation of each group of elements that is normalised together; `place(group, i)` says where its i-th element lies.
+bool drops(std::uint64_t key, size_t element, double probability) {
+    return static_cast<double>(cpu::counter_hash(key, element) >> 32) <
+           std::floor(static_cast<double>(static_cast<float>(probability)) * 4294967296.0);
+}
+
+// Mean and deviation of each group of elements that is normalised together; `place(group, i)` says where its
+// i-th element lies.
 struct Norm {
     size_t groups, size;
     bool has_mean;
@@ -62,19 +74,24 @@ template <class Place, class Factor>
 void norm_forward(const Norm& n, const Array& x, Array& y, const Place& place, const Factor& write) {
     for (size_t g = 0; g < n.groups; ++g) {
         double mean = 0, square = 0;
-        for (size_t i = 0; n.has_mean && i < n.size; ++i) mean += x[place(g, i)] / static_cast<double>(n.size);
-        for (size_t i = 0; i < n.size; ++i) square += (x[place(g, i)] - mean) * (x[place(g, i)] - mean) / static_cast<double>(n.size);
+        for (size_t i = 0; n.has_mean && i < n.size; ++i)
+            mean += x[place(g, i)] / static_cast<double>(n.size);
+        for (size_t i = 0; i < n.size; ++i)
+            square += (x[place(g, i)] - mean) * (x[place(g, i)] - mean) / static_cast<double>(n.size);
         const double deviation = std::sqrt(square + n.epsilon);
         for (size_t i = 0; i < n.size; ++i) y[place(g, i)] = write(g, i, (x[place(g, i)] - mean) / deviation);
     }
 }
 // `scaled(g, i)` is dy times scale; `take(g, i, normalised, dy)` gets what the parameters' gradients need.
 template <class Place, class Scale, class Take>
-void norm_backward(const Norm& n, const Array& x, const Array& dy, Array* dx, const Place& place, const Scale& scale, const Take& take) {
+void norm_backward(const Norm& n, const Array& x, const Array& dy, Array* dx, const Place& place,
+                   const Scale& scale, const Take& take) {
     for (size_t g = 0; g < n.groups; ++g) {
         double mean = 0, square = 0, sum = 0, product = 0;
-        for (size_t i = 0; n.has_mean && i < n.size; ++i) mean += x[place(g, i)] / static_cast<double>(n.size);
-        for (size_t i = 0; i < n.size; ++i) square += (x[place(g, i)] - mean) * (x[place(g, i)] - mean) / static_cast<double>(n.size);
+        for (size_t i = 0; n.has_mean && i < n.size; ++i)
+            mean += x[place(g, i)] / static_cast<double>(n.size);
+        for (size_t i = 0; i < n.size; ++i)
+            square += (x[place(g, i)] - mean) * (x[place(g, i)] - mean) / static_cast<double>(n.size);
         const double deviation = std::sqrt(square + n.epsilon);
         for (size_t i = 0; i < n.size; ++i) {
             const double normalised = (x[place(g, i)] - mean) / deviation, gradient = dy[place(g, i)];
@@ -84,7 +101,8 @@ void norm_backward(const Norm& n, const Array& x, const Array& dy, Array* dx, co
         }
         for (size_t i = 0; dx && i < n.size; ++i) {
             const double normalised = (x[place(g, i)] - mean) / deviation;
-            (*dx)[place(g, i)] += (dy[place(g, i)] * scale(g, i) - (n.has_mean ? sum : 0) - normalised * product) / deviation;
+            (*dx)[place(g, i)] +=
+                (dy[place(g, i)] * scale(g, i) - (n.has_mean ? sum : 0) - normalised * product) / deviation;
         }
     }
 }
@@ -93,10 +111,16 @@ void norm(View v, bool is_backward) {
     const Operator& op = v.op;
     if (op.kind == OperatorKind::batch_norm) {
         const std::vector<std::int64_t>& shape = v.shape(op.output);
-        const size_t channels = static_cast<size_t>(shape[0]), pixels = static_cast<size_t>(shape[1] * shape[2]);
+        const size_t channels = static_cast<size_t>(shape[0]),
+                     pixels = static_cast<size_t>(shape[1] * shape[2]);
         const Norm n{channels, static_cast<size_t>(v.context.samples) * pixels, true, v.a.epsilon};
-        const auto place = [&](size_t g, size_t i) { return (i / pixels * channels + g) * pixels + i % pixels; };
-        if (!is_backward) return norm_forward(n, v.x(), v.y(), place, [&](size_t g, size_t, double z) { return z * v.parameter(0)[g] + v.parameter(1)[g]; });
+        const auto place = [&](size_t g, size_t i) {
+            return (i / pixels * channels + g) * pixels + i % pixels;
+        };
+        if (!is_backward)
+            return norm_forward(n, v.x(), v.y(), place, [&](size_t g, size_t, double z) {
+                return z * v.parameter(0)[g] + v.parameter(1)[g];
+            });
         Array* dx = v.wants(0) ? &v.dx() : nullptr;
         return norm_backward(
             n, v.x(), v.dy(), dx, place, [&](size_t g, size_t) { return v.parameter(0)[g]; },
@@ -109,7 +133,9 @@ void norm(View v, bool is_backward) {
     const Norm n{v.rows(), v.width(), is_layer_norm, v.a.epsilon};
     const auto place = [&](size_t g, size_t i) { return g * n.size + i; };
     if (!is_backward)
-        return norm_forward(n, v.x(), v.y(), place, [&](size_t, size_t i, double z) { return z * v.parameter(0)[i] + (has_shift ? v.parameter(1)[i] : 0.0); });
+        return norm_forward(n, v.x(), v.y(), place, [&](size_t, size_t i, double z) {
+            return z * v.parameter(0)[i] + (has_shift ? v.parameter(1)[i] : 0.0);
+        });
     Array* dx = v.wants(0) ? &v.dx() : nullptr;
     norm_backward(
         n, v.x(), v.dy(), dx, place, [&](size_t, size_t i) { return v.parameter(0)[i]; },
@@ -137,21 +163,32 @@ struct Head {
         }
         const double away = std::abs(ahead), exact = std::floor(count / 2);
         if (away < exact) return static_cast<size_t>(first + away);
-        const double scaled = exact + std::floor(std::log(away / exact) / std::log(static_cast<double>(a.relative_distance) / exact) * (count - exact));
+        const double scaled =
+            exact + std::floor(std::log(away / exact) /
+                               std::log(static_cast<double>(a.relative_distance) / exact) * (count - exact));
         return static_cast<size_t>(first + std::min(scaled, count - 1));
     }
 
     Array weights(const model::Attributes& a, std::int64_t head) const {
         const double scale = a.softmax_scale > 0 ? a.softmax_scale : 1 / std::sqrt(static_cast<double>(d));
-        Array p = product(static_cast<std::int64_t>(tokens), static_cast<std::int64_t>(keys), static_cast<std::int64_t>(d), q,
+        Array p = product(static_cast<std::int64_t>(tokens), static_cast<std::int64_t>(keys),
+                          static_cast<std::int64_t>(d), q,
                           transposed(static_cast<std::int64_t>(keys), static_cast<std::int64_t>(d), k));
         for (size_t i = 0; i < tokens; ++i) {
             double maximum = -1e300, sum = 0;
             for (size_t j = 0; j < keys; ++j) {
                 double& score = p[i * keys + j];
-                const bool is_seen = (!a.is_causal || j <= i) && (a.window == 0 || static_cast<std::int64_t>(i) - static_cast<std::int64_t>(j) < a.window);
-                score = is_seen ? score * scale + (a.has_alibi ? slope(a.heads, head) * (static_cast<double>(j) - static_cast<double>(i)) : 0.0) : -1e300;
-                if (bias) score += (*bias)[bucket(a, i, j) * static_cast<size_t>(a.heads) + static_cast<size_t>(head)];
+                const bool is_seen =
+                    (!a.is_causal || j <= i) &&
+                    (a.window == 0 || static_cast<std::int64_t>(i) - static_cast<std::int64_t>(j) < a.window);
+                score = is_seen
+                            ? score * scale + (a.has_alibi ? slope(a.heads, head) * (static_cast<double>(j) -
+                                                                                     static_cast<double>(i))
+                                                           : 0.0)
+                            : -1e300;
+                if (bias)
+                    score +=
+                        (*bias)[bucket(a, i, j) * static_cast<size_t>(a.heads) + static_cast<size_t>(head)];
                 maximum = std::max(maximum, score);
             }
             for (size_t j = 0; j < keys; ++j) sum += p[i * keys + j] = std::exp(p[i * keys + j] - maximum);
@@ -163,7 +200,8 @@ struct Head {
         std::int64_t power = 1;
         while (power * 2 <= heads) power *= 2;
         return head < power ? std::pow(2.0, -8.0 * static_cast<double>(head + 1) / static_cast<double>(power))
-                            : std::pow(2.0, -4.0 * static_cast<double>(2 * (head - power) + 1) / static_cast<double>(power));
+                            : std::pow(2.0, -4.0 * static_cast<double>(2 * (head - power) + 1) /
+                                                static_cast<double>(power));
     }
 };
 
@@ -181,11 +219,14 @@ public:
 
     void run(bool is_backward) {
         if (is_backward && !v.wants(0)) return;
-        const auto first_key = static_cast<size_t>(a.is_cross_attention ? 0 : a.heads), kv_heads = static_cast<size_t>(a.kv_heads);
+        const auto first_key = static_cast<size_t>(a.is_cross_attention ? 0 : a.heads),
+                   kv_heads = static_cast<size_t>(a.kv_heads);
         for (std::int64_t sample = 0; sample < v.context.samples; ++sample)
             for (std::int64_t head = 0; head < a.heads; ++head) {
-                const auto s = static_cast<size_t>(sample), q = static_cast<size_t>(head), kv = static_cast<size_t>(head / (a.heads / a.kv_heads));
-                const size_t k = first_key + kv, value = first_key + kv_heads + kv, row = static_cast<size_t>(a.heads) * d;
+                const auto s = static_cast<size_t>(sample), q = static_cast<size_t>(head),
+                           kv = static_cast<size_t>(head / (a.heads / a.kv_heads));
+                const size_t k = first_key + kv, value = first_key + kv_heads + kv,
+                             row = static_cast<size_t>(a.heads) * d;
                 const Head h{tokens,
                              keys,
                              d,
@@ -194,26 +235,32 @@ public:
                              read(v.x(memory), s * keys, keys, value, key_stride),
                              a.has_relative_bias ? &v.parameter(0) : nullptr};
                 const Array p = h.weights(a, head), dropped = drop(p, sample, head);
-                const auto n = static_cast<std::int64_t>(tokens), m = static_cast<std::int64_t>(keys), width = static_cast<std::int64_t>(d);
+                const auto n = static_cast<std::int64_t>(tokens), m = static_cast<std::int64_t>(keys),
+                           width = static_cast<std::int64_t>(d);
                 if (!is_backward) {
                     write(v.y(), product(n, width, m, dropped, h.v), s * tokens, q, row);
                     continue;
                 }
                 const Array dy = read(v.dy(), s * tokens, tokens, q, row);
                 Array dp = drop(product(n, m, width, dy, transposed(m, width, h.v)), sample, head);
-                const double scale = a.softmax_scale > 0 ? a.softmax_scale : 1 / std::sqrt(static_cast<double>(d));
+                const double scale =
+                    a.softmax_scale > 0 ? a.softmax_scale : 1 / std::sqrt(static_cast<double>(d));
                 for (size_t i = 0; i < tokens; ++i) {
                     double sum = 0;
                     for (size_t j = 0; j < keys; ++j) sum += p[i * keys + j] * dp[i * keys + j];
                     for (size_t j = 0; j < keys; ++j) {
                         const double score = p[i * keys + j] * (dp[i * keys + j] - sum);
-                        if (h.bias) v.dparameter(0)[Head::bucket(a, i, j) * static_cast<size_t>(a.heads) + q] += score;
+                        if (h.bias)
+                            v.dparameter(0)[Head::bucket(a, i, j) * static_cast<size_t>(a.heads) + q] +=
+                                score;
                         dp[i * keys + j] = scale * score;
                     }
                 }
                 write(v.dx(), turned(product(n, width, m, dp, h.k), -1), s * tokens, q, stride);
-                write(v.dx(memory), turned(product(m, width, n, transposed(n, m, dp), h.q), -1), s * keys, k, key_stride);
-                write(v.dx(memory), product(m, width, n, transposed(n, m, dropped), dy), s * keys, value, key_stride);
+                write(v.dx(memory), turned(product(m, width, n, transposed(n, m, dp), h.q), -1), s * keys, k,
+                      key_stride);
+                write(v.dx(memory), product(m, width, n, transposed(n, m, dropped), dy), s * keys, value,
+                      key_stride);
             }
     }
 
@@ -234,7 +281,9 @@ private:
         const size_t half = static_cast<size_t>(a.rotary_fraction * static_cast<double>(d)) / 2;
         for (size_t t = 0; t < tokens; ++t)
             for (size_t i = 0; i < half; ++i) {
-                const double angle = direction * static_cast<double>(t) * std::pow(a.rotary_base, -static_cast<double>(i) / static_cast<double>(half));
+                const double angle =
+                    direction * static_cast<double>(t) *
+                    std::pow(a.rotary_base, -static_cast<double>(i) / static_cast<double>(half));
                 const double first = x[t * d + i], second = x[t * d + half + i];
                 x[t * d + i] = first * std::cos(angle) - second * std::sin(angle);
                 x[t * d + half + i] = second * std::cos(angle) + first * std::sin(angle);
@@ -243,8 +292,13 @@ private:
     }
     Array drop(Array p, std::int64_t sample, std::int64_t head) const {
         if (a.probability == 0 || !v.context.is_training) return p;
-        const std::uint64_t key = v.context.mask_keys[static_cast<size_t>(v.context.graph.tensor(v.op.output).producer.index)][static_cast<size_t>(sample)];
-        for (size_t i = 0; i < p.size(); ++i) p[i] = drops(key, static_cast<size_t>(head) * tokens * keys + i, a.probability) ? 0 : p[i] / (1 - a.probability);
+        const std::uint64_t key =
+            v.context.mask_keys[static_cast<size_t>(v.context.graph.tensor(v.op.output).producer.index)]
+                               [static_cast<size_t>(sample)];
+        for (size_t i = 0; i < p.size(); ++i)
+            p[i] = drops(key, static_cast<size_t>(head) * tokens * keys + i, a.probability)
+                       ? 0
+                       : p[i] / (1 - a.probability);
         return p;
     }
 
@@ -253,7 +307,8 @@ private:
     const size_t tokens, keys, d, memory, stride, key_stride;
 };
 
-// Calls each(output element, input element, weight element) for every product of a convolution, or of a window (weight element = place in the window).
+// Calls each(output element, input element, weight element) for every product of a convolution, or of a
+// window (weight element = place in the window).
 template <class Each>
 void windows(View& v, bool is_convolution, const Each& each) {
     const std::vector<std::int64_t>&in = v.shape(v.op.inputs[0]), &out = v.shape(v.op.output);
@@ -264,16 +319,19 @@ void windows(View& v, bool is_convolution, const Each& each) {
                     for (std::int64_t c = is_convolution ? 0 : o; c < (is_convolution ? in[0] : o + 1); ++c)
                         for (std::int64_t ky = 0; ky < v.a.kernel_y; ++ky)
                             for (std::int64_t kx = 0; kx < v.a.kernel_x; ++kx) {
-                                const std::int64_t y = oy * v.a.stride + ky - v.a.padding, x = ox * v.a.stride + kx - v.a.padding;
+                                const std::int64_t y = oy * v.a.stride + ky - v.a.padding,
+                                                   x = ox * v.a.stride + kx - v.a.padding;
                                 if (y < 0 || y >= in[1] || x < 0 || x >= in[2]) continue;
                                 each(static_cast<size_t>(((s * out[0] + o) * out[1] + oy) * out[2] + ox),
                                      static_cast<size_t>(((s * in[0] + c) * in[1] + y) * in[2] + x),
-                                     static_cast<size_t>(((o * in[0] + c) * v.a.kernel_y + ky) * v.a.kernel_x + kx));
+                                     static_cast<size_t>(
+                                         ((o * in[0] + c) * v.a.kernel_y + ky) * v.a.kernel_x + kx));
                             }
 }
 
 void linear(View v, bool is_backward) {
-    const auto rows = static_cast<std::int64_t>(v.rows()), n = static_cast<std::int64_t>(v.width()), k = v.shape(v.op.inputs[0]).back();
+    const auto rows = static_cast<std::int64_t>(v.rows()), n = static_cast<std::int64_t>(v.width()),
+               k = v.shape(v.op.inputs[0]).back();
     Array x = v.x();
     for (double& value : x) value *= v.a.input_scale;
     if (!is_backward) {
@@ -292,7 +350,8 @@ void linear(View v, bool is_backward) {
 
 void cross_entropy(View v, bool is_backward) {
     const Array& logits = v.x();
-    const size_t classes = static_cast<size_t>(v.shape(v.op.inputs[0]).back()), rows = logits.size() / classes;
+    const size_t classes = static_cast<size_t>(v.shape(v.op.inputs[0]).back()),
+                 rows = logits.size() / classes;
     double loss = 0;
     for (size_t r = 0; r < rows; ++r) {
         const double* row = logits.data() + r * classes;
@@ -303,7 +362,8 @@ void cross_entropy(View v, bool is_backward) {
         loss += (maximum + std::log(sum) - row[label]) / static_cast<double>(rows);
         if (!is_backward) continue;
         for (size_t c = 0; c < classes; ++c)
-            v.dx()[r * classes + c] += v.context.loss_weight / static_cast<double>(rows) * (std::exp(row[c] - maximum) / sum - (c == label ? 1.0 : 0.0));
+            v.dx()[r * classes + c] += v.context.loss_weight / static_cast<double>(rows) *
+                                       (std::exp(row[c] - maximum) / sum - (c == label ? 1.0 : 0.0));
     }
     if (!is_backward) std::fill(v.y().begin(), v.y().end(), loss);
 }
@@ -315,7 +375,8 @@ void moved_rows(View& v, const Each& each) {
     for (size_t s = 0; s < static_cast<size_t>(v.context.samples); ++s)
         for (size_t r = 0; r < out; ++r) {
             if (v.op.kind == OperatorKind::select_first_token) each(s * out + r, s * in, 1.0);
-            else if (v.op.kind == OperatorKind::select_positions) each(s * out + r, s * in + static_cast<size_t>(v.ids(1)[s * out + r]), 1.0);
+            else if (v.op.kind == OperatorKind::select_positions)
+                each(s * out + r, s * in + static_cast<size_t>(v.ids(1)[s * out + r]), 1.0);
             else
                 for (size_t t = 0; t < in; ++t) each(s * out + r, s * in + t, 1.0 / static_cast<double>(in));
         }
@@ -335,11 +396,16 @@ void forward(Context& context, model::OperatorId id) {
         case OperatorKind::parallel_enter:
         case OperatorKind::parallel_exit: y = v.x(); break;
         case OperatorKind::embedding:
-            for (size_t i = 0; i < y.size(); ++i) y[i] = v.parameter(0)[static_cast<size_t>(v.ids(0)[i / width]) * width + i % width];
+            for (size_t i = 0; i < y.size(); ++i)
+                y[i] = v.parameter(0)[static_cast<size_t>(v.ids(0)[i / width]) * width + i % width];
             break;
         case OperatorKind::position_embedding:
             for (size_t i = 0; i < y.size(); ++i)
-                y[i] = v.x()[i] + v.parameter(0)[(i / width % v.tokens() + static_cast<size_t>(op.attributes.position_offset)) * width + i % width];
+                y[i] = v.x()[i] +
+                       v.parameter(
+                           0)[(i / width % v.tokens() + static_cast<size_t>(op.attributes.position_offset)) *
+                                  width +
+                              i % width];
             break;
         case OperatorKind::linear: linear(v, false); break;
         case OperatorKind::layer_norm:
@@ -363,7 +429,8 @@ void forward(Context& context, model::OperatorId id) {
             const size_t per_sample = y.size() / static_cast<size_t>(context.samples);
             for (size_t i = 0; i < y.size(); ++i)
                 y[i] = !context.is_training ? v.x()[i]
-                       : drops(context.mask_keys[static_cast<size_t>(id.index)][i / per_sample], i % per_sample, op.attributes.probability)
+                       : drops(context.mask_keys[static_cast<size_t>(id.index)][i / per_sample],
+                               i % per_sample, op.attributes.probability)
                            ? 0
                            : v.x()[i] / (1 - op.attributes.probability);
             break;
@@ -373,8 +440,10 @@ void forward(Context& context, model::OperatorId id) {
             break;
         case OperatorKind::conv2d: {
             windows(v, true, [&](size_t o, size_t i, size_t w) { y[o] += v.x()[i] * v.parameter(0)[w]; });
-            const size_t pixels = static_cast<size_t>(v.shape(op.output)[1] * v.shape(op.output)[2]), channels = static_cast<size_t>(v.shape(op.output)[0]);
-            for (size_t i = 0; op.attributes.has_bias && i < y.size(); ++i) y[i] += v.parameter(1)[i / pixels % channels];
+            const size_t pixels = static_cast<size_t>(v.shape(op.output)[1] * v.shape(op.output)[2]),
+                         channels = static_cast<size_t>(v.shape(op.output)[0]);
+            for (size_t i = 0; op.attributes.has_bias && i < y.size(); ++i)
+                y[i] += v.parameter(1)[i / pixels % channels];
             break;
         }
         case OperatorKind::max_pool:
@@ -382,12 +451,16 @@ void forward(Context& context, model::OperatorId id) {
             windows(v, false, [&](size_t o, size_t i, size_t) { y[o] = std::max(y[o], v.x()[i]); });
             break;
         case OperatorKind::average_pool:
-            windows(v, false, [&](size_t o, size_t i, size_t) { y[o] += v.x()[i] / static_cast<double>(op.attributes.kernel_y * op.attributes.kernel_x); });
+            windows(v, false, [&](size_t o, size_t i, size_t) {
+                y[o] += v.x()[i] / static_cast<double>(op.attributes.kernel_y * op.attributes.kernel_x);
+            });
             break;
         case OperatorKind::transpose: {
-            const size_t leading = static_cast<size_t>(v.shape(op.inputs[0])[0]), per_sample = y.size() / static_cast<size_t>(context.samples),
+            const size_t leading = static_cast<size_t>(v.shape(op.inputs[0])[0]),
+                         per_sample = y.size() / static_cast<size_t>(context.samples),
                          rest = per_sample / leading;
-            for (size_t i = 0; i < y.size(); ++i) y[i / per_sample * per_sample + i % rest * leading + i % per_sample / rest] = v.x()[i];
+            for (size_t i = 0; i < y.size(); ++i)
+                y[i / per_sample * per_sample + i % rest * leading + i % per_sample / rest] = v.x()[i];
             break;
         }
         case OperatorKind::average_tokens:
@@ -416,11 +489,14 @@ void backward(Context& context, model::OperatorId id) {
     const size_t width = v.width();
     switch (op.kind) {
         case OperatorKind::embedding:
-            for (size_t i = 0; i < dy.size(); ++i) v.dparameter(0)[static_cast<size_t>(v.ids(0)[i / width]) * width + i % width] += dy[i];
+            for (size_t i = 0; i < dy.size(); ++i)
+                v.dparameter(0)[static_cast<size_t>(v.ids(0)[i / width]) * width + i % width] += dy[i];
             break;
         case OperatorKind::position_embedding:
             for (size_t i = 0; i < dy.size(); ++i) {
-                v.dparameter(0)[(i / width % v.tokens() + static_cast<size_t>(op.attributes.position_offset)) * width + i % width] += dy[i];
+                v.dparameter(
+                    0)[(i / width % v.tokens() + static_cast<size_t>(op.attributes.position_offset)) * width +
+                       i % width] += dy[i];
                 v.dx()[i] += dy[i];
             }
             break;
@@ -439,8 +515,10 @@ void backward(Context& context, model::OperatorId id) {
                 v.dparameter(0)[w] += dy[o] * v.x()[i];
                 if (dx) (*dx)[i] += dy[o] * v.parameter(0)[w];
             });
-            const size_t pixels = static_cast<size_t>(v.shape(op.output)[1] * v.shape(op.output)[2]), channels = static_cast<size_t>(v.shape(op.output)[0]);
-            for (size_t i = 0; op.attributes.has_bias && i < dy.size(); ++i) v.dparameter(1)[i / pixels % channels] += dy[i];
+            const size_t pixels = static_cast<size_t>(v.shape(op.output)[1] * v.shape(op.output)[2]),
+                         channels = static_cast<size_t>(v.shape(op.output)[0]);
+            for (size_t i = 0; op.attributes.has_bias && i < dy.size(); ++i)
+                v.dparameter(1)[i / pixels % channels] += dy[i];
             break;
         }
         default: {
@@ -458,7 +536,8 @@ void backward(Context& context, model::OperatorId id) {
                     case OperatorKind::relu:
                     case OperatorKind::silu:
                     case OperatorKind::tanh:
-                        for (size_t i = 0; i < dy.size(); ++i) dx[i] += dy[i] * activation_slope(op, v.x()[i]);
+                        for (size_t i = 0; i < dy.size(); ++i)
+                            dx[i] += dy[i] * activation_slope(op, v.x()[i]);
                         break;
                     case OperatorKind::gated_silu:
                     case OperatorKind::gated_gelu:
@@ -471,7 +550,8 @@ void backward(Context& context, model::OperatorId id) {
                     case OperatorKind::dropout: {
                         const size_t per_sample = dy.size() / static_cast<size_t>(context.samples);
                         for (size_t i = 0; i < dy.size(); ++i)
-                            if (!drops(context.mask_keys[static_cast<size_t>(id.index)][i / per_sample], i % per_sample, op.attributes.probability))
+                            if (!drops(context.mask_keys[static_cast<size_t>(id.index)][i / per_sample],
+                                       i % per_sample, op.attributes.probability))
                                 dx[i] += dy[i] / (1 - op.attributes.probability);
                         break;
                     }
@@ -485,20 +565,26 @@ void backward(Context& context, model::OperatorId id) {
                         break;
                     }
                     case OperatorKind::average_pool:
-                        windows(v, false,
-                                [&](size_t o, size_t i, size_t) { dx[i] += dy[o] / static_cast<double>(op.attributes.kernel_y * op.attributes.kernel_x); });
+                        windows(v, false, [&](size_t o, size_t i, size_t) {
+                            dx[i] +=
+                                dy[o] / static_cast<double>(op.attributes.kernel_y * op.attributes.kernel_x);
+                        });
                         break;
                     case OperatorKind::transpose: {
-                        const size_t leading = static_cast<size_t>(v.shape(op.inputs[0])[0]), per_sample = dy.size() / static_cast<size_t>(context.samples),
+                        const size_t leading = static_cast<size_t>(v.shape(op.inputs[0])[0]),
+                                     per_sample = dy.size() / static_cast<size_t>(context.samples),
                                      rest = per_sample / leading;
-                        for (size_t i = 0; i < dy.size(); ++i) dx[i] += dy[i / per_sample * per_sample + i % rest * leading + i % per_sample / rest];
+                        for (size_t i = 0; i < dy.size(); ++i)
+                            dx[i] +=
+                                dy[i / per_sample * per_sample + i % rest * leading + i % per_sample / rest];
                         break;
                     }
                     case OperatorKind::average_tokens:
                     case OperatorKind::select_first_token:
                     case OperatorKind::select_positions:
                         moved_rows(v, [&](size_t o, size_t i, double factor) {
-                            for (size_t c = 0; c < width; ++c) dx[i * width + c] += factor * dy[o * width + c];
+                            for (size_t c = 0; c < width; ++c)
+                                dx[i * width + c] += factor * dy[o * width + c];
                         });
                         break;
                     default: break;

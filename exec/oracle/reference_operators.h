@@ -10,7 +10,8 @@
 
 namespace exec::oracle {
 
-// How clear the choices of routers were: between the probabilities of the last expert that a token goes to and of the first that it does not.
+// How clear the choices of routers were: between the probabilities of the last expert that a token goes to
+// and of the first that it does not.
 struct RouterMargins {
     double least = std::numeric_limits<double>::infinity();
     double other_way_below = 0;  // a choice with a smaller margin is made the other way
@@ -28,7 +29,8 @@ struct Context {
     double loss_weight = 1;
     bool is_training = true;  // false: nothing is dropped
     RouterMargins* router = nullptr;
-    // How the plan divides sequences: in segments that follow each other, and over ranks in as many times two parts. Mixtures balance over what is together.
+    // How the plan divides sequences: in segments that follow each other, and over ranks in as many times two
+    // parts. Mixtures balance over what is together.
     int segments = 1, parts = 1;
 };
 

@@ -17,22 +17,27 @@ using schedule::InstructionKind;
 std::string kind_of(const Instruction& instruction) {
     switch (instruction.kind) {
         case InstructionKind::compute: return std::string(schedule::name_of(instruction.phase));
-        case InstructionKind::collective: return fmt::format("{} {}", schedule::name_of(instruction.collective), schedule::name_of(instruction.payload));
+        case InstructionKind::collective:
+            return fmt::format("{} {}", schedule::name_of(instruction.collective),
+                               schedule::name_of(instruction.payload));
         default: return std::string(schedule::name_of(instruction.kind));
     }
 }
 
 // Mean over ranks of the time a rank spends in each kind.
-std::map<std::string, double> times_of(const schedule::Program& program, const schedule::Timeline& timeline, std::map<std::string, int>& counts) {
+std::map<std::string, double> times_of(const schedule::Program& program, const schedule::Timeline& timeline,
+                                       std::map<std::string, int>& counts) {
     std::map<std::string, double> times;
     const double ranks = static_cast<double>(program.class_of_rank.size());
     counts.clear();
     for (const std::int32_t rank_class : program.class_of_rank) {
-        const auto performers = static_cast<double>(std::count(timeline.class_of.begin(), timeline.class_of.end(), rank_class));
+        const auto performers =
+            static_cast<double>(std::count(timeline.class_of.begin(), timeline.class_of.end(), rank_class));
         for (std::size_t p = 0; p < timeline.spans.size(); ++p) {
             if (timeline.class_of[p] != rank_class) continue;
             for (const schedule::Span& span : timeline.spans[p])
-                times[kind_of(program.classes[static_cast<std::size_t>(rank_class)].instructions[span.instruction])] +=
+                times[kind_of(
+                    program.classes[static_cast<std::size_t>(rank_class)].instructions[span.instruction])] +=
                     (span.end - span.start).value / performers / ranks;
         }
     }
@@ -41,11 +46,13 @@ std::map<std::string, double> times_of(const schedule::Program& program, const s
     return times;
 }
 
-std::vector<core::Bytes> peaks_by_rank(const schedule::Program& program, const schedule::Timeline& timeline, const schedule::MemoryTimeline& memory) {
+std::vector<core::Bytes> peaks_by_rank(const schedule::Program& program, const schedule::Timeline& timeline,
+                                       const schedule::MemoryTimeline& memory) {
     std::vector<core::Bytes> peaks(program.class_of_rank.size());
     for (std::size_t rank = 0; rank < peaks.size(); ++rank)
         for (std::size_t p = 0; p < memory.peak.size() && p < timeline.class_of.size(); ++p)
-            if (timeline.rank[p] == static_cast<std::int32_t>(rank) || timeline.class_of[p] == program.class_of_rank[rank]) {
+            if (timeline.rank[p] == static_cast<std::int32_t>(rank) ||
+                timeline.class_of[p] == program.class_of_rank[rank]) {
                 peaks[rank] = memory.peak[p];
                 if (timeline.rank[p] == static_cast<std::int32_t>(rank)) break;
             }
@@ -57,20 +64,25 @@ double bytes_sent(const Instruction& instruction, std::size_t members) {
     if (instruction.kind == InstructionKind::send) return instruction.bytes.value;
     if (instruction.kind != InstructionKind::collective || members < 2) return 0;
     const double n = static_cast<double>(members), share = (n - 1) / n;
-    return instruction.bytes.value * (instruction.collective == schedule::CollectiveKind::all_reduce ? 2 * share : share);
+    return instruction.bytes.value *
+           (instruction.collective == schedule::CollectiveKind::all_reduce ? 2 * share : share);
 }
 
 // By kind of link, for one timeline: seconds of the mean rank.
-std::map<bool, double> link_times(const schedule::Program& program, const schedule::Timeline& timeline, int per_host, std::map<bool, double>& bytes) {
+std::map<bool, double> link_times(const schedule::Program& program, const schedule::Timeline& timeline,
+                                  int per_host, std::map<bool, double>& bytes) {
     std::map<bool, double> times;
     const std::size_t ranks = program.class_of_rank.size();
     bytes.clear();
     for (std::size_t rank = 0; rank < ranks; ++rank) {
         const auto rank_class = static_cast<std::size_t>(program.class_of_rank[rank]);
-        const schedule::RankCoordinates place = schedule::coordinates_of(program.plan.layout, static_cast<int>(rank));
+        const schedule::RankCoordinates place =
+            schedule::coordinates_of(program.plan.layout, static_cast<int>(rank));
         std::size_t performer = timeline.class_of.size();
         for (std::size_t p = 0; p < timeline.class_of.size(); ++p)
-            if (timeline.rank[p] == static_cast<std::int32_t>(rank) || (performer == timeline.class_of.size() && timeline.class_of[p] == program.class_of_rank[rank]))
+            if (timeline.rank[p] == static_cast<std::int32_t>(rank) ||
+                (performer == timeline.class_of.size() &&
+                 timeline.class_of[p] == program.class_of_rank[rank]))
                 performer = p;
         if (performer == timeline.class_of.size()) continue;
         for (const schedule::Span& span : timeline.spans[performer]) {
@@ -78,12 +90,16 @@ std::map<bool, double> link_times(const schedule::Program& program, const schedu
             bool crosses = false;
             std::size_t members = 0;
             if (instruction.kind == InstructionKind::collective) {
-                const std::vector<int> group = schedule::members_of(program, static_cast<int>(rank), instruction);
+                const std::vector<int> group =
+                    schedule::members_of(program, static_cast<int>(rank), instruction);
                 members = group.size();
                 if (members < 2) continue;
-                for (const int member : group) crosses |= per_host > 0 && member / per_host != static_cast<int>(rank) / per_host;
-            } else if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::receive) {
-                const int peer = schedule::rank_of(program.plan.layout, {place.data, place.tensor, instruction.peer});
+                for (const int member : group)
+                    crosses |= per_host > 0 && member / per_host != static_cast<int>(rank) / per_host;
+            } else if (instruction.kind == InstructionKind::send ||
+                       instruction.kind == InstructionKind::receive) {
+                const int peer =
+                    schedule::rank_of(program.plan.layout, {place.data, place.tensor, instruction.peer});
                 crosses = per_host > 0 && peer / per_host != static_cast<int>(rank) / per_host;
             } else {
                 continue;
@@ -100,11 +116,13 @@ std::array<core::Bytes, schedule::memory_kind_count> fullest(const schedule::Mem
     std::size_t most = 0;
     for (std::size_t p = 1; p < memory.peak.size(); ++p)
         if (memory.peak[p] > memory.peak[most]) most = p;
-    return most < memory.at_peak.size() ? memory.at_peak[most] : std::array<core::Bytes, schedule::memory_kind_count>{};
+    return most < memory.at_peak.size() ? memory.at_peak[most]
+                                        : std::array<core::Bytes, schedule::memory_kind_count>{};
 }
 
 bool is_communication(const std::string& kind) {
-    return kind == "send" || kind == "receive" || kind.find("all_") == 0 || kind.find("reduce_") == 0 || kind.find("broadcast") == 0;
+    return kind == "send" || kind == "receive" || kind.find("all_") == 0 || kind.find("reduce_") == 0 ||
+           kind.find("broadcast") == 0;
 }
 
 std::string verdict_of(const Comparison& comparison, const ComparisonContext& context) {
@@ -112,32 +130,46 @@ std::string verdict_of(const Comparison& comparison, const ComparisonContext& co
     if (comparison.kinds.empty() || std::abs(error) <= 0.05 * comparison.measured_step.value) return {};
     const auto miss = [](const KindComparison& kind) { return (kind.predicted - kind.measured).value; };
     // Of those that err in the direction of the step.
-    const auto worst = std::max_element(comparison.kinds.begin(), comparison.kinds.end(),
-                                        [&](const KindComparison& a, const KindComparison& b) { return miss(a) * error < miss(b) * error; });
-    if (miss(*worst) * error <= 0) return "no kind of instruction errs as the step does: ranks wait for each other at other moments than predicted";
-    std::string text = fmt::format("{} misses most: {} predicted, {} measured", worst->kind, core::format(worst->predicted), core::format(worst->measured));
+    const auto worst = std::max_element(
+        comparison.kinds.begin(), comparison.kinds.end(),
+        [&](const KindComparison& a, const KindComparison& b) { return miss(a) * error < miss(b) * error; });
+    if (miss(*worst) * error <= 0)
+        return "no kind of instruction errs as the step does: ranks wait for each other at other moments "
+               "than predicted";
+    std::string text = fmt::format("{} misses most: {} predicted, {} measured", worst->kind,
+                                   core::format(worst->predicted), core::format(worst->measured));
     if (is_communication(worst->kind))
-        text += "; waiting for the other rank is counted in it, so what that rank did before it may be the cause";
+        text +=
+            "; waiting for the other rank is counted in it, so what that rank did before it may be the cause";
     else if (context.lost_share > 0.05)
-        text += fmt::format("; other processes had the ranks' cores for {:.0f}% of the computing time", 100 * context.lost_share);
+        text += fmt::format("; other processes had the ranks' cores for {:.0f}% of the computing time",
+                            100 * context.lost_share);
     if (comparison.speed_ratio > 0 && std::abs(comparison.speed_ratio - 1) > 0.03)
-        text += fmt::format("; the machine ran at {:.2f} of the speed at which it was profiled: at that speed the prediction would be {:+.1f}% off", comparison.speed_ratio,
-                            100 * (comparison.predicted_step.value / comparison.speed_ratio / comparison.measured_step.value - 1));
+        text += fmt::format(
+            "; the machine ran at {:.2f} of the speed at which it was profiled: at that speed the prediction "
+            "would be {:+.1f}% off",
+            comparison.speed_ratio,
+            100 * (comparison.predicted_step.value / comparison.speed_ratio / comparison.measured_step.value -
+                   1));
     return text;
 }
 
-double error_of(double predicted, double measured) { return measured > 0 ? 100 * (predicted - measured) / measured : 0; }
+double error_of(double predicted, double measured) {
+    return measured > 0 ? 100 * (predicted - measured) / measured : 0;
+}
 
 }  // namespace
 
-Comparison compare(const schedule::Program& program, const schedule::Timeline& predicted, const schedule::MemoryTimeline& predicted_memory,
-                   core::Seconds predicted_step, const schedule::Timeline& measured, const schedule::MemoryTimeline& measured_memory,
+Comparison compare(const schedule::Program& program, const schedule::Timeline& predicted,
+                   const schedule::MemoryTimeline& predicted_memory, core::Seconds predicted_step,
+                   const schedule::Timeline& measured, const schedule::MemoryTimeline& measured_memory,
                    core::Seconds measured_step, const ComparisonContext& context) {
     Comparison result;
     result.predicted_step = predicted_step;
     result.measured_step = measured_step;
     std::map<std::string, int> counts;
-    const std::map<std::string, double> expected = times_of(program, predicted, counts), seen = times_of(program, measured, counts);
+    const std::map<std::string, double> expected = times_of(program, predicted, counts),
+                                        seen = times_of(program, measured, counts);
     for (const auto& [kind, count] : counts) {
         const auto time = [&, name = kind](const std::map<std::string, double>& times) {
             const auto found = times.find(name);
@@ -145,22 +177,29 @@ Comparison compare(const schedule::Program& program, const schedule::Timeline& p
         };
         result.kinds.push_back({kind, count, time(expected), time(seen)});
     }
-    std::stable_sort(result.kinds.begin(), result.kinds.end(), [](const KindComparison& a, const KindComparison& b) { return a.measured > b.measured; });
+    std::stable_sort(
+        result.kinds.begin(), result.kinds.end(),
+        [](const KindComparison& a, const KindComparison& b) { return a.measured > b.measured; });
     result.predicted_peaks = peaks_by_rank(program, predicted, predicted_memory);
     result.measured_peaks = peaks_by_rank(program, measured, measured_memory);
-    for (const core::Bytes peak : result.predicted_peaks) result.predicted_peak = std::max(result.predicted_peak, peak);
-    for (const core::Bytes peak : result.measured_peaks) result.measured_peak = std::max(result.measured_peak, peak);
+    for (const core::Bytes peak : result.predicted_peaks)
+        result.predicted_peak = std::max(result.predicted_peak, peak);
+    for (const core::Bytes peak : result.measured_peaks)
+        result.measured_peak = std::max(result.measured_peak, peak);
 
     std::map<bool, double> bytes;
     std::map<bool, double> link_expected = link_times(program, predicted, context.ranks_per_host, bytes);
     const std::map<bool, double> link_seen = link_times(program, measured, context.ranks_per_host, bytes);
     for (const auto& [crosses, time] : link_seen)
-        result.links.push_back({crosses ? "between hosts" : "within a host", core::Bytes(bytes[crosses]), core::Seconds(link_expected[crosses]), core::Seconds(time)});
+        result.links.push_back({crosses ? "between hosts" : "within a host", core::Bytes(bytes[crosses]),
+                                core::Seconds(link_expected[crosses]), core::Seconds(time)});
     const auto held_expected = fullest(predicted_memory), held_seen = fullest(measured_memory);
     for (std::size_t kind = 0; kind < held_seen.size(); ++kind)
         if (held_expected[kind].value > 0 || held_seen[kind].value > 0)
-            result.memory.push_back({std::string(schedule::name_of(static_cast<schedule::MemoryKind>(kind))), held_expected[kind], held_seen[kind]});
-    if (context.profiled_probe.value > 0 && context.measured_probe.value > 0) result.speed_ratio = context.profiled_probe / context.measured_probe;
+            result.memory.push_back({std::string(schedule::name_of(static_cast<schedule::MemoryKind>(kind))),
+                                     held_expected[kind], held_seen[kind]});
+    if (context.profiled_probe.value > 0 && context.measured_probe.value > 0)
+        result.speed_ratio = context.profiled_probe / context.measured_probe;
     result.verdict = verdict_of(result, context);
     return result;
 }
@@ -205,7 +244,8 @@ core::Value to_value(const Comparison& comparison) {
     }
     if (comparison.speed_ratio > 0) {
         value["speed_ratio"] = comparison.speed_ratio;
-        value["error_at_profiled_speed_pct"] = error_of(comparison.predicted_step.value / comparison.speed_ratio, comparison.measured_step.value);
+        value["error_at_profiled_speed_pct"] = error_of(
+            comparison.predicted_step.value / comparison.speed_ratio, comparison.measured_step.value);
     }
     value["verdict"] = comparison.verdict;
     return value;
@@ -213,27 +253,35 @@ core::Value to_value(const Comparison& comparison) {
 
 std::string to_text(const Comparison& comparison) {
     std::string text = fmt::format("{:<36}{:>12}{:>12}{:>9}\n", "", "predicted", "measured", "error");
-    const auto line = [&](const std::string& what, const std::string& predicted, const std::string& measured, double error) {
+    const auto line = [&](const std::string& what, const std::string& predicted, const std::string& measured,
+                          double error) {
         text += fmt::format("{:<36}{:>12}{:>12}{:>8.1f}%\n", what, predicted, measured, error);
     };
     line("step", core::format(comparison.predicted_step), core::format(comparison.measured_step),
          error_of(comparison.predicted_step.value, comparison.measured_step.value));
-    line("peak memory of a rank", core::format(comparison.predicted_peak), core::format(comparison.measured_peak),
+    line("peak memory of a rank", core::format(comparison.predicted_peak),
+         core::format(comparison.measured_peak),
          error_of(comparison.predicted_peak.value, comparison.measured_peak.value));
     text += "a rank's time, waiting included:\n";
     for (const KindComparison& kind : comparison.kinds)
-        line(fmt::format("  {} ({})", kind.kind, kind.instructions), core::format(kind.predicted), core::format(kind.measured),
-             error_of(kind.predicted.value, kind.measured.value));
+        line(fmt::format("  {} ({})", kind.kind, kind.instructions), core::format(kind.predicted),
+             core::format(kind.measured), error_of(kind.predicted.value, kind.measured.value));
     if (!comparison.links.empty()) text += "its communication by link, waiting included:\n";
     for (const LinkComparison& link : comparison.links)
-        line(fmt::format("  {}, {} a step", link.link, core::format(link.bytes)), core::format(link.predicted), core::format(link.measured),
+        line(fmt::format("  {}, {} a step", link.link, core::format(link.bytes)),
+             core::format(link.predicted), core::format(link.measured),
              error_of(link.predicted.value, link.measured.value));
     text += "the fullest rank's memory at its peak:\n";
     for (const MemoryComparison& memory : comparison.memory)
-        line("  " + memory.kind, core::format(memory.predicted), core::format(memory.measured), error_of(memory.predicted.value, memory.measured.value));
+        line("  " + memory.kind, core::format(memory.predicted), core::format(memory.measured),
+             error_of(memory.predicted.value, memory.measured.value));
     if (comparison.speed_ratio > 0)
-        text += fmt::format("machine: {:.2f} of the speed at which it was profiled; at that speed the prediction is {:+.1f}% off\n", comparison.speed_ratio,
-                            error_of(comparison.predicted_step.value / comparison.speed_ratio, comparison.measured_step.value));
+        text += fmt::format(
+            "machine: {:.2f} of the speed at which it was profiled; at that speed the prediction is {:+.1f}% "
+            "off\n",
+            comparison.speed_ratio,
+            error_of(comparison.predicted_step.value / comparison.speed_ratio,
+                     comparison.measured_step.value));
     if (!comparison.verdict.empty()) text += comparison.verdict + "\n";
     return text;
 }

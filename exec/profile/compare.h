@@ -16,14 +16,15 @@ struct KindComparison {
     int instructions = 0;
     core::Seconds predicted, measured;
 };
-// What crosses one kind of link, summed over ranks: bytes that leave a rank in a step; times are a rank's, averaged, waiting included.
+// What crosses one kind of link, summed over ranks: bytes that leave a rank in a step; times are a rank's,
+// averaged, waiting included.
 struct LinkComparison {
     std::string link;  // "within a host", "between hosts"
     core::Bytes bytes;
     core::Seconds predicted, measured;
 };
 struct MemoryComparison {
-    std::string kind;  // "parameters", ...
+    std::string kind;                 // "parameters", ...
     core::Bytes predicted, measured;  // held by the fullest rank when it held most
 };
 struct Comparison {
@@ -34,18 +35,21 @@ struct Comparison {
     std::vector<LinkComparison> links;
     std::vector<MemoryComparison> memory;
     double speed_ratio = 0;  // of the machine while it ran to while it was profiled; 0 = not known
-    std::string verdict;     // which kind misses most, and why, in words; empty when the step is predicted within 5 %
+    std::string
+        verdict;  // which kind misses most, and why, in words; empty when the step is predicted within 5 %
 };
 
 struct ComparisonContext {
-    int ranks_per_host = 0;           // 0 = all ranks on one
+    int ranks_per_host = 0;                        // 0 = all ranks on one
     core::Seconds profiled_probe, measured_probe;  // RunResult::probe then and now
-    double lost_share = 0;            // StepTimes::lost_share
+    double lost_share = 0;                         // StepTimes::lost_share
 };
 
-// Both timelines are of `program`; a predicted one may have one performer a class, which then stands for all its ranks.
-Comparison compare(const schedule::Program& program, const schedule::Timeline& predicted, const schedule::MemoryTimeline& predicted_memory,
-                   core::Seconds predicted_step, const schedule::Timeline& measured, const schedule::MemoryTimeline& measured_memory,
+// Both timelines are of `program`; a predicted one may have one performer a class, which then stands for all
+// its ranks.
+Comparison compare(const schedule::Program& program, const schedule::Timeline& predicted,
+                   const schedule::MemoryTimeline& predicted_memory, core::Seconds predicted_step,
+                   const schedule::Timeline& measured, const schedule::MemoryTimeline& measured_memory,
                    core::Seconds measured_step, const ComparisonContext& context = {});
 
 core::Value to_value(const Comparison& comparison);

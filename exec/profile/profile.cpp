@@ -12,7 +12,6 @@
 #include <fmt/core.h>
 
 #include "cluster/build_topology.h"
-#include "exec/transport/collective.h"
 #include "exec/cpu/cores.h"
 #include "exec/cpu/kernels.h"
 #include "exec/cpu/thread_communicator.h"
@@ -21,6 +20,7 @@
 #include "exec/runtime/rank_threads.h"
 #include "exec/runtime/run.h"
 #include "exec/runtime/solo_run.h"
+#include "exec/transport/collective.h"
 
 namespace exec {
 
@@ -34,7 +34,8 @@ double seconds_of(const std::function<void()>& work) {
 
 double quantile(std::vector<double> values, double share) {
     std::sort(values.begin(), values.end());
-    return values.empty() ? 0 : values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1))];
+    return values.empty() ? 0
+                          : values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1))];
 }
 
 double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
@@ -42,7 +43,8 @@ double median(std::vector<double> values) { return quantile(std::move(values), 0
 int cores() { return cpu::available_cores(); }
 
 // Every worker repeats its work while all others do theirs; the median of all.
-double median_with_all_busy(int workers, int repetitions, const std::function<std::function<void()>(int worker)>& make_work) {
+double median_with_all_busy(int workers, int repetitions,
+                            const std::function<std::function<void()>(int worker)>& make_work) {
     std::vector<std::vector<double>> times(static_cast<std::size_t>(workers));
     std::barrier all(workers);
     std::atomic<int> begun{0};
@@ -70,14 +72,17 @@ core::FlopsPerSecond product_rate(int workers, std::int64_t n, int repetitions) 
     const cpu::Kernels& k = cpu::kernels();
     const double time = median_with_all_busy(workers, repetitions, [&](int) {
         const auto count = static_cast<std::size_t>(n * n);
-        auto a = std::make_shared<std::vector<float>>(count, 0.5f), b = std::make_shared<std::vector<float>>(count, 0.25f),
+        auto a = std::make_shared<std::vector<float>>(count, 0.5f),
+             b = std::make_shared<std::vector<float>>(count, 0.25f),
              c = std::make_shared<std::vector<float>>(count);
-        return [=, &k] { k.product(false, true, n, n, n, 1, a->data(), n, b->data(), n, c->data(), n, false); };
+        return
+            [=, &k] { k.product(false, true, n, n, n, 1, a->data(), n, b->data(), n, c->data(), n, false); };
     });
     return core::FlopsPerSecond(2.0 * static_cast<double>(n * n * n) / time);
 }
 
-// Both ranks of a network, each on a core of its own. What they exchange must outlive this: when one fails, the other may be reading it.
+// Both ranks of a network, each on a core of its own. What they exchange must outlive this: when one fails,
+// the other may be reading it.
 void run_two(cpu::ThreadNetwork& network, const std::function<void(Communicator&)>& rank_work) {
     std::exception_ptr failures[2];
     const auto work = [&](int rank) {
@@ -102,7 +107,8 @@ struct Exchange {
 // Two ranks perform ring all-reduces, small and large: t = 2 (latency + bytes / 2 / bandwidth).
 Exchange measure_exchange(std::size_t large_floats) {
     if (cores() < 2) return {core::gigabytes_per_second(4), core::microseconds(20)};
-    const schedule::Rounds rounds = schedule::find_collective_algorithm("ring")->rounds(schedule::CollectiveKind::all_reduce, 2, 2);
+    const schedule::Rounds rounds =
+        schedule::find_collective_algorithm("ring")->rounds(schedule::CollectiveKind::all_reduce, 2, 2);
     const auto time_of = [&](std::size_t floats, int repetitions) {
         cpu::ThreadNetwork network(2, core::seconds(60), true);
         std::vector<double> times;
@@ -111,15 +117,18 @@ Exchange measure_exchange(std::size_t large_floats) {
             std::vector<float>& data = of_rank[communicator.rank()];
             data.resize(floats);
             for (int i = 0; i < repetitions + 2; ++i) {
-                std::fill(data.begin(), data.end(), 1.0f);  // as fresh in its own cache as a gradient just computed
+                std::fill(data.begin(), data.end(),
+                          1.0f);  // as fresh in its own cache as a gradient just computed
                 float token = 0;
                 exec::perform(communicator, rounds, {0, 1}, {&token, 1}, 100);
-                const double taken = seconds_of([&] { exec::perform(communicator, rounds, {0, 1}, data, 200); });
+                const double taken =
+                    seconds_of([&] { exec::perform(communicator, rounds, {0, 1}, data, 200); });
                 if (communicator.rank() == 0 && i >= 2) times.push_back(taken);
             }
         };
         run_two(network, rank_work);
-        // A disturbed exchange waits for two threads: the lower quartile is what exchange takes, the rest is waiting.
+        // A disturbed exchange waits for two threads: the lower quartile is what exchange takes, the rest is
+        // waiting.
         return quantile(times, 0.25);
     };
     const double small = time_of(2, 200), large = time_of(large_floats, 15);
@@ -127,12 +136,14 @@ Exchange measure_exchange(std::size_t large_floats) {
     return {core::BytesPerSecond(bytes / std::max(1e-9, large - small)), core::Seconds(small / 2)};
 }
 
-// Parameters in shards come bucket by bucket, each from where it lay since the step before: two copies and no warm cache. A micro-batch gathers a bucket twice and
-// reduces it once: t = latency + bytes / 2 / bandwidth on average.
+// Parameters in shards come bucket by bucket, each from where it lay since the step before: two copies and no
+// warm cache. A micro-batch gathers a bucket twice and reduces it once: t = latency + bytes / 2 / bandwidth
+// on average.
 core::BytesPerSecond measure_shard_exchange(const schedule::RankProgram& list, core::Seconds latency) {
     if (cores() < 2) return core::gigabytes_per_second(4);
     const schedule::CollectiveAlgorithm& ring = *schedule::find_collective_algorithm("ring");
-    const schedule::Rounds gather = ring.rounds(schedule::CollectiveKind::all_gather, 2, 2), reduce = ring.rounds(schedule::CollectiveKind::reduce_scatter, 2, 2);
+    const schedule::Rounds gather = ring.rounds(schedule::CollectiveKind::all_gather, 2, 2),
+                           reduce = ring.rounds(schedule::CollectiveKind::reduce_scatter, 2, 2);
     constexpr int repetitions = 9;
     std::vector<std::size_t> pieces;
     double bytes = 0;
@@ -155,7 +166,10 @@ core::BytesPerSecond measure_shard_exchange(const schedule::RankProgram& list, c
             parameters.emplace_back(2 * piece, 1.0f);
             gradients.emplace_back(2 * piece, 1.0f);
         }
-        const auto at = [rank](std::vector<float>& whole) { return whole.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(rank) * whole.size() / 2); };
+        const auto at = [rank](std::vector<float>& whole) {
+            return whole.begin() +
+                   static_cast<std::ptrdiff_t>(static_cast<std::size_t>(rank) * whole.size() / 2);
+        };
         Tag tag = 100;
         for (int i = 0; i < repetitions; ++i) {
             double taken = 0;
@@ -169,7 +183,8 @@ core::BytesPerSecond measure_shard_exchange(const schedule::RankProgram& list, c
                             exec::perform(communicator, gather, {0, 1}, parameters[b], tag++);
                         } else {
                             exec::perform(communicator, reduce, {0, 1}, gradients[b], tag++);
-                            cpu::kernels().accumulate(static_cast<std::int64_t>(sums[b].size()), &*at(gradients[b]), sums[b].data());
+                            cpu::kernels().accumulate(static_cast<std::int64_t>(sums[b].size()),
+                                                      &*at(gradients[b]), sums[b].data());
                         }
                     });
                 }
@@ -178,41 +193,51 @@ core::BytesPerSecond measure_shard_exchange(const schedule::RankProgram& list, c
     };
     run_two(network, rank_work);
     const double transfers = 3 * static_cast<double>(pieces.size());
-    return core::BytesPerSecond(3 * bytes / 2 / std::max(1e-9, quantile(times, 0.25) - transfers * latency.value));
+    return core::BytesPerSecond(3 * bytes / 2 /
+                                std::max(1e-9, quantile(times, 0.25) - transfers * latency.value));
 }
 
-// One rank of every class, and more of the same until every core is busy that the plan keeps busy; in groups that work at the same time.
+// One rank of every class, and more of the same until every core is busy that the plan keeps busy; in groups
+// that work at the same time.
 std::vector<std::vector<int>> ranks_to_profile(const schedule::Program& program) {
-    const std::size_t workers = static_cast<std::size_t>(std::max(1, std::min(program.plan.layout.ranks(), cores())));
+    const std::size_t workers =
+        static_cast<std::size_t>(std::max(1, std::min(program.plan.layout.ranks(), cores())));
     std::vector<int> chosen, others;
     std::vector<char> is_known(program.classes.size(), 0);
     for (int rank = 0; rank < program.plan.layout.ranks(); ++rank) {
-        char& known = is_known[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)])];
+        char& known =
+            is_known[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)])];
         (known ? others : chosen).push_back(rank);
         known = 1;
     }
     std::sort(others.begin(), others.end());
-    for (std::size_t i = 0; chosen.size() % workers != 0; ++i) chosen.push_back(i < others.size() ? others[i] : chosen[i]);
+    for (std::size_t i = 0; chosen.size() % workers != 0; ++i)
+        chosen.push_back(i < others.size() ? others[i] : chosen[i]);
     std::vector<std::vector<int>> groups;
-    for (std::size_t i = 0; i < chosen.size(); i += workers) groups.emplace_back(chosen.begin() + static_cast<std::ptrdiff_t>(i), chosen.begin() + static_cast<std::ptrdiff_t>(i + workers));
+    for (std::size_t i = 0; i < chosen.size(); i += workers)
+        groups.emplace_back(chosen.begin() + static_cast<std::ptrdiff_t>(i),
+                            chosen.begin() + static_cast<std::ptrdiff_t>(i + workers));
     return groups;
 }
 
 // Elements that an optimizer step updates, as the simulator counts them.
-double updated_elements(const schedule::Program& program, const schedule::RankProgram& list, const schedule::Instruction& step) {
+double updated_elements(const schedule::Program& program, const schedule::RankProgram& list,
+                        const schedule::Instruction& step) {
     double elements = 0;
     for (std::size_t b = 0; b < list.buckets.size(); ++b) {
         if (step.bucket >= 0 && static_cast<std::size_t>(step.bucket) != b) continue;
         const schedule::ParameterBucket& bucket = list.buckets[b];
-        elements += program.plan.sharding == schedule::Sharding::none ? static_cast<double>(bucket.elements)
-                                                                      : static_cast<double>(bucket.padded_elements / bucket.pieces);
+        elements += program.plan.sharding == schedule::Sharding::none
+                        ? static_cast<double>(bucket.elements)
+                        : static_cast<double>(bucket.padded_elements / bucket.pieces);
     }
     return elements;
 }
 
 }  // namespace
 
-PlanProfile profile_plan(const schedule::Program& program, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data) {
+PlanProfile profile_plan(const schedule::Program& program, const model::ModelGraph& graph,
+                         std::shared_ptr<const DataSource> data) {
     const schedule::Plan& plan = program.plan;
     const std::vector<std::vector<int>> groups = ranks_to_profile(program);
     RunOptions options;
@@ -224,7 +249,8 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
     std::vector<double> updates, probes;
     double largest = 0;
     const double bytes_an_element =
-        4 + 2 * schedule::state_bytes_per_parameter(plan.optimizer).value + 8 + (schedule::needs_update_norms(plan.optimizer) ? 8 : 0);  // as the simulator counts them
+        4 + 2 * schedule::state_bytes_per_parameter(plan.optimizer).value + 8 +
+        (schedule::needs_update_norms(plan.optimizer) ? 8 : 0);  // as the simulator counts them
     std::vector<std::vector<RankRecord>> measured;
     for (const std::vector<int>& ranks : groups) {
         // Enough steps that a median means something, in about a second and a half for all ranks.
@@ -232,11 +258,13 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
         const std::vector<RankRecord> first = run_alone(program, graph, data, options, ranks);
         double step_time = 1e-4;
         for (const RankRecord& record : first) step_time = std::max(step_time, record.step_computing.back());
-        options.steps = std::clamp(static_cast<int>(1.5 / static_cast<double>(groups.size()) / step_time), 4, 60);
+        options.steps =
+            std::clamp(static_cast<int>(1.5 / static_cast<double>(groups.size()) / step_time), 4, 60);
         measured.push_back(run_alone(program, graph, data, options, ranks));
         for (std::size_t r = 0; r < ranks.size(); ++r) {
             const RankRecord& record = measured.back()[r];
-            const schedule::RankProgram& list = program.classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(ranks[r])])];
+            const schedule::RankProgram& list = program.classes[static_cast<std::size_t>(
+                program.class_of_rank[static_cast<std::size_t>(ranks[r])])];
             for (const OperatorSample& sample : record.operator_samples) {
                 if (sample.step == 0) continue;
                 // What other processes took is not the operator's.
@@ -258,10 +286,11 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
         }
     }
     for (const schedule::RankProgram& list : program.classes)
-        for (const schedule::ParameterBucket& bucket : list.buckets) largest = std::max(largest, static_cast<double>(bucket.elements));
+        for (const schedule::ParameterBucket& bucket : list.buckets)
+            largest = std::max(largest, static_cast<double>(bucket.elements));
 
-    // Medians of short operators leave out what interrupts a rank's own work (the system, page faults). So the medians tell how a step divides among operators, and
-    // the median step how long all of them take.
+    // Medians of short operators leave out what interrupts a rank's own work (the system, page faults). So
+    // the medians tell how a step divides among operators, and the median step how long all of them take.
     std::map<std::pair<std::int32_t, int>, double> typical;
     for (auto& [key, times] : by_operator) typical[key] = median(times);
     std::vector<double> ratios;
@@ -280,23 +309,24 @@ PlanProfile profile_plan(const schedule::Program& program, const model::ModelGra
     profile.probe = core::Seconds(median(probes));
     profile.operators = by_signature(graph, plan.cost_context(), typical);
 
-    if (!updates.empty()) profile.update_bandwidth = core::BytesPerSecond(1 / std::max(1e-18, median(updates)));
+    if (!updates.empty())
+        profile.update_bandwidth = core::BytesPerSecond(1 / std::max(1e-18, median(updates)));
     // Messages as large as the plan's: partial sums of a micro-batch with tensor parallelism, else buckets.
     double message = largest;
     if (plan.layout.tensor > 1)
         for (const model::Operator& op : graph.operators)
-            if (op.kind == model::OperatorKind::parallel_exit) message = model::tensor_bytes(graph, op.output, plan.cost_context()).value / 4;
+            if (op.kind == model::OperatorKind::parallel_exit)
+                message = model::tensor_bytes(graph, op.output, plan.cost_context()).value / 4;
     Exchange exchange = measure_exchange(static_cast<std::size_t>(std::clamp(message, 4096.0, 4194304.0)));
-    if (plan.shards(schedule::Sharding::parameters) && plan.layout.tensor == 1) exchange.bandwidth = measure_shard_exchange(program.classes[0], exchange.latency);
+    if (plan.shards(schedule::Sharding::parameters) && plan.layout.tensor == 1)
+        exchange.bandwidth = measure_shard_exchange(program.classes[0], exchange.latency);
     profile.link_bandwidth = exchange.bandwidth;
     profile.link_latency = exchange.latency;
     profile.product_rate = product_rate(std::min(plan.layout.ranks(), cores()), 512, 9);
     return profile;
 }
 
-namespace {
-
-}  // namespace
+namespace {}  // namespace
 
 void apply(const PlanProfile& profile, cluster::InstanceType& instance) {
     instance.device.measured_operators = profile.operators;
@@ -306,7 +336,8 @@ void apply(const PlanProfile& profile, cluster::InstanceType& instance) {
     }
     instance.device.peak[core::DataType::fp32] = profile.product_rate;
     for (const core::DataType emulated : {core::DataType::bf16, core::DataType::fp8})
-        if (instance.device.peak.contains(emulated)) instance.device.peak[emulated] = profile.product_rate;  // computed in fp32
+        if (instance.device.peak.contains(emulated))
+            instance.device.peak[emulated] = profile.product_rate;  // computed in fp32
     instance.device.kernel_launch = core::microseconds(1);
     instance.device.host_dispatch = core::Seconds(0);
     cluster::set_memory_links(instance, {profile.link_bandwidth, profile.link_latency});
@@ -330,7 +361,8 @@ cluster::InstanceType profile_machine(cluster::InstanceType base, const std::str
     constexpr std::int64_t floats = 8 << 20;
     const auto stream = [&](int workers) {
         return 12.0 * floats / median_with_all_busy(workers, 9, [&](int) {
-                   auto x = std::make_shared<std::vector<float>>(floats, 1.0f), y = std::make_shared<std::vector<float>>(floats, 1.0f);
+                   auto x = std::make_shared<std::vector<float>>(floats, 1.0f),
+                        y = std::make_shared<std::vector<float>>(floats, 1.0f);
                    return [=, &k] { k.accumulate(floats, x->data(), y->data()); };
                });
     };
@@ -352,13 +384,18 @@ cluster::InstanceType profile_machine(cluster::InstanceType base, const std::str
     device.has_concurrent_streams = false;
     base.transports = {{"threads", {exchange.bandwidth, exchange.latency}}};
     cluster::set_memory_links(base, base.transports.at("threads"));
-    base.provenance["transport.threads"] = {"measured by `smexec profile` on this machine: ring all-reduces of two threads, 8 B and 4 MiB", date, "measured"};
+    base.provenance["transport.threads"] = {
+        "measured by `smexec profile` on this machine: ring all-reduces of two threads, 8 B and 4 MiB", date,
+        "measured"};
     base.notes.clear();
-    base.notes.push_back(fmt::format("{} kernels; y += x streams at {:.1f} GB/s on one core alone, {:.1f} GB/s on each of {} at once", k.instruction_set,
-                                     alone / 1e9, together / 1e9, all));
-    const std::string source = fmt::format("measured by `smexec profile` on this machine, {} cores busy", all);
+    base.notes.push_back(fmt::format(
+        "{} kernels; y += x streams at {:.1f} GB/s on one core alone, {:.1f} GB/s on each of {} at once",
+        k.instruction_set, alone / 1e9, together / 1e9, all));
+    const std::string source =
+        fmt::format("measured by `smexec profile` on this machine, {} cores busy", all);
     for (auto& [what, provenance] : base.provenance) {
-        if (what == "instance" || what.starts_with("topology") || what.starts_with("device.memory_source")) continue;
+        if (what == "instance" || what.starts_with("topology") || what.starts_with("device.memory_source"))
+            continue;
         provenance = {source, date, "measured"};
     }
     for (const char* what : {"device", "device.precision.fp32", "topology.link.memory", "link.memory"})

@@ -11,24 +11,29 @@
 
 namespace exec {
 
-// What a plan's operators take on this machine while as many ranks work as the plan has (no more than cores): memory bandwidth and clock are shared.
+// What a plan's operators take on this machine while as many ranks work as the plan has (no more than cores):
+// memory bandwidth and clock are shared.
 struct PlanProfile {
     std::vector<cluster::MeasuredOperator> operators;  // one entry a signature
-    core::BytesPerSecond update_bandwidth;             // of the optimizer step, counting gradient, state and parameter traffic; zero without one
-    core::BytesPerSecond link_bandwidth;               // of an array from rank to rank, all ranks exchanging at once
-    core::Seconds link_latency;                        // of a message of a few bytes
-    core::Seconds probe;                               // RunResult::probe while the operators were measured
-    core::FlopsPerSecond product_rate;                 // of a large matrix product on one core, all that would work at work: the peak behind MFU
+    core::BytesPerSecond update_bandwidth;  // of the optimizer step, counting gradient, state and parameter
+                                            // traffic; zero without one
+    core::BytesPerSecond link_bandwidth;    // of an array from rank to rank, all ranks exchanging at once
+    core::Seconds link_latency;             // of a message of a few bytes
+    core::Seconds probe;                    // RunResult::probe while the operators were measured
+    core::FlopsPerSecond product_rate;  // of a large matrix product on one core, all that would work at work:
+                                        // the peak behind MFU
 };
-// Every rank performs its list for a second or two without its peers, as many at a time as there are cores: operators as they are in the run, with its arrays, its
-// order and its caches, but nothing that one rank waits for another.
-PlanProfile profile_plan(const schedule::Program& program, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data);
+// Every rank performs its list for a second or two without its peers, as many at a time as there are cores:
+// operators as they are in the run, with its arrays, its order and its caches, but nothing that one rank
+// waits for another.
+PlanProfile profile_plan(const schedule::Program& program, const model::ModelGraph& graph,
+                         std::shared_ptr<const DataSource> data);
 
 // The instance with these figures in place of its own.
 void apply(const PlanProfile& profile, cluster::InstanceType& instance);
 
-// This machine: matrix products over sizes, streaming bandwidth with one and with all cores busy, exchange between cores. `base` tells cores and memory
-// (hardware_profiles/local-cpu.toml). Takes some ten seconds.
+// This machine: matrix products over sizes, streaming bandwidth with one and with all cores busy, exchange
+// between cores. `base` tells cores and memory (hardware_profiles/local-cpu.toml). Takes some ten seconds.
 cluster::InstanceType profile_machine(cluster::InstanceType base, const std::string& date);
 
 }  // namespace exec

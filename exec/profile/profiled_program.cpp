@@ -10,7 +10,8 @@
 
 namespace exec {
 
-schedule::Program profiled_program(const schedule::Plan& plan, int data, int tensor, const model::ModelGraph& graph) {
+schedule::Program profiled_program(const schedule::Plan& plan, int data, int tensor,
+                                   const model::ModelGraph& graph) {
     schedule::Plan single = plan;
     single.layout.pipeline = 1;
     single.layout.data = data;
@@ -32,8 +33,9 @@ schedule::Program profiled_program(const schedule::Plan& plan, int data, int ten
     return schedule::lower(single, graph, *order);
 }
 
-std::vector<cluster::MeasuredOperator> by_signature(const model::ModelGraph& graph, const model::CostContext& context,
-                                                    const std::map<std::pair<std::int32_t, int>, double>& times) {
+std::vector<cluster::MeasuredOperator> by_signature(
+    const model::ModelGraph& graph, const model::CostContext& context,
+    const std::map<std::pair<std::int32_t, int>, double>& times) {
     struct Sum {
         double time[3] = {0, 0, 0};
         int count = 0;
@@ -43,11 +45,13 @@ std::vector<cluster::MeasuredOperator> by_signature(const model::ModelGraph& gra
         Sum& sum = sums[model::signature(graph, model::OperatorId(op), context)];
         ++sum.count;
         for (int phase = 0; phase < 3; ++phase)
-            if (const auto found = times.find({op, phase}); found != times.end()) sum.time[phase] += found->second;
+            if (const auto found = times.find({op, phase}); found != times.end())
+                sum.time[phase] += found->second;
     }
     std::vector<cluster::MeasuredOperator> result;
     for (const auto& [signature, sum] : sums)
-        result.push_back({signature, core::Seconds(sum.time[0] / sum.count), core::Seconds(sum.time[1] / sum.count), core::Seconds(sum.time[2] / sum.count)});
+        result.push_back({signature, core::Seconds(sum.time[0] / sum.count),
+                          core::Seconds(sum.time[1] / sum.count), core::Seconds(sum.time[2] / sum.count)});
     return result;
 }
 

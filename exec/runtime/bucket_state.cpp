@@ -11,12 +11,15 @@ using schedule::MemoryKind;
 using schedule::Sharding;
 
 int piece_of(const schedule::Plan& plan, const schedule::ParameterBucket& bucket, int rank) {
-    const std::vector<int> group = schedule::process_group(plan.layout, schedule::groups_of(plan.layout, bucket).shard, rank, plan.effective_shard_degree());
+    const std::vector<int> group = schedule::process_group(
+        plan.layout, schedule::groups_of(plan.layout, bucket).shard, rank, plan.effective_shard_degree());
     return static_cast<int>(std::find(group.begin(), group.end(), rank) - group.begin());
 }
 
-BucketState::BucketState(const model::ModelGraph& graph, const schedule::Plan& plan, const schedule::ParameterBucket& bucket, const ParameterShare& share, int piece,
-                         std::uint64_t seed, bool trains, std::shared_ptr<MemoryAccount> account, Backend& backend)
+BucketState::BucketState(const model::ModelGraph& graph, const schedule::Plan& plan,
+                         const schedule::ParameterBucket& bucket, const ParameterShare& share, int piece,
+                         std::uint64_t seed, bool trains, std::shared_ptr<MemoryAccount> account,
+                         Backend& backend)
     : graph_(graph),
       plan_(plan),
       bucket_(bucket),
@@ -35,12 +38,15 @@ BucketState::BucketState(const model::ModelGraph& graph, const schedule::Plan& p
             initialize(parameter, seed, element_runs(parameter, share), initial.data() + bucket.offsets[i]);
         }
     }
-    if (shards(Sharding::parameters)) piece_parameters_ = array(MemoryKind::parameters, precision.parameters, piece_size_);
+    if (shards(Sharding::parameters))
+        piece_parameters_ = array(MemoryKind::parameters, precision.parameters, piece_size_);
     else whole_parameters_ = array(MemoryKind::parameters, precision.parameters, padded_);
     if (trains) {
-        if (shards(Sharding::gradients)) piece_gradient_ = array(MemoryKind::gradients, precision.gradients, piece_size_);
+        if (shards(Sharding::gradients))
+            piece_gradient_ = array(MemoryKind::gradients, precision.gradients, piece_size_);
         else whole_gradient_ = array(MemoryKind::gradients, precision.gradients, padded_);
-        if (precision.has_master_parameters) master_ = array(MemoryKind::optimizer, core::DataType::fp32, piece_size_);
+        if (precision.has_master_parameters)
+            master_ = array(MemoryKind::optimizer, core::DataType::fp32, piece_size_);
     }
     if (backend.keeps_values()) upload_parameters(initial);
     if (!trains) return;
@@ -67,7 +73,8 @@ BucketState::Version BucketState::version() {
 
 float* BucketState::owned_parameters() const {
     if (shards(Sharding::parameters)) return piece_parameters_->data();
-    return shards(Sharding::optimizer) ? piece_of(plan_.precision.parameters, whole_parameters_->data()) : whole_parameters_->data();
+    return shards(Sharding::optimizer) ? piece_of(plan_.precision.parameters, whole_parameters_->data())
+                                       : whole_parameters_->data();
 }
 
 FlatArray BucketState::whole_gradient() {
@@ -80,14 +87,18 @@ FlatArray BucketState::whole_gradient() {
 
 FlatArray BucketState::piece_gradient() {
     if (shards(Sharding::gradients)) return {plan_.precision.gradients, piece_gradient_->data(), piece_size_};
-    if (shards(Sharding::optimizer)) return {plan_.precision.gradients, piece_of(plan_.precision.gradients, whole_gradient().data), piece_size_};
+    if (shards(Sharding::optimizer))
+        return {plan_.precision.gradients, piece_of(plan_.precision.gradients, whole_gradient().data),
+                piece_size_};
     return whole_gradient();
 }
 
 void BucketState::begin_gather() {
     if (!shards(Sharding::parameters)) return;  // the pieces are where they belong
-    if (!whole_parameters_) whole_parameters_ = array(MemoryKind::parameters, plan_.precision.parameters, padded_);
-    backend_.copy(piece_of(plan_.precision.parameters, whole_parameters_->data()), piece_parameters_->data(), piece_parameters_->bytes());
+    if (!whole_parameters_)
+        whole_parameters_ = array(MemoryKind::parameters, plan_.precision.parameters, padded_);
+    backend_.copy(piece_of(plan_.precision.parameters, whole_parameters_->data()), piece_parameters_->data(),
+                  piece_parameters_->bytes());
 }
 
 void BucketState::release_parameters() {
@@ -96,8 +107,8 @@ void BucketState::release_parameters() {
 
 void BucketState::finish_reduce_scatter() {
     if (!shards(Sharding::gradients)) return;
-    backend_.accumulate(plan_.precision.gradients, static_cast<std::int64_t>(piece_size_), piece_of(plan_.precision.gradients, whole_gradient().data),
-                        piece_gradient_->data());
+    backend_.accumulate(plan_.precision.gradients, static_cast<std::int64_t>(piece_size_),
+                        piece_of(plan_.precision.gradients, whole_gradient().data), piece_gradient_->data());
     whole_gradient_.reset();
 }
 
@@ -109,13 +120,16 @@ void BucketState::zero_gradients() {
 template <class Visit>
 void BucketState::for_each_owned(const Visit& visit) const {
     const bool is_divided = shards(Sharding::optimizer);
-    const std::size_t begin = is_divided ? piece_begin() : 0, end = is_divided ? begin + piece_size_ : padded_;
+    const std::size_t begin = is_divided ? piece_begin() : 0,
+                      end = is_divided ? begin + piece_size_ : padded_;
     for (std::size_t i = 0; i < bucket_.parameters.size(); ++i) {
         const auto first = static_cast<std::size_t>(bucket_.offsets[i]);
-        const auto last = static_cast<std::size_t>(i + 1 < bucket_.offsets.size() ? bucket_.offsets[i + 1] : bucket_.elements);
+        const auto last = static_cast<std::size_t>(i + 1 < bucket_.offsets.size() ? bucket_.offsets[i + 1]
+                                                                                  : bucket_.elements);
         const std::size_t low = std::max(first, begin), high = std::min(last, end);
         if (low < high)
-            visit(bucket_.parameters[i], static_cast<std::int64_t>(low - first), static_cast<std::int64_t>(low - begin), static_cast<std::int64_t>(high - low));
+            visit(bucket_.parameters[i], static_cast<std::int64_t>(low - first),
+                  static_cast<std::int64_t>(low - begin), static_cast<std::int64_t>(high - low));
     }
 }
 
@@ -126,7 +140,9 @@ void BucketState::list_updates(const schedule::Optimizer& optimizer, std::vector
     }
     version_.reset();
     float *parameters = owned_parameters(), *gradients = piece_gradient().data;
-    const auto state_at = [](const BufferPointer& state, std::int64_t at) { return state ? state->data() + at : nullptr; };
+    const auto state_at = [](const BufferPointer& state, std::int64_t at) {
+        return state ? state->data() + at : nullptr;
+    };
     std::size_t place = 0;
     for_each_owned([&](model::ParameterId id, std::int64_t, std::int64_t at, std::int64_t count) {
         UpdateRange range;
@@ -150,12 +166,15 @@ FlatArray BucketState::begin_update_sums() {
 }
 
 FlatArray BucketState::update_sums() const {
-    return {core::DataType::fp32, update_sums_ ? update_sums_->data() : nullptr, 2 * bucket_.parameters.size()};
+    return {core::DataType::fp32, update_sums_ ? update_sums_->data() : nullptr,
+            2 * bucket_.parameters.size()};
 }
 
 void BucketState::upload_parameters(std::span<const float> whole) {
-    const std::span<const float> own = whole.subspan(shards(Sharding::optimizer) ? piece_begin() : 0, piece_size_);
-    if (shards(Sharding::parameters)) backend_.upload(plan_.precision.parameters, own, piece_parameters_->data());
+    const std::span<const float> own =
+        whole.subspan(shards(Sharding::optimizer) ? piece_begin() : 0, piece_size_);
+    if (shards(Sharding::parameters))
+        backend_.upload(plan_.precision.parameters, own, piece_parameters_->data());
     else backend_.upload(plan_.precision.parameters, whole, whole_parameters_->data());
     if (master_) backend_.upload(core::DataType::fp32, own, master_->data());
 }
@@ -169,7 +188,9 @@ std::vector<BucketState::Trained> BucketState::trained() const {
         own.first = first;
         own.values.resize(static_cast<std::size_t>(count));
         if (master_) backend_.download(core::DataType::fp32, master_->data() + at, own.values);
-        else backend_.download(plan_.precision.parameters, element_at(plan_.precision.parameters, parameters, at), own.values);
+        else
+            backend_.download(plan_.precision.parameters,
+                              element_at(plan_.precision.parameters, parameters, at), own.values);
         const auto copy_state = [&](const BufferPointer& state, std::vector<float>& into) {
             if (!state) return;
             into.resize(static_cast<std::size_t>(count));
@@ -185,16 +206,19 @@ void BucketState::restore(const Read& read) {
     std::vector<float> whole(padded_, 0.0f);
     for (std::size_t i = 0; i < bucket_.parameters.size(); ++i) {
         const auto first = static_cast<std::size_t>(bucket_.offsets[i]);
-        const auto last = static_cast<std::size_t>(i + 1 < bucket_.offsets.size() ? bucket_.offsets[i + 1] : bucket_.elements);
+        const auto last = static_cast<std::size_t>(i + 1 < bucket_.offsets.size() ? bucket_.offsets[i + 1]
+                                                                                  : bucket_.elements);
         read(bucket_.parameters[i], StateKind::value, 0, std::span(whole).subspan(first, last - first));
     }
     upload_parameters(whole);
     std::vector<float> state(piece_size_, 0.0f);
-    for (const auto& [buffer, kind] : {std::pair(first_state_, StateKind::first_moment), std::pair(second_state_, StateKind::second_moment)}) {
+    for (const auto& [buffer, kind] : {std::pair(first_state_, StateKind::first_moment),
+                                       std::pair(second_state_, StateKind::second_moment)}) {
         if (!buffer) continue;
         std::fill(state.begin(), state.end(), 0.0f);
         for_each_owned([&](model::ParameterId id, std::int64_t first, std::int64_t at, std::int64_t count) {
-            read(id, kind, first, std::span(state).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)));
+            read(id, kind, first,
+                 std::span(state).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)));
         });
         backend_.upload(core::DataType::fp32, state, buffer->data());
     }
@@ -203,7 +227,8 @@ void BucketState::restore(const Read& read) {
 std::vector<BucketState::Owned> BucketState::owned() {
     std::vector<Owned> result;
     float* parameters = owned_parameters();
-    const bool has_gradient = shards(Sharding::gradients) ? piece_gradient_ != nullptr : whole_gradient_ != nullptr;  // not in evaluation
+    const bool has_gradient = shards(Sharding::gradients) ? piece_gradient_ != nullptr
+                                                          : whole_gradient_ != nullptr;  // not in evaluation
     float* gradients = has_gradient ? piece_gradient().data : nullptr;
     for_each_owned([&](model::ParameterId id, std::int64_t first, std::int64_t at, std::int64_t count) {
         Owned& own = result.emplace_back();
@@ -213,8 +238,12 @@ std::vector<BucketState::Owned> BucketState::owned() {
         own.gradients.resize(static_cast<std::size_t>(count));
         // The master copy is the parameter; the other one is its rounding.
         if (master_) backend_.download(core::DataType::fp32, master_->data() + at, own.values);
-        else backend_.download(plan_.precision.parameters, element_at(plan_.precision.parameters, parameters, at), own.values);
-        if (gradients) backend_.download(plan_.precision.gradients, element_at(plan_.precision.gradients, gradients, at), own.gradients);
+        else
+            backend_.download(plan_.precision.parameters,
+                              element_at(plan_.precision.parameters, parameters, at), own.values);
+        if (gradients)
+            backend_.download(plan_.precision.gradients, element_at(plan_.precision.gradients, gradients, at),
+                              own.gradients);
     });
     return result;
 }

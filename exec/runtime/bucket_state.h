@@ -1,4 +1,5 @@
-// The parameters, gradients and optimizer state of one bucket on one rank: flat arrays, whole or this rank's piece, as the plan shards them.
+// The parameters, gradients and optimizer state of one bucket on one rank: flat arrays, whole or this rank's
+// piece, as the plan shards them.
 #pragma once
 
 #include <functional>
@@ -27,21 +28,29 @@ int piece_of(const schedule::Plan& plan, const schedule::ParameterBucket& bucket
 class BucketState {
 public:
     // `piece`: which of the `pieces` equal parts of the padded array this rank owns.
-    BucketState(const model::ModelGraph& graph, const schedule::Plan& plan, const schedule::ParameterBucket& bucket, const ParameterShare& share, int piece,
+    BucketState(const model::ModelGraph& graph, const schedule::Plan& plan,
+                const schedule::ParameterBucket& bucket, const ParameterShare& share, int piece,
                 std::uint64_t seed, bool trains, std::shared_ptr<MemoryAccount> account, Backend& backend);
 
-    // Whole arrays. Sharded parameters exist between gather and release_parameters; a sharded gradient from its first contribution to reduce.
+    // Whole arrays. Sharded parameters exist between gather and release_parameters; a sharded gradient from
+    // its first contribution to reduce.
     FlatArray whole_parameters();
     FlatArray whole_gradient();
     FlatArray piece_gradient();  // this rank's piece, after the reduction
-    // The parameters as they are now: an update goes on in the same array, and leaves those who hold a version before it a copy (weight stashing, arXiv 1806.03377).
+    // The parameters as they are now: an update goes on in the same array, and leaves those who hold a
+    // version before it a copy (weight stashing, arXiv 1806.03377).
     using Version = std::shared_ptr<const BufferPointer>;
     Version version();
-    float* parameter(std::int64_t offset) { return element_at(plan_.precision.parameters, whole_parameters().data, offset); }
-    float* gradient(std::int64_t offset) { return element_at(plan_.precision.gradients, whole_gradient().data, offset); }
+    float* parameter(std::int64_t offset) {
+        return element_at(plan_.precision.parameters, whole_parameters().data, offset);
+    }
+    float* gradient(std::int64_t offset) {
+        return element_at(plan_.precision.gradients, whole_gradient().data, offset);
+    }
     void begin_gather();  // makes room, with this rank's piece in place
     void release_parameters();
-    void finish_reduce_scatter();  // the piece of the whole gradient is this rank's sum: kept or added up, as the plan shards
+    void finish_reduce_scatter();  // the piece of the whole gradient is this rank's sum: kept or added up, as
+                                   // the plan shards
 
     void zero_gradients();
     // What this rank updates, appended.
@@ -51,7 +60,8 @@ public:
     FlatArray update_sums() const;
     void end_update_sums() { update_sums_.reset(); }
 
-    // What this rank owns of each parameter, from its element `first` of this rank's share on; read back from the backend.
+    // What this rank owns of each parameter, from its element `first` of this rank's share on; read back from
+    // the backend.
     struct Owned {
         model::ParameterId parameter;
         std::int64_t first = 0;
@@ -59,7 +69,8 @@ public:
     };
     std::vector<Owned> owned();
 
-    // The same for what an update changes and the next one reads: the parameters themselves and the optimizer's arrays.
+    // The same for what an update changes and the next one reads: the parameters themselves and the
+    // optimizer's arrays.
     struct Trained {
         model::ParameterId parameter;
         std::int64_t first = 0;
@@ -67,7 +78,8 @@ public:
     };
     std::vector<Trained> trained() const;
     // `read` fills elements from `first` on of this rank's share of a parameter.
-    using Read = std::function<void(model::ParameterId parameter, StateKind kind, std::int64_t first, std::span<float> into)>;
+    using Read = std::function<void(model::ParameterId parameter, StateKind kind, std::int64_t first,
+                                    std::span<float> into)>;
     void restore(const Read& read);
 
     const schedule::ParameterBucket& bucket() const { return bucket_; }
@@ -78,8 +90,11 @@ private:
     std::size_t piece_begin() const { return static_cast<std::size_t>(piece_) * piece_size_; }
     void upload_parameters(std::span<const float> whole);  // and the master copy
     float* owned_parameters() const;
-    float* piece_of(core::DataType type, float* whole) const { return element_at(type, whole, static_cast<std::int64_t>(piece_begin())); }
-    // Parts of parameters among the elements that this rank updates: visit(parameter, first of its elements, place among the owned, count).
+    float* piece_of(core::DataType type, float* whole) const {
+        return element_at(type, whole, static_cast<std::int64_t>(piece_begin()));
+    }
+    // Parts of parameters among the elements that this rank updates: visit(parameter, first of its elements,
+    // place among the owned, count).
     template <class Visit>
     void for_each_owned(const Visit& visit) const;
 
@@ -90,7 +105,8 @@ private:
     Backend& backend_;
     const int piece_;
     std::size_t padded_ = 0, piece_size_ = 0;
-    BufferPointer whole_parameters_, piece_parameters_, whole_gradient_, piece_gradient_, master_, first_state_, second_state_, update_sums_;
+    BufferPointer whole_parameters_, piece_parameters_, whole_gradient_, piece_gradient_, master_,
+        first_state_, second_state_, update_sums_;
     std::shared_ptr<BufferPointer> version_;  // null: nobody has asked for the one at hand
 };
 

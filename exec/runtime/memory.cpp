@@ -15,7 +15,8 @@ HostBlocks::~HostBlocks() {
 }
 
 void* HostBlocks::take(std::size_t bytes) {
-    if (const auto unused = unused_.find(block_size(bytes)); unused != unused_.end() && !unused->second.empty()) {
+    if (const auto unused = unused_.find(block_size(bytes));
+        unused != unused_.end() && !unused->second.empty()) {
         void* block = unused->second.back();
         unused->second.pop_back();
         return block;
@@ -49,7 +50,8 @@ void MemoryAccount::give_back(schedule::MemoryKind kind, std::size_t bytes, void
 
 void MemoryAccount::sample() {
     schedule::MemorySample now;
-    now.time = core::Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - origin_).count());
+    now.time =
+        core::Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - origin_).count());
     for (std::size_t i = 0; i < held_.size(); ++i) now.bytes[i] = core::Bytes(static_cast<double>(held_[i]));
     samples_.push_back(now);
 }
@@ -90,13 +92,15 @@ Buffer::Buffer(std::shared_ptr<MemoryAccount> account, schedule::MemoryKind kind
     : account_(std::move(account)), kind_(kind), bytes_(bytes) {
     data_ = account_->take(kind_, bytes_);
     if (!data_)
-        throw core::MachineError(fmt::format("{}: no memory for {} bytes of {} beside the {} held", account_->owner(), bytes, schedule::name_of(kind),
+        throw core::MachineError(fmt::format("{}: no memory for {} bytes of {} beside the {} held",
+                                             account_->owner(), bytes, schedule::name_of(kind),
                                              core::format(account_->held())));
 }
 
 Buffer::~Buffer() { account_->give_back(kind_, bytes_, data_); }
 
-BufferPointer make_buffer(const std::shared_ptr<MemoryAccount>& account, schedule::MemoryKind kind, std::size_t bytes) {
+BufferPointer make_buffer(const std::shared_ptr<MemoryAccount>& account, schedule::MemoryKind kind,
+                          std::size_t bytes) {
     return std::make_shared<Buffer>(account, kind, bytes);
 }
 

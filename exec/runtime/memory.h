@@ -1,4 +1,5 @@
-// What a rank holds: every array the executor makes is counted by kind, so that the measured peak is a fact and not an estimate.
+// What a rank holds: every array the executor makes is counted by kind, so that the measured peak is a fact
+// and not an estimate.
 #pragma once
 
 #include <array>
@@ -27,8 +28,8 @@ public:
     virtual void give_back(std::size_t bytes, void* block) = 0;
 };
 
-// Host memory, 64-byte aligned. Blocks given back are used again for arrays of the same size (every step asks for the same sizes), since a fresh block costs
-// page faults.
+// Host memory, 64-byte aligned. Blocks given back are used again for arrays of the same size (every step asks
+// for the same sizes), since a fresh block costs page faults.
 class HostBlocks : public BlockSource {
 public:
     ~HostBlocks() override;
@@ -40,10 +41,12 @@ private:
     std::map<std::size_t, std::vector<void*>> unused_;  // by size
 };
 
-// Counts of one rank. Arrays may be given back by another rank's thread (a message is, by its receiver), hence the lock.
+// Counts of one rank. Arrays may be given back by another rank's thread (a message is, by its receiver),
+// hence the lock.
 class MemoryAccount {
 public:
-    MemoryAccount(std::string owner, std::shared_ptr<BlockSource> blocks) : owner_(std::move(owner)), blocks_(std::move(blocks)) {}
+    MemoryAccount(std::string owner, std::shared_ptr<BlockSource> blocks)
+        : owner_(std::move(owner)), blocks_(std::move(blocks)) {}
     MemoryAccount(const MemoryAccount&) = delete;
     MemoryAccount& operator=(const MemoryAccount&) = delete;
 
@@ -51,7 +54,8 @@ public:
     void* take(schedule::MemoryKind kind, std::size_t bytes);
     void give_back(schedule::MemoryKind kind, std::size_t bytes, void* block);
 
-    // From now on every change is kept as a sample, in seconds since `origin`; the first sample is what is held now.
+    // From now on every change is kept as a sample, in seconds since `origin`; the first sample is what is
+    // held now.
     void start_samples(std::chrono::steady_clock::time_point origin);
     std::vector<schedule::MemorySample> stop_samples();
 
@@ -73,7 +77,8 @@ private:
     std::vector<schedule::MemorySample> samples_;
 };
 
-// One counted array, in the backend's memory. Too little memory is a core::MachineError that says how much was wanted by whom.
+// One counted array, in the backend's memory. Too little memory is a core::MachineError that says how much
+// was wanted by whom.
 class Buffer {
 public:
     Buffer(std::shared_ptr<MemoryAccount> account, schedule::MemoryKind kind, std::size_t bytes);
@@ -97,6 +102,7 @@ private:
 };
 using BufferPointer = std::shared_ptr<Buffer>;
 
-BufferPointer make_buffer(const std::shared_ptr<MemoryAccount>& account, schedule::MemoryKind kind, std::size_t bytes);
+BufferPointer make_buffer(const std::shared_ptr<MemoryAccount>& account, schedule::MemoryKind kind,
+                          std::size_t bytes);
 
 }  // namespace exec

@@ -1,12 +1,12 @@
 #include "exec/runtime/offload.h"
 
+#include <fcntl.h>
+#include <unistd.h>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fcntl.h>
 #include <filesystem>
 #include <map>
-#include <unistd.h>
 
 #include <fmt/core.h>
 
@@ -18,7 +18,9 @@ namespace {
 
 class HostStore : public OffloadStore {
 public:
-    explicit HostStore(int rank) : account_(std::make_shared<MemoryAccount>(fmt::format("host of rank {}", rank), std::make_shared<HostBlocks>())) {}
+    explicit HostStore(int rank)
+        : account_(std::make_shared<MemoryAccount>(fmt::format("host of rank {}", rank),
+                                                   std::make_shared<HostBlocks>())) {}
 
     Handle put(const void* data, std::size_t bytes) override {
         BufferPointer buffer = make_buffer(account_, schedule::MemoryKind::activations, bytes);
@@ -67,7 +69,8 @@ void move(std::uint64_t offset, std::size_t bytes, const char* what, const Call&
         if (moved > 0) {
             done += static_cast<std::size_t>(moved);
         } else if (moved == 0 || errno != EINTR) {
-            throw core::MachineError(fmt::format("offload to disk: cannot {} {} bytes at {}: {}", what, bytes, offset, moved == 0 ? "end of file" : std::strerror(errno)));
+            throw core::MachineError(fmt::format("offload to disk: cannot {} {} bytes at {}: {}", what, bytes,
+                                                 offset, moved == 0 ? "end of file" : std::strerror(errno)));
         }
     }
 }
@@ -87,18 +90,28 @@ std::uint64_t ReusedPlaces::take(std::size_t bytes) {
 
 OffloadFile::OffloadFile(int rank) {
     std::error_code failure;
-    std::string name = (std::filesystem::temp_directory_path(failure) / fmt::format("smexec-offload-{}-XXXXXX", rank)).string();
-    if (failure) throw core::MachineError(fmt::format("offload to disk: no directory for temporary files: {}", failure.message()));
+    std::string name =
+        (std::filesystem::temp_directory_path(failure) / fmt::format("smexec-offload-{}-XXXXXX", rank))
+            .string();
+    if (failure)
+        throw core::MachineError(
+            fmt::format("offload to disk: no directory for temporary files: {}", failure.message()));
     file_ = mkstemp(name.data());
-    if (file_ < 0) throw core::MachineError(fmt::format("offload to disk: cannot make {}: {}", name, std::strerror(errno)));
+    if (file_ < 0)
+        throw core::MachineError(
+            fmt::format("offload to disk: cannot make {}: {}", name, std::strerror(errno)));
     unlink(name.c_str());
 }
 
 OffloadFile::~OffloadFile() { close(file_); }
 
 void OffloadFile::reserve(std::size_t bytes) {
-    if (bytes == 0 || fallocate(file_, 0, 0, static_cast<off_t>(bytes)) == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return;
-    throw core::MachineError(fmt::format("offload to disk: cannot reserve {}: {}", core::format(core::Bytes(static_cast<double>(bytes))), std::strerror(errno)));
+    if (bytes == 0 || fallocate(file_, 0, 0, static_cast<off_t>(bytes)) == 0 || errno == EOPNOTSUPP ||
+        errno == ENOSYS)
+        return;
+    throw core::MachineError(fmt::format("offload to disk: cannot reserve {}: {}",
+                                         core::format(core::Bytes(static_cast<double>(bytes))),
+                                         std::strerror(errno)));
 }
 
 void OffloadFile::write(std::uint64_t offset, const void* data, std::size_t bytes) const {

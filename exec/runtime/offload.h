@@ -1,5 +1,5 @@
-// Where activations of a rank wait outside its own memory: the host's, or a file of its own that nobody else sees. A backend whose arrays the host cannot read has
-// a store of its own (Backend::make_offload_store).
+// Where activations of a rank wait outside its own memory: the host's, or a file of its own that nobody else
+// sees. A backend whose arrays the host cannot read has a store of its own (Backend::make_offload_store).
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,8 @@ private:
     std::map<std::size_t, std::vector<std::uint64_t>> unused_;  // by size
 };
 
-// A file in TMPDIR that nobody else sees and that disappears with the process, however it ends. Calls throw core::MachineError with what was wanted and the system's word.
+// A file in TMPDIR that nobody else sees and that disappears with the process, however it ends. Calls throw
+// core::MachineError with what was wanted and the system's word.
 class OffloadFile {
 public:
     explicit OffloadFile(int rank);
@@ -44,7 +45,8 @@ public:
     OffloadFile(const OffloadFile&) = delete;
     OffloadFile& operator=(const OffloadFile&) = delete;
 
-    void reserve(std::size_t bytes);  // so that a full disk is known before the first step; where the file system cannot, nothing is done
+    void reserve(std::size_t bytes);  // so that a full disk is known before the first step; where the file
+                                      // system cannot, nothing is done
     void write(std::uint64_t offset, const void* data, std::size_t bytes) const;
     void read(std::uint64_t offset, void* into, std::size_t bytes) const;
 

@@ -1,4 +1,5 @@
-// What leaves a rank in parts: copies of tokens for experts elsewhere, keys of a context-parallel group, activations that wait outside its memory.
+// What leaves a rank in parts: copies of tokens for experts elsewhere, keys of a context-parallel group,
+// activations that wait outside its memory.
 #include "exec/runtime/rank_executor.h"
 
 #include <algorithm>
@@ -15,21 +16,25 @@ using schedule::MemoryKind;
 using schedule::PayloadKind;
 
 std::int32_t RankExecutor::dispatch_of(const model::Operator& op) const {
-    return op.kind == OperatorKind::experts ? graph_.tensor(op.inputs[0]).producer.index : graph_.tensor(op.output).producer.index;
+    return op.kind == OperatorKind::experts ? graph_.tensor(op.inputs[0]).producer.index
+                                            : graph_.tensor(op.output).producer.index;
 }
 
-// After `dispatch` copies stand in the order of experts, and so of the ranks that have them; what comes stands in the order of its sources, each in the order of
-// this rank's experts. Results, and gradients of copies, go the same ways back.
+// After `dispatch` copies stand in the order of experts, and so of the ranks that have them; what comes
+// stands in the order of its sources, each in the order of this rank's experts. Results, and gradients of
+// copies, go the same ways back.
 void RankExecutor::exchange_copies(const Instruction& instruction, MicroBatch& state, Tag tag) {
     const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
     const std::int32_t index = instruction.operators.begin;
     const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
     const std::vector<int> members = schedule::members_of(program_, rank_, instruction);
-    const bool is_gradient = instruction.payload == PayloadKind::activation_gradient, is_dispatch = op.kind == OperatorKind::dispatch;
+    const bool is_gradient = instruction.payload == PayloadKind::activation_gradient,
+               is_dispatch = op.kind == OperatorKind::dispatch;
     ExpertExchange& exchange = state.exchanges[dispatch_of(op)];
     const auto hidden = static_cast<std::size_t>(graph_.tensor(op.output).shape.back());
     if (is_dispatch && !is_gradient) {
-        const Backend::CopyCounts counts = backend_.exchange_counts(model::OperatorId(index), operands(state, instruction.stage, index), members, tag);
+        const Backend::CopyCounts counts = backend_.exchange_counts(
+            model::OperatorId(index), operands(state, instruction.stage, index), members, tag);
         const std::size_t own = counts.own.size() / members.size();
         exchange.rows = counts.received;
         exchange.sent.assign(members.size(), 0);
@@ -38,25 +43,30 @@ void RankExecutor::exchange_copies(const Instruction& instruction, MicroBatch& s
             exchange.sent[e / own] += static_cast<std::size_t>(counts.own[e]) * hidden;
             exchange.received[e / own] += static_cast<std::size_t>(counts.received[e]) * hidden;
         }
-        const std::int64_t came = std::accumulate(counts.received.begin(), counts.received.end(), std::int64_t{0});
-        exchange.room = static_cast<std::size_t>(backend_.room_for_copies(model::OperatorId(index), came)) * hidden;
+        const std::int64_t came =
+            std::accumulate(counts.received.begin(), counts.received.end(), std::int64_t{0});
+        exchange.room =
+            static_cast<std::size_t>(backend_.room_for_copies(model::OperatorId(index), came)) * hidden;
     }
-    const auto storage = static_cast<std::size_t>((is_gradient ? plan.gradient_storage : plan.storage)[static_cast<std::size_t>(op.output.index)]);
+    const auto storage = static_cast<std::size_t>(
+        (is_gradient ? plan.gradient_storage : plan.storage)[static_cast<std::size_t>(op.output.index)]);
     BufferPointer& from = (is_gradient ? state.gradients : state.tensors)[storage];
     core::require(from != nullptr, "copies are there before they are exchanged");
     const bool is_outward = is_dispatch != is_gradient;
     const std::size_t bytes_to = is_outward ? activation_bytes(exchange.room) : bytes(op.output);
-    const BufferPointer to = make_buffer(account_, is_gradient ? MemoryKind::workspace : MemoryKind::activations, bytes_to);
+    const BufferPointer to =
+        make_buffer(account_, is_gradient ? MemoryKind::workspace : MemoryKind::activations, bytes_to);
     // What capacity left empty has no rows.
     if (!is_outward) backend_.fill_zero(to->data(), to->bytes());
-    backend_.exchange(members, context_.compute, from->data(), is_outward ? exchange.sent : exchange.received, to->data(), is_outward ? exchange.received : exchange.sent,
-                      tag + 1);
+    backend_.exchange(members, context_.compute, from->data(), is_outward ? exchange.sent : exchange.received,
+                      to->data(), is_outward ? exchange.received : exchange.sent, tag + 1);
     from = to;
 }
 
 RankExecutor::KeyPieces RankExecutor::key_pieces(Buffer& all) const {
     const std::size_t elements = all.bytes() / activation_bytes(1);
-    const auto own = static_cast<std::int64_t>(elements) / context_.context_parallel * (place_.data % context_.context_parallel);
+    const auto own = static_cast<std::int64_t>(elements) / context_.context_parallel *
+                     (place_.data % context_.context_parallel);
     return {elements, element_at(context_.compute, all.data(), own)};
 }
 
@@ -65,10 +75,12 @@ void RankExecutor::gather_keys(const Instruction& instruction, MicroBatch& state
     const std::int32_t index = instruction.operators.begin;
     const model::OperatorId id(index);
     const model::Operator& op = graph_.op(id);
-    if (instruction.phase == ComputePhase::forward) take_over_activations(instruction.stage, instruction.micro_batch);
+    if (instruction.phase == ComputePhase::forward)
+        take_over_activations(instruction.stage, instruction.micro_batch);
     const auto size = static_cast<std::size_t>(model::gathered_key_bytes(graph_, op, context_).value + 0.5);
     const BufferPointer pieces = make_buffer(account_, MemoryKind::workspace, size);
-    const BufferPointer& packed = state.tensors[static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.inputs[0].index)])];
+    const BufferPointer& packed =
+        state.tensors[static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.inputs[0].index)])];
     core::require(packed != nullptr, "keys are there before they are gathered");
     const KeyPieces keys_of = key_pieces(*pieces);
     backend_.operators().pack_keys(id, packed->data(), keys_of.own);
@@ -89,22 +101,27 @@ void RankExecutor::scatter_key_gradients(const Instruction& instruction, MicroBa
     state.key_gradients.erase(found);
     const KeyPieces keys_of = key_pieces(*pieces);
     reduce(instruction, context_.compute, pieces->data(), keys_of.elements, tag);
-    backend_.operators().add_key_gradients(id, keys_of.own, gradient(state, plan, graph_.op(id).inputs[0])->data());
+    backend_.operators().add_key_gradients(id, keys_of.own,
+                                           gradient(state, plan, graph_.op(id).inputs[0])->data());
 }
 
 void RankExecutor::sum_choices(const Instruction& instruction, MicroBatch& state, Tag tag) {
     const std::int32_t index = instruction.operators.begin;
     const Operands x = operands(state, instruction.stage, index);
-    core::require(x.extra != nullptr, "a router that divides its tokens with others has room for the choices of all");
+    core::require(x.extra != nullptr,
+                  "a router that divides its tokens with others has room for the choices of all");
     auto* const all = static_cast<float*>(x.extra);
     backend_.operators().choices(model::OperatorId(index), x, all);
-    reduce(instruction, core::DataType::fp32, all, static_cast<std::size_t>(graph_.op(model::OperatorId(index)).attributes.experts), tag);
+    reduce(instruction, core::DataType::fp32, all,
+           static_cast<std::size_t>(graph_.op(model::OperatorId(index)).attributes.experts), tag);
 }
 
 void RankExecutor::copy(const Instruction& instruction) {
     MicroBatch& state = micro_batch(instruction.stage, instruction.micro_batch);
     const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
-    const auto slot = [&](const Away& one) -> BufferPointer& { return one.is_extra ? state.extras[one.index] : state.tensors[one.index]; };
+    const auto slot = [&](const Away& one) -> BufferPointer& {
+        return one.is_extra ? state.extras[one.index] : state.tensors[one.index];
+    };
     if (instruction.loads) {
         const auto comes_back = [&](const Away& one) { return one.unit == instruction.operators.begin; };
         for (const Away& one : state.away) {
@@ -127,7 +144,8 @@ void RankExecutor::copy(const Instruction& instruction) {
     for (const StagePlan::UnitPlan& unit : plan.units) {
         if (unit.operators != instruction.operators) continue;
         for (const std::int32_t storage : unit.storages) leave(false, static_cast<std::size_t>(storage));
-        for (std::int32_t i = unit.operators.begin; i < unit.operators.end; ++i) leave(true, static_cast<std::size_t>(i - plan.operators.begin));
+        for (std::int32_t i = unit.operators.begin; i < unit.operators.end; ++i)
+            leave(true, static_cast<std::size_t>(i - plan.operators.begin));
     }
 }
 

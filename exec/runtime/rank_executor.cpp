@@ -21,7 +21,8 @@ using schedule::Sharding;
 namespace {
 
 bool trains(const schedule::RankProgram& list) {
-    return std::any_of(list.instructions.begin(), list.instructions.end(), [](const Instruction& i) { return i.kind == InstructionKind::zero_gradients; });
+    return std::any_of(list.instructions.begin(), list.instructions.end(),
+                       [](const Instruction& i) { return i.kind == InstructionKind::zero_gradients; });
 }
 
 bool reads_parameters(const model::Operator& op, ComputePhase phase) {
@@ -29,18 +30,22 @@ bool reads_parameters(const model::Operator& op, ComputePhase phase) {
 }
 
 // A gathered copy lives until the last computation that reads it before it is gathered anew.
-std::vector<std::vector<std::int32_t>> releases_of(const schedule::RankProgram& list, const model::ModelGraph& graph,
+std::vector<std::vector<std::int32_t>> releases_of(const schedule::RankProgram& list,
+                                                   const model::ModelGraph& graph,
                                                    const std::vector<std::int32_t>& bucket_of) {
     std::vector<std::vector<std::int32_t>> result(list.instructions.size());
     std::vector<std::int64_t> last_reader(list.buckets.size(), -1);
     std::vector<char> is_gathered(list.buckets.size(), 0);
     const auto release = [&](std::size_t bucket) {
-        if (is_gathered[bucket] && last_reader[bucket] >= 0) result[static_cast<std::size_t>(last_reader[bucket])].push_back(static_cast<std::int32_t>(bucket));
+        if (is_gathered[bucket] && last_reader[bucket] >= 0)
+            result[static_cast<std::size_t>(last_reader[bucket])].push_back(
+                static_cast<std::int32_t>(bucket));
         last_reader[bucket] = -1;
     };
     for (std::size_t i = 0; i < list.instructions.size(); ++i) {
         const Instruction& instruction = list.instructions[i];
-        if (instruction.kind == InstructionKind::collective && instruction.payload == PayloadKind::parameter) {
+        if (instruction.kind == InstructionKind::collective &&
+            instruction.payload == PayloadKind::parameter) {
             release(static_cast<std::size_t>(instruction.bucket));
             is_gathered[static_cast<std::size_t>(instruction.bucket)] = 1;
         }
@@ -49,7 +54,8 @@ std::vector<std::vector<std::int32_t>> releases_of(const schedule::RankProgram& 
             const model::Operator& op = graph.operators[static_cast<std::size_t>(n)];
             if (!reads_parameters(op, instruction.phase)) continue;
             for (const model::ParameterId parameter : op.parameters)
-                last_reader[static_cast<std::size_t>(bucket_of[static_cast<std::size_t>(parameter.index)])] = static_cast<std::int64_t>(i);
+                last_reader[static_cast<std::size_t>(bucket_of[static_cast<std::size_t>(parameter.index)])] =
+                    static_cast<std::int64_t>(i);
         }
     }
     for (std::size_t bucket = 0; bucket < list.buckets.size(); ++bucket) release(bucket);
@@ -58,8 +64,9 @@ std::vector<std::vector<std::int32_t>> releases_of(const schedule::RankProgram& 
 
 }  // namespace
 
-RankExecutor::RankExecutor(const schedule::Program& program, const std::vector<model::ModelGraph>& segments, const InputReader& inputs, const RunOptions& options,
-                           int rank, Backend& backend, const std::vector<StagePlan>& stage_plans)
+RankExecutor::RankExecutor(const schedule::Program& program, const std::vector<model::ModelGraph>& segments,
+                           const InputReader& inputs, const RunOptions& options, int rank, Backend& backend,
+                           const std::vector<StagePlan>& stage_plans)
     : program_(program),
       segments_(segments),
       graph_(segments[0]),
@@ -79,7 +86,8 @@ RankExecutor::RankExecutor(const schedule::Program& program, const std::vector<m
     buckets_.reserve(list_.buckets.size());
     for (std::size_t b = 0; b < list_.buckets.size(); ++b) {
         const schedule::ParameterBucket& bucket = list_.buckets[b];
-        buckets_.emplace_back(graph_, program.plan, bucket, share(), piece_of(program.plan, bucket, rank), options.seed, trains(list_), account_, backend);
+        buckets_.emplace_back(graph_, program.plan, bucket, share(), piece_of(program.plan, bucket, rank),
+                              options.seed, trains(list_), account_, backend);
         for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
             const auto parameter = static_cast<std::size_t>(bucket.parameters[i].index);
             parameter_places_[parameter] = {static_cast<std::int32_t>(b), bucket.offsets[i]};
@@ -89,19 +97,27 @@ RankExecutor::RankExecutor(const schedule::Program& program, const std::vector<m
     releases_.resize(list_.instructions.size());
     if (program.plan.shards(Sharding::parameters)) releases_ = releases_of(list_, graph_, bucket_of);
     for (std::size_t s = 0; s < program.stages.size(); ++s)
-        if (is_here(static_cast<std::int32_t>(s))) micro_batches_[s].resize(static_cast<std::size_t>(program.micro_batches));
+        if (is_here(static_cast<std::int32_t>(s)))
+            micro_batches_[s].resize(static_cast<std::size_t>(program.micro_batches));
     loss_weight_ = 1.0f / static_cast<float>(program.micro_batches * program.plan.layout.data);
 }
 
 bool RankExecutor::is_here(std::int32_t stage) const {
-    return stage >= 0 && stage < static_cast<std::int32_t>(program_.stages.size()) && program_.stages[static_cast<std::size_t>(stage)].rank == place_.pipeline;
+    return stage >= 0 && stage < static_cast<std::int32_t>(program_.stages.size()) &&
+           program_.stages[static_cast<std::size_t>(stage)].rank == place_.pipeline;
 }
 
-int RankExecutor::peer_rank(std::int32_t pipeline) const { return schedule::rank_of(program_.plan.layout, {place_.data, place_.tensor, pipeline}); }
+int RankExecutor::peer_rank(std::int32_t pipeline) const {
+    return schedule::rank_of(program_.plan.layout, {place_.data, place_.tensor, pipeline});
+}
 
-std::size_t RankExecutor::bytes(TensorId id) const { return static_cast<std::size_t>(model::tensor_bytes(graph_, id, context_).value + 0.5); }
+std::size_t RankExecutor::bytes(TensorId id) const {
+    return static_cast<std::size_t>(model::tensor_bytes(graph_, id, context_).value + 0.5);
+}
 
-core::DataType RankExecutor::type_of(TensorId id) const { return graph_.tensor(id).is_activation ? context_.compute : graph_.tensor(id).type; }
+core::DataType RankExecutor::type_of(TensorId id) const {
+    return graph_.tensor(id).is_activation ? context_.compute : graph_.tensor(id).type;
+}
 
 void RankExecutor::step(std::int64_t step, std::vector<InstructionTime>& times) {
     step_ = step;
@@ -110,7 +126,8 @@ void RankExecutor::step(std::int64_t step, std::vector<InstructionTime>& times) 
         for (std::uint32_t i = 0; i < list_.instructions.size(); ++i) {
             backend_.begin(i);
             perform(list_.instructions[i]);
-            for (const std::int32_t bucket : releases_[i]) buckets_[static_cast<std::size_t>(bucket)].release_parameters();
+            for (const std::int32_t bucket : releases_[i])
+                buckets_[static_cast<std::size_t>(bucket)].release_parameters();
             backend_.end(i);
         }
         for (auto& stage : micro_batches_)
@@ -132,13 +149,16 @@ void RankExecutor::perform(const Instruction& instruction) {
         case InstructionKind::update_norm: {
             check_gradients();
             const FlatArray sums = buckets_[static_cast<std::size_t>(instruction.bucket)].begin_update_sums();
-            backend_.take_update_norms(program_.plan.optimizer, number_of_update(instruction), updates_of(instruction), sums.data, sums.count);
+            backend_.take_update_norms(program_.plan.optimizer, number_of_update(instruction),
+                                       updates_of(instruction), sums.data, sums.count);
             break;
         }
         case InstructionKind::optimizer_step: {
             check_gradients();
-            BucketState* const one = instruction.bucket < 0 ? nullptr : &buckets_[static_cast<std::size_t>(instruction.bucket)];
-            backend_.update(program_.plan.optimizer, number_of_update(instruction), updates_of(instruction), one ? one->update_sums().data : nullptr);
+            BucketState* const one =
+                instruction.bucket < 0 ? nullptr : &buckets_[static_cast<std::size_t>(instruction.bucket)];
+            backend_.update(program_.plan.optimizer, number_of_update(instruction), updates_of(instruction),
+                            one ? one->update_sums().data : nullptr);
             if (one) one->end_update_sums();
             break;
         }
@@ -147,8 +167,11 @@ void RankExecutor::perform(const Instruction& instruction) {
             for (std::size_t b = 0; b < buckets_.size(); ++b) {
                 const std::vector<std::int32_t>& tied = list_.buckets[b].tied_ranks;
                 // Of ranks with equal parameters on the way that the sums take one counts them.
-                const bool is_counted = list_.buckets[b].is_expert || place_.data % program_.plan.divides_gradients_by() < program_.plan.pieces(false);
-                if (is_counted && (tied.empty() || tied.front() == place_.pipeline)) buckets_[b].list_updates(program_.plan.optimizer, ranges);
+                const bool is_counted =
+                    list_.buckets[b].is_expert ||
+                    place_.data % program_.plan.divides_gradients_by() < program_.plan.pieces(false);
+                if (is_counted && (tied.empty() || tied.front() == place_.pipeline))
+                    buckets_[b].list_updates(program_.plan.optimizer, ranges);
             }
             for (const UpdateRange& range : ranges)
                 if (place_.tensor == 0 || graph_.parameter(range.id).split_dimension >= 0)
@@ -173,8 +196,10 @@ void RankExecutor::check_gradients() {
 std::vector<UpdateRange> RankExecutor::updates_of(const Instruction& instruction) {
     std::vector<UpdateRange> ranges;
     for (std::size_t b = 0; b < buckets_.size(); ++b)
-        if (instruction.bucket < 0 || instruction.bucket == static_cast<std::int32_t>(b)) buckets_[b].list_updates(program_.plan.optimizer, ranges);
-    for (UpdateRange& range : ranges) range.is_counted = place_.tensor == 0 || graph_.parameter(range.id).split_dimension >= 0;
+        if (instruction.bucket < 0 || instruction.bucket == static_cast<std::int32_t>(b))
+            buckets_[b].list_updates(program_.plan.optimizer, ranges);
+    for (UpdateRange& range : ranges)
+        range.is_counted = place_.tensor == 0 || graph_.parameter(range.id).split_dimension >= 0;
     return ranges;
 }
 
@@ -192,15 +217,17 @@ RankExecutor::MicroBatch& RankExecutor::micro_batch(std::int32_t stage, std::int
     state.place.segment = program_.segment_of(index);
     state.place.step = step_;
     state.place.micro_batch = index;
-    state.loss_weight = 1.0f / static_cast<float>(program_.micro_batches_of_update(index) * program_.plan.layout.data);
+    state.loss_weight =
+        1.0f / static_cast<float>(program_.micro_batches_of_update(index) * program_.plan.layout.data);
     state.place.loss_weight = state.loss_weight;
     if (program_.micro_batches_per_update > 0)
         for (BucketState& bucket : buckets_) state.weights.push_back(bucket.version());
     const schedule::Plan& plan = program_.plan;
     for (int i = 0; i < plan.micro_batch; ++i)
         state.place.samples.push_back(options_.sample_offset +
-                                      global_sample(step_, place_.data / plan.layout.context, plan.layout.replicas(), program_.whole_micro_batches(), plan.micro_batch,
-                                                    index / program_.segments, i));
+                                      global_sample(step_, place_.data / plan.layout.context,
+                                                    plan.layout.replicas(), program_.whole_micro_batches(),
+                                                    plan.micro_batch, index / program_.segments, i));
     return state;
 }
 
@@ -215,7 +242,8 @@ void RankExecutor::take_over_activations(std::int32_t stage, std::int32_t index)
     const StagePlan &from = plan_of(stage - 1, index), &to = plan_of(stage, index);
     for (const TensorId id : program_.tensor_lists[static_cast<std::size_t>(list)]) {
         const auto source = static_cast<std::size_t>(from.storage[static_cast<std::size_t>(id.index)]);
-        state.tensors[static_cast<std::size_t>(to.storage[static_cast<std::size_t>(id.index)])] = before.tensors[source];
+        state.tensors[static_cast<std::size_t>(to.storage[static_cast<std::size_t>(id.index)])] =
+            before.tensors[source];
         if (!from.is_saved[source]) before.tensors[source].reset();
     }
 }
@@ -228,8 +256,10 @@ void RankExecutor::take_over_gradients(std::int32_t stage, std::int32_t index) {
     if (list < 0 || !is_here(stage + 1)) return;
     MicroBatch& after = micro_batch(stage + 1, index);
     for (const TensorId id : program_.tensor_lists[static_cast<std::size_t>(list)]) {
-        BufferPointer& source = after.gradients[static_cast<std::size_t>(plan_of(stage + 1, index).gradient_storage[static_cast<std::size_t>(id.index)])];
-        state.gradients[static_cast<std::size_t>(plan_of(stage, index).gradient_storage[static_cast<std::size_t>(id.index)])] = std::move(source);
+        BufferPointer& source = after.gradients[static_cast<std::size_t>(
+            plan_of(stage + 1, index).gradient_storage[static_cast<std::size_t>(id.index)])];
+        state.gradients[static_cast<std::size_t>(
+            plan_of(stage, index).gradient_storage[static_cast<std::size_t>(id.index)])] = std::move(source);
     }
 }
 
@@ -243,8 +273,9 @@ BufferPointer& RankExecutor::tensor(MicroBatch& state, const StagePlan& plan, Te
                              is_kept                 ? MemoryKind::activations
                              : plan.is_sent[storage] ? MemoryKind::communication
                                                      : MemoryKind::workspace,
-                             has_exchanged_experts(producer) ? activation_bytes(state.exchanges.at(dispatch_of(producer)).room)
-                                                             : bytes(TensorId(static_cast<std::int32_t>(storage))));
+                             has_exchanged_experts(producer)
+                                 ? activation_bytes(state.exchanges.at(dispatch_of(producer)).room)
+                                 : bytes(TensorId(static_cast<std::int32_t>(storage))));
     }
     return buffer;
 }
@@ -255,9 +286,12 @@ BufferPointer& RankExecutor::gradient(MicroBatch& state, const StagePlan& plan, 
     if (!buffer) {
         // The gradient of copies begins where they came to.
         const model::OperatorId producer = graph_.tensors[storage].producer;
-        const bool is_of_copies = context_.expert_parallel > 1 && graph_.op(producer).kind == OperatorKind::dispatch;
-        buffer = make_buffer(account_, plan.is_received[storage] ? MemoryKind::communication : MemoryKind::workspace,
-                             is_of_copies ? activation_bytes(state.exchanges.at(producer.index).room) : bytes(TensorId(static_cast<std::int32_t>(storage))));
+        const bool is_of_copies =
+            context_.expert_parallel > 1 && graph_.op(producer).kind == OperatorKind::dispatch;
+        buffer = make_buffer(account_,
+                             plan.is_received[storage] ? MemoryKind::communication : MemoryKind::workspace,
+                             is_of_copies ? activation_bytes(state.exchanges.at(producer.index).room)
+                                          : bytes(TensorId(static_cast<std::int32_t>(storage))));
         backend_.fill_zero(buffer->data(), buffer->bytes());
     }
     return buffer;
@@ -273,13 +307,18 @@ void RankExecutor::read_input(MicroBatch& state, const StagePlan& plan, TensorId
         const schedule::Plan& settings = program_.plan;
         const schedule::ParallelLayout& layout = settings.layout;
         const std::vector<std::int32_t> places =
-            layout.context > 1 ? places_of_tokens(static_cast<std::int64_t>(count), layout.context, place_.data % layout.context) : std::vector<std::int32_t>();
+            layout.context > 1 ? places_of_tokens(static_cast<std::int64_t>(count), layout.context,
+                                                  place_.data % layout.context)
+                               : std::vector<std::int32_t>();
         std::vector<std::int64_t> sequence(places.empty() ? 0 : count);
         auto* ids = static_cast<std::int64_t*>(host);
-        const auto segments = static_cast<std::size_t>(program_.segments), segment = static_cast<std::size_t>(program_.segment_of(index));
+        const auto segments = static_cast<std::size_t>(program_.segments),
+                   segment = static_cast<std::size_t>(program_.segment_of(index));
         for (int i = 0; i < settings.micro_batch; ++i) {
-            const std::int64_t sample = options_.sample_offset + global_sample(step, place_.data / layout.context, layout.replicas(), program_.whole_micro_batches(),
-                                                                               settings.micro_batch, index / program_.segments, i);
+            const std::int64_t sample =
+                options_.sample_offset + global_sample(step, place_.data / layout.context, layout.replicas(),
+                                                       program_.whole_micro_batches(), settings.micro_batch,
+                                                       index / program_.segments, i);
             if (!places.empty()) {  // models of one sequence of tokens: all their inputs are ids
                 inputs_.read(id, sample, std::span(sequence));
                 for (const std::int32_t place : places) *ids++ = sequence[static_cast<std::size_t>(place)];
@@ -291,13 +330,17 @@ void RankExecutor::read_input(MicroBatch& state, const StagePlan& plan, TensorId
                 if (segments == 1) return inputs_.read(id, sample, into);
                 std::vector<Element> whole(count * segments);
                 inputs_.read(id, sample, std::span<Element>(whole));
-                std::copy_n(whole.begin() + static_cast<std::ptrdiff_t>(segment * count), count, into.begin());
+                std::copy_n(whole.begin() + static_cast<std::ptrdiff_t>(segment * count), count,
+                            into.begin());
             };
             if (graph_.tensor(id).type == core::DataType::int64) read_into(static_cast<std::int64_t*>(host));
             else read_into(static_cast<float*>(host));
         }
     };
-    backend_.read_data(*tensor(state, plan, id), graph_.tensor(id).type == core::DataType::int64 ? core::DataType::int64 : core::DataType::fp32, write);
+    backend_.read_data(
+        *tensor(state, plan, id),
+        graph_.tensor(id).type == core::DataType::int64 ? core::DataType::int64 : core::DataType::fp32,
+        write);
 }
 
 Operands RankExecutor::operands(MicroBatch& state, std::int32_t stage, std::int32_t index) {
@@ -308,16 +351,20 @@ Operands RankExecutor::operands(MicroBatch& state, std::int32_t stage, std::int3
     for (const TensorId id : op.inputs) {
         // Stages read their own data: an input that an earlier stage declares is read here too.
         if (graph_.op(graph_.tensor(id).producer).kind == OperatorKind::input) read_input(state, plan, id);
-        const BufferPointer& buffer = state.tensors[static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(id.index)])];
+        const BufferPointer& buffer =
+            state.tensors[static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(id.index)])];
         result.inputs.push_back(buffer ? buffer->data() : nullptr);
     }
-    const BufferPointer& output = state.tensors[static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.output.index)])];
+    const BufferPointer& output =
+        state.tensors[static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.output.index)])];
     result.output = output ? output->data() : nullptr;
     const BufferPointer& extra = state.extras[static_cast<std::size_t>(index - plan.operators.begin)];
     result.extra = extra ? extra->data() : nullptr;
     if (has_exchanged_experts(op)) result.expert_rows = &state.exchanges.at(dispatch_of(op)).rows;
-    if (const auto keys = state.keys.find(index); keys != state.keys.end()) result.keys = keys->second->data();
-    if (const auto gradients = state.key_gradients.find(index); gradients != state.key_gradients.end()) result.dkeys = gradients->second->data();
+    if (const auto keys = state.keys.find(index); keys != state.keys.end())
+        result.keys = keys->second->data();
+    if (const auto gradients = state.key_gradients.find(index); gradients != state.key_gradients.end())
+        result.dkeys = gradients->second->data();
     return result;
 }
 
@@ -357,10 +404,15 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
             std::size_t extra_bytes = own.extra_bytes;
             if (has_exchanged_experts(op)) {  // as many copies as came
                 const model::MixtureShape shape = model::mixture_shape(graph_, op, context_);
-                const auto rows = state.exchanges.at(dispatch_of(op)).room / static_cast<std::size_t>(shape.hidden);
-                extra_bytes = activation_bytes(rows * static_cast<std::size_t>(shape.first_width + shape.width));
+                const auto rows =
+                    state.exchanges.at(dispatch_of(op)).room / static_cast<std::size_t>(shape.hidden);
+                extra_bytes =
+                    activation_bytes(rows * static_cast<std::size_t>(shape.first_width + shape.width));
             }
-            extra = make_buffer(account_, own.drops_extra_after_forward && !is_again ? MemoryKind::workspace : MemoryKind::activations, extra_bytes);
+            extra = make_buffer(
+                account_,
+                own.drops_extra_after_forward && !is_again ? MemoryKind::workspace : MemoryKind::activations,
+                extra_bytes);
         }
         tensor(state, plan, op.output);
         Operands x = operands(state, instruction.stage, i);
@@ -371,7 +423,8 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
         }
         backend_.operators().forward(model::OperatorId(i), x, state.place);
         const model::Tensor& output = graph_.tensor(op.output);
-        if (!is_again && output.consumers.empty() && !output.is_activation) backend_.add_loss(x.output, loss_weight_);
+        if (!is_again && output.consumers.empty() && !output.is_activation)
+            backend_.add_loss(x.output, loss_weight_);
         if (!own.is_recomputed_alone || !is_again) state.keys.erase(i);
         finish_forward(state, plan, i, is_again);
         backend_.end_operator(i, model::Phase::forward);
@@ -380,7 +433,8 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
 
 void RankExecutor::finish_forward(MicroBatch& state, const StagePlan& plan, std::int32_t op, bool is_again) {
     const StagePlan::OperatorPlan& own = plan.plan_of(op);
-    if (!is_again && own.drops_extra_after_forward) state.extras[static_cast<std::size_t>(op - plan.operators.begin)].reset();
+    if (!is_again && own.drops_extra_after_forward)
+        state.extras[static_cast<std::size_t>(op - plan.operators.begin)].reset();
     const std::vector<std::int32_t>& freed = is_again ? own.free_after_recompute : own.free_after_forward;
     for (const std::int32_t storage : freed) state.tensors[static_cast<std::size_t>(storage)].reset();
 }
@@ -388,16 +442,19 @@ void RankExecutor::finish_forward(MicroBatch& state, const StagePlan& plan, std:
 void RankExecutor::backward(MicroBatch& state, const Instruction& instruction) {
     for (std::int32_t i = instruction.operators.end - 1; i >= instruction.operators.begin; --i)
         backward_operator(state, instruction.stage, i, instruction.phase);
-    if (instruction.operators.begin == plan_of(instruction.stage, instruction.micro_batch).operators.begin) state.weights.clear();
+    if (instruction.operators.begin == plan_of(instruction.stage, instruction.micro_batch).operators.begin)
+        state.weights.clear();
 }
 
-void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std::int32_t index, ComputePhase phase) {
+void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std::int32_t index,
+                                     ComputePhase phase) {
     const StagePlan& plan = plan_of(stage, state.place.micro_batch);
     const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
     const auto relative = static_cast<std::size_t>(index - plan.operators.begin);
     BufferPointer& dy = phase == ComputePhase::backward_weight
                             ? state.kept_gradients[relative]
-                            : state.gradients[static_cast<std::size_t>(plan.gradient_storage[static_cast<std::size_t>(op.output.index)])];
+                            : state.gradients[static_cast<std::size_t>(
+                                  plan.gradient_storage[static_cast<std::size_t>(op.output.index)])];
     const bool is_loss = op.kind == OperatorKind::cross_entropy;
     backend_.begin_operators();
     if (op.kind != OperatorKind::input && (dy || (is_loss && phase != ComputePhase::backward_weight))) {
@@ -412,7 +469,8 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
             for (const model::ParameterId id : op.parameters) x.parameters.push_back(parameter(state, id));
         if (phase != ComputePhase::backward_weight) {
             std::vector<float*> dx;
-            const std::int32_t output_gradient = plan.gradient_storage[static_cast<std::size_t>(op.output.index)];
+            const std::int32_t output_gradient =
+                plan.gradient_storage[static_cast<std::size_t>(op.output.index)];
             for (const TensorId id : op.inputs) {
                 const auto t = static_cast<std::size_t>(id.index);
                 // A view's gradient is its input's already.
@@ -421,8 +479,10 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
             }
             const bool reads_earlier = op.kind == OperatorKind::attention && program_.segments > 1;
             if (reads_earlier) add_earlier_segments(state, stage, index, true, x);
-            backend_.operators().backward_input(model::OperatorId(index), x, gradient_of_output, dx, state.place);
-            if (reads_earlier) {  // segments after this one are done, those before it have no use for its keys
+            backend_.operators().backward_input(model::OperatorId(index), x, gradient_of_output, dx,
+                                                state.place);
+            if (reads_earlier) {  // segments after this one are done, those before it have no use for its
+                                  // keys
                 state.key_values[relative].reset();
                 state.key_value_gradients[relative].reset();
             }
@@ -434,22 +494,26 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
                 const ParameterPlace& at = parameter_places_[static_cast<std::size_t>(id.index)];
                 dparameters.push_back(buckets_[static_cast<std::size_t>(at.bucket)].gradient(at.offset));
             }
-            backend_.operators().backward_weight(model::OperatorId(index), x, gradient_of_output, dparameters);
+            backend_.operators().backward_weight(model::OperatorId(index), x, gradient_of_output,
+                                                 dparameters);
             backend_.end_operator(index, model::Phase::backward_weight);
         }
-        if (phase == ComputePhase::backward_input && !op.parameters.empty()) state.kept_gradients[relative] = dy;
+        if (phase == ComputePhase::backward_input && !op.parameters.empty())
+            state.kept_gradients[relative] = dy;
     }
     state.keys.erase(index);
     finish_backward(state, plan, index, phase);
 }
 
-void RankExecutor::finish_backward(MicroBatch& state, const StagePlan& plan, std::int32_t index, ComputePhase phase) {
+void RankExecutor::finish_backward(MicroBatch& state, const StagePlan& plan, std::int32_t index,
+                                   ComputePhase phase) {
     const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
     const auto relative = static_cast<std::size_t>(index - plan.operators.begin);
     const StagePlan::OperatorPlan& own = plan.plan_of(index);
     if (phase != ComputePhase::backward_weight) {
         const std::int32_t output = plan.gradient_storage[static_cast<std::size_t>(op.output.index)];
-        const bool is_view = !op.inputs.empty() && plan.gradient_storage[static_cast<std::size_t>(op.inputs[0].index)] == output;
+        const bool is_view = !op.inputs.empty() &&
+                             plan.gradient_storage[static_cast<std::size_t>(op.inputs[0].index)] == output;
         if (!is_view) state.gradients[static_cast<std::size_t>(output)].reset();
     } else {
         state.kept_gradients[relative].reset();
@@ -458,7 +522,8 @@ void RankExecutor::finish_backward(MicroBatch& state, const StagePlan& plan, std
     if (model::gathers_tokens(op, context_)) state.tensors[static_cast<std::size_t>(op.output.index)].reset();
     const bool waits_for_weight = phase == ComputePhase::backward_input && !op.parameters.empty();
     if (!waits_for_weight) state.extras[relative].reset();
-    const std::vector<std::int32_t>& freed = phase == ComputePhase::backward_input ? own.free_after_input : own.free_after_backward;
+    const std::vector<std::int32_t>& freed =
+        phase == ComputePhase::backward_input ? own.free_after_input : own.free_after_backward;
     for (const std::int32_t storage : freed) state.tensors[static_cast<std::size_t>(storage)].reset();
 }
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "exec/backend.h"
-#include "exec/runtime/bucket_state.h"
 #include "exec/data.h"
+#include "exec/runtime/bucket_state.h"
 #include "exec/runtime/memory.h"
 #include "exec/runtime/offload.h"
 #include "exec/runtime/run.h"
@@ -19,9 +19,11 @@ namespace exec {
 
 class RankExecutor {
 public:
-    // `segments` of sequences, or the one graph; `stage_plans` by virtual stage and segment; everything given outlives the executor.
-    RankExecutor(const schedule::Program& program, const std::vector<model::ModelGraph>& segments, const InputReader& inputs, const RunOptions& options, int rank,
-                 Backend& backend, const std::vector<StagePlan>& stage_plans);
+    // `segments` of sequences, or the one graph; `stage_plans` by virtual stage and segment; everything given
+    // outlives the executor.
+    RankExecutor(const schedule::Program& program, const std::vector<model::ModelGraph>& segments,
+                 const InputReader& inputs, const RunOptions& options, int rank, Backend& backend,
+                 const std::vector<StagePlan>& stage_plans);
 
     // One step; its instruction times are appended to `times`.
     void step(std::int64_t step, std::vector<InstructionTime>& times);
@@ -34,7 +36,8 @@ public:
     core::Bytes offloaded_peak() const { return offload_ ? offload_->peak() : core::Bytes(0); }
 
 private:
-    // Copies of tokens that went to other ranks' experts and came from other ranks' tokens, by member of the group.
+    // Copies of tokens that went to other ranks' experts and came from other ranks' tokens, by member of the
+    // group.
     struct ExpertExchange {
         std::vector<std::size_t> sent, received;  // elements
         std::vector<std::int64_t> rows;           // Operands::expert_rows
@@ -47,17 +50,21 @@ private:
         std::int32_t unit = 0;  // its first operator
         OffloadStore::Handle handle = 0;
     };
-    // Tensors of one micro-batch in one virtual stage, by storage; extras and kept gradients by operator relative to the stage.
+    // Tensors of one micro-batch in one virtual stage, by storage; extras and kept gradients by operator
+    // relative to the stage.
     struct MicroBatch {
         std::vector<BufferPointer> tensors, gradients, extras, kept_gradients;
-        // By attention operator, for other segments of the sequence: keys and values of a unit that will run again, and what later segments leave as their gradient.
+        // By attention operator, for other segments of the sequence: keys and values of a unit that will run
+        // again, and what later segments leave as their gradient.
         std::vector<BufferPointer> key_values, key_value_gradients;
         bool has_forward_input = false, has_backward_input = false;
-        std::vector<BucketState::Version> weights;  // by bucket: the version that the micro-batch began with, in an asynchronous schedule
-        float loss_weight = 1;               // of the gradient that starts its backward
+        std::vector<BucketState::Version>
+            weights;  // by bucket: the version that the micro-batch began with, in an asynchronous schedule
+        float loss_weight = 1;  // of the gradient that starts its backward
         MicroBatchPlace place;
-        std::map<std::int32_t, ExpertExchange> exchanges;           // by dispatch
-        std::map<std::int32_t, BufferPointer> keys, key_gradients;  // by attention: of a context-parallel group
+        std::map<std::int32_t, ExpertExchange> exchanges;  // by dispatch
+        std::map<std::int32_t, BufferPointer> keys,
+            key_gradients;  // by attention: of a context-parallel group
         std::vector<Away> away;
     };
 
@@ -65,13 +72,17 @@ private:
     void check_gradients();
     std::vector<UpdateRange> updates_of(const schedule::Instruction& instruction);
     // Of all updates since training began, by the optimizer's count.
-    std::int64_t number_of_update(const schedule::Instruction& instruction) const { return step_ * program_.updates() + std::max(0, instruction.micro_batch); }
+    std::int64_t number_of_update(const schedule::Instruction& instruction) const {
+        return step_ * program_.updates() + std::max(0, instruction.micro_batch);
+    }
     void compute(const schedule::Instruction& instruction);
     void forward(MicroBatch& state, const schedule::Instruction& instruction);
     void backward(MicroBatch& state, const schedule::Instruction& instruction);
-    void backward_operator(MicroBatch& state, std::int32_t stage, std::int32_t op, schedule::ComputePhase phase);
+    void backward_operator(MicroBatch& state, std::int32_t stage, std::int32_t op,
+                           schedule::ComputePhase phase);
     void finish_forward(MicroBatch& state, const StagePlan& plan, std::int32_t op, bool is_again);
-    void finish_backward(MicroBatch& state, const StagePlan& plan, std::int32_t op, schedule::ComputePhase phase);
+    void finish_backward(MicroBatch& state, const StagePlan& plan, std::int32_t op,
+                         schedule::ComputePhase phase);
     const float* parameter(const MicroBatch& state, model::ParameterId id);
     void send(const schedule::Instruction& instruction);
     void receive(const schedule::Instruction& instruction);
@@ -91,24 +102,34 @@ private:
     void copy(const schedule::Instruction& instruction);
     // Of a mixture's operators the dispatch.
     std::int32_t dispatch_of(const model::Operator& op) const;
-    std::size_t activation_bytes(std::size_t elements) const { return elements * static_cast<std::size_t>(core::size_of(context_.compute).value); }
-    bool has_exchanged_experts(const model::Operator& op) const { return context_.expert_parallel > 1 && op.kind == model::OperatorKind::experts; }
-    void reduce(const schedule::Instruction& instruction, core::DataType type, float* data, std::size_t count, Tag key);
-    void reduce(const schedule::Instruction& instruction, const FlatArray& array, Tag key) { reduce(instruction, array.type, array.data, array.count, key); }
+    std::size_t activation_bytes(std::size_t elements) const {
+        return elements * static_cast<std::size_t>(core::size_of(context_.compute).value);
+    }
+    bool has_exchanged_experts(const model::Operator& op) const {
+        return context_.expert_parallel > 1 && op.kind == model::OperatorKind::experts;
+    }
+    void reduce(const schedule::Instruction& instruction, core::DataType type, float* data, std::size_t count,
+                Tag key);
+    void reduce(const schedule::Instruction& instruction, const FlatArray& array, Tag key) {
+        reduce(instruction, array.type, array.data, array.count, key);
+    }
 
     MicroBatch& micro_batch(std::int32_t stage, std::int32_t micro_batch);
     void take_over_activations(std::int32_t stage, std::int32_t micro_batch);
     void take_over_gradients(std::int32_t stage, std::int32_t micro_batch);
     const StagePlan& plan_of(std::int32_t stage, std::int32_t micro_batch) const {
-        return stage_plans_[static_cast<std::size_t>(stage * program_.segments + program_.segment_of(micro_batch))];
+        return stage_plans_[static_cast<std::size_t>(stage * program_.segments +
+                                                     program_.segment_of(micro_batch))];
     }
-    void add_earlier_segments(const MicroBatch& state, std::int32_t stage, std::int32_t op, bool with_gradients, Operands& operands);
+    void add_earlier_segments(const MicroBatch& state, std::int32_t stage, std::int32_t op,
+                              bool with_gradients, Operands& operands);
     void keep_key_values(MicroBatch& state, const StagePlan& plan, std::int32_t op);
     bool is_here(std::int32_t stage) const;
     std::size_t bytes(model::TensorId tensor) const;
     core::DataType type_of(model::TensorId tensor) const;
-    BufferPointer& tensor(MicroBatch& state, const StagePlan& plan, model::TensorId id);    // made when absent
-    BufferPointer& gradient(MicroBatch& state, const StagePlan& plan, model::TensorId id);  // made of zeros when absent
+    BufferPointer& tensor(MicroBatch& state, const StagePlan& plan, model::TensorId id);  // made when absent
+    BufferPointer& gradient(MicroBatch& state, const StagePlan& plan,
+                            model::TensorId id);  // made of zeros when absent
     void read_input(MicroBatch& state, const StagePlan& plan, model::TensorId id);
     Operands operands(MicroBatch& state, std::int32_t stage, std::int32_t op);
     int peer_rank(std::int32_t pipeline) const;
@@ -131,9 +152,11 @@ private:
         std::int32_t bucket = -1;
         std::int64_t offset = 0;
     };
-    std::vector<ParameterPlace> parameter_places_;        // by parameter
-    std::vector<std::vector<std::int32_t>> releases_;     // by instruction: buckets whose gathered parameters go after it
-    std::vector<std::vector<MicroBatch>> micro_batches_;  // [stage][micro-batch]; a segment of a sequence is a micro-batch of its own
+    std::vector<ParameterPlace> parameter_places_;  // by parameter
+    std::vector<std::vector<std::int32_t>>
+        releases_;  // by instruction: buckets whose gathered parameters go after it
+    std::vector<std::vector<MicroBatch>>
+        micro_batches_;  // [stage][micro-batch]; a segment of a sequence is a micro-batch of its own
     std::int64_t step_ = 0;
     float loss_weight_ = 1;
     bool has_checked_ = false;  // the gradients of this step

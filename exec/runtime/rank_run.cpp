@@ -5,11 +5,11 @@
 
 #include <fmt/core.h>
 
+#include "exec/checkpoint/training_state.h"
 #include "exec/cpu/backend.h"
 #include "exec/cpu/cores.h"
 #include "exec/cpu/kernels.h"
 #include "exec/transport/exchange.h"
-#include "exec/checkpoint/training_state.h"
 #include "model/segment.h"
 
 namespace exec {
@@ -24,21 +24,26 @@ RunPreparation prepare_run(const schedule::Program& program, const model::ModelG
         for (std::uint32_t i = 0; i < program.classes[c].instructions.size(); ++i) {
             const schedule::Instruction& instruction = program.classes[c].instructions[i];
             result.activities[c].push_back(schedule::describe(program, static_cast<int>(c), i));
-            if (instruction.kind != InstructionKind::compute || instruction.phase == schedule::ComputePhase::forward) continue;
+            if (instruction.kind != InstructionKind::compute ||
+                instruction.phase == schedule::ComputePhase::forward)
+                continue;
             trains[static_cast<std::size_t>(instruction.stage)] = 1;
-            if (instruction.phase == schedule::ComputePhase::backward_input) splits[static_cast<std::size_t>(instruction.stage)] = 1;
+            if (instruction.phase == schedule::ComputePhase::backward_input)
+                splits[static_cast<std::size_t>(instruction.stage)] = 1;
         }
     const model::SegmentGraphs segments(graph, program.segments);
     result.segments.assign(segments.begin(), segments.end());
     for (std::size_t s = 0; s < program.stages.size(); ++s)
         for (const model::ModelGraph& segment : result.segments)
-            result.stage_plans.push_back(make_stage_plan(segment, program, static_cast<std::int32_t>(s), !trains[s], splits[s]));
+            result.stage_plans.push_back(
+                make_stage_plan(segment, program, static_cast<std::int32_t>(s), !trains[s], splits[s]));
     return result;
 }
 
 namespace {
 
-// The communicator of a process outlives the run and the texts of its instructions, and tells whoever asks what this rank is at.
+// The communicator of a process outlives the run and the texts of its instructions, and tells whoever asks
+// what this rank is at.
 class EndOfActivity {
 public:
     explicit EndOfActivity(Communicator& communicator) : communicator_(communicator) {}
@@ -55,7 +60,8 @@ double probe_speed() {
     constexpr std::int64_t n = 192;
     static thread_local std::vector<float> arrays(3 * n * n, 0.5f);
     float *a = arrays.data(), *b = a + n * n, *c = b + n * n;
-    // The first one brings the arrays back into the cache: what the step before left there is not the machine's speed.
+    // The first one brings the arrays back into the cache: what the step before left there is not the
+    // machine's speed.
     Clock::time_point start;
     for (int i = 0; i < 2; ++i) {
         start = Clock::now();
@@ -66,26 +72,35 @@ double probe_speed() {
 
 }  // namespace
 
-RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& graph, const InputReader& inputs, const RunOptions& options,
-                    Communicator& communicator, const RunPreparation& preparation, int core, int cores,
+RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& graph,
+                    const InputReader& inputs, const RunOptions& options, Communicator& communicator,
+                    const RunPreparation& preparation, int core, int cores,
                     const std::function<void(RankExecutor&)>& before_end) {
     RankRecord record;
     const EndOfActivity end_of_activity(communicator);
-    const auto rank_class = static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(communicator.rank())]);
+    const auto rank_class =
+        static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(communicator.rank())]);
     const std::vector<std::string>& activities = preparation.activities[rank_class];
-    // Other backends' libraries start threads of their own (NCCL's proxies), which would inherit the one core.
+    // Other backends' libraries start threads of their own (NCCL's proxies), which would inherit the one
+    // core.
     std::optional<cpu::StayOnCore> stay;
     if (!options.make_backend) stay.emplace(core, cores);
     const std::unique_ptr<Backend> made =
-        options.make_backend ? options.make_backend({program, graph, inputs, options, communicator, preparation.segments, preparation.stage_plans, activities})
-                             : std::make_unique<cpu::CpuBackend>(program, preparation.segments, options, communicator, activities);
+        options.make_backend
+            ? options.make_backend({program, graph, inputs, options, communicator, preparation.segments,
+                                    preparation.stage_plans, activities})
+            : std::make_unique<cpu::CpuBackend>(program, preparation.segments, options, communicator,
+                                                activities);
     Backend& backend = *made;
-    RankExecutor executor(program, preparation.segments, inputs, options, communicator.rank(), backend, preparation.stage_plans);
+    RankExecutor executor(program, preparation.segments, inputs, options, communicator.rank(), backend,
+                          preparation.stage_plans);
     const CheckpointOptions& checkpoints = options.checkpoints;
-    // Evaluation changes nothing, and has no optimizer state: what it wrote would take the place of what was trained.
+    // Evaluation changes nothing, and has no optimizer state: what it wrote would take the place of what was
+    // trained.
     const bool writes_checkpoints = !checkpoints.directory.empty() && schedule::trains(program);
     try {
-        if (options.resumed) restore(*options.resumed, program, graph, communicator.rank(), executor.buckets());
+        if (options.resumed)
+            restore(*options.resumed, program, graph, communicator.rank(), executor.buckets());
         if (writes_checkpoints && communicator.rank() == 0) {
             tidy_checkpoints(checkpoints.directory);
             if (checkpoints.sets_aside_later) set_aside_later(checkpoints.directory, options.first_step);
@@ -102,10 +117,12 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
             record.step_on_core.push_back((backend.on_core() - on_core).value);
             if (executor.loss()) record.losses.push_back(*executor.loss());
             const std::int64_t completed = options.first_step + step + 1;
-            if (writes_checkpoints && (step + 1 == options.steps || (checkpoints.every > 0 && completed % checkpoints.every == 0))) {
+            if (writes_checkpoints && (step + 1 == options.steps ||
+                                       (checkpoints.every > 0 && completed % checkpoints.every == 0))) {
                 static const std::string activity = "writing a checkpoint";
                 communicator.set_activity(&activity);
-                save_checkpoint(communicator, program, graph, options, inputs.source(), completed, executor.buckets(), record.losses);
+                save_checkpoint(communicator, program, graph, options, inputs.source(), completed,
+                                executor.buckets(), record.losses);
             }
         }
         barrier(communicator, static_cast<std::uint64_t>(options.steps));
@@ -129,16 +146,20 @@ RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& g
 
 namespace {
 
-schedule::Timeline timeline_of(const schedule::Program& program, const std::vector<RankRecord>& records, std::size_t step) {
+schedule::Timeline timeline_of(const schedule::Program& program, const std::vector<RankRecord>& records,
+                               std::size_t step) {
     schedule::Timeline timeline;
     Clock::time_point origin = records[0].begins[step];
     for (const RankRecord& record : records) origin = std::min(origin, record.begins[step]);
-    const auto since = [&](Clock::time_point t) { return core::Seconds(std::chrono::duration<double>(t - origin).count()); };
+    const auto since = [&](Clock::time_point t) {
+        return core::Seconds(std::chrono::duration<double>(t - origin).count());
+    };
     for (std::size_t rank = 0; rank < records.size(); ++rank) {
         timeline.class_of.push_back(program.class_of_rank[rank]);
         timeline.rank.push_back(static_cast<std::int32_t>(rank));
         std::vector<schedule::Span>& spans = timeline.spans.emplace_back();
-        for (const InstructionTime& time : records[rank].steps[step]) spans.push_back({time.instruction, since(time.start), since(time.end)});
+        for (const InstructionTime& time : records[rank].steps[step])
+            spans.push_back({time.instruction, since(time.start), since(time.end)});
         if (!spans.empty()) timeline.makespan = std::max(timeline.makespan, spans.back().end);
     }
     return timeline;
@@ -153,7 +174,8 @@ RunResult assemble(const schedule::Program& program, std::vector<RankRecord> rec
         result.timelines.push_back(timeline_of(program, records, step));
         result.step_times.push_back(result.timelines.back().makespan);
     }
-    // Without a loss collective there is one data-parallel replica; its tensor-parallel ranks know the same loss.
+    // Without a loss collective there is one data-parallel replica; its tensor-parallel ranks know the same
+    // loss.
     for (const RankRecord& record : records)
         if (result.losses.empty()) result.losses = record.losses;
     for (std::size_t step = 0; step < records[0].steps.size(); ++step) {
@@ -177,13 +199,16 @@ RunResult assemble(const schedule::Program& program, std::vector<RankRecord> rec
     }
     if (computing > 0) result.lost_share = std::max(0.0, 1 - on_core / computing);
     std::vector<double> probes;
-    for (const RankRecord& record : records) probes.insert(probes.end(), record.probes.begin(), record.probes.end());
+    for (const RankRecord& record : records)
+        probes.insert(probes.end(), record.probes.begin(), record.probes.end());
     if (!probes.empty()) {
-        std::nth_element(probes.begin(), probes.begin() + static_cast<std::ptrdiff_t>(probes.size() / 2), probes.end());
+        std::nth_element(probes.begin(), probes.begin() + static_cast<std::ptrdiff_t>(probes.size() / 2),
+                         probes.end());
         result.probe = core::Seconds(probes[probes.size() / 2]);
     }
     for (RankRecord& record : records) {
-        result.operator_samples.insert(result.operator_samples.end(), record.operator_samples.begin(), record.operator_samples.end());
+        result.operator_samples.insert(result.operator_samples.end(), record.operator_samples.begin(),
+                                       record.operator_samples.end());
         result.memory.samples.push_back(std::move(record.samples));
         result.memory.peak.push_back(record.peak);
         result.memory.at_peak.push_back(record.at_peak);

@@ -1,4 +1,5 @@
-// One rank from its first step to its last, wherever it runs: a thread of this process, or a process of its own among others.
+// One rank from its first step to its last, wherever it runs: a thread of this process, or a process of its
+// own among others.
 #pragma once
 
 #include <array>
@@ -8,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "exec/transport/communicator.h"
 #include "exec/data.h"
 #include "exec/runtime/rank_executor.h"
 #include "exec/runtime/run.h"
 #include "exec/runtime/stage_plan.h"
+#include "exec/transport/communicator.h"
 
 namespace exec {
 
@@ -33,15 +34,16 @@ struct RankRecord {
     core::Bytes peak;
     std::array<core::Bytes, schedule::memory_kind_count> at_peak;
     std::vector<OperatorSample> operator_samples;
-    std::vector<double> probes;         // seconds, by step
+    std::vector<double> probes;                        // seconds, by step
     std::vector<double> step_computing, step_on_core;  // seconds, by step
-    double computing = 0, on_core = 0;  // seconds
+    double computing = 0, on_core = 0;                 // seconds
 };
 
-// Builds this rank's executor and performs all steps. `core` of `cores` is where the thread would like to stay. `before_end` sees the executor after the last
-// step, when no rank computes any more.
-RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& graph, const InputReader& inputs, const RunOptions& options,
-                    Communicator& communicator, const RunPreparation& preparation, int core, int cores,
+// Builds this rank's executor and performs all steps. `core` of `cores` is where the thread would like to
+// stay. `before_end` sees the executor after the last step, when no rank computes any more.
+RankRecord run_rank(const schedule::Program& program, const model::ModelGraph& graph,
+                    const InputReader& inputs, const RunOptions& options, Communicator& communicator,
+                    const RunPreparation& preparation, int core, int cores,
                     const std::function<void(RankExecutor&)>& before_end = {});
 
 // Records by rank, their clocks alike.

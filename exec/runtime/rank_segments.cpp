@@ -1,5 +1,6 @@
-// Sequences that pass through the pipeline in segments (Seq1F1B): attention of a segment reads the keys and values of the segments before, in place where their
-// packed input is saved for backward, else from a copy; its backward adds to their gradients, which wait for the backward of their own segment.
+// Sequences that pass through the pipeline in segments (Seq1F1B): attention of a segment reads the keys and
+// values of the segments before, in place where their packed input is saved for backward, else from a copy;
+// its backward adds to their gradients, which wait for the backward of their own segment.
 #include "exec/runtime/rank_executor.h"
 #include "model/operators/rank_share.h"
 #include "model/segment.h"
@@ -15,12 +16,14 @@ struct Packed {
 
 Packed packed(const model::Operator& attention, const model::CostContext& context) {
     const model::Attributes& a = attention.attributes;
-    return {model::rank_heads(attention, a.heads, context) * a.head_dimension, 2 * model::rank_heads(attention, a.kv_heads, context) * a.head_dimension};
+    return {model::rank_heads(attention, a.heads, context) * a.head_dimension,
+            2 * model::rank_heads(attention, a.kv_heads, context) * a.head_dimension};
 }
 
 }  // namespace
 
-void RankExecutor::add_earlier_segments(const MicroBatch& state, std::int32_t stage, std::int32_t index, bool with_gradients, Operands& operands) {
+void RankExecutor::add_earlier_segments(const MicroBatch& state, std::int32_t stage, std::int32_t index,
+                                        bool with_gradients, Operands& operands) {
     const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
     const Packed row = packed(op, context_);
     const std::int32_t first = state.place.micro_batch - state.place.segment;
@@ -30,19 +33,24 @@ void RankExecutor::add_earlier_segments(const MicroBatch& state, std::int32_t st
         if (const BufferPointer& copy = earlier.key_values[relative]) {
             operands.earlier.push_back({copy->data(), row.key_values});
         } else {
-            const BufferPointer& whole = earlier.tensors[static_cast<std::size_t>(plan_of(stage, k).storage[static_cast<std::size_t>(op.inputs[0].index)])];
+            const BufferPointer& whole = earlier.tensors[static_cast<std::size_t>(
+                plan_of(stage, k).storage[static_cast<std::size_t>(op.inputs[0].index)])];
             core::require(whole != nullptr, "keys and values of earlier segments are there");
-            operands.earlier.push_back({element_at(context_.compute, whole->data(), row.queries), row.columns()});
+            operands.earlier.push_back(
+                {element_at(context_.compute, whole->data(), row.queries), row.columns()});
         }
         if (!with_gradients) continue;
         BufferPointer& gradient = earlier.key_value_gradients[relative];
         if (!gradient) {
-            gradient = make_buffer(account_, schedule::MemoryKind::activations, static_cast<std::size_t>(model::key_value_bytes(graph_, op, context_).value + 0.5));
+            gradient = make_buffer(
+                account_, schedule::MemoryKind::activations,
+                static_cast<std::size_t>(model::key_value_bytes(graph_, op, context_).value + 0.5));
             backend_.fill_zero(gradient->data(), gradient->bytes());
         }
         operands.earlier_gradients.push_back({gradient->data(), row.key_values});
     }
-    if (with_gradients && state.key_value_gradients[relative]) operands.later_gradient = state.key_value_gradients[relative]->data();
+    if (with_gradients && state.key_value_gradients[relative])
+        operands.later_gradient = state.key_value_gradients[relative]->data();
 }
 
 void RankExecutor::keep_key_values(MicroBatch& state, const StagePlan& plan, std::int32_t index) {
@@ -51,7 +59,8 @@ void RankExecutor::keep_key_values(MicroBatch& state, const StagePlan& plan, std
     const auto bytes = static_cast<std::size_t>(model::key_value_bytes(graph_, op, context_).value + 0.5);
     BufferPointer& copy = state.key_values[static_cast<std::size_t>(index - plan.operators.begin)];
     copy = make_buffer(account_, schedule::MemoryKind::activations, bytes);
-    const BufferPointer& whole = state.tensors[static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.inputs[0].index)])];
+    const BufferPointer& whole =
+        state.tensors[static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.inputs[0].index)])];
     backend_.operators().pack_keys(model::OperatorId(index), whole->data(), copy->data());
 }
 

@@ -21,7 +21,8 @@ namespace {
 // Whole parameters and gradients put together from what each rank owns; copies must agree.
 class StateCollector {
 public:
-    StateCollector(const model::ModelGraph& graph, RunResult& result) : graph_(graph), result_(result), is_filled_(graph.parameters.size()) {
+    StateCollector(const model::ModelGraph& graph, RunResult& result)
+        : graph_(graph), result_(result), is_filled_(graph.parameters.size()) {
         result_.gradients.resize(graph.parameters.size());
         result_.parameters.resize(graph.parameters.size());
         for (std::size_t i = 0; i < graph.parameters.size(); ++i) {
@@ -38,14 +39,20 @@ public:
             const auto p = static_cast<std::size_t>(own.parameter.index);
             for (const ElementRun& run : element_runs(graph_.parameter(own.parameter), share)) {
                 const std::int64_t begin = std::max(run.local, own.first);
-                const std::int64_t end = std::min(run.local + run.count, own.first + static_cast<std::int64_t>(own.values.size()));
+                const std::int64_t end =
+                    std::min(run.local + run.count, own.first + static_cast<std::int64_t>(own.values.size()));
                 for (std::int64_t i = begin; i < end; ++i) {
-                    const auto at = static_cast<std::size_t>(run.global + i - run.local), from = static_cast<std::size_t>(i - own.first);
+                    const auto at = static_cast<std::size_t>(run.global + i - run.local),
+                               from = static_cast<std::size_t>(i - own.first);
                     const float value = own.values[from], gradient = own.gradients[from];
                     if (is_filled_[p][at]) {
-                        const double scale = std::max(1e-6, std::abs(static_cast<double>(result_.parameters[p][at])));
-                        result_.largest_copy_difference = std::max(
-                            result_.largest_copy_difference, std::abs(static_cast<double>(value) - static_cast<double>(result_.parameters[p][at])) / scale);
+                        const double scale =
+                            std::max(1e-6, std::abs(static_cast<double>(result_.parameters[p][at])));
+                        result_.largest_copy_difference =
+                            std::max(result_.largest_copy_difference,
+                                     std::abs(static_cast<double>(value) -
+                                              static_cast<double>(result_.parameters[p][at])) /
+                                         scale);
                     }
                     result_.parameters[p][at] = value;
                     result_.gradients[p][at] = gradient;
@@ -64,7 +71,8 @@ private:
 
 }  // namespace
 
-RunResult run(const schedule::Program& program, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data, const RunOptions& options) {
+RunResult run(const schedule::Program& program, const model::ModelGraph& graph,
+              std::shared_ptr<const DataSource> data, const RunOptions& options) {
     const int ranks = program.plan.layout.ranks();
     const InputReader inputs(graph, std::move(data));
     const RunPreparation preparation = prepare_run(program, graph);
@@ -85,10 +93,12 @@ RunResult run(const schedule::Program& program, const model::ModelGraph& graph, 
         const std::unique_ptr<Communicator> communicator = network.communicator(rank);
         try {
             records[static_cast<std::size_t>(rank)] =
-                run_rank(program, graph, inputs, options, *communicator, preparation, rank, ranks, [&](RankExecutor& executor) {
-                    if (!collector) return;
-                    for (BucketState& bucket : executor.buckets()) collector->add(bucket, executor.share());
-                });
+                run_rank(program, graph, inputs, options, *communicator, preparation, rank, ranks,
+                         [&](RankExecutor& executor) {
+                             if (!collector) return;
+                             for (BucketState& bucket : executor.buckets())
+                                 collector->add(bucket, executor.share());
+                         });
         } catch (const Stopped&) {
             failure = {std::current_exception(), true};
         } catch (const std::exception& exception) {
@@ -100,7 +110,8 @@ RunResult run(const schedule::Program& program, const model::ModelGraph& graph, 
     run_in_threads(ranks, work, [&](const std::string& reason) { network.stop(reason); });
     for (const bool was_stopped : {false, true})  // the cause before those it stopped
         for (const Failure& failure : failures)
-            if (failure.exception && failure.was_stopped == was_stopped) std::rethrow_exception(failure.exception);
+            if (failure.exception && failure.was_stopped == was_stopped)
+                std::rethrow_exception(failure.exception);
 
     RunResult result = assemble(program, std::move(records));
     result.gradients = std::move(state.gradients);
@@ -112,7 +123,9 @@ RunResult run(const schedule::Program& program, const model::ModelGraph& graph, 
 std::vector<std::size_t> measured_steps(const RunResult& result, int warm_up_steps, bool has_core_each) {
     constexpr double undisturbed = 0.02;
     std::vector<std::size_t> all, whole;
-    for (std::size_t i = std::min(static_cast<std::size_t>(std::max(0, warm_up_steps)), result.step_times.size() - 1); i < result.step_times.size(); ++i) {
+    for (std::size_t i =
+             std::min(static_cast<std::size_t>(std::max(0, warm_up_steps)), result.step_times.size() - 1);
+         i < result.step_times.size(); ++i) {
         all.push_back(i);
         if (has_core_each && result.conditions[i].lost_share <= undisturbed) whole.push_back(i);
     }
@@ -134,12 +147,19 @@ StepTimes summarize(const RunResult& result, const std::vector<std::size_t>& ste
         return times[low] + (times[high] - times[low]) * (position - static_cast<double>(low));
     };
     const auto measured = static_cast<int>(steps.size());
-    return {at(0.5), times.front(), at(0.95), measured, std::max(0, static_cast<int>(result.step_times.size()) - warm_up_steps - measured), lost / measured};
+    return {at(0.5),
+            times.front(),
+            at(0.95),
+            measured,
+            std::max(0, static_cast<int>(result.step_times.size()) - warm_up_steps - measured),
+            lost / measured};
 }
 
-const schedule::Timeline& nearest_timeline(const RunResult& result, const std::vector<std::size_t>& steps, core::Seconds median) {
+const schedule::Timeline& nearest_timeline(const RunResult& result, const std::vector<std::size_t>& steps,
+                                           core::Seconds median) {
     return result.timelines[*std::min_element(steps.begin(), steps.end(), [&](std::size_t a, std::size_t b) {
-        return std::abs((result.step_times[a] - median).value) < std::abs((result.step_times[b] - median).value);
+        return std::abs((result.step_times[a] - median).value) <
+               std::abs((result.step_times[b] - median).value);
     })];
 }
 

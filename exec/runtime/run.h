@@ -1,5 +1,5 @@
-// Interpreter 2 of a Program: a real clock. Every rank performs its list from top to bottom on this machine's processor; what is measured comes back in the
-// types in which the simulator predicts.
+// Interpreter 2 of a Program: a real clock. Every rank performs its list from top to bottom on this machine's
+// processor; what is measured comes back in the types in which the simulator predicts.
 #pragma once
 
 #include <array>
@@ -13,8 +13,8 @@
 #include "core/diagnostics.h"
 #include "core/units.h"
 #include "exec/data.h"
-#include "model/operators/cost.h"
 #include "model/model_graph.h"
+#include "model/operators/cost.h"
 #include "schedule/program/program.h"
 #include "schedule/program/timeline.h"
 
@@ -26,7 +26,8 @@ struct CheckpointOptions {
     std::string directory;  // empty = none are written; nor does a Program that only evaluates write any
     int every = 0;          // steps; also after the last one. 0 = only then
     int keep = 2;           // the newest ones
-    bool sets_aside_later = false;  // set_aside_later, with the step where the run begins; who leaves it out has seen that there are none
+    bool sets_aside_later = false;  // set_aside_later, with the step where the run begins; who leaves it out
+                                    // has seen that there are none
 };
 
 class Backend;
@@ -35,23 +36,28 @@ struct BackendRequest;
 using BackendMaker = std::function<std::unique_ptr<Backend>(const BackendRequest&)>;
 
 struct RunOptions {
-    int steps = 1;          // to perform
-    std::int64_t first_step = 0;     // number of the first of them
-    std::int64_t sample_offset = 0;  // of the first sample of step 0: other than 0 after a resumption with another batch
+    int steps = 1;                // to perform
+    std::int64_t first_step = 0;  // number of the first of them
+    std::int64_t sample_offset =
+        0;  // of the first sample of step 0: other than 0 after a resumption with another batch
     CheckpointOptions checkpoints;
     std::shared_ptr<const Checkpoint> resumed;  // where to begin; null = initial values
-    int warm_up_steps = 0;  // performed and trained, but left out of the times (the first `warm_up_steps` of `steps`)
+    int warm_up_steps =
+        0;  // performed and trained, but left out of the times (the first `warm_up_steps` of `steps`)
     std::uint64_t seed = 1234;
     core::Seconds time_limit{120};  // the longest a rank may wait for another before all are stopped
     int ranks_per_node = 0;         // for the choice of collectives; 0 = all ranks on one
-    bool overlaps = false;          // buckets are exchanged in a second thread of the rank while it computes; else all is done in list order
+    bool overlaps = false;  // buckets are exchanged in a second thread of the rank while it computes; else
+                            // all is done in list order
     bool times_operators = false;
-    bool probes_speed = false;      // before every step each rank times a product of a fixed size: how fast the machine is just now
+    bool probes_speed = false;  // before every step each rank times a product of a fixed size: how fast the
+                                // machine is just now
     BackendMaker make_backend;  // empty: this processor
-    bool keeps_state = false;       // gradients of the last step and parameters after it, whole, in the result
+    bool keeps_state = false;   // gradients of the last step and parameters after it, whole, in the result
 };
 
-// One operator in one phase, once: with what the executor does around the kernel (room for results, zeros for new gradients).
+// One operator in one phase, once: with what the executor does around the kernel (room for results, zeros for
+// new gradients).
 struct OperatorSample {
     std::int32_t op = 0, step = 0, rank = 0;
     model::Phase phase = model::Phase::forward;
@@ -70,26 +76,33 @@ struct RunResult {
     std::vector<schedule::Timeline> timelines;  // by step
     schedule::MemoryTimeline memory;            // samples are of the last step; peaks of the whole run
     std::string instruction_set;
-    core::Seconds probe;  // probes_speed: the median over steps and ranks; else zero
-    double lost_share = 0;  // of the ranks' computing time, when other threads had their cores: ranks beyond the cores, or other processes
+    core::Seconds probe;    // probes_speed: the median over steps and ranks; else zero
+    double lost_share = 0;  // of the ranks' computing time, when other threads had their cores: ranks beyond
+                            // the cores, or other processes
     std::vector<StepConditions> conditions;  // by step
-    std::vector<std::vector<std::vector<core::Seconds>>> on_core;  // [step][rank]: of the spans in `timelines`
+    std::vector<std::vector<std::vector<core::Seconds>>>
+        on_core;                                   // [step][rank]: of the spans in `timelines`
     std::vector<OperatorSample> operator_samples;  // of all ranks, when asked for
     // keeps_state: by parameter, unsplit.
     std::vector<std::vector<float>> gradients, parameters;
-    double largest_copy_difference = 0;  // between copies of one parameter on different ranks, relative to its largest element
+    double largest_copy_difference =
+        0;  // between copies of one parameter on different ranks, relative to its largest element
 };
 
 // What the CPU backend does not execute, each named, before anything is allocated.
-void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, core::Diagnostics& diagnostics);
+void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph,
+                    core::Diagnostics& diagnostics);
 
-// Ranks as threads of this process. The Program must have passed schedule::verify and its plan check_runnable. A rank that fails or waits too long stops all
-// others: core::MachineError names it and its instruction.
-RunResult run(const schedule::Program& program, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data, const RunOptions& options);
+// Ranks as threads of this process. The Program must have passed schedule::verify and its plan
+// check_runnable. A rank that fails or waits too long stops all others: core::MachineError names it and its
+// instruction.
+RunResult run(const schedule::Program& program, const model::ModelGraph& graph,
+              std::shared_ptr<const DataSource> data, const RunOptions& options);
 
-// Steps after the warm-up that tell how long one takes: those in which somebody else (other processes, or other machines of a virtual one's host) had the ranks' cores for
-// at most 2 % of their computing time, where they are at least a quarter of all and three; else all. `has_core_each`: ranks beyond the cores take them from each other in
-// every step, so that none is left out.
+// Steps after the warm-up that tell how long one takes: those in which somebody else (other processes, or
+// other machines of a virtual one's host) had the ranks' cores for at most 2 % of their computing time, where
+// they are at least a quarter of all and three; else all. `has_core_each`: ranks beyond the cores take them
+// from each other in every step, so that none is left out.
 std::vector<std::size_t> measured_steps(const RunResult& result, int warm_up_steps, bool has_core_each);
 
 struct StepTimes {
@@ -99,6 +112,7 @@ struct StepTimes {
 };
 StepTimes summarize(const RunResult& result, const std::vector<std::size_t>& steps, int warm_up_steps);
 // The timeline of the step, one of `steps`, whose time is nearest to `median`.
-const schedule::Timeline& nearest_timeline(const RunResult& result, const std::vector<std::size_t>& steps, core::Seconds median);
+const schedule::Timeline& nearest_timeline(const RunResult& result, const std::vector<std::size_t>& steps,
+                                           core::Seconds median);
 
 }  // namespace exec

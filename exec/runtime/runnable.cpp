@@ -9,22 +9,32 @@
 
 namespace exec {
 
-void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, core::Diagnostics& diagnostics) {
-    const auto refuse = [&](const char* key, std::string message, std::string hint) { diagnostics.error({}, key, std::move(message), std::move(hint)); };
+void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph,
+                    core::Diagnostics& diagnostics) {
+    const auto refuse = [&](const char* key, std::string message, std::string hint) {
+        diagnostics.error({}, key, std::move(message), std::move(hint));
+    };
     if (const std::string obstacle = cpu::CpuBackend::obstacle(plan.precision); !obstacle.empty())
         refuse("plan.precision", obstacle, "set precision = \"fp32\" or \"bf16\"");
     if (plan.communication != "auto")
-        refuse("plan.communication", fmt::format("communication = \"{}\" is for GPUs; ranks on CPUs exchange messages themselves", plan.communication), "leave it out");
+        refuse("plan.communication",
+               fmt::format("communication = \"{}\" is for GPUs; ranks on CPUs exchange messages themselves",
+                           plan.communication),
+               "leave it out");
     std::set<std::string> obstacles;
     for (const model::Operator& op : graph.operators) {
         const std::string obstacle = cpu::Operators::obstacle(graph, op);
         if (!obstacle.empty() && obstacles.insert(obstacle).second)
-            refuse("model", fmt::format("the CPU backend has no kernel for {}, which {} of {} needs", obstacle, op.name, graph.name),
+            refuse("model",
+                   fmt::format("the CPU backend has no kernel for {}, which {} of {} needs", obstacle,
+                               op.name, graph.name),
                    "it runs GPT, Llama, BERT, T5 and convolutional models");
     }
-    if (plan.has_sequence_parallelism() && (plan.micro_batch * graph.tokens_per_sample / plan.layout.context) % plan.layout.tensor != 0)
+    if (plan.has_sequence_parallelism() &&
+        (plan.micro_batch * graph.tokens_per_sample / plan.layout.context) % plan.layout.tensor != 0)
         refuse("plan.sequence_parallel",
-               fmt::format("{} tokens of a micro-batch cannot be divided into {} equal shares", plan.micro_batch * graph.tokens_per_sample, plan.layout.tensor),
+               fmt::format("{} tokens of a micro-batch cannot be divided into {} equal shares",
+                           plan.micro_batch * graph.tokens_per_sample, plan.layout.tensor),
                "choose a micro_batch or sequence length that the tensor-parallel degree divides");
 }
 

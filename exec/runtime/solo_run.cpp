@@ -4,14 +4,16 @@
 #include <exception>
 
 #include "exec/cpu/kernels.h"
-#include "exec/transport/no_peers.h"
 #include "exec/runtime/rank_threads.h"
+#include "exec/transport/no_peers.h"
 
 namespace exec {
 
-std::vector<RankRecord> run_alone(const schedule::Program& program, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data, const RunOptions& options,
+std::vector<RankRecord> run_alone(const schedule::Program& program, const model::ModelGraph& graph,
+                                  std::shared_ptr<const DataSource> data, const RunOptions& options,
                                   const std::vector<int>& ranks) {
-    core::require(options.checkpoints.directory.empty() && !options.overlaps, "ranks without peers do nothing but compute");
+    core::require(options.checkpoints.directory.empty() && !options.overlaps,
+                  "ranks without peers do nothing but compute");
     const InputReader inputs(graph, std::move(data));
     const RunPreparation preparation = prepare_run(program, graph);
     std::vector<RankRecord> records(ranks.size());
@@ -20,13 +22,15 @@ std::vector<RankRecord> run_alone(const schedule::Program& program, const model:
         const auto i = static_cast<std::size_t>(place);
         NoPeers communicator(ranks[i], program.plan.layout.ranks());
         try {
-            records[i] = run_rank(program, graph, inputs, options, communicator, preparation, place, static_cast<int>(ranks.size()));
+            records[i] = run_rank(program, graph, inputs, options, communicator, preparation, place,
+                                  static_cast<int>(ranks.size()));
         } catch (...) {
             failures[i] = std::current_exception();
         }
         cpu::free_scratch();
     };
-    run_in_threads(static_cast<int>(ranks.size()), work, [](const std::string&) {});  // they wait for nobody: each comes to its end
+    run_in_threads(static_cast<int>(ranks.size()), work,
+                   [](const std::string&) {});  // they wait for nobody: each comes to its end
     for (const std::exception_ptr& failure : failures)
         if (failure) std::rethrow_exception(failure);
     return records;

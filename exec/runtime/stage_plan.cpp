@@ -13,7 +13,8 @@ namespace {
 
 class Planner {
 public:
-    Planner(const model::ModelGraph& graph, const schedule::Program& program, std::int32_t stage, bool is_forward_only, bool splits_backward)
+    Planner(const model::ModelGraph& graph, const schedule::Program& program, std::int32_t stage,
+            bool is_forward_only, bool splits_backward)
         : graph_(graph),
           program_(program),
           plan_(program.plan),
@@ -30,18 +31,24 @@ public:
         mark(info_.sends, result_.is_sent);
         mark(info_.receives, result_.is_received);
         for (const model::OperatorRange unit : schedule::units_of(graph_, info_.operators)) plan_unit(unit);
-        for (const model::OperatorRange unit : schedule::units_of(graph_, info_.operators)) plan_recompute(unit);
+        for (const model::OperatorRange unit : schedule::units_of(graph_, info_.operators))
+            plan_recompute(unit);
         finish();
         if (plan_.offload != schedule::Offload::none)
-            for (const model::OperatorRange unit : schedule::units_of(graph_, info_.operators)) plan_offload(unit);
+            for (const model::OperatorRange unit : schedule::units_of(graph_, info_.operators))
+                plan_offload(unit);
         result_.is_saved = is_saved_;
         return std::move(result_);
     }
 
 private:
     const model::Operator& op(std::int32_t i) const { return graph_.operators[static_cast<std::size_t>(i)]; }
-    StagePlan::OperatorPlan& plan_of(std::int32_t i) { return result_.plans[static_cast<std::size_t>(i - info_.operators.begin)]; }
-    std::int32_t storage(model::TensorId tensor) const { return result_.storage[static_cast<std::size_t>(tensor.index)]; }
+    StagePlan::OperatorPlan& plan_of(std::int32_t i) {
+        return result_.plans[static_cast<std::size_t>(i - info_.operators.begin)];
+    }
+    std::int32_t storage(model::TensorId tensor) const {
+        return result_.storage[static_cast<std::size_t>(tensor.index)];
+    }
 
     void find_storages() {
         const std::size_t tensors = graph_.tensors.size();
@@ -61,23 +68,33 @@ private:
         for (std::size_t i = 0; i < tensors; ++i) {
             const model::Tensor& tensor = graph_.tensors[i];
             const model::Operator& producer = graph_.op(tensor.producer);
-            const bool is_crossing = producer.kind == OperatorKind::parallel_enter || producer.kind == OperatorKind::parallel_exit;
-            const bool is_view = model::is_view(producer.kind) || (is_crossing && !context_.sequence_parallel);
+            const bool is_crossing =
+                producer.kind == OperatorKind::parallel_enter || producer.kind == OperatorKind::parallel_exit;
+            const bool is_view =
+                model::is_view(producer.kind) || (is_crossing && !context_.sequence_parallel);
             const auto self = static_cast<std::int32_t>(i);
             result_.storage[i] = is_view ? storage(producer.inputs[0]) : self;
-            // Beyond an enter each tensor-parallel rank has a part of the gradient; on this side, where other operators contribute, the whole of it.
-            const bool joins_parts =
-                producer.kind == OperatorKind::parallel_enter && context_.tensor_parallel > 1 && graph_.tensor(producer.inputs[0]).consumers.size() > 1;
-            result_.gradient_storage[i] = is_view && !joins_parts ? result_.gradient_storage[static_cast<std::size_t>(producer.inputs[0].index)] : self;
-            result_.has_gradient[i] = model::has_gradient(graph_, model::TensorId(static_cast<std::int32_t>(i)));
+            // Beyond an enter each tensor-parallel rank has a part of the gradient; on this side, where other
+            // operators contribute, the whole of it.
+            const bool joins_parts = producer.kind == OperatorKind::parallel_enter &&
+                                     context_.tensor_parallel > 1 &&
+                                     graph_.tensor(producer.inputs[0]).consumers.size() > 1;
+            result_.gradient_storage[i] =
+                is_view && !joins_parts
+                    ? result_.gradient_storage[static_cast<std::size_t>(producer.inputs[0].index)]
+                    : self;
+            result_.has_gradient[i] =
+                model::has_gradient(graph_, model::TensorId(static_cast<std::int32_t>(i)));
         }
         for (std::int32_t i = info_.operators.begin; i < info_.operators.end; ++i)
-            for (const model::TensorId tensor : op(i).inputs) last_use_[static_cast<std::size_t>(storage(tensor))] = i;
+            for (const model::TensorId tensor : op(i).inputs)
+                last_use_[static_cast<std::size_t>(storage(tensor))] = i;
     }
 
     void mark(std::int32_t list, std::vector<char>& marks) {
         if (list < 0) return;
-        for (const model::TensorId tensor : program_.tensor_lists[static_cast<std::size_t>(list)]) marks[static_cast<std::size_t>(storage(tensor))] = 1;
+        for (const model::TensorId tensor : program_.tensor_lists[static_cast<std::size_t>(list)])
+            marks[static_cast<std::size_t>(storage(tensor))] = 1;
     }
 
     // What backward of an operator reads: a gathered tensor is gathered again from its share.
@@ -85,7 +102,8 @@ private:
         std::vector<std::int32_t> result;
         for (const model::TensorId tensor : saved.tensors) {
             const model::Operator& producer = graph_.op(graph_.tensor(tensor).producer);
-            result.push_back(storage(model::gathers_tokens(producer, context_) ? producer.inputs[0] : tensor));
+            result.push_back(
+                storage(model::gathers_tokens(producer, context_) ? producer.inputs[0] : tensor));
         }
         return result;
     }
@@ -104,8 +122,10 @@ private:
         StagePlan::UnitPlan& own = result_.units.emplace_back();
         own.operators = unit;
         for (std::size_t t = 0; t < is_saved_.size(); ++t) {
-            const bool is_of_unit = is_saved_[t] && lowest_saver_[t] >= unit.begin && highest_saver_[t] < unit.end && last_use_[t] < unit.end;
-            if (is_of_unit && !result_.is_received[t] && !result_.is_sent[t] && graph_.op(graph_.tensors[t].producer).kind != OperatorKind::input)
+            const bool is_of_unit = is_saved_[t] && lowest_saver_[t] >= unit.begin &&
+                                    highest_saver_[t] < unit.end && last_use_[t] < unit.end;
+            if (is_of_unit && !result_.is_received[t] && !result_.is_sent[t] &&
+                graph_.op(graph_.tensors[t].producer).kind != OperatorKind::input)
                 own.storages.push_back(static_cast<std::int32_t>(t));
         }
     }
@@ -113,12 +133,15 @@ private:
     void plan_unit(model::OperatorRange unit) {
         const bool again = !is_forward_only_ && schedule::is_recomputed(graph_, {"", unit}, plan_.recompute);
         for (std::int32_t i = unit.begin; i < unit.end; ++i) {
-            const model::SavedForBackward saved = model::saved_for_backward(graph_, model::OperatorId(i), context_);
+            const model::SavedForBackward saved =
+                model::saved_for_backward(graph_, model::OperatorId(i), context_);
             StagePlan::OperatorPlan& own = plan_of(i);
             own.extra_bytes = static_cast<std::size_t>(saved.extra.value + 0.5);
             own.is_recomputed = again;
-            own.is_recomputed_alone = !again && !is_forward_only_ && schedule::is_recomputed(op(i), plan_.recompute);
-            own.drops_extra_after_forward = is_forward_only_ || again || (own.is_recomputed_alone && saved.recomputable_extra.value > 0);
+            own.is_recomputed_alone =
+                !again && !is_forward_only_ && schedule::is_recomputed(op(i), plan_.recompute);
+            own.drops_extra_after_forward =
+                is_forward_only_ || again || (own.is_recomputed_alone && saved.recomputable_extra.value > 0);
             if (is_forward_only_) continue;
             for (const std::int32_t tensor : saved_by(saved)) {
                 if (!op(i).parameters.empty()) weights_need_[static_cast<std::size_t>(tensor)] = 1;
@@ -141,21 +164,25 @@ private:
         }
     }
 
-    // What a unit that runs again makes and its backward does not read. What later units saved is there a second time: their backward is done with it, but for
-    // weights of a split backward.
+    // What a unit that runs again makes and its backward does not read. What later units saved is there a
+    // second time: their backward is done with it, but for weights of a split backward.
     void plan_recompute(model::OperatorRange unit) {
         if (is_forward_only_ || !schedule::is_recomputed(graph_, {"", unit}, plan_.recompute)) return;
         std::vector<char> is_kept(graph_.tensors.size(), 0);
         for (std::int32_t i = unit.begin; i < unit.end; ++i) {
-            for (const model::TensorId tensor : op(i).inputs) last_use_in_unit_[static_cast<std::size_t>(storage(tensor))] = i;
-            for (const std::int32_t tensor : saved_by(model::saved_for_backward(graph_, model::OperatorId(i), context_)))
+            for (const model::TensorId tensor : op(i).inputs)
+                last_use_in_unit_[static_cast<std::size_t>(storage(tensor))] = i;
+            for (const std::int32_t tensor :
+                 saved_by(model::saved_for_backward(graph_, model::OperatorId(i), context_)))
                 is_kept[static_cast<std::size_t>(tensor)] = 1;
         }
         for (std::int32_t i = unit.begin; i < unit.end; ++i) {
             const auto free_if_dead = [&](std::int32_t tensor) {
                 const auto t = static_cast<std::size_t>(tensor);
-                const bool is_done = !is_saved_[t] || (lowest_saver_[t] >= unit.end && !(result_.splits_backward && weights_need_[t]));
-                if (is_done && !is_kept[t] && last_use_in_unit_[t] <= i) plan_of(i).free_after_recompute.push_back(tensor);
+                const bool is_done = !is_saved_[t] || (lowest_saver_[t] >= unit.end &&
+                                                       !(result_.splits_backward && weights_need_[t]));
+                if (is_done && !is_kept[t] && last_use_in_unit_[t] <= i)
+                    plan_of(i).free_after_recompute.push_back(tensor);
             };
             for (const model::TensorId tensor : op(i).inputs) free_if_dead(storage(tensor));
             free_if_dead(storage(op(i).output));
@@ -166,13 +193,16 @@ private:
         for (std::int32_t i = info_.operators.begin; i < info_.operators.end; ++i) {
             const auto free_if_dead = [&](std::int32_t tensor) {
                 const auto t = static_cast<std::size_t>(tensor);
-                if (!is_saved_[t] && !result_.is_sent[t] && last_use_[t] <= i) plan_of(i).free_after_forward.push_back(tensor);
+                if (!is_saved_[t] && !result_.is_sent[t] && last_use_[t] <= i)
+                    plan_of(i).free_after_forward.push_back(tensor);
             };
             for (const model::TensorId tensor : op(i).inputs) free_if_dead(storage(tensor));
             free_if_dead(storage(op(i).output));
         }
         for (std::size_t t = 0; t < is_saved_.size(); ++t) {
-            const std::int32_t saver = is_saved_[t] ? lowest_saver_[t] : is_kept_again_[t] ? lowest_again_[t] : -1;
+            const std::int32_t saver = is_saved_[t]        ? lowest_saver_[t]
+                                       : is_kept_again_[t] ? lowest_again_[t]
+                                                           : -1;
             if (saver < 0) continue;
             plan_of(saver).free_after_backward.push_back(static_cast<std::int32_t>(t));
             if (!weights_need_[t]) plan_of(saver).free_after_input.push_back(static_cast<std::int32_t>(t));
@@ -192,7 +222,8 @@ private:
 
 }  // namespace
 
-StagePlan make_stage_plan(const model::ModelGraph& graph, const schedule::Program& program, std::int32_t stage, bool is_forward_only, bool splits_backward) {
+StagePlan make_stage_plan(const model::ModelGraph& graph, const schedule::Program& program,
+                          std::int32_t stage, bool is_forward_only, bool splits_backward) {
     return Planner(graph, program, stage, is_forward_only, splits_backward).make();
 }
 

@@ -1,15 +1,17 @@
-// When the tensors of one virtual stage live: the walk that schedule/plan/memory.h states, as tables that the executor looks up.
+// When the tensors of one virtual stage live: the walk that schedule/plan/memory.h states, as tables that the
+// executor looks up.
 #pragma once
 
 #include <vector>
 
-#include "model/operators/cost.h"
 #include "model/model_graph.h"
+#include "model/operators/cost.h"
 #include "schedule/program/program.h"
 
 namespace exec {
 
-// Indexed by operator relative to the stage's begin, or by tensor. A storage is the tensor whose array others share (views).
+// Indexed by operator relative to the stage's begin, or by tensor. A storage is the tensor whose array others
+// share (views).
 struct StagePlan {
     model::OperatorRange operators;
     bool splits_backward = false;
@@ -26,7 +28,8 @@ struct StagePlan {
         std::vector<std::int32_t> free_after_forward;  // storages
         std::vector<std::int32_t> free_after_recompute;
         std::vector<std::int32_t> free_after_backward;
-        std::vector<std::int32_t> free_after_input;  // backward_input of a split backward: what weights do not need
+        std::vector<std::int32_t>
+            free_after_input;  // backward_input of a split backward: what weights do not need
         bool drops_extra_after_forward = false;
     };
     std::vector<OperatorPlan> plans;
@@ -36,9 +39,12 @@ struct StagePlan {
         std::vector<std::int32_t> storages;
     };
     std::vector<UnitPlan> units;
-    const OperatorPlan& plan_of(std::int32_t op) const { return plans[static_cast<std::size_t>(op - operators.begin)]; }
+    const OperatorPlan& plan_of(std::int32_t op) const {
+        return plans[static_cast<std::size_t>(op - operators.begin)];
+    }
 };
 
-StagePlan make_stage_plan(const model::ModelGraph& graph, const schedule::Program& program, std::int32_t stage, bool is_forward_only, bool splits_backward);
+StagePlan make_stage_plan(const model::ModelGraph& graph, const schedule::Program& program,
+                          std::int32_t stage, bool is_forward_only, bool splits_backward);
 
 }  // namespace exec

@@ -1,4 +1,5 @@
-// How ranks exchange arrays. Threads perform it in exec/cpu; the interface is what MPI offers, so processes can.
+// How ranks exchange arrays. Threads perform it in exec/cpu; the interface is what MPI offers, so processes
+// can.
 #pragma once
 
 #include <cstdint>
@@ -27,17 +28,20 @@ public:
     virtual int rank() const = 0;
     virtual int size() const = 0;
 
-    // Begins a send and returns at once. `data` must not change until finish(ticket) has returned; a send without a ticket to wait for is given `keeper`, which
-    // is let go when the data have been taken.
+    // Begins a send and returns at once. `data` must not change until finish(ticket) has returned; a send
+    // without a ticket to wait for is given `keeper`, which is let go when the data have been taken.
     using Ticket = std::uint64_t;
-    virtual Ticket start_send(int peer, Tag tag, std::span<const float> data, std::shared_ptr<const void> keeper) = 0;
+    virtual Ticket start_send(int peer, Tag tag, std::span<const float> data,
+                              std::shared_ptr<const void> keeper) = 0;
     virtual void finish(Ticket ticket) = 0;
-    // Waits for the message; a length that differs is a broken promise. Waiting longer than the time limit is a core::MachineError that says who waits for whom
-    // and what for; it stops every other rank.
+    // Waits for the message; a length that differs is a broken promise. Waiting longer than the time limit is
+    // a core::MachineError that says who waits for whom and what for; it stops every other rank.
     virtual void receive(int peer, Tag tag, std::span<float> into, Arrival arrival) = 0;
-    // What this thread of the rank is at, for that message. The text stays as it is until another, or null, has taken its place.
+    // What this thread of the rank is at, for that message. The text stays as it is until another, or null,
+    // has taken its place.
     virtual void set_activity(const std::string* activity) = 0;
-    // This rank has failed for that reason (or was stopped): the others are told, and the arrays of its open sends and receives are not touched any more.
+    // This rank has failed for that reason (or was stopped): the others are told, and the arrays of its open
+    // sends and receives are not touched any more.
     virtual void give_up(const std::string& reason) { static_cast<void>(reason); }
 };
 

@@ -46,7 +46,8 @@ std::vector<std::string> gather_texts(Communicator& communicator, Tag tag, const
         return {};
     }
     std::vector<std::string> texts = {own};
-    for (int peer = 1; peer < communicator.size(); ++peer) texts.push_back(receive_text(communicator, peer, tag));
+    for (int peer = 1; peer < communicator.size(); ++peer)
+        texts.push_back(receive_text(communicator, peer, tag));
     return texts;
 }
 
@@ -58,7 +59,9 @@ std::string broadcast_text(Communicator& communicator, Tag tag, const std::strin
 
 void barrier(Communicator& communicator, std::uint64_t number) {
     float token = 0;
-    const auto message = [&](int peer) { communicator.finish(communicator.start_send(peer, control_tag + number, {&token, 1}, nullptr)); };
+    const auto message = [&](int peer) {
+        communicator.finish(communicator.start_send(peer, control_tag + number, {&token, 1}, nullptr));
+    };
     const auto await = [&](int peer) {
         float got = 0;
         communicator.receive(peer, control_tag + number, {&got, 1}, Arrival::overwrites);

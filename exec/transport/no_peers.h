@@ -12,9 +12,12 @@ public:
     NoPeers(int rank, int size) : rank_(rank), size_(size) {}
     int rank() const override { return rank_; }
     int size() const override { return size_; }
-    Ticket start_send(int, Tag, std::span<const float>, std::shared_ptr<const void>) override { return ++tickets_; }
+    Ticket start_send(int, Tag, std::span<const float>, std::shared_ptr<const void>) override {
+        return ++tickets_;
+    }
     void finish(Ticket) override {}
-    // Zeros rather than what lies there: ids read as numbers are subnormal, and arithmetic on those is many times slower.
+    // Zeros rather than what lies there: ids read as numbers are subnormal, and arithmetic on those is many
+    // times slower.
     void receive(int, Tag, std::span<float> into, Arrival arrival) override {
         if (arrival == Arrival::overwrites) std::fill(into.begin(), into.end(), 0.0f);
     }

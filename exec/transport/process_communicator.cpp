@@ -16,9 +16,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-Clock::time_point after(core::Seconds time) { return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(time.value)); }
+Clock::time_point after(core::Seconds time) {
+    return Clock::now() +
+           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(time.value));
+}
 
-// How often the background thread looks while messages are under way, and while none is. At 200 Mbit/s a TCP window of 64 KiB lasts 2.6 ms.
+// How often the background thread looks while messages are under way, and while none is. At 200 Mbit/s a TCP
+// window of 64 KiB lasts 2.6 ms.
 constexpr std::chrono::microseconds busy_interval(200), idle_interval(1000);
 // Polls of a waiting rank before it gives way to others, and before it sleeps.
 constexpr int polls_with_core = 20000, polls_without_core = 20;
@@ -27,7 +31,8 @@ constexpr std::size_t most_unused_buffers = 64;
 
 }  // namespace
 
-ProcessCommunicator::ProcessCommunicator(std::unique_ptr<Wire> wire, std::vector<std::string> names, core::Seconds time_limit, bool spins)
+ProcessCommunicator::ProcessCommunicator(std::unique_ptr<Wire> wire, std::vector<std::string> names,
+                                         core::Seconds time_limit, bool spins)
     : wire_(std::move(wire)),
       rank_(wire_->rank()),
       size_(wire_->size()),
@@ -62,7 +67,8 @@ void ProcessCommunicator::work_in_background() {
     }
 }
 
-Communicator::Ticket ProcessCommunicator::start_send(int peer, Tag tag, std::span<const float> data, std::shared_ptr<const void> keeper) {
+Communicator::Ticket ProcessCommunicator::start_send(int peer, Tag tag, std::span<const float> data,
+                                                     std::shared_ptr<const void> keeper) {
     const std::lock_guard lock(mutex_);
     if (is_stopped_) throw Stopped(reason_);
     const Ticket ticket = next_ticket_++;
@@ -73,32 +79,43 @@ Communicator::Ticket ProcessCommunicator::start_send(int peer, Tag tag, std::spa
 
 void ProcessCommunicator::finish(Ticket ticket) {
     std::unique_lock lock(mutex_);
-    wait_until(lock, -1, [&] { return !open_sends_.contains(ticket); }, [] { return std::string("for the receiver of its message"); });
+    wait_until(
+        lock, -1, [&] { return !open_sends_.contains(ticket); },
+        [] { return std::string("for the receiver of its message"); });
 }
 
 void ProcessCommunicator::receive(int peer, Tag tag, std::span<float> into, Arrival arrival) {
     std::unique_lock lock(mutex_);
-    const auto matches = [&](const Message& message) { return !message.is_taken && message.from == peer && message.header.tag == tag; };
+    const auto matches = [&](const Message& message) {
+        return !message.is_taken && message.from == peer && message.header.tag == tag;
+    };
     auto found = std::find_if(messages_.begin(), messages_.end(), matches);
     Message* message = found == messages_.end() ? nullptr : &*found;
-    const auto what_for = [&] { return fmt::format("for a message of {}", names_[static_cast<std::size_t>(peer)]); };
+    const auto what_for = [&] {
+        return fmt::format("for a message of {}", names_[static_cast<std::size_t>(peer)]);
+    };
     if (message) {
         message->is_taken = true;
         wait_until(lock, peer, [&] { return message->is_complete; }, what_for);
     } else {
-        const auto post = posted_.insert(posted_.end(), {peer, tag, std::as_writable_bytes(into), arrival == Arrival::overwrites, nullptr});
+        const auto post = posted_.insert(posted_.end(), {peer, tag, std::as_writable_bytes(into),
+                                                         arrival == Arrival::overwrites, nullptr});
         // A wait that throws leaves the post behind: give_up() takes it back.
         wait_until(lock, peer, [&] { return post->message && post->message->is_complete; }, what_for);
         message = post->message;
         posted_.erase(post);
     }
-    const auto place = std::find_if(messages_.begin(), messages_.end(), [&](const Message& candidate) { return &candidate == message; });
+    const auto place = std::find_if(messages_.begin(), messages_.end(),
+                                    [&](const Message& candidate) { return &candidate == message; });
     std::list<Message> taken;
     taken.splice(taken.end(), messages_, place);
-    core::require(message->header.bytes == into.size_bytes(), "sender and receiver of a message agree on its length");
+    core::require(message->header.bytes == into.size_bytes(),
+                  "sender and receiver of a message agree on its length");
     if (message->is_direct) return;
     lock.unlock();
-    if (arrival == Arrival::adds) cpu::kernels().accumulate(static_cast<std::int64_t>(into.size()), reinterpret_cast<const float*>(message->own.data()), into.data());
+    if (arrival == Arrival::adds)
+        cpu::kernels().accumulate(static_cast<std::int64_t>(into.size()),
+                                  reinterpret_cast<const float*>(message->own.data()), into.data());
     else std::memcpy(into.data(), message->own.data(), into.size_bytes());
     lock.lock();
     if (unused_.size() < most_unused_buffers) unused_.push_back(std::move(message->own));
@@ -132,7 +149,8 @@ void ProcessCommunicator::give_up(const std::string& reason) {
     stop_all(reason);
     // Its connection closing next is no news.
     for (int peer = 0; peer < size_; ++peer)
-        if (peer != rank_ && !is_abandoned_ && !is_lost_[static_cast<std::size_t>(peer)]) send_control(peer, FrameKind::goodbye, "");
+        if (peer != rank_ && !is_abandoned_ && !is_lost_[static_cast<std::size_t>(peer)])
+            send_control(peer, FrameKind::goodbye, "");
     // The news should be on its way before this end of the wire is let go.
     const Clock::time_point deadline = after(core::milliseconds(20));
     while (!is_abandoned_ && Clock::now() < deadline) {
@@ -183,7 +201,9 @@ Incoming& ProcessCommunicator::begin(int peer, const FrameHeader& header) {
             break;
         }
     // A used buffer of the right size costs no page faults.
-    const auto fitting = std::find_if(unused_.begin(), unused_.end(), [&](const std::vector<std::byte>& buffer) { return buffer.size() == header.bytes; });
+    const auto fitting =
+        std::find_if(unused_.begin(), unused_.end(),
+                     [&](const std::vector<std::byte>& buffer) { return buffer.size() == header.bytes; });
     if (fitting != unused_.end()) {
         message.own = std::move(*fitting);
         unused_.erase(fitting);
@@ -198,7 +218,8 @@ Incoming& ProcessCommunicator::begin(int peer, const FrameHeader& header) {
 void ProcessCommunicator::complete(Incoming& incoming) {
     incoming.is_complete = true;
     if (incoming.header.kind == FrameKind::data) return;
-    const auto place = std::find_if(messages_.begin(), messages_.end(), [&](const Message& candidate) { return &candidate == &incoming; });
+    const auto place = std::find_if(messages_.begin(), messages_.end(),
+                                    [&](const Message& candidate) { return &candidate == &incoming; });
     std::list<Message> taken;
     taken.splice(taken.end(), messages_, place);
     const Message& frame = taken.front();
@@ -236,7 +257,8 @@ void ProcessCommunicator::stop_all(const std::string& reason) {
     is_stopped_ = true;
     reason_ = reason;
     for (int peer = 0; peer < size_; ++peer)
-        if (peer != rank_ && !is_lost_[static_cast<std::size_t>(peer)]) send_control(peer, FrameKind::stop, reason);
+        if (peer != rank_ && !is_lost_[static_cast<std::size_t>(peer)])
+            send_control(peer, FrameKind::stop, reason);
 }
 
 void ProcessCommunicator::stop(const std::string& reason) {
@@ -260,7 +282,10 @@ void ProcessCommunicator::ask(std::unique_lock<std::mutex>& lock, const std::vec
         send_control(peer, FrameKind::ask, "");
     }
     const Clock::time_point deadline = after(core::seconds(1));
-    const auto all_answered = [&] { return std::all_of(peers.begin(), peers.end(), [&](int peer) { return has_answered_[static_cast<std::size_t>(peer)] != 0; }); };
+    const auto all_answered = [&] {
+        return std::all_of(peers.begin(), peers.end(),
+                           [&](int peer) { return has_answered_[static_cast<std::size_t>(peer)] != 0; });
+    };
     while (!all_answered() && !is_stopped_ && Clock::now() < deadline) {
         if (move_messages()) continue;
         lock.unlock();
@@ -275,7 +300,8 @@ void ProcessCommunicator::time_out(std::unique_lock<std::mutex>& lock, const std
     for (int peer = 0; peer < size_; ++peer)
         if (peer != rank_) others.push_back(peer);
     ask(lock, others);
-    std::string text = fmt::format("{} waited {} {}", names_[static_cast<std::size_t>(rank_)], core::format(time_limit_), what_for);
+    std::string text = fmt::format("{} waited {} {}", names_[static_cast<std::size_t>(rank_)],
+                                   core::format(time_limit_), what_for);
     for (int r = 0; r < size_; ++r) {
         const auto i = static_cast<std::size_t>(r);
         if (r == rank_) text += fmt::format("\n  {} is at: {}", names_[i], activity_text());
@@ -295,12 +321,14 @@ void ProcessCommunicator::pause(int idle_rounds, bool spins) {
     } else if (idle_rounds < 2 * polls) {
         sched_yield();
     } else {
-        std::this_thread::sleep_for(std::min(longest_sleep, shortest_sleep * (1 + (idle_rounds - 2 * polls) / 16)));
+        std::this_thread::sleep_for(
+            std::min(longest_sleep, shortest_sleep * (1 + (idle_rounds - 2 * polls) / 16)));
     }
 }
 
 template <class Condition, class Words>
-void ProcessCommunicator::wait_until(std::unique_lock<std::mutex>& lock, int sender, const Condition& holds, const Words& what_for) {
+void ProcessCommunicator::wait_until(std::unique_lock<std::mutex>& lock, int sender, const Condition& holds,
+                                     const Words& what_for) {
     struct Count {
         explicit Count(std::atomic<int>& value) : value_(value) { ++value_; }
         ~Count() { --value_; }
@@ -311,7 +339,9 @@ void ProcessCommunicator::wait_until(std::unique_lock<std::mutex>& lock, int sen
     Clock::time_point deadline = after(time_limit_);
     int idle_rounds = 0;
     while (true) {
-        if (is_abandoned_) throw Stopped(reason_);  // another thread of the rank gave up, and took back what `holds` would look at
+        if (is_abandoned_)
+            throw Stopped(
+                reason_);  // another thread of the rank gave up, and took back what `holds` would look at
         const bool has_moved = move_messages();
         if (holds()) return;
         if (is_stopped_) throw Stopped(reason_);
@@ -344,7 +374,8 @@ void ProcessCommunicator::leave(core::Seconds patience) {
     if (is_leaving_) return;
     is_leaving_ = true;
     for (int peer = 0; peer < size_; ++peer)
-        if (peer != rank_ && !is_lost_[static_cast<std::size_t>(peer)]) send_control(peer, FrameKind::goodbye, "");
+        if (peer != rank_ && !is_lost_[static_cast<std::size_t>(peer)])
+            send_control(peer, FrameKind::goodbye, "");
     const auto everybody_left = [&] {
         for (int peer = 0; peer < size_; ++peer) {
             const auto p = static_cast<std::size_t>(peer);

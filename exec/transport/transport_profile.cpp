@@ -30,7 +30,8 @@ public:
     TemporaryFolder() {
         std::error_code failure;
         path_ = (fs::temp_directory_path(failure) / "smexec-links-XXXXXX").string();
-        if (failure || ::mkdtemp(path_.data()) == nullptr) throw core::MachineError(fmt::format("no folder for temporary files: {}", std::strerror(errno)));
+        if (failure || ::mkdtemp(path_.data()) == nullptr)
+            throw core::MachineError(fmt::format("no folder for temporary files: {}", std::strerror(errno)));
     }
     ~TemporaryFolder() {
         std::error_code ignored;
@@ -51,15 +52,20 @@ int free_port() {
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t length = sizeof address;
-    const bool is_bound = descriptor >= 0 && ::bind(descriptor, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
+    const bool is_bound = descriptor >= 0 &&
+                          ::bind(descriptor, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
                           ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) == 0;
     if (descriptor >= 0) ::close(descriptor);
-    if (!is_bound) throw core::MachineError(fmt::format("no port for a connection to this machine: {}", std::strerror(errno)));
+    if (!is_bound)
+        throw core::MachineError(
+            fmt::format("no port for a connection to this machine: {}", std::strerror(errno)));
     return ntohs(address.sin_port);
 }
 
-pid_t start(const std::vector<std::string>& command, const std::vector<std::string>& environment, const std::string& log) {
-    // Everything is made before the fork: between it and exec a child of a process with threads may only make system calls.
+pid_t start(const std::vector<std::string>& command, const std::vector<std::string>& environment,
+            const std::string& log) {
+    // Everything is made before the fork: between it and exec a child of a process with threads may only make
+    // system calls.
     std::vector<std::string> variables = environment;
     for (char** one = environ; *one != nullptr; ++one) variables.emplace_back(*one);
     std::vector<char*> arguments, values;
@@ -100,19 +106,23 @@ bool wait_for(std::vector<pid_t> processes, core::Seconds limit) {
     return is_good && processes.empty();
 }
 
-MeasuredTransport measure(const std::string& name, const std::vector<std::vector<std::string>>& commands, const std::vector<std::vector<std::string>>& environments,
+MeasuredTransport measure(const std::string& name, const std::vector<std::vector<std::string>>& commands,
+                          const std::vector<std::vector<std::string>>& environments,
                           const TemporaryFolder& folder, const std::string& file, core::Seconds limit) {
     MeasuredTransport result;
     result.name = name;
     std::vector<pid_t> processes;
-    for (std::size_t i = 0; i < commands.size(); ++i) processes.push_back(start(commands[i], environments[i], folder.file(fmt::format("{}.{}", name, i))));
+    for (std::size_t i = 0; i < commands.size(); ++i)
+        processes.push_back(start(commands[i], environments[i], folder.file(fmt::format("{}.{}", name, i))));
     if (!wait_for(std::move(processes), limit)) {
-        result.obstacle = fmt::format("two ranks joined by {} did not come to an end in {}", name, core::format(limit));
+        result.obstacle =
+            fmt::format("two ranks joined by {} did not come to an end in {}", name, core::format(limit));
         return result;
     }
     core::Diagnostics diagnostics;
     const std::optional<cluster::InstanceType> measured = cluster::load_instance(file, diagnostics);
-    if (!measured || !measured->transports.contains(name)) result.obstacle = fmt::format("two ranks joined by {} left no measurement", name);
+    if (!measured || !measured->transports.contains(name))
+        result.obstacle = fmt::format("two ranks joined by {} left no measurement", name);
     else result.rate = measured->transports.at(name);
     return result;
 }
@@ -130,7 +140,8 @@ bool has_program(const std::string& name) {
 
 }  // namespace
 
-std::vector<MeasuredTransport> measure_transports(const std::vector<std::string>& command, core::Seconds time_limit) {
+std::vector<MeasuredTransport> measure_transports(const std::vector<std::string>& command,
+                                                  core::Seconds time_limit) {
     const TemporaryFolder folder;
     const auto with = [&](std::vector<std::string> words, const char* ranks_from, const std::string& file) {
         words.insert(words.end(), command.begin(), command.end());
@@ -138,16 +149,22 @@ std::vector<MeasuredTransport> measure_transports(const std::vector<std::string>
         return words;
     };
     std::vector<MeasuredTransport> result;
-    const std::string tcp = folder.file("tcp.toml"), mpi = folder.file("mpi.toml"), port = fmt::format("MASTER_PORT={}", free_port());
-    const auto rank = [&](int r) { return std::vector<std::string>{fmt::format("RANK={}", r), "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", port}; };
-    result.push_back(measure("tcp", {with({}, "env", tcp), with({}, "env", tcp)}, {rank(0), rank(1)}, folder, tcp, time_limit));
+    const std::string tcp = folder.file("tcp.toml"), mpi = folder.file("mpi.toml"),
+                      port = fmt::format("MASTER_PORT={}", free_port());
+    const auto rank = [&](int r) {
+        return std::vector<std::string>{fmt::format("RANK={}", r), "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+                                        port};
+    };
+    result.push_back(measure("tcp", {with({}, "env", tcp), with({}, "env", tcp)}, {rank(0), rank(1)}, folder,
+                             tcp, time_limit));
     if (!mpi::is_available()) {
         result.push_back({"mpi", {}, "this build has no MPI"});
     } else if (!has_program("mpirun")) {
         result.push_back({"mpi", {}, "there is no mpirun on this machine"});
     } else {
         // Ranks keep themselves on cores; a container's only user is root.
-        const std::vector<std::string> mpirun = {"mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2"};
+        const std::vector<std::string> mpirun = {
+            "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2"};
         result.push_back(measure("mpi", {with(mpirun, "mpi", mpi)}, {{}}, folder, mpi, time_limit));
     }
     return result;

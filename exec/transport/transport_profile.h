@@ -1,4 +1,5 @@
-// What passes between two ranks of this machine over each transport that they may be joined by: two processes of this program are started for each.
+// What passes between two ranks of this machine over each transport that they may be joined by: two processes
+// of this program are started for each.
 #pragma once
 
 #include <string>
@@ -15,8 +16,10 @@ struct MeasuredTransport {
     std::string obstacle;  // why it could not be measured, or empty
 };
 
-// `command` is what each process runs, after the launcher's own words: it measures the links of its world and writes an instance of them to the file that follows,
-// as `smexec profile --links-only --out FILE` does. A transport that takes longer than the limit is ended and named.
-std::vector<MeasuredTransport> measure_transports(const std::vector<std::string>& command, core::Seconds time_limit);
+// `command` is what each process runs, after the launcher's own words: it measures the links of its world and
+// writes an instance of them to the file that follows, as `smexec profile --links-only --out FILE` does. A
+// transport that takes longer than the limit is ended and named.
+std::vector<MeasuredTransport> measure_transports(const std::vector<std::string>& command,
+                                                  core::Seconds time_limit);
 
 }  // namespace exec::transport

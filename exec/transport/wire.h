@@ -1,4 +1,5 @@
-// What carries messages between processes: TCP connections or MPI. A wire moves bytes and knows no meaning; process_communicator.h matches and waits.
+// What carries messages between processes: TCP connections or MPI. A wire moves bytes and knows no meaning;
+// process_communicator.h matches and waits.
 #pragma once
 
 #include <cstddef>
@@ -48,13 +49,15 @@ public:
     virtual ~Wire() = default;
     virtual int rank() const = 0;
     virtual int size() const = 0;
-    // Queues a frame behind those before it to this peer and moves what moves at once. `payload` stays as it is until receiver.sent(ticket); with ticket 0 it is
-    // copied and nobody is told.
-    virtual void send(Receiver& receiver, int peer, const FrameHeader& header, std::span<const std::byte> payload, Communicator::Ticket ticket) = 0;
+    // Queues a frame behind those before it to this peer and moves what moves at once. `payload` stays as it
+    // is until receiver.sent(ticket); with ticket 0 it is copied and nobody is told.
+    virtual void send(Receiver& receiver, int peer, const FrameHeader& header,
+                      std::span<const std::byte> payload, Communicator::Ticket ticket) = 0;
     // Moves what can be moved without waiting; true when something was.
     virtual bool progress(Receiver& receiver) = 0;
     virtual bool has_unsent() const = 0;
-    // Payloads and places handed over so far are about to go: none of them is touched any more. What cannot be taken back ends the wire.
+    // Payloads and places handed over so far are about to go: none of them is touched any more. What cannot
+    // be taken back ends the wire.
     virtual void abandon(Receiver& receiver) = 0;
     // All frames are exchanged: closes the connections. Without it the destructor tears them down.
     virtual void close() = 0;

@@ -10,10 +10,10 @@
 #include <fmt/core.h>
 
 #include "exec/cpu/cores.h"
+#include "exec/runtime/rank_run.h"
 #include "exec/transport/exchange.h"
 #include "exec/transport/mpi/mpi_wire.h"
 #include "exec/transport/tcp/socket_wire.h"
-#include "exec/runtime/rank_run.h"
 
 namespace exec::transport {
 
@@ -21,7 +21,8 @@ namespace {
 
 enum : Tag { tag_record = 1, tag_clock = 2 };
 
-// Records travel between processes of one build on machines of one kind: the program hash was compared before.
+// Records travel between processes of one build on machines of one kind: the program hash was compared
+// before.
 class Packer {
 public:
     template <class T>
@@ -33,7 +34,8 @@ public:
     void operator()(const std::vector<T>& values) {
         static_assert(std::is_trivially_copyable_v<T>);
         (*this)(values.size());
-        if (!values.empty()) text_.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+        if (!values.empty())
+            text_.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
     }
     std::string take() { return std::move(text_); }
 
@@ -108,7 +110,8 @@ void shift(RankRecord& record, Clock::duration by) {
         }
 }
 
-// What to add to a peer's clock to read rank 0's: the middle of the shortest of some exchanges (Cristian, "Probabilistic clock synchronization", 1989).
+// What to add to a peer's clock to read rank 0's: the middle of the shortest of some exchanges (Cristian,
+// "Probabilistic clock synchronization", 1989).
 std::vector<Clock::duration> clock_differences(World& world) {
     constexpr int exchanges = 16;
     ProcessCommunicator& communicator = world.communicator();
@@ -122,7 +125,8 @@ std::vector<Clock::duration> clock_differences(World& world) {
             if (world.rank() == peer) {
                 receive_text(communicator, 0, tag_clock);
                 const Clock::time_point now = Clock::now();
-                send_text(communicator, 0, tag_clock, std::string(reinterpret_cast<const char*>(&now), sizeof now));
+                send_text(communicator, 0, tag_clock,
+                          std::string(reinterpret_cast<const char*>(&now), sizeof now));
                 continue;
             }
             const Clock::time_point before = Clock::now();
@@ -145,21 +149,34 @@ World::World(const Launch& launch, core::Seconds time_limit) : transport_(launch
     std::unique_ptr<Wire> wire = launch.is_mpi ? mpi::start(hosts_) : connect_all(launch, time_limit, hosts_);
     const std::set<std::string> different(hosts_.begin(), hosts_.end());
     std::vector<std::string> names;
-    for (std::size_t r = 0; r < hosts_.size(); ++r) names.push_back(different.size() > 1 ? fmt::format("rank {} on {}", r, hosts_[r]) : fmt::format("rank {}", r));
+    for (std::size_t r = 0; r < hosts_.size(); ++r)
+        names.push_back(different.size() > 1 ? fmt::format("rank {} on {}", r, hosts_[r])
+                                             : fmt::format("rank {}", r));
     const std::string& here = hosts_[static_cast<std::size_t>(wire->rank())];
-    // A launcher that binds every rank to one core has seen to it that there is one for each, if the machine has them.
-    const int cores = cpu::available_cores() == 1 ? static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)) : cpu::available_cores();
+    // A launcher that binds every rank to one core has seen to it that there is one for each, if the machine
+    // has them.
+    const int cores = cpu::available_cores() == 1 ? static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN))
+                                                  : cpu::available_cores();
     const bool spins = std::count(hosts_.begin(), hosts_.end(), here) <= cores;
-    communicator_ = std::make_unique<ProcessCommunicator>(std::move(wire), std::move(names), time_limit, spins);
+    communicator_ =
+        std::make_unique<ProcessCommunicator>(std::move(wire), std::move(names), time_limit, spins);
 }
 
 World::~World() = default;
 
-int World::host_count() const { return static_cast<int>(std::set<std::string>(hosts_.begin(), hosts_.end()).size()); }
+int World::host_count() const {
+    return static_cast<int>(std::set<std::string>(hosts_.begin(), hosts_.end()).size());
+}
 
-int World::ranks_here() const { return static_cast<int>(std::count(hosts_.begin(), hosts_.end(), hosts_[static_cast<std::size_t>(rank())])); }
+int World::ranks_here() const {
+    return static_cast<int>(
+        std::count(hosts_.begin(), hosts_.end(), hosts_[static_cast<std::size_t>(rank())]));
+}
 
-int World::rank_on_host() const { return static_cast<int>(std::count(hosts_.begin(), hosts_.begin() + rank(), hosts_[static_cast<std::size_t>(rank())])); }
+int World::rank_on_host() const {
+    return static_cast<int>(
+        std::count(hosts_.begin(), hosts_.begin() + rank(), hosts_[static_cast<std::size_t>(rank())]));
+}
 
 int World::number_of_first(Tag tag, int number) {
     communicator_->set_patient(true);
@@ -170,7 +187,8 @@ int World::number_of_first(Tag tag, int number) {
 
 void World::leave() { communicator_->leave(core::seconds(5)); }
 
-std::optional<RunResult> run(const schedule::Program& program, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data, const RunOptions& options,
+std::optional<RunResult> run(const schedule::Program& program, const model::ModelGraph& graph,
+                             std::shared_ptr<const DataSource> data, const RunOptions& options,
                              World& world) {
     core::require(!options.keeps_state, "the state of ranks in processes is read from a checkpoint");
     core::require(world.size() == program.plan.layout.ranks(), "there is a process for every rank");
@@ -180,7 +198,8 @@ std::optional<RunResult> run(const schedule::Program& program, const model::Mode
     const InputReader inputs(graph, std::move(data));
     const RunPreparation preparation = prepare_run(program, graph);
     const std::vector<Clock::duration> differences = clock_differences(world);
-    RankRecord own = run_rank(program, graph, inputs, options, communicator, preparation, world.rank_on_host(), world.ranks_here());
+    RankRecord own = run_rank(program, graph, inputs, options, communicator, preparation,
+                              world.rank_on_host(), world.ranks_here());
     const std::vector<std::string> texts = gather_texts(communicator, tag_record, pack(own));
     if (world.rank() != 0) return std::nullopt;
     std::vector<RankRecord> records;

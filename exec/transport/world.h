@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "core/units.h"
+#include "exec/runtime/run.h"
 #include "exec/transport/launch.h"
 #include "exec/transport/process_communicator.h"
-#include "exec/runtime/run.h"
 
 namespace exec::transport {
 
@@ -21,15 +21,17 @@ public:
 
     int rank() const { return communicator_->rank(); }
     int size() const { return communicator_->size(); }
-    const std::vector<std::string>& hosts() const { return hosts_; }  // by rank; consecutive ranks share a host
+    const std::vector<std::string>& hosts() const {
+        return hosts_;
+    }  // by rank; consecutive ranks share a host
     int host_count() const;
-    int ranks_here() const;       // on this rank's host
-    int rank_on_host() const;     // among them
+    int ranks_here() const;                                      // on this rank's host
+    int rank_on_host() const;                                    // among them
     const std::string& transport() const { return transport_; }  // "MPI" or "TCP"
     ProcessCommunicator& communicator() { return *communicator_; }
 
-    // Rank 0's number, on every rank. What rank 0 does alone before it knows it, profiling or training the reference, may take longer than a rank should ever wait for
-    // another's message.
+    // Rank 0's number, on every rank. What rank 0 does alone before it knows it, profiling or training the
+    // reference, may take longer than a rank should ever wait for another's message.
     int number_of_first(Tag tag, int number);
     // The last call, on every rank.
     void leave();
@@ -41,7 +43,7 @@ private:
 };
 
 // This process performs its rank; rank 0 gets everybody's measurements, by its own clock.
-std::optional<RunResult> run(const schedule::Program& program, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data, const RunOptions& options,
-                             World& world);
+std::optional<RunResult> run(const schedule::Program& program, const model::ModelGraph& graph,
+                             std::shared_ptr<const DataSource> data, const RunOptions& options, World& world);
 
 }  // namespace exec::transport

@@ -6,7 +6,8 @@ namespace model {
 
 namespace {
 
-// The hubs' and the paper's counts are of the encoder with its pooler; task heads are trained, but not counted (see Parameter::is_task_head).
+// The hubs' and the paper's counts are of the encoder with its pooler; task heads are trained, but not
+// counted (see Parameter::is_task_head).
 LinearOptions task_linear(double deviation) {
     LinearOptions options;
     options.deviation = deviation;
@@ -44,7 +45,8 @@ TensorId pooled(GraphBuilder& builder, TensorId x, const BertDescription& d) {
     return x;
 }
 
-TensorId label_loss(GraphBuilder& builder, const std::string& name, TensorId pooled, std::int64_t classes, const BertDescription& d) {
+TensorId label_loss(GraphBuilder& builder, const std::string& name, TensorId pooled, std::int64_t classes,
+                    const BertDescription& d) {
     builder.open(name);
     const TensorId logits = builder.linear("logits", pooled, classes, task_linear(d.deviation));
     const TensorId loss = builder.loss(logits, builder.input("label", {1}, core::DataType::int64));
@@ -112,13 +114,16 @@ ModelGraph build_bert(const BertDescription& d) {
         }
         case BertTask::masked_lm: masked_tokens_loss(builder, x, table, d); break;
         case BertTask::question_answering: {
-            // Scores of start and end for every token; the span's ends are the classes of two rows over the tokens.
-            const TensorId scores = builder.reshape(OperatorKind::transpose, "rows", builder.linear("scores", x, 2, task_linear(d.deviation)));
+            // Scores of start and end for every token; the span's ends are the classes of two rows over the
+            // tokens.
+            const TensorId scores = builder.reshape(OperatorKind::transpose, "rows",
+                                                    builder.linear("scores", x, 2, task_linear(d.deviation)));
             builder.loss(scores, builder.input("span", {2}, core::DataType::int64));
             break;
         }
         case BertTask::classification:
-            label_loss(builder, "classifier", builder.dropout("dropout", pooled(builder, x, d), d.hidden_dropout), d.classes, d);
+            label_loss(builder, "classifier",
+                       builder.dropout("dropout", pooled(builder, x, d), d.hidden_dropout), d.classes, d);
             break;
     }
     builder.close();

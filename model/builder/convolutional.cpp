@@ -19,7 +19,8 @@ std::vector<std::int64_t> blocks_per_stage(std::int64_t depth) {
     return {};
 }
 
-TensorId conv_norm(GraphBuilder& builder, const std::string& name, TensorId x, std::int64_t channels, std::int64_t kernel, std::int64_t stride) {
+TensorId conv_norm(GraphBuilder& builder, const std::string& name, TensorId x, std::int64_t channels,
+                   std::int64_t kernel, std::int64_t stride) {
     builder.open(name);
     x = builder.conv2d("conv", x, channels, kernel, stride, kernel / 2, false);
     x = builder.batch_norm("norm", x);
@@ -27,16 +28,20 @@ TensorId conv_norm(GraphBuilder& builder, const std::string& name, TensorId x, s
     return x;
 }
 
-TensorId relu(GraphBuilder& builder, const std::string& name, TensorId x) { return builder.unary(OperatorKind::relu, name, x); }
+TensorId relu(GraphBuilder& builder, const std::string& name, TensorId x) {
+    return builder.unary(OperatorKind::relu, name, x);
+}
 
-TensorId residual_block(GraphBuilder& builder, TensorId x, std::int64_t planes, std::int64_t stride, const ResnetDescription& d) {
+TensorId residual_block(GraphBuilder& builder, TensorId x, std::int64_t planes, std::int64_t stride,
+                        const ResnetDescription& d) {
     const bool is_bottleneck = d.depth >= 50;
     const std::int64_t outputs = is_bottleneck ? 4 * planes : planes;
     TensorId branch;
     if (is_bottleneck) {
         // torchvision strides in the 3x3 convolution (ResNet v1.5), the paper in the first 1x1.
         branch = relu(builder, "relu1", conv_norm(builder, "conv1", x, planes * d.width_factor, 1, 1));
-        branch = relu(builder, "relu2", conv_norm(builder, "conv2", branch, planes * d.width_factor, 3, stride));
+        branch =
+            relu(builder, "relu2", conv_norm(builder, "conv2", branch, planes * d.width_factor, 3, stride));
         branch = conv_norm(builder, "conv3", branch, outputs, 1, 1);
     } else {
         branch = relu(builder, "relu1", conv_norm(builder, "conv1", x, planes, 3, stride));

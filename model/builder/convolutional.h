@@ -1,5 +1,5 @@
-// Convolutional networks: ResNet and wide ResNet as torchvision builds them, and small stacks like the MNIST network of the SageMaker model-parallel
-// announcement.
+// Convolutional networks: ResNet and wide ResNet as torchvision builds them, and small stacks like the MNIST
+// network of the SageMaker model-parallel announcement.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,8 @@ struct ResnetDescription {
     std::int64_t width_factor = 1;  // of the bottleneck's inner convolutions: 2 in wide_resnet50_2
     std::int64_t image_size = 224, channels = 3, classes = 1000;
     std::int64_t base_channels = 64;  // of the first stage; each further one doubles it
-    bool has_small_stem = false;      // 3x3 convolution of stride 1 and no pooling, as for CIFAR (kuangliu/pytorch-cifar)
+    bool has_small_stem =
+        false;  // 3x3 convolution of stride 1 and no pooling, as for CIFAR (kuangliu/pytorch-cifar)
 };
 inline constexpr std::int64_t resnet_depths[] = {18, 34, 50, 101, 152};
 ModelGraph build_resnet(const ResnetDescription& description);

@@ -36,8 +36,10 @@ LayerRecipe recipe(const DecoderDescription& d, std::int64_t layer) {
     r.attention.has_qkv_bias = d.has_qkv_bias;
     r.attention.has_output_bias = d.has_attention_output_bias;
     r.attention.deviation = r.mlp.deviation = d.deviation;
-    // GPT-2 (Radford et al. 2019, section 2.3) scales the layers that write to the residual stream by 1/sqrt(their number).
-    r.attention.output_deviation = r.mlp.output_deviation = d.deviation / std::sqrt(2.0 * static_cast<double>(d.layers));
+    // GPT-2 (Radford et al. 2019, section 2.3) scales the layers that write to the residual stream by
+    // 1/sqrt(their number).
+    r.attention.output_deviation = r.mlp.output_deviation =
+        d.deviation / std::sqrt(2.0 * static_cast<double>(d.layers));
     r.mlp.width = d.ffn;
     r.mlp.activation = d.activation;
     r.mlp.has_bias = d.has_mlp_bias;
@@ -58,10 +60,12 @@ TensorId feed_forward_or_mixture(GraphBuilder& builder, TensorId entered, const 
     return builder.mixture_of_experts("mixture", entered, r.mixture, r.mlp.deviation, r.mlp.output_deviation);
 }
 
-TensorId sequential_layer(GraphBuilder& builder, TensorId x, const DecoderDescription& d, const LayerRecipe& r) {
+TensorId sequential_layer(GraphBuilder& builder, TensorId x, const DecoderDescription& d,
+                          const LayerRecipe& r) {
     const TensorId attention_input = norm(builder, "attention_norm", x, d);
     builder.open("attention");
-    TensorId branch = builder.exit("exit", self_attention(builder, builder.enter("enter", attention_input), r.attention));
+    TensorId branch =
+        builder.exit("exit", self_attention(builder, builder.enter("enter", attention_input), r.attention));
     branch = builder.dropout("dropout", branch, d.hidden_dropout);
     builder.close();
     x = builder.add("attention_residual", branch, x);
@@ -74,9 +78,11 @@ TensorId sequential_layer(GraphBuilder& builder, TensorId x, const DecoderDescri
     return builder.add("mlp_residual", branch, x);
 }
 
-// x + attention(norm(x)) + mlp(norm'(x)): each branch has its own region and its own all-reduce of gradients. Without dropout the partial sums of both branches
-// are added before one common exit (GPT-NeoX, "gpt_j_residual": one reduction instead of two).
-TensorId parallel_layer(GraphBuilder& builder, TensorId x, const DecoderDescription& d, const LayerRecipe& r) {
+// x + attention(norm(x)) + mlp(norm'(x)): each branch has its own region and its own all-reduce of gradients.
+// Without dropout the partial sums of both branches are added before one common exit (GPT-NeoX,
+// "gpt_j_residual": one reduction instead of two).
+TensorId parallel_layer(GraphBuilder& builder, TensorId x, const DecoderDescription& d,
+                        const LayerRecipe& r) {
     const TensorId attention_input = norm(builder, "attention_norm", x, d);
     const TensorId mlp_input = d.shares_norm ? attention_input : norm(builder, "mlp_norm", x, d);
     const bool has_common_exit = d.hidden_dropout == 0;
@@ -84,12 +90,14 @@ TensorId parallel_layer(GraphBuilder& builder, TensorId x, const DecoderDescript
     builder.open("attention");
     const TensorId entered = builder.enter("enter", attention_input);
     TensorId attention = self_attention(builder, entered, r.attention);
-    if (!has_common_exit) attention = builder.dropout("dropout", builder.exit("exit", attention), d.hidden_dropout);
+    if (!has_common_exit)
+        attention = builder.dropout("dropout", builder.exit("exit", attention), d.hidden_dropout);
     builder.close();
 
     builder.open("mlp");
     const bool has_common_enter = d.shares_norm && has_common_exit;
-    TensorId mlp = feed_forward_or_mixture(builder, has_common_enter ? entered : builder.enter("enter", mlp_input), r);
+    TensorId mlp =
+        feed_forward_or_mixture(builder, has_common_enter ? entered : builder.enter("enter", mlp_input), r);
     if (!has_common_exit) mlp = builder.dropout("dropout", builder.exit("exit", mlp), d.hidden_dropout);
     builder.close();
 
@@ -107,7 +115,8 @@ ModelGraph build_decoder(const DecoderDescription& d) {
     const TensorId ids = builder.input("ids", {d.sequence_length}, core::DataType::int64);
     const ParameterId table = token_table(builder, d.vocabulary, d.hidden, d.deviation);
     TensorId x = embed_tokens(builder, ids, table);
-    if (d.encoding == PositionEncoding::learned) x = builder.position_embedding("positions", x, d.positions, d.position_offset, d.deviation);
+    if (d.encoding == PositionEncoding::learned)
+        x = builder.position_embedding("positions", x, d.positions, d.position_offset, d.deviation);
     if (d.has_embedding_norm) x = norm(builder, "norm", x, d);
     x = builder.dropout("dropout", x, d.embedding_dropout);
     builder.close();

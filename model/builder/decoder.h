@@ -1,5 +1,5 @@
-// Decoder-only language models: GPT-2, GPT-3 and Megatron, OPT, BLOOM, MPT, GPT-NeoX/Pythia, GPT-J, Llama, Mistral, Qwen2, Mixtral. One layer recipe, their
-// differences as data.
+// Decoder-only language models: GPT-2, GPT-3 and Megatron, OPT, BLOOM, MPT, GPT-NeoX/Pythia, GPT-J, Llama,
+// Mistral, Qwen2, Mixtral. One layer recipe, their differences as data.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +26,11 @@ struct DecoderDescription {
     Activation activation = Activation::gelu;
     double epsilon = 1e-5;
     bool has_qkv_bias = true, has_attention_output_bias = true, has_mlp_bias = true, has_head_bias = false;
-    bool is_tied = true;                // output embedding = input embedding
-    bool has_embedding_norm = false;    // BLOOM
-    bool is_parallel_residual = false;  // attention and feed-forward read the same layer input (GPT-NeoX, GPT-J)
-    bool shares_norm = false;           // and the same norm (GPT-J)
+    bool is_tied = true;              // output embedding = input embedding
+    bool has_embedding_norm = false;  // BLOOM
+    bool is_parallel_residual =
+        false;                 // attention and feed-forward read the same layer input (GPT-NeoX, GPT-J)
+    bool shares_norm = false;  // and the same norm (GPT-J)
     double embedding_dropout = 0, hidden_dropout = 0, attention_dropout = 0;
     std::int64_t window = 0, first_window_layer = 0;  // sliding window (0 = none) from this layer on
     std::int64_t experts = 0, experts_per_token = 0;  // 0 = dense

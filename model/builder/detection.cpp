@@ -1,5 +1,6 @@
-// What the graph cannot say exactly is written with the nearest operators of the same arithmetic and bytes: regions are laid out as one mosaic image (RoIAlign is a
-// pooling to as many cells, the box head's first layer a convolution over whole regions), upsampling in the pyramid is left out, and matching, sampling and
+// What the graph cannot say exactly is written with the nearest operators of the same arithmetic and bytes:
+// regions are laid out as one mosaic image (RoIAlign is a pooling to as many cells, the box head's first
+// layer a convolution over whole regions), upsampling in the pyramid is left out, and matching, sampling and
 // non-maximum suppression appear as launches without work (ModelGraph::launches_per_sample).
 #include "model/builder/detection.h"
 
@@ -14,9 +15,11 @@ namespace {
 
 class Backbone {
 public:
-    Backbone(GraphBuilder& builder, bool has_frozen_norm) : builder_(builder), has_frozen_norm_(has_frozen_norm) {}
+    Backbone(GraphBuilder& builder, bool has_frozen_norm)
+        : builder_(builder), has_frozen_norm_(has_frozen_norm) {}
 
-    TensorId conv_norm(const std::string& name, TensorId x, std::int64_t channels, std::int64_t kernel, std::int64_t stride) {
+    TensorId conv_norm(const std::string& name, TensorId x, std::int64_t channels, std::int64_t kernel,
+                       std::int64_t stride) {
         builder_.open(name);
         x = builder_.conv2d("conv", x, channels, kernel, stride, kernel / 2, false);
         x = builder_.batch_norm("norm", x);
@@ -33,7 +36,8 @@ public:
         builder_.close();
         return x;
     }
-    TensorId stage(const std::string& name, TensorId x, std::int64_t planes, std::int64_t blocks, std::int64_t stride, bool begins_unit = true) {
+    TensorId stage(const std::string& name, TensorId x, std::int64_t planes, std::int64_t blocks,
+                   std::int64_t stride, bool begins_unit = true) {
         builder_.open(name);
         for (std::int64_t block = 0; block < blocks; ++block) {
             if (begins_unit) builder_.begin_unit(name + "." + std::to_string(block));
@@ -43,7 +47,8 @@ public:
             branch = relu("relu2", conv_norm("conv2", branch, planes, 3, step));
             branch = conv_norm("conv3", branch, 4 * planes, 1, 1);
             const bool changes = step != 1 || builder_.shape(x)[0] != 4 * planes;
-            x = relu("relu", builder_.add("residual", branch, changes ? conv_norm("shortcut", x, 4 * planes, 1, step) : x));
+            x = relu("relu", builder_.add("residual", branch,
+                                          changes ? conv_norm("shortcut", x, 4 * planes, 1, step) : x));
             builder_.close();
         }
         builder_.close();
@@ -59,12 +64,15 @@ private:
 TensorId pixel_loss(GraphBuilder& builder, const std::string& name, TensorId scores) {
     builder.open(name);
     const TensorId rows = builder.reshape(OperatorKind::transpose, "rows", scores);
-    const TensorId loss = builder.loss(rows, builder.input("labels", {builder.shape(rows)[0]}, core::DataType::int64));
+    const TensorId loss =
+        builder.loss(rows, builder.input("labels", {builder.shape(rows)[0]}, core::DataType::int64));
     builder.close();
     return loss;
 }
 
-TensorId sum(GraphBuilder& builder, const std::string& name, TensorId total, TensorId loss) { return total.is_valid() ? builder.add(name, total, loss) : loss; }
+TensorId sum(GraphBuilder& builder, const std::string& name, TensorId total, TensorId loss) {
+    return total.is_valid() ? builder.add(name, total, loss) : loss;
+}
 
 }  // namespace
 
@@ -72,7 +80,8 @@ ModelGraph build_ssd(const SsdDescription& d) {
     GraphBuilder builder(d.name, d.family);
     Backbone net(builder, false);
     builder.begin_unit("stem");
-    TensorId x = net.stem(builder.input("images", {d.channels, d.image_size, d.image_size}, core::DataType::fp32));
+    TensorId x =
+        net.stem(builder.input("images", {d.channels, d.image_size, d.image_size}, core::DataType::fp32));
     x = net.stage("stage2", x, 64, 3, 1);
     x = net.stage("stage3", x, 128, 4, 2);
     x = net.stage("stage4", x, 256, 6, 1);
@@ -98,9 +107,13 @@ ModelGraph build_ssd(const SsdDescription& d) {
     TensorId total;
     for (std::size_t i = 0; i < levels.size(); ++i) {
         const std::string level = std::to_string(i);
-        total = sum(builder, "boxes_sum" + level, total, pixel_loss(builder, "boxes" + level, builder.conv2d("box" + level, levels[i], 4 * anchors[i], 3, 1, 1, true)));
-        total = sum(builder, "classes_sum" + level, total,
-                    pixel_loss(builder, "classes" + level, builder.conv2d("class" + level, levels[i], d.classes * anchors[i], 3, 1, 1, true)));
+        total = sum(builder, "boxes_sum" + level, total,
+                    pixel_loss(builder, "boxes" + level,
+                               builder.conv2d("box" + level, levels[i], 4 * anchors[i], 3, 1, 1, true)));
+        total = sum(
+            builder, "classes_sum" + level, total,
+            pixel_loss(builder, "classes" + level,
+                       builder.conv2d("class" + level, levels[i], d.classes * anchors[i], 3, 1, 1, true)));
     }
     builder.close();
     builder.graph().image_size = d.image_size;
@@ -113,9 +126,11 @@ ModelGraph build_mask_rcnn(const MaskRcnnDescription& d) {
     const std::int64_t long_side = d.image_size * 4 / 3 / 32 * 32;
     builder.begin_unit("stem");
     const std::size_t first = builder.graph().operators.size();
-    TensorId x = net.stem(builder.input("images", {d.channels, d.image_size, long_side}, core::DataType::fp32));
+    TensorId x =
+        net.stem(builder.input("images", {d.channels, d.image_size, long_side}, core::DataType::fp32));
     const TensorId c2 = net.stage("stage2", x, 64, 3, 1);
-    for (std::size_t o = first; o < builder.graph().operators.size(); ++o) builder.graph().operators[o].attributes.is_frozen = true;
+    for (std::size_t o = first; o < builder.graph().operators.size(); ++o)
+        builder.graph().operators[o].attributes.is_frozen = true;
     const TensorId c3 = net.stage("stage3", c2, 128, 4, 2);
     const TensorId c4 = net.stage("stage4", c3, 256, 6, 2);
     const TensorId c5 = net.stage("stage5", c4, 512, 3, 2);
@@ -137,13 +152,19 @@ ModelGraph build_mask_rcnn(const MaskRcnnDescription& d) {
     TensorId total;
     for (std::size_t i = 0; i < levels.size(); ++i) {
         const std::string level = std::to_string(i + 2);
-        const TensorId y = net.relu("relu" + level, builder.conv2d("conv" + level, levels[i], 256, 3, 1, 1, true));
-        total = sum(builder, "objects_sum" + level, total, pixel_loss(builder, "objects" + level, builder.conv2d("object" + level, y, 3, 1, 1, 0, true)));
-        total = sum(builder, "boxes_sum" + level, total, pixel_loss(builder, "boxes" + level, builder.conv2d("box" + level, y, 12, 1, 1, 0, true)));
+        const TensorId y =
+            net.relu("relu" + level, builder.conv2d("conv" + level, levels[i], 256, 3, 1, 1, true));
+        total = sum(
+            builder, "objects_sum" + level, total,
+            pixel_loss(builder, "objects" + level, builder.conv2d("object" + level, y, 3, 1, 1, 0, true)));
+        total =
+            sum(builder, "boxes_sum" + level, total,
+                pixel_loss(builder, "boxes" + level, builder.conv2d("box" + level, y, 12, 1, 1, 0, true)));
     }
     builder.close();
 
-    // Mosaics cut from the finest level, with (7 a) x (7 b) and (14 a) x (14 b) cells for a x b regions as near to the wanted number as the level's shape allows.
+    // Mosaics cut from the finest level, with (7 a) x (7 b) and (14 a) x (14 b) cells for a x b regions as
+    // near to the wanted number as the level's shape allows.
     const auto mosaic = [&](const std::string& name, std::int64_t cell, std::int64_t regions) {
         const std::int64_t rows = builder.shape(levels[0])[1], columns = builder.shape(levels[0])[2];
         std::int64_t kernel = 1, wanted = regions * cell * cell;
@@ -153,8 +174,10 @@ ModelGraph build_mask_rcnn(const MaskRcnnDescription& d) {
     builder.open("boxes");
     TensorId box = builder.conv2d("first", mosaic("regions", 7, d.regions), 1024, 7, 7, 0, true);
     box = net.relu("relu2", builder.conv2d("second", net.relu("relu1", box), 1024, 1, 1, 0, true));
-    total = sum(builder, "classes_sum", total, pixel_loss(builder, "classes", builder.conv2d("class", box, d.classes, 1, 1, 0, true)));
-    total = sum(builder, "boxes_sum", total, pixel_loss(builder, "boxes", builder.conv2d("box", box, 4 * d.classes, 1, 1, 0, true)));
+    total = sum(builder, "classes_sum", total,
+                pixel_loss(builder, "classes", builder.conv2d("class", box, d.classes, 1, 1, 0, true)));
+    total = sum(builder, "boxes_sum", total,
+                pixel_loss(builder, "boxes", builder.conv2d("box", box, 4 * d.classes, 1, 1, 0, true)));
     builder.close();
     builder.open("masks");
     TensorId mask = mosaic("regions", 14, d.regions / 4);
@@ -164,10 +187,12 @@ ModelGraph build_mask_rcnn(const MaskRcnnDescription& d) {
     }
     // A 2x2 transposed convolution of stride 2 makes four outputs a cell.
     mask = net.relu("relu5", builder.conv2d("deconvolution", mask, 4 * 256, 1, 1, 0, true));
-    total = sum(builder, "sum", total, pixel_loss(builder, "pixels", builder.conv2d("scores", mask, d.classes, 1, 1, 0, true)));
+    total = sum(builder, "sum", total,
+                pixel_loss(builder, "pixels", builder.conv2d("scores", mask, d.classes, 1, 1, 0, true)));
     builder.close();
     builder.graph().image_size = d.image_size;
-    // Launches of matching, sampling, decoding and suppression in maskrcnn-benchmark: hundreds of small kernels a level and image, more a batch.
+    // Launches of matching, sampling, decoding and suppression in maskrcnn-benchmark: hundreds of small
+    // kernels a level and image, more a batch.
     builder.graph().launches_per_sample = 4800;
     builder.graph().launches_per_step = 14000;
     return builder.finish();

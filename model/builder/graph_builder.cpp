@@ -9,7 +9,8 @@ namespace model {
 
 namespace {
 
-Tensor activation(std::vector<std::int64_t> shape, TensorSplit split = TensorSplit::whole, int split_dimension = -1) {
+Tensor activation(std::vector<std::int64_t> shape, TensorSplit split = TensorSplit::whole,
+                  int split_dimension = -1) {
     Tensor tensor;
     tensor.shape = std::move(shape);
     tensor.split = split;
@@ -34,7 +35,9 @@ Parameter constant(std::int64_t extent, Initialization initialization) {
     return parameter;
 }
 
-std::int64_t pooled(std::int64_t extent, const Attributes& a, std::int64_t kernel) { return (extent + 2 * a.padding - kernel) / a.stride + 1; }
+std::int64_t pooled(std::int64_t extent, const Attributes& a, std::int64_t kernel) {
+    return (extent + 2 * a.padding - kernel) / a.stride + 1;
+}
 
 }  // namespace
 
@@ -84,7 +87,8 @@ Tensor GraphBuilder::like(TensorId x) const {
     return tensor;
 }
 
-TensorId GraphBuilder::append(OperatorKind kind, const std::string& name, std::vector<TensorId> inputs, std::vector<ParameterId> parameters, Tensor output,
+TensorId GraphBuilder::append(OperatorKind kind, const std::string& name, std::vector<TensorId> inputs,
+                              std::vector<ParameterId> parameters, Tensor output,
                               const Attributes& attributes) {
     core::require(!graph_.units.empty(), "a builder begins a unit before it adds operators");
     const OperatorId id(static_cast<std::int32_t>(graph_.operators.size()));
@@ -125,21 +129,27 @@ TensorId GraphBuilder::input(const std::string& name, std::vector<std::int64_t> 
 TensorId GraphBuilder::embedding(const std::string& name, TensorId ids, ParameterId table) {
     const bool is_split = in_region_ && graph_.parameter(table).split_dimension == 0;
     return append(OperatorKind::embedding, name, {ids}, {table},
-                  activation({shape(ids)[0], graph_.parameter(table).shape[1]}, is_split ? TensorSplit::partial : TensorSplit::whole));
+                  activation({shape(ids)[0], graph_.parameter(table).shape[1]},
+                             is_split ? TensorSplit::partial : TensorSplit::whole));
 }
 
-TensorId GraphBuilder::position_embedding(const std::string& name, TensorId x, std::int64_t positions, std::int64_t offset, double deviation) {
+TensorId GraphBuilder::position_embedding(const std::string& name, TensorId x, std::int64_t positions,
+                                          std::int64_t offset, double deviation) {
     Attributes attributes;
     attributes.position_offset = offset;
-    return append(OperatorKind::position_embedding, name, {x}, {parameter(name + ".weight", weight({positions, shape(x)[1]}, deviation))}, like(x), attributes);
+    return append(OperatorKind::position_embedding, name, {x},
+                  {parameter(name + ".weight", weight({positions, shape(x)[1]}, deviation))}, like(x),
+                  attributes);
 }
 
 TensorId GraphBuilder::prepend_token(const std::string& name, TensorId x) {
-    return append(OperatorKind::prepend_token, name, {x}, {parameter(name + ".weight", weight({1, shape(x)[1]}, 0.02))},
+    return append(OperatorKind::prepend_token, name, {x},
+                  {parameter(name + ".weight", weight({1, shape(x)[1]}, 0.02))},
                   activation({shape(x)[0] + 1, shape(x)[1]}));
 }
 
-TensorId GraphBuilder::linear(const std::string& name, TensorId x, std::int64_t outputs, const LinearOptions& options) {
+TensorId GraphBuilder::linear(const std::string& name, TensorId x, std::int64_t outputs,
+                              const LinearOptions& options) {
     using Split = LinearOptions::Split;
     std::vector<std::int64_t> result_shape = shape(x);
     const std::int64_t inputs = result_shape.back();
@@ -148,7 +158,9 @@ TensorId GraphBuilder::linear(const std::string& name, TensorId x, std::int64_t 
     std::vector<ParameterId> parameters{options.tied_weight};
     if (!options.tied_weight.is_valid()) {
         Parameter description = weight({outputs, inputs}, options.deviation);
-        description.split_dimension = options.split == Split::column ? 0 : options.split == Split::row ? 1 : -1;
+        description.split_dimension = options.split == Split::column ? 0
+                                      : options.split == Split::row  ? 1
+                                                                     : -1;
         if (options.split == Split::column) {
             description.split_blocks = options.split_blocks;
             description.split_sections = options.split_sections;
@@ -170,13 +182,15 @@ TensorId GraphBuilder::linear(const std::string& name, TensorId x, std::int64_t 
     attributes.has_bias = options.has_bias;
     attributes.input_scale = options.input_scale;
     const int last = static_cast<int>(result_shape.size()) - 1;
-    Tensor output = options.split == Split::column ? activation(std::move(result_shape), TensorSplit::split, last)
-                    : options.split == Split::row  ? activation(std::move(result_shape), TensorSplit::partial)
-                                                   : activation(std::move(result_shape));
+    Tensor output = options.split == Split::column
+                        ? activation(std::move(result_shape), TensorSplit::split, last)
+                    : options.split == Split::row ? activation(std::move(result_shape), TensorSplit::partial)
+                                                  : activation(std::move(result_shape));
     return append(OperatorKind::linear, name, {x}, std::move(parameters), std::move(output), attributes);
 }
 
-TensorId GraphBuilder::layer_norm(const std::string& name, TensorId x, double epsilon, bool has_shift, bool is_task_head) {
+TensorId GraphBuilder::layer_norm(const std::string& name, TensorId x, double epsilon, bool has_shift,
+                                  bool is_task_head) {
     Attributes attributes;
     attributes.epsilon = epsilon;
     attributes.has_bias = has_shift;
@@ -193,7 +207,9 @@ TensorId GraphBuilder::layer_norm(const std::string& name, TensorId x, double ep
 TensorId GraphBuilder::rms_norm(const std::string& name, TensorId x, double epsilon) {
     Attributes attributes;
     attributes.epsilon = epsilon;
-    return append(OperatorKind::rms_norm, name, {x}, {parameter(name + ".scale", constant(shape(x).back(), Initialization::ones))}, like(x), attributes);
+    return append(OperatorKind::rms_norm, name, {x},
+                  {parameter(name + ".scale", constant(shape(x).back(), Initialization::ones))}, like(x),
+                  attributes);
 }
 
 TensorId GraphBuilder::batch_norm(const std::string& name, TensorId x) {
@@ -205,17 +221,21 @@ TensorId GraphBuilder::batch_norm(const std::string& name, TensorId x) {
     return append(OperatorKind::batch_norm, name, {x}, {scale, shift}, like(x), attributes);
 }
 
-TensorId GraphBuilder::attention(const std::string& name, TensorId query, TensorId key_value, const Attributes& attributes, ParameterId relative_bias) {
+TensorId GraphBuilder::attention(const std::string& name, TensorId query, TensorId key_value,
+                                 const Attributes& attributes, ParameterId relative_bias) {
     std::vector<TensorId> inputs{query};
     if (key_value.is_valid()) inputs.push_back(key_value);
     std::vector<ParameterId> parameters;
     if (relative_bias.is_valid()) parameters.push_back(relative_bias);
     const Tensor& q = graph_.tensor(query);
-    return append(OperatorKind::attention, name, std::move(inputs), std::move(parameters),
-                  activation({q.shape[0], attributes.heads * attributes.head_dimension}, q.split, q.split_dimension), attributes);
+    return append(
+        OperatorKind::attention, name, std::move(inputs), std::move(parameters),
+        activation({q.shape[0], attributes.heads * attributes.head_dimension}, q.split, q.split_dimension),
+        attributes);
 }
 
-TensorId GraphBuilder::unary(OperatorKind kind, const std::string& name, TensorId x, bool is_tanh_approximation) {
+TensorId GraphBuilder::unary(OperatorKind kind, const std::string& name, TensorId x,
+                             bool is_tanh_approximation) {
     Tensor output = like(x);
     if (kind == OperatorKind::gated_silu || kind == OperatorKind::gated_gelu) output.shape.back() /= 2;
     Attributes attributes;
@@ -230,10 +250,12 @@ TensorId GraphBuilder::dropout(const std::string& name, TensorId x, double proba
     return append(OperatorKind::dropout, name, {x}, {}, like(x), attributes);
 }
 
-TensorId GraphBuilder::add(const std::string& name, TensorId a, TensorId b) { return append(OperatorKind::add, name, {a, b}, {}, like(a)); }
+TensorId GraphBuilder::add(const std::string& name, TensorId a, TensorId b) {
+    return append(OperatorKind::add, name, {a, b}, {}, like(a));
+}
 
-TensorId GraphBuilder::conv2d(const std::string& name, TensorId x, std::int64_t channels, std::int64_t kernel, std::int64_t stride, std::int64_t padding,
-                              bool has_bias) {
+TensorId GraphBuilder::conv2d(const std::string& name, TensorId x, std::int64_t channels, std::int64_t kernel,
+                              std::int64_t stride, std::int64_t padding, bool has_bias) {
     Attributes attributes;
     attributes.kernel_y = attributes.kernel_x = kernel;
     attributes.stride = stride;
@@ -242,19 +264,25 @@ TensorId GraphBuilder::conv2d(const std::string& name, TensorId x, std::int64_t 
     const std::vector<std::int64_t> in = shape(x);
     // He initialisation over the fan-out, as torchvision does for ResNet (arXiv 1502.01852).
     const double deviation = std::sqrt(2.0 / static_cast<double>(channels * kernel * kernel));
-    std::vector<ParameterId> parameters{parameter(name + ".weight", weight({channels, in[0], kernel, kernel}, deviation))};
+    std::vector<ParameterId> parameters{
+        parameter(name + ".weight", weight({channels, in[0], kernel, kernel}, deviation))};
     if (has_bias) parameters.push_back(parameter(name + ".bias", constant(channels, Initialization::zeros)));
-    return append(OperatorKind::conv2d, name, {x}, std::move(parameters),
-                  activation({channels, pooled(in[1], attributes, kernel), pooled(in[2], attributes, kernel)}), attributes);
+    return append(
+        OperatorKind::conv2d, name, {x}, std::move(parameters),
+        activation({channels, pooled(in[1], attributes, kernel), pooled(in[2], attributes, kernel)}),
+        attributes);
 }
 
-TensorId GraphBuilder::pool(OperatorKind kind, const std::string& name, TensorId x, std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
+TensorId GraphBuilder::pool(OperatorKind kind, const std::string& name, TensorId x, std::int64_t kernel,
+                            std::int64_t stride, std::int64_t padding) {
     Attributes attributes;
     attributes.kernel_y = attributes.kernel_x = kernel;
     attributes.stride = stride;
     attributes.padding = padding;
     const std::vector<std::int64_t> in = shape(x);
-    return append(kind, name, {x}, {}, activation({in[0], pooled(in[1], attributes, kernel), pooled(in[2], attributes, kernel)}), attributes);
+    return append(kind, name, {x}, {},
+                  activation({in[0], pooled(in[1], attributes, kernel), pooled(in[2], attributes, kernel)}),
+                  attributes);
 }
 
 TensorId GraphBuilder::reshape(OperatorKind kind, const std::string& name, TensorId x) {
@@ -273,14 +301,18 @@ TensorId GraphBuilder::reshape(OperatorKind kind, const std::string& name, Tenso
 }
 
 TensorId GraphBuilder::select_positions(const std::string& name, TensorId x, TensorId positions) {
-    return append(OperatorKind::select_positions, name, {x, positions}, {}, activation({shape(positions)[0], shape(x)[1]}));
+    return append(OperatorKind::select_positions, name, {x, positions}, {},
+                  activation({shape(positions)[0], shape(x)[1]}));
 }
 
-TensorId GraphBuilder::mixture_of_experts(const std::string& name, TensorId x, const Attributes& attributes, double deviation, double output_deviation) {
+TensorId GraphBuilder::mixture_of_experts(const std::string& name, TensorId x, const Attributes& attributes,
+                                          double deviation, double output_deviation) {
     const std::int64_t hidden = shape(x)[1];
     Parameter router = weight({attributes.experts, hidden}, deviation);
     router.has_partial_gradient = true;
-    Parameter first = weight({attributes.experts, attributes.expert_hidden * (attributes.experts_are_gated ? 2 : 1), hidden}, deviation);
+    Parameter first = weight(
+        {attributes.experts, attributes.expert_hidden * (attributes.experts_are_gated ? 2 : 1), hidden},
+        deviation);
     first.split_dimension = 1;
     first.split_blocks = attributes.experts_are_gated ? 2 : 1;
     first.is_expert = true;
@@ -293,11 +325,14 @@ TensorId GraphBuilder::mixture_of_experts(const std::string& name, TensorId x, c
     const ParameterId second_id = parameter("experts.second.weight", std::move(second));
     const TensorSplit split = in_region_ ? TensorSplit::partial : TensorSplit::whole;
     const std::int64_t tokens = shape(x)[0];
-    const TensorId probabilities = append(OperatorKind::router, "router", {x}, {router_id}, activation({tokens, attributes.experts}), attributes);
-    const TensorId copies =
-        append(OperatorKind::dispatch, "dispatch", {x, probabilities}, {}, activation({tokens * attributes.experts_per_token, hidden}), attributes);
-    const TensorId worked = append(OperatorKind::experts, "experts", {copies, probabilities}, {first_id, second_id}, activation(shape(copies), split), attributes);
-    const TensorId result = append(OperatorKind::combine, "combine", {worked, probabilities}, {}, activation({tokens, hidden}, split), attributes);
+    const TensorId probabilities = append(OperatorKind::router, "router", {x}, {router_id},
+                                          activation({tokens, attributes.experts}), attributes);
+    const TensorId copies = append(OperatorKind::dispatch, "dispatch", {x, probabilities}, {},
+                                   activation({tokens * attributes.experts_per_token, hidden}), attributes);
+    const TensorId worked = append(OperatorKind::experts, "experts", {copies, probabilities},
+                                   {first_id, second_id}, activation(shape(copies), split), attributes);
+    const TensorId result = append(OperatorKind::combine, "combine", {worked, probabilities}, {},
+                                   activation({tokens, hidden}, split), attributes);
     close();
     return result;
 }
@@ -316,8 +351,9 @@ TensorId GraphBuilder::exit(const std::string& name, TensorId x) {
     return append(OperatorKind::parallel_exit, name, {x}, {}, activation(shape(x)));
 }
 
-TensorId GraphBuilder::general(OperatorKind kind, const std::string& name, std::vector<TensorId> inputs, std::vector<ParameterId> parameters,
-                               std::vector<std::int64_t> shape, const Attributes& attributes, bool has_gradient, core::DataType type) {
+TensorId GraphBuilder::general(OperatorKind kind, const std::string& name, std::vector<TensorId> inputs,
+                               std::vector<ParameterId> parameters, std::vector<std::int64_t> shape,
+                               const Attributes& attributes, bool has_gradient, core::DataType type) {
     Tensor output = activation(std::move(shape));
     output.is_activation = has_gradient;
     output.type = type;
@@ -325,9 +361,12 @@ TensorId GraphBuilder::general(OperatorKind kind, const std::string& name, std::
 }
 
 TensorId GraphBuilder::loss(TensorId logits, TensorId labels) {
-    Tensor statistics = activation({shape(logits)[0], 3}, graph_.tensor(logits).split == TensorSplit::split ? TensorSplit::partial : TensorSplit::whole);
+    Tensor statistics = activation({shape(logits)[0], 3}, graph_.tensor(logits).split == TensorSplit::split
+                                                              ? TensorSplit::partial
+                                                              : TensorSplit::whole);
     statistics.is_activation = false;
-    const TensorId stats = append(OperatorKind::loss_statistics, "statistics", {logits, labels}, {}, std::move(statistics));
+    const TensorId stats =
+        append(OperatorKind::loss_statistics, "statistics", {logits, labels}, {}, std::move(statistics));
     Tensor mean = activation({1});
     mean.is_activation = false;
     return append(OperatorKind::cross_entropy, "cross_entropy", {logits, stats, labels}, {}, std::move(mean));

@@ -19,7 +19,8 @@ public:
         table = token_table(builder, d.vocabulary, d.hidden, 1.0);
         TensorId x = embed(d.encoder_sequence_length);
         builder.close();
-        // One table of biases per stack, made in its first layer and used by all of them: a parameter tied over the stack's units.
+        // One table of biases per stack, made in its first layer and used by all of them: a parameter tied
+        // over the stack's units.
         ParameterId bias = relative_bias();
         for (std::int64_t layer = 0; layer < d.encoder_layers; ++layer) {
             open_layer("encoder.layers.", layer);
@@ -57,8 +58,9 @@ public:
         head.deviation = 1.0 / std::sqrt(static_cast<double>(d.hidden));
         if (d.is_tied) {
             head.tied_weight = table;
-            head.input_scale =
-                1.0 / std::sqrt(static_cast<double>(d.hidden));  // the tied table is of deviation 1 (mesh-tensorflow; transformers' T5 does the same)
+            head.input_scale = 1.0 / std::sqrt(static_cast<double>(
+                                         d.hidden));  // the tied table is of deviation 1 (mesh-tensorflow;
+                                                      // transformers' T5 does the same)
         }
         const TensorId logits = builder.linear("logits", builder.enter("enter", x), d.vocabulary, head);
         builder.loss(logits, builder.input("labels", {d.decoder_sequence_length}, core::DataType::int64));
@@ -72,7 +74,8 @@ public:
 
 private:
     TensorId embed(std::int64_t tokens) {
-        const TensorId x = embed_tokens(builder, builder.input("ids", {tokens}, core::DataType::int64), table);
+        const TensorId x =
+            embed_tokens(builder, builder.input("ids", {tokens}, core::DataType::int64), table);
         return builder.dropout("dropout", x, d.dropout);
     }
 
@@ -90,7 +93,8 @@ private:
     }
     void close_layer() { builder.close(); }
 
-    TensorId attention(TensorId x, TensorId memory, const std::string& name, bool is_causal, ParameterId bias) {
+    TensorId attention(TensorId x, TensorId memory, const std::string& name, bool is_causal,
+                       ParameterId bias) {
         AttentionLayer layer;
         Attributes& a = layer.attributes;
         a.heads = a.kv_heads = d.heads;
@@ -108,8 +112,9 @@ private:
         const TensorId normed = builder.rms_norm(name + "_norm", x, d.epsilon);
         builder.open(name);
         const TensorId entered = builder.enter("enter", normed);
-        TensorId branch =
-            memory.is_valid() ? cross_attention(builder, entered, builder.enter("memory_enter", memory), layer) : self_attention(builder, entered, layer);
+        TensorId branch = memory.is_valid() ? cross_attention(builder, entered,
+                                                              builder.enter("memory_enter", memory), layer)
+                                            : self_attention(builder, entered, layer);
         branch = builder.dropout("dropout", builder.exit("exit", branch), d.dropout);
         builder.close();
         return builder.add(name + "_residual", branch, x);

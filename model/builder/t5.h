@@ -7,7 +7,8 @@ namespace model {
 
 struct T5Description {
     std::string name, family = "t5";
-    std::int64_t hidden = 0, encoder_layers = 0, decoder_layers = 0, heads = 0, head_dimension = 0, ffn = 0, vocabulary = 0;
+    std::int64_t hidden = 0, encoder_layers = 0, decoder_layers = 0, heads = 0, head_dimension = 0, ffn = 0,
+                 vocabulary = 0;
     std::int64_t encoder_sequence_length = 0, decoder_sequence_length = 0;
     std::int64_t relative_buckets = 32, relative_distance = 128;
     Activation activation = Activation::relu;

@@ -1,4 +1,5 @@
-// The two sub-layers all transformers share, with their parallel regions: attention and feed-forward, input to (unnormalised) branch output.
+// The two sub-layers all transformers share, with their parallel regions: attention and feed-forward, input
+// to (unnormalised) branch output.
 #pragma once
 
 #include "model/builder/decoder.h"
@@ -23,9 +24,11 @@ struct FeedForward {
     bool has_region = true;
 };
 
-// Inside an open region (has_region) from an entered tensor; the result is partial. The caller enters and exits, so two branches may share both.
+// Inside an open region (has_region) from an entered tensor; the result is partial. The caller enters and
+// exits, so two branches may share both.
 TensorId self_attention(GraphBuilder& builder, TensorId entered, const AttentionLayer& layer);
-TensorId cross_attention(GraphBuilder& builder, TensorId entered, TensorId entered_memory, const AttentionLayer& layer);
+TensorId cross_attention(GraphBuilder& builder, TensorId entered, TensorId entered_memory,
+                         const AttentionLayer& layer);
 TensorId feed_forward(GraphBuilder& builder, TensorId entered, const FeedForward& layer);
 TensorId activate(GraphBuilder& builder, const std::string& name, TensorId x, Activation activation);
 bool is_gated(Activation activation);
@@ -34,6 +37,7 @@ bool is_tanh_approximation(Activation activation);
 
 // Token table split over the vocabulary, looked up inside a region, summed on exit.
 TensorId embed_tokens(GraphBuilder& builder, TensorId ids, ParameterId table);
-ParameterId token_table(GraphBuilder& builder, std::int64_t vocabulary, std::int64_t hidden, double deviation);
+ParameterId token_table(GraphBuilder& builder, std::int64_t vocabulary, std::int64_t hidden,
+                        double deviation);
 
 }  // namespace model

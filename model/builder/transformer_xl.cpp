@@ -9,8 +9,9 @@ namespace model {
 
 namespace {
 
-// Part of the running words of WikiText-103 that lies in each cluster. By Zipf's law with exponent 1 over 267,735 words the first 20,000 would hold 79 %, the next
-// ranges 5, 12 and 2 %; the corpus is more top-heavy (its frequent words are function words and <unk>), so these are rounded towards the head.
+// Part of the running words of WikiText-103 that lies in each cluster. By Zipf's law with exponent 1 over
+// 267,735 words the first 20,000 would hold 79 %, the next ranges 5, 12 and 2 %; the corpus is more top-heavy
+// (its frequent words are function words and <unk>), so these are rounded towards the head.
 constexpr double cluster_shares[] = {0.88, 0.05, 0.06, 0.01};
 
 struct Cluster {
@@ -26,7 +27,8 @@ LinearOptions without_bias(double deviation) {
 }
 
 // Words outside a cluster read a row of zeros of its table, so the clusters' embeddings add up.
-TensorId embed(GraphBuilder& builder, TensorId ids, std::vector<Cluster>& clusters, const TransformerXlDescription& d) {
+TensorId embed(GraphBuilder& builder, TensorId ids, std::vector<Cluster>& clusters,
+               const TransformerXlDescription& d) {
     TensorId sum;
     for (std::size_t c = 0; c < clusters.size(); ++c) {
         Cluster& cluster = clusters[c];
@@ -36,15 +38,18 @@ TensorId embed(GraphBuilder& builder, TensorId ids, std::vector<Cluster>& cluste
         table.deviation = d.deviation;
         cluster.table = builder.parameter("table.weight", std::move(table));
         TensorId x = builder.embedding("table", ids, cluster.table);
-        if (cluster.width != d.hidden || d.width_divisor > 1) x = builder.linear("projection", x, d.hidden, without_bias(d.deviation));
+        if (cluster.width != d.hidden || d.width_divisor > 1)
+            x = builder.linear("projection", x, d.hidden, without_bias(d.deviation));
         builder.close();
         sum = c == 0 ? x : builder.add("sum" + std::to_string(c), sum, x);
     }
     return sum;
 }
 
-// The head scores its own words for every token; a tail its words for the tokens that are in it (Grave et al., arXiv 1609.04309).
-void adaptive_loss(GraphBuilder& builder, TensorId x, const std::vector<Cluster>& clusters, const TransformerXlDescription& d) {
+// The head scores its own words for every token; a tail its words for the tokens that are in it (Grave et
+// al., arXiv 1609.04309).
+void adaptive_loss(GraphBuilder& builder, TensorId x, const std::vector<Cluster>& clusters,
+                   const TransformerXlDescription& d) {
     TensorId total;
     for (std::size_t c = 0; c < clusters.size(); ++c) {
         const Cluster& cluster = clusters[c];
@@ -52,14 +57,19 @@ void adaptive_loss(GraphBuilder& builder, TensorId x, const std::vector<Cluster>
         std::int64_t rows = d.sequence_length;
         TensorId y = x;
         if (c > 0) {
-            rows = std::max<std::int64_t>(1, static_cast<std::int64_t>(cluster_shares[c] * static_cast<double>(d.sequence_length) + 0.5));
-            y = builder.select_positions("select", x, builder.input("positions", {rows}, core::DataType::int64));
+            rows = std::max<std::int64_t>(
+                1,
+                static_cast<std::int64_t>(cluster_shares[c] * static_cast<double>(d.sequence_length) + 0.5));
+            y = builder.select_positions("select", x,
+                                         builder.input("positions", {rows}, core::DataType::int64));
         }
-        if (d.width_divisor > 1) y = builder.linear("projection", y, cluster.width, without_bias(d.deviation));
+        if (d.width_divisor > 1)
+            y = builder.linear("projection", y, cluster.width, without_bias(d.deviation));
         LinearOptions logits;
         logits.deviation = d.deviation;
         logits.tied_weight = cluster.table;
-        const TensorId loss = builder.loss(builder.linear("logits", y, cluster.words, logits), builder.input("labels", {rows}, core::DataType::int64));
+        const TensorId loss = builder.loss(builder.linear("logits", y, cluster.words, logits),
+                                           builder.input("labels", {rows}, core::DataType::int64));
         builder.close();
         total = c == 0 ? loss : builder.add("sum" + std::to_string(c), total, loss);
     }
@@ -72,7 +82,8 @@ ModelGraph build_transformer_xl(const TransformerXlDescription& d) {
     std::vector<Cluster> clusters;
     std::int64_t begin = 0, width = d.hidden;
     for (std::size_t c = 0; c <= std::size(cluster_ends) && begin < d.vocabulary; ++c) {
-        const std::int64_t end = c < std::size(cluster_ends) ? std::min(cluster_ends[c], d.vocabulary) : d.vocabulary;
+        const std::int64_t end =
+            c < std::size(cluster_ends) ? std::min(cluster_ends[c], d.vocabulary) : d.vocabulary;
         clusters.push_back({end - begin, std::max<std::int64_t>(1, width), {}, {}});
         begin = end;
         width /= d.width_divisor;
@@ -80,7 +91,8 @@ ModelGraph build_transformer_xl(const TransformerXlDescription& d) {
 
     builder.begin_unit("embedding");
     builder.open("embedding");
-    TensorId x = embed(builder, builder.input("ids", {d.sequence_length}, core::DataType::int64), clusters, d);
+    TensorId x =
+        embed(builder, builder.input("ids", {d.sequence_length}, core::DataType::int64), clusters, d);
     x = builder.dropout("dropout", x, d.dropout);
     builder.close();
 
@@ -109,8 +121,10 @@ ModelGraph build_transformer_xl(const TransformerXlDescription& d) {
         Parameter positions;
         positions.shape = {d.hidden, d.hidden};
         positions.deviation = d.deviation;
-        const TensorId context = builder.attention("core", own, remembered, attention, builder.parameter("positions.weight", std::move(positions)));
-        TensorId branch = builder.dropout("dropout", builder.linear("output", context, d.hidden, without_bias(d.deviation)), d.dropout);
+        const TensorId context = builder.attention(
+            "core", own, remembered, attention, builder.parameter("positions.weight", std::move(positions)));
+        TensorId branch = builder.dropout(
+            "dropout", builder.linear("output", context, d.hidden, without_bias(d.deviation)), d.dropout);
         builder.close();
         x = builder.layer_norm("attention_norm", builder.add("attention_residual", branch, x), d.epsilon);
         builder.open("mlp");

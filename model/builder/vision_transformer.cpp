@@ -11,7 +11,8 @@ TensorId image(GraphBuilder& builder, std::int64_t channels, std::int64_t size) 
 }
 
 // x + attention(norm(x)), then x + mlp(norm(x)).
-TensorId encoder_layer(GraphBuilder& builder, TensorId x, const AttentionLayer& attention, const FeedForward& mlp, double epsilon, double dropout) {
+TensorId encoder_layer(GraphBuilder& builder, TensorId x, const AttentionLayer& attention,
+                       const FeedForward& mlp, double epsilon, double dropout) {
     TensorId branch = builder.layer_norm("attention_norm", x, epsilon);
     builder.open("attention");
     branch = builder.dropout("dropout", self_attention(builder, branch, attention), dropout);
@@ -35,7 +36,8 @@ ModelGraph build_vit(const VitDescription& d) {
     GraphBuilder builder(d.name, d.family);
     builder.begin_unit("embedding");
     builder.open("embedding");
-    TensorId x = builder.conv2d("patches", image(builder, d.channels, d.image_size), d.hidden, d.patch, d.patch, 0, true);
+    TensorId x = builder.conv2d("patches", image(builder, d.channels, d.image_size), d.hidden, d.patch,
+                                d.patch, 0, true);
     x = builder.reshape(OperatorKind::transpose, "tokens", x);
     x = builder.prepend_token("class_token", x);
     x = builder.position_embedding("positions", x, builder.shape(x)[0], 0, 0.02);
@@ -75,7 +77,8 @@ ModelGraph build_swin(const SwinDescription& d) {
     GraphBuilder builder(d.name, d.family);
     builder.begin_unit("embedding");
     builder.open("embedding");
-    TensorId x = builder.conv2d("patches", image(builder, d.channels, d.image_size), d.hidden, d.patch, d.patch, 0, true);
+    TensorId x = builder.conv2d("patches", image(builder, d.channels, d.image_size), d.hidden, d.patch,
+                                d.patch, 0, true);
     x = builder.reshape(OperatorKind::transpose, "tokens", x);
     x = builder.layer_norm("norm", x, d.epsilon);
     builder.close();

@@ -1,5 +1,5 @@
-// Vision transformers: ViT (arXiv 2010.11929) and Swin (arXiv 2103.14030), images [3, size, size] to one label. Weights are replicated: no tensor-parallel
-// regions.
+// Vision transformers: ViT (arXiv 2010.11929) and Swin (arXiv 2103.14030), images [3, size, size] to one
+// label. Weights are replicated: no tensor-parallel regions.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,8 @@ namespace model {
 
 struct VitDescription {
     std::string name, family = "vit";
-    std::int64_t hidden = 0, layers = 0, heads = 0, ffn = 0, image_size = 224, patch = 16, channels = 3, classes = 1000;
+    std::int64_t hidden = 0, layers = 0, heads = 0, ffn = 0, image_size = 224, patch = 16, channels = 3,
+                 classes = 1000;
     bool has_qkv_bias = true;
     double epsilon = 1e-6, dropout = 0, attention_dropout = 0;
 };

@@ -6,7 +6,8 @@
 
 namespace model {
 
-// Press et al., arXiv 2108.12409: a geometric sequence, with every other value of the next one when the heads are no power of two.
+// Press et al., arXiv 2108.12409: a geometric sequence, with every other value of the next one when the heads
+// are no power of two.
 inline double alibi_slope(std::int64_t heads, std::int64_t head) {
     std::int64_t power = 1;
     while (2 * power <= heads) power *= 2;

@@ -13,7 +13,7 @@ struct Sizes {
     double query = 0, key_value = 0;  // bytes of q, and of k and v together
     double own_key_value = 0;         // of the latter, those of this segment of the sequence
     double output = 0, statistics = 0;
-    double bias = 0;  // bytes of the expanded relative bias [heads, queries, keys]
+    double bias = 0;         // bytes of the expanded relative bias [heads, queries, keys]
     std::int64_t width = 0;  // of the input: what relative positions are projected from
 };
 
@@ -22,17 +22,20 @@ Sizes sizes_of(const ModelGraph& graph, const Operator& op, const CostContext& c
     s.shape = attention_shape(graph, op, context);
     s.element = core::size_of(context.compute).value;
     s.scores = s.shape.scores();
-    const RankMatrix output = rank_matrix(graph, op.output, context), memory = rank_matrix(graph, op.inputs.back(), context);
+    const RankMatrix output = rank_matrix(graph, op.output, context),
+                     memory = rank_matrix(graph, op.inputs.back(), context);
     s.output = output.elements() * s.element;
     s.query = s.output;
-    const std::int64_t key_rows = memory.rows * context.context_parallel + (op.attributes.has_relative_positions ? output.rows : 0);
+    const std::int64_t key_rows =
+        memory.rows * context.context_parallel + (op.attributes.has_relative_positions ? output.rows : 0);
     if (op.attributes.has_relative_positions) s.width = graph.parameter(op.parameters[0]).shape[1];
     const double row = 2.0 * static_cast<double>(s.shape.kv_heads * s.shape.head_dimension) * s.element;
     s.own_key_value = static_cast<double>(key_rows) * row;
     s.key_value = s.own_key_value + static_cast<double>(context.micro_batch * graph.first_token()) * row;
     s.statistics = 4.0 * static_cast<double>(output.rows) * static_cast<double>(s.shape.heads);
     if (op.attributes.has_relative_bias)
-        s.bias = static_cast<double>(s.shape.heads) * static_cast<double>(s.shape.queries) * static_cast<double>(s.shape.keys) * s.element;
+        s.bias = static_cast<double>(s.shape.heads) * static_cast<double>(s.shape.queries) *
+                 static_cast<double>(s.shape.keys) * s.element;
     return s;
 }
 
@@ -46,7 +49,8 @@ Kernel flash_kernel(const Sizes& s, bool is_backward) {
     kernel.is_causal = s.shape.is_causal;
     kernel.visible_share = s.shape.visible_share;
     // Forward two products; backward five: the scores again, dV, dP, dQ, dK (arXiv 2307.08691, section 3.1).
-    kernel.flops = core::Flops((is_backward ? 10.0 : 4.0) * s.scores * static_cast<double>(s.shape.head_dimension));
+    kernel.flops =
+        core::Flops((is_backward ? 10.0 : 4.0) * s.scores * static_cast<double>(s.shape.head_dimension));
     const double inputs = s.query + s.key_value;
     kernel.read = core::Bytes(is_backward ? inputs + 2 * s.output + s.statistics + s.bias : inputs + s.bias);
     kernel.written = core::Bytes(is_backward ? inputs : s.output + s.statistics);
@@ -68,7 +72,8 @@ void append_window_moves(std::vector<Kernel>& list, const Operator& op, const Si
     }
 }
 
-void append_forward(std::vector<Kernel>& list, const Operator& op, const Sizes& s, const CostContext& context) {
+void append_forward(std::vector<Kernel>& list, const Operator& op, const Sizes& s,
+                    const CostContext& context) {
     const Attributes& a = op.attributes;
     append_window_moves(list, op, s, "window_partition");
     if (a.is_rotary) append_rotary(list, s, "rotary");
@@ -77,22 +82,27 @@ void append_forward(std::vector<Kernel>& list, const Operator& op, const Sizes& 
         list.push_back(flash_kernel(s, false));
         return;
     }
-    // Batched products want heads outermost: eager code copies q, k and v into that order; Megatron-LM's layout makes them strided views. Both copy the context
-    // back.
-    if (context.attention == AttentionImplementation::unfused) list.push_back(memory_kernel("split_heads", s.query + s.key_value, s.query + s.key_value));
+    // Batched products want heads outermost: eager code copies q, k and v into that order; Megatron-LM's
+    // layout makes them strided views. Both copy the context back.
+    if (context.attention == AttentionImplementation::unfused)
+        list.push_back(memory_kernel("split_heads", s.query + s.key_value, s.query + s.key_value));
     const double scores = s.scores * s.element;
-    list.push_back(product_kernel("attention_scores", s.shape.batch, s.shape.queries, s.shape.keys, s.shape.head_dimension, s.element));
+    list.push_back(product_kernel("attention_scores", s.shape.batch, s.shape.queries, s.shape.keys,
+                                  s.shape.head_dimension, s.element));
     if (a.has_relative_positions) {
         const AttentionShape& h = s.shape;
-        list.push_back(product_kernel("position_projection", 1, h.keys, h.heads * h.head_dimension, s.width, s.element));
+        list.push_back(
+            product_kernel("position_projection", 1, h.keys, h.heads * h.head_dimension, s.width, s.element));
         list.push_back(memory_kernel("query_biases", 2 * s.query, 2 * s.query));
-        list.push_back(product_kernel("position_scores", h.batch, h.queries, h.keys, h.head_dimension, s.element));
+        list.push_back(
+            product_kernel("position_scores", h.batch, h.queries, h.keys, h.head_dimension, s.element));
         list.push_back(memory_kernel("relative_shift", scores, scores));
         list.push_back(memory_kernel("score_sum", 2 * scores, scores));
     }
     if (context.attention == AttentionImplementation::unfused) {
         list.push_back(memory_kernel("scale", scores, scores));
-        if (a.has_relative_bias || a.has_alibi) list.push_back(memory_kernel("score_bias", scores + s.bias, scores));
+        if (a.has_relative_bias || a.has_alibi)
+            list.push_back(memory_kernel("score_bias", scores + s.bias, scores));
         list.push_back(memory_kernel("mask", scores, scores));
         list.push_back(memory_kernel("softmax", scores, scores));
     } else {
@@ -100,11 +110,13 @@ void append_forward(std::vector<Kernel>& list, const Operator& op, const Sizes& 
         list.back().is_causal = a.is_causal;
     }
     if (a.probability > 0) list.push_back(memory_kernel("attention_dropout", scores, scores + s.scores));
-    list.push_back(product_kernel("attention_context", s.shape.batch, s.shape.queries, s.shape.head_dimension, s.shape.keys, s.element));
+    list.push_back(product_kernel("attention_context", s.shape.batch, s.shape.queries, s.shape.head_dimension,
+                                  s.shape.keys, s.element));
     list.push_back(memory_kernel("merge_heads", s.output, s.output));
 }
 
-void append_backward(std::vector<Kernel>& list, const Operator& op, const Sizes& s, const CostContext& context) {
+void append_backward(std::vector<Kernel>& list, const Operator& op, const Sizes& s,
+                     const CostContext& context) {
     const Attributes& a = op.attributes;
     append_window_moves(list, op, s, "window_partition_backward");
     if (context.attention == AttentionImplementation::flash) {
@@ -113,39 +125,53 @@ void append_backward(std::vector<Kernel>& list, const Operator& op, const Sizes&
         const double scores = s.scores * s.element;
         const AttentionShape& h = s.shape;
         list.push_back(memory_kernel("merge_heads_backward", s.output, s.output));
-        list.push_back(transposed_product_kernel("attention_value_gradient", h.batch, h.keys, h.head_dimension, h.queries, s.element));
-        list.push_back(product_kernel("attention_probability_gradient", h.batch, h.queries, h.keys, h.head_dimension, s.element));
-        if (a.probability > 0) list.push_back(memory_kernel("attention_dropout_backward", scores + s.scores, scores));
+        list.push_back(transposed_product_kernel("attention_value_gradient", h.batch, h.keys,
+                                                 h.head_dimension, h.queries, s.element));
+        list.push_back(product_kernel("attention_probability_gradient", h.batch, h.queries, h.keys,
+                                      h.head_dimension, s.element));
+        if (a.probability > 0)
+            list.push_back(memory_kernel("attention_dropout_backward", scores + s.scores, scores));
         list.push_back(memory_kernel("softmax_backward", 2 * scores, scores));
         list.back().is_causal = a.is_causal && context.attention == AttentionImplementation::fused_softmax;
         if (context.attention == AttentionImplementation::unfused) {
-            // A causal mask overwrites scores, and their gradients; a padding mask is added, and gradients pass.
-            if (a.is_causal || a.has_relative_positions) list.push_back(memory_kernel("mask_backward", scores, scores));
+            // A causal mask overwrites scores, and their gradients; a padding mask is added, and gradients
+            // pass.
+            if (a.is_causal || a.has_relative_positions)
+                list.push_back(memory_kernel("mask_backward", scores, scores));
             list.push_back(memory_kernel("scale_backward", scores, scores));
         }
         if (a.has_relative_positions) {
             list.push_back(memory_kernel("relative_shift_backward", scores, 2 * scores));
-            list.push_back(product_kernel("position_query_gradient", h.batch, h.queries, h.head_dimension, h.keys, s.element));
-            list.push_back(transposed_product_kernel("position_key_gradient", h.batch, h.keys, h.head_dimension, h.queries, s.element));
+            list.push_back(product_kernel("position_query_gradient", h.batch, h.queries, h.head_dimension,
+                                          h.keys, s.element));
+            list.push_back(transposed_product_kernel("position_key_gradient", h.batch, h.keys,
+                                                     h.head_dimension, h.queries, s.element));
             list.push_back(memory_kernel("query_biases_backward", 2 * s.query, s.query));
         }
-        list.push_back(product_kernel("attention_query_gradient", h.batch, h.queries, h.head_dimension, h.keys, s.element));
-        list.push_back(transposed_product_kernel("attention_key_gradient", h.batch, h.keys, h.head_dimension, h.queries, s.element));
+        list.push_back(product_kernel("attention_query_gradient", h.batch, h.queries, h.head_dimension,
+                                      h.keys, s.element));
+        list.push_back(transposed_product_kernel("attention_key_gradient", h.batch, h.keys, h.head_dimension,
+                                                 h.queries, s.element));
         if (context.attention == AttentionImplementation::unfused)
-            list.push_back(memory_kernel("split_heads_backward", s.query + s.key_value, s.query + s.key_value));
+            list.push_back(
+                memory_kernel("split_heads_backward", s.query + s.key_value, s.query + s.key_value));
     }
     if (a.is_rotary) append_rotary(list, s, "rotary_backward");
 }
 
 }  // namespace
 
-void append_attention_kernels(std::vector<Kernel>& list, const ModelGraph& graph, const Operator& op, Phase phase, const CostContext& context) {
+void append_attention_kernels(std::vector<Kernel>& list, const ModelGraph& graph, const Operator& op,
+                              Phase phase, const CostContext& context) {
     const Sizes s = sizes_of(graph, op, context);
     if (phase == Phase::forward) append_forward(list, op, s, context);
     else if (phase == Phase::backward_input) append_backward(list, op, s, context);
     else if (op.attributes.has_relative_positions)
-        list.push_back(transposed_product_kernel("position_projection_gradient", 1, s.shape.heads * s.shape.head_dimension, s.width, s.shape.keys, s.element));
-    else if (op.attributes.has_relative_bias) list.push_back(memory_kernel("relative_bias_gradient", s.scores * s.element, s.bias));
+        list.push_back(transposed_product_kernel("position_projection_gradient", 1,
+                                                 s.shape.heads * s.shape.head_dimension, s.width,
+                                                 s.shape.keys, s.element));
+    else if (op.attributes.has_relative_bias)
+        list.push_back(memory_kernel("relative_bias_gradient", s.scores * s.element, s.bias));
 }
 
 }  // namespace model

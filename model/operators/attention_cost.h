@@ -5,6 +5,7 @@
 
 namespace model {
 
-void append_attention_kernels(std::vector<Kernel>& list, const ModelGraph& graph, const Operator& op, Phase phase, const CostContext& context);
+void append_attention_kernels(std::vector<Kernel>& list, const ModelGraph& graph, const Operator& op,
+                              Phase phase, const CostContext& context);
 
 }  // namespace model

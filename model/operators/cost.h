@@ -1,5 +1,6 @@
-// What one operator costs, exactly counted, with no device in sight: kernels with shapes, FLOPs and bytes per phase, and what it keeps for backward.
-// FLOPs are 2 per multiply-add. The device's price of a kernel is in sim/cost.
+// What one operator costs, exactly counted, with no device in sight: kernels with shapes, FLOPs and bytes per
+// phase, and what it keeps for backward. FLOPs are 2 per multiply-add. The device's price of a kernel is in
+// sim/cost.
 #pragma once
 
 #include <cstdint>
@@ -19,43 +20,53 @@ struct CostContext {
     int tensor_parallel = 1;
     bool sequence_parallel = false;
     int expert_parallel = 1;
-    int context_parallel = 1;  // every sample's tokens are divided over this many ranks
+    int context_parallel = 1;                       // every sample's tokens are divided over this many ranks
     core::DataType compute = core::DataType::bf16;  // of activations and matrix products
     AttentionImplementation attention = AttentionImplementation::flash;
-    // false: as PyTorch runs it, on an fp32 copy of the logits with the log-softmax kept; true: one pass over the logits each way, nothing kept beside them.
+    // false: as PyTorch runs it, on an fp32 copy of the logits with the log-softmax kept; true: one pass over
+    // the logits each way, nothing kept beside them.
     bool fused_cross_entropy = false;
-    // A residual addition takes the dropout before it into its own kernel (Megatron-LM's bias_dropout_add_fusion).
+    // A residual addition takes the dropout before it into its own kernel (Megatron-LM's
+    // bias_dropout_add_fusion).
     bool fused_dropout_add = false;
-    // Biases of linear layers by kernels of their own (PyTorch before 1.12 for inputs of three dimensions), not in the product's epilogue.
+    // Biases of linear layers by kernels of their own (PyTorch before 1.12 for inputs of three dimensions),
+    // not in the product's epilogue.
     bool separate_bias = false;
-    // Batch norm takes the relu, and the addition before it, into its own kernels (NHWC kernels of cuDNN 7.4 and later, as MXNet uses them).
+    // Batch norm takes the relu, and the addition before it, into its own kernels (NHWC kernels of cuDNN 7.4
+    // and later, as MXNet uses them).
     bool fused_norm_activation = false;
-    // Mixtures route by products with one-hot masks over groups of this many tokens (GShard, arXiv 2006.16668), not by gathering rows; 0 = gathering.
+    // Mixtures route by products with one-hot masks over groups of this many tokens (GShard, arXiv
+    // 2006.16668), not by gathering rows; 0 = gathering.
     std::int64_t dense_dispatch_group = 0;
 };
 
 enum class KernelKind { matrix_product, convolution, attention, memory };
 
-// One kernel launch. Matrix products: `batch` products of m x k by k x n. Attention: batch = samples * heads, m = queries, n = keys, k = head dimension; its
-// FLOPs are of the full square also when causal: a device that skips the masked half divides by two. Convolutions: as implicit matrix product (forward: m =
-// output pixels, n = output channels, k = input channels * kernel area; backward_input: m = input pixels; backward_weight: k = output pixels). FLOPs are of
-// products, convolutions and attention; everything else is priced by its bytes.
+// One kernel launch. Matrix products: `batch` products of m x k by k x n. Attention: batch = samples * heads,
+// m = queries, n = keys, k = head dimension; its FLOPs are of the full square also when causal: a device that
+// skips the masked half divides by two. Convolutions: as implicit matrix product (forward: m = output pixels,
+// n = output channels, k = input channels * kernel area; backward_input: m = input pixels; backward_weight: k
+// = output pixels). FLOPs are of products, convolutions and attention; everything else is priced by its
+// bytes.
 struct Kernel {
     KernelKind kind = KernelKind::memory;
     std::int64_t batch = 1, m = 0, n = 0, k = 0;
-    std::int64_t alignment = 8;  // matrix products: elements; largest power of two up to 8 that divides the rows of all operands, as they lie in memory
+    std::int64_t alignment = 8;  // matrix products: elements; largest power of two up to 8 that divides the
+                                 // rows of all operands, as they lie in memory
     bool is_causal = false;
-    double visible_share = 1;  // attention: of the scores, what a mask leaves to kernels that skip what it hides
+    double visible_share =
+        1;  // attention: of the scores, what a mask leaves to kernels that skip what it hides
     core::Flops flops;
     core::Bytes read, written;
     std::int64_t kernel_y = 0, kernel_x = 0, stride = 0;  // convolutions
-    const char* what = "";                                // static text for reports: "linear", "softmax", "norm", ...
+    const char* what = "";  // static text for reports: "linear", "softmax", "norm", ...
 };
 
 // Kernels an eager framework launches for this operator in this phase (empty for views and identities).
 std::vector<Kernel> kernels(const ModelGraph& graph, OperatorId op, Phase phase, const CostContext& context);
 
-// What forward keeps until backward, as tensors of the graph (shared between operators: count each once) plus bytes of the operator's own.
+// What forward keeps until backward, as tensors of the graph (shared between operators: count each once) plus
+// bytes of the operator's own.
 struct SavedForBackward {
     std::vector<TensorId> tensors;
     core::Bytes extra;               // softmax statistics, masks, norms' mean and deviation
@@ -75,7 +86,8 @@ struct PhaseCost {
 };
 PhaseCost phase_cost(const ModelGraph& graph, OperatorRange range, Phase phase, const CostContext& context);
 
-// Model FLOPs of one sample, forward (the numerator of MFU is 3x this; full attention square unless causal skipping is asked for).
+// Model FLOPs of one sample, forward (the numerator of MFU is 3x this; full attention square unless causal
+// skipping is asked for).
 core::Flops forward_flops_per_sample(const ModelGraph& graph);
 
 }  // namespace model

@@ -15,7 +15,9 @@ bool is_read_by_loss(const ModelGraph& graph, TensorId tensor) {
     for (const OperatorId reader : graph.tensor(tensor).consumers) {
         const Operator& op = graph.op(reader);
         if (op.kind == OperatorKind::loss_statistics || op.kind == OperatorKind::cross_entropy) return true;
-        const bool passes_on = is_view(op.kind) || op.kind == OperatorKind::transpose || op.kind == OperatorKind::parallel_enter || op.kind == OperatorKind::parallel_exit;
+        const bool passes_on = is_view(op.kind) || op.kind == OperatorKind::transpose ||
+                               op.kind == OperatorKind::parallel_enter ||
+                               op.kind == OperatorKind::parallel_exit;
         if (passes_on && is_read_by_loss(graph, op.output)) return true;
     }
     return false;
@@ -29,14 +31,16 @@ std::string fp8_obstacle(const ModelGraph& graph, OperatorId id, const CostConte
     if (op.attributes.input_scale != 1.0) return "its input is scaled";
     if (is_read_by_loss(graph, op.output)) return "its results are logits";
     const Parameter& weight = graph.parameter(op.parameters[0]);
-    const std::int64_t rows = rank_matrix(graph, op.output, context).rows, outputs = rank_extent(weight, 0, context), inputs = rank_extent(weight, 1, context);
+    const std::int64_t rows = rank_matrix(graph, op.output, context).rows,
+                       outputs = rank_extent(weight, 0, context), inputs = rank_extent(weight, 1, context);
     if (rows % fp8_multiple == 0 && outputs % fp8_multiple == 0 && inputs % fp8_multiple == 0) return {};
     return fmt::format("{} rows x {} x {} are not all multiples of {}", rows, outputs, inputs, fp8_multiple);
 }
 
 std::string fp8_summary(const ModelGraph& graph, const CostContext& context) {
     int all = 0, low = 0;
-    std::map<std::string, std::pair<std::string, int>> others;  // by reason: the first one's name, and how many
+    std::map<std::string, std::pair<std::string, int>>
+        others;  // by reason: the first one's name, and how many
     for (std::size_t i = 0; i < graph.operators.size(); ++i) {
         if (graph.operators[i].kind != OperatorKind::linear) continue;
         ++all;
@@ -52,7 +56,8 @@ std::string fp8_summary(const ModelGraph& graph, const CostContext& context) {
     const char* separator = "; in bf16: ";
     for (const auto& [reason, layers] : others) {
         const auto& [name, count] = layers;
-        text += fmt::format("{}{}{} ({})", separator, name, count > 1 ? fmt::format(" and {} more", count - 1) : "", reason);
+        text += fmt::format("{}{}{} ({})", separator, name,
+                            count > 1 ? fmt::format(" and {} more", count - 1) : "", reason);
         separator = ", ";
     }
     return text;

@@ -7,7 +7,9 @@ namespace model {
 
 std::int64_t share(std::int64_t extent, int degree) { return (extent + degree - 1) / degree; }
 
-double element_bytes(const Tensor& tensor, const CostContext& context) { return core::size_of(tensor.is_activation ? context.compute : tensor.type).value; }
+double element_bytes(const Tensor& tensor, const CostContext& context) {
+    return core::size_of(tensor.is_activation ? context.compute : tensor.type).value;
+}
 
 RankMatrix rank_matrix(const ModelGraph& graph, TensorId id, const CostContext& context) {
     const Tensor& tensor = graph.tensor(id);
@@ -16,7 +18,8 @@ RankMatrix rank_matrix(const ModelGraph& graph, TensorId id, const CostContext& 
         std::int64_t& extent = shape[static_cast<std::size_t>(tensor.split_dimension)];
         extent = share(extent, context.tensor_parallel);
     }
-    // Context parallelism: every array over tokens is divided along them; ids and labels have no other dimension. What is left is the loss.
+    // Context parallelism: every array over tokens is divided along them; ids and labels have no other
+    // dimension. What is left is the loss.
     RankMatrix matrix{context.micro_batch * (element_count(shape) / shape.back()), shape.back()};
     if (context.context_parallel > 1 && shape.front() > 1) {
         std::int64_t& tokens = shape.size() > 1 ? matrix.rows : matrix.columns;
@@ -24,13 +27,15 @@ RankMatrix rank_matrix(const ModelGraph& graph, TensorId id, const CostContext& 
     }
     // Sequence parallelism: outside regions every rank holds its share of the rows of all activations.
     const Operator& producer = graph.op(tensor.producer);
-    if (context.sequence_parallel && tensor.is_activation && !producer.in_parallel_region && producer.kind != OperatorKind::input)
+    if (context.sequence_parallel && tensor.is_activation && !producer.in_parallel_region &&
+        producer.kind != OperatorKind::input)
         matrix.rows = share(matrix.rows, context.tensor_parallel);
     return matrix;
 }
 
 core::Bytes tensor_bytes(const ModelGraph& graph, TensorId tensor, const CostContext& context) {
-    return core::Bytes(rank_matrix(graph, tensor, context).elements() * element_bytes(graph.tensor(tensor), context));
+    return core::Bytes(rank_matrix(graph, tensor, context).elements() *
+                       element_bytes(graph.tensor(tensor), context));
 }
 
 std::int64_t rank_extent(const Parameter& parameter, int dimension, const CostContext& context) {
@@ -42,7 +47,8 @@ std::int64_t rank_extent(const Parameter& parameter, int dimension, const CostCo
 std::int64_t parameter_elements(const ModelGraph& graph, ParameterId id, const CostContext& context) {
     const Parameter& parameter = graph.parameter(id);
     std::int64_t count = 1;
-    for (int dimension = 0; dimension < static_cast<int>(parameter.shape.size()); ++dimension) count *= rank_extent(parameter, dimension, context);
+    for (int dimension = 0; dimension < static_cast<int>(parameter.shape.size()); ++dimension)
+        count *= rank_extent(parameter, dimension, context);
     return count;
 }
 
@@ -56,7 +62,8 @@ AttentionShape attention_shape(const ModelGraph& graph, const Operator& op, cons
     shape.heads = rank_heads(op, a.heads, context);
     shape.kv_heads = rank_heads(op, a.kv_heads, context);
     shape.head_dimension = a.head_dimension;
-    // With context parallelism a rank has two parts of the queries, one from each end, so that a causal mask hides half of the scores from every rank alike.
+    // With context parallelism a rank has two parts of the queries, one from each end, so that a causal mask
+    // hides half of the scores from every rank alike.
     shape.queries = graph.tensor(op.inputs[0]).shape[0] / context.context_parallel;
     shape.keys = graph.tensor(op.inputs.back()).shape[0];
     if (a.has_relative_positions) shape.keys += shape.queries;
@@ -67,15 +74,17 @@ AttentionShape attention_shape(const ModelGraph& graph, const Operator& op, cons
         windows = shape.queries / a.local_window;
         shape.queries = shape.keys = a.local_window;
     }
-    // Behind a sliding window every query but the first few sees exactly `window` keys: a band, not a triangle. Only flash attention is spared the rest: elsewhere a window
-    // masks scores like any other mask.
+    // Behind a sliding window every query but the first few sees exactly `window` keys: a band, not a
+    // triangle. Only flash attention is spared the rest: elsewhere a window masks scores like any other mask.
     if (context.attention == AttentionImplementation::flash && a.window > 0 && a.window < shape.keys) {
         shape.keys = a.window;
         shape.is_causal = false;
     }
-    // The queries are at the end of the keys: they see all of them but half of the square at the end. Parts from both ends see half of every square.
+    // The queries are at the end of the keys: they see all of them but half of the square at the end. Parts
+    // from both ends see half of every square.
     if (shape.is_causal && context.context_parallel > 1) shape.visible_share = 0.5;
-    else if (shape.is_causal && shape.queries <= shape.keys) shape.visible_share = 1 - 0.5 * static_cast<double>(shape.queries) / static_cast<double>(shape.keys);
+    else if (shape.is_causal && shape.queries <= shape.keys)
+        shape.visible_share = 1 - 0.5 * static_cast<double>(shape.queries) / static_cast<double>(shape.keys);
     shape.batch = context.micro_batch * windows * shape.heads;
     return shape;
 }
@@ -83,7 +92,8 @@ AttentionShape attention_shape(const ModelGraph& graph, const Operator& op, cons
 MixtureShape mixture_shape(const ModelGraph& graph, const Operator& op, const CostContext& context) {
     const Attributes& a = op.attributes;
     MixtureShape shape;
-    shape.tokens = rank_matrix(graph, op.kind == OperatorKind::router ? op.output : op.inputs[1], context).rows;
+    shape.tokens =
+        rank_matrix(graph, op.kind == OperatorKind::router ? op.output : op.inputs[1], context).rows;
     shape.hidden = rank_matrix(graph, op.inputs[0], context).columns;
     shape.copies = std::min(shape.tokens * a.experts_per_token, a.experts * expert_capacity(a, shape.tokens));
     shape.experts = share(a.experts, context.expert_parallel);
@@ -94,30 +104,42 @@ MixtureShape mixture_shape(const ModelGraph& graph, const Operator& op, const Co
 }
 
 bool exchanges_copies(const Operator& op, const CostContext& context) {
-    return context.expert_parallel > 1 && (op.kind == OperatorKind::dispatch || op.kind == OperatorKind::experts);
+    return context.expert_parallel > 1 &&
+           (op.kind == OperatorKind::dispatch || op.kind == OperatorKind::experts);
 }
 
-bool gathers_tokens(const Operator& op, const CostContext& context) { return context.sequence_parallel && op.kind == OperatorKind::parallel_enter; }
+bool gathers_tokens(const Operator& op, const CostContext& context) {
+    return context.sequence_parallel && op.kind == OperatorKind::parallel_enter;
+}
 
-bool gathers_keys(const Operator& op, const CostContext& context) { return context.context_parallel > 1 && op.kind == OperatorKind::attention; }
+bool gathers_keys(const Operator& op, const CostContext& context) {
+    return context.context_parallel > 1 && op.kind == OperatorKind::attention;
+}
 
 bool sums_choices(const Operator& op, const CostContext& context) {
-    return context.context_parallel > 1 && op.kind == OperatorKind::router && op.attributes.auxiliary_loss > 0;
+    return context.context_parallel > 1 && op.kind == OperatorKind::router &&
+           op.attributes.auxiliary_loss > 0;
 }
 
 bool weight_gradients_read_parameters(const Operator& op) { return op.kind == OperatorKind::attention; }
 
-core::Bytes choices_bytes(const Operator& router) { return core::Bytes(4.0 * static_cast<double>(router.attributes.experts)); }
+core::Bytes choices_bytes(const Operator& router) {
+    return core::Bytes(4.0 * static_cast<double>(router.attributes.experts));
+}
 
 core::Bytes exchanged_bytes(const ModelGraph& graph, const Operator& op, const CostContext& context) {
     const MixtureShape shape = mixture_shape(graph, op, context);
-    return core::Bytes(static_cast<double>(shape.copies) * static_cast<double>(shape.hidden) * core::size_of(context.compute).value);
+    return core::Bytes(static_cast<double>(shape.copies) * static_cast<double>(shape.hidden) *
+                       core::size_of(context.compute).value);
 }
 
-core::Bytes gathered_key_bytes(const ModelGraph& graph, const Operator& attention, const CostContext& context) {
+core::Bytes gathered_key_bytes(const ModelGraph& graph, const Operator& attention,
+                               const CostContext& context) {
     const AttentionShape shape = attention_shape(graph, attention, context);
-    const double rows = static_cast<double>(rank_matrix(graph, attention.output, context).rows * context.context_parallel);
-    return core::Bytes(rows * static_cast<double>(2 * shape.kv_heads * shape.head_dimension) * core::size_of(context.compute).value);
+    const double rows =
+        static_cast<double>(rank_matrix(graph, attention.output, context).rows * context.context_parallel);
+    return core::Bytes(rows * static_cast<double>(2 * shape.kv_heads * shape.head_dimension) *
+                       core::size_of(context.compute).value);
 }
 
 std::int64_t expert_capacity(const Attributes& a, std::int64_t tokens) {

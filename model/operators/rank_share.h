@@ -23,13 +23,16 @@ struct AttentionShape {
     std::int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, head_dimension = 0;
     bool is_causal = false;
     double visible_share = 1;  // of the scores, what a causal mask leaves
-    double scores() const { return static_cast<double>(batch) * static_cast<double>(queries) * static_cast<double>(keys); }
+    double scores() const {
+        return static_cast<double>(batch) * static_cast<double>(queries) * static_cast<double>(keys);
+    }
 };
 AttentionShape attention_shape(const ModelGraph& graph, const Operator& op, const CostContext& context);
-// Tokens of a mixture and their copies, one for each chosen expert; with experts spread over ranks the copies of all of them meet, evenly, at the experts of
-// this one.
+// Tokens of a mixture and their copies, one for each chosen expert; with experts spread over ranks the copies
+// of all of them meet, evenly, at the experts of this one.
 struct MixtureShape {
-    std::int64_t tokens = 0, copies = 0, experts = 0, rows_per_expert = 0, hidden = 0, first_width = 0, width = 0;
+    std::int64_t tokens = 0, copies = 0, experts = 0, rows_per_expert = 0, hidden = 0, first_width = 0,
+                 width = 0;
 };
 // Of any of a mixture's operators.
 MixtureShape mixture_shape(const ModelGraph& graph, const Operator& op, const CostContext& context);
@@ -37,21 +40,24 @@ MixtureShape mixture_shape(const ModelGraph& graph, const Operator& op, const Co
 std::int64_t expert_capacity(const Attributes& mixture, std::int64_t tokens);
 // Copies of tokens go to the ranks of their experts after `dispatch`, and back after `experts`.
 bool exchanges_copies(const Operator& op, const CostContext& context);
-// With sequence parallelism a rank holds a share of the tokens outside parallel regions, all of them inside. What was gathered at the entry is not kept for backward but gathered
-// again from the share (arXiv 2205.05198, section 4.2.2).
+// With sequence parallelism a rank holds a share of the tokens outside parallel regions, all of them inside.
+// What was gathered at the entry is not kept for backward but gathered again from the share (arXiv
+// 2205.05198, section 4.2.2).
 bool gathers_tokens(const Operator& op, const CostContext& context);
 // Every rank of a context-parallel group needs the keys and values of all its tokens.
 bool gathers_keys(const Operator& op, const CostContext& context);
-// The balance loss of a mixture is of all tokens of a micro-batch: ranks that divide them add up how many went to each expert, in fp32.
+// The balance loss of a mixture is of all tokens of a micro-batch: ranks that divide them add up how many
+// went to each expert, in fp32.
 bool sums_choices(const Operator& op, const CostContext& context);
 core::Bytes choices_bytes(const Operator& router);
-// Parameters that are sharded are there only while they are gathered. Do gradients of this operator's weights read them? That of a bias inside attention needs the bias; all
-// others only what forward kept.
+// Parameters that are sharded are there only while they are gathered. Do gradients of this operator's weights
+// read them? That of a bias inside attention needs the bias; all others only what forward kept.
 bool weight_gradients_read_parameters(const Operator& op);
 // What a rank sends to the experts' ranks, or back, its own copies included: dispatch and experts.
 core::Bytes exchanged_bytes(const ModelGraph& graph, const Operator& op, const CostContext& context);
 // Keys and values of all tokens, gathered over a context-parallel group.
-core::Bytes gathered_key_bytes(const ModelGraph& graph, const Operator& attention, const CostContext& context);
+core::Bytes gathered_key_bytes(const ModelGraph& graph, const Operator& attention,
+                               const CostContext& context);
 // Does a gradient flow back into this tensor? Not into data.
 bool has_gradient(const ModelGraph& graph, TensorId tensor);
 

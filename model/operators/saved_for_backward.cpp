@@ -1,5 +1,5 @@
-// What an autograd engine keeps between forward and backward, operator by operator. For a GPT layer it sums to the count of Korthikanti et al. (arXiv
-// 2205.05198, section 4.1).
+// What an autograd engine keeps between forward and backward, operator by operator. For a GPT layer it sums
+// to the count of Korthikanti et al. (arXiv 2205.05198, section 4.1).
 #include <algorithm>
 
 #include "model/operators/rank_share.h"
@@ -9,12 +9,14 @@ namespace model {
 SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, const CostContext& context) {
     const Operator& op = graph.op(id);
     SavedForBackward saved;
-    if (!graph.tensor(op.output).is_activation && op.kind != OperatorKind::cross_entropy) return saved;  // no backward
+    if (!graph.tensor(op.output).is_activation && op.kind != OperatorKind::cross_entropy)
+        return saved;  // no backward
     if (op.attributes.is_frozen) return saved;
     const double size = core::size_of(context.compute).value;
     auto keep = [&](TensorId tensor) {
         const TensorId storage = storage_of(graph, tensor);
-        if (std::find(saved.tensors.begin(), saved.tensors.end(), storage) == saved.tensors.end()) saved.tensors.push_back(storage);
+        if (std::find(saved.tensors.begin(), saved.tensors.end(), storage) == saved.tensors.end())
+            saved.tensors.push_back(storage);
     };
     const RankMatrix y = rank_matrix(graph, op.output, context);
     switch (op.kind) {
@@ -49,11 +51,14 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
         case OperatorKind::softmax: keep(op.output); break;
         case OperatorKind::normalization:
             keep(op.inputs[0]);
-            saved.extra = core::Bytes(8.0 * y.elements() / static_cast<double>(graph.tensor(op.output).shape.back()));  // as a layer norm: per row
+            saved.extra = core::Bytes(
+                8.0 * y.elements() /
+                static_cast<double>(graph.tensor(op.output).shape.back()));  // as a layer norm: per row
             break;
         case OperatorKind::reduce:
         case OperatorKind::pooling:
-            if (op.attributes.is_maximum) saved.extra = core::Bytes(8.0 * y.elements());  // 64-bit index of each maximum
+            if (op.attributes.is_maximum)
+                saved.extra = core::Bytes(8.0 * y.elements());  // 64-bit index of each maximum
             break;
         case OperatorKind::gather:
             if (!op.inputs.empty() && !graph.tensor(op.inputs.back()).is_activation) keep(op.inputs.back());
@@ -61,12 +66,14 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
         case OperatorKind::embedding: keep(op.inputs[0]); break;
         case OperatorKind::select_positions: keep(op.inputs[1]); break;
         case OperatorKind::linear:
-            if (op.attributes.input_scale != 1.0) saved.extra = tensor_bytes(graph, op.inputs[0], context);  // the scaled copy
+            if (op.attributes.input_scale != 1.0)
+                saved.extra = tensor_bytes(graph, op.inputs[0], context);  // the scaled copy
             else keep(op.inputs[0]);
             break;
         case OperatorKind::layer_norm:
             keep(op.inputs[0]);
-            saved.extra = core::Bytes(8.0 * static_cast<double>(y.rows));  // mean and reciprocal deviation, fp32
+            saved.extra =
+                core::Bytes(8.0 * static_cast<double>(y.rows));  // mean and reciprocal deviation, fp32
             break;
         case OperatorKind::rms_norm:
             keep(op.inputs[0]);
@@ -81,10 +88,14 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
             const AttentionShape shape = attention_shape(graph, op, context);
             if (context.attention == AttentionImplementation::flash) {
                 keep(op.output);
-                saved.extra = core::Bytes(4.0 * static_cast<double>(y.rows) * static_cast<double>(shape.heads));  // logarithm of the sum of exponentials
+                saved.extra =
+                    core::Bytes(4.0 * static_cast<double>(y.rows) *
+                                static_cast<double>(shape.heads));  // logarithm of the sum of exponentials
             } else {
-                // Probabilities; with dropout also its mask (one byte) and the dropped probabilities, which multiply the values.
-                saved.extra = core::Bytes(shape.scores() * (op.attributes.probability > 0 ? 2 * size + 1 : size));
+                // Probabilities; with dropout also its mask (one byte) and the dropped probabilities, which
+                // multiply the values.
+                saved.extra =
+                    core::Bytes(shape.scores() * (op.attributes.probability > 0 ? 2 * size + 1 : size));
             }
             saved.recomputable_extra = saved.extra;
             break;
@@ -96,19 +107,25 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
         case OperatorKind::conv2d: keep(op.inputs[0]); break;
         case OperatorKind::relu:
         case OperatorKind::tanh: keep(op.output); break;
-        case OperatorKind::dropout: saved.extra = core::Bytes(y.elements()); break;         // mask, one byte an element
-        case OperatorKind::max_pool: saved.extra = core::Bytes(8.0 * y.elements()); break;  // 64-bit index of each maximum, not the input
+        case OperatorKind::dropout:
+            saved.extra = core::Bytes(y.elements());
+            break;  // mask, one byte an element
+        case OperatorKind::max_pool:
+            saved.extra = core::Bytes(8.0 * y.elements());
+            break;  // 64-bit index of each maximum, not the input
         case OperatorKind::router:
             keep(op.inputs[0]);
             keep(op.output);
-            if (sums_choices(op, context)) saved.extra = choices_bytes(op);  // of the group, from backward_input to backward_weight
+            if (sums_choices(op, context))
+                saved.extra = choices_bytes(op);  // of the group, from backward_input to backward_weight
             break;
         case OperatorKind::dispatch: keep(op.inputs[1]); break;
         case OperatorKind::experts: {
             for (TensorId input : op.inputs) keep(input);
             // First product and its activation (for the weights' gradient).
             const MixtureShape s = mixture_shape(graph, op, context);
-            saved.extra = core::Bytes(static_cast<double>(s.copies) * size * (static_cast<double>(s.first_width) + static_cast<double>(s.width)));
+            saved.extra = core::Bytes(static_cast<double>(s.copies) * size *
+                                      (static_cast<double>(s.first_width) + static_cast<double>(s.width)));
             break;
         }
         case OperatorKind::combine:
@@ -116,7 +133,9 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
             break;
         case OperatorKind::cross_entropy:
             for (TensorId input : op.inputs) keep(input);
-            if (!context.fused_cross_entropy) saved.extra = core::Bytes(4.0 * rank_matrix(graph, op.inputs[0], context).elements());  // fp32 (log-)softmax
+            if (!context.fused_cross_entropy)
+                saved.extra = core::Bytes(
+                    4.0 * rank_matrix(graph, op.inputs[0], context).elements());  // fp32 (log-)softmax
             break;
     }
     return saved;

@@ -12,7 +12,8 @@ std::string shape_text(const ModelGraph& graph, TensorId id, const CostContext& 
     const Tensor& tensor = graph.tensor(id);
     if (tensor.shape.size() > 2) {
         std::string text = "[";
-        for (std::int64_t extent : tensor.shape) text += fmt::format("{}{}", text.size() > 1 ? "," : "", extent);
+        for (std::int64_t extent : tensor.shape)
+            text += fmt::format("{}{}", text.size() > 1 ? "," : "", extent);
         return text + "]";
     }
     // Rows of the whole micro-batch, as the kernel sees them.
@@ -32,9 +33,12 @@ std::string signature(const ModelGraph& graph, OperatorId id, const CostContext&
     switch (op.kind) {
         case OperatorKind::attention: {
             const AttentionShape s = attention_shape(graph, op, context);
-            text += fmt::format(" heads={} kv_heads={} d={} queries={} keys={}", s.heads, s.kv_heads, s.head_dimension, s.queries, s.keys);
+            text += fmt::format(" heads={} kv_heads={} d={} queries={} keys={}", s.heads, s.kv_heads,
+                                s.head_dimension, s.queries, s.keys);
             text += s.is_causal ? " causal" : "";
-            text += a.window > 0 && a.window < graph.tensor(op.inputs.back()).shape[0] + graph.first_token() ? fmt::format(" window={}", a.window) : "";
+            text += a.window > 0 && a.window < graph.tensor(op.inputs.back()).shape[0] + graph.first_token()
+                        ? fmt::format(" window={}", a.window)
+                        : "";
             text += a.is_rotary ? fmt::format(" rotary={}", a.rotary_fraction) : "";
             text += a.has_alibi ? " alibi" : "";
             text += a.has_relative_bias ? " relative_bias" : "";
@@ -47,19 +51,27 @@ std::string signature(const ModelGraph& graph, OperatorId id, const CostContext&
         }
         case OperatorKind::conv2d:
         case OperatorKind::max_pool:
-        case OperatorKind::average_pool: text += fmt::format(" kernel={}x{} stride={} padding={}", a.kernel_y, a.kernel_x, a.stride, a.padding); break;
+        case OperatorKind::average_pool:
+            text += fmt::format(" kernel={}x{} stride={} padding={}", a.kernel_y, a.kernel_x, a.stride,
+                                a.padding);
+            break;
         case OperatorKind::embedding:
-        case OperatorKind::position_embedding: text += fmt::format(" rows={}", rank_extent(graph.parameter(op.parameters[0]), 0, context)); break;
+        case OperatorKind::position_embedding:
+            text += fmt::format(" rows={}", rank_extent(graph.parameter(op.parameters[0]), 0, context));
+            break;
         case OperatorKind::linear:
             if (!has_gradient(graph, op.inputs[0])) text += " leaf";
             if (a.input_scale != 1.0) text += " scaled";
             break;
         case OperatorKind::router:
         case OperatorKind::dispatch:
-        case OperatorKind::combine: text += fmt::format(" experts={} top={}", a.experts, a.experts_per_token); break;
+        case OperatorKind::combine:
+            text += fmt::format(" experts={} top={}", a.experts, a.experts_per_token);
+            break;
         case OperatorKind::experts: {
             const MixtureShape s = mixture_shape(graph, op, context);
-            text += fmt::format(" experts={}/{} top={} width={}{}", s.experts, a.experts, a.experts_per_token, s.width, a.experts_are_gated ? " gated" : "");
+            text += fmt::format(" experts={}/{} top={} width={}{}", s.experts, a.experts, a.experts_per_token,
+                                s.width, a.experts_are_gated ? " gated" : "");
             break;
         }
         case OperatorKind::gelu:
@@ -67,10 +79,12 @@ std::string signature(const ModelGraph& graph, OperatorId id, const CostContext&
         case OperatorKind::loss_statistics:
         case OperatorKind::cross_entropy: text += context.fused_cross_entropy ? " fused" : ""; break;
         case OperatorKind::matrix_product:
-            text += fmt::format(" batch={} m={} n={} k={}", a.product.batch, a.product.m, a.product.n, a.product.k);
+            text += fmt::format(" batch={} m={} n={} k={}", a.product.batch, a.product.m, a.product.n,
+                                a.product.k);
             break;
         case OperatorKind::convolution:
-            text += fmt::format(" kernel={}x{} stride={} groups={}{}", a.kernel_y, a.kernel_x, a.stride, a.groups, a.is_transposed ? " transposed" : "");
+            text += fmt::format(" kernel={}x{} stride={} groups={}{}", a.kernel_y, a.kernel_x, a.stride,
+                                a.groups, a.is_transposed ? " transposed" : "");
             break;
         case OperatorKind::reduce:
         case OperatorKind::pooling: text += a.is_maximum ? " maximum" : ""; break;

@@ -1,4 +1,5 @@
-// What a description or config may ask for. Far above any published model; low enough that no product of dimensions overflows 64 bits before it is checked.
+// What a description or config may ask for. Far above any published model; low enough that no product of
+// dimensions overflows 64 bits before it is checked.
 #pragma once
 
 #include "core/reader.h"
@@ -7,7 +8,7 @@ namespace model {
 
 inline constexpr core::IntegerRange hidden_range{1, std::int64_t(1) << 18};
 inline constexpr core::IntegerRange width_range{1, std::int64_t(1) << 22};  // feed-forward
-inline constexpr core::IntegerRange layer_range{1, 4096};                   // 4096 layers build in tens of megabytes
+inline constexpr core::IntegerRange layer_range{1, 4096};  // 4096 layers build in tens of megabytes
 inline constexpr core::IntegerRange head_range{1, 1 << 14};
 inline constexpr core::IntegerRange head_dimension_range{1, 1 << 14};
 inline constexpr core::IntegerRange vocabulary_range{2, std::int64_t(1) << 28};

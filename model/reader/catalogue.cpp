@@ -19,7 +19,8 @@ std::vector<fs::path> catalogue_files() {
     std::vector<fs::path> files;
     const std::string directory = catalogue_directory();
     std::error_code failure;
-    for (fs::directory_iterator entry(directory, failure), end; !failure && entry != end; entry.increment(failure))
+    for (fs::directory_iterator entry(directory, failure), end; !failure && entry != end;
+         entry.increment(failure))
         if (entry->path().extension() == ".toml") files.push_back(entry->path());
     std::sort(files.begin(), files.end());
     return files;
@@ -37,13 +38,15 @@ std::string unquoted(std::string_view text) {
     return std::string(text);
 }
 
-// Names a catalogue file offers, read from its lines without parsing it: `[name]`, `["name"]` and `aliases = ["...", ...]` each stand alone on a line.
+// Names a catalogue file offers, read from its lines without parsing it: `[name]`, `["name"]` and `aliases =
+// ["...", ...]` each stand alone on a line.
 std::vector<std::string> names_in(const std::string& text) {
     std::vector<std::string> names;
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) {
         while (!line.empty() && (line.back() == ' ' || line.back() == '\r')) line.pop_back();
-        if (line.size() > 2 && line.front() == '[' && line.back() == ']') names.push_back(unquoted(std::string_view(line).substr(1, line.size() - 2)));
+        if (line.size() > 2 && line.front() == '[' && line.back() == ']')
+            names.push_back(unquoted(std::string_view(line).substr(1, line.size() - 2)));
         if (!line.starts_with("aliases")) continue;
         for (std::size_t begin = line.find('"'); begin != std::string::npos;) {
             const std::size_t end = line.find('"', begin + 1);
@@ -58,7 +61,8 @@ std::vector<std::string> names_in(const std::string& text) {
 bool has_alias(const core::Value& entry, const std::string& name) {
     const core::Value* aliases = entry.find("aliases");
     if (!aliases || !aliases->is_array()) return false;
-    return std::any_of(aliases->items().begin(), aliases->items().end(), [&](const core::Value& alias) { return alias.is_string() && alias.string() == name; });
+    return std::any_of(aliases->items().begin(), aliases->items().end(),
+                       [&](const core::Value& alias) { return alias.is_string() && alias.string() == name; });
 }
 
 }  // namespace
@@ -68,9 +72,12 @@ std::string catalogue_directory() {
     std::error_code failure;
     const fs::path tool = fs::read_symlink("/proc/self/exe", failure);
     if (!failure)
-        if (const fs::path installed = tool.parent_path().parent_path() / "share" / "smsim" / "model" / "catalog"; fs::is_directory(installed, failure))
+        if (const fs::path installed =
+                tool.parent_path().parent_path() / "share" / "smsim" / "model" / "catalog";
+            fs::is_directory(installed, failure))
             return installed.string();
-    if (const fs::path source = fs::path(SOURCE_DIR) / "model" / "catalog"; fs::is_directory(source, failure)) return source.string();
+    if (const fs::path source = fs::path(SOURCE_DIR) / "model" / "catalog"; fs::is_directory(source, failure))
+        return source.string();
     return {};
 }
 

@@ -6,13 +6,13 @@
 #include <fmt/core.h>
 
 #include "core/reader.h"
-#include "model/builder/detection.h"
-#include "model/builder/transformer_xl.h"
 #include "model/builder/bert.h"
 #include "model/builder/convolutional.h"
 #include "model/builder/decoder.h"
+#include "model/builder/detection.h"
 #include "model/builder/t5.h"
 #include "model/builder/transformer_layer.h"
+#include "model/builder/transformer_xl.h"
 #include "model/builder/vision_transformer.h"
 #include "model/reader/bounds.h"
 
@@ -22,15 +22,17 @@ namespace {
 
 using core::TableReader;
 
-const std::vector<std::string> provenance_keys = {"family", "name", "source", "notes", "aliases", "published_parameters"};
+const std::vector<std::string> provenance_keys = {"family", "name",    "source",
+                                                  "notes",  "aliases", "published_parameters"};
 
-const std::vector<std::pair<std::string, Activation>> activations = {{"gelu", Activation::gelu},
-                                                                     {"gelu_tanh", Activation::gelu_tanh},
-                                                                     {"relu", Activation::relu},
-                                                                     {"silu", Activation::silu},
-                                                                     {"gated_silu", Activation::gated_silu},
-                                                                     {"gated_gelu", Activation::gated_gelu},
-                                                                     {"gated_gelu_tanh", Activation::gated_gelu_tanh}};
+const std::vector<std::pair<std::string, Activation>> activations = {
+    {"gelu", Activation::gelu},
+    {"gelu_tanh", Activation::gelu_tanh},
+    {"relu", Activation::relu},
+    {"silu", Activation::silu},
+    {"gated_silu", Activation::gated_silu},
+    {"gated_gelu", Activation::gated_gelu},
+    {"gated_gelu_tanh", Activation::gated_gelu_tanh}};
 
 Activation read_activation(TableReader& reader, Activation fallback) {
     std::vector<std::string> names;
@@ -41,9 +43,11 @@ Activation read_activation(TableReader& reader, Activation fallback) {
     return fallback;
 }
 
-void must_divide(TableReader& reader, const char* key, std::int64_t divisor, const char* of, std::int64_t whole) {
+void must_divide(TableReader& reader, const char* key, std::int64_t divisor, const char* of,
+                 std::int64_t whole) {
     if (whole % divisor != 0)
-        reader.error(key, fmt::format("{} = {} does not divide {} = {}", reader.path_of(key), divisor, of, whole),
+        reader.error(key,
+                     fmt::format("{} = {} does not divide {} = {}", reader.path_of(key), divisor, of, whole),
                      fmt::format("choose a divisor of {}", whole));
 }
 
@@ -97,12 +101,14 @@ void apply_qwen2(DecoderDescription& d) {
     d.epsilon = 1e-6;
 }
 
-const Preset presets[] = {{"gpt", "gpt", apply_gpt},       {"gpt2", "gpt", apply_gpt},         {"opt", "gpt", apply_opt},
-                          {"bloom", "gpt", apply_bloom},   {"mpt", "gpt", apply_mpt},          {"gpt-neox", "gpt", apply_gpt_neox},
-                          {"gptj", "gpt", apply_gptj},     {"llama", "llama", apply_llama},    {"mistral", "llama", apply_llama},
-                          {"qwen2", "llama", apply_qwen2}, {"mixtral", "mixtral", apply_llama}};
+const Preset presets[] = {
+    {"gpt", "gpt", apply_gpt},       {"gpt2", "gpt", apply_gpt},         {"opt", "gpt", apply_opt},
+    {"bloom", "gpt", apply_bloom},   {"mpt", "gpt", apply_mpt},          {"gpt-neox", "gpt", apply_gpt_neox},
+    {"gptj", "gpt", apply_gptj},     {"llama", "llama", apply_llama},    {"mistral", "llama", apply_llama},
+    {"qwen2", "llama", apply_qwen2}, {"mixtral", "mixtral", apply_llama}};
 
-std::optional<ModelGraph> decoder(TableReader& reader, const Preset& preset, const std::string& name, std::vector<std::string>& assumptions) {
+std::optional<ModelGraph> decoder(TableReader& reader, const Preset& preset, const std::string& name,
+                                  std::vector<std::string>& assumptions) {
     DecoderDescription d;
     preset.apply(d);
     d.name = name;
@@ -117,13 +123,20 @@ std::optional<ModelGraph> decoder(TableReader& reader, const Preset& preset, con
     d.kv_heads = reader.integer("kv_heads", d.heads, head_range);
     const auto head_dimension = reader.optional_integer("head_dimension", head_dimension_range);
     // Llama's width has no rule that all of them follow; the GPTs' is 4 h.
-    d.ffn = is_llama_like ? reader.required_integer("ffn", width_range) : reader.integer("ffn", 4 * d.hidden, width_range);
+    d.ffn = is_llama_like ? reader.required_integer("ffn", width_range)
+                          : reader.integer("ffn", 4 * d.hidden, width_range);
     d.vocabulary = reader.required_integer("vocabulary", vocabulary_range);
     const auto positions = reader.optional_integer("max_positions", token_range);
     const auto sequence_length = reader.optional_integer("sequence_length", token_range);
-    const std::optional<std::string> encoding = reader.optional_choice("position_encoding", {"learned", "rotary", "alibi"});
-    if (encoding) d.encoding = *encoding == "learned" ? PositionEncoding::learned : *encoding == "rotary" ? PositionEncoding::rotary : PositionEncoding::alibi;
-    d.position_offset = d.encoding == PositionEncoding::learned ? reader.integer("position_offset", d.position_offset, {0, 1 << 16}) : 0;
+    const std::optional<std::string> encoding =
+        reader.optional_choice("position_encoding", {"learned", "rotary", "alibi"});
+    if (encoding)
+        d.encoding = *encoding == "learned"  ? PositionEncoding::learned
+                     : *encoding == "rotary" ? PositionEncoding::rotary
+                                             : PositionEncoding::alibi;
+    d.position_offset = d.encoding == PositionEncoding::learned
+                            ? reader.integer("position_offset", d.position_offset, {0, 1 << 16})
+                            : 0;
     d.rotary_fraction = reader.real("rotary_fraction", d.rotary_fraction, {0.001, 1});
     d.rotary_base = reader.real("rotary_base", d.rotary_base, {1, 1e12});
     d.activation = read_activation(reader, d.activation);
@@ -134,7 +147,8 @@ std::optional<ModelGraph> decoder(TableReader& reader, const Preset& preset, con
     d.has_mlp_bias = reader.boolean("mlp_bias", d.has_mlp_bias);
     d.has_head_bias = reader.boolean("head_bias", d.has_head_bias);
     d.has_embedding_norm = reader.boolean("embedding_norm", d.has_embedding_norm);
-    if (!is_llama_like && !reader.boolean("norm_shift", d.norm == NormKind::layer_norm)) d.norm = NormKind::layer_norm_without_shift;
+    if (!is_llama_like && !reader.boolean("norm_shift", d.norm == NormKind::layer_norm))
+        d.norm = NormKind::layer_norm_without_shift;
     else if (!is_llama_like) d.norm = NormKind::layer_norm;
     d.is_parallel_residual = reader.boolean("parallel_residual", d.is_parallel_residual);
     d.embedding_dropout = reader.real("embedding_dropout", 0, probability_range);
@@ -147,7 +161,8 @@ std::optional<ModelGraph> decoder(TableReader& reader, const Preset& preset, con
         d.experts_per_token = reader.required_integer("experts_per_token", expert_range);
     } else {
         d.experts = reader.integer("experts", 0, {0, expert_range.greatest});
-        d.experts_per_token = d.experts > 0 ? reader.required_integer("experts_per_token", expert_range) : reader.integer("experts_per_token", 0, expert_range);
+        d.experts_per_token = d.experts > 0 ? reader.required_integer("experts_per_token", expert_range)
+                                            : reader.integer("experts_per_token", 0, expert_range);
     }
     d.expert_interval = reader.integer("expert_interval", 1, layer_range);
     d.capacity_factor = reader.real("capacity_factor", 0, {0, 1e6});
@@ -160,39 +175,55 @@ std::optional<ModelGraph> decoder(TableReader& reader, const Preset& preset, con
     must_divide(reader, "kv_heads", d.kv_heads, "heads", d.heads);
     if (d.is_parallel_residual && d.shares_norm && d.norm == NormKind::rms_norm) d.shares_norm = false;
     if (d.experts_per_token > d.experts)
-        reader.error("experts_per_token", fmt::format("{} = {} is more than experts = {}", reader.path_of("experts_per_token"), d.experts_per_token, d.experts),
+        reader.error("experts_per_token",
+                     fmt::format("{} = {} is more than experts = {}", reader.path_of("experts_per_token"),
+                                 d.experts_per_token, d.experts),
                      "choose at most that many");
     if (!positions && !sequence_length)
-        reader.error("sequence_length", fmt::format("{} is missing, and so is max_positions", reader.path_of("sequence_length")),
+        reader.error("sequence_length",
+                     fmt::format("{} is missing, and so is max_positions", reader.path_of("sequence_length")),
                      "give the tokens of a sample");
     d.sequence_length = sequence_length ? *sequence_length : positions.value_or(1);
     if (d.encoding == PositionEncoding::learned) {
         d.positions = positions.value_or(d.sequence_length) + d.position_offset;
         if (!positions)
-            assumptions.push_back(fmt::format("max_positions is not given: the learned position table has sequence_length = {} rows", d.sequence_length));
+            assumptions.push_back(fmt::format(
+                "max_positions is not given: the learned position table has sequence_length = {} rows",
+                d.sequence_length));
         if (positions && d.sequence_length > *positions)
             reader.error("sequence_length",
-                         fmt::format("{} = {} is longer than the learned positions, {}", reader.path_of("sequence_length"), d.sequence_length, *positions),
+                         fmt::format("{} = {} is longer than the learned positions, {}",
+                                     reader.path_of("sequence_length"), d.sequence_length, *positions),
                          fmt::format("choose at most {} or give a larger max_positions", *positions));
     } else if (positions && d.sequence_length > *positions) {
-        assumptions.push_back(fmt::format("sequence length {} is beyond the {} positions the model was trained for", d.sequence_length, *positions));
+        assumptions.push_back(
+            fmt::format("sequence length {} is beyond the {} positions the model was trained for",
+                        d.sequence_length, *positions));
     }
     if (diagnostics.error_count() != errors) return std::nullopt;
 
-    const double mixtures = d.experts > 0 ? std::floor(static_cast<double>(d.layers) / static_cast<double>(d.expert_interval)) : 0;
+    const double mixtures =
+        d.experts > 0 ? std::floor(static_cast<double>(d.layers) / static_cast<double>(d.expert_interval))
+                      : 0;
     const double per_expert = static_cast<double>(d.hidden) * static_cast<double>(d.ffn) * 3;
-    const double about = mixtures * per_expert * static_cast<double>(d.experts) + (static_cast<double>(d.layers) - mixtures) * per_expert +
-                         4.0 * static_cast<double>(d.layers) * static_cast<double>(d.hidden) * static_cast<double>(d.heads * d.head_dimension) +
+    const double about = mixtures * per_expert * static_cast<double>(d.experts) +
+                         (static_cast<double>(d.layers) - mixtures) * per_expert +
+                         4.0 * static_cast<double>(d.layers) * static_cast<double>(d.hidden) *
+                             static_cast<double>(d.heads * d.head_dimension) +
                          2.0 * static_cast<double>(d.vocabulary) * static_cast<double>(d.hidden);
     if (about > most_parameters) {
-        reader.error("hidden", fmt::format("these dimensions make a model of about {:.3g} parameters; {:.0e} is the most", about, most_parameters),
-                     "check the dimensions for slips");
+        reader.error(
+            "hidden",
+            fmt::format("these dimensions make a model of about {:.3g} parameters; {:.0e} is the most", about,
+                        most_parameters),
+            "check the dimensions for slips");
         return std::nullopt;
     }
     return build_decoder(d);
 }
 
-std::optional<ModelGraph> bert(TableReader& reader, const std::string& name, std::vector<std::string>& assumptions) {
+std::optional<ModelGraph> bert(TableReader& reader, const std::string& name,
+                               std::vector<std::string>& assumptions) {
     BertDescription d;
     d.name = name;
     core::Diagnostics& diagnostics = reader.diagnostics();
@@ -209,7 +240,9 @@ std::optional<ModelGraph> bert(TableReader& reader, const std::string& name, std
     d.epsilon = reader.real("epsilon", d.epsilon, epsilon_range);
     d.hidden_dropout = reader.real("dropout", 0, probability_range);
     d.attention_dropout = reader.real("attention_dropout", 0, probability_range);
-    const std::string task = reader.optional_choice("task", {"pretraining", "masked_lm", "question_answering", "classification"}).value_or("pretraining");
+    const std::string task =
+        reader.optional_choice("task", {"pretraining", "masked_lm", "question_answering", "classification"})
+            .value_or("pretraining");
     d.task = task == "pretraining"          ? BertTask::pretraining
              : task == "masked_lm"          ? BertTask::masked_lm
              : task == "question_answering" ? BertTask::question_answering
@@ -220,23 +253,30 @@ std::optional<ModelGraph> bert(TableReader& reader, const std::string& name, std
     if (diagnostics.error_count() != errors) return std::nullopt;
     must_divide(reader, "heads", d.heads, "hidden", d.hidden);
     if (!positions && !sequence_length)
-        reader.error("sequence_length", fmt::format("{} is missing, and so is max_positions", reader.path_of("sequence_length")),
+        reader.error("sequence_length",
+                     fmt::format("{} is missing, and so is max_positions", reader.path_of("sequence_length")),
                      "give the tokens of a sample");
     d.sequence_length = sequence_length ? *sequence_length : positions.value_or(1);
     d.positions = positions.value_or(d.sequence_length);
     if (!positions)
-        assumptions.push_back(fmt::format("max_positions is not given: the learned position table has sequence_length = {} rows", d.sequence_length));
+        assumptions.push_back(fmt::format(
+            "max_positions is not given: the learned position table has sequence_length = {} rows",
+            d.sequence_length));
     if (d.sequence_length > d.positions)
         reader.error("sequence_length",
-                     fmt::format("{} = {} is longer than the learned positions, {}", reader.path_of("sequence_length"), d.sequence_length, d.positions),
+                     fmt::format("{} = {} is longer than the learned positions, {}",
+                                 reader.path_of("sequence_length"), d.sequence_length, d.positions),
                      fmt::format("choose at most {}", d.positions));
     if (d.masked_positions > d.sequence_length)
         reader.error("masked_positions",
-                     fmt::format("{} = {} is more than the tokens of a sample, {}", reader.path_of("masked_positions"), d.masked_positions, d.sequence_length),
+                     fmt::format("{} = {} is more than the tokens of a sample, {}",
+                                 reader.path_of("masked_positions"), d.masked_positions, d.sequence_length),
                      "give 0 for logits of all tokens");
     if (is_gated(d.activation))
-        reader.error("activation", fmt::format("{} is gated, which BERT's feed-forward is not", reader.path_of("activation")),
-                     "choose gelu, gelu_tanh, relu or silu");
+        reader.error(
+            "activation",
+            fmt::format("{} is gated, which BERT's feed-forward is not", reader.path_of("activation")),
+            "choose gelu, gelu_tanh, relu or silu");
     if (diagnostics.error_count() != errors) return std::nullopt;
     return build_bert(d);
 }
@@ -254,7 +294,8 @@ std::optional<ModelGraph> t5(TableReader& reader, const std::string& name) {
     d.ffn = reader.required_integer("ffn", width_range);
     d.vocabulary = reader.required_integer("vocabulary", vocabulary_range);
     d.encoder_sequence_length = reader.required_integer("sequence_length", token_range);
-    d.decoder_sequence_length = reader.integer("decoder_sequence_length", d.encoder_sequence_length, token_range);
+    d.decoder_sequence_length =
+        reader.integer("decoder_sequence_length", d.encoder_sequence_length, token_range);
     d.relative_buckets = reader.integer("relative_buckets", 32, {1, 1 << 16});
     d.relative_distance = reader.integer("relative_distance", 128, {1, 1 << 20});
     d.activation = read_activation(reader, Activation::relu);
@@ -314,7 +355,9 @@ std::optional<ModelGraph> swin(TableReader& reader, const std::string& name) {
     reader.finish();
     if (diagnostics.error_count() != errors) return std::nullopt;
     if (d.depths.empty() || d.depths.size() > 8 || d.depths.size() != d.heads.size()) {
-        reader.error("stage_heads", fmt::format("{} has {} stages, depths has {}", reader.path_of("stage_heads"), d.heads.size(), d.depths.size()),
+        reader.error("stage_heads",
+                     fmt::format("{} has {} stages, depths has {}", reader.path_of("stage_heads"),
+                                 d.heads.size(), d.depths.size()),
                      "give 1 to 8 stages, one number each in both");
         return std::nullopt;
     }
@@ -322,7 +365,8 @@ std::optional<ModelGraph> swin(TableReader& reader, const std::string& name) {
     for (std::size_t stage = 0; stage < d.depths.size() && diagnostics.error_count() == errors; ++stage) {
         const std::int64_t hidden = d.hidden << stage, scale = std::int64_t(1) << stage;
         must_divide(reader, "stage_heads", d.heads[stage], "the stage's hidden size", hidden);
-        must_divide(reader, "window", d.window * scale, "the image's side in patches (window times 2 to the stage)", d.image_size / d.patch);
+        must_divide(reader, "window", d.window * scale,
+                    "the image's side in patches (window times 2 to the stage)", d.image_size / d.patch);
     }
     if (diagnostics.error_count() != errors) return std::nullopt;
     return build_swin(d);
@@ -343,10 +387,13 @@ std::optional<ModelGraph> resnet(TableReader& reader, const std::string& name) {
     reader.finish();
     if (diagnostics.error_count() != errors) return std::nullopt;
     if (std::find(std::begin(resnet_depths), std::end(resnet_depths), d.depth) == std::end(resnet_depths))
-        reader.error("depth", fmt::format("{} = {} is no ResNet", reader.path_of("depth"), d.depth), "choose 18, 34, 50, 101 or 152");
+        reader.error("depth", fmt::format("{} = {} is no ResNet", reader.path_of("depth"), d.depth),
+                     "choose 18, 34, 50, 101 or 152");
     if (d.width_factor != 1 && d.depth < 50)
-        reader.error("width_factor", fmt::format("{} = {} needs bottleneck blocks", reader.path_of("width_factor"), d.width_factor),
-                     "choose depth 50, 101 or 152");
+        reader.error(
+            "width_factor",
+            fmt::format("{} = {} needs bottleneck blocks", reader.path_of("width_factor"), d.width_factor),
+            "choose depth 50, 101 or 152");
     if (diagnostics.error_count() != errors) return std::nullopt;
     return build_resnet(d);
 }
@@ -401,14 +448,17 @@ std::optional<ModelGraph> convnet(TableReader& reader, const std::string& name) 
     d.kernel = reader.integer("kernel", 3, {1, 64});
     d.classes = reader.required_integer("classes", class_range);
     reader.required_array("convolutions");
-    d.convolutions = reader.optional_integers("convolutions", {1, 1 << 14}).value_or(std::vector<std::int64_t>());
+    d.convolutions =
+        reader.optional_integers("convolutions", {1, 1 << 14}).value_or(std::vector<std::int64_t>());
     d.dense = reader.optional_integers("dense", {1, 1 << 18}).value_or(std::vector<std::int64_t>());
     reader.finish();
     if (diagnostics.error_count() != errors) return std::nullopt;
-    if (d.convolutions.size() + d.dense.size() > 1000) reader.error("convolutions", "more than 1000 layers", "check the lists for slips");
+    if (d.convolutions.size() + d.dense.size() > 1000)
+        reader.error("convolutions", "more than 1000 layers", "check the lists for slips");
     if (static_cast<std::int64_t>(d.convolutions.size()) * (d.kernel - 1) >= d.image_size)
         reader.error("convolutions",
-                     fmt::format("{} valid convolutions of kernel {} leave nothing of an image of {}", d.convolutions.size(), d.kernel, d.image_size),
+                     fmt::format("{} valid convolutions of kernel {} leave nothing of an image of {}",
+                                 d.convolutions.size(), d.kernel, d.image_size),
                      "use fewer or a larger image");
     if (diagnostics.error_count() != errors) return std::nullopt;
     return build_convnet(d);
@@ -416,16 +466,21 @@ std::optional<ModelGraph> convnet(TableReader& reader, const std::string& name) 
 
 }  // namespace
 
-bool is_provenance(std::string_view key) { return std::find(provenance_keys.begin(), provenance_keys.end(), key) != provenance_keys.end(); }
+bool is_provenance(std::string_view key) {
+    return std::find(provenance_keys.begin(), provenance_keys.end(), key) != provenance_keys.end();
+}
 
 std::vector<std::string> family_names() {
     std::vector<std::string> names;
     for (const Preset& preset : presets) names.push_back(preset.family);
-    for (const char* name : {"bert", "t5", "vit", "swin", "resnet", "convnet", "ssd", "mask_rcnn", "transformer_xl"}) names.push_back(name);
+    for (const char* name :
+         {"bert", "t5", "vit", "swin", "resnet", "convnet", "ssd", "mask_rcnn", "transformer_xl"})
+        names.push_back(name);
     return names;
 }
 
-std::optional<ModelGraph> build_from_description(const core::Value& table, const std::string& path, const std::string& name, core::Diagnostics& diagnostics) {
+std::optional<ModelGraph> build_from_description(const core::Value& table, const std::string& path,
+                                                 const std::string& name, core::Diagnostics& diagnostics) {
     TableReader reader(table, path, diagnostics);
     const std::size_t errors = diagnostics.error_count();
     const std::string family = reader.required_choice("family", family_names());

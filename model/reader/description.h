@@ -1,4 +1,5 @@
-// A model as a table of our own: family and dimensions, as in the catalogue, a .toml file or an inline [model]. model/catalog/README.md lists the keys.
+// A model as a table of our own: family and dimensions, as in the catalogue, a .toml file or an inline
+// [model]. model/catalog/README.md lists the keys.
 #pragma once
 
 #include <optional>
@@ -14,9 +15,11 @@ namespace model {
 // Keys that describe where an entry comes from, not what it is: admitted in every description.
 bool is_provenance(std::string_view key);
 
-// Every key is known, every dimension is bounded (a hostile file gets a diagnostic, not an allocation), every division comes out even; else diagnostics and
-// nothing. `path` prefixes keys in messages ("model"); `name` is the graph's name when the table has none.
-std::optional<ModelGraph> build_from_description(const core::Value& table, const std::string& path, const std::string& name, core::Diagnostics& diagnostics);
+// Every key is known, every dimension is bounded (a hostile file gets a diagnostic, not an allocation), every
+// division comes out even; else diagnostics and nothing. `path` prefixes keys in messages ("model"); `name`
+// is the graph's name when the table has none.
+std::optional<ModelGraph> build_from_description(const core::Value& table, const std::string& path,
+                                                 const std::string& name, core::Diagnostics& diagnostics);
 
 std::vector<std::string> family_names();
 

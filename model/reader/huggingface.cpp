@@ -13,11 +13,15 @@ using core::IntegerRange;
 using core::RealRange;
 using core::Value;
 
-// Typed copies from config keys (diagnosed under their own names) to description keys. A null in a config means the default, as in transformers.
+// Typed copies from config keys (diagnosed under their own names) to description keys. A null in a config
+// means the default, as in transformers.
 class ConfigMapper {
 public:
     ConfigMapper(const Value& config, std::vector<std::string>& assumptions, core::Diagnostics& diagnostics)
-        : description(Value::table()), config_(config), reader_(config, "", diagnostics), assumptions_(assumptions) {
+        : description(Value::table()),
+          config_(config),
+          reader_(config, "", diagnostics),
+          assumptions_(assumptions) {
         description.location = config.location;
     }
 
@@ -41,12 +45,22 @@ public:
         if (const auto value = reader_.optional_integer(key, range)) put(to, *value, key);
     }
     // Defaults are transformers' own, of the class that the model_type names.
-    std::int64_t integer(const char* key, std::int64_t fallback, IntegerRange range) { return has(key) ? reader_.integer(key, fallback, range) : fallback; }
-    void real(const char* key, const char* to, double fallback, RealRange range) { put(to, has(key) ? reader_.real(key, fallback, range) : fallback, key); }
-    double real(const char* key, double fallback, RealRange range) { return has(key) ? reader_.real(key, fallback, range) : fallback; }
-    bool boolean(const char* key, bool fallback) { return has(key) ? reader_.boolean(key, fallback) : fallback; }
+    std::int64_t integer(const char* key, std::int64_t fallback, IntegerRange range) {
+        return has(key) ? reader_.integer(key, fallback, range) : fallback;
+    }
+    void real(const char* key, const char* to, double fallback, RealRange range) {
+        put(to, has(key) ? reader_.real(key, fallback, range) : fallback, key);
+    }
+    double real(const char* key, double fallback, RealRange range) {
+        return has(key) ? reader_.real(key, fallback, range) : fallback;
+    }
+    bool boolean(const char* key, bool fallback) {
+        return has(key) ? reader_.boolean(key, fallback) : fallback;
+    }
     void boolean(const char* key, const char* to, bool fallback) { put(to, boolean(key, fallback), key); }
-    std::string string(const char* key, const char* fallback) { return has(key) ? reader_.string(key, fallback) : std::string(fallback); }
+    std::string string(const char* key, const char* fallback) {
+        return has(key) ? reader_.string(key, fallback) : std::string(fallback);
+    }
 
     // A switch of the architecture that only one position of is modelled.
     void must_be(const char* key, bool allowed, bool fallback, const char* what) {
@@ -54,7 +68,9 @@ public:
             refuse(key, fmt::format("{} = {} ({}) is not supported", key, allowed ? "false" : "true", what),
                    fmt::format("only {} = {} can be modelled", key, allowed ? "true" : "false"));
     }
-    void refuse(const char* key, std::string message, std::string hint) { reader_.error(key, std::move(message), std::move(hint)); }
+    void refuse(const char* key, std::string message, std::string hint) {
+        reader_.error(key, std::move(message), std::move(hint));
+    }
     void assume(std::string text) { assumptions_.push_back(std::move(text)); }
 
     // hidden_act and its cousins: transformers' names to ours.
@@ -77,7 +93,8 @@ public:
             if (given == name.theirs) return put("activation", ours, key);
             allowed.push_back(name.theirs);
         }
-        refuse(key, fmt::format("{} = {} is not supported", key, core::in_quotes(given)), "supported: " + core::list_in_words(allowed));
+        refuse(key, fmt::format("{} = {} is not supported", key, core::in_quotes(given)),
+               "supported: " + core::list_in_words(allowed));
     }
 
     // Rotary base and its scaling. Scaling changes angles, not shapes or work.
@@ -92,19 +109,24 @@ public:
         for (const char* key : {"rope_scaling", "rope_parameters"}) {
             const Value* scaling = config_.find(key);
             if (!scaling || !scaling->is_table()) continue;
-            const Value* kind = scaling->find("rope_type") ? scaling->find("rope_type") : scaling->find("type");
+            const Value* kind =
+                scaling->find("rope_type") ? scaling->find("rope_type") : scaling->find("type");
             if (kind && kind->is_string() && kind->string() != "default")
-                assume(fmt::format("{} ({}) changes rotary angles only: shapes, parameters and time are unaffected", key, kind->string()));
+                assume(fmt::format(
+                    "{} ({}) changes rotary angles only: shapes, parameters and time are unaffected", key,
+                    kind->string()));
         }
     }
 
-    // The head after the body: of causal models the language-model head is what pre-training uses, whatever class saved the config.
+    // The head after the body: of causal models the language-model head is what pre-training uses, whatever
+    // class saved the config.
     void expect_class(const char* suffix) {
         const Value* names = config_.find("architectures");
         if (!names || !names->is_array() || names->size() == 0 || !names->items()[0].is_string()) return;
         const std::string& name = names->items()[0].string();
         if (name.find(suffix) == std::string::npos)
-            assume(fmt::format("the config was saved by {}; the graph has the language-model head of pre-training", name));
+            assume(fmt::format(
+                "the config was saved by {}; the graph has the language-model head of pre-training", name));
     }
 
     void put(const char* to, Value value, const char* key) {
@@ -116,7 +138,8 @@ public:
 
 private:
     void missing(const char* key) {
-        reader_.error(key, fmt::format("{} is missing", key), fmt::format("a config.json of model_type \"{}\" states it", string("model_type", "")));
+        reader_.error(key, fmt::format("{} is missing", key),
+                      fmt::format("a config.json of model_type \"{}\" states it", string("model_type", "")));
     }
 
     const Value& config_;
@@ -162,8 +185,12 @@ void gptj(ConfigMapper& m) {
     if (!hidden || !heads || heads->integer() == 0) return;
     const std::int64_t head_dimension = hidden->integer() / heads->integer();
     if (rotary > head_dimension)
-        m.refuse("rotary_dim", fmt::format("rotary_dim = {} is more than the head dimension, {}", rotary, head_dimension), "choose at most the head dimension");
-    else m.put("rotary_fraction", static_cast<double>(rotary) / static_cast<double>(head_dimension), "rotary_dim");
+        m.refuse("rotary_dim",
+                 fmt::format("rotary_dim = {} is more than the head dimension, {}", rotary, head_dimension),
+                 "choose at most the head dimension");
+    else
+        m.put("rotary_fraction", static_cast<double>(rotary) / static_cast<double>(head_dimension),
+              "rotary_dim");
     m.expect_class("CausalLM");
 }
 
@@ -204,11 +231,14 @@ void opt(ConfigMapper& m) {
         const Value* hidden = m.description.find("hidden");
         const std::int64_t projection = m.integer("word_embed_proj_dim", 0, hidden_range);
         if (hidden && projection != hidden->integer())
-            m.refuse("word_embed_proj_dim", fmt::format("word_embed_proj_dim = {} differs from hidden_size = {}", projection, hidden->integer()),
+            m.refuse("word_embed_proj_dim",
+                     fmt::format("word_embed_proj_dim = {} differs from hidden_size = {}", projection,
+                                 hidden->integer()),
                      "projected embeddings (opt-350m) are not supported; use another OPT");
     }
     const bool has_bias = m.boolean("enable_bias", true);
-    for (const char* key : {"qkv_bias", "attention_output_bias", "mlp_bias"}) m.put(key, has_bias, "enable_bias");
+    for (const char* key : {"qkv_bias", "attention_output_bias", "mlp_bias"})
+        m.put(key, has_bias, "enable_bias");
     m.boolean("tie_word_embeddings", "tied_embeddings", true);
     m.real("dropout", "dropout", 0.1, probability_range);
     m.real("attention_dropout", "attention_dropout", 0.0, probability_range);
@@ -224,7 +254,9 @@ void bloom(ConfigMapper& m) {
     if (m.has("seq_length")) m.required_integer("seq_length", "sequence_length", token_range);
     else {
         m.put("sequence_length", std::int64_t(2048), "seq_length");
-        m.assume("the config states no seq_length: 2048 tokens a sample, as BLOOM was trained (arXiv 2211.05100, table 3)");
+        m.assume(
+            "the config states no seq_length: 2048 tokens a sample, as BLOOM was trained (arXiv 2211.05100, "
+            "table 3)");
     }
     m.must_be("apply_residual_connection_post_layernorm", false, false, "the residual taken after the norm");
     m.boolean("tie_word_embeddings", "tied_embeddings", true);
@@ -241,9 +273,11 @@ void mpt(ConfigMapper& m, const Value& config, core::Diagnostics& diagnostics) {
     m.required_integer("vocab_size", "vocabulary", vocabulary_range);
     m.required_integer("max_seq_len", "max_positions", token_range);
     const std::int64_t ratio = m.integer("expansion_ratio", 4, {1, 64});
-    if (const Value* hidden = m.description.find("hidden")) m.put("ffn", ratio * hidden->integer(), "expansion_ratio");
+    if (const Value* hidden = m.description.find("hidden"))
+        m.put("ffn", ratio * hidden->integer(), "expansion_ratio");
     const bool has_bias = !m.boolean("no_bias", true);
-    for (const char* key : {"qkv_bias", "attention_output_bias", "mlp_bias", "norm_shift"}) m.put(key, has_bias, "no_bias");
+    for (const char* key : {"qkv_bias", "attention_output_bias", "mlp_bias", "norm_shift"})
+        m.put(key, has_bias, "no_bias");
     m.real("resid_pdrop", "dropout", 0.0, probability_range);
     m.real("emb_pdrop", "embedding_dropout", 0.0, probability_range);
     m.boolean("tie_word_embeddings", "tied_embeddings", true);
@@ -252,18 +286,28 @@ void mpt(ConfigMapper& m, const Value& config, core::Diagnostics& diagnostics) {
         core::TableReader attention(*config.find("attn_config"), "attn_config", diagnostics);
         has_alibi = attention.boolean("alibi", false);
         if (attention.boolean("qk_ln", false))
-            attention.error("qk_ln", "attn_config.qk_ln = true (norms of queries and keys) is not supported", "only qk_ln = false can be modelled");
+            attention.error("qk_ln", "attn_config.qk_ln = true (norms of queries and keys) is not supported",
+                            "only qk_ln = false can be modelled");
         if (attention.boolean("prefix_lm", false))
-            attention.error("prefix_lm", "attn_config.prefix_lm = true is not supported", "only causal masks can be modelled");
-        if (const auto probability = attention.optional_real("attn_pdrop", probability_range)) m.put("attention_dropout", *probability, "attn_config");
+            attention.error("prefix_lm", "attn_config.prefix_lm = true is not supported",
+                            "only causal masks can be modelled");
+        if (const auto probability = attention.optional_real("attn_pdrop", probability_range))
+            m.put("attention_dropout", *probability, "attn_config");
         const std::string kind =
-            attention.optional_choice("attn_type", {"multihead_attention", "multiquery_attention", "grouped_query_attention"}).value_or("multihead_attention");
+            attention
+                .optional_choice("attn_type",
+                                 {"multihead_attention", "multiquery_attention", "grouped_query_attention"})
+                .value_or("multihead_attention");
         if (kind == "multiquery_attention") m.put("kv_heads", std::int64_t(1), "attn_config");
-        if (kind == "grouped_query_attention") m.put("kv_heads", attention.required_integer("kv_n_heads", head_range), "attn_config");
+        if (kind == "grouped_query_attention")
+            m.put("kv_heads", attention.required_integer("kv_n_heads", head_range), "attn_config");
     }
     if (has_alibi) m.put("position_encoding", "alibi", "attn_config");
     else if (m.boolean("learned_pos_emb", true)) m.put("position_encoding", "learned", "learned_pos_emb");
-    else m.refuse("learned_pos_emb", "neither learned positions nor alibi: no positions at all are not supported", "set attn_config.alibi or learned_pos_emb");
+    else
+        m.refuse("learned_pos_emb",
+                 "neither learned positions nor alibi: no positions at all are not supported",
+                 "set attn_config.alibi or learned_pos_emb");
     m.expect_class("CausalLM");
 }
 
@@ -314,7 +358,8 @@ void qwen2(ConfigMapper& m) {
     m.required_integer("max_window_layers", "first_window_layer", {0, layer_range.greatest});
 }
 
-// Llama's layers; transformers keeps queries, keys and values, and gate and up, in one matrix each, as the graph does.
+// Llama's layers; transformers keeps queries, keys and values, and gate and up, in one matrix each, as the
+// graph does.
 void phi3(ConfigMapper& m) {
     llama_like(m, 10000.0, 1e-5, false);
     m.optional_integer("sliding_window", "window", token_range);
@@ -336,8 +381,12 @@ void bert(ConfigMapper& m) {
     m.must_be("add_cross_attention", false, false, "cross-attention in every layer");
     m.must_be("tie_word_embeddings", true, true, "an output embedding of its own");
     if (const std::string kind = m.string("position_embedding_type", "absolute"); kind != "absolute")
-        m.refuse("position_embedding_type", fmt::format("position_embedding_type = {} is not supported", core::in_quotes(kind)), "supported: absolute");
-    m.assume("heads of pre-training (masked tokens and next sentence) are in the graph; parameters counts BertModel with its pooler, as published");
+        m.refuse("position_embedding_type",
+                 fmt::format("position_embedding_type = {} is not supported", core::in_quotes(kind)),
+                 "supported: absolute");
+    m.assume(
+        "heads of pre-training (masked tokens and next sentence) are in the graph; parameters counts "
+        "BertModel with its pooler, as published");
 }
 
 void t5(ConfigMapper& m) {
@@ -361,12 +410,15 @@ void t5(ConfigMapper& m) {
     else if (projection == "gated-gelu") m.put("activation", "gated_gelu_tanh", "feed_forward_proj");
     else if (projection == "gated-silu") m.put("activation", "gated_silu", "feed_forward_proj");
     else
-        m.refuse("feed_forward_proj", fmt::format("feed_forward_proj = {} is not supported", core::in_quotes(projection)),
+        m.refuse("feed_forward_proj",
+                 fmt::format("feed_forward_proj = {} is not supported", core::in_quotes(projection)),
                  "supported: relu, gelu, gated-gelu or gated-silu");
     if (m.has("n_positions")) m.required_integer("n_positions", "sequence_length", token_range);
     else {
         m.put("sequence_length", std::int64_t(512), "n_positions");
-        m.assume("the config states no n_positions: 512 tokens each in encoder and decoder, T5's pre-training length (arXiv 1910.10683, section 3.1.2)");
+        m.assume(
+            "the config states no n_positions: 512 tokens each in encoder and decoder, T5's pre-training "
+            "length (arXiv 1910.10683, section 3.1.2)");
     }
 }
 
@@ -383,7 +435,8 @@ void vit(ConfigMapper& m, const Value& config) {
     m.real("attention_probs_dropout_prob", "attention_dropout", 0.0, probability_range);
     m.real("layer_norm_eps", "epsilon", 1e-12, epsilon_range);
     if (const std::string activation = m.string("hidden_act", "gelu"); activation != "gelu")
-        m.refuse("hidden_act", fmt::format("hidden_act = {} is not supported", core::in_quotes(activation)), "supported: gelu");
+        m.refuse("hidden_act", fmt::format("hidden_act = {} is not supported", core::in_quotes(activation)),
+                 "supported: gelu");
     if (const Value* labels = config.find("id2label"); labels && labels->is_table() && labels->size() >= 2)
         m.put("classes", static_cast<std::int64_t>(labels->size()), "id2label");
     else {
@@ -396,9 +449,11 @@ struct ModelType {
     const char* model_type;
     const char* family;
 };
-constexpr ModelType model_types[] = {{"bert", "bert"},   {"bloom", "bloom"},     {"gpt2", "gpt2"},       {"gpt_neox", "gpt-neox"}, {"gptj", "gptj"},
-                                     {"llama", "llama"}, {"mistral", "mistral"}, {"mixtral", "mixtral"}, {"mpt", "mpt"},           {"opt", "opt"},
-                                     {"phi3", "llama"},  {"qwen2", "qwen2"},     {"t5", "t5"},           {"vit", "vit"}};
+constexpr ModelType model_types[] = {
+    {"bert", "bert"}, {"bloom", "bloom"}, {"gpt2", "gpt2"},       {"gpt_neox", "gpt-neox"},
+    {"gptj", "gptj"}, {"llama", "llama"}, {"mistral", "mistral"}, {"mixtral", "mixtral"},
+    {"mpt", "mpt"},   {"opt", "opt"},     {"phi3", "llama"},      {"qwen2", "qwen2"},
+    {"t5", "t5"},     {"vit", "vit"}};
 
 }  // namespace
 
@@ -408,7 +463,8 @@ std::vector<std::string> supported_model_types() {
     return names;
 }
 
-std::optional<Value> description_of_config(const Value& config, std::vector<std::string>& assumptions, core::Diagnostics& diagnostics) {
+std::optional<Value> description_of_config(const Value& config, std::vector<std::string>& assumptions,
+                                           core::Diagnostics& diagnostics) {
     const std::size_t errors = diagnostics.error_count();
     core::TableReader reader(config, "", diagnostics);
     if (diagnostics.error_count() != errors) return std::nullopt;
@@ -420,7 +476,8 @@ std::optional<Value> description_of_config(const Value& config, std::vector<std:
     if (!family) {
         const std::string near = core::did_you_mean(type, supported_model_types());
         reader.error("model_type", fmt::format("model_type = {} is not supported", core::in_quotes(type)),
-                     (near.empty() ? "" : fmt::format("did you mean {}? ", core::in_quotes(near))) + "supported: " + core::list_in_words(supported_model_types()));
+                     (near.empty() ? "" : fmt::format("did you mean {}? ", core::in_quotes(near))) +
+                         "supported: " + core::list_in_words(supported_model_types()));
         return std::nullopt;
     }
 
@@ -440,7 +497,8 @@ std::optional<Value> description_of_config(const Value& config, std::vector<std:
     else if (type == "qwen2") qwen2(m);
     else if (type == "t5") t5(m);
     else vit(m, config);
-    if (m.has("quantization_config")) assumptions.push_back("quantization_config is of inference: training keeps the plan's precision");
+    if (m.has("quantization_config"))
+        assumptions.push_back("quantization_config is of inference: training keeps the plan's precision");
     if (diagnostics.error_count() != errors) return std::nullopt;
     return std::move(m.description);
 }

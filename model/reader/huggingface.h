@@ -1,4 +1,5 @@
-// Hugging Face config.json to a description of our own. Every key that changes the architecture is honoured or refused; the dozens that do not are passed over.
+// Hugging Face config.json to a description of our own. Every key that changes the architecture is honoured
+// or refused; the dozens that do not are passed over.
 #pragma once
 
 #include <optional>
@@ -10,8 +11,11 @@
 
 namespace model {
 
-// A table for build_from_description; its values keep their places in the config. `assumptions` collects what the config does not say or we do not model.
-std::optional<core::Value> description_of_config(const core::Value& config, std::vector<std::string>& assumptions, core::Diagnostics& diagnostics);
+// A table for build_from_description; its values keep their places in the config. `assumptions` collects what
+// the config does not say or we do not model.
+std::optional<core::Value> description_of_config(const core::Value& config,
+                                                 std::vector<std::string>& assumptions,
+                                                 core::Diagnostics& diagnostics);
 
 std::vector<std::string> supported_model_types();
 

@@ -11,7 +11,8 @@ namespace {
 constexpr std::size_t coarsest = 40;
 constexpr double imbalance = 1.1;
 
-// An undirected view for cuts and a directed one for order, in one weighted graph whose vertices are numbered topologically.
+// An undirected view for cuts and a directed one for order, in one weighted graph whose vertices are numbered
+// topologically.
 struct Weighted {
     std::vector<double> weight;
     std::map<std::pair<int, int>, double> edges;  // (from, to): transfer time; zero where only order counts
@@ -27,21 +28,26 @@ struct Weighted {
     }
 };
 
-// Heavy-edge matching of neighbours whose levels (longest path from a source) differ by one: contracting such an edge leaves no cycle as long as a vertex is
-// matched only with one whose level nobody else of the pair's neighbours shares; matching on edges that are the only way between their levels keeps it simple.
+// Heavy-edge matching of neighbours whose levels (longest path from a source) differ by one: contracting such
+// an edge leaves no cycle as long as a vertex is matched only with one whose level nobody else of the pair's
+// neighbours shares; matching on edges that are the only way between their levels keeps it simple.
 std::vector<int> match(const Weighted& graph) {
     const std::size_t n = graph.weight.size();
     std::vector<int> level(n, 0), partner(n, -1), coarse(n, -1);
     for (std::size_t v = 0; v < n; ++v)
-        for (auto [b, time] : graph.before[v]) level[v] = std::max(level[v], level[static_cast<std::size_t>(b)] + 1);
+        for (auto [b, time] : graph.before[v])
+            level[v] = std::max(level[v], level[static_cast<std::size_t>(b)] + 1);
     for (std::size_t v = 0; v < n; ++v) {
         if (partner[v] >= 0) continue;
         int best = -1;
         double heaviest = -1;
-        // v's only successor, or a successor whose only predecessor is v: no path can leave the pair and come back.
+        // v's only successor, or a successor whose only predecessor is v: no path can leave the pair and come
+        // back.
         for (auto [u, time] : graph.next[v]) {
             const std::size_t to = static_cast<std::size_t>(u);
-            if (partner[to] >= 0 || (graph.next[v].size() > 1 && graph.before[to].size() > 1) || time <= heaviest) continue;
+            if (partner[to] >= 0 || (graph.next[v].size() > 1 && graph.before[to].size() > 1) ||
+                time <= heaviest)
+                continue;
             heaviest = time;
             best = u;
         }
@@ -61,7 +67,8 @@ std::vector<int> match(const Weighted& graph) {
     }
     std::vector<int> waiting(n, 0);
     for (const auto& [ends, time] : graph.edges)
-        if (head[static_cast<std::size_t>(ends.first)] != head[static_cast<std::size_t>(ends.second)]) ++waiting[static_cast<std::size_t>(head[static_cast<std::size_t>(ends.second)])];
+        if (head[static_cast<std::size_t>(ends.first)] != head[static_cast<std::size_t>(ends.second)])
+            ++waiting[static_cast<std::size_t>(head[static_cast<std::size_t>(ends.second)])];
     std::vector<int> ready;
     for (std::size_t v = n; v-- > 0;)
         if (head[v] == static_cast<int>(v) && waiting[v] == 0) ready.push_back(static_cast<int>(v));
@@ -83,9 +90,11 @@ std::vector<int> match(const Weighted& graph) {
 Weighted contracted(const Weighted& graph, const std::vector<int>& coarse) {
     Weighted result;
     result.weight.assign(static_cast<std::size_t>(*std::max_element(coarse.begin(), coarse.end())) + 1, 0);
-    for (std::size_t v = 0; v < coarse.size(); ++v) result.weight[static_cast<std::size_t>(coarse[v])] += graph.weight[v];
+    for (std::size_t v = 0; v < coarse.size(); ++v)
+        result.weight[static_cast<std::size_t>(coarse[v])] += graph.weight[v];
     for (const auto& [ends, time] : graph.edges) {
-        const int a = coarse[static_cast<std::size_t>(ends.first)], b = coarse[static_cast<std::size_t>(ends.second)];
+        const int a = coarse[static_cast<std::size_t>(ends.first)],
+                  b = coarse[static_cast<std::size_t>(ends.second)];
         if (a != b) result.edges[{a, b}] += time;
     }
     result.link();
@@ -103,7 +112,8 @@ void measure(const Weighted& graph, Bisection& b) {
     for (std::size_t v = 0; v < graph.weight.size(); ++v)
         if (!b.side[v]) b.weight += graph.weight[v];
     for (const auto& [ends, time] : graph.edges)
-        if (b.side[static_cast<std::size_t>(ends.first)] != b.side[static_cast<std::size_t>(ends.second)]) b.cut += time;
+        if (b.side[static_cast<std::size_t>(ends.first)] != b.side[static_cast<std::size_t>(ends.second)])
+            b.cut += time;
 }
 
 // How far from the wished weight, beyond what is allowed; then the cut.
@@ -133,13 +143,20 @@ void refine(const Weighted& graph, Bisection& b, double wished, double total) {
             std::pair<double, double> least;
             for (std::size_t v = 0; v < n; ++v) {
                 if (is_locked[v]) continue;
-                // To the other side without an edge running back: 0 -> 1 with all successors there, 1 -> 0 with all predecessors there.
+                // To the other side without an edge running back: 0 -> 1 with all successors there, 1 -> 0
+                // with all predecessors there.
                 const auto& must = at.side[v] ? graph.before[v] : graph.next[v];
-                if (!std::all_of(must.begin(), must.end(), [&](const auto& e) { return at.side[static_cast<std::size_t>(e.first)] != at.side[v]; })) continue;
+                if (!std::all_of(must.begin(), must.end(), [&](const auto& e) {
+                        return at.side[static_cast<std::size_t>(e.first)] != at.side[v];
+                    }))
+                    continue;
                 double gain = 0;
                 for (const auto* list : {&graph.next[v], &graph.before[v]})
-                    for (auto [u, time] : *list) gain += at.side[static_cast<std::size_t>(u)] != at.side[v] ? time : -time;
-                Bisection moved{.side = {}, .cut = at.cut - gain, .weight = at.weight + (at.side[v] ? graph.weight[v] : -graph.weight[v])};
+                    for (auto [u, time] : *list)
+                        gain += at.side[static_cast<std::size_t>(u)] != at.side[v] ? time : -time;
+                Bisection moved{.side = {},
+                                .cut = at.cut - gain,
+                                .weight = at.weight + (at.side[v] ? graph.weight[v] : -graph.weight[v])};
                 const auto value = badness(moved, wished, total);
                 if (chosen < 0 || value < least) chosen = static_cast<int>(v), least = value;
             }
@@ -162,7 +179,8 @@ Bisection bisect(const Weighted& graph, double wished, double total) {
         if (smaller.weight.size() < graph.weight.size()) {
             const Bisection below = bisect(smaller, wished, total);
             Bisection here{.side = std::vector<char>(graph.weight.size())};
-            for (std::size_t v = 0; v < coarse.size(); ++v) here.side[v] = below.side[static_cast<std::size_t>(coarse[v])];
+            for (std::size_t v = 0; v < coarse.size(); ++v)
+                here.side[v] = below.side[static_cast<std::size_t>(coarse[v])];
             measure(graph, here);
             refine(graph, here, wished, total);
             return here;
@@ -173,7 +191,8 @@ Bisection bisect(const Weighted& graph, double wished, double total) {
     return result;
 }
 
-void divide(const Weighted& whole, const std::vector<int>& vertices, int parts, int first, std::vector<int>& part) {
+void divide(const Weighted& whole, const std::vector<int>& vertices, int parts, int first,
+            std::vector<int>& part) {
     if (parts == 1 || vertices.size() < 2) {
         for (int v : vertices) part[static_cast<std::size_t>(v)] = first;
         return;
@@ -186,7 +205,8 @@ void divide(const Weighted& whole, const std::vector<int>& vertices, int parts, 
     }
     for (int v : vertices)
         for (auto [u, time] : whole.next[static_cast<std::size_t>(v)])
-            if (auto found = position.find(u); found != position.end()) graph.edges[{position[v], found->second}] += time;
+            if (auto found = position.find(u); found != position.end())
+                graph.edges[{position[v], found->second}] += time;
     graph.link();
     const double total = std::accumulate(graph.weight.begin(), graph.weight.end(), 0.0);
     const int left = (parts + 1) / 2;
@@ -209,7 +229,8 @@ std::vector<PlacedStage> place_multilevel(const PlacementProblem& problem) {
         for (int d : transfer.destinations) {
             // A gradient runs against the order: for the cut its direction does not matter.
             const std::pair<int, int> ends = std::minmax(transfer.source, d);
-            if (auto found = graph.edges.find(ends); found != graph.edges.end()) found->second += transfer.time.value / static_cast<double>(transfer.destinations.size());
+            if (auto found = graph.edges.find(ends); found != graph.edges.end())
+                found->second += transfer.time.value / static_cast<double>(transfer.destinations.size());
         }
     graph.link();
     std::vector<int> all(problem.items.size()), part(problem.items.size(), 0);

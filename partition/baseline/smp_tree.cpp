@@ -30,7 +30,8 @@ std::vector<std::size_t> cut(const std::vector<double>& cost, std::size_t segmen
     return first;
 }
 
-// D'Hondt after one each: the next device goes to the largest cost / (devices it has + 1); ties to the earlier.
+// D'Hondt after one each: the next device goes to the largest cost / (devices it has + 1); ties to the
+// earlier.
 std::vector<int> deal(const std::vector<double>& cost, int devices) {
     std::vector<int> given(cost.size(), 1);
     for (int d = static_cast<int>(cost.size()); d < devices; ++d) {
@@ -44,7 +45,8 @@ std::vector<int> deal(const std::vector<double>& cost, int devices) {
 
 class TreePartitioner {
 public:
-    TreePartitioner(const PlacementProblem& problem, const ModuleTree& tree, double memory_weight) : tree_(tree), device_(problem.items.size(), 0) {
+    TreePartitioner(const PlacementProblem& problem, const ModuleTree& tree, double memory_weight)
+        : tree_(tree), device_(problem.items.size(), 0) {
         double time = 0, memory = 0;
         for (const PlacementItem& item : problem.items) {
             time += item.accelerator_time.value;
@@ -68,7 +70,8 @@ public:
 
 private:
     void assign(int module, int device) {
-        for (int item : tree_.modules[static_cast<std::size_t>(module)].items) device_[static_cast<std::size_t>(item)] = device;
+        for (int item : tree_.modules[static_cast<std::size_t>(module)].items)
+            device_[static_cast<std::size_t>(item)] = device;
         for (int child : tree_.modules[static_cast<std::size_t>(module)].children) assign(child, device);
     }
     void divide(std::vector<int> modules, int first_device, int devices) {
@@ -90,11 +93,14 @@ private:
         first.push_back(modules.size());
         std::vector<double> segment_cost;
         for (std::size_t s = 0; s < segments; ++s)
-            segment_cost.push_back(std::accumulate(cost.begin() + static_cast<std::ptrdiff_t>(first[s]), cost.begin() + static_cast<std::ptrdiff_t>(first[s + 1]), 0.0));
+            segment_cost.push_back(std::accumulate(cost.begin() + static_cast<std::ptrdiff_t>(first[s]),
+                                                   cost.begin() + static_cast<std::ptrdiff_t>(first[s + 1]),
+                                                   0.0));
         const std::vector<int> given = deal(segment_cost, devices);
         int device = first_device;
         for (std::size_t s = 0; s < segments; ++s) {
-            std::vector<int> part(modules.begin() + static_cast<std::ptrdiff_t>(first[s]), modules.begin() + static_cast<std::ptrdiff_t>(first[s + 1]));
+            std::vector<int> part(modules.begin() + static_cast<std::ptrdiff_t>(first[s]),
+                                  modules.begin() + static_cast<std::ptrdiff_t>(first[s + 1]));
             divide(std::move(part), device, given[s]);
             device += given[s];
         }
@@ -130,7 +136,8 @@ ModuleTree module_tree(const model::ModelGraph& graph, const ModelPlacement& pla
     for (std::size_t i = 0; i < placement.problem.items.size(); ++i) {
         int first = std::numeric_limits<int>::max(), last = -1;
         for (std::int64_t node : placement.problem.items[i].nodes)
-            for (int op : placement.operators[static_cast<std::size_t>(node)]) first = std::min(first, op), last = std::max(last, op);
+            for (int op : placement.operators[static_cast<std::size_t>(node)])
+                first = std::min(first, op), last = std::max(last, op);
         std::size_t at = 0;
         for (bool goes_deeper = last >= 0; goes_deeper;) {
             goes_deeper = false;
@@ -147,7 +154,8 @@ ModuleTree module_tree(const model::ModelGraph& graph, const ModelPlacement& pla
     return tree;
 }
 
-std::vector<PlacedStage> place_smp_tree(const PlacementProblem& problem, const ModuleTree& tree, double memory_weight) {
+std::vector<PlacedStage> place_smp_tree(const PlacementProblem& problem, const ModuleTree& tree,
+                                        double memory_weight) {
     const std::vector<int> class_of_device = classes_of_accelerators(problem);
     if (class_of_device.empty()) return {};
     TreePartitioner partitioner(problem, tree, memory_weight);

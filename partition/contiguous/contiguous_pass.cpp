@@ -1,4 +1,5 @@
-// Downsets are expanded by size: all that lead to one are smaller, so its ways are final when its turn comes, and all of one size are independent of each other.
+// Downsets are expanded by size: all that lead to one are smaller, so its ways are final when its turn comes,
+// and all of one size are independent of each other.
 #include "partition/contiguous/contiguous_pass.h"
 
 #include <algorithm>
@@ -20,21 +21,24 @@ namespace {
 constexpr std::size_t least_for_threads = 16;
 constexpr std::int64_t expanded_before_threads = 20000;
 
-std::vector<PlacedStage> trace_back(const PlacementProblem& problem, const SearchGraph& graph, const DownsetTable& table, Downset at, Way way) {
+std::vector<PlacedStage> trace_back(const PlacementProblem& problem, const SearchGraph& graph,
+                                    const DownsetTable& table, Downset at, Way way) {
     std::vector<PlacedStage> stages;
     while (way.device_class >= 0) {
         Downset below;
         core::require(table.find(way.parent, below), "a stage begins at a downset of the table");
         std::vector<int> items;
         for (std::size_t i = 0; i < graph.count; ++i) {
-            const bool is_above = at.bits[i / 64] >> (i % 64) & 1, is_below = below.bits[i / 64] >> (i % 64) & 1;
+            const bool is_above = at.bits[i / 64] >> (i % 64) & 1,
+                       is_below = below.bits[i / 64] >> (i % 64) & 1;
             core::require(is_above || !is_below, "a stage is the difference of two downsets");
             if (is_above && !is_below) items.push_back(static_cast<int>(i));
         }
         const int in_flight = std::min(graph.micro_batches, all_used(way.used));
         stages.push_back(stage_of(problem, std::move(items), way.device_class, in_flight));
         const DevicesUsed used = way.used - one_of(static_cast<std::size_t>(way.device_class));
-        // The way that led here: no more devices, no larger load. There may be several; the same one is taken each time.
+        // The way that led here: no more devices, no larger load. There may be several; the same one is taken
+        // each time.
         const Way* best = nullptr;
         for (const Way& candidate : below.ways)
             if (candidate.used == used && candidate.value <= way.value) best = &candidate;
@@ -48,8 +52,8 @@ std::vector<PlacedStage> trace_back(const PlacementProblem& problem, const Searc
 
 }  // namespace
 
-PassResult contiguous_pass(const PlacementProblem& problem, const SearchGraph& graph, double threshold, double good_enough, int threads,
-                           std::chrono::steady_clock::time_point deadline) {
+PassResult contiguous_pass(const PlacementProblem& problem, const SearchGraph& graph, double threshold,
+                           double good_enough, int threads, std::chrono::steady_clock::time_point deadline) {
     PassState pass;
     pass.most = std::isinf(threshold) ? threshold : std::nextafter(threshold, 0.0);
     pass.cpu_can_take = graph.cpu_can_take(threshold);
@@ -83,8 +87,9 @@ PassResult contiguous_pass(const PlacementProblem& problem, const SearchGraph& g
     result.expanded = expanded();
     Downset complete;
     if (table.find(graph.everything_hash, complete) && !complete.ways.empty()) {
-        const Way best = *std::min_element(complete.ways.begin(), complete.ways.end(),
-                                           [](const Way& a, const Way& b) { return std::tie(a.value, a.used) < std::tie(b.value, b.used); });
+        const Way best = *std::min_element(
+            complete.ways.begin(), complete.ways.end(),
+            [](const Way& a, const Way& b) { return std::tie(a.value, a.used) < std::tie(b.value, b.used); });
         result.value = best.value;
         result.stages = trace_back(problem, graph, table, std::move(complete), best);
         result.outcome = PassResult::Outcome::found;

@@ -1,12 +1,13 @@
-// One pass of the contiguous search: the best placement whose loads all lie below a threshold, or the proof that there is none.
+// One pass of the contiguous search: the best placement whose loads all lie below a threshold, or the proof
+// that there is none.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <vector>
 
-#include "partition/placement.h"
 #include "partition/contiguous/search_graph.h"
+#include "partition/placement.h"
 
 namespace partition {
 
@@ -18,9 +19,10 @@ struct PassResult {
     std::int64_t expanded = 0;
 };
 
-// Stages are numbered from the first downset on: stage s keeps the activations of min(micro_batches, s + 1) micro-batches. A placement of value at most
-// `good_enough` ends the pass. The answer depends neither on the number of threads nor on their timing.
-PassResult contiguous_pass(const PlacementProblem& problem, const SearchGraph& graph, double threshold, double good_enough, int threads,
-                           std::chrono::steady_clock::time_point deadline);
+// Stages are numbered from the first downset on: stage s keeps the activations of min(micro_batches, s + 1)
+// micro-batches. A placement of value at most `good_enough` ends the pass. The answer depends neither on the
+// number of threads nor on their timing.
+PassResult contiguous_pass(const PlacementProblem& problem, const SearchGraph& graph, double threshold,
+                           double good_enough, int threads, std::chrono::steady_clock::time_point deadline);
 
 }  // namespace partition

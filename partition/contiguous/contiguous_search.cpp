@@ -1,7 +1,10 @@
-// Exact contiguous placement: a shortest path, by largest edge, in the lattice of downsets of the precedence order.
+// Exact contiguous placement: a shortest path, by largest edge, in the lattice of downsets of the precedence
+// order.
 //
-// A state is a downset with the devices used so far and the smallest possible largest load. A pass with threshold T finds the optimum if it is below T, else proves
-// T a lower bound. Thresholds climb from the relaxation's bound towards the incumbent of the linearised dynamic program, so most of the lattice is never visited.
+// A state is a downset with the devices used so far and the smallest possible largest load. A pass with
+// threshold T finds the optimum if it is below T, else proves T a lower bound. Thresholds climb from the
+// relaxation's bound towards the incumbent of the linearised dynamic program, so most of the lattice is never
+// visited.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -13,8 +16,8 @@
 #include "partition/contiguous/contiguous_pass.h"
 #include "partition/contiguous/lattice_pass.h"
 #include "partition/contiguous/linear_placement.h"
-#include "partition/placement.h"
 #include "partition/contiguous/placement_reduction.h"
+#include "partition/placement.h"
 
 namespace partition {
 
@@ -31,7 +34,9 @@ struct Search {
     Clock::time_point begin = Clock::now(), deadline = Clock::time_point::max();
 
     void report(double objective, double lower_bound) const {
-        if (options.progress) options.progress({objective, lower_bound, std::chrono::duration<double>(Clock::now() - begin).count()});
+        if (options.progress)
+            options.progress(
+                {objective, lower_bound, std::chrono::duration<double>(Clock::now() - begin).count()});
     }
 };
 
@@ -46,7 +51,8 @@ Known with_lower_bound(Known known, const PlacementProblem& problem) {
 }
 
 // The exact search on the items as they are, from an incumbent (none: empty).
-PlacementResult solve(const PlacementProblem& problem, std::vector<PlacedStage> incumbent, const Known& known, const Search& search) {
+PlacementResult solve(const PlacementProblem& problem, std::vector<PlacedStage> incumbent, const Known& known,
+                      const Search& search) {
     PlacementResult result;
     double lower = known.lower, upper = infinity;
     result.stages = std::move(incumbent);
@@ -57,14 +63,17 @@ PlacementResult solve(const PlacementProblem& problem, std::vector<PlacedStage> 
     search.report(upper, lower);
     // Everything on one device with every transfer counted: no stage can be heavier.
     double ceiling = 0, slowness = 1;
-    for (const DeviceClass& device : device_classes(problem)) slowness = std::max({slowness, device.slowness, device.transfer_slowness});
-    for (const PlacementItem& item : problem.items) ceiling += std::max(item.accelerator_time.value, item.cpu_time.value);
+    for (const DeviceClass& device : device_classes(problem))
+        slowness = std::max({slowness, device.slowness, device.transfer_slowness});
+    for (const PlacementItem& item : problem.items)
+        ceiling += std::max(item.accelerator_time.value, item.cpu_time.value);
     for (const Transfer& transfer : problem.transfers) ceiling += transfer.time.value;
     ceiling = ceiling * slowness * (1 + 1e-9) + std::numeric_limits<double>::min();
 
     const SearchGraph graph(problem);
     // Where memory binds, load bounds little: with downsets few enough all are enumerated.
-    const std::optional<DownsetLattice> lattice = graph.has_memory_limit ? downset_lattice(problem, graph, most_enumerated_downsets) : std::nullopt;
+    const std::optional<DownsetLattice> lattice =
+        graph.has_memory_limit ? downset_lattice(problem, graph, most_enumerated_downsets) : std::nullopt;
     // Steps grow fourfold: a pass costs little less below the optimum than above it, so few may fail.
     const double wanted = std::min(upper, known.upper), top = std::min(wanted, ceiling);
     double threshold = lower, step = std::isinf(wanted) ? lower / 16 : (top - lower) / 64;
@@ -74,7 +83,8 @@ PlacementResult solve(const PlacementProblem& problem, std::vector<PlacedStage> 
         step *= 4;
         if (!(threshold > lower)) threshold = top;
         PassResult pass = lattice ? lattice_pass(problem, graph, *lattice, threshold, search.deadline)
-                                  : contiguous_pass(problem, graph, threshold, lower, search.options.threads, search.deadline);
+                                  : contiguous_pass(problem, graph, threshold, lower, search.options.threads,
+                                                    search.deadline);
         result.expanded += pass.expanded;
         if (!pass.stages.empty() && pass.value < std::min(upper, known.upper)) {
             upper = pass.value;
@@ -98,7 +108,8 @@ PlacementResult solve(const PlacementProblem& problem, std::vector<PlacedStage> 
 }
 
 // Stages of the reduced problem in terms of the original items.
-std::vector<PlacedStage> unreduced(const PlacementProblem& problem, const ReducedPlacement& reduced, const std::vector<PlacedStage>& stages) {
+std::vector<PlacedStage> unreduced(const PlacementProblem& problem, const ReducedPlacement& reduced,
+                                   const std::vector<PlacedStage>& stages) {
     std::vector<char> is_placed(problem.items.size(), 0);
     std::vector<std::vector<int>> items(stages.size());
     for (std::size_t s = 0; s < stages.size(); ++s)
@@ -110,22 +121,28 @@ std::vector<PlacedStage> unreduced(const PlacementProblem& problem, const Reduce
     for (std::size_t i = 0; i < problem.items.size(); ++i)
         if (!is_placed[i]) items[0].push_back(static_cast<int>(i));
     std::vector<PlacedStage> result;
-    for (std::size_t s = 0; s < stages.size(); ++s) result.push_back(stage_of(problem, std::move(items[s]), stages[s].device_class, std::min(problem.micro_batches, static_cast<int>(s) + 1)));
+    for (std::size_t s = 0; s < stages.size(); ++s)
+        result.push_back(stage_of(problem, std::move(items[s]), stages[s].device_class,
+                                  std::min(problem.micro_batches, static_cast<int>(s) + 1)));
     return result;
 }
 
 bool respects_memory(const PlacementProblem& problem, const std::vector<PlacedStage>& stages) {
     const std::vector<DeviceClass> classes = device_classes(problem);
-    return std::all_of(stages.begin(), stages.end(),
-                       [&](const PlacedStage& s) { return s.is_cpu || s.memory <= classes[static_cast<std::size_t>(s.device_class)].memory_limit * (1 + 1e-13); });
+    return std::all_of(stages.begin(), stages.end(), [&](const PlacedStage& s) {
+        return s.is_cpu ||
+               s.memory <= classes[static_cast<std::size_t>(s.device_class)].memory_limit * (1 + 1e-13);
+    });
 }
 
-// Numbers stages from the last: there, how many micro-batches a stage keeps in flight is known before what lies in front of it.
+// Numbers stages from the last: there, how many micro-batches a stage keeps in flight is known before what
+// lies in front of it.
 PlacementProblem reversed(const PlacementProblem& problem) {
     PlacementProblem result = problem;
     const int n = static_cast<int>(problem.items.size());
     std::reverse(result.items.begin(), result.items.end());
-    for (auto& [before, after] : result.precedence) std::tie(before, after) = std::pair(n - 1 - after, n - 1 - before);
+    for (auto& [before, after] : result.precedence)
+        std::tie(before, after) = std::pair(n - 1 - after, n - 1 - before);
     std::sort(result.precedence.begin(), result.precedence.end());
     for (Transfer& transfer : result.transfers) {
         transfer.source = n - 1 - transfer.source;
@@ -135,7 +152,8 @@ PlacementProblem reversed(const PlacementProblem& problem) {
     return result;
 }
 
-// Items of the reduced problem with their own memory alone: what was merged into them lies where there is room.
+// Items of the reduced problem with their own memory alone: what was merged into them lies where there is
+// room.
 PlacementProblem without_moved_memory(const PlacementProblem& problem, const ReducedPlacement& reduced) {
     PlacementProblem relaxed = reduced.problem;
     for (std::size_t i = 0; i < relaxed.items.size(); ++i) {
@@ -146,17 +164,23 @@ PlacementProblem without_moved_memory(const PlacementProblem& problem, const Red
     return relaxed;
 }
 
-// Of the merged items in stages that hold too much, the largest become items by themselves: as many as would relieve the stage. False: none is left.
-bool part_largest(const PlacementProblem& problem, const ReducedPlacement& reduced, const std::vector<PlacedStage>& stages, std::vector<char>& stays) {
+// Of the merged items in stages that hold too much, the largest become items by themselves: as many as would
+// relieve the stage. False: none is left.
+bool part_largest(const PlacementProblem& problem, const ReducedPlacement& reduced,
+                  const std::vector<PlacedStage>& stages, std::vector<char>& stays) {
     const std::vector<DeviceClass> classes = device_classes(problem);
     std::vector<char> is_own(problem.items.size(), 0);
     for (int i : reduced.own) is_own[static_cast<std::size_t>(i)] = 1;
     bool has_parted = false;
     for (std::size_t s = 0; s < stages.size(); ++s) {
         if (stages[s].is_cpu) continue;
-        core::Bytes excess = stages[s].memory - classes[static_cast<std::size_t>(stages[s].device_class)].memory_limit;
+        core::Bytes excess =
+            stages[s].memory - classes[static_cast<std::size_t>(stages[s].device_class)].memory_limit;
         const int in_flight = std::min(problem.micro_batches, static_cast<int>(s) + 1);
-        const auto kept = [&](int i) { return problem.items[static_cast<std::size_t>(i)].memory + problem.items[static_cast<std::size_t>(i)].activations * in_flight; };
+        const auto kept = [&](int i) {
+            return problem.items[static_cast<std::size_t>(i)].memory +
+                   problem.items[static_cast<std::size_t>(i)].activations * in_flight;
+        };
         std::vector<int> merged;
         for (int i : stages[s].items)
             if (!is_own[static_cast<std::size_t>(i)] && kept(i).value > 0) merged.push_back(i);
@@ -170,8 +194,10 @@ bool part_largest(const PlacementProblem& problem, const ReducedPlacement& reduc
     return has_parted;
 }
 
-// Merged work-free items make the graph small, but their memory lies where they were merged to. Without that memory the optimum is a bound, and the answer when its
-// stages hold the items all the same. Otherwise the merged optimum is an incumbent, and some of the items become items by themselves until bound and incumbent meet.
+// Merged work-free items make the graph small, but their memory lies where they were merged to. Without that
+// memory the optimum is a bound, and the answer when its stages hold the items all the same. Otherwise the
+// merged optimum is an incumbent, and some of the items become items by themselves until bound and incumbent
+// meet.
 PlacementResult place_in_memory(const PlacementProblem& problem, const Search& search) {
     PlacementResult best;
     Known known;
@@ -208,33 +234,40 @@ PlacementResult place_in_memory(const PlacementProblem& problem, const Search& s
             if (take(bound.stages)) {
                 best.is_proven_optimal = bound.is_proven_optimal || is_met();
             } else if (bound.is_proven_optimal) {
-                const PlacementResult merged = solve(reduced.problem, {}, with_lower_bound(known, reduced.problem), unseen);
+                const PlacementResult merged =
+                    solve(reduced.problem, {}, with_lower_bound(known, reduced.problem), unseen);
                 best.expanded += merged.expanded;
                 if (merged.is_feasible) take(unreduced(problem, reduced, merged.stages));
                 best.is_proven_optimal = is_met();
-                is_open = !best.is_proven_optimal && Clock::now() < search.deadline && part_largest(problem, reduced, bound.stages, stays);
+                is_open = !best.is_proven_optimal && Clock::now() < search.deadline &&
+                          part_largest(problem, reduced, bound.stages, stays);
             }
         }
     }
-    best.lower_bound = best.is_proven_optimal ? best.objective : core::Seconds(std::min(known.lower, known.upper));
+    best.lower_bound =
+        best.is_proven_optimal ? best.objective : core::Seconds(std::min(known.lower, known.upper));
     return best;
 }
 
 PlacementResult place(const PlacementProblem& given, const Search& search) {
     PlacementProblem problem = given;
     core::Bytes total_memory;
-    for (const PlacementItem& item : problem.items) total_memory += item.memory + item.activations * problem.micro_batches;
+    for (const PlacementItem& item : problem.items)
+        total_memory += item.memory + item.activations * problem.micro_batches;
     // Where everything fits one device of a class, that class has no limit.
     problem.devices = device_classes(problem);
     bool has_limit = false;
     for (DeviceClass& device : problem.devices) {
         if (total_memory <= device.memory_limit) device.memory_limit = core::Bytes(infinity);
-        has_limit = has_limit || (!device.is_cpu && device.count > 0 && std::isfinite(device.memory_limit.value));
+        has_limit =
+            has_limit || (!device.is_cpu && device.count > 0 && std::isfinite(device.memory_limit.value));
     }
     if (has_limit) return place_in_memory(problem, search);
     const ReducedPlacement reduced = reduce(problem);
     const Known known = with_lower_bound({}, reduced.problem);
-    PlacementResult result = solve(reduced.problem, place_on_orders(reduced.problem, search.deadline, core::Seconds(known.lower)), known, search);
+    PlacementResult result =
+        solve(reduced.problem, place_on_orders(reduced.problem, search.deadline, core::Seconds(known.lower)),
+              known, search);
     if (result.is_feasible) result.stages = unreduced(problem, reduced, result.stages);
     return result;
 }
@@ -245,7 +278,8 @@ PlacementResult place_contiguous(const PlacementProblem& given, const PlacementO
     PlacementResult result;
     Search search{.options = options};
     if (options.time_limit.value < 1e8)
-        search.deadline = search.begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.time_limit.value));
+        search.deadline = search.begin + std::chrono::duration_cast<Clock::duration>(
+                                             std::chrono::duration<double>(options.time_limit.value));
     result.reason = placement_obstacle(given);
     if (!result.reason.empty()) {
         result.is_proven_infeasible = true;
@@ -272,9 +306,13 @@ PlacementResult place_contiguous(const PlacementProblem& given, const PlacementO
         for (const PlacementItem& item : given.items) needed += item.memory + item.activations;
         std::string room;
         for (const DeviceClass& device : device_classes(given))
-            if (!device.is_cpu && device.count > 0) room += (room.empty() ? "" : ", ") + core::format(device.memory_limit) + " on each of " + std::to_string(device.count) + " devices";
-        result.reason = "no contiguous placement respects the memory of every device (the search is exhaustive): " + core::format(needed) + " in all, " + room +
-                        (given.micro_batches > 1 ? ", activations of several micro-batches in flight" : "");
+            if (!device.is_cpu && device.count > 0)
+                room += (room.empty() ? "" : ", ") + core::format(device.memory_limit) + " on each of " +
+                        std::to_string(device.count) + " devices";
+        result.reason =
+            "no contiguous placement respects the memory of every device (the search is exhaustive): " +
+            core::format(needed) + " in all, " + room +
+            (given.micro_batches > 1 ? ", activations of several micro-batches in flight" : "");
     } else {
         result.reason = "no placement was found within the time limit, and none is excluded either";
     }

@@ -12,7 +12,8 @@ void insert(std::vector<Way>& ways, const Way& way) {
     for (std::size_t i = 0; i < ways.size();) {
         Way& known = ways[i];
         if (known.used == way.used && known.value == way.value) {
-            if (std::tie(way.parent, way.device_class) < std::tie(known.parent, known.device_class)) known = way;
+            if (std::tie(way.parent, way.device_class) < std::tie(known.parent, known.device_class))
+                known = way;
             return;
         }
         if (known.value <= way.value && is_within(known.used, way.used)) return;
@@ -33,11 +34,14 @@ DownsetTable::DownsetTable(std::size_t words, std::size_t items) : words_(words)
 }
 
 std::int32_t DownsetTable::find_in(const Shard& shard, const std::uint64_t* set, std::uint64_t hash) const {
-    for (std::size_t slot = (hash >> 6) & (shard.slots.size() - 1);; slot = (slot + 1) & (shard.slots.size() - 1)) {
+    for (std::size_t slot = (hash >> 6) & (shard.slots.size() - 1);;
+         slot = (slot + 1) & (shard.slots.size() - 1)) {
         const std::int32_t i = shard.slots[slot];
         if (i < 0) return -1;
         const std::size_t at = static_cast<std::size_t>(i);
-        if (shard.hashes[at] == hash && (!set || std::equal(set, set + words_, shard.pool.data() + at * words_))) return i;
+        if (shard.hashes[at] == hash &&
+            (!set || std::equal(set, set + words_, shard.pool.data() + at * words_)))
+            return i;
     }
 }
 
@@ -69,13 +73,16 @@ void DownsetTable::offer(const std::uint64_t* set, std::uint64_t hash, int size,
 std::vector<std::pair<std::uint32_t, std::uint32_t>> DownsetTable::of_size(int size) const {
     std::vector<std::pair<std::uint32_t, std::uint32_t>> positions;
     for (std::size_t s = 0; s < shard_count; ++s)
-        for (std::uint32_t i : shards_[s].by_size[static_cast<std::size_t>(size)]) positions.emplace_back(static_cast<std::uint32_t>(s), i);
+        for (std::uint32_t i : shards_[s].by_size[static_cast<std::size_t>(size)])
+            positions.emplace_back(static_cast<std::uint32_t>(s), i);
     return positions;
 }
 
 Downset DownsetTable::copy_of(const Shard& shard, std::size_t i) const {
     const std::uint64_t* begin = shard.pool.data() + i * words_;
-    return {.bits = std::vector<std::uint64_t>(begin, begin + words_), .hash = shard.hashes[i], .ways = shard.ways[i]};
+    return {.bits = std::vector<std::uint64_t>(begin, begin + words_),
+            .hash = shard.hashes[i],
+            .ways = shard.ways[i]};
 }
 
 Downset DownsetTable::copy(std::pair<std::uint32_t, std::uint32_t> position) const {

@@ -1,7 +1,8 @@
-// The states of the contiguous search: downsets of the precedence order, each with the ways to reach it that none other beats.
+// The states of the contiguous search: downsets of the precedence order, each with the ways to reach it that
+// none other beats.
 //
-// Sharded by hash so that threads add to it at once. What it holds does not depend on the order of offers: of two ways one may dominate the other, and of equal
-// ones the smaller parent stays.
+// Sharded by hash so that threads add to it at once. What it holds does not depend on the order of offers: of
+// two ways one may dominate the other, and of equal ones the smaller parent stays.
 #pragma once
 
 #include <array>
@@ -14,9 +15,15 @@ namespace partition {
 // Devices used, by class: 16 bits each, the highest of them kept free for comparison.
 using DevicesUsed = std::uint64_t;
 inline constexpr int bits_of_class = 16;
-inline constexpr DevicesUsed one_of(std::size_t device_class) { return DevicesUsed{1} << (bits_of_class * device_class); }
-inline constexpr int used_of(DevicesUsed used, std::size_t device_class) { return static_cast<int>(used >> (bits_of_class * device_class) & 0x7fff); }
-inline constexpr int all_used(DevicesUsed used) { return used_of(used, 0) + used_of(used, 1) + used_of(used, 2) + used_of(used, 3); }
+inline constexpr DevicesUsed one_of(std::size_t device_class) {
+    return DevicesUsed{1} << (bits_of_class * device_class);
+}
+inline constexpr int used_of(DevicesUsed used, std::size_t device_class) {
+    return static_cast<int>(used >> (bits_of_class * device_class) & 0x7fff);
+}
+inline constexpr int all_used(DevicesUsed used) {
+    return used_of(used, 0) + used_of(used, 1) + used_of(used, 2) + used_of(used, 3);
+}
 // No class has more used in `a` than in `b`.
 inline constexpr bool is_within(DevicesUsed a, DevicesUsed b) {
     constexpr DevicesUsed borrows = 0x8000800080008000u;

@@ -1,5 +1,5 @@
-// A pass of the contiguous search over all downsets at once: where they are few, pairs of them are compared faster than stages grow item by item, and memory that
-// binds cannot lead it astray.
+// A pass of the contiguous search over all downsets at once: where they are few, pairs of them are compared
+// faster than stages grow item by item, and memory that binds cannot lead it astray.
 #pragma once
 
 #include <chrono>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "partition/contiguous/contiguous_pass.h"
-#include "partition/placement.h"
 #include "partition/contiguous/search_graph.h"
+#include "partition/placement.h"
 
 namespace partition {
 
@@ -23,10 +23,12 @@ struct DownsetLattice {
     std::vector<std::vector<std::int32_t>> torn;  // transfers with ends on both sides
 };
 // Nothing when there are more than `most`.
-std::optional<DownsetLattice> downset_lattice(const PlacementProblem& problem, const SearchGraph& graph, std::size_t most);
+std::optional<DownsetLattice> downset_lattice(const PlacementProblem& problem, const SearchGraph& graph,
+                                              std::size_t most);
 
 // As contiguous_pass.
-PassResult lattice_pass(const PlacementProblem& problem, const SearchGraph& graph, const DownsetLattice& lattice, double threshold,
+PassResult lattice_pass(const PlacementProblem& problem, const SearchGraph& graph,
+                        const DownsetLattice& lattice, double threshold,
                         std::chrono::steady_clock::time_point deadline);
 
 }  // namespace partition

@@ -19,8 +19,10 @@ using Clock = std::chrono::steady_clock;
 // Of the dynamic program's table, 16 bytes each.
 constexpr std::size_t most_choices = std::size_t{1} << 24;
 
-// Kahn's algorithm with a stack or a queue of ready items; `from_sinks` walks the reversed graph and reverses the answer.
-std::vector<int> topological_order(const PlacementProblem& problem, bool is_depth_first, bool from_sinks, bool largest_first) {
+// Kahn's algorithm with a stack or a queue of ready items; `from_sinks` walks the reversed graph and reverses
+// the answer.
+std::vector<int> topological_order(const PlacementProblem& problem, bool is_depth_first, bool from_sinks,
+                                   bool largest_first) {
     std::size_t n = problem.items.size();
     std::vector<std::vector<int>> next(n);
     std::vector<int> waiting(n, 0);
@@ -72,7 +74,8 @@ public:
             used_.emplace_back();
             total_.push_back(0);
             for (std::size_t c = 0; c < classes.size(); ++c) {
-                used_.back().push_back(static_cast<int>(l / stride_[c] % (static_cast<std::size_t>(classes[c].count) + 1)));
+                used_.back().push_back(
+                    static_cast<int>(l / stride_[c] % (static_cast<std::size_t>(classes[c].count) + 1)));
                 total_.back() += used_.back().back();
             }
         }
@@ -98,7 +101,8 @@ std::vector<std::vector<Incidence>> incidences_of(const PlacementProblem& proble
     std::vector<std::vector<Incidence>> incidences(problem.items.size());
     for (std::size_t e = 0; e < problem.transfers.size(); ++e) {
         incidences[static_cast<std::size_t>(problem.transfers[e].source)].push_back({e, true});
-        for (int d : problem.transfers[e].destinations) incidences[static_cast<std::size_t>(d)].push_back({e, false});
+        for (int d : problem.transfers[e].destinations)
+            incidences[static_cast<std::size_t>(d)].push_back({e, false});
     }
     return incidences;
 }
@@ -107,7 +111,10 @@ std::vector<std::vector<Incidence>> incidences_of(const PlacementProblem& proble
 class GrowingStage {
 public:
     GrowingStage(const PlacementProblem& problem, const std::vector<std::vector<Incidence>>& incidences)
-        : problem_(problem), incidences_(incidences), held_(problem.transfers.size()), has_source_(problem.transfers.size()) {}
+        : problem_(problem),
+          incidences_(incidences),
+          held_(problem.transfers.size()),
+          has_source_(problem.transfers.size()) {}
 
     void clear() {
         for (std::size_t e : touched_) held_[e] = 0, has_source_[e] = 0;
@@ -122,7 +129,9 @@ public:
         memory_ += added.memory.value;
         activations_ += added.activations.value;
         runs_on_accelerator_ = runs_on_accelerator_ && added.runs_on_accelerator;
-        auto pays = [&](std::size_t e) { return has_source_[e] ? held_[e] < problem_.transfers[e].destinations.size() : held_[e] > 0; };
+        auto pays = [&](std::size_t e) {
+            return has_source_[e] ? held_[e] < problem_.transfers[e].destinations.size() : held_[e] > 0;
+        };
         for (auto [e, is_source] : incidences_[item]) {
             touched_.push_back(e);
             if (pays(e)) paid_ -= problem_.transfers[e].time.value;
@@ -134,7 +143,10 @@ public:
     double load(const DeviceClass& c) const { return c.load(c.is_cpu ? cpu_ : work_, paid_); }
     // Of every stage that begins so, whatever else joins.
     double least_load(const DeviceClass& c) const { return (c.is_cpu ? cpu_ : work_) * c.slowness; }
-    bool fits(const DeviceClass& c, int in_flight) const { return c.is_cpu || (runs_on_accelerator_ && memory_ + activations_ * in_flight <= c.memory_limit.value); }
+    bool fits(const DeviceClass& c, int in_flight) const {
+        return c.is_cpu ||
+               (runs_on_accelerator_ && memory_ + activations_ * in_flight <= c.memory_limit.value);
+    }
 
 private:
     const PlacementProblem& problem_;
@@ -146,11 +158,14 @@ private:
 };
 
 std::vector<int> items_between(const std::vector<int>& order, std::size_t begin, std::size_t end) {
-    return {order.begin() + static_cast<std::ptrdiff_t>(begin), order.begin() + static_cast<std::ptrdiff_t>(end)};
+    return {order.begin() + static_cast<std::ptrdiff_t>(begin),
+            order.begin() + static_cast<std::ptrdiff_t>(end)};
 }
 
-// Stages of at most this load, each as long as it may be on the kind of device on which that is longest; infinite when items are left over.
-double fill(const PlacementProblem& problem, const std::vector<DeviceClass>& classes, const std::vector<int>& order, double most, GrowingStage& growing,
+// Stages of at most this load, each as long as it may be on the kind of device on which that is longest;
+// infinite when items are left over.
+double fill(const PlacementProblem& problem, const std::vector<DeviceClass>& classes,
+            const std::vector<int>& order, double most, GrowingStage& growing,
             std::vector<PlacedStage>& stages) {
     stages.clear();
     std::vector<int> used(classes.size(), 0);
@@ -174,21 +189,24 @@ double fill(const PlacementProblem& problem, const std::vector<DeviceClass>& cla
         if (furthest == begin) return infinity;
         ++used[device_class];
         largest = std::max(largest, load);
-        stages.push_back(stage_of(problem, items_between(order, begin, furthest), static_cast<int>(device_class), in_flight));
+        stages.push_back(stage_of(problem, items_between(order, begin, furthest),
+                                  static_cast<int>(device_class), in_flight));
         begin = furthest;
     }
     return largest;
 }
 
 // By bisection over that load. O(items + transfers) a trial where stages are short.
-double fill_on_order(const PlacementProblem& problem, const std::vector<DeviceClass>& classes, const std::vector<int>& order, double lower_bound,
-                     std::vector<PlacedStage>& stages) {
+double fill_on_order(const PlacementProblem& problem, const std::vector<DeviceClass>& classes,
+                     const std::vector<int>& order, double lower_bound, std::vector<PlacedStage>& stages) {
     const std::vector<std::vector<Incidence>> incidences = incidences_of(problem);
     GrowingStage growing(problem, incidences);
     double high = fill(problem, classes, order, infinity, growing, stages), low = lower_bound;
     std::vector<PlacedStage> tried;
     for (int trial = 0; trial < 50 && high < infinity && high - low > 1e-9 * high; ++trial) {
-        const double most = trial == 0 ? low * (1 + 1e-9) : low + (high - low) / 2;  // the bound itself first: often it is reached
+        const double most = trial == 0
+                                ? low * (1 + 1e-9)
+                                : low + (high - low) / 2;  // the bound itself first: often it is reached
         const double value = fill(problem, classes, order, most, growing, tried);
         if (value < high) {
             high = value;
@@ -199,9 +217,11 @@ double fill_on_order(const PlacementProblem& problem, const std::vector<DeviceCl
     return high;
 }
 
-// Smallest largest load with the items in this order: best[layer][i] for the first i items. Infinite after the deadline.
-double place_on_order(const PlacementProblem& problem, const std::vector<DeviceClass>& classes, const Layers& layers, const std::vector<int>& order,
-                      Clock::time_point deadline, std::vector<PlacedStage>& stages) {
+// Smallest largest load with the items in this order: best[layer][i] for the first i items. Infinite after
+// the deadline.
+double place_on_order(const PlacementProblem& problem, const std::vector<DeviceClass>& classes,
+                      const Layers& layers, const std::vector<int>& order, Clock::time_point deadline,
+                      std::vector<PlacedStage>& stages) {
     const std::size_t n = order.size();
     std::vector<std::vector<Choice>> best(layers.size(), std::vector<Choice>(n + 1));
     best[0][0].value = 0;
@@ -216,7 +236,9 @@ double place_on_order(const PlacementProblem& problem, const std::vector<DeviceC
         growing.clear();
         for (std::size_t end = begin; end < n; ++end) {
             growing.add(static_cast<std::size_t>(order[end]));
-            if (std::none_of(classes.begin(), classes.end(), [&](const DeviceClass& c) { return c.count > 0 && growing.fits(c, 1); })) break;
+            if (std::none_of(classes.begin(), classes.end(),
+                             [&](const DeviceClass& c) { return c.count > 0 && growing.fits(c, 1); }))
+                break;
             for (std::size_t l : reached) {
                 const double value = best[l][begin].value;
                 const int in_flight = std::min(problem.micro_batches, layers.total(l) + 1);
@@ -251,12 +273,17 @@ double place_on_order(const PlacementProblem& problem, const std::vector<DeviceC
 // Both ways: the dynamic program where its table is small enough and the time lasts.
 class OrderPlacer {
 public:
-    OrderPlacer(const PlacementProblem& problem, Clock::time_point deadline, std::optional<core::Seconds> lower_bound = std::nullopt)
-        : problem_(problem), classes_(device_classes(problem)), deadline_(deadline), lower_bound_(lower_bound) {
+    OrderPlacer(const PlacementProblem& problem, Clock::time_point deadline,
+                std::optional<core::Seconds> lower_bound = std::nullopt)
+        : problem_(problem),
+          classes_(device_classes(problem)),
+          deadline_(deadline),
+          lower_bound_(lower_bound) {
         if (is_affordable(classes_, problem.items.size())) layers_.emplace(classes_);
     }
     double place(const std::vector<int>& order, std::vector<PlacedStage>& stages) {
-        const double value = layers_ ? place_on_order(problem_, classes_, *layers_, order, deadline_, stages) : infinity;
+        const double value =
+            layers_ ? place_on_order(problem_, classes_, *layers_, order, deadline_, stages) : infinity;
         // No placement at all: filling would find none either.
         if (value < infinity || (layers_ && Clock::now() <= deadline_)) return value;
         if (!lower_bound_) lower_bound_ = placement_lower_bound(problem_);
@@ -282,15 +309,18 @@ std::vector<PlacedStage> place_chain(const PlacementProblem& problem) {
     return stages;
 }
 
-std::vector<PlacedStage> place_on_orders(const PlacementProblem& problem, Clock::time_point deadline, std::optional<core::Seconds> lower_bound) {
+std::vector<PlacedStage> place_on_orders(const PlacementProblem& problem, Clock::time_point deadline,
+                                         std::optional<core::Seconds> lower_bound) {
     std::vector<std::vector<int>> orders;
     orders.emplace_back(problem.items.size());
     std::iota(orders.back().begin(), orders.back().end(), 0);
     for (bool is_depth_first : {true, false})
         for (bool from_sinks : {true, false})
             for (bool largest_first : {true, false}) {
-                std::vector<int> order = topological_order(problem, is_depth_first, from_sinks, largest_first);
-                if (std::find(orders.begin(), orders.end(), order) == orders.end()) orders.push_back(std::move(order));
+                std::vector<int> order =
+                    topological_order(problem, is_depth_first, from_sinks, largest_first);
+                if (std::find(orders.begin(), orders.end(), order) == orders.end())
+                    orders.push_back(std::move(order));
             }
     OrderPlacer placer(problem, deadline, lower_bound);
     std::vector<PlacedStage> best, stages;

@@ -1,8 +1,10 @@
 // Bounds that hold for every placement, contiguous or not.
 //
-// A device that holds item i pays for some set S around it: its work and every transfer that S tears apart (an end inside and an end outside, whichever). That is
-// a cut of a hypergraph, so the lightest S is a minimum cut: source -> item i; item -> sink with its work; every transfer a pair of vertices joined by its time,
-// with all its ends tied to both sides. No stage that holds i is lighter, and item i must lie somewhere.
+// A device that holds item i pays for some set S around it: its work and every transfer that S tears apart
+// (an end inside and an end outside, whichever). That is a cut of a hypergraph, so the lightest S is a
+// minimum cut: source -> item i; item -> sink with its work; every transfer a pair of vertices joined by its
+// time, with all its ends tied to both sides. No stage that holds i is lighter, and item i must lie
+// somewhere.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -43,14 +45,16 @@ private:
         int to, next;
         double capacity, left;
     };
-    static constexpr double least = 1e-15;  // of a residual capacity that still counts, in the unit of the capacities
+    static constexpr double least =
+        1e-15;  // of a residual capacity that still counts, in the unit of the capacities
 
     bool find_levels(int source, int sink) {
         level_.assign(first_.size(), -1);
         std::vector<int> queue{source};
         level_[static_cast<std::size_t>(source)] = 0;
         for (std::size_t q = 0; q < queue.size(); ++q)
-            for (int e = first_[static_cast<std::size_t>(queue[q])]; e >= 0; e = edges_[static_cast<std::size_t>(e)].next) {
+            for (int e = first_[static_cast<std::size_t>(queue[q])]; e >= 0;
+                 e = edges_[static_cast<std::size_t>(e)].next) {
                 const Edge& edge = edges_[static_cast<std::size_t>(e)];
                 if (edge.left <= least || level_[static_cast<std::size_t>(edge.to)] >= 0) continue;
                 level_[static_cast<std::size_t>(edge.to)] = level_[static_cast<std::size_t>(queue[q])] + 1;
@@ -60,9 +64,12 @@ private:
     }
     double push(int vertex, int sink, double amount) {
         if (vertex == sink) return amount;
-        for (int& e = at_[static_cast<std::size_t>(vertex)]; e >= 0; e = edges_[static_cast<std::size_t>(e)].next) {
+        for (int& e = at_[static_cast<std::size_t>(vertex)]; e >= 0;
+             e = edges_[static_cast<std::size_t>(e)].next) {
             Edge& edge = edges_[static_cast<std::size_t>(e)];
-            if (edge.left <= least || level_[static_cast<std::size_t>(edge.to)] != level_[static_cast<std::size_t>(vertex)] + 1) continue;
+            if (edge.left <= least ||
+                level_[static_cast<std::size_t>(edge.to)] != level_[static_cast<std::size_t>(vertex)] + 1)
+                continue;
             const double pushed = push(edge.to, sink, std::min(amount, edge.left));
             if (pushed <= 0) continue;
             edge.left -= pushed;
@@ -77,7 +84,8 @@ private:
 };
 
 // Of any stage that holds the heaviest items: the largest of their lightest sets.
-double heaviest_item_bound(const PlacementProblem& problem, const std::vector<DeviceClass>& classes, double known) {
+double heaviest_item_bound(const PlacementProblem& problem, const std::vector<DeviceClass>& classes,
+                           double known) {
     double slowness = infinity, transfer_slowness = infinity, cpu_slowness = infinity;
     for (const DeviceClass& c : classes) {
         if (c.count == 0) continue;
@@ -90,27 +98,33 @@ double heaviest_item_bound(const PlacementProblem& problem, const std::vector<De
     }
     if (std::isinf(slowness)) return known;
     const std::size_t n = problem.items.size();
-    std::vector<double> alone(n);  // an item by itself on an accelerator, no better than which its lightest set is
+    std::vector<double> alone(
+        n);  // an item by itself on an accelerator, no better than which its lightest set is
     for (std::size_t i = 0; i < n; ++i) alone[i] = problem.items[i].accelerator_time.value * slowness;
     for (const Transfer& transfer : problem.transfers) {
         alone[static_cast<std::size_t>(transfer.source)] += transfer.time.value * transfer_slowness;
-        for (int d : transfer.destinations) alone[static_cast<std::size_t>(d)] += transfer.time.value * transfer_slowness;
+        for (int d : transfer.destinations)
+            alone[static_cast<std::size_t>(d)] += transfer.time.value * transfer_slowness;
     }
     std::vector<double> reach(n);
     for (std::size_t i = 0; i < n; ++i) {
         const PlacementItem& item = problem.items[i];
-        reach[i] = !item.runs_on_accelerator ? 0 : std::isinf(cpu_slowness) ? alone[i] : std::min(item.cpu_time.value * cpu_slowness, alone[i]);
+        reach[i] = !item.runs_on_accelerator  ? 0
+                   : std::isinf(cpu_slowness) ? alone[i]
+                                              : std::min(item.cpu_time.value * cpu_slowness, alone[i]);
     }
     std::vector<std::size_t> order(n);
     std::iota(order.begin(), order.end(), std::size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return reach[a] > reach[b]; });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return reach[a] > reach[b]; });
     if (n == 0 || reach[order.front()] <= known) return known;
 
     // Vertices: items, then two a transfer, then the sink.
     const int sink = static_cast<int>(n + 2 * problem.transfers.size());
     FlowNetwork network(static_cast<std::size_t>(sink) + 1);
     for (std::size_t i = 0; i < n; ++i)
-        if (problem.items[i].accelerator_time.value > 0) network.connect(static_cast<int>(i), sink, problem.items[i].accelerator_time.value * slowness);
+        if (problem.items[i].accelerator_time.value > 0)
+            network.connect(static_cast<int>(i), sink, problem.items[i].accelerator_time.value * slowness);
     for (std::size_t e = 0; e < problem.transfers.size(); ++e) {
         const Transfer& transfer = problem.transfers[e];
         const int inner = static_cast<int>(n + 2 * e), outer = inner + 1;
@@ -136,10 +150,12 @@ double heaviest_item_bound(const PlacementProblem& problem, const std::vector<De
 }  // namespace
 
 core::Seconds placement_lower_bound(const PlacementProblem& problem) {
-    // Fractional relaxation without transfers: a load T is possible only if the work that must stay on accelerators fits in what they do in T. CPUs are filled
-    // with what saves most accelerator time per CPU time, pieces allowed.
+    // Fractional relaxation without transfers: a load T is possible only if the work that must stay on
+    // accelerators fits in what they do in T. CPUs are filled with what saves most accelerator time per CPU
+    // time, pieces allowed.
     const std::vector<DeviceClass> classes = device_classes(problem);
-    double accelerators = 0, cpus = 0, fastest = infinity, fastest_cpu = infinity;  // in devices of slowness 1
+    double accelerators = 0, cpus = 0, fastest = infinity,
+           fastest_cpu = infinity;  // in devices of slowness 1
     for (const DeviceClass& c : classes) {
         if (c.count == 0) continue;
         if (c.is_cpu) cpus += c.count / c.slowness, fastest_cpu = std::min(fastest_cpu, c.slowness);
@@ -148,17 +164,21 @@ core::Seconds placement_lower_bound(const PlacementProblem& problem) {
     double total = 0, must_be_on_cpu = 0, largest = 0;
     std::vector<std::pair<double, double>> movable;  // (cpu time, accelerator time)
     for (const PlacementItem& item : problem.items) {
-        const double cpu = cpus > 0 ? item.cpu_time.value : infinity, cpu_alone = cpus > 0 ? cpu * fastest_cpu : infinity;
+        const double cpu = cpus > 0 ? item.cpu_time.value : infinity,
+                     cpu_alone = cpus > 0 ? cpu * fastest_cpu : infinity;
         if (item.runs_on_accelerator) {
             total += item.accelerator_time.value;
-            largest = std::max(largest, accelerators > 0 ? std::min(cpu_alone, item.accelerator_time.value * fastest) : cpu_alone);
+            largest = std::max(largest, accelerators > 0
+                                            ? std::min(cpu_alone, item.accelerator_time.value * fastest)
+                                            : cpu_alone);
             if (item.accelerator_time.value > 0) movable.emplace_back(cpu, item.accelerator_time.value);
         } else {
             must_be_on_cpu += cpu;
             largest = std::max(largest, cpu_alone);
         }
     }
-    std::sort(movable.begin(), movable.end(), [](auto a, auto b) { return a.second * b.first > b.second * a.first; });
+    std::sort(movable.begin(), movable.end(),
+              [](auto a, auto b) { return a.second * b.first > b.second * a.first; });
     auto is_possible = [&](double load) {
         double room = cpus * load - must_be_on_cpu, left = total;
         if (room < -1e-12 * load) return false;

@@ -20,12 +20,15 @@ ReducedPlacement reduce(const PlacementProblem& problem, const std::vector<char>
             sends_to[static_cast<std::size_t>(transfer.source)].insert(d);
             receives_from[static_cast<std::size_t>(d)].insert(transfer.source);
         }
-    auto within = [](const std::set<int>& set, int only) { return set.empty() || (set.size() == 1 && *set.begin() == only); };
+    auto within = [](const std::set<int>& set, int only) {
+        return set.empty() || (set.size() == 1 && *set.begin() == only);
+    };
     std::vector<int> home(n);
     for (std::size_t i = 0; i < n; ++i) home[i] = static_cast<int>(i);
     std::vector<char> has_work(n);
     for (std::size_t i = 0; i < n; ++i)
-        has_work[i] = problem.items[i].accelerator_time.value > 0 || problem.items[i].cpu_time.value > 0 || !problem.items[i].runs_on_accelerator || (!stays.empty() && stays[i]);
+        has_work[i] = problem.items[i].accelerator_time.value > 0 || problem.items[i].cpu_time.value > 0 ||
+                      !problem.items[i].runs_on_accelerator || (!stays.empty() && stays[i]);
 
     auto merge = [&](int v, int u) {
         auto rename = [&](std::vector<std::set<int>>& mine, std::vector<std::set<int>>& mirror) {
@@ -49,12 +52,17 @@ ReducedPlacement reduce(const PlacementProblem& problem, const std::vector<char>
         for (std::size_t i = 0; i < n; ++i) {
             if (has_work[i] || home[i] != static_cast<int>(i)) continue;
             int v = static_cast<int>(i), target = -1;
-            if (after[i].size() == 1 && within(receives_from[i], *after[i].begin()) && within(sends_to[i], *after[i].begin())) target = *after[i].begin();
-            else if (before[i].size() == 1 && within(sends_to[i], *before[i].begin()) && within(receives_from[i], *before[i].begin()))
+            if (after[i].size() == 1 && within(receives_from[i], *after[i].begin()) &&
+                within(sends_to[i], *after[i].begin()))
+                target = *after[i].begin();
+            else if (before[i].size() == 1 && within(sends_to[i], *before[i].begin()) &&
+                     within(receives_from[i], *before[i].begin()))
                 target = *before[i].begin();
-            else if (before[i].empty() && !after[i].empty() && sends_to[i].empty() && receives_from[i].empty()) {
-                // Successors in topological order: the smallest number has none of the others before it, but need not be before them. Only the constraint
-                // goes; the item is put back into the first stage, which is a downset with it.
+            else if (before[i].empty() && !after[i].empty() && sends_to[i].empty() &&
+                     receives_from[i].empty()) {
+                // Successors in topological order: the smallest number has none of the others before it, but
+                // need not be before them. Only the constraint goes; the item is put back into the first
+                // stage, which is a downset with it.
                 for (int s : after[i]) before[static_cast<std::size_t>(s)].erase(v);
                 after[i].clear();
                 home[i] = -1;
@@ -79,7 +87,8 @@ ReducedPlacement reduce(const PlacementProblem& problem, const std::vector<char>
         }
     std::vector<std::pair<int, int>> edges;
     for (int i : kept)
-        for (int s : after[static_cast<std::size_t>(i)]) edges.emplace_back(position[static_cast<std::size_t>(i)], position[static_cast<std::size_t>(s)]);
+        for (int s : after[static_cast<std::size_t>(i)])
+            edges.emplace_back(position[static_cast<std::size_t>(i)], position[static_cast<std::size_t>(s)]);
     std::vector<int> component(kept.size());
     for (std::size_t i = 0; i < kept.size(); ++i) component[i] = static_cast<int>(i);
     std::vector<int> number = topological_numbers(component, edges);
@@ -110,7 +119,9 @@ ReducedPlacement reduce(const PlacementProblem& problem, const std::vector<char>
         reduced.members[static_cast<std::size_t>(f)].push_back(static_cast<int>(i));
         if (home[i] == static_cast<int>(i)) reduced.own[static_cast<std::size_t>(f)] = static_cast<int>(i);
     }
-    for (auto& [a, b] : edges) reduced.problem.precedence.emplace_back(number[static_cast<std::size_t>(a)], number[static_cast<std::size_t>(b)]);
+    for (auto& [a, b] : edges)
+        reduced.problem.precedence.emplace_back(number[static_cast<std::size_t>(a)],
+                                                number[static_cast<std::size_t>(b)]);
     std::sort(reduced.problem.precedence.begin(), reduced.problem.precedence.end());
     std::map<std::pair<int, std::vector<int>>, core::Seconds> merged;
     for (const Transfer& transfer : problem.transfers) {
@@ -118,9 +129,11 @@ ReducedPlacement reduce(const PlacementProblem& problem, const std::vector<char>
         std::set<int> destinations;
         for (int d : transfer.destinations) destinations.insert(final_item(static_cast<std::size_t>(d)));
         destinations.erase(source);
-        if (!destinations.empty()) merged[{source, std::vector<int>(destinations.begin(), destinations.end())}] += transfer.time;
+        if (!destinations.empty())
+            merged[{source, std::vector<int>(destinations.begin(), destinations.end())}] += transfer.time;
     }
-    for (const auto& [ends, time] : merged) reduced.problem.transfers.push_back({ends.first, ends.second, time});
+    for (const auto& [ends, time] : merged)
+        reduced.problem.transfers.push_back({ends.first, ends.second, time});
     return reduced;
 }
 

@@ -9,8 +9,14 @@
 namespace partition {
 
 SearchGraph::SearchGraph(const PlacementProblem& problem)
-    : classes(device_classes(problem)), micro_batches(problem.micro_batches), count(problem.items.size()), words((count + 63) / 64), successors(count),
-      predecessor_count(count, 0), incidences(count), everything(words, 0) {
+    : classes(device_classes(problem)),
+      micro_batches(problem.micro_batches),
+      count(problem.items.size()),
+      words((count + 63) / 64),
+      successors(count),
+      predecessor_count(count, 0),
+      incidences(count),
+      everything(words, 0) {
     for (auto [before, after] : problem.precedence) {
         core::require(before < after, "items are in topological order");
         successors[static_cast<std::size_t>(before)].push_back(after);
@@ -49,7 +55,8 @@ SearchGraph::SearchGraph(const PlacementProblem& problem)
         transfer_time.push_back(transfer.time.value);
         destination_count.push_back(static_cast<std::int32_t>(transfer.destinations.size()));
         incidences[static_cast<std::size_t>(transfer.source)].push_back({static_cast<std::int32_t>(e), true});
-        for (int d : transfer.destinations) incidences[static_cast<std::size_t>(d)].push_back({static_cast<std::int32_t>(e), false});
+        for (int d : transfer.destinations)
+            incidences[static_cast<std::size_t>(d)].push_back({static_cast<std::int32_t>(e), false});
     }
     // Last item first.
     below.assign(count * words, 0);

@@ -1,4 +1,5 @@
-// A placement problem as the contiguous search walks it: flat arrays, sums over descendants, and what CPUs could take. Immutable, shared by all threads.
+// A placement problem as the contiguous search walks it: flat arrays, sums over descendants, and what CPUs
+// could take. Immutable, shared by all threads.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,11 @@
-// A stage grows item by item; every superset is visited once (children include one available item and exclude those before it). Two bounds end branches:
-//   * work + transfers that can never again become internal (an end lies in the downset or was excluded) only rises: above the limit the branch ends;
-//   * what is left behind must fit the remaining devices: excluding an item excludes all its descendants, and the work (and memory) of all that is excluded so far
-//     must not exceed what the devices left can do below the limit. Far from the next boundary this forces inclusion, so growth is a straight line there.
+// A stage grows item by item; every superset is visited once (children include one available item and exclude
+// those before it). Two bounds end branches:
+//   * work + transfers that can never again become internal (an end lies in the downset or was excluded) only
+//   rises: above the limit the branch ends;
+//   * what is left behind must fit the remaining devices: excluding an item excludes all its descendants, and
+//   the work (and memory) of all that is excluded so far
+//     must not exceed what the devices left can do below the limit. Far from the next boundary this forces
+//     inclusion, so growth is a straight line there.
 #include "partition/contiguous/stage_growth.h"
 
 #include <algorithm>
@@ -14,34 +18,50 @@ namespace partition {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-// Sums of differences may end a rounding error below zero or above the exact sum: the margin keeps bounds valid.
+// Sums of differences may end a rounding error below zero or above the exact sum: the margin keeps bounds
+// valid.
 constexpr double margin = 1e-12;
 
 }  // namespace
 
 StageGrowth::StageGrowth(const SearchGraph& graph, DownsetTable& table, PassState& pass)
-    : graph_(graph), table_(table), pass_(pass), set_(graph.words), waiting_(graph.count), held_(graph.transfer_time.size()), outside_(graph.transfer_time.size()),
-      source_inside_(graph.transfer_time.size()), source_outside_(graph.transfer_time.size()) {}
+    : graph_(graph),
+      table_(table),
+      pass_(pass),
+      set_(graph.words),
+      waiting_(graph.count),
+      held_(graph.transfer_time.size()),
+      outside_(graph.transfer_time.size()),
+      source_inside_(graph.transfer_time.size()),
+      source_outside_(graph.transfer_time.size()) {}
 
 double StageGrowth::paid_of(std::int32_t e) const {
     const std::size_t i = static_cast<std::size_t>(e);
-    return (source_inside_[i] ? held_[i] < graph_.destination_count[i] : held_[i] > 0) ? graph_.transfer_time[i] : 0;
+    return (source_inside_[i] ? held_[i] < graph_.destination_count[i] : held_[i] > 0)
+               ? graph_.transfer_time[i]
+               : 0;
 }
 
 double StageGrowth::permanent_of(std::int32_t e) const {
     const std::size_t i = static_cast<std::size_t>(e);
-    return ((source_inside_[i] && outside_[i] > 0) || (source_outside_[i] && held_[i] > 0)) ? graph_.transfer_time[i] : 0;
+    return ((source_inside_[i] && outside_[i] > 0) || (source_outside_[i] && held_[i] > 0))
+               ? graph_.transfer_time[i]
+               : 0;
 }
 
 void StageGrowth::offer(const Sums& sums, double load) {
     const double left = graph_.total_work - inside_work_, memory_left = graph_.total_memory - inside_memory_;
     for (const Start& start : starts_) {
-        if (left > start.room || memory_left > start.memory_room || (!start.has_cpu_left && inside_cpu_only_ < graph_.cpu_only_total)) continue;
+        if (left > start.room || memory_left > start.memory_room ||
+            (!start.has_cpu_left && inside_cpu_only_ < graph_.cpu_only_total))
+            continue;
         if (!by_cpu_ && sums.memory + sums.activations * start.in_flight > memory_limit_) continue;
         const double value = std::max(start.value, load);
-        table_.offer(set_.data(), hash_, size_, {start.used_after, value, parent_, static_cast<std::int8_t>(class_)});
+        table_.offer(set_.data(), hash_, size_,
+                     {start.used_after, value, parent_, static_cast<std::int8_t>(class_)});
         if (static_cast<std::size_t>(size_) == graph_.count)
-            for (double most = pass_.most.load(); value < most && !pass_.most.compare_exchange_weak(most, value);) {
+            for (double most = pass_.most.load();
+                 value < most && !pass_.most.compare_exchange_weak(most, value);) {
             }
     }
 }
@@ -64,7 +84,8 @@ bool StageGrowth::leave_behind(std::size_t item) {
 }
 
 void StageGrowth::grow(const Sums& sums, std::size_t available_begin, std::size_t available_end) {
-    if ((++expanded_ & 1023) == 0 && std::chrono::steady_clock::now() > pass_.deadline) pass_.is_out_of_time = true;
+    if ((++expanded_ & 1023) == 0 && std::chrono::steady_clock::now() > pass_.deadline)
+        pass_.is_out_of_time = true;
     if (pass_.is_out_of_time.load(std::memory_order_relaxed)) return;
     const double most = pass_.most.load(std::memory_order_relaxed);
     const double load = device_->load(sums.work, sums.paid);
@@ -83,7 +104,10 @@ void StageGrowth::grow(const Sums& sums, std::size_t available_begin, std::size_
                   .permanent = permanent,
                   .memory = sums.memory + graph_.memory[i],
                   .activations = sums.activations + graph_.activations[i]};
-        const bool may_join = next.work * device_->slowness <= most && (by_cpu_ || (!graph_.is_cpu_only[i] && next.memory + next.activations * least_in_flight_ <= memory_limit_));
+        const bool may_join =
+            next.work * device_->slowness <= most &&
+            (by_cpu_ ||
+             (!graph_.is_cpu_only[i] && next.memory + next.activations * least_in_flight_ <= memory_limit_));
         if (may_join) {
             if (!by_cpu_)
                 for (auto [e, is_source] : graph_.incidences[i]) {
@@ -99,9 +123,14 @@ void StageGrowth::grow(const Sums& sums, std::size_t available_begin, std::size_
                 for (std::size_t b = a + 1; b < available_end; ++b) available_.push_back(available_[b]);
                 for (int s : graph_.successors[i])
                     if (--waiting_[static_cast<std::size_t>(s)] == 0) {
-                        // By work below, largest first: what cannot be left behind comes first and leaves no choice.
-                        auto heavier = [&](int x) { return graph_.work_below[static_cast<std::size_t>(x)] >= graph_.work_below[static_cast<std::size_t>(s)]; };
-                        auto place = std::find_if_not(available_.begin() + static_cast<std::ptrdiff_t>(begin), available_.end(), heavier);
+                        // By work below, largest first: what cannot be left behind comes first and leaves no
+                        // choice.
+                        auto heavier = [&](int x) {
+                            return graph_.work_below[static_cast<std::size_t>(x)] >=
+                                   graph_.work_below[static_cast<std::size_t>(s)];
+                        };
+                        auto place = std::find_if_not(available_.begin() + static_cast<std::ptrdiff_t>(begin),
+                                                      available_.end(), heavier);
                         available_.insert(place, s);
                     }
                 const double kept = graph_.memory[i] + graph_.activations[i];
@@ -142,7 +171,8 @@ void StageGrowth::grow(const Sums& sums, std::size_t available_begin, std::size_
             if (device_->load(sums.work, permanent) > most * (1 + margin)) break;
         }
     }
-    for (; behind_log_.size() > logged; behind_log_.pop_back()) behind_[behind_log_.back() / 64] &= ~(std::uint64_t{1} << (behind_log_.back() % 64));
+    for (; behind_log_.size() > logged; behind_log_.pop_back())
+        behind_[behind_log_.back() / 64] &= ~(std::uint64_t{1} << (behind_log_.back() % 64));
     behind_work_ = behind_work;
     behind_memory_ = behind_memory;
     is_cpu_only_behind_ = is_cpu_only_behind;
@@ -167,15 +197,23 @@ void StageGrowth::expand(const Downset& from, std::size_t device_class) {
     least_in_flight_ = std::numeric_limits<int>::max();
     for (const Way& way : from.ways) {
         if (way.value > most || used_of(way.used, device_class) >= device.count) continue;
-        Start start{.used_after = way.used + one_of(device_class), .value = way.value, .room = margin * graph_.total_work, .memory_room = 0, .in_flight = 1, .has_cpu_left = false};
+        Start start{.used_after = way.used + one_of(device_class),
+                    .value = way.value,
+                    .room = margin * graph_.total_work,
+                    .memory_room = 0,
+                    .in_flight = 1,
+                    .has_cpu_left = false};
         for (std::size_t c = 0; c < graph_.classes.size(); ++c) {
             const int left = graph_.classes[c].count - used_of(start.used_after, c);
             if (left == 0) continue;
-            start.room += graph_.classes[c].is_cpu ? left * pass_.cpu_can_take : left * most / graph_.classes[c].slowness;
-            start.memory_room += left * (graph_.classes[c].is_cpu ? pass_.cpu_can_hold : graph_.classes[c].memory_limit.value);
+            start.room += graph_.classes[c].is_cpu ? left * pass_.cpu_can_take
+                                                   : left * most / graph_.classes[c].slowness;
+            start.memory_room +=
+                left * (graph_.classes[c].is_cpu ? pass_.cpu_can_hold : graph_.classes[c].memory_limit.value);
             start.has_cpu_left = start.has_cpu_left || graph_.classes[c].is_cpu;
         }
-        start.memory_room = graph_.has_memory_limit ? start.memory_room + margin * graph_.total_memory : infinity;
+        start.memory_room =
+            graph_.has_memory_limit ? start.memory_room + margin * graph_.total_memory : infinity;
         start.in_flight = std::min(graph_.micro_batches, all_used(start.used_after));
         room_ = std::max(room_, start.room);
         memory_room_ = std::max(memory_room_, start.memory_room);
@@ -213,8 +251,10 @@ void StageGrowth::expand(const Downset& from, std::size_t device_class) {
     }
     for (std::size_t i = 0; i < graph_.count; ++i)
         if (!(set_[i / 64] >> (i % 64) & 1) && waiting_[i] == 0) available_.push_back(static_cast<int>(i));
-    std::stable_sort(available_.begin(), available_.end(),
-                     [&](int a, int b) { return graph_.work_below[static_cast<std::size_t>(a)] > graph_.work_below[static_cast<std::size_t>(b)]; });
+    std::stable_sort(available_.begin(), available_.end(), [&](int a, int b) {
+        return graph_.work_below[static_cast<std::size_t>(a)] >
+               graph_.work_below[static_cast<std::size_t>(b)];
+    });
     grow({}, 0, available_.size());
 }
 

@@ -1,4 +1,5 @@
-// Every stage that can follow one downset, below a load: the inner loop of the contiguous search. One object a thread.
+// Every stage that can follow one downset, below a load: the inner loop of the contiguous search. One object
+// a thread.
 #pragma once
 
 #include <atomic>
@@ -13,7 +14,7 @@ namespace partition {
 
 // What all threads of a pass share.
 struct PassState {
-    std::atomic<double> most;           // load that a stage may have at most: falls when a complete placement is found
+    std::atomic<double> most;  // load that a stage may have at most: falls when a complete placement is found
     double cpu_can_take, cpu_can_hold;  // of one CPU, below the first `most`
     std::chrono::steady_clock::time_point deadline;
     std::atomic<bool> is_out_of_time{false};
@@ -61,7 +62,8 @@ private:
 
     double inside_work_ = 0, inside_memory_ = 0;  // of the downset and the stage
     std::int32_t inside_cpu_only_ = 0, stage_size_ = 0, size_ = 0;
-    std::vector<std::uint64_t> behind_;  // excluded items and all their descendants: later stages must take them
+    std::vector<std::uint64_t>
+        behind_;  // excluded items and all their descendants: later stages must take them
     std::vector<std::size_t> behind_log_;
     double behind_work_ = 0, behind_memory_ = 0;
     bool is_cpu_only_behind_ = false;

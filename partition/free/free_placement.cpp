@@ -1,8 +1,10 @@
-// Placement without contiguity: seeded simulated annealing over single-item moves, from the best contiguous placement.
+// Placement without contiguity: seeded simulated annealing over single-item moves, from the best contiguous
+// placement.
 //
-// The energy is the sum of (load / reference)^8: smooth where the largest load alone is flat, and dominated by the largest loads. A move changes the loads of
-// at most three devices (both ends and the holder of a source), so it costs a few incidences. Memory above the limit is a penalty; only placements without any
-// are kept. Where items are few, every assignment is looked at instead.
+// The energy is the sum of (load / reference)^8: smooth where the largest load alone is flat, and dominated
+// by the largest loads. A move changes the loads of at most three devices (both ends and the holder of a
+// source), so it costs a few incidences. Memory above the limit is a penalty; only placements without any are
+// kept. Where items are few, every assignment is looked at instead.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -17,7 +19,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Some tens of items are enumerated below a good bound: about a second of it, several where they are so few that the end is in sight.
+// Some tens of items are enumerated below a good bound: about a second of it, several where they are so few
+// that the end is in sight.
 constexpr std::size_t most_enumerated = 40, few = 16;
 constexpr std::int64_t most_expanded = 2'000'000, most_expanded_of_few = 20'000'000;
 
@@ -39,7 +42,8 @@ public:
         incidences_.resize(problem.items.size());
         for (std::size_t e = 0; e < problem.transfers.size(); ++e) {
             incidences_[static_cast<std::size_t>(problem.transfers[e].source)].push_back({e, true});
-            for (int d : problem.transfers[e].destinations) incidences_[static_cast<std::size_t>(d)].push_back({e, false});
+            for (int d : problem.transfers[e].destinations)
+                incidences_[static_cast<std::size_t>(d)].push_back({e, false});
         }
     }
 
@@ -54,13 +58,17 @@ public:
             memory_[static_cast<std::size_t>(device_of_[i])] += kept(i);
         }
         for (std::size_t e = 0; e < problem_.transfers.size(); ++e) {
-            for (int d : problem_.transfers[e].destinations) ++held(e, device_of_[static_cast<std::size_t>(d)]);
-            for (int device = 0; device < devices_; ++device) load_[static_cast<std::size_t>(device)] += paid(e, device);
+            for (int d : problem_.transfers[e].destinations)
+                ++held(e, device_of_[static_cast<std::size_t>(d)]);
+            for (int device = 0; device < devices_; ++device)
+                load_[static_cast<std::size_t>(device)] += paid(e, device);
         }
     }
 
     bool may_hold_all(int device) const { return is_cpu(device); }
-    bool may_hold(std::size_t item, int device) const { return is_cpu(device) || problem_.items[item].runs_on_accelerator; }
+    bool may_hold(std::size_t item, int device) const {
+        return is_cpu(device) || problem_.items[item].runs_on_accelerator;
+    }
 
     void move(std::size_t item, int to) {
         int from = device_of_[item];
@@ -74,7 +82,8 @@ public:
                 ++held(e, to);
             }
             change(e, from, to, holder, +1);
-            device_of_[item] = from;  // until the last transfer is done: the others are still counted from this side
+            device_of_[item] =
+                from;  // until the last transfer is done: the others are still counted from this side
         }
         load_[static_cast<std::size_t>(from)] -= work(item, from);
         load_[static_cast<std::size_t>(to)] += work(item, to);
@@ -87,7 +96,8 @@ public:
         double sum = 0;
         for (int d = 0; d < devices_; ++d) {
             sum += eighth_power(load_[static_cast<std::size_t>(d)] / reference_);
-            const double limit = device_[static_cast<std::size_t>(d)].memory_limit.value, over = memory_[static_cast<std::size_t>(d)] - limit;
+            const double limit = device_[static_cast<std::size_t>(d)].memory_limit.value,
+                         over = memory_[static_cast<std::size_t>(d)] - limit;
             if (over > 0) sum += 10 * (1 + over / std::max(limit, 1.0));
         }
         return sum;
@@ -95,7 +105,9 @@ public:
     double largest() const { return *std::max_element(load_.begin(), load_.end()); }
     bool respects_memory() const {
         for (int d = 0; d < devices_; ++d)
-            if (memory_[static_cast<std::size_t>(d)] > device_[static_cast<std::size_t>(d)].memory_limit.value) return false;
+            if (memory_[static_cast<std::size_t>(d)] >
+                device_[static_cast<std::size_t>(d)].memory_limit.value)
+                return false;
         return true;
     }
     int device_of(std::size_t item) const { return device_of_[item]; }
@@ -105,19 +117,29 @@ public:
 
 private:
     bool is_cpu(int device) const { return device_[static_cast<std::size_t>(device)].is_cpu; }
-    // A device may be visited by a micro-batch many times: all of a step's micro-batches may be in flight on it.
-    double kept(std::size_t item) const { return (problem_.items[item].memory + problem_.items[item].activations * problem_.micro_batches).value; }
+    // A device may be visited by a micro-batch many times: all of a step's micro-batches may be in flight on
+    // it.
+    double kept(std::size_t item) const {
+        return (problem_.items[item].memory + problem_.items[item].activations * problem_.micro_batches)
+            .value;
+    }
     double work(std::size_t item, int device) const {
         const DeviceClass& of = device_[static_cast<std::size_t>(device)];
         return of.work(problem_.items[item]).value * of.slowness;
     }
-    int& held(std::size_t e, int device) { return held_[e * static_cast<std::size_t>(devices_) + static_cast<std::size_t>(device)]; }
-    int held(std::size_t e, int device) const { return held_[e * static_cast<std::size_t>(devices_) + static_cast<std::size_t>(device)]; }
+    int& held(std::size_t e, int device) {
+        return held_[e * static_cast<std::size_t>(devices_) + static_cast<std::size_t>(device)];
+    }
+    int held(std::size_t e, int device) const {
+        return held_[e * static_cast<std::size_t>(devices_) + static_cast<std::size_t>(device)];
+    }
     double paid(std::size_t e, int device) const {
         if (is_cpu(device)) return 0;
         const Transfer& transfer = problem_.transfers[e];
         bool is_holder = device_of_[static_cast<std::size_t>(transfer.source)] == device;
-        return (is_holder ? held(e, device) < std::ssize(transfer.destinations) : held(e, device) > 0) ? transfer.time.value * device_[static_cast<std::size_t>(device)].transfer_slowness : 0;
+        return (is_holder ? held(e, device) < std::ssize(transfer.destinations) : held(e, device) > 0)
+                   ? transfer.time.value * device_[static_cast<std::size_t>(device)].transfer_slowness
+                   : 0;
     }
     void change(std::size_t e, int from, int to, int holder, int sign) {
         load_[static_cast<std::size_t>(from)] += sign * paid(e, from);
@@ -135,13 +157,15 @@ private:
     std::vector<double> load_, memory_;
 };
 
-std::vector<PlacedStage> stages_of(const PlacementProblem& problem, const Annealing& state, const std::vector<int>& device_of) {
+std::vector<PlacedStage> stages_of(const PlacementProblem& problem, const Annealing& state,
+                                   const std::vector<int>& device_of) {
     std::vector<PlacedStage> stages;
     for (int d = 0; d < state.devices(); ++d) {
         std::vector<int> items;
         for (std::size_t i = 0; i < device_of.size(); ++i)
             if (device_of[i] == d) items.push_back(static_cast<int>(i));
-        if (!items.empty()) stages.push_back(stage_of(problem, std::move(items), state.class_of(d), problem.micro_batches));
+        if (!items.empty())
+            stages.push_back(stage_of(problem, std::move(items), state.class_of(d), problem.micro_batches));
     }
     return stages;
 }
@@ -157,7 +181,8 @@ PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementO
     PlacementResult result = place_contiguous(problem, for_contiguous);
     if (!placement_obstacle(problem).empty() || problem.items.empty()) return result;
     result.lower_bound = placement_lower_bound(problem);
-    const bool contiguous_is_excluded = result.is_proven_infeasible, contiguous_is_proven = result.is_proven_optimal;
+    const bool contiguous_is_excluded = result.is_proven_infeasible,
+               contiguous_is_proven = result.is_proven_optimal;
     result.is_proven_infeasible = result.is_proven_optimal = false;
     const std::size_t n = problem.items.size();
     Annealing state(problem, std::max(result.lower_bound.value, 1e-300));
@@ -167,7 +192,8 @@ PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementO
         std::vector<char> is_taken(static_cast<std::size_t>(state.devices()), 0);
         for (const PlacedStage& stage : result.stages)
             for (int d = 0; d < state.devices(); ++d) {
-                if (is_taken[static_cast<std::size_t>(d)] || state.class_of(d) != stage.device_class) continue;
+                if (is_taken[static_cast<std::size_t>(d)] || state.class_of(d) != stage.device_class)
+                    continue;
                 is_taken[static_cast<std::size_t>(d)] = 1;
                 for (int i : stage.items) start[static_cast<std::size_t>(i)] = d;
                 break;
@@ -181,10 +207,14 @@ PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementO
     std::vector<int> best_devices = start;
     bool has_improved = false, has_moved = false, is_complete = false;
     if (n <= most_enumerated) {
-        const auto deadline = options.time_limit.value < 1e8 ? begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.time_limit.value))
-                                                             : Clock::time_point::max();
-        FreeSearchResult enumerated = search_free(problem, best, n <= few ? most_expanded_of_few : most_expanded, deadline);
-        is_complete = enumerated.is_complete && (contiguous_is_proven || contiguous_is_excluded || problem.micro_batches == 1);
+        const auto deadline = options.time_limit.value < 1e8
+                                  ? begin + std::chrono::duration_cast<Clock::duration>(
+                                                std::chrono::duration<double>(options.time_limit.value))
+                                  : Clock::time_point::max();
+        FreeSearchResult enumerated =
+            search_free(problem, best, n <= few ? most_expanded_of_few : most_expanded, deadline);
+        is_complete = enumerated.is_complete &&
+                      (contiguous_is_proven || contiguous_is_excluded || problem.micro_batches == 1);
         if (!enumerated.device_of.empty()) {
             best = enumerated.value;
             best_devices = std::move(enumerated.device_of);
@@ -192,10 +222,14 @@ PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementO
         }
     }
     core::Random random(0x5eed);
-    // One round: hot enough to move whole layers, cooled to single moves. Rounds alternate between the start and the best so far.
-    const std::int64_t moves = std::min<std::int64_t>(20'000'000, 12'000 * static_cast<std::int64_t>(n) + 200'000);
+    // One round: hot enough to move whole layers, cooled to single moves. Rounds alternate between the start
+    // and the best so far.
+    const std::int64_t moves =
+        std::min<std::int64_t>(20'000'000, 12'000 * static_cast<std::int64_t>(n) + 200'000);
     const int rounds = 12;
-    for (int round = 0; round < rounds && !is_complete && elapsed() < options.time_limit.value && state.devices() > 1; ++round) {
+    for (int round = 0;
+         round < rounds && !is_complete && elapsed() < options.time_limit.value && state.devices() > 1;
+         ++round) {
         if (best <= result.lower_bound.value * (1 + 1e-12)) break;
         state.set(round % 2 == 0 ? start : best_devices);
         double energy = state.energy();
@@ -206,7 +240,8 @@ PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementO
             if (m % 1000 == 0) {
                 temperature *= cooling;
                 if (m % 10000 == 0 && elapsed() > options.time_limit.value) break;
-                if (has_moved && options.progress) options.progress({best, result.lower_bound.value, elapsed()});
+                if (has_moved && options.progress)
+                    options.progress({best, result.lower_bound.value, elapsed()});
                 has_moved = false;
             }
             std::size_t item = static_cast<std::size_t>(random.below(n));
@@ -238,9 +273,11 @@ PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementO
         result.lower_bound = is_complete ? result.objective : std::min(result.lower_bound, result.objective);
     } else if (is_complete && contiguous_is_excluded) {
         result.is_proven_infeasible = true;
-        result.reason = "no placement, contiguous or not, respects the memory of every device (the search is exhaustive)";
+        result.reason =
+            "no placement, contiguous or not, respects the memory of every device (the search is exhaustive)";
     }
-    result.is_proven_optimal = result.is_feasible && result.objective.value <= result.lower_bound.value * (1 + 1e-9);
+    result.is_proven_optimal =
+        result.is_feasible && result.objective.value <= result.lower_bound.value * (1 + 1e-9);
     return result;
 }
 

@@ -1,6 +1,8 @@
 // Depth first, heaviest items first. A partial assignment is given up when
-//   * a device's work and the transfers it must pay whatever comes (both ends assigned, to different devices) reach the best known load;
-//   * the work left does not fit what devices can still take below it, or the memory left does not fit theirs.
+//   * a device's work and the transfers it must pay whatever comes (both ends assigned, to different devices)
+//   reach the best known load;
+//   * the work left does not fit what devices can still take below it, or the memory left does not fit
+//   theirs.
 // Devices of one class are alike: an item tries at most one that is still empty.
 #include "partition/free/free_search.h"
 
@@ -18,12 +20,17 @@ constexpr double margin = 1e-12;
 
 class FreeSearch {
 public:
-    FreeSearch(const PlacementProblem& problem, double below, std::int64_t most_expanded, std::chrono::steady_clock::time_point deadline)
-        : problem_(problem), classes_(device_classes(problem)), most_expanded_(most_expanded), deadline_(deadline) {
+    FreeSearch(const PlacementProblem& problem, double below, std::int64_t most_expanded,
+               std::chrono::steady_clock::time_point deadline)
+        : problem_(problem),
+          classes_(device_classes(problem)),
+          most_expanded_(most_expanded),
+          deadline_(deadline) {
         result_.value = below;
         for (std::size_t c = 0; c < classes_.size(); ++c)
             for (int d = 0; d < classes_[c].count; ++d) class_of_.push_back(c);
-        const std::size_t devices = class_of_.size(), items = problem.items.size(), transfers = problem.transfers.size();
+        const std::size_t devices = class_of_.size(), items = problem.items.size(),
+                          transfers = problem.transfers.size();
         work_.assign(devices, 0);
         paid_.assign(devices, 0);
         memory_.assign(devices, 0);
@@ -45,7 +52,8 @@ public:
         for (std::size_t i = 0; i < items; ++i) weight[i] += problem.items[i].accelerator_time.value;
         order_.resize(items);
         std::iota(order_.begin(), order_.end(), std::size_t{0});
-        std::stable_sort(order_.begin(), order_.end(), [&](std::size_t a, std::size_t b) { return weight[a] > weight[b]; });
+        std::stable_sort(order_.begin(), order_.end(),
+                         [&](std::size_t a, std::size_t b) { return weight[a] > weight[b]; });
         work_left_.assign(items + 1, 0);
         memory_left_.assign(items + 1, 0);
         gain_left_.assign(items + 1, 0);
@@ -54,7 +62,9 @@ public:
             const double work = item.runs_on_accelerator ? item.accelerator_time.value : 0;
             work_left_[k] = work_left_[k + 1] + work;
             memory_left_[k] = memory_left_[k + 1] + kept(order_[k]);
-            gain_left_[k] = std::max(gain_left_[k + 1], item.cpu_time.value > 0 ? work / item.cpu_time.value : work > 0 ? infinity : 0);
+            gain_left_[k] = std::max(gain_left_[k + 1], item.cpu_time.value > 0 ? work / item.cpu_time.value
+                                                        : work > 0              ? infinity
+                                                                                : 0);
         }
     }
 
@@ -70,8 +80,13 @@ private:
         bool is_source;
     };
 
-    double kept(std::size_t item) const { return (problem_.items[item].memory + problem_.items[item].activations * problem_.micro_batches).value; }
-    double load(std::size_t device) const { return classes_[class_of_[device]].load(work_[device], paid_[device]); }
+    double kept(std::size_t item) const {
+        return (problem_.items[item].memory + problem_.items[item].activations * problem_.micro_batches)
+            .value;
+    }
+    double load(std::size_t device) const {
+        return classes_[class_of_[device]].load(work_[device], paid_[device]);
+    }
     // Of the ends assigned so far: what this device pays whatever comes.
     double owed(std::size_t e, std::size_t device) const {
         if (holder_[e] < 0) return 0;
@@ -101,15 +116,19 @@ private:
             const DeviceClass& c = classes_[class_of_[d]];
             const double here = load(d);
             if (here * (1 - margin) >= result_.value) return false;
-            work_room += c.is_cpu ? (gain_left_[next] > 0 ? (result_.value - here) / c.slowness * gain_left_[next] : 0) : (result_.value - here) / c.slowness;
+            work_room +=
+                c.is_cpu ? (gain_left_[next] > 0 ? (result_.value - here) / c.slowness * gain_left_[next] : 0)
+                         : (result_.value - here) / c.slowness;
             memory_room += c.is_cpu ? infinity : c.memory_limit.value - memory_[d];
         }
-        return work_left_[next] <= work_room * (1 + margin) + margin * work_left_[0] && memory_left_[next] <= memory_room * (1 + margin) + margin * memory_left_[0];
+        return work_left_[next] <= work_room * (1 + margin) + margin * work_left_[0] &&
+               memory_left_[next] <= memory_room * (1 + margin) + margin * memory_left_[0];
     }
 
     void assign(std::size_t k) {
         if (!result_.is_complete) return;
-        if (++result_.expanded > most_expanded_ || ((result_.expanded & 1023) == 0 && std::chrono::steady_clock::now() > deadline_)) {
+        if (++result_.expanded > most_expanded_ ||
+            ((result_.expanded & 1023) == 0 && std::chrono::steady_clock::now() > deadline_)) {
             result_.is_complete = false;
             return;
         }
@@ -125,7 +144,9 @@ private:
                 if (has_tried_empty[c]) continue;
                 has_tried_empty[c] = 1;
             }
-            if (!classes_[c].is_cpu && (!problem_.items[item].runs_on_accelerator || memory_[d] + kept(item) > classes_[c].memory_limit.value)) continue;
+            if (!classes_[c].is_cpu && (!problem_.items[item].runs_on_accelerator ||
+                                        memory_[d] + kept(item) > classes_[c].memory_limit.value))
+                continue;
             const std::vector<double> paid = paid_;  // put back exactly: differences of sums would drift
             const double work = work_[d], memory = memory_[d];
             put(item, d, +1);
@@ -152,14 +173,17 @@ private:
     FreeSearchResult result_;
     std::vector<std::size_t> class_of_, order_;
     std::vector<std::vector<Incidence>> incidences_;
-    std::vector<double> work_, paid_, memory_;               // of each device
-    std::vector<double> work_left_, memory_left_, gain_left_;  // of the items from the k-th on: accelerator time, bytes, accelerator time a CPU saves per its own
+    std::vector<double> work_, paid_, memory_;  // of each device
+    std::vector<double> work_left_, memory_left_,
+        gain_left_;  // of the items from the k-th on: accelerator time, bytes, accelerator time a CPU saves
+                     // per its own
     std::vector<int> held_count_, holder_, held_, assigned_, device_of_;
 };
 
 }  // namespace
 
-FreeSearchResult search_free(const PlacementProblem& problem, double below, std::int64_t most_expanded, std::chrono::steady_clock::time_point deadline) {
+FreeSearchResult search_free(const PlacementProblem& problem, double below, std::int64_t most_expanded,
+                             std::chrono::steady_clock::time_point deadline) {
     return FreeSearch(problem, below, most_expanded, deadline).run();
 }
 

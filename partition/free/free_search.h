@@ -10,14 +10,15 @@
 namespace partition {
 
 struct FreeSearchResult {
-    bool is_complete = false;     // every assignment was looked at or excluded by a bound
-    std::vector<int> device_of;   // of each item, devices numbered class by class; empty: none below `below`
-    double value = 0;             // its largest load, seconds
+    bool is_complete = false;    // every assignment was looked at or excluded by a bound
+    std::vector<int> device_of;  // of each item, devices numbered class by class; empty: none below `below`
+    double value = 0;            // its largest load, seconds
     std::int64_t expanded = 0;
 };
 
-// The best assignment whose largest load lies below `below`, each device keeping the activations of all micro-batches of a step. Ends incomplete after
-// `most_expanded` partial assignments, or at the deadline.
-FreeSearchResult search_free(const PlacementProblem& problem, double below, std::int64_t most_expanded, std::chrono::steady_clock::time_point deadline);
+// The best assignment whose largest load lies below `below`, each device keeping the activations of all
+// micro-batches of a step. Ends incomplete after `most_expanded` partial assignments, or at the deadline.
+FreeSearchResult search_free(const PlacementProblem& problem, double below, std::int64_t most_expanded,
+                             std::chrono::steady_clock::time_point deadline);
 
 }  // namespace partition

@@ -22,13 +22,19 @@ void add(Bits& to, const Bits& more) {
 template <class Visit>
 void for_each(const Bits& bits, Visit visit) {
     for (std::size_t w = 0; w < bits.size(); ++w)
-        for (std::uint64_t rest = bits[w]; rest; rest &= rest - 1) visit(w * 64 + static_cast<std::size_t>(std::countr_zero(rest)));
+        for (std::uint64_t rest = bits[w]; rest; rest &= rest - 1)
+            visit(w * 64 + static_cast<std::size_t>(std::countr_zero(rest)));
 }
 
 class Cutter {
 public:
     explicit Cutter(const HierarchicalProblem& problem)
-        : problem_(problem), count_(problem.nodes.size()), words_((count_ + 63) / 64), next_(count_), closure_(count_, Bits(words_, 0)), awaited_(count_, Bits(words_, 0)),
+        : problem_(problem),
+          count_(problem.nodes.size()),
+          words_((count_ + 63) / 64),
+          next_(count_),
+          closure_(count_, Bits(words_, 0)),
+          awaited_(count_, Bits(words_, 0)),
           is_reached_(count_, 0) {
         std::vector<char> has_before(count_, 0);
         for (auto [from, to] : problem.edges) {
@@ -49,7 +55,8 @@ public:
                         break;
                     }
             });
-        // Everything is found from the first source, except what shares no descendant with it: such parts get their own sources.
+        // Everything is found from the first source, except what shares no descendant with it: such parts get
+        // their own sources.
         for (std::size_t v = 0; v < count_; ++v) {
             if (has_before[v] || is_reached_[v]) continue;
             starts_.push_back(v);
@@ -104,7 +111,9 @@ public:
             cut.compute += (node.forward + node.backward).value;
             cut.parameters += node.parameters.value;
             cut.activations += node.activation.value;
-            if (std::any_of(next_[v].begin(), next_[v].end(), [&](std::size_t n) { return has(cut.nodes, n); })) return;
+            if (std::any_of(next_[v].begin(), next_[v].end(),
+                            [&](std::size_t n) { return has(cut.nodes, n); }))
+                return;
             set(crossing, v);  // a last node
             add(crossing, awaited_[v]);
         });
@@ -143,7 +152,8 @@ DataFlowCuts data_flow_cuts(const HierarchicalProblem& problem, std::size_t most
         // Totals are sums in node order, so a superset's is never smaller.
         return std::tie(a.compute, of_a, a.nodes) < std::tie(b.compute, of_b, b.nodes);
     });
-    core::require(size(result.cuts.back()) == static_cast<int>(problem.nodes.size()), "the last cut holds every node");
+    core::require(size(result.cuts.back()) == static_cast<int>(problem.nodes.size()),
+                  "the last cut holds every node");
     return result;
 }
 

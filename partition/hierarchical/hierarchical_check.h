@@ -1,4 +1,5 @@
-// The objective of stages that are given by their nodes and replicas: what searches are checked by, and saved or hand-made decisions judged.
+// The objective of stages that are given by their nodes and replicas: what searches are checked by, and saved
+// or hand-made decisions judged.
 #pragma once
 
 #include <string>
@@ -13,10 +14,13 @@ std::string hash_of(const HierarchicalProblem& problem);
 
 // Of one stage on all workers, without a limit of memory.
 core::Seconds everything_replicated(const HierarchicalProblem& problem);
-// Compute over all workers. A stage costs at least its compute over its own, so the largest is at least this mean.
+// Compute over all workers. A stage costs at least its compute over its own, so the largest is at least this
+// mean.
 core::Seconds mean_compute(const HierarchicalProblem& problem);
-// Loads, memory and the objective of stages (nodes and replicas are read, in pipeline order). Not feasible, with the reason, where a stage runs before one that feeds it, the
-// replicas of some level do not add up to its workers, or memory does not suffice.
-HierarchicalResult judge_hierarchical(const HierarchicalProblem& problem, std::vector<HierarchicalStage> stages);
+// Loads, memory and the objective of stages (nodes and replicas are read, in pipeline order). Not feasible,
+// with the reason, where a stage runs before one that feeds it, the replicas of some level do not add up to
+// its workers, or memory does not suffice.
+HierarchicalResult judge_hierarchical(const HierarchicalProblem& problem,
+                                      std::vector<HierarchicalStage> stages);
 
 }  // namespace partition

@@ -1,8 +1,10 @@
-// One table a level: the least value of "what lies between two cuts on m units", over the last stage's start and its units. Lower levels need every pair of cuts,
-// the outermost only those from the start. Rows (pairs with one lower cut) are independent of each other: all cores fill them, in any order, to the same values.
+// One table a level: the least value of "what lies between two cuts on m units", over the last stage's start
+// and its units. Lower levels need every pair of cuts, the outermost only those from the start. Rows (pairs
+// with one lower cut) are independent of each other: all cores fill them, in any order, to the same values.
 //
-// The placements on the prefixes of one order come first: of all other cuts only those matter that a better placement may have. A stage does at most the best value
-// of work a worker, so the work before a cut lies in a window around every number of workers; and what crosses it must cost less.
+// The placements on the prefixes of one order come first: of all other cuts only those matter that a better
+// placement may have. A stage does at most the best value of work a worker, so the work before a cut lies in
+// a window around every number of workers; and what crosses it must cost less.
 #include "partition/hierarchical/hierarchical_placement.h"
 
 #include <algorithm>
@@ -26,7 +28,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr double infinity = std::numeric_limits<double>::infinity();
-constexpr int nothing = -1;                          // the cut before the first node
+constexpr int nothing = -1;                            // the cut before the first node
 constexpr std::size_t most_states_with_levels = 2500;  // a table of every pair of cuts a level
 constexpr double margin = 1e-12;                       // of sums in another order
 
@@ -39,14 +41,21 @@ struct Choice {
 class Hierarchy {
 public:
     // Only values below `limit` are of interest: others may come out infinite.
-    Hierarchy(const HierarchicalProblem& problem, std::vector<DataFlowCut> cuts, double limit, Clock::time_point deadline)
-        : problem_(problem), cuts_(std::move(cuts)), count_(static_cast<int>(cuts_.size())), deadline_(deadline), words_((cuts_.size() + 63) / 64) {
+    Hierarchy(const HierarchicalProblem& problem, std::vector<DataFlowCut> cuts, double limit,
+              Clock::time_point deadline)
+        : problem_(problem),
+          cuts_(std::move(cuts)),
+          count_(static_cast<int>(cuts_.size())),
+          deadline_(deadline),
+          words_((cuts_.size() + 63) / 64) {
         int workers = 1;
         for (const BandwidthLevel& level : problem.levels) {
             below_.push_back(workers);
             workers *= level.workers;
         }
-        for (const int below : below_) limit_.push_back(limit * workers / (below * problem.levels[limit_.size()].workers) * (1 + margin));
+        for (const int below : below_)
+            limit_.push_back(limit * workers / (below * problem.levels[limit_.size()].workers) *
+                             (1 + margin));
         drop_useless(workers, limit);
     }
 
@@ -75,10 +84,13 @@ private:
             std::uint32_t levels = 0;
             for (std::size_t l = 0; l < problem_.levels.size(); ++l) {
                 const int here = problem_.levels[l].workers, units = workers / below_[l];
-                if (here < 2 || 2 * cuts_[c].output / (problem_.levels[l].bandwidth.value * (here - 1)) >= limit_[l]) continue;
+                if (here < 2 ||
+                    2 * cuts_[c].output / (problem_.levels[l].bandwidth.value * (here - 1)) >= limit_[l])
+                    continue;
                 // Units of this level before the cut and after it.
                 const double most = limit * below_[l] * (1 + margin);
-                const double before = std::max(1.0, std::ceil(cuts_[c].compute / most)), after = std::max(1.0, std::ceil((compute - cuts_[c].compute) / most));
+                const double before = std::max(1.0, std::ceil(cuts_[c].compute / most)),
+                             after = std::max(1.0, std::ceil((compute - cuts_[c].compute) / most));
                 if (!std::isfinite(limit) || before + after <= units) levels |= 1u << l;
             }
             if (levels == 0 && c + 1 < cuts_.size()) continue;
@@ -95,33 +107,52 @@ private:
         for (int j = 0; j < count_; ++j)
             for (int k = 0; k < j; ++k)
                 if (cuts_[static_cast<std::size_t>(k)].lies_in(cuts_[static_cast<std::size_t>(j)]))
-                    lies_in_[static_cast<std::size_t>(j) * words_ + static_cast<std::size_t>(k) / 64] |= std::uint64_t{1} << (k % 64);
+                    lies_in_[static_cast<std::size_t>(j) * words_ + static_cast<std::size_t>(k) / 64] |=
+                        std::uint64_t{1} << (k % 64);
     }
-    bool contains(int j, int k) const { return k == nothing || (k < j && (lies_in_[static_cast<std::size_t>(j) * words_ + static_cast<std::size_t>(k) / 64] >> (k % 64) & 1)); }
+    bool contains(int j, int k) const {
+        return k == nothing ||
+               (k < j && (lies_in_[static_cast<std::size_t>(j) * words_ + static_cast<std::size_t>(k) / 64] >>
+                              (k % 64) &
+                          1));
+    }
     // May a stage of the level end at the cut, and another one begin?
-    bool may_cut(std::size_t level, int cut) const { return levels_of_[static_cast<std::size_t>(cut)] >> level & 1; }
-    // May a stage of a level above?
-    bool may_bound(std::size_t level, int cut) const { return cut == nothing || cut == count_ - 1 || levels_of_[static_cast<std::size_t>(cut)] >> (level + 1); }
-    double between(double DataFlowCut::*what, int lower, int upper) const {
-        return cuts_[static_cast<std::size_t>(upper)].*what - (lower == nothing ? 0 : cuts_[static_cast<std::size_t>(lower)].*what);
+    bool may_cut(std::size_t level, int cut) const {
+        return levels_of_[static_cast<std::size_t>(cut)] >> level & 1;
     }
-    // Micro-batches kept besides the current one do not depend on the place without a limit: one table serves all.
+    // May a stage of a level above?
+    bool may_bound(std::size_t level, int cut) const {
+        return cut == nothing || cut == count_ - 1 ||
+               levels_of_[static_cast<std::size_t>(cut)] >> (level + 1);
+    }
+    double between(double DataFlowCut::* what, int lower, int upper) const {
+        return cuts_[static_cast<std::size_t>(upper)].*what -
+               (lower == nothing ? 0 : cuts_[static_cast<std::size_t>(lower)].*what);
+    }
+    // Micro-batches kept besides the current one do not depend on the place without a limit: one table serves
+    // all.
     double seen_by(double later) const { return std::isinf(problem_.memory_limit.value) ? 0 : later; }
 
     double memory(int lower, int upper, double later) const {
-        const double once = between(&DataFlowCut::activations, lower, upper) + between(&DataFlowCut::parameters, lower, upper);
+        const double once = between(&DataFlowCut::activations, lower, upper) +
+                            between(&DataFlowCut::parameters, lower, upper);
         return once * (1 + std::ceil(later - 1e-9));
     }
     // What lies between two cuts on one unit of a level; `later` = workers after it for each of its copies.
     double on_one_unit(std::size_t level, int lower, int upper, double later) {
-        if (level > 0) return table(level - 1, later)[static_cast<std::size_t>(lower + 1) * cuts_.size() + static_cast<std::size_t>(upper)];
+        if (level > 0)
+            return table(
+                level - 1,
+                later)[static_cast<std::size_t>(lower + 1) * cuts_.size() + static_cast<std::size_t>(upper)];
         if (memory(lower, upper, later) > problem_.memory_limit.value) return infinity;
         return between(&DataFlowCut::compute, lower, upper);
     }
     double on_units(std::size_t level, int lower, int upper, int units, double later, bool is_whole) {
         const double one = on_one_unit(level, lower, upper, later);
-        double reduction = 4.0 * (units - 1) * between(&DataFlowCut::parameters, lower, upper) / (problem_.levels[level].bandwidth.value * units);
-        // The published optimizer spreads this reduction over the units below only when the level is not divided into stages.
+        double reduction = 4.0 * (units - 1) * between(&DataFlowCut::parameters, lower, upper) /
+                           (problem_.levels[level].bandwidth.value * units);
+        // The published optimizer spreads this reduction over the units below only when the level is not
+        // divided into stages.
         if (is_whole && level > 0) reduction /= problem_.levels[level - 1].workers;
         return (one + reduction) / units;
     }
@@ -132,7 +163,11 @@ private:
         const double workers = below_[level];
         const double limit = limit_[level];
         const bool is_outermost = level + 1 == problem_.levels.size();
-        const auto fewest = [&](double compute) { return std::isfinite(limit) ? static_cast<int>(std::clamp(std::ceil(compute / (limit * workers)), 1.0, 1e9)) : 1; };
+        const auto fewest = [&](double compute) {
+            return std::isfinite(limit)
+                       ? static_cast<int>(std::clamp(std::ceil(compute / (limit * workers)), 1.0, 1e9))
+                       : 1;
+        };
         Row result(cuts_.size());
         for (int j = lower + 1; j < count_; ++j) {
             if ((j & 63) == 0 && Clock::now() > deadline_) is_out_of_time_ = true;
@@ -141,32 +176,42 @@ private:
             if (!(may_cut(level, j) || may_bound(level, j)) || !contains(j, lower)) continue;
             std::vector<Choice>& best = result[static_cast<std::size_t>(j)];
             best.resize(static_cast<std::size_t>(here.workers));
-            auto later_than = [&](int units_so_far, int units) { return seen_by((later + (here.workers - units_so_far) * workers) / units); };
+            auto later_than = [&](int units_so_far, int units) {
+                return seen_by((later + (here.workers - units_so_far) * workers) / units);
+            };
             // Units that the work up to here takes, and that what follows leaves.
             const int least = fewest(between(&DataFlowCut::compute, lower, j));
-            const int most = is_outermost && j < count_ - 1 ? here.workers - fewest(between(&DataFlowCut::compute, j, count_ - 1)) : here.workers;
+            const int most = is_outermost && j < count_ - 1
+                                 ? here.workers - fewest(between(&DataFlowCut::compute, j, count_ - 1))
+                                 : here.workers;
             for (int m = least; m <= most; ++m) {
                 const double value = on_units(level, lower, j, m, later_than(m, m), true);
                 if (value < limit) best[static_cast<std::size_t>(m - 1)].value = value;
             }
-            const double leaving = j < count_ - 1 ? 2 * cuts_[static_cast<std::size_t>(j)].output / bandwidth : 0;
+            const double leaving =
+                j < count_ - 1 ? 2 * cuts_[static_cast<std::size_t>(j)].output / bandwidth : 0;
             for (int k = j - 1; k > lower; --k) {
-                if (here.workers > 64 && Clock::now() > deadline_) is_out_of_time_ = true;  // one cut alone may take long
+                if (here.workers > 64 && Clock::now() > deadline_)
+                    is_out_of_time_ = true;  // one cut alone may take long
                 if (is_out_of_time_) break;
                 double worst = 0;
-                for (int m = least; m <= most; ++m) worst = std::max(worst, std::min(limit, best[static_cast<std::size_t>(m - 1)].value));
-                // Cuts are sorted by compute: from here on the last stage alone is too heavy for any number of units.
+                for (int m = least; m <= most; ++m)
+                    worst = std::max(worst, std::min(limit, best[static_cast<std::size_t>(m - 1)].value));
+                // Cuts are sorted by compute: from here on the last stage alone is too heavy for any number
+                // of units.
                 if (between(&DataFlowCut::compute, k, j) / (workers * here.workers) >= worst) break;
                 if (!may_cut(level, k) || !contains(j, k) || !contains(k, lower)) continue;
                 const std::vector<Choice>& before = result[static_cast<std::size_t>(k)];
                 if (before.empty()) continue;
-                const double moved = std::max(2 * cuts_[static_cast<std::size_t>(k)].output / bandwidth, leaving);
+                const double moved =
+                    std::max(2 * cuts_[static_cast<std::size_t>(k)].output / bandwidth, leaving);
                 if (moved / here.workers >= worst) continue;
                 const int fewest_here = fewest(between(&DataFlowCut::compute, k, j));
                 for (int m = std::max(2, least); m <= most; ++m) {
                     Choice& to = best[static_cast<std::size_t>(m - 1)];
                     for (int units = fewest_here; units < m; ++units) {
-                        double value = std::max(before[static_cast<std::size_t>(m - units - 1)].value, moved / units);
+                        double value =
+                            std::max(before[static_cast<std::size_t>(m - units - 1)].value, moved / units);
                         if (value >= to.value || value >= limit) continue;
                         value = std::max(value, on_units(level, k, j, units, later_than(m, units), false));
                         if (value < to.value && value < limit) to = {value, k, units};
@@ -180,28 +225,34 @@ private:
     // Values of every pair of cuts on all units of a level: rows by lower cut + 1.
     const std::vector<double>& table(std::size_t level, double later) {
         auto found = tables_.find({level, later});
-        if (found == tables_.end()) throw core::InternalError("broken promise: tables of lower levels are made before they are read");
+        if (found == tables_.end())
+            throw core::InternalError("broken promise: tables of lower levels are made before they are read");
         return found->second;
     }
     void make_tables(std::size_t level, double later) {
         if (tables_.count({level, later}) || is_out_of_time_) return;
         make_tables_below(level, later);
         std::vector<double> values((cuts_.size() + 1) * cuts_.size(), infinity);
-        core::for_each_in_parallel(static_cast<std::size_t>(count_ - 1 - nothing), 0, [&](std::size_t item, int) {
-            const int lower = nothing + static_cast<int>(item);
-            if (is_out_of_time_ || !may_bound(level, lower)) return;
-            const Row filled = row(level, lower, later);
-            for (int j = lower + 1; j < count_; ++j)
-                if (!filled[static_cast<std::size_t>(j)].empty())
-                    values[static_cast<std::size_t>(lower + 1) * cuts_.size() + static_cast<std::size_t>(j)] = filled[static_cast<std::size_t>(j)].back().value;
-        });
+        core::for_each_in_parallel(static_cast<std::size_t>(count_ - 1 - nothing), 0,
+                                   [&](std::size_t item, int) {
+                                       const int lower = nothing + static_cast<int>(item);
+                                       if (is_out_of_time_ || !may_bound(level, lower)) return;
+                                       const Row filled = row(level, lower, later);
+                                       for (int j = lower + 1; j < count_; ++j)
+                                           if (!filled[static_cast<std::size_t>(j)].empty())
+                                               values[static_cast<std::size_t>(lower + 1) * cuts_.size() +
+                                                      static_cast<std::size_t>(j)] =
+                                                   filled[static_cast<std::size_t>(j)].back().value;
+                                   });
         tables_.emplace(std::pair(level, later), std::move(values));
     }
     void make_tables_below(std::size_t level, double later) {
         if (level == 0) return;
         const int here = problem_.levels[level].workers;
         for (int so_far = 1; so_far <= here; ++so_far)
-            for (int units = 1; units <= so_far; ++units) make_tables(level - 1, seen_by((later + (here - so_far) * static_cast<double>(below_[level])) / units));
+            for (int units = 1; units <= so_far; ++units)
+                make_tables(level - 1,
+                            seen_by((later + (here - so_far) * static_cast<double>(below_[level])) / units));
     }
     const Row& outermost() {
         if (!has_outermost_) {
@@ -213,7 +264,8 @@ private:
         return outermost_;
     }
 
-    void collect(std::size_t level, int lower, int upper, double later, std::vector<int> replicas_above, std::vector<HierarchicalStage>& to) {
+    void collect(std::size_t level, int lower, int upper, double later, std::vector<int> replicas_above,
+                 std::vector<HierarchicalStage>& to) {
         const Row filled = level + 1 == problem_.levels.size() ? outermost() : row(level, lower, later);
         struct Part {
             int lower, upper, units;
@@ -224,7 +276,10 @@ private:
             const Choice& choice = filled[static_cast<std::size_t>(j)][static_cast<std::size_t>(m - 1)];
             const int units = choice.units == 0 ? m : choice.units;
             const int from = choice.units == 0 ? lower : choice.cut;
-            parts.push_back({from, j, units, (later + (problem_.levels[level].workers - m) * static_cast<double>(below_[level])) / units});
+            parts.push_back(
+                {from, j, units,
+                 (later + (problem_.levels[level].workers - m) * static_cast<double>(below_[level])) /
+                     units});
             if (choice.units == 0) break;
             m -= units;
             j = from;
@@ -237,11 +292,16 @@ private:
                 collect(level - 1, part.lower, part.upper, seen_by(part.later), std::move(replicas), to);
                 continue;
             }
-            HierarchicalStage stage{.nodes = {}, .replicas = std::move(replicas), .load = {}, .memory = core::Bytes(memory(part.lower, part.upper, part.later))};
+            HierarchicalStage stage{.nodes = {},
+                                    .replicas = std::move(replicas),
+                                    .load = {},
+                                    .memory = core::Bytes(memory(part.lower, part.upper, part.later))};
             for (int v = 0; v < static_cast<int>(problem_.nodes.size()); ++v)
-                if (cuts_[static_cast<std::size_t>(part.upper)].holds(v) && (part.lower == nothing || !cuts_[static_cast<std::size_t>(part.lower)].holds(v)))
+                if (cuts_[static_cast<std::size_t>(part.upper)].holds(v) &&
+                    (part.lower == nothing || !cuts_[static_cast<std::size_t>(part.lower)].holds(v)))
                     stage.nodes.push_back(v);
-            stage.load = core::Seconds(on_units(0, part.lower, part.upper, part.units, seen_by(part.later), false));
+            stage.load =
+                core::Seconds(on_units(0, part.lower, part.upper, part.units, seen_by(part.later), false));
             to.push_back(std::move(stage));
         }
     }
@@ -263,11 +323,14 @@ private:
 
 }  // namespace
 
-HierarchicalResult place_hierarchical(const HierarchicalProblem& problem, const HierarchicalOptions& options) {
-    core::require(!problem.levels.empty() && problem.levels.size() < 32, "a hierarchy has a level, and few of them");
+HierarchicalResult place_hierarchical(const HierarchicalProblem& problem,
+                                      const HierarchicalOptions& options) {
+    core::require(!problem.levels.empty() && problem.levels.size() < 32,
+                  "a hierarchy has a level, and few of them");
     Clock::time_point deadline = Clock::time_point::max();
     if (options.time_limit.value < 1e8)
-        deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.time_limit.value));
+        deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                      std::chrono::duration<double>(options.time_limit.value));
     const bool has_levels = problem.levels.size() > 1;
     HierarchicalResult result;
     result.data_parallel = everything_replicated(problem);
@@ -275,10 +338,15 @@ HierarchicalResult place_hierarchical(const HierarchicalProblem& problem, const 
     result.states = cuts.cuts.size();
     const double relaxed = mean_compute(problem).value;
     // Without a limit of memory everything may be replicated; what is sought is that or better.
-    double best = infinity, limit = std::isinf(problem.memory_limit.value) && result.data_parallel.value > 0 ? result.data_parallel.value * (1 + 1e-9) : infinity;
+    double best = infinity, limit = std::isinf(problem.memory_limit.value) && result.data_parallel.value > 0
+                                        ? result.data_parallel.value * (1 + 1e-9)
+                                        : infinity;
     const Clock::time_point begin = Clock::now();
     const auto report = [&] {
-        if (options.progress) options.progress({.objective = best, .lower_bound = std::min(relaxed, best), .seconds = std::chrono::duration<double>(Clock::now() - begin).count()});
+        if (options.progress)
+            options.progress({.objective = best,
+                              .lower_bound = std::min(relaxed, best),
+                              .seconds = std::chrono::duration<double>(Clock::now() - begin).count()});
     };
     report();
     const auto search = [&](std::vector<DataFlowCut> among, std::size_t most) {
@@ -293,7 +361,8 @@ HierarchicalResult place_hierarchical(const HierarchicalProblem& problem, const 
         }
         return true;
     };
-    const std::size_t most = has_levels ? std::min(options.most_states, most_states_with_levels) : options.most_states;
+    const std::size_t most =
+        has_levels ? std::min(options.most_states, most_states_with_levels) : options.most_states;
     bool is_exact = cuts.is_complete && cuts.cuts.size() <= options.few_states && search(cuts.cuts, most);
     if (!is_exact) {
         search(data_flow_cuts(problem, 0).cuts, std::numeric_limits<std::size_t>::max());
@@ -303,14 +372,21 @@ HierarchicalResult place_hierarchical(const HierarchicalProblem& problem, const 
         result.is_proven_infeasible = is_exact;
         int workers = 1;
         for (const BandwidthLevel& level : problem.levels) workers *= level.workers;
-        result.reason = is_exact ? fmt::format("no division into stages keeps weights and activations in flight within {} on each of {} workers", core::format(problem.memory_limit), workers)
-                                 : fmt::format("no placement was found within the time limit, and none is excluded either ({} cuts of the data flow{})", result.states,
-                                               cuts.is_complete ? "" : ", of one order only");
+        result.reason = is_exact ? fmt::format(
+                                       "no division into stages keeps weights and activations in flight "
+                                       "within {} on each of {} workers",
+                                       core::format(problem.memory_limit), workers)
+                                 : fmt::format(
+                                       "no placement was found within the time limit, and none is excluded "
+                                       "either ({} cuts of the data flow{})",
+                                       result.states, cuts.is_complete ? "" : ", of one order only");
         return result;
     }
     const HierarchicalResult judged = judge_hierarchical(problem, result.stages);
-    core::require(judged.is_feasible && std::abs(judged.objective.value - best) <= 1e-9 * best, "the stages found have the objective they were found for");
-    result.stages = judged.stages;  // with the memory of what is in flight, which a search without a limit leaves aside
+    core::require(judged.is_feasible && std::abs(judged.objective.value - best) <= 1e-9 * best,
+                  "the stages found have the objective they were found for");
+    result.stages =
+        judged.stages;  // with the memory of what is in flight, which a search without a limit leaves aside
     result.is_feasible = true;
     result.is_proven_optimal = is_exact;
     result.objective = core::Seconds(best);

@@ -15,10 +15,12 @@ namespace partition {
 std::vector<int> strong_components(std::size_t vertices, const std::vector<std::pair<int, int>>& edges) {
     using Graph = boost::adjacency_list<boost::vecS, boost::vecS, boost::directedS>;
     Graph graph(vertices);
-    for (auto [from, to] : edges) boost::add_edge(static_cast<std::size_t>(from), static_cast<std::size_t>(to), graph);
+    for (auto [from, to] : edges)
+        boost::add_edge(static_cast<std::size_t>(from), static_cast<std::size_t>(to), graph);
     std::vector<int> component(vertices);
     if (vertices == 0) return component;
-    int count = boost::strong_components(graph, boost::make_iterator_property_map(component.begin(), boost::get(boost::vertex_index, graph)));
+    int count = boost::strong_components(
+        graph, boost::make_iterator_property_map(component.begin(), boost::get(boost::vertex_index, graph)));
     std::vector<int> renumbered(static_cast<std::size_t>(count), -1);
     int next = 0;
     for (int& c : component) {
@@ -29,14 +31,16 @@ std::vector<int> strong_components(std::size_t vertices, const std::vector<std::
     return component;
 }
 
-std::vector<int> topological_numbers(const std::vector<int>& component, const std::vector<std::pair<int, int>>& edges) {
+std::vector<int> topological_numbers(const std::vector<int>& component,
+                                     const std::vector<std::pair<int, int>>& edges) {
     int count = 0;
     for (int c : component) count = std::max(count, c + 1);
     std::vector<std::set<int>> next(static_cast<std::size_t>(count));
     std::vector<int> waiting(static_cast<std::size_t>(count), 0);
     for (auto [before, after] : edges) {
         int a = component[static_cast<std::size_t>(before)], b = component[static_cast<std::size_t>(after)];
-        if (a != b && next[static_cast<std::size_t>(a)].insert(b).second) ++waiting[static_cast<std::size_t>(b)];
+        if (a != b && next[static_cast<std::size_t>(a)].insert(b).second)
+            ++waiting[static_cast<std::size_t>(b)];
     }
     std::priority_queue<int, std::vector<int>, std::greater<>> ready;
     for (int c = 0; c < count; ++c)

@@ -24,7 +24,8 @@ struct FileNode {
     core::SourceLocation location;
 };
 
-void read_devices(const core::Value& list, std::optional<core::BytesPerSecond> bandwidth, core::Bytes memory, PlacementProblem& problem, core::Diagnostics& diagnostics) {
+void read_devices(const core::Value& list, std::optional<core::BytesPerSecond> bandwidth, core::Bytes memory,
+                  PlacementProblem& problem, core::Diagnostics& diagnostics) {
     for (std::size_t d = 0; d < list.size(); ++d) {
         core::TableReader reader(list.items()[d], fmt::format("device[{}]", d), diagnostics);
         DeviceClass device;
@@ -32,9 +33,12 @@ void read_devices(const core::Value& list, std::optional<core::BytesPerSecond> b
         device.count = static_cast<int>(reader.integer("count", 1, {.least = 0, .greatest = 10000}));
         device.is_cpu = reader.boolean("cpu", false);
         device.slowness = 1 / reader.real("speed", 1, {.least = 1e-9, .greatest = 1e9});
-        device.memory_limit = device.is_cpu ? core::Bytes(std::numeric_limits<double>::infinity()) : reader.optional_bytes("memory").value_or(memory);
+        device.memory_limit = device.is_cpu ? core::Bytes(std::numeric_limits<double>::infinity())
+                                            : reader.optional_bytes("memory").value_or(memory);
         if (const auto own = reader.optional_bytes_per_second("bandwidth")) {
-            if (!bandwidth) reader.error("bandwidth", "a device's bandwidth is told against graph.bandwidth, which is missing");
+            if (!bandwidth)
+                reader.error("bandwidth",
+                             "a device's bandwidth is told against graph.bandwidth, which is missing");
             else if (own->value <= 0) reader.error("bandwidth", "bandwidth must be positive");
             else device.transfer_slowness = bandwidth->value / own->value;
         }
@@ -42,33 +46,42 @@ void read_devices(const core::Value& list, std::optional<core::BytesPerSecond> b
         problem.devices.push_back(device);
     }
     if (problem.devices.size() > most_device_classes)
-        diagnostics.error(list.location, "device", fmt::format("{} kinds of devices", problem.devices.size()), fmt::format("at most {} are told apart", most_device_classes));
+        diagnostics.error(list.location, "device", fmt::format("{} kinds of devices", problem.devices.size()),
+                          fmt::format("at most {} are told apart", most_device_classes));
 }
 
 }  // namespace
 
-std::optional<PlacementProblem> read_costed_graph(const core::Value& document, core::Diagnostics& diagnostics, const CostedGraphOverrides& overrides) {
+std::optional<PlacementProblem> read_costed_graph(const core::Value& document, core::Diagnostics& diagnostics,
+                                                  const CostedGraphOverrides& overrides) {
     const std::size_t errors_before = diagnostics.error_count();
     core::TableReader top(document, "", diagnostics);
     const std::int64_t version = top.required_integer("version");
-    if (top.has("version") && version != 1) top.error("version", fmt::format("version = {} is not a version of costed graphs that this program reads", version), "it reads version = 1");
+    if (top.has("version") && version != 1)
+        top.error(
+            "version",
+            fmt::format("version = {} is not a version of costed graphs that this program reads", version),
+            "it reads version = 1");
     PlacementProblem problem;
     std::optional<core::BytesPerSecond> bandwidth = overrides.bandwidth;
     bool trains = true;
     if (const core::Value* table = top.optional_table("graph")) {
         core::TableReader reader(*table, "graph", diagnostics);
         reader.ignore("name");
-        problem.accelerators = static_cast<int>(reader.integer("devices", 1, {.least = 0, .greatest = 10000}));
+        problem.accelerators =
+            static_cast<int>(reader.integer("devices", 1, {.least = 0, .greatest = 10000}));
         problem.cpus = static_cast<int>(reader.integer("cpus", 0, {.least = 0, .greatest = 10000}));
         if (const auto memory = reader.optional_bytes("memory")) problem.memory_limit = *memory;
         const auto own = reader.optional_bytes_per_second("bandwidth");
         if (own && own->value <= 0) reader.error("bandwidth", "bandwidth must be positive");
         if (!bandwidth) bandwidth = own;
-        problem.micro_batches = static_cast<int>(reader.integer("micro_batches", 1, {.least = 1, .greatest = 1 << 20}));
+        problem.micro_batches =
+            static_cast<int>(reader.integer("micro_batches", 1, {.least = 1, .greatest = 1 << 20}));
         trains = reader.boolean("training", true);
         reader.finish();
     }
-    if (const core::Value* devices = top.optional_array("device")) read_devices(*devices, bandwidth, problem.memory_limit, problem, diagnostics);
+    if (const core::Value* devices = top.optional_array("device"))
+        read_devices(*devices, bandwidth, problem.memory_limit, problem, diagnostics);
     const core::Value* list = top.required_array("node");
     top.finish();
     if (!list || diagnostics.error_count() > errors_before) return std::nullopt;
@@ -86,17 +99,29 @@ std::optional<PlacementProblem> read_costed_graph(const core::Value& document, c
         node.activations = reader.optional_bytes("activations").value_or(core::Bytes(0));
         node.output = reader.optional_bytes("output").value_or(core::Bytes(0));
         node.output_time = reader.optional_seconds("output_time");
-        for (auto [key, amount] : {std::pair("time", node.time.value), std::pair("cpu_time", node.cpu_time.value), std::pair("output_time", node.output_time.value_or(core::Seconds(0)).value)})
-            if (amount > 1e15 && reader.has(key)) reader.error(key, fmt::format("{} is more than 1e15 s", reader.path_of(key)), "give at most 1e15s");
-        for (auto [key, amount] : {std::pair("memory", node.memory.value), std::pair("activations", node.activations.value), std::pair("output", node.output.value)})
-            if (amount > 1e18) reader.error(key, fmt::format("{} is more than 1e18 bytes", reader.path_of(key)), "give at most 1e18B");
-        if (node.name.empty() && reader.has("name")) reader.error("name", fmt::format("{} is empty", reader.path_of("name")), "every node needs a name of its own");
+        for (auto [key, amount] :
+             {std::pair("time", node.time.value), std::pair("cpu_time", node.cpu_time.value),
+              std::pair("output_time", node.output_time.value_or(core::Seconds(0)).value)})
+            if (amount > 1e15 && reader.has(key))
+                reader.error(key, fmt::format("{} is more than 1e15 s", reader.path_of(key)),
+                             "give at most 1e15s");
+        for (auto [key, amount] :
+             {std::pair("memory", node.memory.value), std::pair("activations", node.activations.value),
+              std::pair("output", node.output.value)})
+            if (amount > 1e18)
+                reader.error(key, fmt::format("{} is more than 1e18 bytes", reader.path_of(key)),
+                             "give at most 1e18B");
+        if (node.name.empty() && reader.has("name"))
+            reader.error("name", fmt::format("{} is empty", reader.path_of("name")),
+                         "every node needs a name of its own");
         node.only_cpu = reader.boolean("only_cpu", false);
         node.group = reader.string("colocate", "");
         node.inputs = reader.optional_strings("inputs").value_or(std::vector<std::string>());
         if (node.output.value > 0 && !node.output_time && !bandwidth)
-            reader.error("output", "output is in bytes, but no bandwidth is given", "give graph.bandwidth, --bandwidth, or output_time");
-        if (!index_of.emplace(node.name, static_cast<int>(nodes.size())).second) reader.error("name", fmt::format("node {} appears twice", core::in_quotes(node.name)));
+            reader.error("output", "output is in bytes, but no bandwidth is given",
+                         "give graph.bandwidth, --bandwidth, or output_time");
+        if (!index_of.emplace(node.name, static_cast<int>(nodes.size())).second)
+            reader.error("name", fmt::format("node {} appears twice", core::in_quotes(node.name)));
         reader.finish();
         nodes.push_back(std::move(node));
     }
@@ -122,23 +147,31 @@ std::optional<PlacementProblem> read_costed_graph(const core::Value& document, c
                 std::vector<std::string> names;
                 for (const FileNode& node : nodes) names.push_back(node.name);
                 const std::string near = core::did_you_mean(input, names);
-                diagnostics.error(nodes[i].location, fmt::format("node[{}].inputs", i), fmt::format("{} names no node", core::in_quotes(input)), near.empty() ? "" : "did you mean " + near + "?");
+                diagnostics.error(nodes[i].location, fmt::format("node[{}].inputs", i),
+                                  fmt::format("{} names no node", core::in_quotes(input)),
+                                  near.empty() ? "" : "did you mean " + near + "?");
                 continue;
             }
             node_edges.emplace_back(found->second, static_cast<int>(i));
-            if (group[static_cast<std::size_t>(found->second)] != group[i]) edges.emplace_back(group[static_cast<std::size_t>(found->second)], group[i]);
+            if (group[static_cast<std::size_t>(found->second)] != group[i])
+                edges.emplace_back(group[static_cast<std::size_t>(found->second)], group[i]);
         }
     if (diagnostics.error_count() > errors_before) return std::nullopt;
     const std::vector<int> node_component = strong_components(nodes.size(), node_edges);
     for (auto [from, to] : node_edges)
         if (node_component[static_cast<std::size_t>(from)] == node_component[static_cast<std::size_t>(to)]) {
-            diagnostics.error(nodes[static_cast<std::size_t>(to)].location, fmt::format("node[{}].inputs", to),
-                              fmt::format("nodes {} and {} lie on a cycle", core::in_quotes(nodes[static_cast<std::size_t>(from)].name), core::in_quotes(nodes[static_cast<std::size_t>(to)].name)));
+            diagnostics.error(nodes[static_cast<std::size_t>(to)].location,
+                              fmt::format("node[{}].inputs", to),
+                              fmt::format("nodes {} and {} lie on a cycle",
+                                          core::in_quotes(nodes[static_cast<std::size_t>(from)].name),
+                                          core::in_quotes(nodes[static_cast<std::size_t>(to)].name)));
             return std::nullopt;
         }
     const std::vector<int> component = strong_components(static_cast<std::size_t>(groups), edges);
     const std::vector<int> number = topological_numbers(component, edges);
-    auto item_of = [&](std::size_t node) { return number[static_cast<std::size_t>(component[static_cast<std::size_t>(group[node])])]; };
+    auto item_of = [&](std::size_t node) {
+        return number[static_cast<std::size_t>(component[static_cast<std::size_t>(group[node])])];
+    };
     problem.items.resize(static_cast<std::size_t>(*std::max_element(number.begin(), number.end())) + 1);
     for (std::size_t i = 0; i < nodes.size(); ++i) {
         PlacementItem& item = problem.items[static_cast<std::size_t>(item_of(i))];
@@ -162,9 +195,15 @@ std::optional<PlacementProblem> read_costed_graph(const core::Value& document, c
     const double ways = trains ? 2 : 1;
     for (std::size_t i = 0; i < nodes.size(); ++i) {
         if (destinations[i].empty()) continue;
-        Transfer transfer{.source = item_of(i), .destinations = std::vector<int>(destinations[i].begin(), destinations[i].end()), .time = {}, .bytes = nodes[i].output * ways};
-        transfer.time = nodes[i].output_time ? *nodes[i].output_time * ways : bandwidth ? nodes[i].output * ways / *bandwidth : core::Seconds(0);
-        if (transfer.time.value > 0 || transfer.bytes.value > 0) problem.transfers.push_back(std::move(transfer));
+        Transfer transfer{.source = item_of(i),
+                          .destinations = std::vector<int>(destinations[i].begin(), destinations[i].end()),
+                          .time = {},
+                          .bytes = nodes[i].output * ways};
+        transfer.time = nodes[i].output_time ? *nodes[i].output_time * ways
+                        : bandwidth          ? nodes[i].output * ways / *bandwidth
+                                             : core::Seconds(0);
+        if (transfer.time.value > 0 || transfer.bytes.value > 0)
+            problem.transfers.push_back(std::move(transfer));
     }
     return problem;
 }

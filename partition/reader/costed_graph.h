@@ -29,6 +29,7 @@ struct CostedGraphOverrides {
     std::optional<core::BytesPerSecond> bandwidth;
 };
 
-std::optional<PlacementProblem> read_costed_graph(const core::Value& document, core::Diagnostics& diagnostics, const CostedGraphOverrides& overrides = {});
+std::optional<PlacementProblem> read_costed_graph(const core::Value& document, core::Diagnostics& diagnostics,
+                                                  const CostedGraphOverrides& overrides = {});
 
 }  // namespace partition

@@ -34,12 +34,14 @@ bool read_flag(core::TableReader& reader, std::string_view key) {
 
 }  // namespace
 
-std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& document, core::Diagnostics& diagnostics, bool is_contiguous) {
+std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& document,
+                                                      core::Diagnostics& diagnostics, bool is_contiguous) {
     const std::size_t errors_before = diagnostics.error_count();
     core::TableReader top(document, "", diagnostics);
     PlacementProblem problem;
     problem.memory_limit = core::Bytes(top.required_real("maxSizePerFPGA", {.least = 0}));
-    problem.accelerators = static_cast<int>(top.required_integer("maxFPGAs", {.least = 0, .greatest = 10000}));
+    problem.accelerators =
+        static_cast<int>(top.required_integer("maxFPGAs", {.least = 0, .greatest = 10000}));
     problem.cpus = static_cast<int>(top.required_integer("maxCPUs", {.least = 0, .greatest = 10000}));
     const core::Value* node_list = top.required_array("nodes");
     const core::Value* edge_list = top.required_array("edges");
@@ -55,10 +57,12 @@ std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& documen
         node.id = reader.required_integer("id", {.least = -largest_id, .greatest = largest_id});
         node.runs_on_accelerator = read_flag(reader, "supportedOnFpga");
         node.cpu = core::milliseconds(reader.required_real("cpuLatency", {.least = 0, .greatest = 1e15}));
-        node.accelerator = core::milliseconds(reader.required_real("fpgaLatency", {.least = 0, .greatest = 1e15}));
+        node.accelerator =
+            core::milliseconds(reader.required_real("fpgaLatency", {.least = 0, .greatest = 1e15}));
         node.is_backward = read_flag(reader, "isBackwardNode");
         node.size = core::Bytes(reader.real("size", 0, {.least = 0, .greatest = 1e18}));
-        if (auto color = reader.optional_integer("colorClass", {.least = -largest_id, .greatest = largest_id})) {
+        if (auto color =
+                reader.optional_integer("colorClass", {.least = -largest_id, .greatest = largest_id})) {
             auto [place, is_new] = group_of_color.emplace(*color, groups);
             groups += is_new;
             node.group = place->second;
@@ -66,7 +70,8 @@ std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& documen
             node.group = groups++;
         }
         if (!index_of.emplace(node.id, nodes.size()).second)
-            reader.error("id", fmt::format("node id {} appears twice", node.id), "every node needs an id of its own");
+            reader.error("id", fmt::format("node id {} appears twice", node.id),
+                         "every node needs an id of its own");
         nodes.push_back(node);
     }
     if (nodes.empty()) top.error("nodes", "the graph has no nodes");
@@ -78,8 +83,9 @@ std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& documen
     std::vector<std::optional<core::Seconds>> output_time(nodes.size());
     for (std::size_t i = 0; i < edge_list->size(); ++i) {
         core::TableReader reader(edge_list->items()[i], fmt::format("edges[{}]", i), diagnostics);
-        std::int64_t ends[2] = {reader.required_integer("sourceId", {.least = -largest_id, .greatest = largest_id}),
-                                reader.required_integer("destId", {.least = -largest_id, .greatest = largest_id})};
+        std::int64_t ends[2] = {
+            reader.required_integer("sourceId", {.least = -largest_id, .greatest = largest_id}),
+            reader.required_integer("destId", {.least = -largest_id, .greatest = largest_id})};
         core::Seconds time = core::milliseconds(reader.required_real("cost", {.least = 0, .greatest = 1e15}));
         std::size_t index[2] = {};
         bool is_known = true;
@@ -96,12 +102,18 @@ std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& documen
         if (!is_known) continue;
         std::optional<core::Seconds>& known = output_time[index[0]];
         if (known && std::abs(known->value - time.value) > 1e-9)
-            reader.error("cost", fmt::format("node {} has edges of cost {} and {}: its output has one transfer time", ends[0], known->value * 1e3, time.value * 1e3),
+            reader.error("cost",
+                         fmt::format("node {} has edges of cost {} and {}: its output has one transfer time",
+                                     ends[0], known->value * 1e3, time.value * 1e3),
                          "make the cost equal on all edges that leave one node");
         if (!known) known = time;
-        if (index[0] == index[1]) reader.error("destId", fmt::format("node {} feeds itself", ends[0]), "the graph must be acyclic");
+        if (index[0] == index[1])
+            reader.error("destId", fmt::format("node {} feeds itself", ends[0]), "the graph must be acyclic");
         if (nodes[index[0]].is_backward && !nodes[index[1]].is_backward)
-            reader.error("destId", fmt::format("edge from backward node {} to forward node {}: backward comes after forward", ends[0], ends[1]));
+            reader.error(
+                "destId",
+                fmt::format("edge from backward node {} to forward node {}: backward comes after forward",
+                            ends[0], ends[1]));
         edges.push_back({index[0], index[1]});
     }
     if (diagnostics.error_count() > errors_before) return std::nullopt;
@@ -114,7 +126,9 @@ std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& documen
     for (std::size_t i = 0; i < nodes.size(); ++i) {
         auto [place, is_new] = first_of_component.emplace(node_component[i], i);
         if (is_new) continue;
-        top.error("edges", fmt::format("nodes {} and {} lie on a cycle", nodes[place->second].id, nodes[i].id), "the graph must be acyclic");
+        top.error("edges",
+                  fmt::format("nodes {} and {} lie on a cycle", nodes[place->second].id, nodes[i].id),
+                  "the graph must be acyclic");
         return std::nullopt;
     }
 
@@ -126,7 +140,9 @@ std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& documen
         const FileNode &a = nodes[from], &b = nodes[to];
         if (a.group == b.group) continue;
         if (!a.is_backward && !b.is_backward) order.emplace_back(a.group, b.group);
-        else if (a.is_backward && b.is_backward && (!has_forward[static_cast<std::size_t>(a.group)] || !has_forward[static_cast<std::size_t>(b.group)]))
+        else if (a.is_backward && b.is_backward &&
+                 (!has_forward[static_cast<std::size_t>(a.group)] ||
+                  !has_forward[static_cast<std::size_t>(b.group)]))
             order.emplace_back(b.group, a.group);  // the forward twin of a gradient's path runs the other way
     }
     const std::vector<int> component = strong_components(static_cast<std::size_t>(groups), order);
@@ -138,7 +154,8 @@ std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& documen
         std::vector<std::pair<int, int>> ranks;
         for (int g = 0; g < groups; ++g) ranks.emplace_back(item_of_group[static_cast<std::size_t>(g)], g);
         std::sort(ranks.begin(), ranks.end());
-        for (int item = 0; item < groups; ++item) item_of_group[static_cast<std::size_t>(ranks[static_cast<std::size_t>(item)].second)] = item;
+        for (int item = 0; item < groups; ++item)
+            item_of_group[static_cast<std::size_t>(ranks[static_cast<std::size_t>(item)].second)] = item;
         items = static_cast<std::size_t>(groups);
     }
     auto item_of = [&](const FileNode& node) { return item_of_group[static_cast<std::size_t>(node.group)]; };
@@ -155,7 +172,8 @@ std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& documen
     for (PlacementItem& item : problem.items) std::sort(item.nodes.begin(), item.nodes.end());
     std::set<std::pair<int, int>> precedence;
     for (auto [before, after] : order) {
-        const int a = item_of_group[static_cast<std::size_t>(before)], b = item_of_group[static_cast<std::size_t>(after)];
+        const int a = item_of_group[static_cast<std::size_t>(before)],
+                  b = item_of_group[static_cast<std::size_t>(after)];
         if (a < b) precedence.emplace(a, b);  // edges inside a component end at one item, or may run back
     }
     problem.precedence.assign(precedence.begin(), precedence.end());
@@ -167,12 +185,15 @@ std::optional<PlacementProblem> read_dnn_partitioning(const core::Value& documen
     std::map<std::pair<int, std::vector<int>>, core::Seconds> merged;
     for (std::size_t i = 0; i < nodes.size(); ++i)
         if (!destinations[i].empty() && output_time[i]->value > 0)
-            merged[{item_of(nodes[i]), std::vector<int>(destinations[i].begin(), destinations[i].end())}] += *output_time[i];
+            merged[{item_of(nodes[i]), std::vector<int>(destinations[i].begin(), destinations[i].end())}] +=
+                *output_time[i];
     for (const auto& [ends, time] : merged) problem.transfers.push_back({ends.first, ends.second, time});
     return problem;
 }
 
-std::optional<std::vector<PlacedStage>> read_dnn_partitioning_split(const core::Value& document, const PlacementProblem& problem, core::Diagnostics& diagnostics) {
+std::optional<std::vector<PlacedStage>> read_dnn_partitioning_split(const core::Value& document,
+                                                                    const PlacementProblem& problem,
+                                                                    core::Diagnostics& diagnostics) {
     const std::size_t errors_before = diagnostics.error_count();
     std::map<std::int64_t, int> item_of;
     for (std::size_t i = 0; i < problem.items.size(); ++i)
@@ -193,7 +214,10 @@ std::optional<std::vector<PlacedStage>> read_dnn_partitioning_split(const core::
                 }
                 int& holder = device_of[static_cast<std::size_t>(found->second)];
                 if (holder >= 0 && holder != static_cast<int>(stages.size()))
-                    device.error("nodes", fmt::format("node {} or one that must stay beside it is on another device already", id));
+                    device.error(
+                        "nodes",
+                        fmt::format("node {} or one that must stay beside it is on another device already",
+                                    id));
                 holder = static_cast<int>(stages.size());
                 items.insert(found->second);
             }
@@ -201,7 +225,8 @@ std::optional<std::vector<PlacedStage>> read_dnn_partitioning_split(const core::
         }
     }
     for (std::size_t i = 0; i < problem.items.size(); ++i)
-        if (device_of[i] < 0) top.error("fpgas", fmt::format("node {} is on no device", problem.items[i].nodes.front()));
+        if (device_of[i] < 0)
+            top.error("fpgas", fmt::format("node {} is on no device", problem.items[i].nodes.front()));
     if (diagnostics.error_count() > errors_before) return std::nullopt;
     return stages;
 }

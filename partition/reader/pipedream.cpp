@@ -38,7 +38,8 @@ std::optional<double> quantity(std::string_view text) {
     text = trimmed(text);
     double value = 0;
     const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (failure != std::errc{} || end != text.data() + text.size() || !(value >= 0) || value > 1e18) return std::nullopt;
+    if (failure != std::errc{} || end != text.data() + text.size() || !(value >= 0) || value > 1e18)
+        return std::nullopt;
     return value;
 }
 
@@ -58,28 +59,38 @@ std::optional<double> quantity_or_sum(std::string_view text) {
 
 class Reader {
 public:
-    Reader(const std::string& file_name, core::Diagnostics& diagnostics) : file_name_(file_name), diagnostics_(diagnostics) {}
+    Reader(const std::string& file_name, core::Diagnostics& diagnostics)
+        : file_name_(file_name), diagnostics_(diagnostics) {}
 
     void line(std::string_view text, int number) {
         number_ = number;
         line_ = text;
         if (trimmed(text).empty()) return;
         std::vector<std::string_view> parts = split(trimmed(text), separator);
-        // Edges are told by their two parts, nodes have three or four (a stage id of an earlier run, which is ours to decide anew).
-        if (parts.size() == 2) edges_.push_back({std::string(trimmed(parts[0])), std::string(trimmed(parts[1])), number, column_of(trimmed(parts[0])), column_of(trimmed(parts[1]))});
+        // Edges are told by their two parts, nodes have three or four (a stage id of an earlier run, which is
+        // ours to decide anew).
+        if (parts.size() == 2)
+            edges_.push_back({std::string(trimmed(parts[0])), std::string(trimmed(parts[1])), number,
+                              column_of(trimmed(parts[0])), column_of(trimmed(parts[1]))});
         else if (parts.size() >= 3) node(parts);
-        else error("", fmt::format("{} is neither a node nor an edge", core::in_quotes(trimmed(text))), "`id -- description -- forward_compute_time=..., ...` or `a -- b`");
+        else
+            error("", fmt::format("{} is neither a node nor an edge", core::in_quotes(trimmed(text))),
+                  "`id -- description -- forward_compute_time=..., ...` or `a -- b`");
     }
 
     std::optional<HierarchicalProblem> finish(std::size_t errors_before) {
-        if (nodes_.empty() && diagnostics_.error_count() == errors_before) error("", "the profile has no nodes");
+        if (nodes_.empty() && diagnostics_.error_count() == errors_before)
+            error("", "the profile has no nodes");
         std::vector<std::pair<int, int>> edges;
         std::set<std::pair<int, int>> known;
         for (const Edge& edge : edges_) {
             number_ = edge.line;
             const auto from = index_of_.find(edge.from), to = index_of_.find(edge.to);
-            for (const auto& [end, name, column] : {std::tuple(from, edge.from, edge.from_column), std::tuple(to, edge.to, edge.to_column)})
-                if (end == index_of_.end()) error("", fmt::format("{} names no node", core::in_quotes(name)), "a node's id, as its own line begins", column);
+            for (const auto& [end, name, column] :
+                 {std::tuple(from, edge.from, edge.from_column), std::tuple(to, edge.to, edge.to_column)})
+                if (end == index_of_.end())
+                    error("", fmt::format("{} names no node", core::in_quotes(name)),
+                          "a node's id, as its own line begins", column);
             if (from == index_of_.end() || to == index_of_.end()) continue;
             if (known.emplace(from->second, to->second).second) edges.emplace_back(from->second, to->second);
         }
@@ -87,9 +98,13 @@ public:
         const std::vector<int> component = strong_components(nodes_.size(), edges);
         for (const Edge& edge : edges_) {
             number_ = edge.line;
-            if (component[static_cast<std::size_t>(index_of_.at(edge.from))] != component[static_cast<std::size_t>(index_of_.at(edge.to))]) continue;
-            error("", edge.from == edge.to ? fmt::format("node {} feeds itself", core::in_quotes(edge.from))
-                                           : fmt::format("nodes {} and {} lie on a cycle", core::in_quotes(edge.from), core::in_quotes(edge.to)),
+            if (component[static_cast<std::size_t>(index_of_.at(edge.from))] !=
+                component[static_cast<std::size_t>(index_of_.at(edge.to))])
+                continue;
+            error("",
+                  edge.from == edge.to ? fmt::format("node {} feeds itself", core::in_quotes(edge.from))
+                                       : fmt::format("nodes {} and {} lie on a cycle",
+                                                     core::in_quotes(edge.from), core::in_quotes(edge.to)),
                   "the graph must be acyclic", edge.from_column);
             return std::nullopt;
         }
@@ -104,7 +119,8 @@ private:
     int column_of(std::string_view part) const { return static_cast<int>(part.data() - line_.data()) + 1; }
 
     void error(std::string key, std::string message, std::string hint = {}, int column = 1) {
-        diagnostics_.error({.file = file_name_, .line = number_, .column = number_ > 0 ? column : 0}, std::move(key), std::move(message), std::move(hint));
+        diagnostics_.error({.file = file_name_, .line = number_, .column = number_ > 0 ? column : 0},
+                           std::move(key), std::move(message), std::move(hint));
     }
 
     void node(const std::vector<std::string_view>& parts) {
@@ -120,20 +136,26 @@ private:
         auto read = [&](const char* key) {
             const auto found = given.find(key);
             if (found == given.end()) {
-                error(key, fmt::format("node {} has no {}", core::in_quotes(node.id), key), fmt::format("add {} = a number from 0 to 1e18", key));
+                error(key, fmt::format("node {} has no {}", core::in_quotes(node.id), key),
+                      fmt::format("add {} = a number from 0 to 1e18", key));
                 return 0.0;
             }
             const std::optional<double> value = quantity_or_sum(found->second);
             if (!value)
-                error(key, fmt::format("{} = {} of node {} is not a non-negative number", key, core::in_quotes(trimmed(found->second)), core::in_quotes(node.id)),
-                      "give a number from 0 to 1e18, or the sum of several: [4; 5]", column_of(found->second));
+                error(key,
+                      fmt::format("{} = {} of node {} is not a non-negative number", key,
+                                  core::in_quotes(trimmed(found->second)), core::in_quotes(node.id)),
+                      "give a number from 0 to 1e18, or the sum of several: [4; 5]",
+                      column_of(found->second));
             return value.value_or(0);
         };
         node.forward = core::milliseconds(read("forward_compute_time"));
         node.backward = core::milliseconds(read("backward_compute_time"));
         node.activation = core::Bytes(read("activation_size"));
         node.parameters = core::Bytes(read("parameter_size"));
-        if (!index_of_.emplace(node.id, static_cast<int>(nodes_.size())).second) error("", fmt::format("node {} appears twice", core::in_quotes(node.id)), "every node needs an id of its own");
+        if (!index_of_.emplace(node.id, static_cast<int>(nodes_.size())).second)
+            error("", fmt::format("node {} appears twice", core::in_quotes(node.id)),
+                  "every node needs an id of its own");
         nodes_.push_back(std::move(node));
     }
 
@@ -149,7 +171,10 @@ private:
                     is_left_out[i] = 1;
                     problem.left_out.push_back(nodes_[i].id);
                 }
-            std::erase_if(edges, [&](const auto& e) { return is_left_out[static_cast<std::size_t>(e.first)] || is_left_out[static_cast<std::size_t>(e.second)]; });
+            std::erase_if(edges, [&](const auto& e) {
+                return is_left_out[static_cast<std::size_t>(e.first)] ||
+                       is_left_out[static_cast<std::size_t>(e.second)];
+            });
         };
         leave_out(true, "Input");
         leave_out(false, "__getitem__");
@@ -172,8 +197,12 @@ private:
         for (std::size_t i = 0; i < kept.size(); ++i) itself[i] = static_cast<int>(i);
         const std::vector<int> place = topological_numbers(itself, edges);
         problem.nodes.resize(kept.size());
-        for (std::size_t i = 0; i < kept.size(); ++i) problem.nodes[static_cast<std::size_t>(place[i])] = std::move(nodes_[static_cast<std::size_t>(kept[i])]);
-        for (auto [from, to] : edges) problem.edges.emplace_back(place[static_cast<std::size_t>(from)], place[static_cast<std::size_t>(to)]);
+        for (std::size_t i = 0; i < kept.size(); ++i)
+            problem.nodes[static_cast<std::size_t>(place[i])] =
+                std::move(nodes_[static_cast<std::size_t>(kept[i])]);
+        for (auto [from, to] : edges)
+            problem.edges.emplace_back(place[static_cast<std::size_t>(from)],
+                                       place[static_cast<std::size_t>(to)]);
         std::sort(problem.edges.begin(), problem.edges.end());
         return problem;
     }
@@ -189,7 +218,8 @@ private:
 
 }  // namespace
 
-std::optional<HierarchicalProblem> read_pipedream(std::string_view text, const std::string& file_name, core::Diagnostics& diagnostics) {
+std::optional<HierarchicalProblem> read_pipedream(std::string_view text, const std::string& file_name,
+                                                  core::Diagnostics& diagnostics) {
     const std::size_t errors_before = diagnostics.error_count();
     Reader reader(file_name, diagnostics);
     int number = 0;
@@ -204,7 +234,8 @@ bool looks_like_pipedream(std::string_view text) {
     const std::size_t first = text.find_first_not_of(" \t\r\n");
     if (first == std::string_view::npos) return false;
     const std::string_view line = text.substr(first, text.find('\n', first) - first);
-    return line.find(separator) != std::string_view::npos && line.find("forward_compute_time") != std::string_view::npos;
+    return line.find(separator) != std::string_view::npos &&
+           line.find("forward_compute_time") != std::string_view::npos;
 }
 
 }  // namespace partition

@@ -1,4 +1,5 @@
-// Piper's JSON graphs (github msr-fiddle/piper): nodes with tensor-parallel configurations. See replicated_placement.h for what is made of them.
+// Piper's JSON graphs (github msr-fiddle/piper): nodes with tensor-parallel configurations. See
+// replicated_placement.h for what is made of them.
 #pragma once
 
 #include <optional>

@@ -15,14 +15,17 @@ constexpr std::size_t most_frontier_points = 4000;  // beyond, only the two boun
 }  // namespace
 
 void ConfigurationKnapsack::add(std::vector<Choice> choices) {
-    std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) { return std::pair(a.time, a.memory) < std::pair(b.time, b.memory); });
+    std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
+        return std::pair(a.time, a.memory) < std::pair(b.time, b.memory);
+    });
     std::vector<Choice> frontier;
     for (const Choice& c : choices)
         if (frontier.empty() || c.memory < frontier.back().memory) frontier.push_back(c);
     nodes_.push_back(std::move(frontier));
 }
 
-// Steps along the lower convex hull of every node's choices, by seconds lost a byte won: taken in this order until the memory fits, the last one in part.
+// Steps along the lower convex hull of every node's choices, by seconds lost a byte won: taken in this order
+// until the memory fits, the last one in part.
 ConfigurationKnapsack::Relaxation ConfigurationKnapsack::relaxation(core::Bytes limit) const {
     Relaxation result;
     result.at.assign(nodes_.size(), 0);
@@ -30,8 +33,12 @@ ConfigurationKnapsack::Relaxation ConfigurationKnapsack::relaxation(core::Bytes 
     double memory = 0;
     for (std::size_t n = 0; n < nodes_.size(); ++n) {
         const std::vector<Choice>& node = nodes_[n];
-        const auto lost = [&](std::size_t from, std::size_t to) { return (node[to].time - node[from].time).value; };
-        const auto won = [&](std::size_t from, std::size_t to) { return (node[from].memory - node[to].memory).value; };
+        const auto lost = [&](std::size_t from, std::size_t to) {
+            return (node[to].time - node[from].time).value;
+        };
+        const auto won = [&](std::size_t from, std::size_t to) {
+            return (node[from].memory - node[to].memory).value;
+        };
         result.base += node[0].time.value;
         memory += node[0].memory.value;
         double price = 0;  // rises along a hull, so a node's steps stay in order when they are sorted
@@ -45,7 +52,8 @@ ConfigurationKnapsack::Relaxation ConfigurationKnapsack::relaxation(core::Bytes 
             from = best;
         }
     }
-    std::stable_sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) { return a.price < b.price; });
+    std::stable_sort(steps.begin(), steps.end(),
+                     [](const Step& a, const Step& b) { return a.price < b.price; });
     result.excess = memory - limit.value;
     result.relaxed = result.base;
     const double rounding = 1e-14 * limit.value;
@@ -65,7 +73,8 @@ ConfigurationKnapsack::Relaxation ConfigurationKnapsack::relaxation(core::Bytes 
     return result;
 }
 
-std::pair<core::Seconds, core::Seconds> ConfigurationKnapsack::bounds(core::Bytes limit, std::vector<int>* chosen) const {
+std::pair<core::Seconds, core::Seconds> ConfigurationKnapsack::bounds(core::Bytes limit,
+                                                                      std::vector<int>* chosen) const {
     Relaxation relaxation = this->relaxation(limit);
     if (std::isinf(relaxation.relaxed)) return {core::Seconds(infinity), core::Seconds(infinity)};
     double time = relaxation.base, spare = -relaxation.excess;
@@ -75,7 +84,9 @@ std::pair<core::Seconds, core::Seconds> ConfigurationKnapsack::bounds(core::Byte
         const Step* cheapest = nullptr;
         for (std::size_t s = relaxation.next; s < relaxation.steps.size(); ++s) {
             const Step& step = relaxation.steps[s];
-            if (at[step.node] == step.from && step.memory >= relaxation.excess && (!cheapest || step.time < cheapest->time)) cheapest = &step;
+            if (at[step.node] == step.from && step.memory >= relaxation.excess &&
+                (!cheapest || step.time < cheapest->time))
+                cheapest = &step;
         }
         time += cheapest->time;  // the partial step itself suffices
         spare += cheapest->memory;
@@ -96,14 +107,16 @@ std::pair<core::Seconds, core::Seconds> ConfigurationKnapsack::bounds(core::Byte
     return {core::Seconds(std::min(relaxation.relaxed, time)), core::Seconds(time)};
 }
 
-std::optional<core::Seconds> ConfigurationKnapsack::exact(core::Bytes limit, core::Seconds best, std::vector<int>* chosen) const {
+std::optional<core::Seconds> ConfigurationKnapsack::exact(core::Bytes limit, core::Seconds best,
+                                                          std::vector<int>* chosen) const {
     struct Point {
         double time, memory;  // so far: seconds, bytes
         std::int32_t parent;
         std::int32_t choice;
     };
-    // What the nodes still to come need at least: memory; and, at the relaxation's price of a byte, time and memory together. No completion of a point takes less time than
-    // point.time + least_priced + price * (point.memory - limit), whatever the price (Lagrange).
+    // What the nodes still to come need at least: memory; and, at the relaxation's price of a byte, time and
+    // memory together. No completion of a point takes less time than point.time + least_priced + price *
+    // (point.memory - limit), whatever the price (Lagrange).
     const double price = relaxation(limit).price;
     std::vector<double> least_memory(nodes_.size() + 1, 0), least_priced(nodes_.size() + 1, 0);
     for (std::size_t n = nodes_.size(); n-- > 0;) {
@@ -121,14 +134,19 @@ std::optional<core::Seconds> ConfigurationKnapsack::exact(core::Bytes limit, cor
         std::vector<Point> next;
         for (std::size_t p = 0; p < levels.back().size(); ++p)
             for (std::size_t c = 0; c < nodes_[n].size(); ++c) {
-                const Point point{levels.back()[p].time + nodes_[n][c].time.value, levels.back()[p].memory + nodes_[n][c].memory.value, static_cast<std::int32_t>(p),
-                                  static_cast<std::int32_t>(c)};
-                if (point.memory + least_memory[n + 1] <= limit.value && least_time(point, n + 1) <= most) next.push_back(point);
+                const Point point{levels.back()[p].time + nodes_[n][c].time.value,
+                                  levels.back()[p].memory + nodes_[n][c].memory.value,
+                                  static_cast<std::int32_t>(p), static_cast<std::int32_t>(c)};
+                if (point.memory + least_memory[n + 1] <= limit.value && least_time(point, n + 1) <= most)
+                    next.push_back(point);
             }
-        std::sort(next.begin(), next.end(), [](const Point& a, const Point& b) { return std::pair(a.time, a.memory) < std::pair(b.time, b.memory); });
+        std::sort(next.begin(), next.end(), [](const Point& a, const Point& b) {
+            return std::pair(a.time, a.memory) < std::pair(b.time, b.memory);
+        });
         std::vector<Point> frontier;
         for (const Point& point : next)
-            if (frontier.empty() || point.memory < frontier.back().memory * (1 - 1e-14)) frontier.push_back(point);
+            if (frontier.empty() || point.memory < frontier.back().memory * (1 - 1e-14))
+                frontier.push_back(point);
         if (frontier.size() > most_frontier_points) return std::nullopt;
         if (frontier.empty()) return core::Seconds(infinity);
         levels.push_back(std::move(frontier));

@@ -21,10 +21,14 @@ public:
     // Of the next node; what another choice beats in time and memory is left out.
     void add(std::vector<Choice> choices);
 
-    // Times of the linear relaxation and of its rounding, with the rounded choice of each node. Both infinite: nothing fits.
-    std::pair<core::Seconds, core::Seconds> bounds(core::Bytes limit, std::vector<int>* chosen = nullptr) const;
-    // The exact least time; infinite when nothing fits in less than `best`, a time known to be achievable. Nothing when the frontier of partial choices grows too long.
-    std::optional<core::Seconds> exact(core::Bytes limit, core::Seconds best, std::vector<int>* chosen = nullptr) const;
+    // Times of the linear relaxation and of its rounding, with the rounded choice of each node. Both
+    // infinite: nothing fits.
+    std::pair<core::Seconds, core::Seconds> bounds(core::Bytes limit,
+                                                   std::vector<int>* chosen = nullptr) const;
+    // The exact least time; infinite when nothing fits in less than `best`, a time known to be achievable.
+    // Nothing when the frontier of partial choices grows too long.
+    std::optional<core::Seconds> exact(core::Bytes limit, core::Seconds best,
+                                       std::vector<int>* chosen = nullptr) const;
 
 private:
     struct Step {

@@ -21,23 +21,33 @@ std::string obstacle(const ReplicatedProblem& problem, const std::vector<Replica
         const ReplicatedStage& stage = stages[s];
         if (stage.nodes.empty()) return fmt::format("stage {} holds no node", s);
         if (stage.data < 1 || problem.micro_batches % stage.data != 0)
-            return fmt::format("the {} data-parallel replicas of stage {} do not divide the {} micro-batches of a batch", stage.data, s, problem.micro_batches);
+            return fmt::format(
+                "the {} data-parallel replicas of stage {} do not divide the {} micro-batches of a batch",
+                stage.data, s, problem.micro_batches);
         devices += static_cast<std::int64_t>(stage.data) * stage.tensor;
         replicas += stage.data;
         for (int v : stage.nodes) {
             stage_of[static_cast<std::size_t>(v)] = static_cast<int>(s);
             const auto& configurations = problem.nodes[static_cast<std::size_t>(v)].configurations;
-            if (const auto found = configurations.find(stage.tensor); found == configurations.end() || found->second.empty())
-                return fmt::format("node {} of stage {} has no configuration for {} devices", problem.nodes[static_cast<std::size_t>(v)].id, s, stage.tensor);
+            if (const auto found = configurations.find(stage.tensor);
+                found == configurations.end() || found->second.empty())
+                return fmt::format("node {} of stage {} has no configuration for {} devices",
+                                   problem.nodes[static_cast<std::size_t>(v)].id, s, stage.tensor);
         }
     }
-    if (devices > problem.devices) return fmt::format("the stages take {} devices, there are {}", devices, problem.devices);
-    if (replicas > problem.micro_batches) return fmt::format("the stages have {} data-parallel replicas together, a batch has {} micro-batches", replicas, problem.micro_batches);
+    if (devices > problem.devices)
+        return fmt::format("the stages take {} devices, there are {}", devices, problem.devices);
+    if (replicas > problem.micro_batches)
+        return fmt::format("the stages have {} data-parallel replicas together, a batch has {} micro-batches",
+                           replicas, problem.micro_batches);
     for (std::size_t v = 0; v < problem.nodes.size(); ++v)
         if (stage_of[v] < 0) return fmt::format("node {} is in no stage", problem.nodes[v].id);
     for (const ReplicatedProblem::Edge& edge : problem.edges)
-        if (const int from = stage_of[static_cast<std::size_t>(edge.from)], to = stage_of[static_cast<std::size_t>(edge.to)]; from > to)
-            return fmt::format("node {} of stage {} feeds node {} of the earlier stage {}", problem.nodes[static_cast<std::size_t>(edge.from)].id, from,
+        if (const int from = stage_of[static_cast<std::size_t>(edge.from)],
+            to = stage_of[static_cast<std::size_t>(edge.to)];
+            from > to)
+            return fmt::format("node {} of stage {} feeds node {} of the earlier stage {}",
+                               problem.nodes[static_cast<std::size_t>(edge.from)].id, from,
                                problem.nodes[static_cast<std::size_t>(edge.to)].id, to);
     return {};
 }
@@ -58,7 +68,9 @@ std::string hash_of(const ReplicatedProblem& problem) {
             for (const NodeConfiguration& c : list) {
                 hash.add(static_cast<std::uint64_t>(tensor));
                 hash.add_letters(c.name);
-                for (double number : {c.time_per_sample.value, c.parameters.value, c.memory_per_sample.value, c.memory_fixed.value}) hash.add_number(number);
+                for (double number : {c.time_per_sample.value, c.parameters.value, c.memory_per_sample.value,
+                                      c.memory_fixed.value})
+                    hash.add_number(number);
                 add_extra(c.receive_from);
                 add_extra(c.send_to);
             }
@@ -89,7 +101,8 @@ core::Seconds replicated_lower_bound(const ReplicatedProblem& problem) {
     return core::Seconds(std::max(slowest, work / problem.devices));
 }
 
-ReplicatedResult judge_replicated(const ReplicatedProblem& problem, const std::vector<ReplicatedStage>& stages) {
+ReplicatedResult judge_replicated(const ReplicatedProblem& problem,
+                                  const std::vector<ReplicatedStage>& stages) {
     ReplicatedResult result;
     result.reason = obstacle(problem, stages);
     if (!result.reason.empty()) return result;
@@ -97,11 +110,14 @@ ReplicatedResult judge_replicated(const ReplicatedProblem& problem, const std::v
     for (const ReplicatedStage& stage : stages) later += stage.data;
     for (const ReplicatedStage& stage : stages) {
         later -= stage.data;
-        result.stages.push_back(evaluate_stage(problem, stage.nodes, stage.data, stage.tensor, stage.configurations, later));
+        result.stages.push_back(
+            evaluate_stage(problem, stage.nodes, stage.data, stage.tensor, stage.configurations, later));
         result.objective = std::max(result.objective, result.stages.back().time);
         if (result.reason.empty() && result.stages.back().memory > problem.memory_limit * (1 + 1e-12))
-            result.reason = fmt::format("stage {} of the partition needs {} on each of its devices, which have {}", result.stages.size() - 1,
-                                        core::format(result.stages.back().memory), core::format(problem.memory_limit));
+            result.reason =
+                fmt::format("stage {} of the partition needs {} on each of its devices, which have {}",
+                            result.stages.size() - 1, core::format(result.stages.back().memory),
+                            core::format(problem.memory_limit));
     }
     result.is_feasible = result.reason.empty();
     result.lower_bound = std::min(result.objective, replicated_lower_bound(problem));

@@ -18,7 +18,8 @@ public:
     explicit ReplicatedCosts(const ReplicatedProblem& problem);
 
     // Of a node on `data` replicas in a stage that holds `inside`.
-    ConfigurationCost of(int node, const NodeConfiguration& configuration, int data, const std::vector<char>& inside) const;
+    ConfigurationCost of(int node, const NodeConfiguration& configuration, int data,
+                         const std::vector<char>& inside) const;
     // All successors of the node lie in the set.
     bool may_lead(std::size_t node, const std::vector<char>& set) const;
 

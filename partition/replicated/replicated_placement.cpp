@@ -1,5 +1,5 @@
-// A threshold on the stage time turns the problem into fewest devices (replicated_search.h). Bisection over it, each success replaced by its true largest time,
-// ends when nothing below the best is possible.
+// A threshold on the stage time turns the problem into fewest devices (replicated_search.h). Bisection over
+// it, each success replaced by its true largest time, ends when nothing below the best is possible.
 #include "partition/replicated/replicated_placement.h"
 
 #include <algorithm>
@@ -25,14 +25,17 @@ std::string infeasible_reason(const ReplicatedProblem& problem) {
         double least = infinity;
         for (const auto& [tensor, list] : node.configurations)
             for (const NodeConfiguration& c : list)
-                if (tensor <= problem.devices) least = std::min(least, c.memory_per_sample.value + c.memory_fixed.value);
+                if (tensor <= problem.devices)
+                    least = std::min(least, c.memory_per_sample.value + c.memory_fixed.value);
         if (least > largest) {
             largest = least;
             most_demanding = node.id;
         }
     }
-    return fmt::format("no split into stages fits {} devices of {:.0f} bytes; node {} alone needs {:.0f} bytes on each of its devices at the least", problem.devices,
-                       problem.memory_limit.value, most_demanding, largest);
+    return fmt::format(
+        "no split into stages fits {} devices of {:.0f} bytes; node {} alone needs {:.0f} bytes on each of "
+        "its devices at the least",
+        problem.devices, problem.memory_limit.value, most_demanding, largest);
 }
 
 ReplicatedResult solve(const ReplicatedProblem& problem, const ReplicatedOptions& options) {
@@ -41,13 +44,16 @@ ReplicatedResult solve(const ReplicatedProblem& problem, const ReplicatedOptions
     ReplicatedSearch search(problem, options);
     const auto report = [&](double refuted) {
         if (options.progress)
-            options.progress({.objective = result.is_feasible ? result.objective.value : infinity, .lower_bound = refuted,
-                              .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()});
+            options.progress(
+                {.objective = result.is_feasible ? result.objective.value : infinity,
+                 .lower_bound = refuted,
+                 .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()});
     };
     auto offer = [&](std::vector<ReplicatedStage> stages) {
         core::Seconds largest;
         for (const ReplicatedStage& stage : stages) {
-            core::require(stage.memory <= problem.memory_limit * (1 + 1e-12), "every stage of an answer fits its devices");
+            core::require(stage.memory <= problem.memory_limit * (1 + 1e-12),
+                          "every stage of an answer fits its devices");
             largest = std::max(largest, stage.time);
         }
         if (!result.is_feasible || largest < result.objective) {
@@ -60,14 +66,20 @@ ReplicatedResult solve(const ReplicatedProblem& problem, const ReplicatedOptions
     result.lower_bound = search.lower_bound();
     if (!result.is_feasible) {
         result.is_proven_infeasible = search.covers_all_downsets() && !search.is_out_of_time();
-        result.reason = search.is_out_of_time()          ? "the time limit passed before a placement was found or excluded"
-                        : search.covers_all_downsets() ? infeasible_reason(problem)
-                                                       : infeasible_reason(problem) + "; of the graph's sets only those of one topological order were tried";
+        result.reason = search.is_out_of_time()
+                            ? "the time limit passed before a placement was found or excluded"
+                        : search.covers_all_downsets()
+                            ? infeasible_reason(problem)
+                            : infeasible_reason(problem) +
+                                  "; of the graph's sets only those of one topological order were tried";
         return result;
     }
-    // What is achievable at all is far above the optimum, and a low threshold is decided sooner than a high one: up from the bound to the first success.
+    // What is achievable at all is far above the optimum, and a low threshold is decided sooner than a high
+    // one: up from the bound to the first success.
     double refuted = result.lower_bound.value;
-    for (double step = 0.02; refuted > 0 && refuted * (1 + step) < result.objective.value && !search.is_out_of_time(); step *= 2) {
+    for (double step = 0.02;
+         refuted > 0 && refuted * (1 + step) < result.objective.value && !search.is_out_of_time();
+         step *= 2) {
         const double threshold = refuted * (1 + step);
         if (auto stages = search.decide(core::Seconds(threshold), false)) {
             offer(std::move(*stages));
@@ -101,7 +113,8 @@ ReplicatedResult solve(const ReplicatedProblem& problem, const ReplicatedOptions
     }
     if (search.has_open_knapsacks()) refuted = bisect(result.lower_bound.value, result.objective.value, true);
     result.lower_bound = core::Seconds(std::min(refuted, result.objective.value));
-    result.is_proven_optimal = !search.is_out_of_time() && result.objective.value - refuted <= 2e-9 * result.objective.value;
+    result.is_proven_optimal =
+        !search.is_out_of_time() && result.objective.value - refuted <= 2e-9 * result.objective.value;
     if (result.is_proven_optimal) result.lower_bound = result.objective;
     return result;
 }

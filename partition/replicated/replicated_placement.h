@@ -1,5 +1,7 @@
-// Pipeline stages that are themselves replicated and split: each stage takes d data-parallel replicas of t tensor-parallel devices, and each node one of several ways
-// to run on t devices (with or without recomputation). The model is Piper's (Tarnawski, Narayanan, Phanishayee, NeurIPS 2021), as its published code evaluates it.
+// Pipeline stages that are themselves replicated and split: each stage takes d data-parallel replicas of t
+// tensor-parallel devices, and each node one of several ways to run on t devices (with or without
+// recomputation). The model is Piper's (Tarnawski, Narayanan, Phanishayee, NeurIPS 2021), as its published
+// code evaluates it.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +19,10 @@ namespace partition {
 struct NodeConfiguration {
     std::string name;
     core::Seconds time_per_sample;
-    core::Bytes parameters;                              // of one device, reduced among replicas once a batch
-    core::Bytes memory_per_sample, memory_fixed;         // of one device: per_sample * (samples in flight) + fixed
-    std::map<int, core::Bytes> receive_from, send_to;    // extra bytes when that neighbour lies in another stage
+    core::Bytes parameters;                       // of one device, reduced among replicas once a batch
+    core::Bytes memory_per_sample, memory_fixed;  // of one device: per_sample * (samples in flight) + fixed
+    std::map<int, core::Bytes> receive_from,
+        send_to;  // extra bytes when that neighbour lies in another stage
 };
 
 struct ConfigurableNode {
@@ -42,30 +45,34 @@ struct ReplicatedProblem {
 };
 
 struct ReplicatedStage {
-    std::vector<int> nodes;                 // ascending
+    std::vector<int> nodes;  // ascending
     int data = 1, tensor = 1;
-    std::vector<int> configurations;        // per node, index into its list for `tensor`
-    core::Seconds time;                     // per sample
-    core::Bytes memory;                     // of one device
+    std::vector<int> configurations;  // per node, index into its list for `tensor`
+    core::Seconds time;               // per sample
+    core::Bytes memory;               // of one device
 };
 
 struct ReplicatedResult {
     bool is_feasible = false;
-    bool is_proven_optimal = false;         // to a relative 1e-9
+    bool is_proven_optimal = false;  // to a relative 1e-9
     bool is_proven_infeasible = false;
-    std::vector<ReplicatedStage> stages;    // first in the pipeline first
-    core::Seconds objective, lower_bound;   // the largest stage time per sample
+    std::vector<ReplicatedStage> stages;   // first in the pipeline first
+    core::Seconds objective, lower_bound;  // the largest stage time per sample
     std::string reason;
 };
 
 struct ReplicatedOptions {
     core::Seconds time_limit{1e9};
-    std::function<void(const PlacementProgress&)> progress = {};  // called when a bound moves, from the calling thread
-    std::size_t most_downsets = 4000;       // beyond, stages are cut from one topological order and nothing is proven
+    std::function<void(const PlacementProgress&)> progress =
+        {};  // called when a bound moves, from the calling thread
+    std::size_t most_downsets =
+        4000;  // beyond, stages are cut from one topological order and nothing is proven
 };
 
-// Time per sample and memory of a stage; `later_replicas` is the sum of data-parallel degrees of the stages after it. The checker of every result.
-ReplicatedStage evaluate_stage(const ReplicatedProblem& problem, std::vector<int> nodes, int data, int tensor, std::vector<int> configurations, int later_replicas);
+// Time per sample and memory of a stage; `later_replicas` is the sum of data-parallel degrees of the stages
+// after it. The checker of every result.
+ReplicatedStage evaluate_stage(const ReplicatedProblem& problem, std::vector<int> nodes, int data, int tensor,
+                               std::vector<int> configurations, int later_replicas);
 
 ReplicatedResult place_replicated(const ReplicatedProblem& problem, const ReplicatedOptions& options = {});
 

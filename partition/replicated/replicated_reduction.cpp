@@ -17,7 +17,8 @@ bool is_free(const ConfigurableNode& node, const std::set<int>& degrees) {
         const auto found = node.configurations.find(degree);
         if (found == node.configurations.end() || found->second.empty()) return false;
         for (const NodeConfiguration& c : found->second)
-            if (c.time_per_sample.value > 0 || c.parameters.value > 0 || c.memory_per_sample.value > 0 || c.memory_fixed.value > 0 || !is_zero(c.receive_from) || !is_zero(c.send_to))
+            if (c.time_per_sample.value > 0 || c.parameters.value > 0 || c.memory_per_sample.value > 0 ||
+                c.memory_fixed.value > 0 || !is_zero(c.receive_from) || !is_zero(c.send_to))
                 return false;
     }
     return true;
@@ -28,7 +29,9 @@ bool pays_for(const ConfigurableNode& node, int neighbour) {
     for (const auto& [degree, list] : node.configurations)
         for (const NodeConfiguration& c : list)
             for (const auto* bytes : {&c.receive_from, &c.send_to})
-                if (const auto found = bytes->find(neighbour); found != bytes->end() && found->second.value > 0) return true;
+                if (const auto found = bytes->find(neighbour);
+                    found != bytes->end() && found->second.value > 0)
+                    return true;
     return false;
 }
 
@@ -43,8 +46,10 @@ ReducedReplication without_free_nodes(const ReplicatedProblem& problem) {
     for (std::size_t v = 0; v < n; ++v) is_left_out[v] = is_free(problem.nodes[v], degrees);
     for (auto [from, to, bytes] : problem.edges)
         for (auto [node, other] : {std::pair(from, to), std::pair(to, from)})
-            if (bytes.value > 0 || pays_for(problem.nodes[static_cast<std::size_t>(other)], node)) is_left_out[static_cast<std::size_t>(node)] = 0;
-    if (std::count(is_left_out.begin(), is_left_out.end(), 0) == 0) is_left_out[0] = 0;  // something must be placed
+            if (bytes.value > 0 || pays_for(problem.nodes[static_cast<std::size_t>(other)], node))
+                is_left_out[static_cast<std::size_t>(node)] = 0;
+    if (std::count(is_left_out.begin(), is_left_out.end(), 0) == 0)
+        is_left_out[0] = 0;  // something must be placed
 
     ReducedReplication result;
     result.problem = problem;
@@ -56,12 +61,14 @@ ReducedReplication without_free_nodes(const ReplicatedProblem& problem) {
             number[v] = static_cast<int>(result.kept.size());
             result.kept.push_back(static_cast<int>(v));
         }
-    // Of each node that is left out, the kept nodes it comes after: its successors come after them too. Nodes are in topological order.
+    // Of each node that is left out, the kept nodes it comes after: its successors come after them too. Nodes
+    // are in topological order.
     std::vector<std::set<int>> before(n);
     std::set<std::pair<int, int>> known, ordered;
     for (auto [from, to, bytes] : problem.edges) known.emplace(from, to);
     for (std::size_t v = 0; v < n; ++v)
-        for (auto edge = known.lower_bound({static_cast<int>(v), -1}); edge != known.end() && edge->first == static_cast<int>(v); ++edge) {
+        for (auto edge = known.lower_bound({static_cast<int>(v), -1});
+             edge != known.end() && edge->first == static_cast<int>(v); ++edge) {
             const std::size_t to = static_cast<std::size_t>(edge->second);
             if (is_left_out[to] && !is_left_out[v]) before[to].insert(static_cast<int>(v));
             if (!is_left_out[v]) continue;
@@ -72,8 +79,11 @@ ReducedReplication without_free_nodes(const ReplicatedProblem& problem) {
         }
     for (auto [from, to, bytes] : problem.edges)
         if (!is_left_out[static_cast<std::size_t>(from)] && !is_left_out[static_cast<std::size_t>(to)])
-            result.problem.edges.push_back({number[static_cast<std::size_t>(from)], number[static_cast<std::size_t>(to)], bytes});
-    for (auto [from, to] : ordered) result.problem.edges.push_back({number[static_cast<std::size_t>(from)], number[static_cast<std::size_t>(to)], core::Bytes(0)});
+            result.problem.edges.push_back(
+                {number[static_cast<std::size_t>(from)], number[static_cast<std::size_t>(to)], bytes});
+    for (auto [from, to] : ordered)
+        result.problem.edges.push_back(
+            {number[static_cast<std::size_t>(from)], number[static_cast<std::size_t>(to)], core::Bytes(0)});
     for (int v : result.kept) {
         ConfigurableNode node = problem.nodes[static_cast<std::size_t>(v)];
         for (auto& [degree, list] : node.configurations)
@@ -81,7 +91,8 @@ ReducedReplication without_free_nodes(const ReplicatedProblem& problem) {
                 for (auto* bytes : {&c.receive_from, &c.send_to}) {
                     std::map<int, core::Bytes> renumbered;
                     for (const auto& [neighbour, amount] : *bytes)
-                        if (number[static_cast<std::size_t>(neighbour)] >= 0) renumbered.emplace(number[static_cast<std::size_t>(neighbour)], amount);
+                        if (number[static_cast<std::size_t>(neighbour)] >= 0)
+                            renumbered.emplace(number[static_cast<std::size_t>(neighbour)], amount);
                     *bytes = std::move(renumbered);
                 }
         result.problem.nodes.push_back(std::move(node));
@@ -89,12 +100,15 @@ ReducedReplication without_free_nodes(const ReplicatedProblem& problem) {
     return result;
 }
 
-std::vector<ReplicatedStage> with_free_nodes(const ReplicatedProblem& problem, const ReducedReplication& reduced, const std::vector<ReplicatedStage>& stages) {
+std::vector<ReplicatedStage> with_free_nodes(const ReplicatedProblem& problem,
+                                             const ReducedReplication& reduced,
+                                             const std::vector<ReplicatedStage>& stages) {
     std::vector<int> stage_of(problem.nodes.size(), -1), configuration_of(problem.nodes.size(), 0);
     std::vector<char> is_kept(problem.nodes.size(), 0);
     for (std::size_t s = 0; s < stages.size(); ++s)
         for (std::size_t i = 0; i < stages[s].nodes.size(); ++i) {
-            const std::size_t v = static_cast<std::size_t>(reduced.kept[static_cast<std::size_t>(stages[s].nodes[i])]);
+            const std::size_t v =
+                static_cast<std::size_t>(reduced.kept[static_cast<std::size_t>(stages[s].nodes[i])]);
             is_kept[v] = 1;
             stage_of[v] = static_cast<int>(s);
             configuration_of[v] = stages[s].configurations[i];
@@ -104,7 +118,8 @@ std::vector<ReplicatedStage> with_free_nodes(const ReplicatedProblem& problem, c
     for (std::size_t v = 0; v < problem.nodes.size(); ++v) {
         if (is_kept[v]) continue;
         stage_of[v] = 0;
-        for (int p : predecessors[v]) stage_of[v] = std::max(stage_of[v], stage_of[static_cast<std::size_t>(p)]);
+        for (int p : predecessors[v])
+            stage_of[v] = std::max(stage_of[v], stage_of[static_cast<std::size_t>(p)]);
     }
     std::vector<ReplicatedStage> result;
     int later = 0;
@@ -117,7 +132,8 @@ std::vector<ReplicatedStage> with_free_nodes(const ReplicatedProblem& problem, c
                 configurations.push_back(configuration_of[v]);
             }
         later -= stages[s].data;
-        result.push_back(evaluate_stage(problem, std::move(nodes), stages[s].data, stages[s].tensor, std::move(configurations), later));
+        result.push_back(evaluate_stage(problem, std::move(nodes), stages[s].data, stages[s].tensor,
+                                        std::move(configurations), later));
     }
     return result;
 }

@@ -1,8 +1,10 @@
-// For every set of last nodes the ways to place it with all stages at most a threshold, by the sum s of data-parallel degrees and the devices taken. Samples in flight on
-// a stage are ceil(s / d), so s is all that a stage needs to know of what follows it; and more of s or of devices is never better, so few ways stay.
+// For every set of last nodes the ways to place it with all stages at most a threshold, by the sum s of
+// data-parallel degrees and the devices taken. Samples in flight on a stage are ceil(s / d), so s is all that
+// a stage needs to know of what follows it; and more of s or of devices is never better, so few ways stay.
 //
-// Within a stage the choice of configurations under the memory limit is a knapsack: fastest everywhere when that fits; else the linear relaxation bounds it
-// from below, its rounding from above, and only a threshold between the two needs the exact frontier.
+// Within a stage the choice of configurations under the memory limit is a knapsack: fastest everywhere when
+// that fits; else the linear relaxation bounds it from below, its rounding from above, and only a threshold
+// between the two needs the exact frontier.
 #include "partition/replicated/replicated_search.h"
 
 #include "partition/replicated/replicated_check.h"
@@ -30,11 +32,15 @@ bool is_subset(const std::vector<char>& a, const std::vector<char>& b) {
 }  // namespace
 
 ReplicatedSearch::ReplicatedSearch(const ReplicatedProblem& problem, const ReplicatedOptions& options)
-    : problem_(problem), costs_(problem),
-      memory_limit_(problem.memory_limit * (1 + 1e-13))  // sums of the same bytes in another order may end a rounding error apart: what fits exactly must fit in every order
+    : problem_(problem),
+      costs_(problem),
+      memory_limit_(problem.memory_limit *
+                    (1 + 1e-13))  // sums of the same bytes in another order may end a rounding error apart:
+                                  // what fits exactly must fit in every order
 {
     deadline_ = options.time_limit.value < 1e8
-                    ? Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.time_limit.value))
+                    ? Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                         std::chrono::duration<double>(options.time_limit.value))
                     : Clock::time_point::max();
     most_replicas_ = std::min(problem.micro_batches, problem.devices);
     make_sets(options.most_downsets);
@@ -42,7 +48,8 @@ ReplicatedSearch::ReplicatedSearch(const ReplicatedProblem& problem, const Repli
     for (std::size_t p = 0; p < pairs_.size(); ++p) make_entries(p);
 }
 
-// Sets of last nodes, breadth first by size, and which lie in which; where they are too many, those of one topological order.
+// Sets of last nodes, breadth first by size, and which lie in which; where they are too many, those of one
+// topological order.
 void ReplicatedSearch::make_sets(std::size_t most_downsets) {
     const std::size_t n = problem_.nodes.size();
     std::set<std::vector<char>> level{std::vector<char>(n, 0)};
@@ -88,12 +95,15 @@ void ReplicatedSearch::make_entries(std::size_t p) {
     std::vector<char> inside(problem_.nodes.size(), 0);
     for (int v : nodes) inside[static_cast<std::size_t>(v)] = 1;
     std::set<int> degrees;
-    for (const auto& [tensor, list] : problem_.nodes[static_cast<std::size_t>(nodes[0])].configurations) degrees.insert(tensor);
+    for (const auto& [tensor, list] : problem_.nodes[static_cast<std::size_t>(nodes[0])].configurations)
+        degrees.insert(tensor);
     for (int tensor : degrees) {
         bool is_supported = tensor <= problem_.devices;
         for (int v : nodes) {
             auto found = problem_.nodes[static_cast<std::size_t>(v)].configurations.find(tensor);
-            is_supported = is_supported && found != problem_.nodes[static_cast<std::size_t>(v)].configurations.end() && !found->second.empty();
+            is_supported = is_supported &&
+                           found != problem_.nodes[static_cast<std::size_t>(v)].configurations.end() &&
+                           !found->second.empty();
         }
         if (!is_supported) continue;
         for (int data = 1; data <= most_replicas_ && data * tensor <= problem_.devices; ++data) {
@@ -105,9 +115,18 @@ void ReplicatedSearch::make_entries(std::size_t p) {
     pair.last_entry = entries_.size();
 }
 
-ReplicatedSearch::Entry ReplicatedSearch::entry_of(std::size_t pair, const std::vector<int>& nodes, const std::vector<char>& inside, int tensor, int data) const {
-    Entry entry{static_cast<std::int32_t>(pair), static_cast<std::int16_t>(tensor), static_cast<std::int16_t>(data), 0, 0, 0};
-    const auto configurations = [&](int v) -> const std::vector<NodeConfiguration>& { return problem_.nodes[static_cast<std::size_t>(v)].configurations.at(tensor); };
+ReplicatedSearch::Entry ReplicatedSearch::entry_of(std::size_t pair, const std::vector<int>& nodes,
+                                                   const std::vector<char>& inside, int tensor,
+                                                   int data) const {
+    Entry entry{static_cast<std::int32_t>(pair),
+                static_cast<std::int16_t>(tensor),
+                static_cast<std::int16_t>(data),
+                0,
+                0,
+                0};
+    const auto configurations = [&](int v) -> const std::vector<NodeConfiguration>& {
+        return problem_.nodes[static_cast<std::size_t>(v)].configurations.at(tensor);
+    };
     double per_sample = 0, fixed = 0;
     for (int v : nodes) {
         ConfigurationCost best{core::Seconds(infinity), core::Bytes(0), core::Bytes(0)};
@@ -124,13 +143,16 @@ ReplicatedSearch::Entry ReplicatedSearch::entry_of(std::size_t pair, const std::
         double memory = 0;
         for (int v : nodes) {
             double least = infinity;
-            for (const NodeConfiguration& c : configurations(v)) least = std::min(least, c.memory_per_sample.value * y + c.memory_fixed.value);
+            for (const NodeConfiguration& c : configurations(v))
+                least = std::min(least, c.memory_per_sample.value * y + c.memory_fixed.value);
             memory += least;
         }
         return memory <= memory_limit_.value;
     };
     if (fixed + per_sample <= memory_limit_.value)
-        entry.most_fast = per_sample > 0 ? static_cast<std::int32_t>(std::min<double>(most, std::floor((memory_limit_.value - fixed) / per_sample))) : most;
+        entry.most_fast = per_sample > 0 ? static_cast<std::int32_t>(std::min<double>(
+                                               most, std::floor((memory_limit_.value - fixed) / per_sample)))
+                                         : most;
     int low = entry.most_fast, high = most;
     while (low < high) {  // memory rises with samples in flight
         int middle = (low + high + 1) / 2;
@@ -144,7 +166,8 @@ ReplicatedSearch::Entry ReplicatedSearch::entry_of(std::size_t pair, const std::
 std::vector<int> ReplicatedSearch::nodes_of(const Pair& pair) const {
     std::vector<int> nodes;
     for (std::size_t v = 0; v < problem_.nodes.size(); ++v)
-        if (sets_[static_cast<std::size_t>(pair.outer)][v] && !sets_[static_cast<std::size_t>(pair.inner)][v]) nodes.push_back(static_cast<int>(v));
+        if (sets_[static_cast<std::size_t>(pair.outer)][v] && !sets_[static_cast<std::size_t>(pair.inner)][v])
+            nodes.push_back(static_cast<int>(v));
     return nodes;
 }
 
@@ -175,7 +198,8 @@ ReplicatedSearch::Bounds& ReplicatedSearch::bounds(std::size_t entry, int in_fli
     return place->second;
 }
 
-// Can the entry's stage keep so many samples in flight and take at most the threshold, which is not below its fastest?
+// Can the entry's stage keep so many samples in flight and take at most the threshold, which is not below its
+// fastest?
 bool ReplicatedSearch::is_below(std::size_t e, int in_flight, double threshold, bool is_optimistic) {
     const Entry& entry = entries_[e];
     if (in_flight <= entry.most_fast) return true;
@@ -194,7 +218,8 @@ bool ReplicatedSearch::is_below(std::size_t e, int in_flight, double threshold, 
     return known.upper <= threshold;
 }
 
-// For every set the fewest devices that the nodes outside it take with stages below the threshold, memory aside.
+// For every set the fewest devices that the nodes outside it take with stages below the threshold, memory
+// aside.
 std::vector<std::int32_t> ReplicatedSearch::fewest_to_come(double threshold) const {
     std::vector<std::int32_t> fewest(sets_.size(), nowhere);
     fewest.back() = 0;
@@ -203,12 +228,14 @@ std::vector<std::int32_t> ReplicatedSearch::fewest_to_come(double threshold) con
         std::int32_t& here = fewest[static_cast<std::size_t>(pair->inner)];
         if (after >= here) continue;
         for (std::size_t e = pair->first_entry; e < pair->last_entry; ++e)
-            if (entries_[e].least_time <= threshold) here = std::min(here, after + entries_[e].tensor * entries_[e].data);
+            if (entries_[e].least_time <= threshold)
+                here = std::min(here, after + entries_[e].tensor * entries_[e].data);
     }
     return fewest;
 }
 
-std::optional<std::vector<ReplicatedStage>> ReplicatedSearch::decide(core::Seconds threshold, bool is_optimistic) {
+std::optional<std::vector<ReplicatedStage>> ReplicatedSearch::decide(core::Seconds threshold,
+                                                                     bool is_optimistic) {
     const std::vector<std::int32_t> to_come = fewest_to_come(threshold.value);
     ways_.assign(sets_.size(), {});
     ways_[0].push_back({0, 0, 0, 0});
@@ -225,11 +252,18 @@ std::optional<std::vector<ReplicatedStage>> ReplicatedSearch::decide(core::Secon
             const Entry& entry = entries_[e];
             if (entry.least_time > threshold.value) continue;
             for (std::size_t w = 0; w < from.size(); ++w) {
-                const Way way{from[w].replicas + entry.data, from[w].devices + entry.tensor * entry.data, static_cast<std::int32_t>(e), static_cast<std::int32_t>(w)};
+                const Way way{from[w].replicas + entry.data, from[w].devices + entry.tensor * entry.data,
+                              static_cast<std::int32_t>(e), static_cast<std::int32_t>(w)};
                 if (way.devices > left || way.replicas > most_replicas_) continue;
-                const auto is_no_worse = [](const Way& a, const Way& b) { return a.replicas <= b.replicas && a.devices <= b.devices; };
-                if (std::any_of(to.begin(), to.end(), [&](const Way& known) { return is_no_worse(known, way); })) continue;
-                if (!is_below(e, (way.replicas + entry.data - 1) / entry.data, threshold.value, is_optimistic)) continue;
+                const auto is_no_worse = [](const Way& a, const Way& b) {
+                    return a.replicas <= b.replicas && a.devices <= b.devices;
+                };
+                if (std::any_of(to.begin(), to.end(),
+                                [&](const Way& known) { return is_no_worse(known, way); }))
+                    continue;
+                if (!is_below(e, (way.replicas + entry.data - 1) / entry.data, threshold.value,
+                              is_optimistic))
+                    continue;
                 std::erase_if(to, [&](const Way& known) { return is_no_worse(way, known); });
                 to.push_back(way);
             }
@@ -242,7 +276,8 @@ std::optional<std::vector<ReplicatedStage>> ReplicatedSearch::decide(core::Secon
 
 std::vector<ReplicatedStage> ReplicatedSearch::trace_back() const {
     std::vector<ReplicatedStage> stages;
-    const Way* way = &*std::min_element(ways_.back().begin(), ways_.back().end(), [](const Way& a, const Way& b) { return a.replicas < b.replicas; });
+    const Way* way = &*std::min_element(ways_.back().begin(), ways_.back().end(),
+                                        [](const Way& a, const Way& b) { return a.replicas < b.replicas; });
     for (std::size_t set = sets_.size() - 1; set != 0;) {
         const Entry& entry = entries_[static_cast<std::size_t>(way->entry)];
         const Pair& pair = pairs_[static_cast<std::size_t>(entry.pair)];
@@ -250,8 +285,10 @@ std::vector<ReplicatedStage> ReplicatedSearch::trace_back() const {
         std::vector<int> chosen, better;
         auto [lower, upper] = choices.bounds(memory_limit_, &chosen);
         if (lower < upper)
-            if (const auto time = choices.exact(memory_limit_, upper, &better); time && *time < upper) chosen = std::move(better);
-        stages.push_back(evaluate_stage(problem_, nodes_of(pair), entry.data, entry.tensor, std::move(chosen), way->replicas - entry.data));
+            if (const auto time = choices.exact(memory_limit_, upper, &better); time && *time < upper)
+                chosen = std::move(better);
+        stages.push_back(evaluate_stage(problem_, nodes_of(pair), entry.data, entry.tensor, std::move(chosen),
+                                        way->replicas - entry.data));
         set = static_cast<std::size_t>(pair.inner);
         way = &ways_[set][static_cast<std::size_t>(way->parent)];
     }

@@ -22,7 +22,8 @@ public:
     core::Seconds lower_bound() const { return core::Seconds(lower_bound_); }
     bool has_open_knapsacks() const { return has_open_knapsacks_; }
     bool is_out_of_time() const { return is_out_of_time_; }
-    // Stages with every time at most `threshold`; nothing when there are none. `is_optimistic`: knapsacks by their lower bounds (then only the verdict counts).
+    // Stages with every time at most `threshold`; nothing when there are none. `is_optimistic`: knapsacks by
+    // their lower bounds (then only the verdict counts).
     std::optional<std::vector<ReplicatedStage>> decide(core::Seconds threshold, bool is_optimistic);
 
 private:
@@ -48,7 +49,8 @@ private:
     void make_sets(std::size_t most_downsets);
     bool make_pairs();
     void make_entries(std::size_t pair);
-    Entry entry_of(std::size_t pair, const std::vector<int>& nodes, const std::vector<char>& inside, int tensor, int data) const;
+    Entry entry_of(std::size_t pair, const std::vector<int>& nodes, const std::vector<char>& inside,
+                   int tensor, int data) const;
 
     std::vector<int> nodes_of(const Pair& pair) const;
     ConfigurationKnapsack knapsack(const Entry& entry, int in_flight) const;

@@ -12,8 +12,13 @@ constexpr double never = std::numeric_limits<double>::infinity();
 class ListScheduler {
 public:
     ListScheduler(const OrderGraph& graph, const ListRule& rule)
-        : graph_(graph), problem_(graph.problem()), rule_(rule), letters_(3 * problem_.chunks), tails_(graph.longest_to_end(-1)),
-          ranks_(static_cast<std::size_t>(problem_.ranks)), ends_(static_cast<std::size_t>(graph.actions()), never) {
+        : graph_(graph),
+          problem_(graph.problem()),
+          rule_(rule),
+          letters_(3 * problem_.chunks),
+          tails_(graph.longest_to_end(-1)),
+          ranks_(static_cast<std::size_t>(problem_.ranks)),
+          ends_(static_cast<std::size_t>(graph.actions()), never) {
         slack_ = 1e-9 * graph.greatest_duration();
         for (Rank& rank : ranks_) rank.counts.assign(static_cast<std::size_t>(letters_), 0);
     }
@@ -23,7 +28,9 @@ public:
         for (int placed = 0; placed < total;) {
             int chosen = -1;
             for (int r = 0; r < problem_.ranks; ++r)
-                if (!at(r).is_blocked && static_cast<int>(at(r).word.size()) < problem_.word_length() && (chosen < 0 || at(r).clock < at(chosen).clock)) chosen = r;
+                if (!at(r).is_blocked && static_cast<int>(at(r).word.size()) < problem_.word_length() &&
+                    (chosen < 0 || at(r).clock < at(chosen).clock))
+                    chosen = r;
             if (chosen < 0) return std::nullopt;
             placed += decide(chosen);
         }
@@ -41,11 +48,15 @@ private:
     };
 
     Rank& at(int r) { return ranks_[static_cast<std::size_t>(r)]; }
-    int action_of(int r, int letter) { return graph_.action(r, letter, at(r).counts[static_cast<std::size_t>(letter)]); }
+    int action_of(int r, int letter) {
+        return graph_.action(r, letter, at(r).counts[static_cast<std::size_t>(letter)]);
+    }
 
-    // When the input of the letter's next action is there; `never` when it is not made yet or there is no such action.
+    // When the input of the letter's next action is there; `never` when it is not made yet or there is no
+    // such action.
     double arrival(int r, int letter) {
-        const int k = at(r).counts[static_cast<std::size_t>(letter)], kind = letter % 3, stage = problem_.stage_of(r, letter / 3);
+        const int k = at(r).counts[static_cast<std::size_t>(letter)], kind = letter % 3,
+                  stage = problem_.stage_of(r, letter / 3);
         if (k >= problem_.micro_batches) return never;
         // On the rank itself: I after F, W after I.
         if (kind != F && k >= at(r).counts[static_cast<std::size_t>(letter - 1)]) return never;
@@ -54,12 +65,14 @@ private:
         const int rank = problem_.rank_of(from);
         int chunk = 0;
         while (problem_.stage_of(rank, chunk) != from) ++chunk;
-        return ends_[static_cast<std::size_t>(graph_.action(rank, 3 * chunk + kind, k))] + (rank == r ? 0 : problem_.transfer.value);
+        return ends_[static_cast<std::size_t>(graph_.action(rank, 3 * chunk + kind, k))] +
+               (rank == r ? 0 : problem_.transfer.value);
     }
 
     double forwards_memory(int r) const {
         double sum = 0;
-        for (int chunk = 0; chunk < problem_.chunks; ++chunk) sum += std::max(0.0, graph_.memory_change(graph_.action(r, 3 * chunk + F, 0)));
+        for (int chunk = 0; chunk < problem_.chunks; ++chunk)
+            sum += std::max(0.0, graph_.memory_change(graph_.action(r, 3 * chunk + F, 0)));
         return sum;
     }
     bool is_admitted(int r, int letter) {
@@ -69,7 +82,8 @@ private:
         return at(r).held + at(r).reserved + forwards_memory(r) <= problem_.memory_limit.value * (1 + 1e-9);
     }
     bool has_room(int r, int letter) {
-        return at(r).held + std::max(0.0, graph_.memory_change(action_of(r, letter))) <= problem_.memory_limit.value * (1 + 1e-9);
+        return at(r).held + std::max(0.0, graph_.memory_change(action_of(r, letter))) <=
+               problem_.memory_limit.value * (1 + 1e-9);
     }
 
     int put(int r, int letter) {
@@ -107,7 +121,9 @@ private:
             else if (ready < 0 || goes_before(r, letter, ready)) ready = letter;
         }
         if (ready >= 0) return put(r, ready);
-        if (weight >= 0 && (rule_.fills_always || rank.clock + graph_.duration(action_of(r, weight)) <= soonest + slack_)) return put(r, weight);
+        if (weight >= 0 &&
+            (rule_.fills_always || rank.clock + graph_.duration(action_of(r, weight)) <= soonest + slack_))
+            return put(r, weight);
         if (soonest < never) rank.clock = soonest;
         else rank.is_blocked = true;
         return 0;
@@ -130,6 +146,8 @@ private:
 
 }  // namespace
 
-std::optional<Order> list_order(const OrderGraph& graph, const ListRule& rule) { return ListScheduler(graph, rule).run(); }
+std::optional<Order> list_order(const OrderGraph& graph, const ListRule& rule) {
+    return ListScheduler(graph, rule).run();
+}
 
 }  // namespace planner

@@ -11,10 +11,12 @@ namespace {
 constexpr double infinite = std::numeric_limits<double>::infinity();
 // Fronts kept along a play: after each 24th of the actions.
 constexpr std::size_t fronts = 24;
-}
+}  // namespace
 
-OrderEvaluator::OrderEvaluator(const OrderProblem& problem) : problem_(problem), letters_(3 * problem.chunks) {
-    const auto p = static_cast<std::size_t>(problem.ranks), m = static_cast<std::size_t>(problem.micro_batches);
+OrderEvaluator::OrderEvaluator(const OrderProblem& problem)
+    : problem_(problem), letters_(3 * problem.chunks) {
+    const auto p = static_cast<std::size_t>(problem.ranks),
+               m = static_cast<std::size_t>(problem.micro_batches);
     const int stages = problem.ranks * problem.chunks;
     core::require(problem.stages.size() == static_cast<std::size_t>(stages), "one cost per virtual stage");
     for (int rank = 0; rank < problem.ranks; ++rank)
@@ -22,7 +24,9 @@ OrderEvaluator::OrderEvaluator(const OrderProblem& problem) : problem_(problem),
             const int s = problem.stage_of(rank, chunk);
             const sim::StageCost& cost = problem.stages[static_cast<std::size_t>(s)];
             auto fact = [&](core::Seconds duration, int needs_stage, int kind, core::Bytes change) {
-                LetterFacts facts{.duration = duration.value, .memory_at_start = std::max(0.0, change.value), .memory_at_end = change.value};
+                LetterFacts facts{.duration = duration.value,
+                                  .memory_at_start = std::max(0.0, change.value),
+                                  .memory_at_end = change.value};
                 if (kind < 2) facts.makes = 2 * s + kind;
                 if (needs_stage >= 0 && needs_stage < stages) {
                     facts.needs = 2 * needs_stage + kind;
@@ -62,8 +66,8 @@ bool OrderEvaluator::is_allowed(const Word& word, int rank) {
     return true;
 }
 
-// source < 0: everything may start at time 0, first actions not before their release; else only that rank's first action does, and what it does not reach is at
-// minus infinity.
+// source < 0: everything may start at time 0, first actions not before their release; else only that rank's
+// first action does, and what it does not reach is at minus infinity.
 OrderEvaluator::Front OrderEvaluator::start_of(int source) const {
     const auto p = static_cast<std::size_t>(problem_.ranks);
     Front front;
@@ -72,18 +76,22 @@ OrderEvaluator::Front OrderEvaluator::start_of(int source) const {
     front.count.assign(static_cast<std::size_t>(letters_) * p, 0);
     front.made.assign(2 * p * static_cast<std::size_t>(problem_.chunks), 0);
     front.first_start.assign(p, 0);
-    for (std::size_t r = 0; r < p; ++r) front.rank_end.push_back(source < 0 ? release_[r] : static_cast<int>(r) == source ? 0 : -infinite);
+    for (std::size_t r = 0; r < p; ++r)
+        front.rank_end.push_back(source < 0 ? release_[r] : static_cast<int>(r) == source ? 0 : -infinite);
     return front;
 }
 
-bool OrderEvaluator::play(const Order& order, Front from, Paths& paths, std::vector<std::int32_t>& played_at, const Paths* known,
-                          const std::vector<Change>& changes) const {
-    const int p = problem_.ranks, m = problem_.micro_batches, length = problem_.word_length(), total = p * length;
+bool OrderEvaluator::play(const Order& order, Front from, Paths& paths, std::vector<std::int32_t>& played_at,
+                          const Paths* known, const std::vector<Change>& changes) const {
+    const int p = problem_.ranks, m = problem_.micro_batches, length = problem_.word_length(),
+              total = p * length;
     Front& front = paths.last;
     front = std::move(from);
     double* const ends = paths.ends.data();
     std::size_t next_kept = 0;
-    auto threshold = [&](std::size_t i) { return static_cast<std::int32_t>(static_cast<std::size_t>(total) * (i + 1) / (fronts + 1)); };
+    auto threshold = [&](std::size_t i) {
+        return static_cast<std::int32_t>(static_cast<std::size_t>(total) * (i + 1) / (fronts + 1));
+    };
     while (next_kept < fronts && threshold(next_kept) <= front.done) ++next_kept;
     for (std::size_t i = next_kept; i < fronts; ++i) paths.kept[i].done = -1;
     int idle_ranks = 0;
@@ -124,10 +132,13 @@ bool OrderEvaluator::play(const Order& order, Front from, Paths& paths, std::vec
         kept = front;
         if (!known) continue;
         const Front& other = known->kept[next_kept - 1];
-        const bool is_behind_changes =
-            std::all_of(changes.begin(), changes.end(), [&](const Change& change) { return front.head[static_cast<std::size_t>(change.rank)] > change.last; });
-        const bool is_same = is_behind_changes && other.done == front.done && other.next_rank == front.next_rank && other.head == front.head && other.rank_end == front.rank_end &&
-                             other.first_start == front.first_start && other.count == front.count && paths.ends == known->ends;
+        const bool is_behind_changes = std::all_of(changes.begin(), changes.end(), [&](const Change& change) {
+            return front.head[static_cast<std::size_t>(change.rank)] > change.last;
+        });
+        const bool is_same = is_behind_changes && other.done == front.done &&
+                             other.next_rank == front.next_rank && other.head == front.head &&
+                             other.rank_end == front.rank_end && other.first_start == front.first_start &&
+                             other.count == front.count && paths.ends == known->ends;
         if (!is_same) continue;
         paths.shared_from = next_kept;
         front = known->last;
@@ -146,13 +157,18 @@ double OrderEvaluator::objective_of(const std::vector<Paths>& paths) {
 
 double OrderEvaluator::evaluate(const Order& order) {
     for (std::size_t i = 0; i < paths_.size(); ++i)
-        if (!play(order, start_of(problem_.objective == OrderObjective::span ? static_cast<int>(i) : -1), paths_[i], played_at_, nullptr, {})) return infinite;
+        if (!play(order, start_of(problem_.objective == OrderObjective::span ? static_cast<int>(i) : -1),
+                  paths_[i], played_at_, nullptr, {}))
+            return infinite;
     return objective_of(paths_);
 }
 
 double OrderEvaluator::try_change(const Order& order, const std::vector<Change>& changes) {
     std::int32_t before = std::numeric_limits<std::int32_t>::max();
-    for (const Change& change : changes) before = std::min(before, played_at_[static_cast<std::size_t>(change.rank * problem_.word_length() + change.first)]);
+    for (const Change& change : changes)
+        before = std::min(
+            before,
+            played_at_[static_cast<std::size_t>(change.rank * problem_.word_length() + change.first)]);
     tried_at_ = played_at_;
     for (std::size_t i = 0; i < paths_.size(); ++i) {
         const Paths& known = paths_[i];
@@ -175,17 +191,20 @@ double OrderEvaluator::try_change(const Order& order, const std::vector<Change>&
 void OrderEvaluator::keep() {
     for (std::size_t i = 0; i < paths_.size(); ++i)
         for (std::size_t f = 0; f < fronts; ++f)
-            if (f < tried_[i].shared_before || f >= tried_[i].shared_from) std::swap(tried_[i].kept[f], paths_[i].kept[f]);
+            if (f < tried_[i].shared_before || f >= tried_[i].shared_from)
+                std::swap(tried_[i].kept[f], paths_[i].kept[f]);
     std::swap(paths_, tried_);
     std::swap(played_at_, tried_at_);
 }
 
-// Ranks may start late, so the smallest L with a timetable in which every rank's last end is within L of its first start is the greatest mean of a cycle of
-// longest paths "first start on i to last end on j" (each closed by going back L): Karp's theorem on the p x p matrix of those paths.
+// Ranks may start late, so the smallest L with a timetable in which every rank's last end is within L of its
+// first start is the greatest mean of a cycle of longest paths "first start on i to last end on j" (each
+// closed by going back L): Karp's theorem on the p x p matrix of those paths.
 double OrderEvaluator::span_of(const std::vector<Paths>& paths) {
     const auto p = static_cast<std::size_t>(problem_.ranks);
     for (std::size_t source = 0; source < p; ++source)
-        std::copy(paths[source].last.rank_end.begin(), paths[source].last.rank_end.end(), reach_.begin() + static_cast<std::ptrdiff_t>(source * p));
+        std::copy(paths[source].last.rank_end.begin(), paths[source].last.rank_end.end(),
+                  reach_.begin() + static_cast<std::ptrdiff_t>(source * p));
     double best = -infinite;
     mean_ = 0;
     for (std::size_t i = 0; i < p; ++i) {
@@ -197,13 +216,15 @@ double OrderEvaluator::span_of(const std::vector<Paths>& paths) {
     for (std::size_t k = 1; k <= p; ++k)
         for (std::size_t v = 0; v < p; ++v) {
             double heaviest = -infinite;
-            for (std::size_t u = 0; u < p; ++u) heaviest = std::max(heaviest, walk_[(k - 1) * p + u] + reach_[u * p + v]);
+            for (std::size_t u = 0; u < p; ++u)
+                heaviest = std::max(heaviest, walk_[(k - 1) * p + u] + reach_[u * p + v]);
             walk_[k * p + v] = heaviest;
         }
     for (std::size_t v = 0; v < p; ++v) {
         if (walk_[p * p + v] == -infinite) continue;
         double least = infinite;
-        for (std::size_t k = 0; k < p; ++k) least = std::min(least, (walk_[p * p + v] - walk_[k * p + v]) / static_cast<double>(p - k));
+        for (std::size_t k = 0; k < p; ++k)
+            least = std::min(least, (walk_[p * p + v] - walk_[k * p + v]) / static_cast<double>(p - k));
         best = std::max(best, least);
     }
     return best;
@@ -242,8 +263,11 @@ schedule::Schedule to_schedule(const OrderProblem& problem, const Order& order) 
     for (int rank = 0; rank < problem.ranks; ++rank) {
         std::vector<schedule::Action>& list = result.actions.emplace_back();
         std::vector<std::int32_t> counts(static_cast<std::size_t>(3 * problem.chunks), 0);
-        constexpr schedule::ActionKind kinds[3] = {schedule::ActionKind::forward, schedule::ActionKind::backward_input, schedule::ActionKind::backward_weight};
-        for (const std::uint8_t letter : order[static_cast<std::size_t>(rank)]) list.push_back({kinds[letter % 3], problem.stage_of(rank, letter / 3), counts[letter]++});
+        constexpr schedule::ActionKind kinds[3] = {schedule::ActionKind::forward,
+                                                   schedule::ActionKind::backward_input,
+                                                   schedule::ActionKind::backward_weight};
+        for (const std::uint8_t letter : order[static_cast<std::size_t>(rank)])
+            list.push_back({kinds[letter % 3], problem.stage_of(rank, letter / 3), counts[letter]++});
     }
     return result;
 }
@@ -260,8 +284,12 @@ Order to_order(const OrderProblem& problem, const schedule::Schedule& schedule) 
             const auto first = static_cast<std::uint8_t>(3 * chunk);
             auto put = [&](Letter letter) { word.push_back(static_cast<std::uint8_t>(first + letter)); };
             if (action.kind == schedule::ActionKind::forward) put(F);
-            if (action.kind == schedule::ActionKind::backward || action.kind == schedule::ActionKind::backward_input) put(I);
-            if (action.kind == schedule::ActionKind::backward || action.kind == schedule::ActionKind::backward_weight) put(W);
+            if (action.kind == schedule::ActionKind::backward ||
+                action.kind == schedule::ActionKind::backward_input)
+                put(I);
+            if (action.kind == schedule::ActionKind::backward ||
+                action.kind == schedule::ActionKind::backward_weight)
+                put(W);
         }
     }
     return order;

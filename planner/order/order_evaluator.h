@@ -1,7 +1,8 @@
 // Exact length of a pipeline order, fast enough to be asked a million times a second for small ones.
 //
-// Backward is split, and micro-batches are in order within the forwards, backward_inputs and weights of a virtual stage (equal micro-batches can be exchanged
-// without loss, so some optimum has this form): an order is then one word per rank over the letters F, I and W of its virtual stages.
+// Backward is split, and micro-batches are in order within the forwards, backward_inputs and weights of a
+// virtual stage (equal micro-batches can be exchanged without loss, so some optimum has this form): an order
+// is then one word per rank over the letters F, I and W of its virtual stages.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +17,13 @@ namespace planner {
 
 enum class OrderObjective {
     makespan,  // last end
-    span,      // longest time any one rank is occupied, last end - first start; a rank may start its first action late for it
+    span,  // longest time any one rank is occupied, last end - first start; a rank may start its first action
+           // late for it
 };
 
 struct OrderProblem {
     int ranks = 1;
-    int chunks = 1;                      // virtual stages per rank
+    int chunks = 1;                                                       // virtual stages per rank
     schedule::StagePlacement placement = schedule::StagePlacement::loop;  // or v_shape (two chunks)
     int micro_batches = 1;
     std::vector<sim::StageCost> stages;  // by virtual stage
@@ -30,11 +32,18 @@ struct OrderProblem {
     OrderObjective objective = OrderObjective::makespan;
 
     int word_length() const { return 3 * chunks * micro_batches; }
-    int stage_of(int rank, int chunk) const { return placement == schedule::StagePlacement::v_shape && chunk == 1 ? 2 * ranks - 1 - rank : chunk * ranks + rank; }
+    int stage_of(int rank, int chunk) const {
+        return placement == schedule::StagePlacement::v_shape && chunk == 1 ? 2 * ranks - 1 - rank
+                                                                            : chunk * ranks + rank;
+    }
     int rank_of(int stage) const { return schedule::rank_of_stage(placement, ranks, stage); }
 };
 
-enum Letter : std::uint8_t { F = 0, I = 1, W = 2 };  // of a rank's first virtual stage; + 3 for each further one
+enum Letter : std::uint8_t {
+    F = 0,
+    I = 1,
+    W = 2
+};  // of a rank's first virtual stage; + 3 for each further one
 using Word = std::vector<std::uint8_t>;
 using Order = std::vector<Word>;  // [rank]
 
@@ -44,19 +53,22 @@ public:
 
     // Infinite when the order deadlocks. The order is the one that changes are tried against.
     double evaluate(const Order& order);
-    // The same for an order that differs from that one only within the given places: longest paths are followed from the first of them on, and no further than they
-    // differ. `keep` makes the order tried last the one that changes are tried against.
+    // The same for an order that differs from that one only within the given places: longest paths are
+    // followed from the first of them on, and no further than they differ. `keep` makes the order tried last
+    // the one that changes are tried against.
     struct Change {
         int rank = 0, first = 0, last = 0;  // positions between which letters differ
     };
     double try_change(const Order& order, const std::vector<Change>& changes);
     void keep();
-    // Of the order evaluated or tried last: mean over ranks of what its objective is the greatest of. Tells apart orders of equal length for a search.
+    // Of the order evaluated or tried last: mean over ranks of what its objective is the greatest of. Tells
+    // apart orders of equal length for a search.
     double mean() const { return mean_; }
     // The word keeps F before I before W of each micro-batch and the memory limit.
     bool is_allowed(const Word& word, int rank);
 
-    // Earliest start of each rank's first action at which the objective is reached (span: later than its input may be there).
+    // Earliest start of each rank's first action at which the objective is reached (span: later than its
+    // input may be there).
     std::vector<core::Seconds> releases(const Order& order, double objective);
 
     const OrderProblem& problem() const { return problem_; }
@@ -73,17 +85,21 @@ private:
         std::vector<double> ends;  // [pass * m + k]
         Front last;
         std::vector<Front> kept;
-        // Of a tried order: the kept fronts before and from these are those of the order it was tried against.
+        // Of a tried order: the kept fronts before and from these are those of the order it was tried
+        // against.
         std::size_t shared_before = 0, shared_from = 0;
     };
 
     Front start_of(int source) const;
-    // Plays from `from` to the end. With `known`: until a front is reached that is the same there, whose end is taken then.
-    bool play(const Order& order, Front from, Paths& paths, std::vector<std::int32_t>& played_at, const Paths* known, const std::vector<Change>& changes) const;
+    // Plays from `from` to the end. With `known`: until a front is reached that is the same there, whose end
+    // is taken then.
+    bool play(const Order& order, Front from, Paths& paths, std::vector<std::int32_t>& played_at,
+              const Paths* known, const std::vector<Change>& changes) const;
     double objective_of(const std::vector<Paths>& paths);
     double span_of(const std::vector<Paths>& paths);
 
-    // What a letter of a rank takes, waits for and makes. A pass is the F or I of one virtual stage: 2 stage + (0 or 1).
+    // What a letter of a rank takes, waits for and makes. A pass is the F or I of one virtual stage: 2 stage
+    // + (0 or 1).
     struct LetterFacts {
         double duration = 0, delay = 0;
         std::int32_t needs = -1, makes = -1;  // passes; -1 = none
@@ -91,14 +107,15 @@ private:
     };
 
     OrderProblem problem_;
-    int letters_ = 3;                      // per rank
-    std::vector<LetterFacts> facts_;       // [rank * letters + letter]
-    std::vector<Paths> paths_, tried_;     // one per source: time 0, or for spans each rank's first action
-    std::vector<std::int32_t> played_at_, tried_at_;  // [rank * length + position]: how many actions were played before
+    int letters_ = 3;                   // per rank
+    std::vector<LetterFacts> facts_;    // [rank * letters + letter]
+    std::vector<Paths> paths_, tried_;  // one per source: time 0, or for spans each rank's first action
+    std::vector<std::int32_t> played_at_,
+        tried_at_;  // [rank * length + position]: how many actions were played before
     std::vector<double> release_;
     std::vector<std::int32_t> word_counts_;
     double mean_ = 0;
-    std::vector<double> reach_, walk_;     // p x p longest paths between ranks, Karp's table
+    std::vector<double> reach_, walk_;  // p x p longest paths between ranks, Karp's table
 };
 
 schedule::Schedule to_schedule(const OrderProblem& problem, const Order& order);

@@ -21,10 +21,13 @@ OrderGraph::OrderGraph(const OrderProblem& problem) : problem_(problem) {
                 durations_.insert(durations_.end(), static_cast<std::size_t>(m), duration.value);
                 greatest_ = std::max(greatest_, duration.value);
             }
-            for (const core::Bytes change : {cost.memory_forward, cost.memory_backward_input, cost.memory_backward_weight})
+            for (const core::Bytes change :
+                 {cost.memory_forward, cost.memory_backward_input, cost.memory_backward_weight})
                 changes_.insert(changes_.end(), static_cast<std::size_t>(m), change.value);
         }
-    auto node = [&](int stage, int kind, int k) { return action(problem.rank_of(stage), letter_of_stage[static_cast<std::size_t>(stage)] + kind, k); };
+    auto node = [&](int stage, int kind, int k) {
+        return action(problem.rank_of(stage), letter_of_stage[static_cast<std::size_t>(stage)] + kind, k);
+    };
     for (int s = 0; s < stages; ++s)
         for (int k = 0; k < m; ++k) {
             for (int kind = 0; kind < 3; ++kind) {
@@ -42,11 +45,13 @@ OrderGraph::OrderGraph(const OrderProblem& problem) : problem_(problem) {
     sort_arcs();
 }
 
-// Forward k of a rank's virtual stage c: micro-batch k holds its forwards up to c, and every earlier one whose last weight on the rank (that of the first virtual
-// stage, the last to get its gradient) is not through holds something of the first. So many of those weights come before it as memory asks for.
+// Forward k of a rank's virtual stage c: micro-batch k holds its forwards up to c, and every earlier one
+// whose last weight on the rank (that of the first virtual stage, the last to get its gradient) is not
+// through holds something of the first. So many of those weights come before it as memory asks for.
 void OrderGraph::add_memory(int rank, int chunk) {
     const int f = action(rank, F, 0), i = action(rank, I, 0), w = action(rank, W, 0);
-    const double least_held = memory_change(f) + std::min(0.0, memory_change(i)), left_behind = memory_change(f) + memory_change(i) + memory_change(w);
+    const double least_held = memory_change(f) + std::min(0.0, memory_change(i)),
+                 left_behind = memory_change(f) + memory_change(i) + memory_change(w);
     if (least_held <= 0 || std::abs(left_behind) > 1e-9 * memory_change(f)) return;
     double own = 0;
     for (int c = 0; c <= chunk; ++c) {
@@ -56,7 +61,8 @@ void OrderGraph::add_memory(int rank, int chunk) {
     }
     const double limit = problem_.memory_limit.value * (1 + 1e-9);
     const int most_beside = static_cast<int>(std::floor(std::max(0.0, limit - own) / least_held + 1e-9));
-    for (int k = most_beside + 1; k <= problem_.micro_batches - 1; ++k) add(w + k - most_beside - 1, action(rank, 3 * chunk + F, k), duration(w));
+    for (int k = most_beside + 1; k <= problem_.micro_batches - 1; ++k)
+        add(w + k - most_beside - 1, action(rank, 3 * chunk + F, k), duration(w));
 }
 
 void OrderGraph::sort_arcs() {
@@ -73,16 +79,19 @@ void OrderGraph::sort_arcs() {
     while (!ready.empty()) {
         for (const std::size_t i : leaving[ready.front()]) {
             sorted.push_back(arcs_[i]);
-            if (--entering[static_cast<std::size_t>(arcs_[i].to)] == 0) ready.push(static_cast<std::size_t>(arcs_[i].to));
+            if (--entering[static_cast<std::size_t>(arcs_[i].to)] == 0)
+                ready.push(static_cast<std::size_t>(arcs_[i].to));
         }
         ready.pop();
     }
-    core::require(sorted.size() == arcs_.size(), "dependencies and memory arcs lead forward through the micro-batches");
+    core::require(sorted.size() == arcs_.size(),
+                  "dependencies and memory arcs lead forward through the micro-batches");
     arcs_ = std::move(sorted);
 }
 
 std::vector<double> OrderGraph::longest_from(int source) const {
-    std::vector<double> longest(durations_.size(), source < 0 ? 0.0 : -std::numeric_limits<double>::infinity());
+    std::vector<double> longest(durations_.size(),
+                                source < 0 ? 0.0 : -std::numeric_limits<double>::infinity());
     if (source >= 0) longest[static_cast<std::size_t>(source)] = 0;
     for (const Arc& arc : arcs_) {
         double& at_head = longest[static_cast<std::size_t>(arc.to)];

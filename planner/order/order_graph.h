@@ -1,4 +1,5 @@
-// What every order of a problem has in common: its actions, the dependencies between them and what memory asks for whatever the order is.
+// What every order of a problem has in common: its actions, the dependencies between them and what memory
+// asks for whatever the order is.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +15,22 @@ public:
     explicit OrderGraph(const OrderProblem& problem);
 
     int actions() const { return static_cast<int>(durations_.size()); }
-    int first_of(int rank) const { return rank * problem_.word_length(); }  // its first action too: the first forward of its earliest virtual stage
-    int action(int rank, int letter, int k) const { return first_of(rank) + letter * problem_.micro_batches + k; }
+    int first_of(int rank) const {
+        return rank * problem_.word_length();
+    }  // its first action too: the first forward of its earliest virtual stage
+    int action(int rank, int letter, int k) const {
+        return first_of(rank) + letter * problem_.micro_batches + k;
+    }
     double duration(int action) const { return durations_[static_cast<std::size_t>(action)]; }
     double memory_change(int action) const { return changes_[static_cast<std::size_t>(action)]; }
     double greatest_duration() const { return greatest_; }
     const OrderProblem& problem() const { return problem_; }
 
-    // Longest paths between starts, by action: from `source`, or from the beginning of all when it is negative; minus infinity where there is none.
+    // Longest paths between starts, by action: from `source`, or from the beginning of all when it is
+    // negative; minus infinity where there is none.
     std::vector<double> longest_from(int source) const;
-    // Longest path from each action's start to the end of the last weights of `rank`, or of any rank when it is negative.
+    // Longest path from each action's start to the end of the last weights of `rank`, or of any rank when it
+    // is negative.
     std::vector<double> longest_to_end(int rank) const;
 
 private:
@@ -41,8 +48,8 @@ private:
     std::vector<Arc> arcs_;  // by the topological number of their tail
 };
 
-// One machine: jobs that may start at their heads, and after whose end something of length `tail` follows. Jackson's preemptive schedule: no order of them ends
-// before what this returns.
+// One machine: jobs that may start at their heads, and after whose end something of length `tail` follows.
+// Jackson's preemptive schedule: no order of them ends before what this returns.
 struct Job {
     double head = 0, duration = 0, tail = 0;
 };

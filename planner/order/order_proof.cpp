@@ -30,13 +30,23 @@ public:
         distance_.push_back(0);
     }
 
-    double distance(int from, int to) const { return distance_[static_cast<std::size_t>(from) * nodes_ + static_cast<std::size_t>(to)]; }
+    double distance(int from, int to) const {
+        return distance_[static_cast<std::size_t>(from) * nodes_ + static_cast<std::size_t>(to)];
+    }
     double slack() const { return slack_; }
-    bool precedes(int first, int second) const { return distance(first, second) >= graph_->duration(first) - slack_; }
-    bool may_precede(int first, int second) const { return distance(second, first) + graph_->duration(first) <= slack_; }
-    int origin_of(int rank) const { return graph_->problem().objective == OrderObjective::makespan ? graph_->actions() : graph_->first_of(rank); }
+    bool precedes(int first, int second) const {
+        return distance(first, second) >= graph_->duration(first) - slack_;
+    }
+    bool may_precede(int first, int second) const {
+        return distance(second, first) + graph_->duration(first) <= slack_;
+    }
+    int origin_of(int rank) const {
+        return graph_->problem().objective == OrderObjective::makespan ? graph_->actions()
+                                                                       : graph_->first_of(rank);
+    }
 
-    // Every rank ends within `target` of its origin. False when that is seen to be impossible: a cycle of positive length.
+    // Every rank ends within `target` of its origin. False when that is seen to be impossible: a cycle of
+    // positive length.
     bool aim(double target) {
         target_ = target;
         const OrderProblem& problem = graph_->problem();
@@ -88,7 +98,11 @@ struct Pair {
 class Tree {
 public:
     Tree(const OrderGraph& graph, double target, std::int64_t node_budget)
-        : graph_(graph), problem_(graph.problem()), evaluator_(problem_), target_(target), budget_(node_budget) {
+        : graph_(graph),
+          problem_(graph.problem()),
+          evaluator_(problem_),
+          target_(target),
+          budget_(node_budget) {
         for (int rank = 0; rank < problem_.ranks; ++rank) {
             const int begin = graph.first_of(rank), end = begin + problem_.word_length();
             for (int a = begin; a < end; ++a)
@@ -134,7 +148,8 @@ private:
         return true;
     }
 
-    // Where an action takes memory: with all that may release it before and nothing that may take it, it has to fit; what decides that is forced.
+    // Where an action takes memory: with all that may release it before and nothing that may take it, it has
+    // to fit; what decides that is forced.
     bool settle_memory(Closure& closure, int rank, bool& has_changed) {
         if (std::isinf(problem_.memory_limit.value)) return true;
         const double limit = problem_.memory_limit.value * (1 + 1e-9);
@@ -145,13 +160,17 @@ private:
             for (int other = begin; other < end; ++other) {
                 if (other == taker) continue;
                 const double change = graph_.memory_change(other);
-                if (change > 0 ? closure.precedes(other, taker) : !closure.precedes(taker, other)) held += change;
+                if (change > 0 ? closure.precedes(other, taker) : !closure.precedes(taker, other))
+                    held += change;
             }
             if (held > limit) return false;
             for (int other = begin; other < end; ++other) {
                 const double change = graph_.memory_change(other);
-                if (other == taker || change == 0 || held + std::abs(change) <= limit || closure.precedes(other, taker) || closure.precedes(taker, other)) continue;
-                if (!(change < 0 ? closure.precede(other, taker) : closure.precede(taker, other))) return false;
+                if (other == taker || change == 0 || held + std::abs(change) <= limit ||
+                    closure.precedes(other, taker) || closure.precedes(taker, other))
+                    continue;
+                if (!(change < 0 ? closure.precede(other, taker) : closure.precede(taker, other)))
+                    return false;
                 has_changed = true;
             }
         }
@@ -179,7 +198,8 @@ private:
         }
         for (const bool is_reversed : {false, true}) {
             Closure child = closure;
-            const bool holds = is_reversed ? child.precede(chosen.second, chosen.first) : child.precede(chosen.first, chosen.second);
+            const bool holds = is_reversed ? child.precede(chosen.second, chosen.first)
+                                           : child.precede(chosen.first, chosen.second);
             if (holds && !visit(std::move(child), open)) return false;
             if (result_.order) return true;
         }
@@ -192,10 +212,12 @@ private:
         for (int rank = 0; rank < problem_.ranks; ++rank) {
             const int begin = graph_.first_of(rank), length = problem_.word_length();
             std::vector<std::pair<double, int>> nodes;
-            for (int node = begin; node < begin + length; ++node) nodes.push_back({closure.distance(begin, node), node});
+            for (int node = begin; node < begin + length; ++node)
+                nodes.push_back({closure.distance(begin, node), node});
             std::sort(nodes.begin(), nodes.end());
             Word& word = order.emplace_back();
-            for (const auto& [start, node] : nodes) word.push_back(static_cast<std::uint8_t>((node - begin) / problem_.micro_batches));
+            for (const auto& [start, node] : nodes)
+                word.push_back(static_cast<std::uint8_t>((node - begin) / problem_.micro_batches));
             if (!evaluator_.is_allowed(word, rank)) return;
         }
         if (evaluator_.evaluate(order) <= target_ * (1 + 1e-9)) result_.order = std::move(order);

@@ -17,17 +17,19 @@ struct Placed {
     std::uint8_t letter = 0;
 };
 
-// Waits before each pass of the chain (forwards by stage, then backwards from the last stage on), and stages whose weights follow their backward at once.
+// Waits before each pass of the chain (forwards by stage, then backwards from the last stage on), and stages
+// whose weights follow their backward at once.
 struct Choices {
     std::vector<double> waits;
     std::vector<char> weight_follows;
 };
 
-// One micro-batch placed as early as its choices and the period allow: on a rank no two actions of any micro-batches may overlap, so their places modulo the period
-// may not either.
+// One micro-batch placed as early as its choices and the period allow: on a rank no two actions of any
+// micro-batches may overlap, so their places modulo the period may not either.
 class Pattern {
 public:
-    explicit Pattern(const OrderProblem& problem) : problem_(problem), ranks_(static_cast<std::size_t>(problem.ranks)) {}
+    explicit Pattern(const OrderProblem& problem)
+        : problem_(problem), ranks_(static_cast<std::size_t>(problem.ranks)) {}
 
     // False when the period has no room for it.
     bool place(const Choices& choices, double period) {
@@ -40,17 +42,20 @@ public:
             const bool is_forward = pass < stages;
             const int s = is_forward ? pass : 2 * stages - 1 - pass, before = is_forward ? s - 1 : s + 1;
             const auto& cost = problem_.stages[static_cast<std::size_t>(s)];
-            if (pass > 0 && pass != stages && problem_.rank_of(before) != problem_.rank_of(s)) time += problem_.transfer.value;
+            if (pass > 0 && pass != stages && problem_.rank_of(before) != problem_.rank_of(s))
+                time += problem_.transfer.value;
             const double duration = (is_forward ? cost.forward : cost.backward_input).value;
             const bool follows = !is_forward && choices.weight_follows[static_cast<std::size_t>(s)];
             const std::uint8_t letter = static_cast<std::uint8_t>(3 * chunk_of(s) + (is_forward ? F : I));
-            const double start = earliest(s, time + choices.waits[static_cast<std::size_t>(pass)], duration + (follows ? cost.backward_weight.value : 0));
+            const double start = earliest(s, time + choices.waits[static_cast<std::size_t>(pass)],
+                                          duration + (follows ? cost.backward_weight.value : 0));
             if (start == infinite) return false;
             std::vector<Placed>& placed = of_stage(s);
             placed.push_back({start, duration, letter});
             time = start + duration;
             if (!is_forward) own_inputs_[static_cast<std::size_t>(s)] = time;
-            if (follows) placed.push_back({time, cost.backward_weight.value, static_cast<std::uint8_t>(letter + 1)});
+            if (follows)
+                placed.push_back({time, cost.backward_weight.value, static_cast<std::uint8_t>(letter + 1)});
         }
         for (int s = stages - 1; s >= 0; --s) {
             if (choices.weight_follows[static_cast<std::size_t>(s)]) continue;
@@ -62,7 +67,8 @@ public:
         return true;
     }
 
-    // Memory times time above the limit in one period of the steady state, with a little for every moment above it and for all that is held.
+    // Memory times time above the limit in one period of the steady state, with a little for every moment
+    // above it and for all that is held.
     double excess(double unit_of_memory, double unit_of_time) {
         const double limit = problem_.memory_limit.value * (1 + 1e-9), tiny = 1e-9 * period_;
         double over = 0, held_long = 0;
@@ -71,8 +77,12 @@ public:
             events_.clear();
             double held = 0;
             for (const Placed& placed : ranks_[rank]) {
-                const auto& cost = problem_.stages[static_cast<std::size_t>(problem_.stage_of(static_cast<int>(rank), placed.letter / 3))];
-                const double change = (placed.letter % 3 == F ? cost.memory_forward : placed.letter % 3 == I ? cost.memory_backward_input : cost.memory_backward_weight).value;
+                const auto& cost = problem_.stages[static_cast<std::size_t>(
+                    problem_.stage_of(static_cast<int>(rank), placed.letter / 3))];
+                const double change = (placed.letter % 3 == F   ? cost.memory_forward
+                                       : placed.letter % 3 == I ? cost.memory_backward_input
+                                                                : cost.memory_backward_weight)
+                                          .value;
                 if (change == 0) continue;
                 const double when = change > 0 ? placed.start : placed.start + placed.duration;
                 const double periods = std::floor((when + tiny) / period_);
@@ -91,7 +101,8 @@ public:
             over += std::max(0.0, held - limit) * (period_ - before);
         }
         keeps_limit_ = times_over == 0;
-        return over / (unit_of_memory * unit_of_time) + 0.2 * times_over + 1e-3 * held_long / (unit_of_memory * unit_of_time);
+        return over / (unit_of_memory * unit_of_time) + 0.2 * times_over +
+               1e-3 * held_long / (unit_of_memory * unit_of_time);
     }
 
     bool keeps_limit() const { return keeps_limit_; }  // at the last look for excess
@@ -101,7 +112,8 @@ public:
         for (const std::vector<Placed>& placed : ranks_) {
             std::vector<std::pair<double, std::uint8_t>> all;
             for (const Placed& action : placed)
-                for (int k = 0; k < problem_.micro_batches; ++k) all.push_back({action.start + k * period_, action.letter});
+                for (int k = 0; k < problem_.micro_batches; ++k)
+                    all.push_back({action.start + k * period_, action.letter});
             std::sort(all.begin(), all.end());
             Word& word = order.emplace_back();
             for (const auto& [start, letter] : all) word.push_back(letter);
@@ -111,7 +123,9 @@ public:
 
 private:
     int chunk_of(int stage) const { return stage / problem_.ranks; }
-    std::vector<Placed>& of_stage(int stage) { return ranks_[static_cast<std::size_t>(problem_.rank_of(stage))]; }
+    std::vector<Placed>& of_stage(int stage) {
+        return ranks_[static_cast<std::size_t>(problem_.rank_of(stage))];
+    }
 
     // First time from `ready` on at which the rank of the stage is free for `duration` in every period.
     double earliest(int stage, double ready, double duration) {
@@ -153,9 +167,14 @@ private:
 class PatternSearch {
 public:
     PatternSearch(const OrderProblem& problem, OrderEvaluator& evaluator, std::uint64_t seed)
-        : problem_(problem), evaluator_(evaluator), pattern_(problem), random_(seed), stages_(static_cast<std::size_t>(problem.ranks * problem.chunks)) {
+        : problem_(problem),
+          evaluator_(evaluator),
+          pattern_(problem),
+          random_(seed),
+          stages_(static_cast<std::size_t>(problem.ranks * problem.chunks)) {
         for (const sim::StageCost& cost : problem.stages) {
-            mean_duration_ += (cost.forward + cost.backward_input + cost.backward_weight).value / (3.0 * static_cast<double>(stages_));
+            mean_duration_ += (cost.forward + cost.backward_input + cost.backward_weight).value /
+                              (3.0 * static_cast<double>(stages_));
             mean_memory_ += std::max(0.0, cost.memory_forward.value) / static_cast<double>(stages_);
         }
         if (mean_memory_ <= 0) mean_memory_ = 1;
@@ -166,17 +185,20 @@ public:
         for (int rank = 0; rank < problem_.ranks; ++rank) {
             double sum = 0;
             for (int chunk = 0; chunk < problem_.chunks; ++chunk) {
-                const sim::StageCost& cost = problem_.stages[static_cast<std::size_t>(problem_.stage_of(rank, chunk))];
+                const sim::StageCost& cost =
+                    problem_.stages[static_cast<std::size_t>(problem_.stage_of(rank, chunk))];
                 sum += (cost.forward + cost.backward_input + cost.backward_weight).value;
             }
             most = std::max(most, sum);
         }
         return most;
     }
-    // From a micro-batch's first start to its last end, alone: with this period nothing ever waits, and one after the other they need least memory.
+    // From a micro-batch's first start to its last end, alone: with this period nothing ever waits, and one
+    // after the other they need least memory.
     double alone() const {
         double sum = 0;
-        for (const sim::StageCost& cost : problem_.stages) sum += (cost.forward + cost.backward_input + cost.backward_weight).value;
+        for (const sim::StageCost& cost : problem_.stages)
+            sum += (cost.forward + cost.backward_input + cost.backward_weight).value;
         return sum + 2.0 * static_cast<double>(stages_) * problem_.transfer.value;
     }
 
@@ -195,16 +217,19 @@ public:
         constexpr double hot = 1.0, cold = 0.02;
         static constexpr double waits[] = {0, 0, 0.5, 1, 2, 3};
         for (std::int64_t i = 0; i < patterns; ++i) {
-            const double temperature = hot * std::pow(cold / hot, static_cast<double>(i) / static_cast<double>(patterns));
+            const double temperature =
+                hot * std::pow(cold / hot, static_cast<double>(i) / static_cast<double>(patterns));
             Choices changed = current;
             if (random_.below(10) < 3) {
                 char& follows_now = changed.weight_follows[static_cast<std::size_t>(random_.below(stages_))];
                 follows_now = !follows_now;
             } else {
-                changed.waits[static_cast<std::size_t>(random_.below(2 * stages_))] = mean_duration_ * waits[random_.below(6)];
+                changed.waits[static_cast<std::size_t>(random_.below(2 * stages_))] =
+                    mean_duration_ * waits[random_.below(6)];
             }
             const double changed_cost = cost_of(changed, period);
-            if (changed_cost > cost && random_.uniform() >= std::exp((cost - changed_cost) / temperature)) continue;
+            if (changed_cost > cost && random_.uniform() >= std::exp((cost - changed_cost) / temperature))
+                continue;
             current = std::move(changed);
             cost = changed_cost;
             if (std::optional<Order> order = kept_order(cost)) return order;
@@ -235,7 +260,8 @@ private:
 
 }  // namespace
 
-std::vector<Order> periodic_orders(const OrderProblem& problem, OrderEvaluator& evaluator, std::int64_t patterns, std::uint64_t seed) {
+std::vector<Order> periodic_orders(const OrderProblem& problem, OrderEvaluator& evaluator,
+                                   std::int64_t patterns, std::uint64_t seed) {
     PatternSearch search(problem, evaluator, seed);
     std::vector<Order> found;
     // Between what a rank works for each micro-batch and one micro-batch alone.

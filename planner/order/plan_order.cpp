@@ -5,14 +5,14 @@
 #include <algorithm>
 
 #include "planner/search_space.h"
-#include "schedule/plan/explicit_order.h"
 #include "schedule/pass/lower.h"
+#include "schedule/pipeline/registry.h"
+#include "schedule/plan/explicit_order.h"
 #include "schedule/plan/memory.h"
 #include "schedule/plan/partition.h"
-#include "schedule/pipeline/registry.h"
 #include "schedule/schedule_text.h"
-#include "sim/evaluate.h"
 #include "sim/cost/pricing.h"
+#include "sim/evaluate.h"
 
 namespace planner {
 
@@ -21,7 +21,8 @@ namespace {
 using schedule::ComputePhase;
 using schedule::InstructionKind;
 
-// Two micro-batches one after the other, backward split: every kind of instruction of a middle micro-batch is there to be priced.
+// Two micro-batches one after the other, backward split: every kind of instruction of a middle micro-batch is
+// there to be priced.
 schedule::Schedule probe_order(const schedule::Plan& plan) {
     schedule::Schedule order;
     order.ranks = plan.layout.pipeline;
@@ -29,15 +30,19 @@ schedule::Schedule probe_order(const schedule::Plan& plan) {
     order.micro_batches = 2;
     order.actions.resize(static_cast<std::size_t>(order.ranks));
     for (int k = 0; k < order.micro_batches; ++k) {
-        for (int s = 0; s < order.stages; ++s) order.actions[static_cast<std::size_t>(s % order.ranks)].push_back({schedule::ActionKind::forward, s, k});
+        for (int s = 0; s < order.stages; ++s)
+            order.actions[static_cast<std::size_t>(s % order.ranks)].push_back(
+                {schedule::ActionKind::forward, s, k});
         for (int s = order.stages - 1; s >= 0; --s)
-            for (const schedule::ActionKind kind : {schedule::ActionKind::backward_input, schedule::ActionKind::backward_weight})
+            for (const schedule::ActionKind kind :
+                 {schedule::ActionKind::backward_input, schedule::ActionKind::backward_weight})
                 order.actions[static_cast<std::size_t>(s % order.ranks)].push_back({kind, s, k});
     }
     return order;
 }
 
-// Collectives inside a stage stand between its kernels and keep the rank waiting: they belong to the part that carries their payload.
+// Collectives inside a stage stand between its kernels and keep the rank waiting: they belong to the part
+// that carries their payload.
 void add_duration(const schedule::Instruction& instruction, core::Seconds duration, OrderProblem& problem) {
     if (instruction.micro_batch != 1) return;
     if (instruction.kind == InstructionKind::send) {
@@ -62,14 +67,17 @@ struct Timed {
     int of = 1;  // schedules that were timed
 };
 
-// Which registered schedule, of whole sequences or of 2 or 4 segments, is fastest for this plan, one that fits before one that does not. Steps with many micro-batches
-// are extrapolated where that is exact, so that twenty schedules cost little more than one.
-std::optional<Timed> best_registered(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan) {
+// Which registered schedule, of whole sequences or of 2 or 4 segments, is fastest for this plan, one that
+// fits before one that does not. Steps with many micro-batches are extrapolated where that is exact, so that
+// twenty schedules cost little more than one.
+std::optional<Timed> best_registered(const model::ModelGraph& graph, const cluster::Cluster& cluster,
+                                     const schedule::Plan& plan) {
     std::optional<Timed> best;
     int timed = 0;
     for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules()) {
         if (candidate.is_forward_only || candidate.is_asynchronous || candidate.is_bidirectional) continue;
-        for (const int segments : candidate.has_segments ? segment_counts(graph, plan) : std::vector<int>{0}) {
+        for (const int segments :
+             candidate.has_segments ? segment_counts(graph, plan) : std::vector<int>{0}) {
             schedule::Plan named = plan;
             named.schedule = candidate.name;
             named.segments = segments;
@@ -78,10 +86,12 @@ std::optional<Timed> best_registered(const model::ModelGraph& graph, const clust
             sim::EvaluateOptions options;
             options.keeps_timeline = false;
             options.most_micro_batches = 5 * plan.stages();
-            const std::optional<sim::Evaluation> evaluation = sim::evaluate(graph, cluster, named, refusals, options);
+            const std::optional<sim::Evaluation> evaluation =
+                sim::evaluate(graph, cluster, named, refusals, options);
             if (!evaluation) continue;
             ++timed;
-            const bool is_better = !best || (evaluation->fits && !best->fits) || (evaluation->fits == best->fits && evaluation->step_time < best->step);
+            const bool is_better = !best || (evaluation->fits && !best->fits) ||
+                                   (evaluation->fits == best->fits && evaluation->step_time < best->step);
             if (is_better) best = Timed{std::move(named), evaluation->step_time, evaluation->fits};
         }
     }
@@ -98,18 +108,22 @@ schedule::Plan plain(const schedule::Plan& plan) {
 
 }  // namespace
 
-std::optional<OrderProblem> order_problem(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& given, core::Diagnostics& diagnostics) {
+std::optional<OrderProblem> order_problem(const model::ModelGraph& graph, const cluster::Cluster& cluster,
+                                          const schedule::Plan& given, core::Diagnostics& diagnostics) {
     schedule::Plan plan = plain(given);
     if (plan.partition.first_units.empty()) {
         std::optional<schedule::Partition> partition = schedule::complete_partition(plan, graph);
         if (!partition) {
-            diagnostics.error({}, "plan.pipeline_parallel", fmt::format("{} has fewer units than {} stages", graph.name, plan.stages()), "use fewer stages");
+            diagnostics.error({}, "plan.pipeline_parallel",
+                              fmt::format("{} has fewer units than {} stages", graph.name, plan.stages()),
+                              "use fewer stages");
             return std::nullopt;
         }
         plan.partition = std::move(*partition);
     }
     const std::optional<sim::Evaluation> fixed =
-        sim::evaluate(graph, cluster, plan, diagnostics, {.keeps_timeline = false, .most_micro_batches = 0, .memory_only = true});
+        sim::evaluate(graph, cluster, plan, diagnostics,
+                      {.keeps_timeline = false, .most_micro_batches = 0, .memory_only = true});
     plan.micro_batches = 2;
     std::optional<sim::CostModels> costs = sim::make_cost_models(graph, cluster, plan, diagnostics);
     if (!fixed || !costs) return std::nullopt;
@@ -117,13 +131,16 @@ std::optional<OrderProblem> order_problem(const model::ModelGraph& graph, const 
     problem.ranks = plan.layout.pipeline;
     problem.chunks = plan.virtual_stages;
     problem.micro_batches = given.micro_batches;
-    problem.stages.assign(static_cast<std::size_t>(plan.stages()), sim::StageCost{core::Seconds(0), core::Seconds(0), core::Seconds(0)});
+    problem.stages.assign(static_cast<std::size_t>(plan.stages()),
+                          sim::StageCost{core::Seconds(0), core::Seconds(0), core::Seconds(0)});
     const schedule::Program program = schedule::lower(plan, graph, probe_order(plan));
     const sim::PricedProgram priced = sim::price(program, *costs);
     for (std::size_t c = 0; c < program.classes.size(); ++c)
-        for (std::size_t i = 0; i < program.classes[c].instructions.size(); ++i) add_duration(program.classes[c].instructions[i], priced.durations.of[c][i], problem);
+        for (std::size_t i = 0; i < program.classes[c].instructions.size(); ++i)
+            add_duration(program.classes[c].instructions[i], priced.durations.of[c][i], problem);
     for (std::size_t s = 0; s < program.stages.size(); ++s) {
-        const schedule::ActivationFootprint footprint = schedule::activation_footprint(graph, program.stages[s].operators, plan);
+        const schedule::ActivationFootprint footprint =
+            schedule::activation_footprint(graph, program.stages[s].operators, plan);
         sim::StageCost& cost = problem.stages[s];
         cost.memory_forward = footprint.saved;
         cost.memory_backward_input = footprint.kept_for_weight + footprint.saved_for_weight - footprint.saved;
@@ -138,7 +155,8 @@ std::optional<OrderProblem> order_problem(const model::ModelGraph& graph, const 
     core::Bytes least(0);
     for (int rank = 0; rank < problem.ranks; ++rank) {
         core::Bytes one(0);
-        for (int chunk = 0; chunk < problem.chunks; ++chunk) one += problem.stages[static_cast<std::size_t>(problem.stage_of(rank, chunk))].memory_forward;
+        for (int chunk = 0; chunk < problem.chunks; ++chunk)
+            one += problem.stages[static_cast<std::size_t>(problem.stage_of(rank, chunk))].memory_forward;
         least = std::max(least, one);
     }
     // A plan that does not fit is still ordered, for one micro-batch in flight.
@@ -146,8 +164,9 @@ std::optional<OrderProblem> order_problem(const model::ModelGraph& graph, const 
     return problem;
 }
 
-std::optional<OrderedPlan> with_searched_order(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan, core::Diagnostics& diagnostics,
-                                               const SearchBudget& budget) {
+std::optional<OrderedPlan> with_searched_order(const model::ModelGraph& graph,
+                                               const cluster::Cluster& cluster, const schedule::Plan& plan,
+                                               core::Diagnostics& diagnostics, const SearchBudget& budget) {
     OrderedPlan best{plain(plan), "one pipeline rank has nothing to order"};
     if (plan.layout.pipeline == 1) return best;
     std::optional<OrderProblem> problem = order_problem(graph, cluster, plan, diagnostics);
@@ -155,12 +174,17 @@ std::optional<OrderedPlan> with_searched_order(const model::ModelGraph& graph, c
     const std::optional<Timed> base = best_registered(graph, cluster, plan);
     if (!base) {
         // The plain schedule has no constraint: what cannot be priced with it cannot be priced.
-        if (sim::evaluate(graph, cluster, best.plan, diagnostics)) diagnostics.error({}, "plan.schedule", "schedule = \"auto\": no registered schedule takes this shape", "");
+        if (sim::evaluate(graph, cluster, best.plan, diagnostics))
+            diagnostics.error({}, "plan.schedule",
+                              "schedule = \"auto\": no registered schedule takes this shape", "");
         return std::nullopt;
     }
     best.plan = base->plan;
-    best.explanation = fmt::format("schedule = \"auto\": no order found beats {} ({:.6g} s), the best of {} registered schedules", best.plan.schedule, base->step.value, base->of);
-    // The simulation knows of transients that the search's sum of activations leaves out: where they decide, less memory is asked for.
+    best.explanation = fmt::format(
+        "schedule = \"auto\": no order found beats {} ({:.6g} s), the best of {} registered schedules",
+        best.plan.schedule, base->step.value, base->of);
+    // The simulation knows of transients that the search's sum of activations leaves out: where they decide,
+    // less memory is asked for.
     constexpr int most_tries = 3;
     for (int attempt = 0; attempt < most_tries; ++attempt) {
         const std::optional<FoundSchedule> found = search_placements(*problem, budget);
@@ -177,9 +201,12 @@ std::optional<OrderedPlan> with_searched_order(const model::ModelGraph& graph, c
             best.plan = std::move(ordered);
             best.evaluation = std::move(evaluation);
             const double gap = 100 * (found->objective - found->lower_bound).value / found->objective.value;
-            best.explanation = fmt::format("schedule = \"auto\": searched order, {:.6g} s instead of {:.6g} s with {}, the best of {} registered schedules; compute order "
-                                           "within {:.2f} % of its lower bound{}",
-                                           best.evaluation->step_time.value, base->step.value, base->plan.schedule, base->of, gap, found->is_proven_optimal ? ", proven optimal" : "");
+            best.explanation = fmt::format(
+                "schedule = \"auto\": searched order, {:.6g} s instead of {:.6g} s with {}, the best of {} "
+                "registered schedules; compute order "
+                "within {:.2f} % of its lower bound{}",
+                best.evaluation->step_time.value, base->step.value, base->plan.schedule, base->of, gap,
+                found->is_proven_optimal ? ", proven optimal" : "");
         }
         break;
     }

@@ -18,7 +18,10 @@ double common_unit(const std::vector<double>& amounts) {
     // Half, third, ... of the least amount; finer units gain nothing worth having.
     for (int parts = 1; parts <= 4; ++parts) {
         const double unit = least / parts;
-        if (std::all_of(amounts.begin(), amounts.end(), [&](double amount) { return std::abs(amount / unit - std::round(amount / unit)) < 1e-9; })) return unit;
+        if (std::all_of(amounts.begin(), amounts.end(), [&](double amount) {
+                return std::abs(amount / unit - std::round(amount / unit)) < 1e-9;
+            }))
+            return unit;
     }
     return 0;
 }
@@ -28,25 +31,35 @@ double common_unit(const std::vector<double>& amounts) {
 double residence_bound(const OrderProblem& problem, int rank) {
     if (std::isinf(problem.memory_limit.value)) return 0;
     const int stages = problem.ranks * problem.chunks;
-    const auto cost = [&](int s) -> const sim::StageCost& { return problem.stages[static_cast<std::size_t>(s)]; };
-    const auto hop = [&](int s) { return problem.rank_of(s) == problem.rank_of(s + 1) ? 0.0 : problem.transfer.value; };
+    const auto cost = [&](int s) -> const sim::StageCost& {
+        return problem.stages[static_cast<std::size_t>(s)];
+    };
+    const auto hop = [&](int s) {
+        return problem.rank_of(s) == problem.rank_of(s + 1) ? 0.0 : problem.transfer.value;
+    };
     // From the end of a stage's forward to the start of its backward: through all later stages and back.
     std::vector<double> away(static_cast<std::size_t>(stages), 0);
     for (int s = stages - 2; s >= 0; --s)
-        away[static_cast<std::size_t>(s)] =
-            away[static_cast<std::size_t>(s) + 1] + cost(s + 1).forward.value + cost(s + 1).backward_input.value + 2 * hop(s);
+        away[static_cast<std::size_t>(s)] = away[static_cast<std::size_t>(s) + 1] +
+                                            cost(s + 1).forward.value + cost(s + 1).backward_input.value +
+                                            2 * hop(s);
 
     double area = 0, most_at_once = 0, fills = 0, least_release = 0, drains = 0;
     std::vector<double> amounts;
     for (int chunk = 0; chunk < problem.chunks; ++chunk) {
         const int s = problem.stage_of(rank, chunk);
-        const double forward = cost(s).memory_forward.value, input = cost(s).memory_backward_input.value, weight = cost(s).memory_backward_weight.value;
-        const double f = cost(s).forward.value, i = cost(s).backward_input.value, w = cost(s).backward_weight.value;
+        const double forward = cost(s).memory_forward.value, input = cost(s).memory_backward_input.value,
+                     weight = cost(s).memory_backward_weight.value;
+        const double f = cost(s).forward.value, i = cost(s).backward_input.value,
+                     w = cost(s).backward_weight.value;
         // Forwards take, weights give back, all of it; what else there may be is not worth a case.
-        if (forward < 0 || weight > 0 || forward + input < 0 || std::abs(forward + input + weight) > 1e-9 * forward || f <= 0 || i <= 0 || w <= 0) return 0;
+        if (forward < 0 || weight > 0 || forward + input < 0 ||
+            std::abs(forward + input + weight) > 1e-9 * forward || f <= 0 || i <= 0 || w <= 0)
+            return 0;
         amounts.insert(amounts.end(), {forward, input, weight});
         const double during_input = input > 0 ? forward + input : forward;
-        area += problem.micro_batches * (forward * (f + away[static_cast<std::size_t>(s)]) + during_input * i + (forward + input) * w);
+        area += problem.micro_batches * (forward * (f + away[static_cast<std::size_t>(s)]) +
+                                         during_input * i + (forward + input) * w);
         most_at_once = std::max({most_at_once, forward, input});
         fills = std::max({fills, forward / f, input / i});
         least_release = std::max({least_release, -input, -weight});
@@ -56,9 +69,12 @@ double residence_bound(const OrderProblem& problem, int rank) {
     double limit = problem.memory_limit.value * (1 + 1e-9);
     if (const double unit = common_unit(amounts); unit > 0) limit = std::floor(limit / unit + 1e-9) * unit;
     if (limit <= 0) return 0;
-    // Memory after time x is at most most_at_once + fills x; `x` before the end at most least_release + drains x.
-    const double rise = std::max(0.0, limit - most_at_once) / fills, fall = std::max(0.0, limit - least_release) / drains;
-    const double lost_rising = 0.5 * rise * std::max(0.0, limit - most_at_once), lost_falling = 0.5 * fall * std::max(0.0, limit - least_release);
+    // Memory after time x is at most most_at_once + fills x; `x` before the end at most least_release +
+    // drains x.
+    const double rise = std::max(0.0, limit - most_at_once) / fills,
+                 fall = std::max(0.0, limit - least_release) / drains;
+    const double lost_rising = 0.5 * rise * std::max(0.0, limit - most_at_once),
+                 lost_falling = 0.5 * fall * std::max(0.0, limit - least_release);
     // Each loss counts where the span has room for it, both where it has room for both.
     double bound = area / limit;
     bound = std::max(bound, std::min((area + lost_rising) / limit, rise));

@@ -36,20 +36,26 @@ schedule::PipelineShape shape_of(const OrderProblem& problem) {
     shape.micro_batches = problem.micro_batches;
     shape.transfer = problem.transfer.value;
     for (const sim::StageCost& cost : problem.stages)
-        shape.stage_costs.push_back({cost.forward.value, cost.backward_input.value, cost.backward_weight.value, cost.memory_forward.value,
+        shape.stage_costs.push_back({cost.forward.value, cost.backward_input.value,
+                                     cost.backward_weight.value, cost.memory_forward.value,
                                      cost.memory_backward_input.value, cost.memory_backward_weight.value});
     double most = 0;
     for (const sim::StageCost& cost : problem.stages)
-        most = std::max(most, std::max(0.0, cost.memory_forward.value) + std::max(0.0, cost.memory_backward_input.value) +
+        most = std::max(most, std::max(0.0, cost.memory_forward.value) +
+                                  std::max(0.0, cost.memory_backward_input.value) +
                                   std::max(0.0, cost.memory_backward_weight.value));
-    shape.memory_limit = std::isfinite(problem.memory_limit.value) ? problem.memory_limit.value : std::max(1.0, most * problem.chunks * problem.micro_batches);
+    shape.memory_limit = std::isfinite(problem.memory_limit.value)
+                             ? problem.memory_limit.value
+                             : std::max(1.0, most * problem.chunks * problem.micro_batches);
     return shape;
 }
 
 bool is_provable(const OrderProblem& problem) {
     return problem.ranks * problem.word_length() <= most_provable_actions &&
-           std::all_of(problem.stages.begin(), problem.stages.end(),
-                       [](const sim::StageCost& cost) { return cost.forward.value > 0 && cost.backward_input.value > 0 && cost.backward_weight.value > 0; });
+           std::all_of(problem.stages.begin(), problem.stages.end(), [](const sim::StageCost& cost) {
+               return cost.forward.value > 0 && cost.backward_input.value > 0 &&
+                      cost.backward_weight.value > 0;
+           });
 }
 
 struct Start {
@@ -62,15 +68,19 @@ struct Start {
 Word serial_word(const OrderProblem& problem) {
     Word word;
     for (int k = 0; k < problem.micro_batches; ++k) {
-        for (int chunk = 0; chunk < problem.chunks; ++chunk) word.push_back(static_cast<std::uint8_t>(3 * chunk + F));
-        for (int chunk = problem.chunks - 1; chunk >= 0; --chunk) word.insert(word.end(), {static_cast<std::uint8_t>(3 * chunk + I), static_cast<std::uint8_t>(3 * chunk + W)});
+        for (int chunk = 0; chunk < problem.chunks; ++chunk)
+            word.push_back(static_cast<std::uint8_t>(3 * chunk + F));
+        for (int chunk = problem.chunks - 1; chunk >= 0; --chunk)
+            word.insert(word.end(),
+                        {static_cast<std::uint8_t>(3 * chunk + I), static_cast<std::uint8_t>(3 * chunk + W)});
     }
     return word;
 }
 
-// What every published order gives here, and one micro-batch after the other, which fits where anything does; where memory keeps these from `bound`, orders that
-// repeat as well.
-std::vector<Start> starts_of(const OrderProblem& problem, OrderEvaluator& evaluator, double bound, const SearchBudget& budget) {
+// What every published order gives here, and one micro-batch after the other, which fits where anything does;
+// where memory keeps these from `bound`, orders that repeat as well.
+std::vector<Start> starts_of(const OrderProblem& problem, OrderEvaluator& evaluator, double bound,
+                             const SearchBudget& budget) {
     std::vector<Start> starts;
     auto add = [&](const std::string& name, Order order) {
         for (int rank = 0; rank < problem.ranks; ++rank)
@@ -80,9 +90,12 @@ std::vector<Start> starts_of(const OrderProblem& problem, OrderEvaluator& evalua
     };
     const schedule::PipelineShape shape = shape_of(problem);
     for (const schedule::PipelineSchedule& entry : schedule::pipeline_schedules()) {
-        if (entry.is_forward_only || entry.is_asynchronous || entry.is_bidirectional || entry.has_segments || violation_of(entry, shape)) continue;
+        if (entry.is_forward_only || entry.is_asynchronous || entry.is_bidirectional || entry.has_segments ||
+            violation_of(entry, shape))
+            continue;
         const schedule::Schedule made = entry.generate(shape);
-        if (problem.chunks == 1 || made.placement == problem.placement) add(entry.name, to_order(problem, made));
+        if (problem.chunks == 1 || made.placement == problem.placement)
+            add(entry.name, to_order(problem, made));
     }
     const OrderGraph graph(problem);
     const int whole = problem.ranks * problem.chunks;
@@ -90,41 +103,52 @@ std::vector<Start> starts_of(const OrderProblem& problem, OrderEvaluator& evalua
         for (const bool falls : {false, true})
             for (const bool gradients_first : {true, false})
                 for (const bool fills : {false, true})
-                    if (std::optional<Order> order = list_order(graph, {admitted, falls, gradients_first, fills})) add("list scheduling", std::move(*order));
+                    if (std::optional<Order> order =
+                            list_order(graph, {admitted, falls, gradients_first, fills}))
+                        add("list scheduling", std::move(*order));
     add("one after the other", Order(static_cast<std::size_t>(problem.ranks), serial_word(problem)));
     const auto by_objective = [](const Start& a, const Start& b) { return a.objective < b.objective; };
     std::stable_sort(starts.begin(), starts.end(), by_objective);
     constexpr double worth_a_search = 1.02;
-    if (std::isfinite(problem.memory_limit.value) && !is_provable(problem) && !starts.empty() && starts.front().objective > worth_a_search * bound) {
-        const auto patterns = static_cast<std::int64_t>(budget.time_limit.value * cautious_pattern_rate / (problem.ranks * problem.chunks));
-        for (Order& order : periodic_orders(problem, evaluator, patterns, budget.seed)) add("periodic order", std::move(order));
+    if (std::isfinite(problem.memory_limit.value) && !is_provable(problem) && !starts.empty() &&
+        starts.front().objective > worth_a_search * bound) {
+        const auto patterns = static_cast<std::int64_t>(budget.time_limit.value * cautious_pattern_rate /
+                                                        (problem.ranks * problem.chunks));
+        for (Order& order : periodic_orders(problem, evaluator, patterns, budget.seed))
+            add("periodic order", std::move(order));
         std::stable_sort(starts.begin(), starts.end(), by_objective);
     }
     return starts;
 }
 
-// Simulated annealing over words: a letter moves within its rank's word, sometimes on neighbouring ranks at once.
+// Simulated annealing over words: a letter moves within its rank's word, sometimes on neighbouring ranks at
+// once.
 class Annealer {
 public:
     Annealer(const OrderProblem& problem, OrderEvaluator& evaluator, std::uint64_t seed, double target)
         : problem_(problem), evaluator_(evaluator), random_(seed), target_(target) {
         for (const sim::StageCost& stage : problem.stages)
-            mean_duration_ += (stage.forward + stage.backward_input + stage.backward_weight).value / (3 * problem.ranks * problem.chunks);
+            mean_duration_ += (stage.forward + stage.backward_input + stage.backward_weight).value /
+                              (3 * problem.ranks * problem.chunks);
     }
 
     // Improves `best` with `evaluations` trials that start at `from`; true when the target is reached.
-    bool run(const Order& from, std::int64_t evaluations, double warmest, Order& best, double& best_objective) {
+    bool run(const Order& from, std::int64_t evaluations, double warmest, Order& best,
+             double& best_objective) {
         Order current = from;
         double objective = evaluator_.evaluate(current), energy = energy_of(objective);
         if (objective < best_objective) keep(current, objective, best, best_objective);
         const double hot = warmest * mean_duration_, cold = 0.02 * mean_duration_;
         for (std::int64_t trial = 0; trial < evaluations && best_objective > target_; ++trial) {
-            const double temperature = hot * std::pow(cold / hot, static_cast<double>(trial) / static_cast<double>(evaluations));
+            const double temperature =
+                hot * std::pow(cold / hot, static_cast<double>(trial) / static_cast<double>(evaluations));
             if (!move(current)) continue;
             ++evaluations_;
-            const double moved_objective = evaluator_.try_change(current, changes_), moved_energy = energy_of(moved_objective);
-            const bool is_accepted =
-                moved_energy <= energy || (std::isfinite(moved_energy) && random_.uniform() < std::exp((energy - moved_energy) / temperature));
+            const double moved_objective = evaluator_.try_change(current, changes_),
+                         moved_energy = energy_of(moved_objective);
+            const bool is_accepted = moved_energy <= energy ||
+                                     (std::isfinite(moved_energy) &&
+                                      random_.uniform() < std::exp((energy - moved_energy) / temperature));
             if (!is_accepted) {
                 undo(current);
                 continue;
@@ -132,7 +156,8 @@ public:
             evaluator_.keep();
             objective = moved_objective;
             energy = moved_energy;
-            if (objective < best_objective - 1e-12 * std::abs(best_objective)) keep(current, objective, best, best_objective);
+            if (objective < best_objective - 1e-12 * std::abs(best_objective))
+                keep(current, objective, best, best_objective);
         }
         return best_objective <= target_;
     }
@@ -141,7 +166,9 @@ public:
 
 private:
     // The greatest rank decides; the mean breaks ties towards orders in which the others have slack.
-    double energy_of(double objective) const { return std::isfinite(objective) ? objective + 0.05 * evaluator_.mean() : infinite; }
+    double energy_of(double objective) const {
+        return std::isfinite(objective) ? objective + 0.05 * evaluator_.mean() : infinite;
+    }
 
     static void keep(const Order& order, double objective, Order& best, double& best_objective) {
         best = order;
@@ -161,7 +188,8 @@ private:
         Word& word = order[static_cast<std::size_t>(move.rank)];
         const int step = move.from < move.to ? 1 : -1;
         bool changes = false;
-        for (int i = move.from; i != move.to && !changes; i += step) changes = word[static_cast<std::size_t>(i)] != word[static_cast<std::size_t>(i + step)];
+        for (int i = move.from; i != move.to && !changes; i += step)
+            changes = word[static_cast<std::size_t>(i)] != word[static_cast<std::size_t>(i + step)];
         if (!changes) return false;
         rotate(word, move.from, move.to);
         if (!evaluator_.is_allowed(word, move.rank)) {
@@ -195,7 +223,8 @@ private:
         return true;
     }
     void undo(Order& order) {
-        for (auto move = moves_.rbegin(); move != moves_.rend(); ++move) rotate(order[static_cast<std::size_t>(move->rank)], move->to, move->from);
+        for (auto move = moves_.rbegin(); move != moves_.rend(); ++move)
+            rotate(order[static_cast<std::size_t>(move->rank)], move->to, move->from);
     }
 
     const OrderProblem& problem_;
@@ -212,9 +241,12 @@ private:
 core::Seconds order_lower_bound(const OrderProblem& problem) {
     const int stages = problem.ranks * problem.chunks, m = problem.micro_batches;
     auto cost = [&](int s) -> const sim::StageCost& { return problem.stages[static_cast<std::size_t>(s)]; };
-    auto hop = [&](int s) { return problem.rank_of(s) == problem.rank_of(s + 1) ? 0.0 : problem.transfer.value; };  // from s to s + 1 and back
+    auto hop = [&](int s) {
+        return problem.rank_of(s) == problem.rank_of(s + 1) ? 0.0 : problem.transfer.value;
+    };  // from s to s + 1 and back
     // One micro-batch on an empty pipeline: when it arrives at each stage, forward and back.
-    std::vector<double> forward_arrival(static_cast<std::size_t>(stages), 0), gradient_arrival(static_cast<std::size_t>(stages), 0);
+    std::vector<double> forward_arrival(static_cast<std::size_t>(stages), 0),
+        gradient_arrival(static_cast<std::size_t>(stages), 0);
     double time = 0;
     for (int s = 0; s < stages; ++s) {
         forward_arrival[static_cast<std::size_t>(s)] = time;
@@ -240,10 +272,13 @@ core::Seconds order_lower_bound(const OrderProblem& problem) {
             forwards.insert(forwards.end(), static_cast<std::size_t>(m), cost(s).forward.value);
             least_memory = std::min(least_memory, cost(s).memory_forward.value);
         }
-        // Nothing but forwards fits before the rank's first gradient arrives, and only as many as memory holds.
+        // Nothing but forwards fits before the rank's first gradient arrives, and only as many as memory
+        // holds.
         std::size_t room = forwards.size();
         if (std::isfinite(problem.memory_limit.value) && least_memory > 0)
-            room = static_cast<std::size_t>(std::min<double>(static_cast<double>(room), std::floor(problem.memory_limit.value / least_memory * (1 + 1e-9))));
+            room = static_cast<std::size_t>(
+                std::min<double>(static_cast<double>(room),
+                                 std::floor(problem.memory_limit.value / least_memory * (1 + 1e-9))));
         std::sort(forwards.begin(), forwards.end(), std::greater<>());
         double filled = 0;
         for (std::size_t i = 0; i < room; ++i) filled += forwards[i];
@@ -255,21 +290,26 @@ core::Seconds order_lower_bound(const OrderProblem& problem) {
             continue;
         }
         bound = std::max(bound, head + residence);
-        // After the rank's last gradient it goes back to stage 0. Weights may run meanwhile: only what exceeds them is lost.
+        // After the rank's last gradient it goes back to stage 0. Weights may run meanwhile: only what
+        // exceeds them is lost.
         double tail = first > 0 ? cost(0).backward_weight.value : 0;
         for (int s = first - 1; s >= 0; --s) tail += hop(s) + cost(s).backward_input.value;
         bound = std::max(bound, head + work + wait + std::max(0.0, tail - weights));
     }
-    // The dependencies' longest paths, memory's among them, and each rank's actions between them one at a time.
+    // The dependencies' longest paths, memory's among them, and each rank's actions between them one at a
+    // time.
     const OrderGraph graph(problem);
-    const std::vector<double> from_start = is_span ? std::vector<double>() : graph.longest_from(-1), to_end = is_span ? std::vector<double>() : graph.longest_to_end(-1);
+    const std::vector<double> from_start = is_span ? std::vector<double>() : graph.longest_from(-1),
+                              to_end = is_span ? std::vector<double>() : graph.longest_to_end(-1);
     for (int rank = 0; rank < problem.ranks; ++rank) {
         const int begin = graph.first_of(rank);
-        const std::vector<double> heads = is_span ? graph.longest_from(begin) : from_start, tails = is_span ? graph.longest_to_end(rank) : to_end;
+        const std::vector<double> heads = is_span ? graph.longest_from(begin) : from_start,
+                                  tails = is_span ? graph.longest_to_end(rank) : to_end;
         std::vector<Job> jobs;
         for (int action = begin; action < begin + problem.word_length(); ++action) {
             const auto i = static_cast<std::size_t>(action);
-            jobs.push_back({std::max(0.0, heads[i]), graph.duration(action), std::max(0.0, tails[i] - graph.duration(action))});
+            jobs.push_back({std::max(0.0, heads[i]), graph.duration(action),
+                            std::max(0.0, tails[i] - graph.duration(action))});
         }
         bound = std::max(bound, one_machine_bound(jobs));
     }
@@ -311,20 +351,26 @@ std::optional<FoundSchedule> search_schedule(const OrderProblem& problem, const 
     std::vector<Start> starts = starts_of(problem, evaluator, bound, budget);
     if (starts.empty()) return std::nullopt;
     Incumbent best{starts.front().order, starts.front().objective, bound};
-    const double actions = static_cast<double>(problem.ranks) * problem.word_length() * (problem.objective == OrderObjective::span ? problem.ranks : 1);
+    const double actions = static_cast<double>(problem.ranks) * problem.word_length() *
+                           (problem.objective == OrderObjective::span ? problem.ranks : 1);
     const bool proves = is_provable(problem);
-    const auto evaluations = static_cast<std::int64_t>(budget.time_limit.value * cautious_rate / actions * (proves ? 0.5 : plays_avoided));
+    const auto evaluations = static_cast<std::int64_t>(budget.time_limit.value * cautious_rate / actions *
+                                                       (proves ? 0.5 : plays_avoided));
     const double table = std::pow(problem.ranks * problem.word_length(), 2) * tables_per_node;
-    std::int64_t nodes = proves ? static_cast<std::int64_t>(0.5 * budget.time_limit.value * cautious_table_rate / table) : 0;
+    std::int64_t nodes =
+        proves ? static_cast<std::int64_t>(0.5 * budget.time_limit.value * cautious_table_rate / table) : 0;
     const std::int64_t node_budget = nodes;
     // Long words have so many moves that a warm start only undoes what the heuristics found.
     const double warmth = proves ? 1 : 0.1;
     Annealer annealer(problem, evaluator, budget.seed, best.bound * (1 + 1e-12));
     constexpr int rounds = 12, rounds_before_proof = 3;
     for (int round = 0; round < rounds && !best.is_optimal(); ++round) {
-        const Order from = round % 3 == 2 ? starts[static_cast<std::size_t>(round) / 3 % starts.size()].order : best.order;
-        annealer.run(from, evaluations / rounds, warmth * (round % 2 == 0 ? 0.5 : 1.5), best.order, best.objective);
-        if (round + 1 == rounds_before_proof && proves && !best.is_optimal()) close_gap(problem, evaluator, nodes, best);
+        const Order from =
+            round % 3 == 2 ? starts[static_cast<std::size_t>(round) / 3 % starts.size()].order : best.order;
+        annealer.run(from, evaluations / rounds, warmth * (round % 2 == 0 ? 0.5 : 1.5), best.order,
+                     best.objective);
+        if (round + 1 == rounds_before_proof && proves && !best.is_optimal())
+            close_gap(problem, evaluator, nodes, best);
         const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
         if (spent.count() > 10 * budget.time_limit.value) break;
     }

@@ -1,4 +1,5 @@
-// Who carries out a plan's collectives on GPUs: NCCL, or a library that replaces some of them. The names are here, what each costs is in sim/cost/library/.
+// Who carries out a plan's collectives on GPUs: NCCL, or a library that replaces some of them. The names are
+// here, what each costs is in sim/cost/library/.
 #pragma once
 
 #include <string>

@@ -1,16 +1,21 @@
-// Rings: each rank talks to its two neighbours only, and every link carries 1/n of the payload per round. All-reduce is a reduce-scatter and an all-gather of n
-// - 1 rounds each, so each rank sends 2 (n - 1)/n of the payload, the least possible (Patarasuk and Yuan 2009; nccl-tests doc/PERFORMANCE.md).
+// Rings: each rank talks to its two neighbours only, and every link carries 1/n of the payload per round.
+// All-reduce is a reduce-scatter and an all-gather of n
+// - 1 rounds each, so each rank sends 2 (n - 1)/n of the payload, the least possible (Patarasuk and Yuan
+// 2009; nccl-tests doc/PERFORMANCE.md).
 #include "schedule/collective/ring_steps.h"
 
 namespace schedule {
 
-void append_ring_reduce_scatter(Rounds& rounds, const std::vector<RingMember>& members, std::size_t first_round) {
+void append_ring_reduce_scatter(Rounds& rounds, const std::vector<RingMember>& members,
+                                std::size_t first_round) {
     const auto n = static_cast<std::int32_t>(members.size());
     for (std::int32_t step = 0; step < n - 1; ++step)
         for (std::int32_t r = 0; r < n; ++r) {
-            // Piece r goes round once, starting behind its owner: its sum is complete when it arrives at rank r.
+            // Piece r goes round once, starting behind its owner: its sum is complete when it arrives at rank
+            // r.
             const RingMember& owner = members[static_cast<std::size_t>(((r - 1 - step) % n + n) % n)];
-            append_pieces(rounds, first_round + static_cast<std::size_t>(step), members[static_cast<std::size_t>(r)].rank,
+            append_pieces(rounds, first_round + static_cast<std::size_t>(step),
+                          members[static_cast<std::size_t>(r)].rank,
                           members[static_cast<std::size_t>((r + 1) % n)].rank, owner.pieces, true);
         }
 }
@@ -20,12 +25,14 @@ void append_ring_all_gather(Rounds& rounds, const std::vector<RingMember>& membe
     for (std::int32_t step = 0; step < n - 1; ++step)
         for (std::int32_t r = 0; r < n; ++r) {
             const RingMember& owner = members[static_cast<std::size_t>(((r - step) % n + n) % n)];
-            append_pieces(rounds, first_round + static_cast<std::size_t>(step), members[static_cast<std::size_t>(r)].rank,
+            append_pieces(rounds, first_round + static_cast<std::size_t>(step),
+                          members[static_cast<std::size_t>(r)].rank,
                           members[static_cast<std::size_t>((r + 1) % n)].rank, owner.pieces, false);
         }
 }
 
-void append_pieces(Rounds& rounds, std::size_t round, std::int32_t from, std::int32_t to, const std::vector<std::int32_t>& pieces, bool reduces) {
+void append_pieces(Rounds& rounds, std::size_t round, std::int32_t from, std::int32_t to,
+                   const std::vector<std::int32_t>& pieces, bool reduces) {
     if (rounds.rounds.size() <= round) rounds.rounds.resize(round + 1);
     std::vector<Transfer>& transfers = rounds.rounds[round];
     for (std::size_t i = 0; i < pieces.size(); ++i) {
@@ -55,10 +62,12 @@ Rounds ring_rounds(CollectiveKind kind, int group_size, int) {
         case CollectiveKind::broadcast:
             // A pipelined chain: piece k leaves rank r in round r + k.
             for (std::int32_t r = 0; r + 1 < group_size; ++r)
-                for (std::int32_t piece = 0; piece < group_size; ++piece) append_pieces(result, static_cast<std::size_t>(r + piece), r, r + 1, {piece}, false);
+                for (std::int32_t piece = 0; piece < group_size; ++piece)
+                    append_pieces(result, static_cast<std::size_t>(r + piece), r, r + 1, {piece}, false);
             break;
         case CollectiveKind::all_to_all:
-            // In round t ranks r and t - r exchange, which reaches every pair once and never overwrites what is still to be sent.
+            // In round t ranks r and t - r exchange, which reaches every pair once and never overwrites what
+            // is still to be sent.
             for (std::int32_t t = 0; t < group_size; ++t) {
                 result.rounds.emplace_back();
                 for (std::int32_t r = 0; r < group_size; ++r) {

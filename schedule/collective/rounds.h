@@ -1,4 +1,5 @@
-// Collectives as data: an algorithm is rounds of transfers between group ranks. The simulator prices the rounds, the CPU backend performs them.
+// Collectives as data: an algorithm is rounds of transfers between group ranks. The simulator prices the
+// rounds, the CPU backend performs them.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +10,20 @@
 
 namespace schedule {
 
-// The payload is divided into `pieces` equal parts (the last may be short). A transfer moves pieces [first, first + count) from one group rank to another in
-// one round; the receiver adds them to its own (reduce) or overwrites its own (copy). All transfers of a round happen at once and read the state before the
-// round.
+// The payload is divided into `pieces` equal parts (the last may be short). A transfer moves pieces [first,
+// first + count) from one group rank to another in one round; the receiver adds them to its own (reduce) or
+// overwrites its own (copy). All transfers of a round happen at once and read the state before the round.
 struct Transfer {
     std::int32_t from = 0, to = 0;
     std::int32_t first = 0, count = 1;
     bool reduces = false;
-    std::int32_t into = -1;  // first piece at the receiver, where it is another one (all-to-all); -1 = `first`
+    std::int32_t into =
+        -1;  // first piece at the receiver, where it is another one (all-to-all); -1 = `first`
 };
-// State before and after, with the payload's pieces as positions: all_reduce: everyone has a vector, then the sum. reduce_scatter: then the sum of its own
-// piece. all_gather: everyone has its own piece, then all. broadcast: group rank 0 has the payload, then everyone. all_to_all: position j holds what is for
-// rank j, then position j holds what came from rank j.
+// State before and after, with the payload's pieces as positions: all_reduce: everyone has a vector, then the
+// sum. reduce_scatter: then the sum of its own piece. all_gather: everyone has its own piece, then all.
+// broadcast: group rank 0 has the payload, then everyone. all_to_all: position j holds what is for rank j,
+// then position j holds what came from rank j.
 struct Rounds {
     int pieces = 1;
     std::vector<std::vector<Transfer>> rounds;
@@ -40,8 +43,10 @@ CollectiveAlgorithm hierarchical_algorithm();
 CollectiveAlgorithm hierarchical_intra_first_algorithm();
 const CollectiveAlgorithm* find_collective_algorithm(const std::string& name);
 
-// The selector: the named algorithm where it supports the kind and group, or for "auto" ring for bandwidth-bound sizes, tree for small all-reduces,
-// hierarchical across nodes; ring where nothing else fits. `ranks_per_node`: consecutive group ranks on each node, 0 when they are not evenly spread.
-const CollectiveAlgorithm& select_collective(const std::string& wanted, CollectiveKind kind, int group_size, int ranks_per_node, core::Bytes bytes);
+// The selector: the named algorithm where it supports the kind and group, or for "auto" ring for
+// bandwidth-bound sizes, tree for small all-reduces, hierarchical across nodes; ring where nothing else fits.
+// `ranks_per_node`: consecutive group ranks on each node, 0 when they are not evenly spread.
+const CollectiveAlgorithm& select_collective(const std::string& wanted, CollectiveKind kind, int group_size,
+                                             int ranks_per_node, core::Bytes bytes);
 
 }  // namespace schedule

@@ -1,4 +1,5 @@
-// Binomial trees: ceil(log2 n) rounds each way with the whole payload, so latency grows with log n where a ring's grows with n. For small payloads.
+// Binomial trees: ceil(log2 n) rounds each way with the whole payload, so latency grows with log n where a
+// ring's grows with n. For small payloads.
 #include "schedule/collective/rounds.h"
 
 namespace schedule {
@@ -12,14 +13,16 @@ Rounds tree_rounds(CollectiveKind kind, int group_size, int) {
     if (kind == CollectiveKind::all_reduce)
         for (std::int32_t distance = 1; distance < group_size; distance *= 2) {
             result.rounds.emplace_back();
-            for (std::int32_t r = distance; r < group_size; r += 2 * distance) result.rounds.back().push_back({r, r - distance, 0, 1, true});
+            for (std::int32_t r = distance; r < group_size; r += 2 * distance)
+                result.rounds.back().push_back({r, r - distance, 0, 1, true});
         }
     // Down: the same in reverse.
     std::int32_t distance = 1;
     while (distance < group_size) distance *= 2;
     for (distance /= 2; distance >= 1; distance /= 2) {
         result.rounds.emplace_back();
-        for (std::int32_t r = distance; r < group_size; r += 2 * distance) result.rounds.back().push_back({r - distance, r, 0, 1, false});
+        for (std::int32_t r = distance; r < group_size; r += 2 * distance)
+            result.rounds.back().push_back({r - distance, r, 0, 1, false});
     }
     return result;
 }
@@ -27,10 +30,12 @@ Rounds tree_rounds(CollectiveKind kind, int group_size, int) {
 }  // namespace
 
 CollectiveAlgorithm tree_algorithm() {
-    return {
-        "tree",
-        [](CollectiveKind kind, int group_size, int) { return group_size >= 1 && (kind == CollectiveKind::all_reduce || kind == CollectiveKind::broadcast); },
-        tree_rounds};
+    return {"tree",
+            [](CollectiveKind kind, int group_size, int) {
+                return group_size >= 1 &&
+                       (kind == CollectiveKind::all_reduce || kind == CollectiveKind::broadcast);
+            },
+            tree_rounds};
 }
 
 }  // namespace schedule

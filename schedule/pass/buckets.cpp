@@ -16,22 +16,25 @@ struct ParameterUse {
     bool is_expert = false;  // spread over ranks
 };
 
-// Does each tensor-parallel rank compute only a part of this replicated parameter's gradient? With sequence parallelism outside regions each rank sees its
-// share of the tokens; the router of a mixture inside a region sees the part of the output gradient that this rank's experts contribute (see model/operator.h).
+// Does each tensor-parallel rank compute only a part of this replicated parameter's gradient? With sequence
+// parallelism outside regions each rank sees its share of the tokens; the router of a mixture inside a region
+// sees the part of the output gradient that this rank's experts contribute (see model/operator.h).
 bool is_partial_over_tensor(const model::Operator& op, const model::Parameter& parameter, const Plan& plan) {
     if (plan.layout.tensor == 1 || parameter.split_dimension >= 0) return false;
     if (op.in_parallel_region) return op.kind == OperatorKind::router;
     return plan.sequence_parallel;
 }
 
-std::vector<ParameterUse> uses_of(const model::ModelGraph& graph, const Plan& plan, const std::vector<StageInfo>& stages, int rank) {
+std::vector<ParameterUse> uses_of(const model::ModelGraph& graph, const Plan& plan,
+                                  const std::vector<StageInfo>& stages, int rank) {
     std::vector<ParameterUse> uses(graph.parameters.size());
     for (std::size_t s = 0; s < stages.size(); ++s)
         for (std::int32_t i = stages[s].operators.begin; i < stages[s].operators.end; ++i) {
             const model::Operator& op = graph.operators[static_cast<std::size_t>(i)];
             for (const model::ParameterId id : op.parameters) {
                 ParameterUse& use = uses[static_cast<std::size_t>(id.index)];
-                if (std::find(use.ranks.begin(), use.ranks.end(), stages[s].rank) == use.ranks.end()) use.ranks.push_back(stages[s].rank);
+                if (std::find(use.ranks.begin(), use.ranks.end(), stages[s].rank) == use.ranks.end())
+                    use.ranks.push_back(stages[s].rank);
                 use.is_expert = graph.parameter(id).is_expert && plan.layout.expert > 1;
                 use.is_partial = use.is_partial || is_partial_over_tensor(op, graph.parameter(id), plan);
                 if (stages[s].rank != rank) continue;
@@ -72,7 +75,8 @@ public:
         if (uses.empty()) uses = use.stages;
         else merge(uses[0], use.stages[0]);
         // DDP closes a bucket once it has reached its size; sharded parameters stay together by unit.
-        const core::Bytes size = static_cast<double>(bucket.elements) * core::size_of(plan_.precision.gradients);
+        const core::Bytes size =
+            static_cast<double>(bucket.elements) * core::size_of(plan_.precision.gradients);
         if (!plan_.shards(Sharding::parameters) && size >= plan_.gradient_bucket) close();
     }
     void close() { is_open_ = false; }
@@ -82,7 +86,8 @@ private:
         into.lowest_operator = std::min(into.lowest_operator, other.lowest_operator);
         into.highest_operator = std::max(into.highest_operator, other.highest_operator);
         std::vector<std::int32_t> units;
-        std::set_union(into.units.begin(), into.units.end(), other.units.begin(), other.units.end(), std::back_inserter(units));
+        std::set_union(into.units.begin(), into.units.end(), other.units.begin(), other.units.end(),
+                       std::back_inserter(units));
         into.units = std::move(units);
     }
 
@@ -97,32 +102,41 @@ private:
 
 }  // namespace
 
-RankBuckets buckets_of_rank(const model::ModelGraph& graph, const Plan& plan, const std::vector<StageInfo>& stages, int rank, int directions) {
+RankBuckets buckets_of_rank(const model::ModelGraph& graph, const Plan& plan,
+                            const std::vector<StageInfo>& stages, int rank, int directions) {
     const std::vector<ParameterUse> uses = uses_of(graph, plan, stages, rank);
     RankBuckets result;
-    Filler whole(graph, plan, result), partial(graph, plan, result), of_experts(graph, plan, result), alone(graph, plan, result);
-    // Bidirectional schedules: what only the copies of one stage use stays together. Their ranks name the buckets in one order, that of the stages.
+    Filler whole(graph, plan, result), partial(graph, plan, result), of_experts(graph, plan, result),
+        alone(graph, plan, result);
+    // Bidirectional schedules: what only the copies of one stage use stays together. Their ranks name the
+    // buckets in one order, that of the stages.
     const std::int32_t stages_of_copy = static_cast<std::int32_t>(stages.size()) / directions;
     const auto is_of_copies = [&](const ParameterUse& use) {
         if (directions == 1 || use.stages.size() != 1 || use.stages[0].units.size() != 1) return false;
         std::vector<std::int32_t> ranks;
-        for (int d = 0; d < directions; ++d) ranks.push_back(stages[static_cast<std::size_t>(use.stages[0].stage % stages_of_copy + d * stages_of_copy)].rank);
+        for (int d = 0; d < directions; ++d)
+            ranks.push_back(
+                stages[static_cast<std::size_t>(use.stages[0].stage % stages_of_copy + d * stages_of_copy)]
+                    .rank);
         std::sort(ranks.begin(), ranks.end());
         return ranks == use.ranks;
     };
     const auto is_alone = [&](const ParameterUse& use) {
-        return (use.ranks.size() > 1 && !is_of_copies(use)) || use.stages.size() > 1 || use.stages[0].units.size() > 1;
+        return (use.ranks.size() > 1 && !is_of_copies(use)) || use.stages.size() > 1 ||
+               use.stages[0].units.size() > 1;
     };
     std::vector<std::size_t> order(stages.size());
     for (std::size_t i = 0; i < order.size(); ++i)
-        order[i] = i / static_cast<std::size_t>(directions) + i % static_cast<std::size_t>(directions) * static_cast<std::size_t>(stages_of_copy);
+        order[i] = i / static_cast<std::size_t>(directions) +
+                   i % static_cast<std::size_t>(directions) * static_cast<std::size_t>(stages_of_copy);
     for (const std::size_t s : order) {
         if (stages[s].rank != rank) continue;
         for (std::int32_t i = stages[s].operators.end - 1; i >= stages[s].operators.begin; --i) {
             const model::Operator& op = graph.operators[static_cast<std::size_t>(i)];
             for (auto id = op.parameters.rbegin(); id != op.parameters.rend(); ++id) {
                 const ParameterUse& use = uses[static_cast<std::size_t>(id->index)];
-                if (!is_alone(use) && use.stages[0].lowest_operator == i) (use.is_expert ? of_experts : use.is_partial ? partial : whole).add(*id, use);
+                if (!is_alone(use) && use.stages[0].lowest_operator == i)
+                    (use.is_expert ? of_experts : use.is_partial ? partial : whole).add(*id, use);
             }
         }
         whole.close();

@@ -1,4 +1,5 @@
-// Appends instructions with their edges and buffers to a RankProgram: everything goes to the end of flat pools, nothing is allocated per instruction.
+// Appends instructions with their edges and buffers to a RankProgram: everything goes to the end of flat
+// pools, nothing is allocated per instruction.
 #pragma once
 
 #include <cstdint>

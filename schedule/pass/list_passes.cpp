@@ -20,7 +20,9 @@ Action whole_stage(ActionKind kind, const StageOfDirection& stage) {
 }
 
 // Cells from `begin` that run as one: an overlapped forward and its backward, or a single cell.
-std::size_t slot_length(const std::vector<Action>& list, std::size_t begin) { return list[begin].overlaps_next && begin + 1 < list.size() ? 2 : 1; }
+std::size_t slot_length(const std::vector<Action>& list, std::size_t begin) {
+    return list[begin].overlaps_next && begin + 1 < list.size() ? 2 : 1;
+}
 
 }  // namespace
 
@@ -58,11 +60,13 @@ Schedule with_transfers(const Schedule& original) {
     auto put = [&](std::size_t rank, const Action& action) {
         result.actions[rank].push_back(action);
         if (action.kind == ActionKind::forward) has_forward[index.of(action)] = true;
-        if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input) has_gradient[index.of(action)] = true;
+        if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input)
+            has_gradient[index.of(action)] = true;
     };
     auto send = [&](std::size_t rank, const Action& made) {
         const bool is_forward = made.kind == ActionKind::forward;
-        if (!is_forward && made.kind != ActionKind::backward && made.kind != ActionKind::backward_input) return;
+        if (!is_forward && made.kind != ActionKind::backward && made.kind != ActionKind::backward_input)
+            return;
         const int to = made.stage + (is_forward ? 1 : -1);
         if (to < 0 || to >= schedule.stages) return;
         const int receiver = rank_of_stage(schedule, to, made.direction);
@@ -83,14 +87,18 @@ Schedule with_transfers(const Schedule& original) {
             std::size_t& head = heads[rank];
             if (head == list.size()) continue;
             const std::size_t end = head + slot_length(list, head);
-            if (!std::all_of(list.begin() + static_cast<std::ptrdiff_t>(head), list.begin() + static_cast<std::ptrdiff_t>(end), is_ready)) continue;
+            if (!std::all_of(list.begin() + static_cast<std::ptrdiff_t>(head),
+                             list.begin() + static_cast<std::ptrdiff_t>(end), is_ready))
+                continue;
             for (std::size_t i = head; i < end; ++i) put(rank, list[i]);
             for (std::size_t i = head; i < end; ++i) send(rank, list[i]);
             head = end;
             has_moved = true;
         }
     }
-    for (std::size_t rank = 0; rank < heads.size(); ++rank) core::require(heads[rank] == schedule.actions[rank].size(), "transfers are added to an order that can be played");
+    for (std::size_t rank = 0; rank < heads.size(); ++rank)
+        core::require(heads[rank] == schedule.actions[rank].size(),
+                      "transfers are added to an order that can be played");
     return result;
 }
 
@@ -113,12 +121,15 @@ Schedule with_sharded_parameters(const Schedule& original, int most_gathered) {
             end = begin + slot_length(list, begin);
             // Both stages of an overlapped slot are wanted at once, even where the limit is one.
             std::vector<StageOfDirection> next;
-            for (std::size_t i = begin; i < list.size() && (i < end || static_cast<int>(next.size()) < most_gathered); ++i)
-                if (std::find(next.begin(), next.end(), stage_of(list[i])) == next.end()) next.push_back(stage_of(list[i]));
+            for (std::size_t i = begin;
+                 i < list.size() && (i < end || static_cast<int>(next.size()) < most_gathered); ++i)
+                if (std::find(next.begin(), next.end(), stage_of(list[i])) == next.end())
+                    next.push_back(stage_of(list[i]));
             free_all_but(next);
             for (const StageOfDirection& stage : next)
                 if (gathered.insert(stage).second) out.push_back(whole_stage(ActionKind::unshard, stage));
-            out.insert(out.end(), list.begin() + static_cast<std::ptrdiff_t>(begin), list.begin() + static_cast<std::ptrdiff_t>(end));
+            out.insert(out.end(), list.begin() + static_cast<std::ptrdiff_t>(begin),
+                       list.begin() + static_cast<std::ptrdiff_t>(end));
         }
         free_all_but({});
     }
@@ -131,14 +142,18 @@ Schedule with_gradient_reductions(const Schedule& schedule) {
         std::erase_if(list, [](const Action& action) { return action.kind == ActionKind::reduce_gradient; });
         std::map<StageOfDirection, int> left;
         for (const Action& action : list)
-            if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_weight) ++left[stage_of(action)];
+            if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_weight)
+                ++left[stage_of(action)];
         std::vector<Action> out;
         for (std::size_t begin = 0, end = 0; begin < list.size(); begin = end) {
             end = begin + slot_length(list, begin);
-            out.insert(out.end(), list.begin() + static_cast<std::ptrdiff_t>(begin), list.begin() + static_cast<std::ptrdiff_t>(end));
+            out.insert(out.end(), list.begin() + static_cast<std::ptrdiff_t>(begin),
+                       list.begin() + static_cast<std::ptrdiff_t>(end));
             for (std::size_t i = begin; i < end; ++i) {
-                const bool completes = list[i].kind == ActionKind::backward || list[i].kind == ActionKind::backward_weight;
-                if (completes && --left[stage_of(list[i])] == 0) out.push_back(whole_stage(ActionKind::reduce_gradient, stage_of(list[i])));
+                const bool completes =
+                    list[i].kind == ActionKind::backward || list[i].kind == ActionKind::backward_weight;
+                if (completes && --left[stage_of(list[i])] == 0)
+                    out.push_back(whole_stage(ActionKind::reduce_gradient, stage_of(list[i])));
             }
         }
         list = std::move(out);

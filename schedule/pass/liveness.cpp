@@ -10,9 +10,14 @@ namespace schedule {
 
 using model::OperatorKind;
 
-StageLiveness::StageLiveness(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan, bool is_forward_only,
-                             const model::WorkspaceRules* workspace)
-    : graph_(graph), stage_(stage), plan_(plan), context_(plan.cost_context()), is_forward_only_(is_forward_only), workspace_(workspace) {
+StageLiveness::StageLiveness(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan,
+                             bool is_forward_only, const model::WorkspaceRules* workspace)
+    : graph_(graph),
+      stage_(stage),
+      plan_(plan),
+      context_(plan.cost_context()),
+      is_forward_only_(is_forward_only),
+      workspace_(workspace) {
     const std::size_t tensors = graph.tensors.size();
     storage_.resize(tensors);
     last_use_.assign(tensors, -1);
@@ -28,21 +33,27 @@ StageLiveness::StageLiveness(const model::ModelGraph& graph, model::OperatorRang
     for (std::size_t i = 0; i < tensors; ++i) {
         const model::Operator& producer = graph.op(graph.tensors[i].producer);
         // Tensors are numbered in order of production, so the input's storage is known.
-        storage_[i] = is_shared(producer) ? storage_[static_cast<std::size_t>(producer.inputs[0].index)] : static_cast<Index>(i);
+        storage_[i] = is_shared(producer) ? storage_[static_cast<std::size_t>(producer.inputs[0].index)]
+                                          : static_cast<Index>(i);
     }
     units_ = units_of(graph, stage);
-    for (const model::OperatorRange unit : units_) unit_is_recomputed_.push_back(is_recomputed(graph, {"", unit}, plan.recompute));
-    for (const model::TensorId tensor : model::tensors_crossing(graph, stage.begin)) is_received_[static_cast<std::size_t>(storage(tensor))] = 1;
-    for (const model::TensorId tensor : model::tensors_crossing(graph, stage.end)) is_sent_[static_cast<std::size_t>(storage(tensor))] = 1;
+    for (const model::OperatorRange unit : units_)
+        unit_is_recomputed_.push_back(is_recomputed(graph, {"", unit}, plan.recompute));
+    for (const model::TensorId tensor : model::tensors_crossing(graph, stage.begin))
+        is_received_[static_cast<std::size_t>(storage(tensor))] = 1;
+    for (const model::TensorId tensor : model::tensors_crossing(graph, stage.end))
+        is_sent_[static_cast<std::size_t>(storage(tensor))] = 1;
     for (Index i = stage.begin; i < stage.end; ++i)
-        for (const model::TensorId tensor : op(i).inputs) last_use_[static_cast<std::size_t>(storage(tensor))] = i;
+        for (const model::TensorId tensor : op(i).inputs)
+            last_use_[static_cast<std::size_t>(storage(tensor))] = i;
     find_saved();
 }
 
 // Views, and the conjugate operators of tensor parallelism where they keep the size.
 bool StageLiveness::is_shared(const model::Operator& op) const {
     if (model::is_view(op.kind)) return true;
-    return (op.kind == OperatorKind::parallel_enter || op.kind == OperatorKind::parallel_exit) && !context_.sequence_parallel;
+    return (op.kind == OperatorKind::parallel_enter || op.kind == OperatorKind::parallel_exit) &&
+           !context_.sequence_parallel;
 }
 
 double StageLiveness::bytes(Index tensor) const {
@@ -59,7 +70,8 @@ void StageLiveness::take(double bytes) {
 
 void StageLiveness::touch(Index i, model::Phase phase) {
     if (!workspace_) return;
-    const double held = model::kernel_workspace(graph_, model::OperatorId(i), phase, context_, *workspace_).value;
+    const double held =
+        model::kernel_workspace(graph_, model::OperatorId(i), phase, context_, *workspace_).value;
     take(held);
     drop(held);
 }
@@ -84,18 +96,21 @@ void StageLiveness::find_saved() {
         is_saved_[static_cast<std::size_t>(tensor)] = 1;
         Index& lowest = lowest_saver_[static_cast<std::size_t>(tensor)];
         lowest = lowest < 0 ? saver : std::min(lowest, saver);
-        highest_saver_[static_cast<std::size_t>(tensor)] = std::max(highest_saver_[static_cast<std::size_t>(tensor)], saver);
+        highest_saver_[static_cast<std::size_t>(tensor)] =
+            std::max(highest_saver_[static_cast<std::size_t>(tensor)], saver);
     };
     for (std::size_t u = 0; u < units_.size(); ++u) {
         const model::OperatorRange unit = units_[u];
         for (Index i = unit.begin; i < unit.end; ++i) {
-            const model::SavedForBackward needs = model::saved_for_backward(graph_, model::OperatorId(i), context_);
+            const model::SavedForBackward needs =
+                model::saved_for_backward(graph_, model::OperatorId(i), context_);
             OperatorInfo& own = info_[static_cast<std::size_t>(i - stage_.begin)];
             own.extra = needs.extra.value;
             own.recomputable = is_recomputed(op(i), plan_.recompute) ? needs.recomputable_extra.value : 0;
             for (const model::TensorId tensor : needs.tensors) {
                 const model::Operator& producer = graph_.op(graph_.tensor(tensor).producer);
-                own.saved.push_back(storage(model::gathers_tokens(producer, context_) ? producer.inputs[0] : tensor));
+                own.saved.push_back(
+                    storage(model::gathers_tokens(producer, context_) ? producer.inputs[0] : tensor));
                 if (!op(i).parameters.empty()) weights_need_[static_cast<std::size_t>(own.saved.back())] = 1;
             }
             if (is_forward_only_) continue;
@@ -117,7 +132,8 @@ void StageLiveness::find_saved() {
 }
 
 // Runs operators forward; what `kept` marks stays, and so do the operators' own extras when they are wanted.
-void StageLiveness::run_forward(model::OperatorRange range, const std::vector<char>& kept, const std::vector<Index>& last_use, bool keeps_extras, bool is_again) {
+void StageLiveness::run_forward(model::OperatorRange range, const std::vector<char>& kept,
+                                const std::vector<Index>& last_use, bool keeps_extras, bool is_again) {
     for (Index i = range.begin; i < range.end; ++i) {
         const Index output = storage(op(i).output);
         const double extra = info(i).extra, gathered = gathered_bytes(i);
@@ -131,7 +147,8 @@ void StageLiveness::run_forward(model::OperatorRange range, const std::vector<ch
         if (keeps_extras) saved_held_ += extra - info(i).recomputable;
         drop(gathered);
         const auto free_if_dead = [&](Index tensor) {
-            if (!kept[static_cast<std::size_t>(tensor)] && last_use[static_cast<std::size_t>(tensor)] <= i) release(tensor);
+            if (!kept[static_cast<std::size_t>(tensor)] && last_use[static_cast<std::size_t>(tensor)] <= i)
+                release(tensor);
         };
         for (const model::TensorId tensor : op(i).inputs) free_if_dead(storage(tensor));
         free_if_dead(output);
@@ -145,15 +162,19 @@ double StageLiveness::exchanged_bytes(Index i) const {
 }
 
 double StageLiveness::gathered_bytes(Index i) const {
-    return model::gathers_keys(op(i), context_) ? model::gathered_key_bytes(graph_, op(i), context_).value : 0;
+    return model::gathers_keys(op(i), context_) ? model::gathered_key_bytes(graph_, op(i), context_).value
+                                                : 0;
 }
 
 core::Bytes StageLiveness::offloadable(model::OperatorRange unit, bool for_weight) const {
     double sum = 0;
     for (std::size_t t = 0; t < is_saved_.size(); ++t) {
         if (for_weight && !is_held_[t]) continue;
-        const bool is_of_unit = is_saved_[t] && lowest_saver_[t] >= unit.begin && highest_saver_[t] < unit.end && last_use_[t] < unit.end;
-        if (is_of_unit && !is_received_[t] && !is_sent_[t] && graph_.op(graph_.tensors[t].producer).kind != OperatorKind::input) sum += bytes(static_cast<Index>(t));
+        const bool is_of_unit = is_saved_[t] && lowest_saver_[t] >= unit.begin &&
+                                highest_saver_[t] < unit.end && last_use_[t] < unit.end;
+        if (is_of_unit && !is_received_[t] && !is_sent_[t] &&
+            graph_.op(graph_.tensors[t].producer).kind != OperatorKind::input)
+            sum += bytes(static_cast<Index>(t));
     }
     if (!is_recomputed(graph_, {"", unit}, plan_.recompute))
         for (Index i = unit.begin; i < unit.end; ++i)
@@ -177,20 +198,28 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
             for (const model::TensorId tensor : current.inputs) {
                 const Index input = storage(tensor);
                 // With the split, the gathered input is a matter of backward_weight.
-                const bool is_gathered = model::gathers_tokens(graph_.op(graph_.tensor(tensor).producer), context_);
-                if (is_gathered && !is_split && std::find(own.saved.begin(), own.saved.end(), storage(model::storage_of(graph_, tensor))) != own.saved.end()) hold(input);
-                if (!model::has_gradient(graph_, tensor) || has_gradient_held_[static_cast<std::size_t>(input)]) continue;
+                const bool is_gathered =
+                    model::gathers_tokens(graph_.op(graph_.tensor(tensor).producer), context_);
+                if (is_gathered && !is_split &&
+                    std::find(own.saved.begin(), own.saved.end(),
+                              storage(model::storage_of(graph_, tensor))) != own.saved.end())
+                    hold(input);
+                if (!model::has_gradient(graph_, tensor) ||
+                    has_gradient_held_[static_cast<std::size_t>(input)])
+                    continue;
                 has_gradient_held_[static_cast<std::size_t>(input)] = 1;
                 take(bytes(input));
             }
-            // The last segment of a sequence is the first to leave gradients for the keys and values of the others, which are done with them after their own.
+            // The last segment of a sequence is the first to leave gradients for the keys and values of the
+            // others, which are done with them after their own.
             if (own.key_value > 0 && !graph_.has_later_segments()) take(graph_.segment * own.key_value);
             touch(i, model::Phase::backward_input);
             if (own.key_value > 0 && graph_.has_later_segments()) drop(own.key_value);
             if (own.copies_key_value) drop(own.key_value);
             if (!is_split) touch(i, model::Phase::backward_weight);
             drop(2 * gathered_bytes(i));
-            const bool is_view = !current.inputs.empty() && storage(current.inputs[0]) == static_cast<Index>(output);
+            const bool is_view =
+                !current.inputs.empty() && storage(current.inputs[0]) == static_cast<Index>(output);
             if (has_gradient_held_[output] && !is_view) {
                 has_gradient_held_[output] = 0;
                 if (!keeps_for_weight) drop(bytes(static_cast<Index>(output)));
@@ -207,21 +236,26 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
 }
 
 void StageLiveness::run_backward(bool is_split) {
-    const std::vector<Index> lowest_saver = lowest_saver_;  // of the whole stage; units that run again add their own below
+    const std::vector<Index> lowest_saver =
+        lowest_saver_;  // of the whole stage; units that run again add their own below
     for (std::size_t u = units_.size(); u-- > 0;) {
         const model::OperatorRange unit = units_[u];
         if (unit_is_recomputed_[u]) {
-            // What later units saved of this one comes into being a second time: their backward is done with it, but for weights of a split backward.
+            // What later units saved of this one comes into being a second time: their backward is done with
+            // it, but for weights of a split backward.
             std::vector<char> kept(is_saved_.size(), 0);
             for (std::size_t tensor = 0; tensor < kept.size(); ++tensor)
-                kept[tensor] = is_saved_[tensor] && (lowest_saver[tensor] < unit.end || (is_split && weights_need_[tensor]));
+                kept[tensor] = is_saved_[tensor] &&
+                               (lowest_saver[tensor] < unit.end || (is_split && weights_need_[tensor]));
             std::vector<Index> last_use(is_saved_.size(), -1);
             for (Index i = unit.begin; i < unit.end; ++i)
-                for (const model::TensorId tensor : op(i).inputs) last_use[static_cast<std::size_t>(storage(tensor))] = i;
+                for (const model::TensorId tensor : op(i).inputs)
+                    last_use[static_cast<std::size_t>(storage(tensor))] = i;
             const std::vector<char> stays = kept;
             for (Index i = unit.end - 1; i >= unit.begin; --i)
                 for (const Index tensor : info(i).saved) {
-                    if (!stays[static_cast<std::size_t>(tensor)]) lowest_saver_[static_cast<std::size_t>(tensor)] = i;
+                    if (!stays[static_cast<std::size_t>(tensor)])
+                        lowest_saver_[static_cast<std::size_t>(tensor)] = i;
                     kept[static_cast<std::size_t>(tensor)] = 1;
                 }
             const double saved_before = saved_held_;
@@ -231,19 +265,22 @@ void StageLiveness::run_backward(bool is_split) {
         if (is_split)  // what an operator with parameters saved stays until backward_weight
             for (Index i = unit.begin; i < unit.end; ++i)
                 if (!op(i).parameters.empty())
-                    for (const Index tensor : info(i).saved) lowest_saver_[static_cast<std::size_t>(tensor)] = -2;
+                    for (const Index tensor : info(i).saved)
+                        lowest_saver_[static_cast<std::size_t>(tensor)] = -2;
         run_unit_backward(unit, is_split);
         // The inputs from which a unit was recomputed go when the lowest unit that reads them is done.
         if (unit_is_recomputed_[u])
             for (std::size_t tensor = 0; tensor < lowest_saver_.size(); ++tensor)
-                if (is_saved_[tensor] && lowest_saver_[tensor] == unit.begin) release(static_cast<Index>(tensor));
+                if (is_saved_[tensor] && lowest_saver_[tensor] == unit.begin)
+                    release(static_cast<Index>(tensor));
     }
     lowest_saver_ = lowest_saver;
 }
 
 ActivationFootprint StageLiveness::footprint() {
     ActivationFootprint result;
-    double saved = saved_extras_, received = 0, received_saved = 0, sent = 0, received_gradient = 0, sent_gradient = 0;
+    double saved = saved_extras_, received = 0, received_saved = 0, sent = 0, received_gradient = 0,
+           sent_gradient = 0;
     for (std::size_t i = 0; i < is_saved_.size(); ++i) {
         const auto tensor = static_cast<Index>(i);
         if (is_saved_[i]) saved += bytes(tensor);
@@ -262,18 +299,22 @@ ActivationFootprint StageLiveness::footprint() {
     for (std::size_t i = 0; i < kept.size(); ++i) {
         if (is_sent_[i]) kept[i] = 1;
         const model::OperatorId producer = graph_.tensors[i].producer;
-        const bool is_data = graph_.op(producer).kind == OperatorKind::input && producer.index < stage_.begin && last_use_[i] >= 0;
+        const bool is_data = graph_.op(producer).kind == OperatorKind::input &&
+                             producer.index < stage_.begin && last_use_[i] >= 0;
         if (is_received_[i] || is_data) hold(static_cast<Index>(i));
     }
     const double extras_before = saved_extras_;
-    for (std::size_t u = 0; u < units_.size(); ++u) run_forward(units_[u], kept, last_use_, !is_forward_only_ && !unit_is_recomputed_[u], false);
+    for (std::size_t u = 0; u < units_.size(); ++u)
+        run_forward(units_[u], kept, last_use_, !is_forward_only_ && !unit_is_recomputed_[u], false);
     result.saved = core::Bytes(saved);
     result.received = core::Bytes(received);
     result.received_saved = core::Bytes(received_saved);
     result.sent = core::Bytes(sent);
     result.forward_transient = core::Bytes(std::max(0.0, peak_ - saved - received - sent));
-    // What leaves on the way is not there at the peak: the rest is counted against what is there at each moment.
-    if (plan_.offload != Offload::none) result.forward_transient = core::Bytes(std::max(0.0, beside_saved_ - received - sent));
+    // What leaves on the way is not there at the peak: the rest is counted against what is there at each
+    // moment.
+    if (plan_.offload != Offload::none)
+        result.forward_transient = core::Bytes(std::max(0.0, beside_saved_ - received - sent));
     if (is_forward_only_) return result;
     result.received_gradient = core::Bytes(received_gradient);
     result.sent_gradient = core::Bytes(sent_gradient);
@@ -297,31 +338,39 @@ ActivationFootprint StageLiveness::footprint() {
         run_backward(is_split);
         if (!is_split) {
             // What frees itself while gradients for earlier segments grow is taken up by them.
-            const double together = saved + left_by_later + left_for_earlier + received_gradient + sent_gradient;
+            const double together =
+                saved + left_by_later + left_for_earlier + received_gradient + sent_gradient;
             result.backward_transient = core::Bytes(std::max(0.0, peak_ - together));
             result.key_value_gradient = core::Bytes(key_values_);
-            result.reused = core::Bytes(std::clamp(together - peak_, 0.0, std::min(left_for_earlier, saved - received_saved)));
+            result.reused = core::Bytes(
+                std::clamp(together - peak_, 0.0, std::min(left_for_earlier, saved - received_saved)));
             if (plan_.offload != Offload::none) {
-                result.backward_transient = core::Bytes(std::max(0.0, beside_saved_ - received_gradient - sent_gradient));
-                for (const model::OperatorRange unit : units_) result.offloadable.push_back({unit, offloadable(unit, false), {}});
+                result.backward_transient =
+                    core::Bytes(std::max(0.0, beside_saved_ - received_gradient - sent_gradient));
+                for (const model::OperatorRange unit : units_)
+                    result.offloadable.push_back({unit, offloadable(unit, false), {}});
             }
             continue;
         }
-        // What is left: saved tensors that weights need, recomputed ones, kept output gradients and the gradients for the stage before.
+        // What is left: saved tensors that weights need, recomputed ones, kept output gradients and the
+        // gradients for the stage before.
         double saved_for_weight = 0;
         for (std::size_t i = 0; i < is_saved_.size(); ++i)
             if (is_saved_[i] && is_held_[i]) saved_for_weight += bytes(static_cast<Index>(i));
         for (std::size_t u = 0; u < units_.size(); ++u)
             for (Index i = units_[u].begin; i < units_[u].end; ++i)
-                if (!unit_is_recomputed_[u] && !op(i).parameters.empty()) saved_for_weight += info(i).extra - info(i).recomputable;
+                if (!unit_is_recomputed_[u] && !op(i).parameters.empty())
+                    saved_for_weight += info(i).extra - info(i).recomputable;
         double kept_for_weight = std::max(0.0, held_ - saved_for_weight - sent_gradient);
         if (plan_.offload != Offload::none) {
             // What of the saved is there at each moment is counted apart, so nothing takes over its memory.
-            for (std::size_t u = 0; u < units_.size(); ++u) result.offloadable[u].for_weight = offloadable(units_[u], true);
+            for (std::size_t u = 0; u < units_.size(); ++u)
+                result.offloadable[u].for_weight = offloadable(units_[u], true);
             peak_ = saved + std::max(beside_saved_, kept_for_weight + received_gradient + sent_gradient);
         }
         const double together = saved + kept_for_weight + received_gradient + sent_gradient;
-        const double reused = std::clamp(together - peak_, 0.0, std::min(kept_for_weight, saved - saved_for_weight));
+        const double reused =
+            std::clamp(together - peak_, 0.0, std::min(kept_for_weight, saved - saved_for_weight));
         saved_for_weight += reused;
         kept_for_weight -= reused;
         result.saved_for_weight = core::Bytes(saved_for_weight);
@@ -329,11 +378,15 @@ ActivationFootprint StageLiveness::footprint() {
         result.input_transient = core::Bytes(std::max(0.0, peak_ - (together - reused)));
         double gathered = 0;  // sequence parallelism: one gathered input at a time
         for (Index i = stage_.begin; i < stage_.end; ++i)
-            if (model::gathers_tokens(op(i), context_)) gathered = std::max(gathered, bytes(op(i).output.index));
+            if (model::gathers_tokens(op(i), context_))
+                gathered = std::max(gathered, bytes(op(i).output.index));
         double own = 0;
         if (workspace_)
             for (Index i = stage_.begin; i < stage_.end; ++i)
-                own = std::max(own, model::kernel_workspace(graph_, model::OperatorId(i), model::Phase::backward_weight, context_, *workspace_).value);
+                own = std::max(
+                    own, model::kernel_workspace(graph_, model::OperatorId(i), model::Phase::backward_weight,
+                                                 context_, *workspace_)
+                             .value);
         result.weight_transient = core::Bytes(gathered + own);
     }
     return result;

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "model/operators/cost.h"
 #include "model/model_graph.h"
+#include "model/operators/cost.h"
 #include "schedule/plan/memory.h"
 #include "schedule/plan/plan.h"
 
@@ -12,17 +12,18 @@ namespace schedule {
 
 class StageLiveness {
 public:
-    StageLiveness(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan, bool is_forward_only, const model::WorkspaceRules* workspace = nullptr);
+    StageLiveness(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan,
+                  bool is_forward_only, const model::WorkspaceRules* workspace = nullptr);
     ActivationFootprint footprint();
 
 private:
     using Index = std::int32_t;
 
     struct OperatorInfo {
-        std::vector<Index> saved;  // storages
-        double extra = 0;          // bytes of its own, held with them
-        double recomputable = 0;   // of `extra`, what selective recomputation drops
-        double key_value = 0;      // attention in a segment of a sequence: bytes of keys and values
+        std::vector<Index> saved;       // storages
+        double extra = 0;               // bytes of its own, held with them
+        double recomputable = 0;        // of `extra`, what selective recomputation drops
+        double key_value = 0;           // attention in a segment of a sequence: bytes of keys and values
         bool copies_key_value = false;  // ... which later segments need and nothing else keeps
     };
 
@@ -37,16 +38,19 @@ private:
     void hold(Index tensor);
     void release(Index tensor);
 
-    double exchanged_bytes(Index i) const;  // experts over several ranks: a second array while copies are exchanged
-    double gathered_bytes(Index i) const;   // context parallelism: keys and values of all tokens
-    // What may leave after the unit's forward (memory.h, offloadable); after backward_input the part that weights still need.
+    double exchanged_bytes(
+        Index i) const;  // experts over several ranks: a second array while copies are exchanged
+    double gathered_bytes(Index i) const;  // context parallelism: keys and values of all tokens
+    // What may leave after the unit's forward (memory.h, offloadable); after backward_input the part that
+    // weights still need.
     core::Bytes offloadable(model::OperatorRange unit, bool for_weight) const;
 
     // The kernels of operator i hold `phase`'s workspace for a moment.
     void touch(Index i, model::Phase phase);
 
     void find_saved();
-    void run_forward(model::OperatorRange range, const std::vector<char>& kept, const std::vector<Index>& last_use, bool keeps_extras, bool is_again);
+    void run_forward(model::OperatorRange range, const std::vector<char>& kept,
+                     const std::vector<Index>& last_use, bool keeps_extras, bool is_again);
     void run_backward(bool is_split);
     void run_unit_backward(model::OperatorRange unit, bool is_split);
 
@@ -64,8 +68,8 @@ private:
     std::vector<Index> last_use_;      // by storage: last operator of the stage that reads it
     std::vector<Index> lowest_saver_;  // by storage: operator after whose backward it is freed
     std::vector<Index> highest_saver_;
-    std::vector<char> is_saved_;       // by storage: from forward to backward
-    std::vector<char> weights_need_;   // by storage: saved by an operator with parameters
+    std::vector<char> is_saved_;      // by storage: from forward to backward
+    std::vector<char> weights_need_;  // by storage: saved by an operator with parameters
     std::vector<char> is_received_, is_sent_;
     std::vector<char> is_held_, has_gradient_held_;
     mutable std::vector<double> bytes_;

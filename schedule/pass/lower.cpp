@@ -3,42 +3,47 @@
 #include <fmt/core.h>
 
 #include "model/segment.h"
-#include "schedule/plan/explicit_order.h"
-#include "schedule/plan/memory.h"
 #include "schedule/pass/rank_lowering.h"
 #include "schedule/pipeline/registry.h"
+#include "schedule/plan/explicit_order.h"
+#include "schedule/plan/memory.h"
 
 namespace schedule {
 
 namespace {
 
 // The registered schedule and its shape, when a plan can use it.
-const PipelineSchedule* usable_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_batches, const core::SourceLocation& location,
-                                        PipelineShape& shape) {
+const PipelineSchedule* usable_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_batches,
+                                        const core::SourceLocation& location, PipelineShape& shape) {
     const PipelineSchedule* found = find_pipeline_schedule(plan.schedule);
     if (!found && is_searched_order(plan.schedule)) {
-        diagnostics.error(location, "plan.schedule", "schedule = \"auto\" asks for a search, which has not been made",
-                          "smsim, smplan and smexec make it when they load a plan; elsewhere name a registered schedule");
+        diagnostics.error(
+            location, "plan.schedule", "schedule = \"auto\" asks for a search, which has not been made",
+            "smsim, smplan and smexec make it when they load a plan; elsewhere name a registered schedule");
         return nullptr;
     }
     if (!found) {
         std::vector<std::string> names;
         for (const PipelineSchedule& schedule : pipeline_schedules()) names.push_back(schedule.name);
         const std::string near = core::did_you_mean(plan.schedule, names);
-        diagnostics.error(location, "plan.schedule", fmt::format("schedule = {} is not registered", core::in_quotes(plan.schedule)),
-                          near.empty() ? "use " + core::list_in_words(names) : fmt::format("did you mean {}?", core::in_quotes(near)));
+        diagnostics.error(location, "plan.schedule",
+                          fmt::format("schedule = {} is not registered", core::in_quotes(plan.schedule)),
+                          near.empty() ? "use " + core::list_in_words(names)
+                                       : fmt::format("did you mean {}?", core::in_quotes(near)));
         return nullptr;
     }
     if (found->is_asynchronous && plan.shards(Sharding::optimizer)) {
         diagnostics.error(
             location, "plan.schedule",
-            fmt::format("schedule = {} keeps several versions of the parameters, sharding = \"{}\" one", core::in_quotes(found->name), name_of(plan.sharding)),
+            fmt::format("schedule = {} keeps several versions of the parameters, sharding = \"{}\" one",
+                        core::in_quotes(found->name), name_of(plan.sharding)),
             "set sharding = \"none\", or choose a synchronous schedule");
         return nullptr;
     }
     if (found->is_asynchronous && plan.optimizer.gradient_clipping > 0) {
         diagnostics.error(location, "plan.schedule",
-                          fmt::format("schedule = {} updates stages at different times, gradient_clipping = {} needs the gradients of all at once",
+                          fmt::format("schedule = {} updates stages at different times, gradient_clipping = "
+                                      "{} needs the gradients of all at once",
                                       core::in_quotes(found->name), plan.optimizer.gradient_clipping),
                           "set gradient_clipping = 0, or choose a synchronous schedule");
         return nullptr;
@@ -51,7 +56,8 @@ const PipelineSchedule* usable_schedule(const Plan& plan, core::Diagnostics& dia
     shape.is_strict = plan.strict_order;
     shape.segments = plan.segments;
     if (const std::optional<std::string> violated = violation_of(*found, shape)) {
-        diagnostics.error(location, "plan.schedule", fmt::format("schedule = {}: {}", core::in_quotes(plan.schedule), *violated),
+        diagnostics.error(location, "plan.schedule",
+                          fmt::format("schedule = {}: {}", core::in_quotes(plan.schedule), *violated),
                           found->constraint.empty() ? std::string() : "it needs: " + found->constraint);
         return nullptr;
     }
@@ -68,16 +74,19 @@ std::optional<Schedule> make_schedule(const Plan& plan, core::Diagnostics& diagn
     return found->generate(shape);
 }
 
-bool check_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_batches, const core::SourceLocation& location) {
+bool check_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_batches,
+                    const core::SourceLocation& location) {
     if (is_searched_order(plan.schedule)) return true;
-    if (is_explicit_order(plan.schedule)) return explicit_order(plan, diagnostics, micro_batches, location).has_value();
+    if (is_explicit_order(plan.schedule))
+        return explicit_order(plan, diagnostics, micro_batches, location).has_value();
     PipelineShape shape;
     return usable_schedule(plan, diagnostics, micro_batches, location, shape) != nullptr;
 }
 
 namespace {
 
-// Segments of sequences as micro-batches of their own: segment j of micro-batch k becomes number k * segments + j.
+// Segments of sequences as micro-batches of their own: segment j of micro-batch k becomes number k * segments
+// + j.
 Schedule in_whole_micro_batches(const Schedule& order) {
     if (order.segments == 1) return order;
     Schedule result = order;
@@ -85,13 +94,15 @@ Schedule in_whole_micro_batches(const Schedule& order) {
     result.micro_batches = order.micro_batches * order.segments;
     for (std::vector<Action>& actions : result.actions)
         for (Action& action : actions) {
-            if (action.micro_batch >= 0) action.micro_batch = action.micro_batch * order.segments + action.segment;
+            if (action.micro_batch >= 0)
+                action.micro_batch = action.micro_batch * order.segments + action.segment;
             action.segment = 0;
         }
     return result;
 }
 
-// Copies of the model one after the other: stage s of direction d becomes stage d * stages + s, its micro-batches follow those of the directions before.
+// Copies of the model one after the other: stage s of direction d becomes stage d * stages + s, its
+// micro-batches follow those of the directions before.
 Schedule in_one_direction(const Schedule& given) {
     const Schedule order = in_whole_micro_batches(given);
     if (order.directions == 1) return order;
@@ -102,7 +113,8 @@ Schedule in_one_direction(const Schedule& given) {
     result.micro_batches = order.micro_batches * order.directions;
     result.stage_ranks.clear();
     for (int direction = 0; direction < order.directions; ++direction)
-        for (int stage = 0; stage < order.stages; ++stage) result.stage_ranks.push_back(rank_of_stage(order, stage, direction));
+        for (int stage = 0; stage < order.stages; ++stage)
+            result.stage_ranks.push_back(rank_of_stage(order, stage, direction));
     for (std::vector<Action>& actions : result.actions)
         for (Action& action : actions) {
             action.stage += action.direction * order.stages;
@@ -125,7 +137,8 @@ int micro_batches_per_update(const Schedule& order) {
 
 // `order` in one direction and without segments; `given` says how many of them it had.
 Program skeleton(const Plan& plan, const Schedule& order, const Schedule& given) {
-    core::require(given.segments == 1 || (given.directions == 1 && given.weight_versions == 0), "sequences are cut in one direction, with one update a step");
+    core::require(given.segments == 1 || (given.directions == 1 && given.weight_versions == 0),
+                  "sequences are cut in one direction, with one update a step");
     Program program;
     program.plan = plan;
     program.micro_batches = order.micro_batches;
@@ -133,36 +146,46 @@ Program skeleton(const Plan& plan, const Schedule& order, const Schedule& given)
     program.segments = given.segments;
     program.micro_batches_per_update = micro_batches_per_update(order);
     program.stages.resize(static_cast<std::size_t>(order.stages));
-    for (int s = 0; s < order.stages; ++s) program.stages[static_cast<std::size_t>(s)].rank = rank_of_stage(order, s);
+    for (int s = 0; s < order.stages; ++s)
+        program.stages[static_cast<std::size_t>(s)].rank = rank_of_stage(order, s);
     program.class_of_rank.resize(static_cast<std::size_t>(plan.layout.ranks()));
-    for (int rank = 0; rank < plan.layout.ranks(); ++rank) program.class_of_rank[static_cast<std::size_t>(rank)] = coordinates_of(plan.layout, rank).pipeline;
+    for (int rank = 0; rank < plan.layout.ranks(); ++rank)
+        program.class_of_rank[static_cast<std::size_t>(rank)] = coordinates_of(plan.layout, rank).pipeline;
     return program;
 }
 
 }  // namespace
 
-Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& given, const LowerOptions& options) {
-    core::require(given.ranks == plan.layout.pipeline && given.stages == plan.stages(), "the schedule has the plan's pipeline shape");
-    core::require(static_cast<int>(plan.partition.first_units.size()) == given.stages, "the plan's partition is complete");
+Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& given,
+              const LowerOptions& options) {
+    core::require(given.ranks == plan.layout.pipeline && given.stages == plan.stages(),
+                  "the schedule has the plan's pipeline shape");
+    core::require(static_cast<int>(plan.partition.first_units.size()) == given.stages,
+                  "the plan's partition is complete");
     const Schedule order = in_one_direction(given);
     Program program = skeleton(plan, order, given);
-    core::require(options.micro_batches == 0 || options.micro_batches == program.whole_micro_batches(), "the schedule has the micro-batches that are lowered");
+    core::require(options.micro_batches == 0 || options.micro_batches == program.whole_micro_batches(),
+                  "the schedule has the micro-batches that are lowered");
     program.model_hash = model::hash_of(graph);
 
-    // Stages and boundaries: consecutive, covering all units; one tensor list per boundary that something crosses.
+    // Stages and boundaries: consecutive, covering all units; one tensor list per boundary that something
+    // crosses.
     const std::vector<std::int32_t>& first = plan.partition.first_units;
     const auto units = static_cast<std::int32_t>(graph.units.size());
     core::require(first.front() == 0, "the first stage begins with the first unit");
     for (std::size_t s = 0; s < program.stages.size(); ++s) {
         const std::size_t of_copy = s % first.size();
-        const std::int32_t begin = first[of_copy], end = of_copy + 1 < first.size() ? first[of_copy + 1] : units;
+        const std::int32_t begin = first[of_copy],
+                           end = of_copy + 1 < first.size() ? first[of_copy + 1] : units;
         core::require(begin < end && end <= units, "every stage has a unit");
         program.stages[s].operators = {graph.units[static_cast<std::size_t>(begin)].operators.begin,
                                        graph.units[static_cast<std::size_t>(end - 1)].operators.end};
         if (of_copy == 0) continue;
-        std::vector<model::TensorId> tensors = model::tensors_crossing(graph, program.stages[s].operators.begin);
+        std::vector<model::TensorId> tensors =
+            model::tensors_crossing(graph, program.stages[s].operators.begin);
         if (tensors.empty()) continue;
-        program.stages[s - 1].sends = program.stages[s].receives = static_cast<std::int32_t>(program.tensor_lists.size());
+        program.stages[s - 1].sends = program.stages[s].receives =
+            static_cast<std::int32_t>(program.tensor_lists.size());
         program.tensor_lists.push_back(std::move(tensors));
     }
 
@@ -170,8 +193,12 @@ Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& 
     const model::SegmentGraphs segments(graph, program.segments);
     std::vector<std::vector<ActivationFootprint>> footprints(program.stages.size());
     for (std::size_t s = 0; s < program.stages.size(); ++s)
-        for (const model::ModelGraph& segment : segments) footprints[s].push_back(activation_footprint(segment, program.stages[s].operators, plan, order.is_forward_only));
-    for (int rank = 0; rank < order.ranks; ++rank) program.classes.push_back(RankLowering(program, &segments[0], order, options, footprints, rank).lower());
+        for (const model::ModelGraph& segment : segments)
+            footprints[s].push_back(
+                activation_footprint(segment, program.stages[s].operators, plan, order.is_forward_only));
+    for (int rank = 0; rank < order.ranks; ++rank)
+        program.classes.push_back(
+            RankLowering(program, &segments[0], order, options, footprints, rank).lower());
     return program;
 }
 
@@ -184,8 +211,10 @@ Program lower_compute_only(const Schedule& given) {
     plan.micro_batches = given.micro_batches * given.directions;
     Program program = skeleton(plan, order, given);
     program.micro_batches_per_update = 0;  // without operators there is nothing to update
-    const std::vector<std::vector<ActivationFootprint>> footprints(program.stages.size(), std::vector<ActivationFootprint>(static_cast<std::size_t>(program.segments)));
-    for (int rank = 0; rank < order.ranks; ++rank) program.classes.push_back(RankLowering(program, nullptr, order, {}, footprints, rank).lower());
+    const std::vector<std::vector<ActivationFootprint>> footprints(
+        program.stages.size(), std::vector<ActivationFootprint>(static_cast<std::size_t>(program.segments)));
+    for (int rank = 0; rank < order.ranks; ++rank)
+        program.classes.push_back(RankLowering(program, nullptr, order, {}, footprints, rank).lower());
     return program;
 }
 

@@ -1,5 +1,6 @@
-// Plan + model -> Program. Passes, each with its invariant: stages and boundaries; compute with recomputation; pipeline transfers; tensor-parallel collectives;
-// gradient buckets and their reduction; sharding; optimizer step; buffers. See pass/.
+// Plan + model -> Program. Passes, each with its invariant: stages and boundaries; compute with
+// recomputation; pipeline transfers; tensor-parallel collectives; gradient buckets and their reduction;
+// sharding; optimizer step; buffers. See pass/.
 #pragma once
 
 #include <optional>
@@ -18,15 +19,20 @@ struct LowerOptions {
 };
 
 // The schedule the plan names, for its shape. A violated constraint is a diagnostic.
-std::optional<Schedule> make_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_batches = 0);
+std::optional<Schedule> make_schedule(const Plan& plan, core::Diagnostics& diagnostics,
+                                      int micro_batches = 0);
 
-// The same check without making it: false when the plan's schedule is unknown, cannot train with a plan, or its constraint is violated.
-bool check_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_batches = 0, const core::SourceLocation& location = {});
+// The same check without making it: false when the plan's schedule is unknown, cannot train with a plan, or
+// its constraint is violated.
+bool check_schedule(const Plan& plan, core::Diagnostics& diagnostics, int micro_batches = 0,
+                    const core::SourceLocation& location = {});
 
 // `plan.partition` must be complete (partition.h). The plan must have passed check_plan.
-Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& order, const LowerOptions& options = {});
+Program lower(const Plan& plan, const model::ModelGraph& graph, const Schedule& order,
+              const LowerOptions& options = {});
 
-// A Program with one class per pipeline rank, compute and transfers only, no operators behind it: for timing a schedule with given stage times.
+// A Program with one class per pipeline rank, compute and transfers only, no operators behind it: for timing
+// a schedule with given stage times.
 Program lower_compute_only(const Schedule& order);
 
 }  // namespace schedule

@@ -1,5 +1,6 @@
-// What units keep for backward goes out to the host or to disk on the copy stream as soon as their forward has ended, and comes back `activation_loading_horizon`
-// tasks before their backward, before the first of the two where it is split; then what weights need stays until they have had it. What would be wanted back at
+// What units keep for backward goes out to the host or to disk on the copy stream as soon as their forward
+// has ended, and comes back `activation_loading_horizon` tasks before their backward, before the first of the
+// two where it is split; then what weights need stays until they have had it. What would be wanted back at
 // once stays.
 #include <algorithm>
 
@@ -11,13 +12,18 @@ void RankLowering::plan_offload() {
     if (!graph_ || !trains_ || plan_.offload == Offload::none) return;
     offloaded_.resize(stages_.size());
     for (std::size_t s = 0; s < stages_.size(); ++s)
-        offloaded_[s].resize(static_cast<std::size_t>(order_.micro_batches) * stages_[s].footprints->front().offloadable.size());
+        offloaded_[s].resize(static_cast<std::size_t>(order_.micro_batches) *
+                             stages_[s].footprints->front().offloadable.size());
     for (const Action& action : order_.actions[static_cast<std::size_t>(rank_)]) {
         const bool is_forward = action.kind == ActionKind::forward;
-        if (!is_forward && action.kind != ActionKind::backward && action.kind != ActionKind::backward_input && action.kind != ActionKind::backward_weight) continue;
-        const auto units = static_cast<std::int32_t>(local(action.stage).footprints->front().offloadable.size());
+        if (!is_forward && action.kind != ActionKind::backward && action.kind != ActionKind::backward_input &&
+            action.kind != ActionKind::backward_weight)
+            continue;
+        const auto units =
+            static_cast<std::int32_t>(local(action.stage).footprints->front().offloadable.size());
         for (std::int32_t i = 0; i < units; ++i) {
-            const UnitTask task{action.stage, action.micro_batch, is_forward ? i : units - 1 - i, action.kind};
+            const UnitTask task{action.stage, action.micro_batch, is_forward ? i : units - 1 - i,
+                                action.kind};
             OffloadedUnit& place = offloaded(task.stage, task.micro_batch, task.unit);
             if (is_forward) place.forward = static_cast<std::int64_t>(unit_tasks_.size());
             if (task.reads_first()) place.backward = static_cast<std::int64_t>(unit_tasks_.size());
@@ -26,18 +32,25 @@ void RankLowering::plan_offload() {
     }
     for (const UnitTask& task : unit_tasks_) {
         OffloadedUnit& place = offloaded(task.stage, task.micro_batch, task.unit);
-        const core::Bytes bytes = local(task.stage).footprints->front().offloadable[static_cast<std::size_t>(task.unit)].bytes;
-        place.leaves = bytes.value > 0 && leaves(place.forward, place.backward, plan_.activation_loading_horizon);
+        const core::Bytes bytes =
+            local(task.stage).footprints->front().offloadable[static_cast<std::size_t>(task.unit)].bytes;
+        place.leaves =
+            bytes.value > 0 && leaves(place.forward, place.backward, plan_.activation_loading_horizon);
     }
 }
 
-RankLowering::OffloadedUnit& RankLowering::offloaded(std::int32_t stage, std::int32_t micro_batch, std::int32_t unit) {
+RankLowering::OffloadedUnit& RankLowering::offloaded(std::int32_t stage, std::int32_t micro_batch,
+                                                     std::int32_t unit) {
     const auto s = static_cast<std::size_t>(local_of_[static_cast<std::size_t>(stage)]);
-    return offloaded_[s][static_cast<std::size_t>(micro_batch) * stages_[s].footprints->front().offloadable.size() + static_cast<std::size_t>(unit)];
+    return offloaded_[s][static_cast<std::size_t>(micro_batch) *
+                             stages_[s].footprints->front().offloadable.size() +
+                         static_cast<std::size_t>(unit)];
 }
 
 core::Bytes RankLowering::for_weight(const LocalStage& stage, std::int32_t unit) {
-    return stage.splits_backward ? stage.footprints->front().offloadable[static_cast<std::size_t>(unit)].for_weight : core::Bytes(0);
+    return stage.splits_backward
+               ? stage.footprints->front().offloadable[static_cast<std::size_t>(unit)].for_weight
+               : core::Bytes(0);
 }
 
 RankLowering::Offloaded RankLowering::offloaded_bytes(const LocalStage& stage, std::int32_t micro_batch) {
@@ -52,8 +65,10 @@ RankLowering::Offloaded RankLowering::offloaded_bytes(const LocalStage& stage, s
     return sum;
 }
 
-std::uint32_t RankLowering::append_copy(const LocalStage& stage, std::int32_t micro_batch, std::int32_t unit, bool loads) {
-    const ActivationFootprint::UnitSaved& saved = stage.footprints->front().offloadable[static_cast<std::size_t>(unit)];
+std::uint32_t RankLowering::append_copy(const LocalStage& stage, std::int32_t micro_batch, std::int32_t unit,
+                                        bool loads) {
+    const ActivationFootprint::UnitSaved& saved =
+        stage.footprints->front().offloadable[static_cast<std::size_t>(unit)];
     Instruction copy;
     copy.kind = InstructionKind::copy;
     copy.stream = Stream::copy;
@@ -72,7 +87,8 @@ void RankLowering::begin_unit(const LocalStage& stage, std::int32_t micro_batch,
     if (offloaded_.empty()) return;
     ++unit_task_;
     const std::int64_t ahead = unit_task_ + plan_.activation_loading_horizon;
-    if (ahead < static_cast<std::int64_t>(unit_tasks_.size())) load(unit_tasks_[static_cast<std::size_t>(ahead)]);
+    if (ahead < static_cast<std::int64_t>(unit_tasks_.size()))
+        load(unit_tasks_[static_cast<std::size_t>(ahead)]);
     OffloadedUnit& place = offloaded(stage.index, micro_batch, unit);
     if (!place.leaves) return;
     const ActionKind pass = unit_tasks_[static_cast<std::size_t>(unit_task_)].pass;
@@ -81,7 +97,9 @@ void RankLowering::begin_unit(const LocalStage& stage, std::int32_t micro_batch,
         if (pass != ActionKind::backward_weight) loaded_.push_back(place.loaded_for_input);
         if (pass != ActionKind::backward_input) loaded_.push_back(place.loaded_for_weight);
     } else {
-        place.buffer = list_.buffer(MemoryKind::activations, stage.footprints->front().offloadable[static_cast<std::size_t>(unit)].bytes);
+        place.buffer =
+            list_.buffer(MemoryKind::activations,
+                         stage.footprints->front().offloadable[static_cast<std::size_t>(unit)].bytes);
         list_.take(place.buffer);
     }
 }
@@ -98,7 +116,8 @@ void RankLowering::load(const UnitTask& task) {
     OffloadedUnit& place = offloaded(task.stage, task.micro_batch, task.unit);
     if (!task.reads_first() || !place.leaves) return;
     const LocalStage& stage = local(task.stage);
-    const core::Bytes weight = for_weight(stage, task.unit), all = stage.footprints->front().offloadable[static_cast<std::size_t>(task.unit)].bytes;
+    const core::Bytes weight = for_weight(stage, task.unit),
+                      all = stage.footprints->front().offloadable[static_cast<std::size_t>(task.unit)].bytes;
     place.loaded_for_input = list_.buffer(MemoryKind::activations, all - weight);
     place.loaded_for_weight = list_.buffer(MemoryKind::activations, weight);
     list_.take(place.loaded_for_input);

@@ -4,7 +4,8 @@
 
 namespace schedule {
 
-RankLowering::RankLowering(const Program& program, const model::ModelGraph* graph, const Schedule& order, const LowerOptions& options,
+RankLowering::RankLowering(const Program& program, const model::ModelGraph* graph, const Schedule& order,
+                           const LowerOptions& options,
                            const std::vector<std::vector<ActivationFootprint>>& footprints, int rank)
     : program_(program),
       plan_(program.plan),
@@ -32,13 +33,19 @@ RankProgram RankLowering::lower() {
         const Action& action = actions[i];
         switch (action.kind) {
             case ActionKind::forward: lower_forward(local(action.stage), action.micro_batch); break;
-            case ActionKind::backward: lower_backward(local(action.stage), action.micro_batch, completes_gradients_[i] != 0); break;
+            case ActionKind::backward:
+                lower_backward(local(action.stage), action.micro_batch, completes_gradients_[i] != 0);
+                break;
             case ActionKind::backward_input: lower_input(local(action.stage), action.micro_batch); break;
-            case ActionKind::backward_weight: lower_weight(local(action.stage), action.micro_batch, completes_gradients_[i] != 0); break;
+            case ActionKind::backward_weight:
+                lower_weight(local(action.stage), action.micro_batch, completes_gradients_[i] != 0);
+                break;
             case ActionKind::optimizer_step:
                 if (updates && is_asynchronous()) update_between(action.micro_batch);
                 break;
-            default: break;  // recomputation follows from the plan; transfers, sharding and the update are lowered here
+            default:
+                break;  // recomputation follows from the plan; transfers, sharding and the update are lowered
+                        // here
         }
     }
     if (updates && !is_asynchronous()) finish_reductions();
@@ -96,10 +103,12 @@ void RankLowering::prepare() {
         };
         stage.message_before = message(info.receives);
         stage.message_after = message(info.sends);
-        stage.splits_backward = std::any_of(actions.begin(), actions.end(),
-                                            [&](const Action& action) { return action.stage == stage.index && action.kind == ActionKind::backward_input; });
-        for (auto* buffers : {&stage.received, &stage.received_saved, &stage.saved, &stage.saved_for_weight, &stage.kept_for_weight, &stage.received_gradient,
-                              &stage.key_value_gradient, &stage.reused})
+        stage.splits_backward = std::any_of(actions.begin(), actions.end(), [&](const Action& action) {
+            return action.stage == stage.index && action.kind == ActionKind::backward_input;
+        });
+        for (auto* buffers :
+             {&stage.received, &stage.received_saved, &stage.saved, &stage.saved_for_weight,
+              &stage.kept_for_weight, &stage.received_gradient, &stage.key_value_gradient, &stage.reused})
             buffers->assign(micro_batches, no_buffer);
         stages_.push_back(std::move(stage));
     }
@@ -133,10 +142,14 @@ void RankLowering::prepare_recipes(LocalStage& stage) {
         last.resize(operators);
         begins.resize(operators);
         for (std::size_t b = 0; b < buckets_.buckets.size(); ++b) {
-            // Of stages in one direction the lowest runs backward last; stages of two directions see other micro-batches each.
+            // Of stages in one direction the lowest runs backward last; stages of two directions see other
+            // micro-batches each.
             const std::vector<BucketUse>& uses = buckets_.uses[b];
-            const auto own = program_.directions == 1 ? uses.begin()
-                                                      : std::find_if(uses.begin(), uses.end(), [&](const BucketUse& use) { return use.stage == stage.index; });
+            const auto own = program_.directions == 1
+                                 ? uses.begin()
+                                 : std::find_if(uses.begin(), uses.end(), [&](const BucketUse& use) {
+                                       return use.stage == stage.index;
+                                   });
             if (own == uses.end() || own->stage != stage.index) continue;
             const BucketUse& use = *own;
             const auto lowest = static_cast<std::size_t>(use.lowest_operator - info.operators.begin);
@@ -172,8 +185,10 @@ void RankLowering::make_room(std::int32_t index, std::int32_t micro_batch, Paylo
     }
 }
 
-// Activations go to the next stage, their gradients to the one before: what is sent forward or received backward crosses the stage's end, the rest its beginning.
-Instruction RankLowering::message(const LocalStage& stage, std::int32_t micro_batch, PayloadKind payload, bool sends) const {
+// Activations go to the next stage, their gradients to the one before: what is sent forward or received
+// backward crosses the stage's end, the rest its beginning.
+Instruction RankLowering::message(const LocalStage& stage, std::int32_t micro_batch, PayloadKind payload,
+                                  bool sends) const {
     const bool is_forward = payload == PayloadKind::activation, crosses_end = is_forward == sends;
     const StageInfo& info = program_.stages[static_cast<std::size_t>(stage.index)];
     Instruction message;
@@ -192,13 +207,15 @@ Instruction RankLowering::message(const LocalStage& stage, std::int32_t micro_ba
 
 void RankLowering::arrive(LocalStage& stage, std::int32_t micro_batch, PayloadKind payload) {
     const bool is_forward = payload == PayloadKind::activation;
-    if (is_forward ? !stage.has_before || stage.is_before_here : !stage.has_after || stage.is_after_here) return;
+    if (is_forward ? !stage.has_before || stage.is_before_here : !stage.has_after || stage.is_after_here)
+        return;
     make_room(stage.index, micro_batch, payload);
     take_all();
     pending_.push_back(list_.append(message(stage, micro_batch, payload, false)));
 }
 
-// The buffer of what a pass sends, or room at the neighbour on this rank; to be taken by the pass's first step.
+// The buffer of what a pass sends, or room at the neighbour on this rank; to be taken by the pass's first
+// step.
 std::uint32_t RankLowering::depart(LocalStage& stage, std::int32_t micro_batch, PayloadKind payload) {
     const bool is_forward = payload == PayloadKind::activation;
     if (is_forward ? !stage.has_after : !stage.has_before) return no_buffer;
@@ -206,14 +223,18 @@ std::uint32_t RankLowering::depart(LocalStage& stage, std::int32_t micro_batch, 
         make_room(stage.index + (is_forward ? 1 : -1), micro_batch, payload);
         return no_buffer;
     }
-    const std::uint32_t buffer = list_.buffer(MemoryKind::communication, is_forward ? footprint(stage, micro_batch).sent : footprint(stage, micro_batch).sent_gradient);
+    const std::uint32_t buffer =
+        list_.buffer(MemoryKind::communication, is_forward ? footprint(stage, micro_batch).sent
+                                                           : footprint(stage, micro_batch).sent_gradient);
     takes_.push_back(buffer);
     return buffer;
 }
 
-void RankLowering::send(LocalStage& stage, std::int32_t micro_batch, PayloadKind payload, std::uint32_t buffer) {
+void RankLowering::send(LocalStage& stage, std::int32_t micro_batch, PayloadKind payload,
+                        std::uint32_t buffer) {
     const bool is_forward = payload == PayloadKind::activation;
-    if (is_forward ? !stage.has_after || stage.is_after_here : !stage.has_before || stage.is_before_here) return;
+    if (is_forward ? !stage.has_after || stage.is_after_here : !stage.has_before || stage.is_before_here)
+        return;
     list_.wait_for(last_step_);
     list_.give_back(buffer);
     list_.append(message(stage, micro_batch, payload, true));
@@ -226,20 +247,27 @@ void RankLowering::lower_forward(LocalStage& stage, std::int32_t micro_batch) {
     const std::uint32_t sent = depart(stage, micro_batch, PayloadKind::activation);
     version_of_[k] = updates_done_;
     ++forwards_done_;
-    // With a split backward, what weights do not need is given back before the rest. What arrived counts to the part that can hold it.
+    // With a split backward, what weights do not need is given back before the rest. What arrived counts to
+    // the part that can hold it.
     const Offloaded away = offloaded_bytes(stage, micro_batch);
-    const core::Bytes for_weight = stage.splits_backward ? f.saved_for_weight - away.for_weight : core::Bytes(0);
+    const core::Bytes for_weight =
+        stage.splits_backward ? f.saved_for_weight - away.for_weight : core::Bytes(0);
     const core::Bytes for_input = f.saved - for_weight - f.reused - away.all;
     const int earlier = program_.segment_of(micro_batch);  // segments of the sequence
     for (int i = 1; i <= earlier && f.reused.value > 0; ++i)
-        takes_.push_back(stage.reused[k - static_cast<std::size_t>(i)] = list_.buffer(MemoryKind::activations, f.reused / earlier));
+        takes_.push_back(stage.reused[k - static_cast<std::size_t>(i)] =
+                             list_.buffer(MemoryKind::activations, f.reused / earlier));
     const bool arrived_for_input = for_input >= f.received_saved;
-    stage.saved[k] = list_.buffer(MemoryKind::activations, arrived_for_input ? for_input - f.received_saved : for_input);
-    stage.saved_for_weight[k] = list_.buffer(MemoryKind::activations, arrived_for_input ? for_weight : for_weight - f.received_saved);
+    stage.saved[k] =
+        list_.buffer(MemoryKind::activations, arrived_for_input ? for_input - f.received_saved : for_input);
+    stage.saved_for_weight[k] =
+        list_.buffer(MemoryKind::activations, arrived_for_input ? for_weight : for_weight - f.received_saved);
     const std::uint32_t transient = list_.buffer(MemoryKind::workspace, f.forward_transient);
-    run(stage.forward, stage, micro_batch, {stage.saved[k], stage.saved_for_weight[k], transient}, {transient, stage.received[k]});
+    run(stage.forward, stage, micro_batch, {stage.saved[k], stage.saved_for_weight[k], transient},
+        {transient, stage.received[k]});
     stage.received[k] = no_buffer;
-    if (!arrived_for_input) std::swap(stage.received_saved[k], stage.received[k]);  // it stays until backward_weight
+    if (!arrived_for_input)
+        std::swap(stage.received_saved[k], stage.received[k]);  // it stays until backward_weight
     if (graph_ && program_.is_last_stage(stage.index)) loss_ready_ = last_step_;
     send(stage, micro_batch, PayloadKind::activation, sent);
 }
@@ -248,18 +276,20 @@ void RankLowering::lower_backward(LocalStage& stage, std::int32_t micro_batch, b
     const auto k = static_cast<std::size_t>(micro_batch);
     arrive(stage, micro_batch, PayloadKind::activation_gradient);
     const std::uint32_t sent = depart(stage, micro_batch, PayloadKind::activation_gradient);
-    const std::uint32_t transient = list_.buffer(MemoryKind::workspace, footprint(stage, micro_batch).backward_transient);
+    const std::uint32_t transient =
+        list_.buffer(MemoryKind::workspace, footprint(stage, micro_batch).backward_transient);
     gives_back_too_ = std::move(replaced_parameters_[k]);
     ++backwards_done_;
     const ActivationFootprint& f = footprint(stage, micro_batch);
     const int earlier = program_.segment_of(micro_batch);
-    for (int i = 1; i <= earlier && earlier + 1 == program_.segments; ++i)  // the last segment of the sequence goes first
-        takes_.push_back(stage.key_value_gradient[k - static_cast<std::size_t>(i)] =
-                             list_.buffer(MemoryKind::activations, f.key_value_gradient - f.reused / earlier));
+    for (int i = 1; i <= earlier && earlier + 1 == program_.segments;
+         ++i)  // the last segment of the sequence goes first
+        takes_.push_back(stage.key_value_gradient[k - static_cast<std::size_t>(i)] = list_.buffer(
+                             MemoryKind::activations, f.key_value_gradient - f.reused / earlier));
     completes_gradients_now_ = is_last;
     run(is_last ? stage.last_backward : stage.backward, stage, micro_batch, {transient},
-        {transient, stage.saved[k], stage.saved_for_weight[k], stage.received_saved[k], stage.received[k], stage.received_gradient[k],
-         stage.key_value_gradient[k], stage.reused[k]});
+        {transient, stage.saved[k], stage.saved_for_weight[k], stage.received_saved[k], stage.received[k],
+         stage.received_gradient[k], stage.key_value_gradient[k], stage.reused[k]});
     send(stage, micro_batch, PayloadKind::activation_gradient, sent);
 }
 
@@ -267,8 +297,10 @@ void RankLowering::lower_input(LocalStage& stage, std::int32_t micro_batch) {
     const auto k = static_cast<std::size_t>(micro_batch);
     arrive(stage, micro_batch, PayloadKind::activation_gradient);
     const std::uint32_t sent = depart(stage, micro_batch, PayloadKind::activation_gradient);
-    const std::uint32_t transient = list_.buffer(MemoryKind::workspace, footprint(stage, micro_batch).input_transient);
-    stage.kept_for_weight[k] = list_.buffer(MemoryKind::activations, footprint(stage, micro_batch).kept_for_weight);
+    const std::uint32_t transient =
+        list_.buffer(MemoryKind::workspace, footprint(stage, micro_batch).input_transient);
+    stage.kept_for_weight[k] =
+        list_.buffer(MemoryKind::activations, footprint(stage, micro_batch).kept_for_weight);
     run(stage.input, stage, micro_batch, {transient, stage.kept_for_weight[k]},
         {transient, stage.saved[k], stage.received_saved[k], stage.received_gradient[k]});
     send(stage, micro_batch, PayloadKind::activation_gradient, sent);
@@ -276,7 +308,8 @@ void RankLowering::lower_input(LocalStage& stage, std::int32_t micro_batch) {
 
 void RankLowering::lower_weight(LocalStage& stage, std::int32_t micro_batch, bool is_last) {
     const auto k = static_cast<std::size_t>(micro_batch);
-    const std::uint32_t transient = list_.buffer(MemoryKind::workspace, footprint(stage, micro_batch).weight_transient);
+    const std::uint32_t transient =
+        list_.buffer(MemoryKind::workspace, footprint(stage, micro_batch).weight_transient);
     completes_gradients_now_ = is_last;
     run(is_last ? stage.last_weight : stage.weight, stage, micro_batch, {transient},
         {transient, stage.saved_for_weight[k], stage.received[k], stage.kept_for_weight[k]});
@@ -290,14 +323,19 @@ void RankLowering::take_all() {
 void RankLowering::gather(const StepGroup& group, std::uint32_t after) {
     for (const std::int32_t bucket : group.gathers) {
         const ParameterBucket& b = result_.buckets[static_cast<std::size_t>(bucket)];
-        const std::uint32_t buffer = list_.buffer(MemoryKind::parameters, static_cast<double>(b.padded_elements) * core::size_of(plan_.precision.parameters));
+        const std::uint32_t buffer =
+            list_.buffer(MemoryKind::parameters,
+                         static_cast<double>(b.padded_elements) * core::size_of(plan_.precision.parameters));
         list_.take(buffer);
         next_gathered_.push_back(buffer);
-        next_gathers_.push_back(bucket_collective(bucket, CollectiveKind::all_gather, groups_of(plan_.layout, b).shard, PayloadKind::parameter, false, after));
+        next_gathers_.push_back(bucket_collective(bucket, CollectiveKind::all_gather,
+                                                  groups_of(plan_.layout, b).shard, PayloadKind::parameter,
+                                                  false, after));
     }
 }
 
-void RankLowering::run(const Recipe& recipe, const LocalStage& stage, std::int32_t micro_batch, Buffers takes, Buffers gives_back) {
+void RankLowering::run(const Recipe& recipe, const LocalStage& stage, std::int32_t micro_batch, Buffers takes,
+                       Buffers gives_back) {
     const bool prefetches = plan_.overlaps_parameter_gathering;
     for (std::size_t g = 0; g < recipe.size(); ++g) {
         const StepGroup& group = recipe[g];
@@ -311,7 +349,8 @@ void RankLowering::run(const Recipe& recipe, const LocalStage& stage, std::int32
             pending_.insert(pending_.end(), gathers_.begin(), gathers_.end());
             if (prefetches && g + 1 < recipe.size()) gather(recipe[g + 1], group_end_);
         }
-        // Buffers are taken by the first instruction that works and given back by the last, of the pass or of the unit.
+        // Buffers are taken by the first instruction that works and given back by the last, of the pass or of
+        // the unit.
         bool takes_now = g == 0;
         std::size_t last = group.steps.size();
         for (std::size_t i = 0; i < group.steps.size(); ++i)
@@ -359,7 +398,8 @@ void RankLowering::run_step(const Step& step, const LocalStage& stage, std::int3
         for (const std::int32_t bucket : step.begins) {
             const ParameterBucket& b = result_.buckets[static_cast<std::size_t>(bucket)];
             std::uint32_t& buffer = full_gradient_[static_cast<std::size_t>(bucket)];
-            buffer = list_.buffer(MemoryKind::gradients, static_cast<double>(b.padded_elements) * core::size_of(plan_.precision.gradients));
+            buffer = list_.buffer(MemoryKind::gradients, static_cast<double>(b.padded_elements) *
+                                                             core::size_of(plan_.precision.gradients));
             list_.take(buffer);
         }
         for (const std::uint32_t index : pending_) list_.wait_for(index);

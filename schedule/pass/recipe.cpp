@@ -10,10 +10,17 @@ namespace schedule {
 using model::OperatorKind;
 using model::OperatorRange;
 
-RecipeMaker::RecipeMaker(const model::ModelGraph& graph, const Plan& plan, std::int32_t stage_index, const StageInfo& stage, const RankBuckets& buckets)
-    : graph_(graph), plan_(plan), context_(plan.cost_context()), stage_index_(stage_index), stage_(stage), buckets_(buckets) {}
+RecipeMaker::RecipeMaker(const model::ModelGraph& graph, const Plan& plan, std::int32_t stage_index,
+                         const StageInfo& stage, const RankBuckets& buckets)
+    : graph_(graph),
+      plan_(plan),
+      context_(plan.cost_context()),
+      stage_index_(stage_index),
+      stage_(stage),
+      buckets_(buckets) {}
 
-Step RecipeMaker::collective(std::int32_t i, CollectiveKind kind, PayloadKind payload, ComputePhase phase, core::Bytes bytes, GroupKind group) const {
+Step RecipeMaker::collective(std::int32_t i, CollectiveKind kind, PayloadKind payload, ComputePhase phase,
+                             core::Bytes bytes, GroupKind group) const {
     Step step;
     step.kind = Step::Kind::collective;
     step.phase = phase;
@@ -27,7 +34,8 @@ Step RecipeMaker::collective(std::int32_t i, CollectiveKind kind, PayloadKind pa
 
 namespace {
 
-void append_compute(std::vector<Step>& steps, OperatorRange range, ComputePhase phase, std::vector<std::int32_t> begins = {}) {
+void append_compute(std::vector<Step>& steps, OperatorRange range, ComputePhase phase,
+                    std::vector<std::int32_t> begins = {}) {
     if (range.size() <= 0) return;
     Step step;
     step.phase = phase;
@@ -45,7 +53,8 @@ std::vector<std::int32_t> RecipeMaker::gathers_of(OperatorRange unit) const {
     const std::int32_t unit_index = op(unit.begin).unit;
     for (std::size_t b = 0; b < buckets_.uses.size(); ++b)
         for (const BucketUse& use : buckets_.uses[b])
-            if (buckets_.buckets[b].pieces > 1 && use.stage == stage_index_ && std::binary_search(use.units.begin(), use.units.end(), unit_index))
+            if (buckets_.buckets[b].pieces > 1 && use.stage == stage_index_ &&
+                std::binary_search(use.units.begin(), use.units.end(), unit_index))
                 gathers.push_back(static_cast<std::int32_t>(b));
     return gathers;
 }
@@ -54,11 +63,13 @@ std::vector<std::int32_t> RecipeMaker::gathers_of(OperatorRange unit) const {
 std::vector<std::int32_t> RecipeMaker::gathers_for_weight(OperatorRange unit) const {
     std::vector<std::int32_t> gathers;
     for (const std::int32_t bucket : gathers_of(unit)) {
-        const std::vector<model::ParameterId>& held = buckets_.buckets[static_cast<std::size_t>(bucket)].parameters;
+        const std::vector<model::ParameterId>& held =
+            buckets_.buckets[static_cast<std::size_t>(bucket)].parameters;
         bool is_read = false;
         for (std::int32_t i = unit.begin; i < unit.end; ++i)
             for (const model::ParameterId parameter : op(i).parameters)
-                is_read = is_read || (model::weight_gradients_read_parameters(op(i)) && std::find(held.begin(), held.end(), parameter) != held.end());
+                is_read = is_read || (model::weight_gradients_read_parameters(op(i)) &&
+                                      std::find(held.begin(), held.end(), parameter) != held.end());
         if (is_read) gathers.push_back(bucket);
     }
     return gathers;
@@ -70,36 +81,48 @@ void RecipeMaker::append_forward(std::vector<Step>& steps, OperatorRange range, 
     for (std::int32_t i = range.begin; i < range.end; ++i) {
         if (model::exchanges_copies(op(i), context_)) {
             append_compute(steps, {begin, i + 1}, phase);
-            steps.push_back(collective(i, CollectiveKind::all_to_all, PayloadKind::activation, phase, model::exchanged_bytes(graph_, op(i), context_), GroupKind::expert));
+            steps.push_back(collective(i, CollectiveKind::all_to_all, PayloadKind::activation, phase,
+                                       model::exchanged_bytes(graph_, op(i), context_), GroupKind::expert));
             begin = i + 1;
             continue;
         }
         if (model::gathers_keys(op(i), context_)) {
             append_compute(steps, {begin, i}, phase);
-            steps.push_back(collective(i, CollectiveKind::all_gather, PayloadKind::activation, phase, model::gathered_key_bytes(graph_, op(i), context_), GroupKind::context));
+            steps.push_back(collective(i, CollectiveKind::all_gather, PayloadKind::activation, phase,
+                                       model::gathered_key_bytes(graph_, op(i), context_),
+                                       GroupKind::context));
             begin = i;
             continue;
         }
         if (!is_parallel) continue;
         const bool is_enter = model::gathers_tokens(op(i), context_);
         const bool is_exit = op(i).kind == OperatorKind::parallel_exit;
-        const bool is_split_loss = op(i).kind == OperatorKind::loss_statistics && graph_.tensor(op(i).output).split == model::TensorSplit::partial;
+        const bool is_split_loss = op(i).kind == OperatorKind::loss_statistics &&
+                                   graph_.tensor(op(i).output).split == model::TensorSplit::partial;
         if (!is_enter && !is_exit && !is_split_loss) continue;
         append_compute(steps, {begin, is_split_loss ? i + 1 : i}, phase);
-        if (is_enter) steps.push_back(collective(i, CollectiveKind::all_gather, PayloadKind::activation, phase, output_bytes(i)));
+        if (is_enter)
+            steps.push_back(
+                collective(i, CollectiveKind::all_gather, PayloadKind::activation, phase, output_bytes(i)));
         else if (is_exit && context_.sequence_parallel)
-            steps.push_back(collective(i, CollectiveKind::reduce_scatter, PayloadKind::activation, phase, input_bytes(i)));
-        else if (is_exit) steps.push_back(collective(i, CollectiveKind::all_reduce, PayloadKind::activation, phase, output_bytes(i)));
-        else steps.push_back(collective(i, CollectiveKind::all_gather, PayloadKind::activation, phase, output_bytes(i) * context_.tensor_parallel));
+            steps.push_back(collective(i, CollectiveKind::reduce_scatter, PayloadKind::activation, phase,
+                                       input_bytes(i)));
+        else if (is_exit)
+            steps.push_back(
+                collective(i, CollectiveKind::all_reduce, PayloadKind::activation, phase, output_bytes(i)));
+        else
+            steps.push_back(collective(i, CollectiveKind::all_gather, PayloadKind::activation, phase,
+                                       output_bytes(i) * context_.tensor_parallel));
         begin = i + 1;
     }
     append_compute(steps, {begin, range.end}, phase);
 }
 
-void RecipeMaker::append_backward(std::vector<Step>& steps, OperatorRange unit, ComputePhase phase, const Reductions& reductions,
-                                  const Reductions& begins) const {
+void RecipeMaker::append_backward(std::vector<Step>& steps, OperatorRange unit, ComputePhase phase,
+                                  const Reductions& reductions, const Reductions& begins) const {
     const bool is_parallel = context_.tensor_parallel > 1, is_sequence_parallel = context_.sequence_parallel;
-    const bool has_input_part = phase != ComputePhase::backward_weight, has_weight_part = phase != ComputePhase::backward_input;
+    const bool has_input_part = phase != ComputePhase::backward_weight,
+               has_weight_part = phase != ComputePhase::backward_input;
     std::int32_t end = unit.end;
     std::vector<std::int32_t> begun;
     std::vector<std::int32_t> gathered;  // enters whose output is there
@@ -113,17 +136,19 @@ void RecipeMaker::append_backward(std::vector<Step>& steps, OperatorRange unit, 
         const auto within = static_cast<std::size_t>(i - stage_.operators.begin);
         if (has_input_part && model::gathers_keys(op(i), context_)) {
             flush(i + 1);
-            steps.push_back(collective(i, CollectiveKind::all_gather, PayloadKind::activation, ComputePhase::recompute,
-                                       model::gathered_key_bytes(graph_, current, context_), GroupKind::context));
+            steps.push_back(
+                collective(i, CollectiveKind::all_gather, PayloadKind::activation, ComputePhase::recompute,
+                           model::gathered_key_bytes(graph_, current, context_), GroupKind::context));
         }
         if (has_input_part && model::exchanges_copies(op(i), context_)) {
             flush(i + 1);
-            steps.push_back(collective(i, CollectiveKind::all_to_all, PayloadKind::activation_gradient, phase, model::exchanged_bytes(graph_, current, context_),
-                                       GroupKind::expert));
+            steps.push_back(collective(i, CollectiveKind::all_to_all, PayloadKind::activation_gradient, phase,
+                                       model::exchanged_bytes(graph_, current, context_), GroupKind::expert));
         }
         if (has_input_part && model::sums_choices(current, context_)) {
             flush(i + 1);
-            steps.push_back(collective(i, CollectiveKind::all_reduce, PayloadKind::activation_gradient, phase, model::choices_bytes(current), GroupKind::context));
+            steps.push_back(collective(i, CollectiveKind::all_reduce, PayloadKind::activation_gradient, phase,
+                                       model::choices_bytes(current), GroupKind::context));
         }
         if (has_input_part && is_recomputed(current, plan_.recompute)) {
             flush(i + 1);
@@ -134,29 +159,35 @@ void RecipeMaker::append_backward(std::vector<Step>& steps, OperatorRange unit, 
             const std::int32_t producer = graph_.tensor(tensor).producer.index;
             if (!has_weight_part || !model::gathers_tokens(op(producer), context_)) continue;
             // Not where it keeps a copy of its own: a scaled input.
-            const std::vector<model::TensorId> read = model::saved_for_backward(graph_, model::OperatorId(i), context_).tensors;
-            if (std::find(read.begin(), read.end(), model::storage_of(graph_, tensor)) == read.end()) continue;
+            const std::vector<model::TensorId> read =
+                model::saved_for_backward(graph_, model::OperatorId(i), context_).tensors;
+            if (std::find(read.begin(), read.end(), model::storage_of(graph_, tensor)) == read.end())
+                continue;
             if (std::find(gathered.begin(), gathered.end(), producer) != gathered.end()) continue;
             gathered.push_back(producer);
             flush(i + 1);
-            Step step = collective(producer, CollectiveKind::all_gather, PayloadKind::activation, ComputePhase::recompute, output_bytes(producer));
+            Step step = collective(producer, CollectiveKind::all_gather, PayloadKind::activation,
+                                   ComputePhase::recompute, output_bytes(producer));
             step.starts_early = true;
             steps.push_back(std::move(step));
         }
         if (!begins.empty()) begun.insert(begun.end(), begins[within].begin(), begins[within].end());
         if (has_input_part && model::gathers_keys(op(i), context_)) {
             flush(i);
-            steps.push_back(collective(i, CollectiveKind::reduce_scatter, PayloadKind::activation_gradient, phase, model::gathered_key_bytes(graph_, current, context_),
+            steps.push_back(collective(i, CollectiveKind::reduce_scatter, PayloadKind::activation_gradient,
+                                       phase, model::gathered_key_bytes(graph_, current, context_),
                                        GroupKind::context));
         }
         if (is_parallel && has_input_part) {
-            const bool is_enter = current.kind == OperatorKind::parallel_enter, is_exit = current.kind == OperatorKind::parallel_exit && is_sequence_parallel;
+            const bool is_enter = current.kind == OperatorKind::parallel_enter,
+                       is_exit = current.kind == OperatorKind::parallel_exit && is_sequence_parallel;
             if (is_enter || is_exit) {
                 flush(i + 1);
                 const CollectiveKind kind = is_exit                ? CollectiveKind::all_gather
                                             : is_sequence_parallel ? CollectiveKind::reduce_scatter
                                                                    : CollectiveKind::all_reduce;
-                steps.push_back(collective(i, kind, PayloadKind::activation_gradient, phase, is_exit ? input_bytes(i) : output_bytes(i)));
+                steps.push_back(collective(i, kind, PayloadKind::activation_gradient, phase,
+                                           is_exit ? input_bytes(i) : output_bytes(i)));
                 end = i;
             }
         }
@@ -197,17 +228,25 @@ Recipe RecipeMaker::forward() const {
         append_forward(recipe.back().steps, units[u], ComputePhase::forward);
         if (marks) recipe.back().steps.push_back(mark(Step::Kind::store, u));
     }
-    if (!plan_.shards(Sharding::parameters) && !marks) append_forward(recipe.back().steps, stage_.operators, ComputePhase::forward);
+    if (!plan_.shards(Sharding::parameters) && !marks)
+        append_forward(recipe.back().steps, stage_.operators, ComputePhase::forward);
     return recipe;
 }
 
-Recipe RecipeMaker::backward(ComputePhase phase, const Reductions& reductions, const Reductions& begins) const {
+Recipe RecipeMaker::backward(ComputePhase phase, const Reductions& reductions,
+                             const Reductions& begins) const {
     const bool has_input_part = phase != ComputePhase::backward_weight;
     const std::vector<OperatorRange> units = units_of(graph_, stage_.operators);
-    const auto gathers = [&](OperatorRange unit) { return has_input_part ? gathers_of(unit) : gathers_for_weight(unit); };
-    const bool is_sharded = plan_.shards(Sharding::parameters) &&
-                            (has_input_part || std::any_of(units.begin(), units.end(), [&](OperatorRange unit) { return !gathers(unit).empty(); }));
-    const auto runs_again = [&](OperatorRange unit) { return has_input_part && is_recomputed(graph_, {"", unit}, plan_.recompute); };
+    const auto gathers = [&](OperatorRange unit) {
+        return has_input_part ? gathers_of(unit) : gathers_for_weight(unit);
+    };
+    const bool is_sharded =
+        plan_.shards(Sharding::parameters) &&
+        (has_input_part ||
+         std::any_of(units.begin(), units.end(), [&](OperatorRange unit) { return !gathers(unit).empty(); }));
+    const auto runs_again = [&](OperatorRange unit) {
+        return has_input_part && is_recomputed(graph_, {"", unit}, plan_.recompute);
+    };
     const bool marks = plan_.offload != Offload::none;
     Recipe recipe(1);
     OperatorRange open{stage_.operators.end, stage_.operators.end};  // units that need no cut between them
@@ -223,7 +262,8 @@ Recipe RecipeMaker::backward(ComputePhase phase, const Reductions& reductions, c
         }
         if (marks) {
             flush();
-            recipe.back().steps.push_back(mark(Step::Kind::unit, static_cast<std::size_t>(units.rend() - unit - 1)));
+            recipe.back().steps.push_back(
+                mark(Step::Kind::unit, static_cast<std::size_t>(units.rend() - unit - 1)));
         }
         if (runs_again(*unit)) {
             flush();

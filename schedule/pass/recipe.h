@@ -1,11 +1,12 @@
-// One pass of a micro-batch through a stage, cut where something interleaves: tensor-parallel collectives, sharded parameters, gradient buckets, recomputation.
-// A recipe is made once per stage and kind of pass; lowering repeats it for every micro-batch.
+// One pass of a micro-batch through a stage, cut where something interleaves: tensor-parallel collectives,
+// sharded parameters, gradient buckets, recomputation. A recipe is made once per stage and kind of pass;
+// lowering repeats it for every micro-batch.
 #pragma once
 
 #include <vector>
 
-#include "model/operators/cost.h"
 #include "model/model_graph.h"
+#include "model/operators/cost.h"
 #include "schedule/pass/buckets.h"
 #include "schedule/plan/plan.h"
 #include "schedule/program/program.h"
@@ -36,15 +37,18 @@ struct StepGroup {
 
 using Recipe = std::vector<StepGroup>;
 
-// What a backward pass reduces: per operator (relative to the stage's begin) the buckets that its backward completes; empty = nothing.
+// What a backward pass reduces: per operator (relative to the stage's begin) the buckets that its backward
+// completes; empty = nothing.
 using Reductions = std::vector<std::vector<std::int32_t>>;
 
 class RecipeMaker {
 public:
-    RecipeMaker(const model::ModelGraph& graph, const Plan& plan, std::int32_t stage_index, const StageInfo& stage, const RankBuckets& buckets);
+    RecipeMaker(const model::ModelGraph& graph, const Plan& plan, std::int32_t stage_index,
+                const StageInfo& stage, const RankBuckets& buckets);
 
     Recipe forward() const;
-    // `phase` is backward, backward_input or backward_weight. `begins`: gradients that need a buffer of the pass.
+    // `phase` is backward, backward_input or backward_weight. `begins`: gradients that need a buffer of the
+    // pass.
     Recipe backward(ComputePhase phase, const Reductions& reductions, const Reductions& begins) const;
 
 private:
@@ -53,10 +57,16 @@ private:
     std::vector<std::int32_t> gathers_of(model::OperatorRange unit) const;
     std::vector<std::int32_t> gathers_for_weight(model::OperatorRange unit) const;
     void append_forward(std::vector<Step>& steps, model::OperatorRange range, ComputePhase phase) const;
-    void append_backward(std::vector<Step>& steps, model::OperatorRange unit, ComputePhase phase, const Reductions& reductions, const Reductions& begins) const;
-    Step collective(std::int32_t i, CollectiveKind kind, PayloadKind payload, ComputePhase phase, core::Bytes bytes, GroupKind group = GroupKind::tensor) const;
-    core::Bytes input_bytes(std::int32_t i) const { return model::tensor_bytes(graph_, op(i).inputs[0], context_); }
-    core::Bytes output_bytes(std::int32_t i) const { return model::tensor_bytes(graph_, op(i).output, context_); }
+    void append_backward(std::vector<Step>& steps, model::OperatorRange unit, ComputePhase phase,
+                         const Reductions& reductions, const Reductions& begins) const;
+    Step collective(std::int32_t i, CollectiveKind kind, PayloadKind payload, ComputePhase phase,
+                    core::Bytes bytes, GroupKind group = GroupKind::tensor) const;
+    core::Bytes input_bytes(std::int32_t i) const {
+        return model::tensor_bytes(graph_, op(i).inputs[0], context_);
+    }
+    core::Bytes output_bytes(std::int32_t i) const {
+        return model::tensor_bytes(graph_, op(i).output, context_);
+    }
 
     const model::ModelGraph& graph_;
     const Plan& plan_;

@@ -9,20 +9,26 @@ bool is_recomputed(const model::ModelGraph& graph, const model::Unit& unit, Reco
     bool has_input = false, continues = false;
     for (std::int32_t i = unit.operators.begin; i < unit.operators.end; ++i) {
         const model::Operator& op = graph.operators[static_cast<std::size_t>(i)];
-        if (op.kind == model::OperatorKind::embedding || op.kind == model::OperatorKind::cross_entropy) return false;
+        if (op.kind == model::OperatorKind::embedding || op.kind == model::OperatorKind::cross_entropy)
+            return false;
         has_input = has_input || op.kind == model::OperatorKind::input;
-        for (const model::TensorId input : op.inputs) continues = continues || graph.tensor(input).producer.index < unit.operators.begin;
+        for (const model::TensorId input : op.inputs)
+            continues = continues || graph.tensor(input).producer.index < unit.operators.begin;
     }
-    // What begins with the data is not run again; a layer that reads data beside what comes from the layer before (the memory of a Transformer-XL) is.
+    // What begins with the data is not run again; a layer that reads data beside what comes from the layer
+    // before (the memory of a Transformer-XL) is.
     return !has_input || continues;
 }
 
-bool is_recomputed(const model::Operator& op, Recompute recompute) { return recompute == Recompute::selective && op.in_attention_core; }
+bool is_recomputed(const model::Operator& op, Recompute recompute) {
+    return recompute == Recompute::selective && op.in_attention_core;
+}
 
 std::vector<model::OperatorRange> units_of(const model::ModelGraph& graph, model::OperatorRange stage) {
     std::vector<model::OperatorRange> units;
     for (const model::Unit& unit : graph.units) {
-        const model::OperatorRange part{std::max(unit.operators.begin, stage.begin), std::min(unit.operators.end, stage.end)};
+        const model::OperatorRange part{std::max(unit.operators.begin, stage.begin),
+                                        std::min(unit.operators.end, stage.end)};
         if (part.size() > 0) units.push_back(part);
     }
     return units;

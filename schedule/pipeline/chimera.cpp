@@ -1,6 +1,8 @@
-// Chimera (Li and Hoefler, arXiv 2107.06925) with one pair of pipelines: half of the micro-batches run down the ranks, half up a second copy of the model, in units of
-// p micro-batches. In a unit the k-th of a direction runs forward on stage s in slot s + 2k and backward in slot 2p - 1 - s + 2k; the two directions have
-// opposite parity on every rank and never collide. Units follow each other every 2p slots, the next one's forwards in the slots that the drain leaves free.
+// Chimera (Li and Hoefler, arXiv 2107.06925) with one pair of pipelines: half of the micro-batches run down
+// the ranks, half up a second copy of the model, in units of p micro-batches. In a unit the k-th of a
+// direction runs forward on stage s in slot s + 2k and backward in slot 2p - 1 - s + 2k; the two directions
+// have opposite parity on every rank and never collide. Units follow each other every 2p slots, the next
+// one's forwards in the slots that the drain leaves free.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -15,7 +17,8 @@ namespace {
 
 std::optional<std::string> violation(const PipelineShape& shape) {
     if (shape.ranks % 2 != 0) return fmt::format("{} ranks are odd", shape.ranks);
-    if (shape.micro_batches % shape.ranks != 0) return fmt::format("{} micro-batches are no multiple of {} ranks", shape.micro_batches, shape.ranks);
+    if (shape.micro_batches % shape.ranks != 0)
+        return fmt::format("{} micro-batches are no multiple of {} ranks", shape.micro_batches, shape.ranks);
     return std::nullopt;
 }
 
@@ -31,11 +34,13 @@ Schedule generate(const PipelineShape& shape) {
             for (int micro_batch = 0; micro_batch < schedule.micro_batches; ++micro_batch) {
                 const int start = micro_batch / per_unit * 2 * ranks + 2 * (micro_batch % per_unit);
                 slots.push_back({start + stage, {ActionKind::forward, stage, micro_batch, 0, direction}});
-                slots.push_back({start + 2 * ranks - 1 - stage, {ActionKind::backward, stage, micro_batch, 0, direction}});
+                slots.push_back({start + 2 * ranks - 1 - stage,
+                                 {ActionKind::backward, stage, micro_batch, 0, direction}});
             }
         }
         std::sort(slots.begin(), slots.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-        for (const auto& [slot, action] : slots) schedule.actions[static_cast<std::size_t>(rank)].push_back(action);
+        for (const auto& [slot, action] : slots)
+            schedule.actions[static_cast<std::size_t>(rank)].push_back(action);
     }
     return schedule;
 }

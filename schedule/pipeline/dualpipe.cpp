@@ -1,6 +1,7 @@
-// DualPipe and DualPipeV (DeepSeek-V3, arXiv 2412.19437; step() of deepseek-ai/DualPipe): two streams of micro-batches meet on every rank, and in the main phase a
-// forward of one runs in the same slot as a backward of the other. DualPipe's streams enter at both ends of two copies of the model; DualPipeV cuts that in half
-// and puts the two halves of one model on each rank as a V.
+// DualPipe and DualPipeV (DeepSeek-V3, arXiv 2412.19437; step() of deepseek-ai/DualPipe): two streams of
+// micro-batches meet on every rank, and in the main phase a forward of one runs in the same slot as a
+// backward of the other. DualPipe's streams enter at both ends of two copies of the model; DualPipeV cuts
+// that in half and puts the two halves of one model on each rank as a V.
 #include <fmt/core.h>
 
 #include <array>
@@ -13,7 +14,8 @@ namespace schedule {
 
 namespace {
 
-// One rank's list. Phase 0 is the stream that enters on this side, phase 1 the other; `half_rank` counts from the entrance to the turn at `half_ranks` - 1.
+// One rank's list. Phase 0 is the stream that enters on this side, phase 1 the other; `half_rank` counts from
+// the entrance to the turn at `half_ranks` - 1.
 class RankBuilder {
 public:
     RankBuilder(std::array<Action, 2> phases, int half_ranks, int half_rank, int micro_batches)
@@ -90,7 +92,8 @@ private:
 std::optional<std::string> dualpipe_violation(const PipelineShape& shape) {
     if (shape.ranks % 2 != 0) return fmt::format("{} ranks are odd", shape.ranks);
     if (shape.micro_batches % 2 != 0 || shape.micro_batches < 2 * shape.ranks)
-        return fmt::format("{} micro-batches (of both directions) are odd or fewer than 2 x {} ranks", shape.micro_batches, shape.ranks);
+        return fmt::format("{} micro-batches (of both directions) are odd or fewer than 2 x {} ranks",
+                           shape.micro_batches, shape.ranks);
     return std::nullopt;
 }
 
@@ -106,13 +109,15 @@ Schedule generate_dualpipe(const PipelineShape& shape) {
         const bool is_second_half = rank >= shape.ranks / 2;
         const std::array<Action, 2> phases = is_second_half ? std::array{up, down} : std::array{down, up};
         const int half_rank = is_second_half ? shape.ranks - 1 - rank : rank;
-        schedule.actions[static_cast<std::size_t>(rank)] = RankBuilder(phases, shape.ranks / 2, half_rank, schedule.micro_batches).build();
+        schedule.actions[static_cast<std::size_t>(rank)] =
+            RankBuilder(phases, shape.ranks / 2, half_rank, schedule.micro_batches).build();
     }
     return schedule;
 }
 
 std::optional<std::string> dualpipe_v_violation(const PipelineShape& shape) {
-    if (shape.micro_batches < 2 * shape.ranks) return fmt::format("{} micro-batches are fewer than 2 x {} ranks", shape.micro_batches, shape.ranks);
+    if (shape.micro_batches < 2 * shape.ranks)
+        return fmt::format("{} micro-batches are fewer than 2 x {} ranks", shape.micro_batches, shape.ranks);
     return std::nullopt;
 }
 
@@ -122,7 +127,8 @@ Schedule generate_dualpipe_v(const PipelineShape& shape) {
         Action first, second;
         first.stage = rank;
         second.stage = 2 * shape.ranks - 1 - rank;
-        schedule.actions[static_cast<std::size_t>(rank)] = RankBuilder({first, second}, shape.ranks, rank, shape.micro_batches).build();
+        schedule.actions[static_cast<std::size_t>(rank)] =
+            RankBuilder({first, second}, shape.ranks, rank, shape.micro_batches).build();
     }
     return schedule;
 }
@@ -132,7 +138,8 @@ Schedule generate_dualpipe_v(const PipelineShape& shape) {
 PipelineSchedule dualpipe_schedule() {
     PipelineSchedule schedule;
     schedule.name = "dualpipe";
-    schedule.summary = "two directions, two copies of the model; forward of one overlaps backward of the other";
+    schedule.summary =
+        "two directions, two copies of the model; forward of one overlaps backward of the other";
     schedule.source = "arXiv 2412.19437; deepseek-ai/DualPipe";
     schedule.bubble = "(p/2-1)(F&B + B - 3W)";
     schedule.in_flight = "p+1";
@@ -150,7 +157,8 @@ PipelineSchedule dualpipe_v_schedule() {
     PipelineSchedule schedule;
     schedule.name = "dualpipe-v";
     schedule.aliases = {"dualpipev"};
-    schedule.summary = "DualPipe cut in half: one model as a V, forward of one half overlaps backward of the other";
+    schedule.summary =
+        "DualPipe cut in half: one model as a V, forward of one half overlaps backward of the other";
     schedule.source = "deepseek-ai/DualPipe DualPipeV; PyTorch ScheduleDualPipeV";
     schedule.bubble = "2(p-1) of 6m + 2(p-1) chunk times with F = I = W";
     schedule.in_flight = "2p+1 chunks";

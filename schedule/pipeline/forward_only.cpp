@@ -1,4 +1,5 @@
-// Evaluation: forwards only, in the order of interleaved 1F1B (Megatron-LM's forward_only; group size as there).
+// Evaluation: forwards only, in the order of interleaved 1F1B (Megatron-LM's forward_only; group size as
+// there).
 #include "schedule/pipeline/generators.h"
 #include "schedule/pipeline/order.h"
 
@@ -12,7 +13,8 @@ Schedule generate(const PipelineShape& shape) {
     const int group = shape.group_size > 0 ? shape.group_size : shape.ranks;
     for (int rank = 0; rank < shape.ranks; ++rank)
         for (const ChunkStep& step : grouped_order(shape.micro_batches, shape.chunks, group))
-            schedule.actions[static_cast<std::size_t>(rank)].push_back(forward_of(step.chunk * shape.ranks + rank, step.micro_batch));
+            schedule.actions[static_cast<std::size_t>(rank)].push_back(
+                forward_of(step.chunk * shape.ranks + rank, step.micro_batch));
     return schedule;
 }
 
@@ -25,7 +27,8 @@ PipelineSchedule forward_only_schedule() {
     schedule.summary = "forwards of every micro-batch, no backward (evaluation)";
     schedule.source = "Megatron-LM schedules.py forward_only; DeepSpeed InferenceSchedule";
     schedule.bubble = "(p-1)/(vm+p-1) when p divides m";
-    schedule.in_flight = "1 when outputs are released as they are sent (peak_in_flight counts forwards without backward: vm)";
+    schedule.in_flight =
+        "1 when outputs are released as they are sent (peak_in_flight counts forwards without backward: vm)";
     schedule.constraint = "none";
     schedule.is_forward_only = true;
     schedule.generate = generate;

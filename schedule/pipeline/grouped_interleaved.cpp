@@ -1,6 +1,8 @@
-// Grouped interleaving with split backward (PipeOffload, Wan et al., arXiv 2503.01328): groups of g <= p micro-batches pass through the chunks, so a rank holds about
-// v g chunks where Megatron-LM's interleaving with g >= p holds at least v p. Forward, gradient and weight of a micro-batch take three slots; the block of a group
-// repeats every 3 g v slots, its gradients beginning as soon as the first micro-batch has come back from the last rank.
+// Grouped interleaving with split backward (PipeOffload, Wan et al., arXiv 2503.01328): groups of g <= p
+// micro-batches pass through the chunks, so a rank holds about v g chunks where Megatron-LM's interleaving
+// with g >= p holds at least v p. Forward, gradient and weight of a micro-batch take three slots; the block
+// of a group repeats every 3 g v slots, its gradients beginning as soon as the first micro-batch has come
+// back from the last rank.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -18,7 +20,8 @@ int group_of(const PipelineShape& shape) { return shape.group_size > 0 ? shape.g
 std::optional<std::string> violation(const PipelineShape& shape) {
     const int group = group_of(shape), least = (shape.ranks + 1) / 2;
     if (group >= least && group <= shape.ranks) return std::nullopt;
-    return fmt::format("group size {} is outside {} .. {} (half of {} ranks up to all)", group, least, shape.ranks, shape.ranks);
+    return fmt::format("group size {} is outside {} .. {} (half of {} ranks up to all)", group, least,
+                       shape.ranks, shape.ranks);
 }
 
 Schedule generate(const PipelineShape& shape) {
@@ -27,7 +30,8 @@ Schedule generate(const PipelineShape& shape) {
     for (int rank = 0; rank < shape.ranks; ++rank) {
         std::vector<std::pair<int, Action>> slots;
         // A hop takes one slot forward and two back (gradient, then weight).
-        const int to_last = shape.ranks - 1 - rank, first_gradient = 3 * group * (shape.chunks - 1) + rank + 3 * to_last + 1;
+        const int to_last = shape.ranks - 1 - rank,
+                  first_gradient = 3 * group * (shape.chunks - 1) + rank + 3 * to_last + 1;
         for (int k = 0; k < shape.micro_batches; ++k)
             for (int chunk = 0; chunk < shape.chunks; ++chunk) {
                 const int start = k / group * period + 3 * (k % group) + 3 * group * chunk;
@@ -37,7 +41,8 @@ Schedule generate(const PipelineShape& shape) {
                 slots.push_back({start + first_gradient + 1, backward_weight_of(stage, k)});
             }
         std::sort(slots.begin(), slots.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-        for (const auto& [slot, action] : slots) schedule.actions[static_cast<std::size_t>(rank)].push_back(action);
+        for (const auto& [slot, action] : slots)
+            schedule.actions[static_cast<std::size_t>(rank)].push_back(action);
     }
     return schedule;
 }
@@ -48,7 +53,8 @@ PipelineSchedule grouped_interleaved_schedule() {
     PipelineSchedule schedule;
     schedule.name = "grouped-interleaved";
     schedule.aliases = {"pipeoffload"};
-    schedule.summary = "interleaving in groups of g <= p micro-batches with split backward: less memory for more bubble";
+    schedule.summary =
+        "interleaving in groups of g <= p micro-batches with split backward: less memory for more bubble";
     schedule.source = "arXiv 2503.01328 (PipeOffload); sail-sg/zero-bubble-pipeline-parallelism";
     schedule.bubble = "2(p-1) + (v-1)(p-g) chunk units with F = I = W when g divides m";
     schedule.in_flight = "min(vm, (v-1)g + p - r) chunks";

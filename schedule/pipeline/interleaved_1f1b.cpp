@@ -1,4 +1,5 @@
-// Interleaved 1F1B (Narayanan et al., arXiv 2104.04473) with Megatron-LM's micro-batch group size per virtual stage.
+// Interleaved 1F1B (Narayanan et al., arXiv 2104.04473) with Megatron-LM's micro-batch group size per virtual
+// stage.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -11,15 +12,21 @@ namespace schedule {
 namespace {
 
 // More micro-batches than there are cannot be grouped: one group then.
-int group_of(const PipelineShape& shape) { return std::min(shape.group_size > 0 ? shape.group_size : shape.ranks, shape.micro_batches); }
+int group_of(const PipelineShape& shape) {
+    return std::min(shape.group_size > 0 ? shape.group_size : shape.ranks, shape.micro_batches);
+}
 
-// With several groups each needs at least p micro-batches, or a rank would wait for its own later output. Megatron-LM also refuses m < p, PyTorch does not.
+// With several groups each needs at least p micro-batches, or a rank would wait for its own later output.
+// Megatron-LM also refuses m < p, PyTorch does not.
 std::optional<std::string> violation(const PipelineShape& shape) {
     const int group = group_of(shape), rest = shape.micro_batches % group;
     if (shape.chunks == 1 || group == shape.micro_batches) return std::nullopt;
-    if (group < shape.ranks) return fmt::format("group size {} is less than {} ranks (and less than {} micro-batches)", group, shape.ranks, shape.micro_batches);
+    if (group < shape.ranks)
+        return fmt::format("group size {} is less than {} ranks (and less than {} micro-batches)", group,
+                           shape.ranks, shape.micro_batches);
     if (rest != 0 && rest < shape.ranks)
-        return fmt::format("the last group has {} of {} micro-batches (group size {}), fewer than {} ranks", rest, shape.micro_batches, group, shape.ranks);
+        return fmt::format("the last group has {} of {} micro-batches (group size {}), fewer than {} ranks",
+                           rest, shape.micro_batches, group, shape.ranks);
     return std::nullopt;
 }
 
@@ -29,8 +36,9 @@ Schedule generate(const PipelineShape& shape) {
     const std::vector<ChunkStep> order = grouped_order(shape.micro_batches, shape.chunks, group);
     for (int rank = 0; rank < shape.ranks; ++rank) {
         std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
-        const int warm_up = shape.chunks == 1 ? std::min(shape.ranks - 1 - rank, total)
-                                              : std::min(2 * (shape.ranks - 1 - rank) + (shape.chunks - 1) * group, total);
+        const int warm_up = shape.chunks == 1
+                                ? std::min(shape.ranks - 1 - rank, total)
+                                : std::min(2 * (shape.ranks - 1 - rank) + (shape.chunks - 1) * group, total);
         auto forward = [&](int k) {
             const ChunkStep& step = order[static_cast<std::size_t>(k)];
             list.push_back(forward_of(step.chunk * shape.ranks + rank, step.micro_batch));
@@ -38,7 +46,8 @@ Schedule generate(const PipelineShape& shape) {
         // Backwards pass through the chunks in the opposite direction, in the same groups.
         auto backward = [&](int k) {
             const ChunkStep& step = order[static_cast<std::size_t>(k)];
-            list.push_back(backward_of((shape.chunks - 1 - step.chunk) * shape.ranks + rank, step.micro_batch));
+            list.push_back(
+                backward_of((shape.chunks - 1 - step.chunk) * shape.ranks + rank, step.micro_batch));
         };
         for (int k = 0; k < warm_up; ++k) forward(k);
         for (int k = 0; k + warm_up < total; ++k) {
@@ -56,7 +65,9 @@ PipelineSchedule interleaved_1f1b_schedule() {
     PipelineSchedule schedule;
     schedule.name = "interleaved-1f1b";
     schedule.aliases = {"megatron-interleaved", "vpp", "virtual-pipeline"};
-    schedule.summary = "1F1B over v chunks per rank, micro-batches in groups of g (Megatron-LM interleaving; not SMP's `interleaved`)";
+    schedule.summary =
+        "1F1B over v chunks per rank, micro-batches in groups of g (Megatron-LM interleaving; not SMP's "
+        "`interleaved`)";
     schedule.source = "arXiv 2104.04473; Megatron-LM get_schedule_table";
     schedule.bubble = "(p-1)/(vm+p-1)";
     schedule.in_flight = "min(vm, (v-1)g + 2(p-1-r) + 1) chunks";

@@ -1,4 +1,5 @@
-// PyTorch's ScheduleInterleavedZeroBubble: interleaved 1F1B with half the warm-up, backward split, and weight gradients that start r pairs late on rank r.
+// PyTorch's ScheduleInterleavedZeroBubble: interleaved 1F1B with half the warm-up, backward split, and weight
+// gradients that start r pairs late on rank r.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -14,7 +15,8 @@ int rounds_of(const PipelineShape& shape) { return std::max(1, shape.micro_batch
 
 std::optional<std::string> violation(const PipelineShape& shape) {
     if (shape.micro_batches % rounds_of(shape) == 0) return std::nullopt;
-    return fmt::format("{} micro-batches do not divide into {} rounds ({} / {} ranks)", shape.micro_batches, rounds_of(shape), shape.micro_batches, shape.ranks);
+    return fmt::format("{} micro-batches do not divide into {} rounds ({} / {} ranks)", shape.micro_batches,
+                       rounds_of(shape), shape.micro_batches, shape.ranks);
 }
 
 Schedule generate(const PipelineShape& shape) {

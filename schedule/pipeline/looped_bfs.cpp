@@ -1,5 +1,5 @@
-// Breadth-first pipeline parallelism (Lamy-Poirier, arXiv 2211.05953) as PyTorch's ScheduleLoopedBFS orders it: every chunk does all micro-batches before the
-// next chunk; backwards mirror it, micro-batches too.
+// Breadth-first pipeline parallelism (Lamy-Poirier, arXiv 2211.05953) as PyTorch's ScheduleLoopedBFS orders
+// it: every chunk does all micro-batches before the next chunk; backwards mirror it, micro-batches too.
 #include "schedule/pipeline/generators.h"
 #include "schedule/pipeline/order.h"
 
@@ -12,9 +12,11 @@ Schedule generate(const PipelineShape& shape) {
     for (int rank = 0; rank < shape.ranks; ++rank) {
         std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
         for (int chunk = 0; chunk < shape.chunks; ++chunk)
-            for (int micro_batch = 0; micro_batch < shape.micro_batches; ++micro_batch) list.push_back(forward_of(chunk * shape.ranks + rank, micro_batch));
+            for (int micro_batch = 0; micro_batch < shape.micro_batches; ++micro_batch)
+                list.push_back(forward_of(chunk * shape.ranks + rank, micro_batch));
         for (int chunk = shape.chunks - 1; chunk >= 0; --chunk)
-            for (int micro_batch = shape.micro_batches - 1; micro_batch >= 0; --micro_batch) list.push_back(backward_of(chunk * shape.ranks + rank, micro_batch));
+            for (int micro_batch = shape.micro_batches - 1; micro_batch >= 0; --micro_batch)
+                list.push_back(backward_of(chunk * shape.ranks + rank, micro_batch));
     }
     return schedule;
 }

@@ -1,4 +1,5 @@
-// 1F1B with flush: PipeDream-flush (Narayanan et al., arXiv 2006.09503), DAPPLE (arXiv 2007.01045), Megatron-LM's non-interleaved schedule.
+// 1F1B with flush: PipeDream-flush (Narayanan et al., arXiv 2006.09503), DAPPLE (arXiv 2007.01045),
+// Megatron-LM's non-interleaved schedule.
 #include <algorithm>
 
 #include "schedule/pipeline/generators.h"
@@ -18,7 +19,8 @@ Schedule generate(const PipelineShape& shape) {
             list.push_back(forward_of(rank, k + warm_up));
             list.push_back(backward_of(rank, k));
         }
-        for (int k = shape.micro_batches - warm_up; k < shape.micro_batches; ++k) list.push_back(backward_of(rank, k));
+        for (int k = shape.micro_batches - warm_up; k < shape.micro_batches; ++k)
+            list.push_back(backward_of(rank, k));
     }
     return schedule;
 }

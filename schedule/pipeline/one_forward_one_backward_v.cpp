@@ -1,6 +1,7 @@
-// 1F1B-V (Qi et al., arXiv 2405.15362, appendix): the V placement with whole backwards. Per micro-batch a rank has two forwards of one slot and two backwards of two,
-// six in all; the block repeats every six slots. Before the steady phase passes move forward into free slots, forwards only while that takes no more memory than
-// the repetition holds anyway.
+// 1F1B-V (Qi et al., arXiv 2405.15362, appendix): the V placement with whole backwards. Per micro-batch a
+// rank has two forwards of one slot and two backwards of two, six in all; the block repeats every six slots.
+// Before the steady phase passes move forward into free slots, forwards only while that takes no more memory
+// than the repetition holds anyway.
 #include <algorithm>
 #include <array>
 
@@ -18,11 +19,13 @@ constexpr int passes = 4;
 bool is_backward(int pass) { return pass >= backward_down; }
 bool is_down(int pass) { return pass == forward_down || pass == backward_down; }
 
-// First slot of each pass by rank, modulo the period, then laid out so that each follows what it needs. A pass of every third rank waits three slots: two slots of
-// backward on three ranks fill the period.
+// First slot of each pass by rank, modulo the period, then laid out so that each follows what it needs. A
+// pass of every third rank waits three slots: two slots of backward on three ranks fill the period.
 std::vector<std::array<int, passes>> first_slots(int ranks) {
     std::vector<std::array<int, passes>> residue(static_cast<std::size_t>(ranks));
-    auto at = [&](int rank, int pass) -> int& { return residue[static_cast<std::size_t>(rank)][static_cast<std::size_t>(pass)]; };
+    auto at = [&](int rank, int pass) -> int& {
+        return residue[static_cast<std::size_t>(rank)][static_cast<std::size_t>(pass)];
+    };
     int slot = 0;
     for (int r = 0; r < ranks; ++r) at(r, forward_down) = ++slot;
     for (int r = ranks - 1; r >= 0; --r) at(r, forward_up) = ++slot;
@@ -58,12 +61,15 @@ public:
     Grid(int ranks, int micro_batches) : p_(ranks), m_(micro_batches) {
         const auto first = first_slots(ranks);
         int length = 0;
-        for (const auto& rank : first) length = std::max(length, rank[backward_up] + period * micro_batches + 2);
-        cells_.assign(static_cast<std::size_t>(ranks), std::vector<std::int8_t>(static_cast<std::size_t>(length), nothing));
+        for (const auto& rank : first)
+            length = std::max(length, rank[backward_up] + period * micro_batches + 2);
+        cells_.assign(static_cast<std::size_t>(ranks),
+                      std::vector<std::int8_t>(static_cast<std::size_t>(length), nothing));
         for (int r = 0; r < ranks; ++r)
             for (int pass = 0; pass < passes; ++pass)
                 for (int k = 0; k < micro_batches; ++k) {
-                    const int slot = first[static_cast<std::size_t>(r)][static_cast<std::size_t>(pass)] + period * k;
+                    const int slot =
+                        first[static_cast<std::size_t>(r)][static_cast<std::size_t>(pass)] + period * k;
                     at(r, slot) = static_cast<std::int8_t>(pass);
                     if (is_backward(pass)) at(r, slot + 1) = static_cast<std::int8_t>(pass + 2);
                 }
@@ -89,9 +95,13 @@ public:
     }
 
 private:
-    std::int8_t& at(int rank, int slot) { return cells_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(slot)]; }
+    std::int8_t& at(int rank, int slot) {
+        return cells_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(slot)];
+    }
     bool is_free(int rank, int slot) { return at(rank, slot) == nothing; }
-    std::vector<int>& done(int rank, int cell) { return done_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(cell)]; }
+    std::vector<int>& done(int rank, int cell) {
+        return done_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(cell)];
+    }
 
     void count_held() {
         for (const auto& rank : cells_) {
@@ -106,14 +116,16 @@ private:
         }
     }
 
-    // The slot after the last of what the cell needs: its kind of the micro-batch before, and what makes its input.
+    // The slot after the last of what the cell needs: its kind of the micro-batch before, and what makes its
+    // input.
     int earliest(int rank, int cell) {
         const std::size_t k = done(rank, cell).size();
         int last = k > 0 ? done(rank, cell)[k - 1] : -1;
         auto needs = [&](int other, int what) { last = std::max(last, done(other, what)[k]); };
         if (cell >= passes) needs(rank, cell - 2);
         else {
-            const int made_by = is_backward(cell) ? cell + 2 : cell, neighbour = is_down(cell) ? rank - 1 : rank + 1;
+            const int made_by = is_backward(cell) ? cell + 2 : cell,
+                      neighbour = is_down(cell) ? rank - 1 : rank + 1;
             if (neighbour >= 0 && neighbour < p_) needs(neighbour, made_by);
             else if (cell == forward_up) needs(rank, forward_down);
             else if (cell == backward_down) needs(rank, forward_up);
@@ -146,8 +158,8 @@ private:
 
     int p_, m_, most_ = 0;
     std::vector<std::vector<std::int8_t>> cells_;
-    std::vector<std::vector<int>> held_;                             // chunks in flight after each slot
-    std::vector<std::array<std::vector<int>, passes + 2>> done_;     // [rank][cell]: slots by micro-batch
+    std::vector<std::vector<int>> held_;                          // chunks in flight after each slot
+    std::vector<std::array<std::vector<int>, passes + 2>> done_;  // [rank][cell]: slots by micro-batch
 };
 
 Schedule generate(const PipelineShape& shape) {
@@ -158,8 +170,10 @@ Schedule generate(const PipelineShape& shape) {
     for (int r = 0; r < shape.ranks; ++r) {
         std::array<int, passes> next{};
         for (const int pass : orders[static_cast<std::size_t>(r)]) {
-            const int stage = pass == forward_down || pass == backward_up ? r : 2 * shape.ranks - 1 - r, k = next[static_cast<std::size_t>(pass)]++;
-            schedule.actions[static_cast<std::size_t>(r)].push_back(is_backward(pass) ? backward_of(stage, k) : forward_of(stage, k));
+            const int stage = pass == forward_down || pass == backward_up ? r : 2 * shape.ranks - 1 - r,
+                      k = next[static_cast<std::size_t>(pass)]++;
+            schedule.actions[static_cast<std::size_t>(r)].push_back(is_backward(pass) ? backward_of(stage, k)
+                                                                                      : forward_of(stage, k));
         }
     }
     return schedule;

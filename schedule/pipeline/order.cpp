@@ -19,7 +19,8 @@ std::vector<ChunkStep> grouped_order(int micro_batches, int chunks, int group) {
     std::vector<ChunkStep> order;
     for (int first = 0; first < micro_batches; first += group)
         for (int chunk = 0; chunk < chunks; ++chunk)
-            for (int micro_batch = first; micro_batch < std::min(first + group, micro_batches); ++micro_batch) order.push_back({chunk, micro_batch});
+            for (int micro_batch = first; micro_batch < std::min(first + group, micro_batches); ++micro_batch)
+                order.push_back({chunk, micro_batch});
     return order;
 }
 

@@ -1,6 +1,7 @@
-// PipeDream (Harlap et al., arXiv 1806.03377) and PipeDream-2BW (Narayanan et al., arXiv 2006.09503): 1F1B without flush. PipeDream updates a stage after every
-// backward and keeps the weights that each micro-batch in flight began with; 2BW updates once per group of g >= p micro-batches and keeps two versions.
-// The list is a stream of m micro-batches from a cold start; the last ones drain it.
+// PipeDream (Harlap et al., arXiv 1806.03377) and PipeDream-2BW (Narayanan et al., arXiv 2006.09503): 1F1B
+// without flush. PipeDream updates a stage after every backward and keeps the weights that each micro-batch
+// in flight began with; 2BW updates once per group of g >= p micro-batches and keeps two versions. The list
+// is a stream of m micro-batches from a cold start; the last ones drain it.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -22,7 +23,8 @@ Schedule stream(const char* name, const PipelineShape& shape, int update_period,
         for (int k = 0; k < shape.micro_batches; ++k) {
             if (k + warm_up < shape.micro_batches) list.push_back(forward_of(rank, k + warm_up));
             list.push_back(backward_of(rank, k));
-            if ((k + 1) % update_period == 0 || k + 1 == shape.micro_batches) list.push_back({ActionKind::optimizer_step, rank, k / update_period});
+            if ((k + 1) % update_period == 0 || k + 1 == shape.micro_batches)
+                list.push_back({ActionKind::optimizer_step, rank, k / update_period});
         }
     }
     return schedule;
@@ -31,11 +33,15 @@ Schedule stream(const char* name, const PipelineShape& shape, int update_period,
 int group_of(const PipelineShape& shape) { return shape.group_size > 0 ? shape.group_size : shape.ranks; }
 
 Schedule generate_pipedream(const PipelineShape& shape) { return stream("pipedream", shape, 1, shape.ranks); }
-Schedule generate_2bw(const PipelineShape& shape) { return stream("pipedream-2bw", shape, group_of(shape), 2); }
+Schedule generate_2bw(const PipelineShape& shape) {
+    return stream("pipedream-2bw", shape, group_of(shape), 2);
+}
 
 std::optional<std::string> violation_2bw(const PipelineShape& shape) {
     if (group_of(shape) >= shape.ranks) return std::nullopt;
-    return fmt::format("an update every {} micro-batches (group size) leaves more than two weight versions in {} ranks", group_of(shape), shape.ranks);
+    return fmt::format(
+        "an update every {} micro-batches (group size) leaves more than two weight versions in {} ranks",
+        group_of(shape), shape.ranks);
 }
 
 }  // namespace
@@ -57,7 +63,8 @@ PipelineSchedule pipedream_schedule() {
 PipelineSchedule pipedream_2bw_schedule() {
     PipelineSchedule schedule;
     schedule.name = "pipedream-2bw";
-    schedule.summary = "asynchronous 1F1B without flush, an update every g micro-batches, two weight versions";
+    schedule.summary =
+        "asynchronous 1F1B without flush, an update every g micro-batches, two weight versions";
     schedule.source = "arXiv 2006.09503";
     schedule.bubble = "none in steady state; the slowest stage paces";
     schedule.in_flight = "p-r, two weight versions";

@@ -1,4 +1,5 @@
-// All pipeline schedules by name. A generator is one file and one line in registry.cpp; simulator, executor and planner enumerate this list.
+// All pipeline schedules by name. A generator is one file and one line in registry.cpp; simulator, executor
+// and planner enumerate this list.
 #pragma once
 
 #include <limits>
@@ -11,37 +12,44 @@
 
 namespace schedule {
 
-// Relative times of one micro-batch in one virtual stage, and the change of its rank's activation memory when the action starts (positive) or ends (negative).
+// Relative times of one micro-batch in one virtual stage, and the change of its rank's activation memory when
+// the action starts (positive) or ends (negative).
 struct RelativeStageCost {
     double forward = 1, backward_input = 1, backward_weight = 1;
     double memory_forward = 1, memory_backward_input = 0, memory_backward_weight = -1;
     bool operator==(const RelativeStageCost&) const = default;
 };
 
-// What a generator may ask: the shape, and for run-time policies (SMP interleaved) and time-aware ones the relative costs.
+// What a generator may ask: the shape, and for run-time policies (SMP interleaved) and time-aware ones the
+// relative costs.
 struct PipelineShape {
     int ranks = 1;
-    int chunks = 1;              // virtual stages per rank
+    int chunks = 1;  // virtual stages per rank
     int micro_batches = 1;
     int active_micro_batches = 0;  // SMP interleaved; 0 = ranks + 2 (SMP's default)
-    int group_size = 0;            // micro-batches per group: interleaved-1f1b, forward-only and grouped-interleaved 0 = ranks; pipedream-2bw 0 = ranks
-    bool is_strict = true;         // SMP optimize = "memory": strict; "speed": less strict
-    double forward = 1, backward_input = 1, backward_weight = 1, transfer = 0;  // relative times, equal stages
-    int segments = 0;              // Seq1F1B: of the sequence, 0 = 2
-    std::vector<RelativeStageCost> stage_costs;  // unequal stages, [virtual stage]; empty = the equal times above
-    double memory_limit = std::numeric_limits<double>::infinity();  // of a rank's activations, in the unit of the stage costs; infinite: the schedule's own
+    int group_size = 0;  // micro-batches per group: interleaved-1f1b, forward-only and grouped-interleaved 0
+                         // = ranks; pipedream-2bw 0 = ranks
+    bool is_strict = true;  // SMP optimize = "memory": strict; "speed": less strict
+    double forward = 1, backward_input = 1, backward_weight = 1,
+           transfer = 0;  // relative times, equal stages
+    int segments = 0;     // Seq1F1B: of the sequence, 0 = 2
+    std::vector<RelativeStageCost>
+        stage_costs;  // unequal stages, [virtual stage]; empty = the equal times above
+    double memory_limit =
+        std::numeric_limits<double>::infinity();  // of a rank's activations, in the unit of the stage costs;
+                                                  // infinite: the schedule's own
 
     int stages() const { return ranks * chunks; }
     RelativeStageCost cost(int stage) const;
 };
 
 struct PipelineSchedule {
-    std::string name;          // "1f1b"
-    std::string summary;       // one line
-    std::string source;        // paper or code it comes from
-    std::string bubble;        // formula, text
-    std::string in_flight;     // formula, text
-    std::string constraint;    // on micro-batches and chunks, text
+    std::string name;        // "1f1b"
+    std::string summary;     // one line
+    std::string source;      // paper or code it comes from
+    std::string bubble;      // formula, text
+    std::string in_flight;   // formula, text
+    std::string constraint;  // on micro-batches and chunks, text
     bool splits_backward = false;
     bool is_forward_only = false;
     int least_chunks = 1, greatest_chunks = 1 << 20;
@@ -49,10 +57,10 @@ struct PipelineSchedule {
     std::optional<std::string> (*violation)(const PipelineShape& shape) = nullptr;
     Schedule (*generate)(const PipelineShape& shape) = nullptr;  // for allowed shapes
     std::vector<std::string> aliases;
-    bool is_asynchronous = false;  // no flush between steps: several weight versions
-    bool is_bidirectional = false; // several replicas of every stage
-    bool has_segments = false;     // works on segments of a sequence
-    bool orders_by_times = false;  // the order depends on the times of the shape, not on its numbers alone
+    bool is_asynchronous = false;   // no flush between steps: several weight versions
+    bool is_bidirectional = false;  // several replicas of every stage
+    bool has_segments = false;      // works on segments of a sequence
+    bool orders_by_times = false;   // the order depends on the times of the shape, not on its numbers alone
     bool overlaps_forward_backward = false;  // has slots in which a forward and a backward run together
 };
 

@@ -1,5 +1,6 @@
-// Seq1F1B (Sun et al., arXiv 2406.03488): 1F1B over segments of each micro-batch's sequence. Causal attention lets a segment's forward start when the one before
-// it is done; its backward needs those of all later segments.
+// Seq1F1B (Sun et al., arXiv 2406.03488): 1F1B over segments of each micro-batch's sequence. Causal attention
+// lets a segment's forward start when the one before it is done; its backward needs those of all later
+// segments.
 #include <algorithm>
 
 #include "schedule/pipeline/generators.h"

@@ -1,4 +1,5 @@
-// GPipe (Huang et al., arXiv 1811.06965) and SageMaker SMP's `pipeline: simple`: all forwards, then all backwards.
+// GPipe (Huang et al., arXiv 1811.06965) and SageMaker SMP's `pipeline: simple`: all forwards, then all
+// backwards.
 #include "schedule/pipeline/generators.h"
 #include "schedule/pipeline/order.h"
 
@@ -10,8 +11,10 @@ Schedule generate(const PipelineShape& shape) {
     Schedule schedule = empty_schedule("simple", shape);
     for (int rank = 0; rank < shape.ranks; ++rank) {
         std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
-        for (int micro_batch = 0; micro_batch < shape.micro_batches; ++micro_batch) list.push_back(forward_of(rank, micro_batch));
-        for (int micro_batch = 0; micro_batch < shape.micro_batches; ++micro_batch) list.push_back(backward_of(rank, micro_batch));
+        for (int micro_batch = 0; micro_batch < shape.micro_batches; ++micro_batch)
+            list.push_back(forward_of(rank, micro_batch));
+        for (int micro_batch = 0; micro_batch < shape.micro_batches; ++micro_batch)
+            list.push_back(backward_of(rank, micro_batch));
     }
     return schedule;
 }

@@ -1,7 +1,9 @@
-// SageMaker SMP v1 `pipeline: interleaved`: not a list but a policy. Every rank has an execution server; a micro-batch whose forward is done is sent back at
-// once, backward work goes before forward work, and rank 0 admits a new micro-batch only while fewer than `active_micro_batches` are in execution
-// (SageMaker developer guide, model-parallel-core-features; smdistributed.modelparallel parameters). This file plays the policy on a virtual clock and records
-// the order in which each rank worked, so the rest of the program sees a schedule like any other.
+// SageMaker SMP v1 `pipeline: interleaved`: not a list but a policy. Every rank has an execution server; a
+// micro-batch whose forward is done is sent back at once, backward work goes before forward work, and rank 0
+// admits a new micro-batch only while fewer than `active_micro_batches` are in execution (SageMaker developer
+// guide, model-parallel-core-features; smdistributed.modelparallel parameters). This file plays the policy on
+// a virtual clock and records the order in which each rank worked, so the rest of the program sees a schedule
+// like any other.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -20,7 +22,8 @@ namespace {
 
 using Tick = std::int64_t;
 
-// Integer time: durations that are equal in truth must tie exactly, or the order would hang on the last bit of a sum.
+// Integer time: durations that are equal in truth must tie exactly, or the order would hang on the last bit
+// of a sum.
 class TickScale {
 public:
     explicit TickScale(double greatest) : factor_(greatest > 0 ? std::ldexp(1.0, 30) / greatest : 0) {}
@@ -34,22 +37,28 @@ struct Arrival {
     Tick time = 0;
     std::int64_t sequence = 0;  // ties end in the order of their making
     int rank = 0;
-    Action action;              // becomes ready on `rank`; or, as `is_end`, has just ended there
+    Action action;  // becomes ready on `rank`; or, as `is_end`, has just ended there
     bool is_end = false;
-    bool operator>(const Arrival& other) const { return std::tie(time, sequence) > std::tie(other.time, other.sequence); }
+    bool operator>(const Arrival& other) const {
+        return std::tie(time, sequence) > std::tie(other.time, other.sequence);
+    }
 };
 
 class ExecutionServers {
 public:
     explicit ExecutionServers(const PipelineShape& shape)
-        : shape_(shape), schedule_(empty_schedule("interleaved", shape)), scale_(greatest_time(shape)), servers_(static_cast<std::size_t>(shape.ranks)),
+        : shape_(shape),
+          schedule_(empty_schedule("interleaved", shape)),
+          scale_(greatest_time(shape)),
+          servers_(static_cast<std::size_t>(shape.ranks)),
           active_limit_(shape.active_micro_batches > 0 ? shape.active_micro_batches : shape.ranks + 2) {}
 
     Schedule run() {
         admit(0);
         while (!events_.empty()) {
             const Tick now = events_.top().time;
-            // All that happens at this moment happens before anyone chooses: a backward that arrives now goes before a forward that waits.
+            // All that happens at this moment happens before anyone chooses: a backward that arrives now goes
+            // before a forward that waits.
             while (!events_.empty() && events_.top().time == now) {
                 const Arrival event = events_.top();
                 events_.pop();
@@ -81,13 +90,17 @@ private:
     Server& server(int rank) { return servers_[static_cast<std::size_t>(rank)]; }
 
     void admit(Tick now) {
-        while (admitted_ < shape_.micro_batches && admitted_ - finished_ < active_limit_) post(now, 0, forward_of(0, admitted_++), false);
+        while (admitted_ < shape_.micro_batches && admitted_ - finished_ < active_limit_)
+            post(now, 0, forward_of(0, admitted_++), false);
     }
 
-    void post(Tick time, int rank, Action action, bool is_end) { events_.push({time, sequence_++, rank, action, is_end}); }
+    void post(Tick time, int rank, Action action, bool is_end) {
+        events_.push({time, sequence_++, rank, action, is_end});
+    }
 
     void enqueue(int rank, const Action& action) {
-        std::deque<Action>& queue = action.kind == ActionKind::forward ? server(rank).forwards : server(rank).backwards;
+        std::deque<Action>& queue =
+            action.kind == ActionKind::forward ? server(rank).forwards : server(rank).backwards;
         queue.push_back(action);
     }
 
@@ -96,21 +109,26 @@ private:
         const Action& done = event.action;
         const bool is_forward = done.kind == ActionKind::forward;
         const int next = is_forward ? done.stage + 1 : done.stage - 1;
-        if (is_forward && next == shape_.stages()) enqueue(event.rank, backward_of(done.stage, done.micro_batch));
+        if (is_forward && next == shape_.stages())
+            enqueue(event.rank, backward_of(done.stage, done.micro_batch));
         else if (next < 0) {
             ++finished_;
             admit(now);
         } else {
             const int target = rank_of_stage(schedule_, next);
             const Tick delay = target == event.rank ? 0 : scale_.of(shape_.transfer);
-            post(now + delay, target, is_forward ? forward_of(next, done.micro_batch) : backward_of(next, done.micro_batch), false);
+            post(now + delay, target,
+                 is_forward ? forward_of(next, done.micro_batch) : backward_of(next, done.micro_batch),
+                 false);
         }
     }
 
-    // Strict ("optimize": "memory"): a micro-batch starts its forward on a device only when the one before it has made all its forward visits there;
-    // less strict ("speed") lets it start earlier. With one chunk per device both are the same.
+    // Strict ("optimize": "memory"): a micro-batch starts its forward on a device only when the one before it
+    // has made all its forward visits there; less strict ("speed") lets it start earlier. With one chunk per
+    // device both are the same.
     bool may_start(const Server& device, const Action& action) const {
-        return !shape_.is_strict || device.forwards_left == 0 || action.micro_batch == device.forward_micro_batch;
+        return !shape_.is_strict || device.forwards_left == 0 ||
+               action.micro_batch == device.forward_micro_batch;
     }
 
     void start(int rank, Tick now) {
@@ -121,7 +139,8 @@ private:
             action = device.backwards.front();
             device.backwards.pop_front();
         } else {
-            const auto chosen = std::find_if(device.forwards.begin(), device.forwards.end(), [&](const Action& a) { return may_start(device, a); });
+            const auto chosen = std::find_if(device.forwards.begin(), device.forwards.end(),
+                                             [&](const Action& a) { return may_start(device, a); });
             if (chosen == device.forwards.end()) return;
             action = *chosen;
             device.forwards.erase(chosen);
@@ -134,7 +153,8 @@ private:
         device.is_busy = true;
         schedule_.actions[static_cast<std::size_t>(rank)].push_back(action);
         const RelativeStageCost cost = shape_.cost(action.stage);
-        const double duration = action.kind == ActionKind::forward ? cost.forward : cost.backward_input + cost.backward_weight;
+        const double duration =
+            action.kind == ActionKind::forward ? cost.forward : cost.backward_input + cost.backward_weight;
         post(now + scale_.of(duration), rank, action, true);
     }
 
@@ -157,9 +177,12 @@ PipelineSchedule smp_interleaved_schedule() {
     schedule.name = "interleaved";
     schedule.orders_by_times = true;
     schedule.aliases = {"smp-interleaved"};
-    schedule.summary = "SageMaker SMP interleaved: run-time policy, backward first, at most active_micro_batches in execution";
+    schedule.summary =
+        "SageMaker SMP interleaved: run-time policy, backward first, at most active_micro_batches in "
+        "execution";
     schedule.source = "SageMaker developer guide, model-parallel-core-features (not Megatron's interleaving)";
-    schedule.bubble = "(p-1)/(m+p-1) with equal stages, free transfers and at least p active; more with fewer";
+    schedule.bubble =
+        "(p-1)/(m+p-1) with equal stages, free transfers and at least p active; more with fewer";
     schedule.in_flight = "at most min(m, active_micro_batches)";
     schedule.constraint = "none";
     schedule.generate = generate;

@@ -1,7 +1,9 @@
-// V-Min and V-Half (Qi et al., arXiv 2405.15362): two chunks a rank placed as a V, so that the lifespans of the two balance and memory is equal on all ranks.
-// A building block says in which slot each pass of one micro-batch runs on each rank; repeated every 6 slots (two chunks of F, I, W) no two passes of a rank
-// collide. The repetition leaves slots free while it starts and ends: passes move forward into them as far as their inputs and the block's own memory allow,
-// once with weights in fixed slots and once without; in the end weights take what is free.
+// V-Min and V-Half (Qi et al., arXiv 2405.15362): two chunks a rank placed as a V, so that the lifespans of
+// the two balance and memory is equal on all ranks. A building block says in which slot each pass of one
+// micro-batch runs on each rank; repeated every 6 slots (two chunks of F, I, W) no two passes of a rank
+// collide. The repetition leaves slots free while it starts and ends: passes move forward into them as far as
+// their inputs and the block's own memory allow, once with weights in fixed slots and once without; in the
+// end weights take what is free.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -15,7 +17,8 @@ namespace {
 
 constexpr int period = 6;
 
-// Passes of a micro-batch in their order; "down" goes from rank 0 to p-1, "up" back. Weights are one kind while passes move and one per chunk in the end.
+// Passes of a micro-batch in their order; "down" goes from rank 0 to p-1, "up" back. Weights are one kind
+// while passes move and one per chunk in the end.
 enum Pass { forward_down, forward_up, gradient_down, gradient_up, weight, weight_up };
 
 // Slots of one rank: [pass][micro-batch].
@@ -31,7 +34,8 @@ std::vector<Start> starts_of(const std::vector<Slots>& ranks) {
     for (std::size_t r = 0; r < ranks.size(); ++r)
         for (std::size_t pass = 0; pass < ranks[r].size(); ++pass)
             for (std::size_t k = 0; k < ranks[r][pass].size(); ++k)
-                starts.push_back({ranks[r][pass][k], static_cast<int>(r), static_cast<int>(pass), static_cast<int>(k)});
+                starts.push_back(
+                    {ranks[r][pass][k], static_cast<int>(r), static_cast<int>(pass), static_cast<int>(k)});
     std::sort(starts.begin(), starts.end());
     return starts;
 }
@@ -46,11 +50,13 @@ int last_slot(const Slots& rank) {
 std::vector<std::int8_t> passes_by_slot(const Slots& rank) {
     std::vector<std::int8_t> by_slot(static_cast<std::size_t>(last_slot(rank)) + 1, -1);
     for (std::size_t pass = 0; pass < rank.size(); ++pass)
-        for (const int slot : rank[pass]) by_slot[static_cast<std::size_t>(slot)] = static_cast<std::int8_t>(pass);
+        for (const int slot : rank[pass])
+            by_slot[static_cast<std::size_t>(slot)] = static_cast<std::int8_t>(pass);
     return by_slot;
 }
 
-// Weights into the free slots, as early as their gradients allow; those of the gradient on the way down first when the chunks are told apart.
+// Weights into the free slots, as early as their gradients allow; those of the gradient on the way down first
+// when the chunks are told apart.
 void put_weights(Slots& rank, bool tells_chunks_apart) {
     const std::vector<std::int8_t> by_slot = passes_by_slot(rank);
     rank.resize(tells_chunks_apart ? 6 : 5);
@@ -60,7 +66,8 @@ void put_weights(Slots& rank, bool tells_chunks_apart) {
         --waiting[kind];
     };
     for (std::size_t slot = 0; slot < by_slot.size(); ++slot) {
-        if (by_slot[slot] >= gradient_down) ++waiting[tells_chunks_apart && by_slot[slot] == gradient_up ? 1 : 0];
+        if (by_slot[slot] >= gradient_down)
+            ++waiting[tells_chunks_apart && by_slot[slot] == gradient_up ? 1 : 0];
         else if (by_slot[slot] < 0 && waiting[0] > 0) put(0, static_cast<int>(slot));
         else if (by_slot[slot] < 0 && waiting[1] > 0) put(1, static_cast<int>(slot));
     }
@@ -85,7 +92,8 @@ int peak_of(const Slots& rank) {
     return peak;
 }
 
-// The slot after the last of what a pass needs: the pass of its neighbour, the one before it on its rank, its own kind of the micro-batch before.
+// The slot after the last of what a pass needs: the pass of its neighbour, the one before it on its rank, its
+// own kind of the micro-batch before.
 int earliest_slot(const std::vector<Slots>& ranks, const Start& start) {
     const Slots& own = ranks[static_cast<std::size_t>(start.rank)];
     const auto pass = static_cast<std::size_t>(start.pass), k = static_cast<std::size_t>(start.micro_batch);
@@ -98,7 +106,8 @@ int earliest_slot(const std::vector<Slots>& ranks, const Start& start) {
     } else {
         const bool is_down = start.pass == forward_down || start.pass == gradient_down;
         const int neighbour = is_down ? start.rank - 1 : start.rank + 1;
-        if (neighbour >= 0 && neighbour < static_cast<int>(ranks.size())) last = ranks[static_cast<std::size_t>(neighbour)][pass][k];
+        if (neighbour >= 0 && neighbour < static_cast<int>(ranks.size()))
+            last = ranks[static_cast<std::size_t>(neighbour)][pass][k];
         if (start.pass > 0) last = std::max(last, own[pass - 1][k]);
     }
     if (k > 0) last = std::max(last, own[pass][k - 1]);
@@ -112,13 +121,14 @@ void squeeze(std::vector<Slots>& ranks) {
         int& free = free_from[static_cast<std::size_t>(start.rank)];
         // A weight stays behind its gradient, which its rank's own order sees to.
         const int ready = start.pass == weight ? 0 : earliest_slot(ranks, start);
-        ranks[static_cast<std::size_t>(start.rank)][static_cast<std::size_t>(start.pass)][static_cast<std::size_t>(start.micro_batch)] = std::max(free, ready);
+        ranks[static_cast<std::size_t>(start.rank)][static_cast<std::size_t>(start.pass)]
+             [static_cast<std::size_t>(start.micro_batch)] = std::max(free, ready);
         free = std::max(free, ready) + 1;
     }
 }
 
-// Moves passes forward into free slots, outside the steady phase: that lasts from the first end of a micro-batch to the last start of one. With weights in slots
-// of their own the start is compacted too.
+// Moves passes forward into free slots, outside the steady phase: that lasts from the first end of a
+// micro-batch to the last start of one. With weights in slots of their own the start is compacted too.
 void compact(std::vector<Slots>& ranks, bool has_weights) {
     if (has_weights)
         for (Slots& rank : ranks) put_weights(rank, false);
@@ -130,10 +140,12 @@ void compact(std::vector<Slots>& ranks, bool has_weights) {
     enum { starting, steady, ending } phase = starting;
     for (const Start& start : starts_of(ranks)) {
         const auto r = static_cast<std::size_t>(start.rank);
-        int& slot = ranks[r][static_cast<std::size_t>(start.pass)][static_cast<std::size_t>(start.micro_batch)];
+        int& slot =
+            ranks[r][static_cast<std::size_t>(start.pass)][static_cast<std::size_t>(start.micro_batch)];
         if (phase == starting && start.pass == gradient_up && start.rank == 0) phase = steady;
         const bool stays = phase == steady || (phase == starting && !has_weights);
-        if (phase == steady && start.pass == forward_down && start.micro_batch == last_micro_batch) phase = ending;
+        if (phase == steady && start.pass == forward_down && start.micro_batch == last_micro_batch)
+            phase = ending;
         if (!stays)
             for (int earlier = earliest_slot(ranks, start); earlier < start.slot; ++earlier) {
                 if (taken[r][static_cast<std::size_t>(earlier)]) continue;
@@ -149,7 +161,8 @@ void compact(std::vector<Slots>& ranks, bool has_weights) {
     for (Slots& rank : ranks) rank.resize(weight);
 }
 
-// Distances in slots between neighbouring ranks on the way down and up, and of the turns at the loss and, for gradients, at the last rank (tables 8 and 9).
+// Distances in slots between neighbouring ranks on the way down and up, and of the turns at the loss and, for
+// gradients, at the last rank (tables 8 and 9).
 struct BlockOffsets {
     int down, up, loss_turn, gradient_turn;
 };
@@ -162,7 +175,9 @@ std::vector<Slots> repeated(const PipelineShape& shape, const BlockOffsets& offs
     const int gradient_turn = forward_end + offsets.loss_turn + last * offsets.down + offsets.gradient_turn;
     for (int r = 0; r <= last; ++r) {
         Slots& rank = ranks.emplace_back();
-        for (const int first : {r * offsets.down, forward_end - r * offsets.up, forward_end + offsets.loss_turn + r * offsets.down, gradient_turn + (last - r) * offsets.up}) {
+        for (const int first :
+             {r * offsets.down, forward_end - r * offsets.up,
+              forward_end + offsets.loss_turn + r * offsets.down, gradient_turn + (last - r) * offsets.up}) {
             std::vector<int>& pass = rank.emplace_back();
             for (int k = 0; k < shape.micro_batches; ++k) pass.push_back(first + period * k);
         }
@@ -177,9 +192,13 @@ Schedule generate(const char* name, const PipelineShape& shape, std::vector<Slot
     Schedule schedule = empty_schedule(name, shape, StagePlacement::v_shape);
     for (const Start& start : starts_of(ranks)) {
         // Forwards go down on stage r and up on 2p-1-r, gradients the other way round.
-        const bool is_first_chunk = start.pass == forward_down || start.pass == gradient_up || start.pass == weight_up;
-        const ActionKind kind = start.pass <= forward_up ? ActionKind::forward : start.pass <= gradient_up ? ActionKind::backward_input : ActionKind::backward_weight;
-        schedule.actions[static_cast<std::size_t>(start.rank)].push_back({kind, is_first_chunk ? start.rank : 2 * shape.ranks - 1 - start.rank, start.micro_batch});
+        const bool is_first_chunk =
+            start.pass == forward_down || start.pass == gradient_up || start.pass == weight_up;
+        const ActionKind kind = start.pass <= forward_up    ? ActionKind::forward
+                                : start.pass <= gradient_up ? ActionKind::backward_input
+                                                            : ActionKind::backward_weight;
+        schedule.actions[static_cast<std::size_t>(start.rank)].push_back(
+            {kind, is_first_chunk ? start.rank : 2 * shape.ranks - 1 - start.rank, start.micro_batch});
     }
     return schedule;
 }
@@ -203,7 +222,9 @@ PipelineSchedule v_min_schedule() {
     schedule.bubble = "about 2/3 of 1F1B's; grows with m when F, I and W differ";
     schedule.in_flight = "at most 2 floor((p+4)/3) chunks";
     // Where a rank's passes would collide the turn at the loss is longer.
-    schedule.generate = [](const PipelineShape& shape) { return generate("v-min", shape, repeated(shape, {1, 1, shape.ranks % 3 == 0 ? 3 : 1, 1})); };
+    schedule.generate = [](const PipelineShape& shape) {
+        return generate("v-min", shape, repeated(shape, {1, 1, shape.ranks % 3 == 0 ? 3 : 1, 1}));
+    };
     return schedule;
 }
 
@@ -212,7 +233,9 @@ PipelineSchedule v_half_schedule() {
     schedule.aliases = {"vhalf"};
     schedule.bubble = "about half of 1F1B's";
     schedule.in_flight = "at most p+2 chunks";
-    schedule.generate = [](const PipelineShape& shape) { return generate("v-half", shape, repeated(shape, {2, 1, shape.ranks % 2 == 0 ? 4 : 1, 2})); };
+    schedule.generate = [](const PipelineShape& shape) {
+        return generate("v-half", shape, repeated(shape, {2, 1, shape.ranks % 2 == 0 ? 4 : 1, 2}));
+    };
     return schedule;
 }
 

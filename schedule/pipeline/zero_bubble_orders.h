@@ -1,4 +1,5 @@
-// Two ways to build a zero-bubble order for measured times and a memory limit (Qi et al., arXiv 2401.10241), one virtual stage a rank.
+// Two ways to build a zero-bubble order for measured times and a memory limit (Qi et al., arXiv 2401.10241),
+// one virtual stage a rank.
 #pragma once
 
 #include <limits>
@@ -11,11 +12,13 @@ namespace schedule {
 
 using ActionLists = std::vector<std::vector<Action>>;  // [rank][order]
 
-// Round by round as the paper's automatic scheduler (section 3.1): in each round every stage adds at most one F, then one I, and W where it fits, where memory
-// asks for one or where else the stage would idle most. The best of its eight variants by longest rank span; nothing when none keeps to the limit.
+// Round by round as the paper's automatic scheduler (section 3.1): in each round every stage adds at most one
+// F, then one I, and W where it fits, where memory asks for one or where else the stage would idle most. The
+// best of its eight variants by longest rank span; nothing when none keeps to the limit.
 std::optional<ActionLists> zero_bubble_by_rounds(const PipelineShape& shape, double memory_limit);
 
-// On one virtual clock for all stages: whoever is free first decides with what it then knows. The best of 60 variants; nothing when none keeps to the limit.
+// On one virtual clock for all stages: whoever is free first decides with what it then knows. The best of 60
+// variants; nothing when none keeps to the limit.
 std::optional<ActionLists> zero_bubble_by_clock(const PipelineShape& shape, double memory_limit);
 
 struct OrderFigures {

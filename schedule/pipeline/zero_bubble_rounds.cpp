@@ -1,4 +1,5 @@
-// The round-by-round builder. Stages are walked down the pipeline for forwards and up it for gradients, so what an action waits for always stands already.
+// The round-by-round builder. Stages are walked down the pipeline for forwards and up it for gradients, so
+// what an action waits for always stands already.
 #include <algorithm>
 #include <array>
 
@@ -10,14 +11,18 @@ namespace schedule {
 namespace {
 
 struct RoundChoices {
-    bool idles_before_first_gradient = false;  // no warm-up forward that would end after the first gradient arrives
-    bool skips_forwards = false;               // no forward on a stage two ahead of its successor when that one would not take it in time
-    bool fills_small_waits = false;            // a W that does not fit its wait also where the stage is not the one that idles most
+    bool idles_before_first_gradient =
+        false;  // no warm-up forward that would end after the first gradient arrives
+    bool skips_forwards =
+        false;  // no forward on a stage two ahead of its successor when that one would not take it in time
+    bool fills_small_waits =
+        false;  // a W that does not fit its wait also where the stage is not the one that idles most
 };
 
 class RoundBuilder {
 public:
-    RoundBuilder(const PipelineShape& shape, double memory_limit, RoundChoices choices) : p_(shape.ranks), m_(shape.micro_batches), transfer_(shape.transfer), choices_(choices) {
+    RoundBuilder(const PipelineShape& shape, double memory_limit, RoundChoices choices)
+        : p_(shape.ranks), m_(shape.micro_batches), transfer_(shape.transfer), choices_(choices) {
         double greatest = transfer_;
         for (int s = 0; s < p_; ++s) {
             stages_.emplace_back();
@@ -70,8 +75,12 @@ private:
     Stage& at(int s) { return stages_[index(s)]; }
 
     // When what the stage's next forward (gradient) needs from its neighbour is there.
-    double forward_arrival(int s) { return s == 0 ? 0 : at(s - 1).forward_ends[index(at(s).forwards())] + transfer_; }
-    double gradient_arrival(int s) { return s + 1 == p_ ? 0 : at(s + 1).gradient_ends[index(at(s).gradients())] + transfer_; }
+    double forward_arrival(int s) {
+        return s == 0 ? 0 : at(s - 1).forward_ends[index(at(s).forwards())] + transfer_;
+    }
+    double gradient_arrival(int s) {
+        return s + 1 == p_ ? 0 : at(s + 1).gradient_ends[index(at(s).gradients())] + transfer_;
+    }
 
     void put(int s, const Action& action, double arrival, double duration, double change) {
         Stage& stage = at(s);
@@ -83,14 +92,19 @@ private:
         stage.list.push_back(action);
     }
     void put_forward(int s) {
-        put(s, forward_of(s, at(s).forwards()), forward_arrival(s), at(s).cost.forward, at(s).cost.memory_forward);
+        put(s, forward_of(s, at(s).forwards()), forward_arrival(s), at(s).cost.forward,
+            at(s).cost.memory_forward);
         at(s).forward_ends.push_back(at(s).time);
     }
     void put_gradient(int s) {
-        put(s, backward_input_of(s, at(s).gradients()), gradient_arrival(s), at(s).cost.backward_input, at(s).cost.memory_backward_input);
+        put(s, backward_input_of(s, at(s).gradients()), gradient_arrival(s), at(s).cost.backward_input,
+            at(s).cost.memory_backward_input);
         at(s).gradient_ends.push_back(at(s).time);
     }
-    void put_weight(int s) { put(s, backward_weight_of(s, at(s).weights++), 0, at(s).cost.backward_weight, at(s).cost.memory_backward_weight); }
+    void put_weight(int s) {
+        put(s, backward_weight_of(s, at(s).weights++), 0, at(s).cost.backward_weight,
+            at(s).cost.memory_backward_weight);
+    }
 
     double greatest_idle() const {
         double greatest = 0;
@@ -98,7 +112,8 @@ private:
         return greatest;
     }
 
-    // Warm-up: one forward everywhere, then on each stage as many as memory and the time until its first gradient take, ever fewer down the pipeline.
+    // Warm-up: one forward everywhere, then on each stage as many as memory and the time until its first
+    // gradient take, ever fewer down the pipeline.
     void first_round() {
         for (int s = 0; s < p_; ++s) put_forward(s);
         std::vector<int> more(index(p_), 0);
@@ -108,7 +123,9 @@ private:
             const double arrival = gradient_end + transfer_;
             double held = at(s).held, time = at(s).time;
             while (at(s).forwards() + more[index(s)] < m_ && held + cost.memory_forward <= limit_) {
-                const bool is_late = choices_.idles_before_first_gradient ? time + cost.forward > arrival + slack_ : time >= arrival - slack_;
+                const bool is_late = choices_.idles_before_first_gradient
+                                         ? time + cost.forward > arrival + slack_
+                                         : time >= arrival - slack_;
                 if (is_late) break;
                 held += cost.memory_forward;
                 time += cost.forward;
@@ -116,7 +133,8 @@ private:
             }
             gradient_end = std::max(time, arrival) + cost.backward_input;
         }
-        // Never more than the stage before gives, which memory may have stopped; and one fewer, until all are through.
+        // Never more than the stage before gives, which memory may have stopped; and one fewer, until all are
+        // through.
         for (int s = 1; s < p_; ++s) {
             int& here = more[index(s)];
             here = std::min(here, more[index(s - 1)]);
@@ -130,7 +148,8 @@ private:
     // A stage that does not add one keeps those before it from running further ahead.
     std::vector<bool> forwards_wanted() {
         std::vector<bool> wants;
-        for (int s = 0; s < p_; ++s) wants.push_back(at(s).forwards() < m_ && !(choices_.skips_forwards && may_skip(s)));
+        for (int s = 0; s < p_; ++s)
+            wants.push_back(at(s).forwards() < m_ && !(choices_.skips_forwards && may_skip(s)));
         for (int s = p_ - 2; s >= 0; --s) wants[index(s)] = wants[index(s)] && wants[index(s + 1)];
         return wants;
     }
@@ -139,7 +158,8 @@ private:
         const Stage &stage = at(s), &next = at(s + 1);
         const double next_is_through = next.time + next.cost.forward + next.cost.backward_input + transfer_;
         if (stage.time >= next_is_through - slack_) return true;
-        // With the W's that memory asks for first, does the forward end before the next stage has done its own and sent a gradient back?
+        // With the W's that memory asks for first, does the forward end before the next stage has done its
+        // own and sent a gradient back?
         double weights_time = 0, held = stage.held + stage.cost.memory_forward;
         for (int w = stage.weights; held > limit_ && w < stage.gradients(); ++w) {
             weights_time += stage.cost.backward_weight;
@@ -157,7 +177,8 @@ private:
         return true;
     }
     void fill_wait(int s, double arrival) {
-        while (at(s).has_weight() && at(s).time + at(s).cost.backward_weight <= arrival + slack_) put_weight(s);
+        while (at(s).has_weight() && at(s).time + at(s).cost.backward_weight <= arrival + slack_)
+            put_weight(s);
         if (!at(s).has_weight() || at(s).time >= arrival - slack_) return;
         const bool idles_less_than_others = arrival - at(s).time <= greatest_idle() - at(s).idle + slack_;
         if (!idles_less_than_others || choices_.fills_small_waits) put_weight(s);
@@ -198,7 +219,8 @@ std::optional<ActionLists> zero_bubble_by_rounds(const PipelineShape& shape, dou
                 best = builder.take();
             }
     // A warm-up forward is placed without a look at the limit.
-    if (best && !(play_order(shape, *best, memory_limit).span < std::numeric_limits<double>::infinity())) return std::nullopt;
+    if (best && !(play_order(shape, *best, memory_limit).span < std::numeric_limits<double>::infinity()))
+        return std::nullopt;
     return best;
 }
 

@@ -1,5 +1,6 @@
-// ZB-V (Qi et al., arXiv 2405.15362) with F = I = W: two chunks a rank placed as a V, so the last stage sits beside the first and no rank idles in between.
-// The order is PyTorch's ScheduleZBVZeroBubble; fewer than 2p-1 micro-batches run the order of 2p-1 without those that are not there.
+// ZB-V (Qi et al., arXiv 2405.15362) with F = I = W: two chunks a rank placed as a V, so the last stage sits
+// beside the first and no rank idles in between. The order is PyTorch's ScheduleZBVZeroBubble; fewer than
+// 2p-1 micro-batches run the order of 2p-1 without those that are not there.
 #include <algorithm>
 
 #include "schedule/pipeline/generators.h"
@@ -61,7 +62,8 @@ PipelineSchedule zero_bubble_v_schedule() {
     schedule.aliases = {"zbv", "zbv-zero-bubble"};
     schedule.summary = "zero bubble on a V placement with the memory of 1F1B";
     schedule.source = "arXiv 2405.15362; PyTorch ScheduleZBVZeroBubble";
-    schedule.bubble = "span without bubble when F = I = W and m >= 2p-1; makespan + (p-1) chunks of start skew";
+    schedule.bubble =
+        "span without bubble when F = I = W and m >= 2p-1; makespan + (p-1) chunks of start skew";
     schedule.in_flight = "2p chunks (p micro-batches), equal on all ranks";
     schedule.constraint = "two chunks per rank; m >= 2p-1 for zero bubble";
     schedule.splits_backward = true;

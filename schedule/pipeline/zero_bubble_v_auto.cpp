@@ -1,7 +1,8 @@
-// ZB-V for measured times and a memory limit (Qi et al., arXiv 2405.15362; sail-sg/zero-bubble-pipeline-parallelism): the V placement of zb-v, its order found by
-// playing rounds on a virtual clock instead of drawn by hand for F = I = W.
-#include <cmath>
+// ZB-V for measured times and a memory limit (Qi et al., arXiv 2405.15362;
+// sail-sg/zero-bubble-pipeline-parallelism): the V placement of zb-v, its order found by playing rounds on a
+// virtual clock instead of drawn by hand for F = I = W.
 #include <fmt/core.h>
+#include <cmath>
 
 #include <algorithm>
 #include <array>
@@ -15,13 +16,21 @@ namespace schedule {
 
 namespace {
 
-// The authors' scheduler for measured times: warm-up by memory and time, then rounds of one gradient and one forward per rank (second chunk first where its
-// input is there), W where it fits a wait or where else the rank would idle most. Played again with the idle times found as what each rank may idle.
+// The authors' scheduler for measured times: warm-up by memory and time, then rounds of one gradient and one
+// forward per rank (second chunk first where its input is there), W where it fits a wait or where else the
+// rank would idle most. Played again with the idle times found as what each rank may idle.
 class VRoundBuilder {
 public:
-    VRoundBuilder(const PipelineShape& shape, double memory_limit, bool fills_before_forward, bool fills_before_gradient, std::vector<double> allowed_idle)
-        : p_(shape.ranks), m_(shape.micro_batches), cost_(shape.cost(0)), transfer_(shape.transfer), limit_(memory_limit * (1 + 1e-9)),
-          fills_before_forward_(fills_before_forward), fills_before_gradient_(fills_before_gradient), allowed_idle_(std::move(allowed_idle)),
+    VRoundBuilder(const PipelineShape& shape, double memory_limit, bool fills_before_forward,
+                  bool fills_before_gradient, std::vector<double> allowed_idle)
+        : p_(shape.ranks),
+          m_(shape.micro_batches),
+          cost_(shape.cost(0)),
+          transfer_(shape.transfer),
+          limit_(memory_limit * (1 + 1e-9)),
+          fills_before_forward_(fills_before_forward),
+          fills_before_gradient_(fills_before_gradient),
+          allowed_idle_(std::move(allowed_idle)),
           ranks_(static_cast<std::size_t>(shape.ranks)) {
         slack_ = 1e-9 * std::max({cost_.forward, cost_.backward_input, cost_.backward_weight, transfer_});
         most_allowed_ = *std::max_element(allowed_idle_.begin(), allowed_idle_.end());
@@ -55,7 +64,8 @@ public:
     }
 
 private:
-    // Passes of a micro-batch on a rank in their order: down and up as forward, down and up as gradient. "Down" comes from the rank before, "up" from the one after.
+    // Passes of a micro-batch on a rank in their order: down and up as forward, down and up as gradient.
+    // "Down" comes from the rank before, "up" from the one after.
     enum Pass { forward_down, forward_up, gradient_down, gradient_up };
     static constexpr double never = std::numeric_limits<double>::infinity();
 
@@ -73,7 +83,9 @@ private:
     int neighbour(int r, Pass pass) const { return is_down(pass) ? r - 1 : r + 1; }
     bool has_neighbour(int r, Pass pass) const { return neighbour(r, pass) >= 0 && neighbour(r, pass) < p_; }
     // Gradients leave the V on the side where forwards came out.
-    int stage(int r, Pass pass) const { return pass == forward_down || pass == gradient_up ? r : 2 * p_ - 1 - r; }
+    int stage(int r, Pass pass) const {
+        return pass == forward_down || pass == gradient_up ? r : 2 * p_ - 1 - r;
+    }
     double arrival(int r, Pass pass) {
         if (!has_neighbour(r, pass)) return 0;
         const std::vector<double>& ends = at(neighbour(r, pass)).ends[pass];
@@ -98,7 +110,8 @@ private:
         if (is_forward(pass)) {
             spend(r, begin, cost_.forward, cost_.memory_forward, forward_of(stage(r, pass), k));
         } else {
-            spend(r, begin, cost_.backward_input, cost_.memory_backward_input, backward_input_of(stage(r, pass), k));
+            spend(r, begin, cost_.backward_input, cost_.memory_backward_input,
+                  backward_input_of(stage(r, pass), k));
             rank.weights.push_back(backward_weight_of(stage(r, pass), k));
         }
         rank.ends[pass].push_back(rank.time);
@@ -117,9 +130,14 @@ private:
     void fill_wait(int r, Pass pass, bool fills) {
         if (!has_neighbour(r, pass)) return;
         const double until = arrival(r, pass);
-        while (!at(r).weights.empty() && until >= at(r).time + cost_.backward_weight - slack_ && until < never) put_weight(r);
-        const double most = std::max(greatest_idle(), most_allowed_ - allowed_idle_[static_cast<std::size_t>(r)]);
-        if (fills && !at(r).weights.empty() && until < never && until - at(r).time > most - at(r).idle + slack_) put_weight(r);
+        while (!at(r).weights.empty() && until >= at(r).time + cost_.backward_weight - slack_ &&
+               until < never)
+            put_weight(r);
+        const double most =
+            std::max(greatest_idle(), most_allowed_ - allowed_idle_[static_cast<std::size_t>(r)]);
+        if (fills && !at(r).weights.empty() && until < never &&
+            until - at(r).time > most - at(r).idle + slack_)
+            put_weight(r);
     }
 
     void warm_up() {
@@ -128,7 +146,8 @@ private:
             if (r < p_ - 1) {
                 const double until = arrival(r, forward_up);
                 // Every rank before this one takes them too, and one forward more on the way back up.
-                while (at(r).held + cost_.memory_forward * (2 + 2 * r) <= limit_ && at(r).time + cost_.forward <= until + slack_ && at(r).count(forward_down) < m_)
+                while (at(r).held + cost_.memory_forward * (2 + 2 * r) <= limit_ &&
+                       at(r).time + cost_.forward <= until + slack_ && at(r).count(forward_down) < m_)
                     for (int before = 0; before <= r; ++before) put(before, forward_down);
             }
             put(r, forward_up);
@@ -136,7 +155,8 @@ private:
         Pass pass = forward_down;
         for (int r = 1; r < p_ && fits_; ++r) {
             auto total = [&](int rank) { return at(rank).count(forward_down) + at(rank).count(forward_up); };
-            while (total(r) < total(r - 1) || (at(r).count(forward_up) <= at(r - 1).count(forward_up) && at(r - 1).count(forward_up) < m_)) {
+            while (total(r) < total(r - 1) || (at(r).count(forward_up) <= at(r - 1).count(forward_up) &&
+                                               at(r - 1).count(forward_up) < m_)) {
                 for (int after = p_ - 1; after >= r && fits_; --after)
                     if (at(after).count(pass) < m_) put(after, pass);
                 if (!fits_) return;
@@ -150,7 +170,8 @@ private:
         std::vector<int> up, down;
         for (int r = 0; r < p_ && fits_; ++r) {
             const bool may_go_up = at(r).count(gradient_up) < at(r).count(gradient_down);
-            const bool goes_up = may_go_up && (r == p_ - 1 || arrival(r, gradient_up) < never || at(r).count(gradient_down) >= m_);
+            const bool goes_up = may_go_up && (r == p_ - 1 || arrival(r, gradient_up) < never ||
+                                               at(r).count(gradient_down) >= m_);
             (goes_up ? up : down).push_back(r);
         }
         std::reverse(up.begin(), up.end());
@@ -192,7 +213,8 @@ struct VOrder {
     double idle = std::numeric_limits<double>::infinity();
 };
 
-VOrder play_rounds(const PipelineShape& shape, double memory_limit, bool fills_before_forward, bool fills_before_gradient) {
+VOrder play_rounds(const PipelineShape& shape, double memory_limit, bool fills_before_forward,
+                   bool fills_before_gradient) {
     VOrder best;
     std::vector<double> allowed(static_cast<std::size_t>(shape.ranks), -1);
     while (true) {
@@ -204,7 +226,10 @@ VOrder play_rounds(const PipelineShape& shape, double memory_limit, bool fills_b
     }
 }
 
-double memory_limit_of(const PipelineShape& shape) { return std::isfinite(shape.memory_limit) ? shape.memory_limit : 2 * shape.ranks * shape.cost(0).memory_forward; }
+double memory_limit_of(const PipelineShape& shape) {
+    return std::isfinite(shape.memory_limit) ? shape.memory_limit
+                                             : 2 * shape.ranks * shape.cost(0).memory_forward;
+}
 
 VOrder best_order(const PipelineShape& shape) {
     VOrder best;
@@ -218,11 +243,16 @@ VOrder best_order(const PipelineShape& shape) {
 
 std::optional<std::string> violation(const PipelineShape& shape) {
     for (const RelativeStageCost& cost : shape.stage_costs)
-        if (cost != shape.stage_costs.front()) return "the times and memory of its chunks differ; its rounds are for equal ones";
+        if (cost != shape.stage_costs.front())
+            return "the times and memory of its chunks differ; its rounds are for equal ones";
     // The default limit always holds the warm-up.
-    if ((shape.stage_costs.empty() && std::isinf(shape.memory_limit)) || !best_order(shape).lists.empty()) return std::nullopt;
-    return fmt::format("a memory limit of {:.6g} does not hold the warm-up of {} ranks with {:.6g} a chunk (default: {:.6g})", memory_limit_of(shape), shape.ranks,
-                       shape.cost(0).memory_forward, 2 * shape.ranks * shape.cost(0).memory_forward);
+    if ((shape.stage_costs.empty() && std::isinf(shape.memory_limit)) || !best_order(shape).lists.empty())
+        return std::nullopt;
+    return fmt::format(
+        "a memory limit of {:.6g} does not hold the warm-up of {} ranks with {:.6g} a chunk (default: "
+        "{:.6g})",
+        memory_limit_of(shape), shape.ranks, shape.cost(0).memory_forward,
+        2 * shape.ranks * shape.cost(0).memory_forward);
 }
 
 Schedule generate(const PipelineShape& shape) {
@@ -237,7 +267,9 @@ PipelineSchedule zero_bubble_v_auto_schedule() {
     PipelineSchedule schedule;
     schedule.name = "zb-v-auto";
     schedule.orders_by_times = true;
-    schedule.summary = "ZB-V for given times (of plans: equal ones) within a memory limit (default: p micro-batches); equal chunks";
+    schedule.summary =
+        "ZB-V for given times (of plans: equal ones) within a memory limit (default: p micro-batches); equal "
+        "chunks";
     schedule.source = "arXiv 2405.15362; sail-sg/zero-bubble-pipeline-parallelism";
     schedule.bubble = "by times and limit; span without bubble when F = I = W and m >= 2p-1";
     schedule.in_flight = "within the memory limit, 2p chunks by default";

@@ -1,4 +1,5 @@
-// A plan's `schedule` is a registered name, "auto", or an order itself in the text form: one row per pipeline rank, cells such as 2F0.
+// A plan's `schedule` is a registered name, "auto", or an order itself in the text form: one row per pipeline
+// rank, cells such as 2F0.
 #pragma once
 
 #include <optional>
@@ -17,8 +18,10 @@ inline bool is_searched_order(const std::string& schedule) { return schedule == 
 // What to call it in a table: its name, or "explicit order".
 std::string schedule_label(const std::string& schedule);
 
-// The order a plan holds: synchronous, of whole sequences, one copy of the model, of the plan's ranks, stages and micro-batches, and verified. Everything wrong with
-// it is a diagnostic at `location`. Of another number of micro-batches than the plan's there is no order: nothing then, with a diagnostic.
-std::optional<Schedule> explicit_order(const Plan& plan, core::Diagnostics& diagnostics, int micro_batches = 0, const core::SourceLocation& location = {});
+// The order a plan holds: synchronous, of whole sequences, one copy of the model, of the plan's ranks, stages
+// and micro-batches, and verified. Everything wrong with it is a diagnostic at `location`. Of another number
+// of micro-batches than the plan's there is no order: nothing then, with a diagnostic.
+std::optional<Schedule> explicit_order(const Plan& plan, core::Diagnostics& diagnostics,
+                                       int micro_batches = 0, const core::SourceLocation& location = {});
 
 }  // namespace schedule

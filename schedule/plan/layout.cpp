@@ -7,8 +7,9 @@
 namespace schedule {
 
 std::string canonical_order(const std::string& text) {
-    // SageMaker SMP's words (smd_model_parallel_general.rst, placement_strategy); Megatron-LM numbers tensor fastest, then data, then pipeline
-    // (arguments.py, --use-tp-pp-dp-mapping), as do DeepSpeed's PipeModelDataParallelTopology and torchtitan's mesh.
+    // SageMaker SMP's words (smd_model_parallel_general.rst, placement_strategy); Megatron-LM numbers tensor
+    // fastest, then data, then pipeline (arguments.py, --use-tp-pp-dp-mapping), as do DeepSpeed's
+    // PipeModelDataParallelTopology and torchtitan's mesh.
     if (text == "cluster") return "DPT";
     if (text == "spread") return "TPD";
     if (text == "megatron") return "PDT";
@@ -19,8 +20,12 @@ std::string canonical_order(const std::string& text) {
 
 namespace {
 
-int degree_of(const ParallelLayout& layout, char letter) { return letter == 'D' ? layout.data : letter == 'T' ? layout.tensor : layout.pipeline; }
-int& axis_of(RankCoordinates& coordinates, char letter) { return letter == 'D' ? coordinates.data : letter == 'T' ? coordinates.tensor : coordinates.pipeline; }
+int degree_of(const ParallelLayout& layout, char letter) {
+    return letter == 'D' ? layout.data : letter == 'T' ? layout.tensor : layout.pipeline;
+}
+int& axis_of(RankCoordinates& coordinates, char letter) {
+    return letter == 'D' ? coordinates.data : letter == 'T' ? coordinates.tensor : coordinates.pipeline;
+}
 
 }  // namespace
 
@@ -37,7 +42,8 @@ RankCoordinates coordinates_of(const ParallelLayout& layout, int rank) {
 
 int rank_of(const ParallelLayout& layout, RankCoordinates coordinates) {
     int rank = 0;
-    for (const char letter : layout.order) rank = rank * degree_of(layout, letter) + axis_of(coordinates, letter);
+    for (const char letter : layout.order)
+        rank = rank * degree_of(layout, letter) + axis_of(coordinates, letter);
     return rank;
 }
 
@@ -78,26 +84,31 @@ std::vector<int> process_group(const ParallelLayout& layout, GroupKind kind, int
             break;
         case GroupKind::shard:
             core::require(layout.data % degree == 0, "the shard degree divides the data-parallel degree");
-            for (int d = own.data / degree * degree, end = d + degree; d < end; ++d) add({d, own.tensor, own.pipeline});
+            for (int d = own.data / degree * degree, end = d + degree; d < end; ++d)
+                add({d, own.tensor, own.pipeline});
             break;
         case GroupKind::replica:
             core::require(layout.data % degree == 0, "the shard degree divides the data-parallel degree");
             for (int d = own.data % degree; d < layout.data; d += degree) add({d, own.tensor, own.pipeline});
             break;
         case GroupKind::tied_stages:
-            if (own.pipeline != 0 && own.pipeline != layout.pipeline - 1) break;  // middle ranks hold no tied parameter
+            if (own.pipeline != 0 && own.pipeline != layout.pipeline - 1)
+                break;  // middle ranks hold no tied parameter
             add({own.data, own.tensor, 0});
             if (layout.pipeline > 1) add({own.data, own.tensor, layout.pipeline - 1});
             break;
         case GroupKind::context:
         case GroupKind::expert: {
             const int members = kind == GroupKind::context ? layout.context : layout.expert;
-            core::require(layout.data % members == 0, "context- and expert-parallel degrees divide the data axis");
-            for (int d = own.data / members * members, end = d + members; d < end; ++d) add({d, own.tensor, own.pipeline});
+            core::require(layout.data % members == 0,
+                          "context- and expert-parallel degrees divide the data axis");
+            for (int d = own.data / members * members, end = d + members; d < end; ++d)
+                add({d, own.tensor, own.pipeline});
             break;
         }
         case GroupKind::expert_replica:
-            for (int d = own.data % layout.expert; d < layout.data; d += layout.expert) add({d, own.tensor, own.pipeline});
+            for (int d = own.data % layout.expert; d < layout.data; d += layout.expert)
+                add({d, own.tensor, own.pipeline});
             break;
         case GroupKind::expert_shard:
             for (int d = own.data / degree * degree, end = d + degree; d < end; ++d)

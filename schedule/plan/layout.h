@@ -1,4 +1,5 @@
-// Which rank does what: degrees of data, tensor and pipeline parallelism and the order in which ranks are numbered.
+// Which rank does what: degrees of data, tensor and pipeline parallelism and the order in which ranks are
+// numbered.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +15,15 @@ struct RankCoordinates {
     bool operator==(const RankCoordinates&) const = default;
 };
 
-// `order` is a permutation of D, P, T; the rightmost letter varies fastest with the global rank (SageMaker SMP's placement_strategy:
-// "cluster" = DPT, "spread" = TPD; Megatron-LM numbers tensor, then data, then pipeline: PDT).
+// `order` is a permutation of D, P, T; the rightmost letter varies fastest with the global rank (SageMaker
+// SMP's placement_strategy: "cluster" = DPT, "spread" = TPD; Megatron-LM numbers tensor, then data, then
+// pipeline: PDT).
 struct ParallelLayout {
     int data = 1, tensor = 1, pipeline = 1;
     std::string order = "PDT";
-    // What the data axis is made of beside replicas; each divides its degree, and their groups are consecutive members of it. Context parallelism divides the tokens
-    // of a replica's samples (so gradients are added up over the whole axis), expert parallelism the experts of mixtures.
+    // What the data axis is made of beside replicas; each divides its degree, and their groups are
+    // consecutive members of it. Context parallelism divides the tokens of a replica's samples (so gradients
+    // are added up over the whole axis), expert parallelism the experts of mixtures.
     int context = 1, expert = 1;
 
     int replicas() const { return data / context; }  // ranks along the data axis with samples of their own
@@ -36,22 +39,24 @@ int rank_of(const ParallelLayout& layout, RankCoordinates coordinates);
 
 enum class GroupKind {
     world,
-    tensor,         // same data and pipeline coordinate
-    data,           // same tensor and pipeline coordinate
-    pipeline,       // same data and tensor coordinate
-    shard,          // consecutive `shard_degree` members of a data group (sharded parameters or optimizer state)
-    replica,        // members of a data group with the same position in their shard groups
-    tied_stages,    // pipeline ranks with the same data and tensor coordinate that hold a copy of one tied parameter: first and last for a tied embedding
-                    // (see ParameterBucket::tied_ranks; middle ranks have an empty group here)
-    context,        // consecutive members of a data group with the tokens of the same samples
-    expert,         // consecutive members of a data group with a share of the experts each
+    tensor,    // same data and pipeline coordinate
+    data,      // same tensor and pipeline coordinate
+    pipeline,  // same data and tensor coordinate
+    shard,     // consecutive `shard_degree` members of a data group (sharded parameters or optimizer state)
+    replica,   // members of a data group with the same position in their shard groups
+    tied_stages,  // pipeline ranks with the same data and tensor coordinate that hold a copy of one tied
+                  // parameter: first and last for a tied embedding (see ParameterBucket::tied_ranks; middle
+                  // ranks have an empty group here)
+    context,      // consecutive members of a data group with the tokens of the same samples
+    expert,       // consecutive members of a data group with a share of the experts each
     expert_replica,  // members of a data group with the same experts
     expert_shard,    // members of a shard group with the same experts
 };
 inline constexpr std::size_t group_kind_count = 11;
 std::string_view name_of(GroupKind kind);
 
-// Global ranks of the group of that kind to which `rank` belongs, in group order (the position is the group rank).
+// Global ranks of the group of that kind to which `rank` belongs, in group order (the position is the group
+// rank).
 std::vector<int> process_group(const ParallelLayout& layout, GroupKind kind, int rank, int shard_degree = 1);
 
 }  // namespace schedule

@@ -4,25 +4,31 @@
 
 namespace schedule {
 
-ActivationFootprint activation_footprint(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan, bool is_forward_only) {
+ActivationFootprint activation_footprint(const model::ModelGraph& graph, model::OperatorRange stage,
+                                         const Plan& plan, bool is_forward_only) {
     return StageLiveness(graph, stage, plan, is_forward_only).footprint();
 }
 
-ActivationFootprint activation_footprint(const model::ModelGraph& graph, model::OperatorRange stage, const Plan& plan, const model::WorkspaceRules& workspace,
+ActivationFootprint activation_footprint(const model::ModelGraph& graph, model::OperatorRange stage,
+                                         const Plan& plan, const model::WorkspaceRules& workspace,
                                          bool is_forward_only) {
     return StageLiveness(graph, stage, plan, is_forward_only, &workspace).footprint();
 }
 
-StateElements state_elements(const model::ModelGraph& graph, const std::vector<model::OperatorRange>& stages, const Plan& plan) {
+StateElements state_elements(const model::ModelGraph& graph, const std::vector<model::OperatorRange>& stages,
+                             const Plan& plan) {
     const model::CostContext context = plan.cost_context();
     std::vector<char> is_counted(graph.parameters.size(), 0);
     StateElements all;
     for (const model::OperatorRange stage : stages)
         for (std::int32_t i = stage.begin; i < stage.end; ++i)
-            for (const model::ParameterId parameter : graph.operators[static_cast<std::size_t>(i)].parameters) {
+            for (const model::ParameterId parameter :
+                 graph.operators[static_cast<std::size_t>(i)].parameters) {
                 char& counted = is_counted[static_cast<std::size_t>(parameter.index)];
-                double& elements = graph.parameter(parameter).is_expert && plan.layout.expert > 1 ? all.experts : all.dense;
-                if (!counted) elements += static_cast<double>(model::parameter_elements(graph, parameter, context));
+                double& elements =
+                    graph.parameter(parameter).is_expert && plan.layout.expert > 1 ? all.experts : all.dense;
+                if (!counted)
+                    elements += static_cast<double>(model::parameter_elements(graph, parameter, context));
                 counted = 1;
             }
     return all;
@@ -30,16 +36,21 @@ StateElements state_elements(const model::ModelGraph& graph, const std::vector<m
 
 StateFootprint state_footprint(const StateElements& elements, const Plan& plan) {
     const auto share = [&](Sharding what) {
-        return plan.sharding >= what ? elements.dense / plan.pieces(false) + elements.experts / plan.pieces(true) : elements.dense + elements.experts;
+        return plan.sharding >= what
+                   ? elements.dense / plan.pieces(false) + elements.experts / plan.pieces(true)
+                   : elements.dense + elements.experts;
     };
     StateFootprint state;
     state.parameters = share(Sharding::parameters) * core::size_of(plan.precision.parameters);
     state.gradients = share(Sharding::gradients) * core::size_of(plan.precision.gradients);
-    state.optimizer = share(Sharding::optimizer) * (state_bytes_per_parameter(plan.optimizer) + core::Bytes(plan.precision.has_master_parameters ? 4 : 0));
+    state.optimizer =
+        share(Sharding::optimizer) * (state_bytes_per_parameter(plan.optimizer) +
+                                      core::Bytes(plan.precision.has_master_parameters ? 4 : 0));
     return state;
 }
 
-StateFootprint state_footprint(const model::ModelGraph& graph, const std::vector<model::OperatorRange>& stages, const Plan& plan) {
+StateFootprint state_footprint(const model::ModelGraph& graph,
+                               const std::vector<model::OperatorRange>& stages, const Plan& plan) {
     return state_footprint(state_elements(graph, stages, plan), plan);
 }
 

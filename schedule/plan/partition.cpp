@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "core/diagnostics.h"
-#include "schedule/plan/memory.h"
 #include "schedule/pass/recompute.h"
+#include "schedule/plan/memory.h"
 
 namespace schedule {
 
@@ -16,7 +16,8 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 // Loads of all segments [begin, end); infinity for one that does not fit.
 class Segments {
 public:
-    explicit Segments(const PartitionProblem& problem) : problem_(problem), units_(problem.load.size()), load_(units_ + 1), memory_(units_ + 1) {
+    explicit Segments(const PartitionProblem& problem)
+        : problem_(problem), units_(problem.load.size()), load_(units_ + 1), memory_(units_ + 1) {
         for (std::size_t i = 0; i < units_; ++i) {
             load_[i + 1] = load_[i] + problem.load[i].value;
             memory_[i + 1] = memory_[i] + (problem.memory.empty() ? 0 : problem.memory[i].value);
@@ -24,9 +25,12 @@ public:
     }
     std::size_t units() const { return units_; }
     double load(std::size_t begin, std::size_t end) const {
-        if (problem_.memory_limit.value > 0 && memory_[end] - memory_[begin] > problem_.memory_limit.value) return infinity;
+        if (problem_.memory_limit.value > 0 && memory_[end] - memory_[begin] > problem_.memory_limit.value)
+            return infinity;
         double load = load_[end] - load_[begin];
-        if (!problem_.boundary.empty()) load += (begin > 0 ? problem_.boundary[begin - 1].value : 0) + (end < units_ ? problem_.boundary[end - 1].value : 0);
+        if (!problem_.boundary.empty())
+            load += (begin > 0 ? problem_.boundary[begin - 1].value : 0) +
+                    (end < units_ ? problem_.boundary[end - 1].value : 0);
         return load;
     }
 
@@ -36,10 +40,11 @@ private:
     std::vector<double> load_, memory_;
 };
 
-// best[s][j]: over all divisions of the first j units into s segments, the least value of `combine` over their loads; choice[s][j]: where the last segment
-// begins.
+// best[s][j]: over all divisions of the first j units into s segments, the least value of `combine` over
+// their loads; choice[s][j]: where the last segment begins.
 template <class Combine, class Cost>
-std::pair<double, std::vector<std::int32_t>> divide(std::size_t units, std::size_t stages, Combine combine, Cost cost) {
+std::pair<double, std::vector<std::int32_t>> divide(std::size_t units, std::size_t stages, Combine combine,
+                                                    Cost cost) {
     std::vector<std::vector<double>> best(stages + 1, std::vector<double>(units + 1, infinity));
     std::vector<std::vector<std::size_t>> choice(stages + 1, std::vector<std::size_t>(units + 1, 0));
     best[0][0] = 0;
@@ -62,7 +67,8 @@ std::pair<double, std::vector<std::int32_t>> divide(std::size_t units, std::size
     return {best[stages][units], first};
 }
 
-// SMP v1's cost of a module: memory_weight x its share of all memory (parameters and activations) + (1 - memory_weight) x its share of all compute.
+// SMP v1's cost of a module: memory_weight x its share of all memory (parameters and activations) + (1 -
+// memory_weight) x its share of all compute.
 void weigh_memory(const Plan& plan, const model::ModelGraph& graph, std::vector<core::Seconds>& load) {
     std::vector<double> memory;
     double all_memory = 0, all_load = 0;
@@ -73,31 +79,34 @@ void weigh_memory(const Plan& plan, const model::ModelGraph& graph, std::vector<
     }
     for (core::Seconds one : load) all_load += one.value;
     for (std::size_t u = 0; u < load.size(); ++u)
-        load[u] = core::Seconds((all_memory > 0 ? plan.memory_weight * memory[u] / all_memory : 0) + (all_load > 0 ? (1 - plan.memory_weight) * load[u].value / all_load : 0));
+        load[u] = core::Seconds((all_memory > 0 ? plan.memory_weight * memory[u] / all_memory : 0) +
+                                (all_load > 0 ? (1 - plan.memory_weight) * load[u].value / all_load : 0));
 }
 
 }  // namespace
 
-// Two sweeps of the classical recurrence best(s, j) = min over i of max(best(s-1, i), load(i, j)): the first finds the least possible maximum; many divisions
-// reach it, so the second takes, among those, the one with the least sum of squares, which evens out the other stages too. Both are exact.
+// Two sweeps of the classical recurrence best(s, j) = min over i of max(best(s-1, i), load(i, j)): the first
+// finds the least possible maximum; many divisions reach it, so the second takes, among those, the one with
+// the least sum of squares, which evens out the other stages too. Both are exact.
 std::optional<PartitionSolution> partition_contiguous(const PartitionProblem& problem) {
     const Segments segments(problem);
     const auto stages = static_cast<std::size_t>(problem.stages);
     core::require(problem.stages > 0, "a partition has stages");
-    core::require(problem.boundary.empty() || problem.boundary.size() + 1 == segments.units(), "there is a boundary between each two units");
-    core::require(problem.memory.empty() || problem.memory.size() == segments.units(), "every unit has its memory");
+    core::require(problem.boundary.empty() || problem.boundary.size() + 1 == segments.units(),
+                  "there is a boundary between each two units");
+    core::require(problem.memory.empty() || problem.memory.size() == segments.units(),
+                  "every unit has its memory");
     if (segments.units() < stages) return std::nullopt;
     const auto load = [&](std::size_t i, std::size_t j) { return segments.load(i, j); };
-    const double largest = divide(
-                               segments.units(), stages, [](double a, double b) { return std::max(a, b); }, load)
-                               .first;
+    const double largest =
+        divide(segments.units(), stages, [](double a, double b) { return std::max(a, b); }, load).first;
     if (largest == infinity) return std::nullopt;
     const auto square_within = [&](std::size_t i, std::size_t j) {
         const double value = segments.load(i, j);
         return value <= largest ? value * value : infinity;
     };
-    auto [ignored, first] = divide(
-        segments.units(), stages, [](double a, double b) { return a + b; }, square_within);
+    auto [ignored, first] =
+        divide(segments.units(), stages, [](double a, double b) { return a + b; }, square_within);
     return PartitionSolution{{std::move(first)}, core::Seconds(largest)};
 }
 
@@ -105,9 +114,11 @@ std::vector<core::Seconds> partition_loads(const Plan& plan, const model::ModelG
     const model::CostContext context = plan.cost_context();
     std::vector<core::Seconds> load;
     for (const model::Unit& unit : graph.units) {
-        const core::Flops forward = model::phase_cost(graph, unit.operators, model::Phase::forward, context).flops;
-        core::Flops all = forward + model::phase_cost(graph, unit.operators, model::Phase::backward_input, context).flops +
-                          model::phase_cost(graph, unit.operators, model::Phase::backward_weight, context).flops;
+        const core::Flops forward =
+            model::phase_cost(graph, unit.operators, model::Phase::forward, context).flops;
+        core::Flops all =
+            forward + model::phase_cost(graph, unit.operators, model::Phase::backward_input, context).flops +
+            model::phase_cost(graph, unit.operators, model::Phase::backward_weight, context).flops;
         if (is_recomputed(graph, unit, plan.recompute)) all += forward;
         load.push_back(core::Seconds(all.value));  // on any one device time is proportional
     }
@@ -138,7 +149,9 @@ std::optional<Partition> partition_by_layers(const model::ModelGraph& graph, int
     for (int s = 0; s < stages; ++s) {
         const int before = s * each - (ends_hold_less && s > 0 ? 1 : 0);
         // A last stage without layers holds the head alone.
-        partition.first_units.push_back(s == 0 ? 0 : before < count ? layers[static_cast<std::size_t>(before)] : layers.back() + 1);
+        partition.first_units.push_back(s == 0           ? 0
+                                        : before < count ? layers[static_cast<std::size_t>(before)]
+                                                         : layers.back() + 1);
     }
     return partition;
 }

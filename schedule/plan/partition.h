@@ -1,4 +1,5 @@
-// Contiguous pipeline partition by dynamic programming: exact minimum of the largest stage load under a memory limit.
+// Contiguous pipeline partition by dynamic programming: exact minimum of the largest stage load under a
+// memory limit.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +16,30 @@ namespace schedule {
 // Load and memory of each unit, and of the boundary after each unit (size units - 1): all non-negative.
 struct PartitionProblem {
     std::vector<core::Seconds> load;
-    std::vector<core::Seconds> boundary;  // time of the transfer over the cut after unit i, charged to both sides
-    std::vector<core::Bytes> memory;      // may stay empty: no limit
-    core::Bytes memory_limit{0};          // 0 = none
+    std::vector<core::Seconds>
+        boundary;                     // time of the transfer over the cut after unit i, charged to both sides
+    std::vector<core::Bytes> memory;  // may stay empty: no limit
+    core::Bytes memory_limit{0};      // 0 = none
     int stages = 1;
 };
 struct PartitionSolution {
     Partition partition;
     core::Seconds largest_load;
 };
-// Exact, O(units^2 * stages); nothing when no partition respects the limit or there are fewer units than stages.
+// Exact, O(units^2 * stages); nothing when no partition respects the limit or there are fewer units than
+// stages.
 std::optional<PartitionSolution> partition_contiguous(const PartitionProblem& problem);
 
-// What the partition of a plan without one balances, unit by unit: FLOPs of forward and backward, as SMP weighs them with memory where memory_weight asks for it.
+// What the partition of a plan without one balances, unit by unit: FLOPs of forward and backward, as SMP
+// weighs them with memory where memory_weight asks for it.
 std::vector<core::Seconds> partition_loads(const Plan& plan, const model::ModelGraph& graph);
-// The plan's own partition, or when it is empty the exact one that balances FLOPs of forward and backward over the virtual stages.
+// The plan's own partition, or when it is empty the exact one that balances FLOPs of forward and backward
+// over the virtual stages.
 std::optional<Partition> complete_partition(const Plan& plan, const model::ModelGraph& graph);
 
-// As frameworks place stages that count layers, not FLOPs: equal numbers of layers, the embedding with the first stage and the head with the last; where layers + 2
-// divide evenly, the first and last stage hold one layer less (embedding and head count as one each). Nothing when neither divides.
+// As frameworks place stages that count layers, not FLOPs: equal numbers of layers, the embedding with the
+// first stage and the head with the last; where layers + 2 divide evenly, the first and last stage hold one
+// layer less (embedding and head count as one each). Nothing when neither divides.
 std::optional<Partition> partition_by_layers(const model::ModelGraph& graph, int stages);
 
 }  // namespace schedule

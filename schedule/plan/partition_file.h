@@ -1,16 +1,18 @@
-// A partition saved to a file: which stage holds what, for which graph. SageMaker's `partition_file`; read by smplan, smsim and smexec.
+// A partition saved to a file: which stage holds what, for which graph. SageMaker's `partition_file`; read by
+// smplan, smsim and smexec.
 //
 //   version = 1
 //   [partition]
 //   graph = "resnet50.onnx"            # for people
-//   graph_hash = "0123456789abcdef"    # model::hash_of or partition::hash_of; a decision by hand may leave it out
-//   first_units = [0, 5, 9]            # where stages are runs of whole units of a model: what smsim and smexec run
+//   graph_hash = "0123456789abcdef"    # model::hash_of or partition::hash_of; a decision by hand may leave
+//   it out first_units = [0, 5, 9]            # where stages are runs of whole units of a model: what smsim
+//   and smexec run
 //   [[partition.stage]]
 //   device = "accelerator"
 //   nodes = ["conv1", "layer1"]        # names; a module's name stands for all below it
-//   replicas = [4, 2]                  # of replicated stages (piper, pipedream): by level of bandwidth, innermost first
-//   tensor_parallel = 8                # piper: devices of a replica, and how each node runs on them
-//   configurations = ["vanilla", "activation recomp"]
+//   replicas = [4, 2]                  # of replicated stages (piper, pipedream): by level of bandwidth,
+//   innermost first tensor_parallel = 8                # piper: devices of a replica, and how each node runs
+//   on them configurations = ["vanilla", "activation recomp"]
 #pragma once
 
 #include <cstdint>
@@ -41,13 +43,15 @@ struct PartitionFile {
 
 inline constexpr int partition_file_version = 1;
 
-std::optional<PartitionFile> load_partition_file(const std::string& path, core::Diagnostics& diagnostics, const core::SourceLocation& referrer = {},
+std::optional<PartitionFile> load_partition_file(const std::string& path, core::Diagnostics& diagnostics,
+                                                 const core::SourceLocation& referrer = {},
                                                  const std::string& key = "partition");
 // Lossless.
 std::string write_partition_file(const PartitionFile& file);
 
 struct Plan;
 // Fills a plan's partition from the file it names, relative to the file in which the name stands.
-void read_saved_partition(const std::string& name, const core::SourceLocation& place, const std::string& key, Plan& plan, core::Diagnostics& diagnostics);
+void read_saved_partition(const std::string& name, const core::SourceLocation& place, const std::string& key,
+                          Plan& plan, core::Diagnostics& diagnostics);
 
 }  // namespace schedule

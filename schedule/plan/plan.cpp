@@ -45,7 +45,8 @@ core::Bytes state_bytes_per_parameter(const Optimizer& optimizer) {
         case OptimizerKind::sgd: return core::Bytes(optimizer.momentum != 0 ? 4 : 0);
         case OptimizerKind::adam:
         case OptimizerKind::adamw:
-        case OptimizerKind::lamb: return core::Bytes(8);  // first and second moment, fp32 each (arXiv 1412.6980)
+        case OptimizerKind::lamb:
+            return core::Bytes(8);  // first and second moment, fp32 each (arXiv 1412.6980)
     }
     return core::Bytes(0);
 }

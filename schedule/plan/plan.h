@@ -1,4 +1,5 @@
-// The decision: everything needed to turn a model and a cluster into a Program, and nothing that follows from it.
+// The decision: everything needed to turn a model and a cluster into a Program, and nothing that follows from
+// it.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +15,12 @@
 
 namespace schedule {
 
-enum class Sharding { none, optimizer, gradients, parameters };  // ZeRO stages 0 to 3; FSDP SHARD_GRAD_OP = gradients, FULL_SHARD = parameters
+enum class Sharding {
+    none,
+    optimizer,
+    gradients,
+    parameters
+};  // ZeRO stages 0 to 3; FSDP SHARD_GRAD_OP = gradients, FULL_SHARD = parameters
 enum class Recompute { none, selective, full };
 enum class Offload { none, host, disk };  // where activations wait for their backward
 enum class OptimizerKind { sgd, adam, adamw, lamb };
@@ -24,7 +30,8 @@ std::string_view name_of(Recompute recompute);
 std::string_view name_of(Offload offload);
 std::string_view name_of(OptimizerKind optimizer);
 
-// Storage per parameter. "fp32": 4 + 4; "mixed": low-precision copies with fp32 master weights (Micikevicius et al., arXiv 1710.03740).
+// Storage per parameter. "fp32": 4 + 4; "mixed": low-precision copies with fp32 master weights (Micikevicius
+// et al., arXiv 1710.03740).
 struct Precision {
     core::DataType compute = core::DataType::bf16;     // matrix products
     core::DataType parameters = core::DataType::bf16;  // the copy that forward reads
@@ -32,26 +39,33 @@ struct Precision {
     bool has_master_parameters = true;                 // fp32 copy beside a low-precision one
 
     // fp8 is a format of products alone: what lies between them is bf16 (arXiv 2209.05433, section 3).
-    core::DataType activations() const { return compute == core::DataType::fp8 ? core::DataType::bf16 : compute; }
+    core::DataType activations() const {
+        return compute == core::DataType::fp8 ? core::DataType::bf16 : compute;
+    }
     bool operator==(const Precision&) const = default;
 };
 
 struct Optimizer {
     OptimizerKind kind = OptimizerKind::adamw;
-    double learning_rate = 1e-3, momentum = 0.0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.0;
-    double gradient_clipping = 0.0;  // largest norm of all gradients together (torch.nn.utils.clip_grad_norm_); 0 = none
+    double learning_rate = 1e-3, momentum = 0.0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8,
+           weight_decay = 0.0;
+    double gradient_clipping =
+        0.0;  // largest norm of all gradients together (torch.nn.utils.clip_grad_norm_); 0 = none
     bool operator==(const Optimizer&) const = default;
 };
 // fp32 state per parameter: sgd 0 (4 with momentum), adam and adamw 8, lamb 8.
 core::Bytes state_bytes_per_parameter(const Optimizer& optimizer);
-// Do updates need the norms of every parameter and of its update first? (LAMB, arXiv 1904.00962, algorithm 2.)
+// Do updates need the norms of every parameter and of its update first? (LAMB, arXiv 1904.00962,
+// algorithm 2.)
 inline bool needs_update_norms(const Optimizer& optimizer) { return optimizer.kind == OptimizerKind::lamb; }
 
-// Contiguous pipeline partition: `first_units[s]` is the first partition unit (model::ModelGraph::units) of virtual stage s; empty = chosen automatically.
-// Virtual stage s lives on pipeline rank s mod p (loop placement) unless the schedule says otherwise.
+// Contiguous pipeline partition: `first_units[s]` is the first partition unit (model::ModelGraph::units) of
+// virtual stage s; empty = chosen automatically. Virtual stage s lives on pipeline rank s mod p (loop
+// placement) unless the schedule says otherwise.
 struct Partition {
     std::vector<std::int32_t> first_units;
-    std::string file = {}, graph_hash = {};  // of a saved decision (partition_file.h), as the plan names it; check_plan refuses it for another graph
+    std::string file = {}, graph_hash = {};  // of a saved decision (partition_file.h), as the plan names it;
+                                             // check_plan refuses it for another graph
     bool operator==(const Partition&) const = default;
 };
 
@@ -59,48 +73,63 @@ struct Plan {
     ParallelLayout layout;
     int virtual_stages = 1;         // model chunks per pipeline rank
     std::string schedule = "1f1b";  // name in the registry (schedule/pipeline/registry.h)
-    int active_micro_batches = 0;   // SMP interleaved: most micro-batches in execution; 0 = the schedule's default
-    bool strict_order = true;       // SMP interleaved: optimize = "memory" is strict, "speed" starts a micro-batch before the one before it has left the device
-    int group_size = 0;             // interleaved 1F1B: micro-batches per group; 0 = pipeline degree
-    int segments = 0;               // Seq1F1B: of a micro-batch's sequence, equally long; 0 = the schedule's default
+    int active_micro_batches =
+        0;                     // SMP interleaved: most micro-batches in execution; 0 = the schedule's default
+    bool strict_order = true;  // SMP interleaved: optimize = "memory" is strict, "speed" starts a micro-batch
+                               // before the one before it has left the device
+    int group_size = 0;        // interleaved 1F1B: micro-batches per group; 0 = pipeline degree
+    int segments = 0;  // Seq1F1B: of a micro-batch's sequence, equally long; 0 = the schedule's default
     Partition partition;
-    // Of an automatic partition, SageMaker SMP v1's: the share of memory (parameters and activations) against that of compute that stages balance. 0: compute alone.
+    // Of an automatic partition, SageMaker SMP v1's: the share of memory (parameters and activations) against
+    // that of compute that stages balance. 0: compute alone.
     double memory_weight = 0;
-    int micro_batch = 1;    // samples
-    int micro_batches = 1;  // per data-parallel replica and step (with one pipeline stage: gradient accumulation)
+    int micro_batch = 1;  // samples
+    int micro_batches =
+        1;  // per data-parallel replica and step (with one pipeline stage: gradient accumulation)
     Sharding sharding = Sharding::none;
-    int shard_degree = 0;  // ranks over which state is divided; 0 = the data-parallel degree; less = hybrid (MiCS)
+    int shard_degree =
+        0;  // ranks over which state is divided; 0 = the data-parallel degree; less = hybrid (MiCS)
     bool sequence_parallel = false;
     Recompute recompute = Recompute::none;
     Offload offload = Offload::none;
-    // What is offloaded comes back this many tasks of its rank before its backward, a task being one pass of a micro-batch through one unit; what is wanted sooner
-    // than that stays (SageMaker SMP's key, which counts pipeline tasks; its default).
+    // What is offloaded comes back this many tasks of its rank before its backward, a task being one pass of
+    // a micro-batch through one unit; what is wanted sooner than that stays (SageMaker SMP's key, which
+    // counts pipeline tasks; its default).
     int activation_loading_horizon = 4;
-    core::BytesPerSecond offload_bandwidth;  // of a node's disks together, each way: offload = disk; no profile knows it
+    core::BytesPerSecond
+        offload_bandwidth;  // of a node's disks together, each way: offload = disk; no profile knows it
     Precision precision;
     model::AttentionImplementation attention = model::AttentionImplementation::flash;
-    bool fused_cross_entropy = false;  // one pass over the logits, nothing kept beside them (model::CostContext)
+    bool fused_cross_entropy =
+        false;  // one pass over the logits, nothing kept beside them (model::CostContext)
     Optimizer optimizer;
     core::Bytes gradient_bucket = core::mebibytes(25);  // PyTorch DDP's bucket_cap_mb default
     bool overlaps_gradient_reduction = true;
     bool overlaps_parameter_gathering = true;  // prefetch of sharded parameters
-    std::string communication = "auto";       // library (schedule/collective/library.h)
+    std::string communication = "auto";        // library (schedule/collective/library.h)
     std::string collective = "auto";           // ring, tree, hierarchical or auto
-    std::string framework;                     // whose kernels and host code are priced (sim/cost/framework/framework.h); empty = plain eager PyTorch
+    std::string framework;  // whose kernels and host code are priced (sim/cost/framework/framework.h); empty
+                            // = plain eager PyTorch
     bool operator==(const Plan&) const = default;
 
     int stages() const { return layout.pipeline * virtual_stages; }
     int global_batch() const { return micro_batch * micro_batches * layout.replicas(); }
-    int effective_shard_degree() const { return sharding == Sharding::none ? 1 : shard_degree > 0 ? shard_degree : layout.data; }
+    int effective_shard_degree() const {
+        return sharding == Sharding::none ? 1 : shard_degree > 0 ? shard_degree : layout.data;
+    }
     // Is something divided at all, and into how many pieces: sharding over one rank is none.
     bool shards(Sharding what) const { return effective_shard_degree() > 1 && sharding >= what; }
-    // Into how many the state of a bucket is divided. Ranks of a shard group that hold other experts have nothing of one to share.
+    // Into how many the state of a bucket is divided. Ranks of a shard group that hold other experts have
+    // nothing of one to share.
     int pieces(bool is_expert) const {
         const int degree = shards(Sharding::optimizer) ? effective_shard_degree() : 1;
         return !is_expert ? degree : degree > layout.expert ? degree / layout.expert : 1;
     }
-    // Ranks, consecutive along the data axis, among which gradients are divided: shards, or experts where those are spread wider.
-    int divides_gradients_by() const { return std::max(layout.expert, shards(Sharding::optimizer) ? effective_shard_degree() : 1); }
+    // Ranks, consecutive along the data axis, among which gradients are divided: shards, or experts where
+    // those are spread wider.
+    int divides_gradients_by() const {
+        return std::max(layout.expert, shards(Sharding::optimizer) ? effective_shard_degree() : 1);
+    }
     bool has_sequence_parallelism() const { return sequence_parallel && layout.tensor > 1; }
     model::CostContext cost_context() const;
 };

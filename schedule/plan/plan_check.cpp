@@ -5,9 +5,9 @@
 #include <fmt/core.h>
 
 #include "model/segment.h"
-#include "schedule/plan/explicit_order.h"
 #include "schedule/pass/lower.h"
 #include "schedule/pipeline/registry.h"
+#include "schedule/plan/explicit_order.h"
 #include "schedule/plan/plan_file.h"
 
 namespace schedule {
@@ -16,7 +16,8 @@ namespace {
 
 class PlanChecker {
 public:
-    PlanChecker(const Plan& plan, const model::ModelGraph& graph, const core::Value* plan_table, core::Diagnostics& diagnostics)
+    PlanChecker(const Plan& plan, const model::ModelGraph& graph, const core::Value* plan_table,
+                core::Diagnostics& diagnostics)
         : plan_(plan), graph_(graph), plan_table_(plan_table), diagnostics_(diagnostics) {}
 
     void run(int device_count) {
@@ -59,9 +60,10 @@ private:
     }
 
     void check_positive() {
-        const std::pair<const char*, int> degrees[] = {{"data_parallel", plan_.layout.data},         {"tensor_parallel", plan_.layout.tensor},
-                                                       {"pipeline_parallel", plan_.layout.pipeline}, {"virtual_stages", plan_.virtual_stages},
-                                                       {"micro_batch", plan_.micro_batch},           {"micro_batches", plan_.micro_batches}};
+        const std::pair<const char*, int> degrees[] = {
+            {"data_parallel", plan_.layout.data},         {"tensor_parallel", plan_.layout.tensor},
+            {"pipeline_parallel", plan_.layout.pipeline}, {"virtual_stages", plan_.virtual_stages},
+            {"micro_batch", plan_.micro_batch},           {"micro_batches", plan_.micro_batches}};
         for (const auto& [key, value] : degrees)
             if (value < 1) {
                 error(key, fmt::format("{} = {} is not positive", key, value), "use 1 or more");
@@ -78,30 +80,38 @@ private:
             is_sound_ = false;
         };
         limit("data_parallel", ranks, 1 << 22,
-              fmt::format("data_parallel = {} x tensor_parallel = {} x pipeline_parallel = {} ranks", plan_.layout.data, plan_.layout.tensor,
-                          plan_.layout.pipeline));
+              fmt::format("data_parallel = {} x tensor_parallel = {} x pipeline_parallel = {} ranks",
+                          plan_.layout.data, plan_.layout.tensor, plan_.layout.pipeline));
         limit("micro_batches", actions, 1 << 25,
-              fmt::format("pipeline_parallel = {} x virtual_stages = {} x micro_batches = {} passes", plan_.layout.pipeline, plan_.virtual_stages,
-                          plan_.micro_batches));
+              fmt::format("pipeline_parallel = {} x virtual_stages = {} x micro_batches = {} passes",
+                          plan_.layout.pipeline, plan_.virtual_stages, plan_.micro_batches));
         limit("micro_batches", samples, 2147483647.0,
-              fmt::format("micro_batch = {} x micro_batches = {} x data_parallel = {} samples", plan_.micro_batch, plan_.micro_batches, plan_.layout.replicas()));
+              fmt::format("micro_batch = {} x micro_batches = {} x data_parallel = {} samples",
+                          plan_.micro_batch, plan_.micro_batches, plan_.layout.replicas()));
     }
 
     void check_devices(int device_count) {
         if (device_count == std::numeric_limits<int>::max()) return;  // ranks may share devices (local CPU)
         const int ranks = plan_.layout.ranks();
-        const std::string context = plan_.layout.context > 1 ? fmt::format(" x context_parallel = {}", plan_.layout.context) : std::string();
-        const std::string product = fmt::format("data_parallel = {}{} x tensor_parallel = {} x pipeline_parallel = {} = {} ranks", plan_.layout.replicas(), context,
-                                                plan_.layout.tensor, plan_.layout.pipeline, ranks);
+        const std::string context = plan_.layout.context > 1
+                                        ? fmt::format(" x context_parallel = {}", plan_.layout.context)
+                                        : std::string();
+        const std::string product =
+            fmt::format("data_parallel = {}{} x tensor_parallel = {} x pipeline_parallel = {} = {} ranks",
+                        plan_.layout.replicas(), context, plan_.layout.tensor, plan_.layout.pipeline, ranks);
         if (ranks > device_count) {
-            error("data_parallel", fmt::format("{} need more than the cluster's {} device{}", product, device_count, device_count == 1 ? "" : "s"),
+            error("data_parallel",
+                  fmt::format("{} need more than the cluster's {} device{}", product, device_count,
+                              device_count == 1 ? "" : "s"),
                   fmt::format("lower a degree, or use {} devices or more", ranks));
         } else if (ranks < device_count) {
             const int idle = device_count - ranks;
             warning("data_parallel",
-                    fmt::format("{} of the cluster's {} devices stay idle ({:.0f} %): {}", idle, device_count, 100.0 * idle / device_count, product),
+                    fmt::format("{} of the cluster's {} devices stay idle ({:.0f} %): {}", idle, device_count,
+                                100.0 * idle / device_count, product),
                     device_count % (plan_.layout.tensor * plan_.layout.pipeline) == 0
-                        ? fmt::format("data_parallel = {} would use all", device_count / (plan_.layout.tensor * plan_.layout.pipeline))
+                        ? fmt::format("data_parallel = {} would use all",
+                                      device_count / (plan_.layout.tensor * plan_.layout.pipeline))
                         : std::string());
         }
     }
@@ -114,13 +124,17 @@ private:
                 if (model::tensor_parallel_obstacle(graph_, t).empty()) allowed.push_back(std::to_string(t));
             const bool is_number = obstacle.find('=') != std::string::npos;
             error("tensor_parallel",
-                  is_number ? fmt::format("tensor_parallel = {} does not divide {} in {}", degree, obstacle, graph_.name)
-                            : fmt::format("tensor_parallel = {} cannot split {}: {}", degree, graph_.name, obstacle),
+                  is_number ? fmt::format("tensor_parallel = {} does not divide {} in {}", degree, obstacle,
+                                          graph_.name)
+                            : fmt::format("tensor_parallel = {} cannot split {}: {}", degree, graph_.name,
+                                          obstacle),
                   "use " + core::list_in_words(allowed));
         } else if (graph_.vocabulary % degree != 0) {
             const std::int64_t padded = (graph_.vocabulary + degree - 1) / degree * degree;
-            warning("tensor_parallel", fmt::format("vocabulary = {} of {} is padded to {} so that tensor_parallel = {} divides it", graph_.vocabulary,
-                                                   graph_.name, padded, degree));
+            warning(
+                "tensor_parallel",
+                fmt::format("vocabulary = {} of {} is padded to {} so that tensor_parallel = {} divides it",
+                            graph_.vocabulary, graph_.name, padded, degree));
         }
         if (!plan_.sequence_parallel) return;
         if (degree == 1) {
@@ -128,14 +142,19 @@ private:
             return;
         }
         if (const std::string obstacle = model::sequence_parallel_obstacle(graph_); !obstacle.empty())
-            error("sequence_parallel", fmt::format("sequence_parallel = true cannot divide the tokens of {}: {}", graph_.name, obstacle), "set it to false");
+            error("sequence_parallel",
+                  fmt::format("sequence_parallel = true cannot divide the tokens of {}: {}", graph_.name,
+                              obstacle),
+                  "set it to false");
         for (const std::int64_t tokens : {graph_.tokens_per_sample, graph_.encoder_tokens_per_sample}) {
             const std::int64_t rows = tokens / plan_.layout.context * plan_.micro_batch;
             if (rows % degree != 0)
                 error("sequence_parallel",
-                      fmt::format("sequence_parallel = true: tensor_parallel = {} does not divide the {} tokens of a micro-batch ({} x micro_batch = {})",
+                      fmt::format("sequence_parallel = true: tensor_parallel = {} does not divide the {} "
+                                  "tokens of a micro-batch ({} x micro_batch = {})",
                                   degree, rows, tokens, plan_.micro_batch),
-                      fmt::format("make micro_batch a multiple of {}, or choose another sequence length", degree));
+                      fmt::format("make micro_batch a multiple of {}, or choose another sequence length",
+                                  degree));
         }
     }
 
@@ -144,116 +163,170 @@ private:
         const double stages = 1.0 * plan_.layout.pipeline * plan_.virtual_stages;
         if (stages > units) {
             error(plan_.virtual_stages > 1 ? "virtual_stages" : "pipeline_parallel",
-                  fmt::format("pipeline_parallel = {} x virtual_stages = {} = {:.0f} stages, but {} has {} units to place", plan_.layout.pipeline,
-                              plan_.virtual_stages, stages, graph_.name, units),
+                  fmt::format("pipeline_parallel = {} x virtual_stages = {} = {:.0f} stages, but {} has {} "
+                              "units to place",
+                              plan_.layout.pipeline, plan_.virtual_stages, stages, graph_.name, units),
                   fmt::format("use at most {} stages in all", units));
         }
         const std::vector<std::int32_t>& first = plan_.partition.first_units;
-        if (const std::string& decided = plan_.partition.graph_hash; !decided.empty() && decided != model::hash_of(graph_)) {
-            error("partition", fmt::format("{} was decided for another graph: {} then, {} is {} now", core::in_quotes(plan_.partition.file), decided, graph_.name, model::hash_of(graph_)),
+        if (const std::string& decided = plan_.partition.graph_hash;
+            !decided.empty() && decided != model::hash_of(graph_)) {
+            error("partition",
+                  fmt::format("{} was decided for another graph: {} then, {} is {} now",
+                              core::in_quotes(plan_.partition.file), decided, graph_.name,
+                              model::hash_of(graph_)),
                   "partition the model again (smplan partition), or go back to the one it was made for");
             return;
         }
         if (!first.empty()) {
             if (static_cast<double>(first.size()) != stages)
                 error("partition",
-                      fmt::format("partition has {} stages, pipeline_parallel = {} x virtual_stages = {} are {:.0f}", first.size(), plan_.layout.pipeline,
-                                  plan_.virtual_stages, stages),
+                      fmt::format(
+                          "partition has {} stages, pipeline_parallel = {} x virtual_stages = {} are {:.0f}",
+                          first.size(), plan_.layout.pipeline, plan_.virtual_stages, stages),
                       "give the first unit of each stage, or leave it out for an automatic one");
             bool ascends = first.front() == 0;
             for (std::size_t i = 1; i < first.size(); ++i) ascends = ascends && first[i] > first[i - 1];
-            if (!ascends) error("partition", "partition does not begin with 0 and ascend", "give the first unit of each stage");
+            if (!ascends)
+                error("partition", "partition does not begin with 0 and ascend",
+                      "give the first unit of each stage");
             if (first.back() >= units)
-                error("partition", fmt::format("partition names unit {}, but the units of {} are 0 to {}", first.back(), graph_.name, units - 1));
+                error("partition", fmt::format("partition names unit {}, but the units of {} are 0 to {}",
+                                               first.back(), graph_.name, units - 1));
         }
         if (!check_schedule(plan_, diagnostics_, 0, place("schedule"))) return;
         check_asynchronous();
         check_segments();
     }
 
-    // Stages of an asynchronous schedule update at different times: what would make them wait for each other is refused.
+    // Stages of an asynchronous schedule update at different times: what would make them wait for each other
+    // is refused.
     void check_asynchronous() {
         const PipelineSchedule* chosen = find_pipeline_schedule(plan_.schedule);
-        if (!chosen || !chosen->is_asynchronous) return;  // an order of the plan's own, searched or given, is synchronous
+        if (!chosen || !chosen->is_asynchronous)
+            return;  // an order of the plan's own, searched or given, is synchronous
         if (plan_.layout.pipeline == 1) return;
         for (const model::TiedParameter& tied : model::tied_parameters(graph_))
             error("schedule",
-                  fmt::format("schedule = \"{}\" updates stages at different times, but {} of {} is shared by several units", plan_.schedule,
-                              graph_.parameter(tied.parameter).name, graph_.name),
+                  fmt::format("schedule = \"{}\" updates stages at different times, but {} of {} is shared "
+                              "by several units",
+                              plan_.schedule, graph_.parameter(tied.parameter).name, graph_.name),
                   "choose a synchronous schedule, or a model whose output layer has weights of its own");
     }
 
-    // Schedules that cut sequences need a model that works token by token behind causal attention, and segments of equal length.
+    // Schedules that cut sequences need a model that works token by token behind causal attention, and
+    // segments of equal length.
     void check_segments() {
         const PipelineSchedule* chosen = find_pipeline_schedule(plan_.schedule);
         if (!chosen || !chosen->has_segments) {
             if (plan_.segments > 1)
-                error("segments", fmt::format("segments = {}: schedule = {} works on whole sequences", plan_.segments, core::in_quotes(schedule_label(plan_.schedule))),
+                error("segments",
+                      fmt::format("segments = {}: schedule = {} works on whole sequences", plan_.segments,
+                                  core::in_quotes(schedule_label(plan_.schedule))),
                       "set schedule = \"seq1f1b\", or leave segments out");
             return;
         }
-        for (const auto& [axis, is_set] : {std::pair("context_parallel", plan_.layout.context > 1), std::pair("offload", plan_.offload != Offload::none)})
-            if (is_set) error(axis, fmt::format("{} works on whole sequences, schedule = {} on segments of them", axis, core::in_quotes(chosen->name)), "leave it out, or choose another schedule");
+        for (const auto& [axis, is_set] : {std::pair("context_parallel", plan_.layout.context > 1),
+                                           std::pair("offload", plan_.offload != Offload::none)})
+            if (is_set)
+                error(axis,
+                      fmt::format("{} works on whole sequences, schedule = {} on segments of them", axis,
+                                  core::in_quotes(chosen->name)),
+                      "leave it out, or choose another schedule");
         const int segments = plan_.segments > 0 ? plan_.segments : default_segments;
         const char* key = plan_.segments > 0 ? "segments" : "schedule";
         if (const std::string obstacle = model::segment_obstacle(graph_, segments); !obstacle.empty()) {
-            error(key, fmt::format("schedule = {} cannot cut the sequences of {} into {} segments: {}", core::in_quotes(chosen->name), graph_.name, segments, obstacle),
-                  obstacle.find("multiple") != std::string::npos ? "choose segments that divide the sequence length" : "choose a schedule of whole sequences");
+            error(key,
+                  fmt::format("schedule = {} cannot cut the sequences of {} into {} segments: {}",
+                              core::in_quotes(chosen->name), graph_.name, segments, obstacle),
+                  obstacle.find("multiple") != std::string::npos
+                      ? "choose segments that divide the sequence length"
+                      : "choose a schedule of whole sequences");
             return;
         }
         const std::int64_t rows = graph_.tokens_per_sample / segments * plan_.micro_batch;
         if (plan_.has_sequence_parallelism() && rows % plan_.layout.tensor != 0)
-            error(key, fmt::format("sequence_parallel = true: tensor_parallel = {} does not divide the {} tokens of a segment of a micro-batch", plan_.layout.tensor, rows),
+            error(key,
+                  fmt::format("sequence_parallel = true: tensor_parallel = {} does not divide the {} tokens "
+                              "of a segment of a micro-batch",
+                              plan_.layout.tensor, rows),
                   "use fewer segments, or a larger micro_batch");
     }
 
     void check_sharding() {
         if (plan_.sharding == Sharding::none) {
             if (plan_.shard_degree > 1)
-                error("shard_degree", fmt::format("shard_degree = {} and sharding = \"none\" contradict each other", plan_.shard_degree),
+                error("shard_degree",
+                      fmt::format("shard_degree = {} and sharding = \"none\" contradict each other",
+                                  plan_.shard_degree),
                       "set sharding to optimizer, gradients or parameters");
             return;
         }
         if (plan_.shard_degree < 0 || (plan_.shard_degree > 0 && plan_.layout.data % plan_.shard_degree != 0))
-            error("shard_degree", fmt::format("shard_degree = {} does not divide data_parallel = {}", plan_.shard_degree, plan_.layout.data),
+            error("shard_degree",
+                  fmt::format("shard_degree = {} does not divide data_parallel = {}", plan_.shard_degree,
+                              plan_.layout.data),
                   "use a divisor of data_parallel, or 0 for all of it");
         else if (plan_.effective_shard_degree() == 1)
-            warning("sharding", fmt::format("sharding = \"{}\" has no effect over one rank (data_parallel = {}, shard_degree = {})", name_of(plan_.sharding),
-                                            plan_.layout.data, plan_.shard_degree));
+            warning(
+                "sharding",
+                fmt::format(
+                    "sharding = \"{}\" has no effect over one rank (data_parallel = {}, shard_degree = {})",
+                    name_of(plan_.sharding), plan_.layout.data, plan_.shard_degree));
     }
 
     void check_parts_of_data_axis() {
         const ParallelLayout& layout = plan_.layout;
-        if (layout.data % layout.context != 0) return error("context_parallel", fmt::format("context_parallel = {} does not divide {} ranks", layout.context, layout.data));
-        if (const std::string obstacle = model::context_parallel_obstacle(graph_, layout.context); !obstacle.empty())
-            error("context_parallel", fmt::format("context_parallel = {} cannot divide the samples of {}: {}", layout.context, graph_.name, obstacle), "use 1");
+        if (layout.data % layout.context != 0)
+            return error("context_parallel", fmt::format("context_parallel = {} does not divide {} ranks",
+                                                         layout.context, layout.data));
+        if (const std::string obstacle = model::context_parallel_obstacle(graph_, layout.context);
+            !obstacle.empty())
+            error("context_parallel",
+                  fmt::format("context_parallel = {} cannot divide the samples of {}: {}", layout.context,
+                              graph_.name, obstacle),
+                  "use 1");
         if (layout.expert == 1) return;
         const std::string obstacle = model::expert_parallel_obstacle(graph_, layout.expert);
         if (!obstacle.empty())
-            error("expert_parallel", fmt::format("expert_parallel = {} cannot spread the experts of {}: {}", layout.expert, graph_.name, obstacle), "use a divisor of experts");
+            error("expert_parallel",
+                  fmt::format("expert_parallel = {} cannot spread the experts of {}: {}", layout.expert,
+                              graph_.name, obstacle),
+                  "use a divisor of experts");
         if (layout.data % layout.expert != 0)
-            error("expert_parallel", fmt::format("expert_parallel = {} does not divide data_parallel x context_parallel = {}", layout.expert, layout.data),
+            error("expert_parallel",
+                  fmt::format("expert_parallel = {} does not divide data_parallel x context_parallel = {}",
+                              layout.expert, layout.data),
                   "experts are spread over ranks of the data axis: use a divisor of it");
         const int shards = plan_.effective_shard_degree();
         if (shards % layout.expert != 0 && layout.expert % shards != 0)
-            error("expert_parallel", fmt::format("expert_parallel = {} and shard_degree = {} divide the data axis into groups that overlap", layout.expert, shards),
+            error("expert_parallel",
+                  fmt::format("expert_parallel = {} and shard_degree = {} divide the data axis into groups "
+                              "that overlap",
+                              layout.expert, shards),
                   "one must divide the other");
     }
 
     void check_offload() {
         if (plan_.offload == Offload::none) return;
         if (plan_.offload == Offload::disk && plan_.offload_bandwidth.value <= 0)
-            error("offload_bandwidth", "offload = \"disk\" needs offload_bandwidth: no profile states what disks do", "for example offload_bandwidth = \"2GB/s\"");
+            error("offload_bandwidth",
+                  "offload = \"disk\" needs offload_bandwidth: no profile states what disks do",
+                  "for example offload_bandwidth = \"2GB/s\"");
         core::Diagnostics unheard;
-        const auto order = is_searched_order(plan_.schedule) ? std::optional<Schedule>() : make_schedule(plan_, unheard);
+        const auto order =
+            is_searched_order(plan_.schedule) ? std::optional<Schedule>() : make_schedule(plan_, unheard);
         if (!order) return;
         if (order->is_forward_only) warning("offload", "offload has no effect without a backward pass");
     }
 
     void check_recompute() {
         if (plan_.recompute != Recompute::selective) return;
-        if (std::none_of(graph_.operators.begin(), graph_.operators.end(), [](const model::Operator& op) { return op.in_attention_core; }))
-            warning("recompute", fmt::format("recompute = \"selective\" has no effect: {} has no attention", graph_.name), "use full or none");
+        if (std::none_of(graph_.operators.begin(), graph_.operators.end(),
+                         [](const model::Operator& op) { return op.in_attention_core; }))
+            warning("recompute",
+                    fmt::format("recompute = \"selective\" has no effect: {} has no attention", graph_.name),
+                    "use full or none");
     }
 
     const Plan& plan_;
@@ -265,7 +338,8 @@ private:
 
 }  // namespace
 
-void check_plan(const Plan& plan, const model::ModelGraph& graph, int device_count, const core::Value* plan_table, core::Diagnostics& diagnostics) {
+void check_plan(const Plan& plan, const model::ModelGraph& graph, int device_count,
+                const core::Value* plan_table, core::Diagnostics& diagnostics) {
     PlanChecker(plan, graph, plan_table, diagnostics).run(device_count);
 }
 

@@ -1,5 +1,5 @@
-#include "schedule/plan/partition_file.h"
 #include "schedule/plan/plan_file.h"
+#include "schedule/plan/partition_file.h"
 
 #include <algorithm>
 #include <cmath>
@@ -29,14 +29,17 @@ std::optional<Enum> read_name(core::TableReader& reader, std::string_view key, c
     return values[std::find(names.begin(), names.end(), *name) - names.begin()];
 }
 
-constexpr Sharding all_shardings[] = {Sharding::none, Sharding::optimizer, Sharding::gradients, Sharding::parameters};
+constexpr Sharding all_shardings[] = {Sharding::none, Sharding::optimizer, Sharding::gradients,
+                                      Sharding::parameters};
 constexpr Offload all_offloads[] = {Offload::none, Offload::host, Offload::disk};
 constexpr Recompute all_recomputes[] = {Recompute::none, Recompute::selective, Recompute::full};
-constexpr OptimizerKind all_optimizers[] = {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw, OptimizerKind::lamb};
+constexpr OptimizerKind all_optimizers[] = {OptimizerKind::sgd, OptimizerKind::adam, OptimizerKind::adamw,
+                                            OptimizerKind::lamb};
 const std::vector<std::string> attention_names = {"unfused", "fused_softmax", "flash"};
 const std::vector<std::string> precision_names = {"fp32", "tf32", "fp16", "bf16"};
 
-// fp32 and tf32 keep one copy; 16-bit formats train on fp32 master parameters (Micikevicius et al., arXiv 1710.03740).
+// fp32 and tf32 keep one copy; 16-bit formats train on fp32 master parameters (Micikevicius et al., arXiv
+// 1710.03740).
 Precision precision_named(core::DataType type) {
     const bool is_low = type == core::DataType::fp16 || type == core::DataType::bf16;
     const core::DataType stored = is_low ? type : core::DataType::fp32;
@@ -47,7 +50,8 @@ void read_precision(core::TableReader& reader, Precision& precision) {
     const core::Value* value = reader.optional_any("precision");
     if (!value) return;
     if (!value->is_table()) {
-        if (const auto name = reader.optional_choice("precision", precision_names)) precision = precision_named(*core::data_type_named(*name));
+        if (const auto name = reader.optional_choice("precision", precision_names))
+            precision = precision_named(*core::data_type_named(*name));
         return;
     }
     core::TableReader table(*value, reader.path_of("precision"), reader.diagnostics());
@@ -56,9 +60,14 @@ void read_precision(core::TableReader& reader, Precision& precision) {
     precision = precision_named(type);
     const std::vector<std::string> stored = {"fp32", "fp16", "bf16"};
     if (type == core::DataType::fp8)
-        precision = {.compute = type, .parameters = core::DataType::bf16, .gradients = core::DataType::bf16, .has_master_parameters = true};
-    if (const auto name = table.optional_choice("parameters", stored)) precision.parameters = *core::data_type_named(*name);
-    if (const auto name = table.optional_choice("gradients", stored)) precision.gradients = *core::data_type_named(*name);
+        precision = {.compute = type,
+                     .parameters = core::DataType::bf16,
+                     .gradients = core::DataType::bf16,
+                     .has_master_parameters = true};
+    if (const auto name = table.optional_choice("parameters", stored))
+        precision.parameters = *core::data_type_named(*name);
+    if (const auto name = table.optional_choice("gradients", stored))
+        precision.gradients = *core::data_type_named(*name);
     precision.has_master_parameters = table.boolean("master_parameters", precision.has_master_parameters);
     table.finish();
 }
@@ -67,13 +76,17 @@ void read_layout(core::TableReader& reader, Plan& plan) {
     plan.layout.tensor = static_cast<int>(reader.integer("tensor_parallel", 1, positive));
     plan.layout.pipeline = static_cast<int>(reader.integer("pipeline_parallel", 1, positive));
     plan.layout.data = static_cast<int>(reader.integer("data_parallel", 1, positive));
-    plan.layout.context = static_cast<int>(reader.integer("context_parallel", 1, {.least = 1, .greatest = 1 << 12}));
+    plan.layout.context =
+        static_cast<int>(reader.integer("context_parallel", 1, {.least = 1, .greatest = 1 << 12}));
     plan.layout.expert = static_cast<int>(reader.integer("expert_parallel", 1, positive));
     // Ranks that divide the tokens of one replica's samples stand beside the replicas on one axis.
-    plan.layout.data = plan.layout.data > (1 << 22) / plan.layout.context ? 1 << 22 : plan.layout.data * plan.layout.context;
+    plan.layout.data =
+        plan.layout.data > (1 << 22) / plan.layout.context ? 1 << 22 : plan.layout.data * plan.layout.context;
     plan.virtual_stages = static_cast<int>(reader.integer("virtual_stages", 1, positive));
     if (reader.has("order") && reader.has("placement"))
-        reader.error("placement", fmt::format("{} and {} cannot be given together", reader.path_of("order"), reader.path_of("placement")),
+        reader.error("placement",
+                     fmt::format("{} and {} cannot be given together", reader.path_of("order"),
+                                 reader.path_of("placement")),
                      "they are two names of one choice");
     for (const char* key : {"order", "placement"}) {
         const auto text = reader.optional_string(key);
@@ -95,16 +108,20 @@ void read_batch(core::TableReader& reader, Plan& plan) {
     if (reader.has("micro_batches")) {
         if (share * plan.micro_batches != *global)
             reader.error("global_batch",
-                         fmt::format("global_batch = {} contradicts micro_batch = {} x micro_batches = {} x data_parallel = {} = {}", *global, plan.micro_batch,
-                                     plan.micro_batches, replicas, share * plan.micro_batches),
+                         fmt::format("global_batch = {} contradicts micro_batch = {} x micro_batches = {} x "
+                                     "data_parallel = {} = {}",
+                                     *global, plan.micro_batch, plan.micro_batches, replicas,
+                                     share * plan.micro_batches),
                          "give micro_batches or global_batch, not both");
         return;
     }
     if (*global % share != 0) {
-        reader.error("global_batch",
-                     fmt::format("global_batch = {} is not a multiple of micro_batch = {} x data_parallel = {} = {}", *global, plan.micro_batch,
-                                 replicas, share),
-                     fmt::format("use {} or {}", std::max<std::int64_t>(1, *global / share) * share, (*global / share + 1) * share));
+        reader.error(
+            "global_batch",
+            fmt::format("global_batch = {} is not a multiple of micro_batch = {} x data_parallel = {} = {}",
+                        *global, plan.micro_batch, replicas, share),
+            fmt::format("use {} or {}", std::max<std::int64_t>(1, *global / share) * share,
+                        (*global / share + 1) * share));
         return;
     }
     plan.micro_batches = static_cast<int>(*global / share);
@@ -113,7 +130,8 @@ void read_batch(core::TableReader& reader, Plan& plan) {
 void read_partition(core::TableReader& reader, Plan& plan) {
     plan.memory_weight = reader.real("memory_weight", plan.memory_weight, {.least = 0, .greatest = 1});
     if (const core::Value* value = reader.optional_any("partition"); value && value->is_string()) {
-        read_saved_partition(value->string(), value->location, reader.path_of("partition"), plan, reader.diagnostics());
+        read_saved_partition(value->string(), value->location, reader.path_of("partition"), plan,
+                             reader.diagnostics());
         return;
     }
     const auto units = reader.optional_integers("partition", not_negative);
@@ -121,20 +139,24 @@ void read_partition(core::TableReader& reader, Plan& plan) {
     bool ascends = !units->empty() && units->front() == 0;
     for (std::size_t i = 1; i < units->size(); ++i) ascends = ascends && (*units)[i] > (*units)[i - 1];
     if (!ascends)
-        reader.error("partition", "partition is the first unit of each stage: it begins with 0 and ascends", "for example [0, 9, 17, 25] for four stages");
+        reader.error("partition", "partition is the first unit of each stage: it begins with 0 and ascends",
+                     "for example [0, 9, 17, 25] for four stages");
     else plan.partition.first_units.assign(units->begin(), units->end());
 }
 
 void read_offload(core::TableReader& reader, Plan& plan) {
     plan.offload = read_name(reader, "offload", all_offloads).value_or(plan.offload);
-    plan.activation_loading_horizon = static_cast<int>(reader.integer("activation_loading_horizon", plan.activation_loading_horizon, positive));
-    if (const auto bandwidth = reader.optional_bytes_per_second("offload_bandwidth")) plan.offload_bandwidth = *bandwidth;
+    plan.activation_loading_horizon = static_cast<int>(
+        reader.integer("activation_loading_horizon", plan.activation_loading_horizon, positive));
+    if (const auto bandwidth = reader.optional_bytes_per_second("offload_bandwidth"))
+        plan.offload_bandwidth = *bandwidth;
 }
 
 void read_optimizer(core::TableReader& reader, Optimizer& optimizer) {
     if (const auto kind = read_name(reader, "optimizer", all_optimizers)) {
         optimizer.kind = *kind;
-        // PyTorch's defaults: weight decay 1e-2 for AdamW would be a surprise in a comparison, so it is zero unless given.
+        // PyTorch's defaults: weight decay 1e-2 for AdamW would be a surprise in a comparison, so it is zero
+        // unless given.
         if (*kind == OptimizerKind::lamb) optimizer.epsilon = 1e-6;  // arXiv 1904.00962, section 4
     }
     constexpr core::RealRange fraction{.least = 0, .greatest = 1};
@@ -144,13 +166,19 @@ void read_optimizer(core::TableReader& reader, Optimizer& optimizer) {
     optimizer.beta2 = reader.real("beta2", optimizer.beta2, fraction);
     // The corrections of the moments divide by 1 - beta^t.
     for (const auto& [key, beta] : {std::pair("beta1", optimizer.beta1), std::pair("beta2", optimizer.beta2)})
-        if (beta >= 1) reader.error(key, fmt::format("{} = {} must be below 1: gradients would never count", reader.path_of(key), beta), "PyTorch's defaults are 0.9 and 0.999");
+        if (beta >= 1)
+            reader.error(key,
+                         fmt::format("{} = {} must be below 1: gradients would never count",
+                                     reader.path_of(key), beta),
+                         "PyTorch's defaults are 0.9 and 0.999");
     optimizer.epsilon = reader.real("epsilon", optimizer.epsilon, {.least = 0});
     optimizer.weight_decay = reader.real("weight_decay", optimizer.weight_decay, {.least = 0});
     optimizer.gradient_clipping = reader.real("gradient_clipping", optimizer.gradient_clipping, {.least = 0});
     if (reader.has("momentum") && optimizer.kind != OptimizerKind::sgd && optimizer.momentum != 0)
-        reader.error("momentum", fmt::format("momentum is of sgd; optimizer = {} has beta1 and beta2", name_of(optimizer.kind)),
-                     "use optimizer = \"sgd\" or remove momentum");
+        reader.error(
+            "momentum",
+            fmt::format("momentum is of sgd; optimizer = {} has beta1 and beta2", name_of(optimizer.kind)),
+            "use optimizer = \"sgd\" or remove momentum");
 }
 
 // Text that reads back to the same number.
@@ -179,7 +207,8 @@ core::Value training_value(const Training& training, const Optimizer& optimizer)
 
 }  // namespace
 
-std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* training_table, core::Diagnostics& diagnostics, int nodes) {
+std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* training_table,
+                              core::Diagnostics& diagnostics, int nodes) {
     const std::size_t errors = diagnostics.error_count();
     Plan plan;
     core::TableReader reader(plan_table, "plan", diagnostics);
@@ -197,36 +226,43 @@ std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* 
     plan.recompute = read_name(reader, "recompute", all_recomputes).value_or(plan.recompute);
     read_precision(reader, plan.precision);
     if (const auto name = reader.optional_choice("attention", attention_names))
-        plan.attention =
-            static_cast<model::AttentionImplementation>(std::find(attention_names.begin(), attention_names.end(), *name) - attention_names.begin());
+        plan.attention = static_cast<model::AttentionImplementation>(
+            std::find(attention_names.begin(), attention_names.end(), *name) - attention_names.begin());
     plan.fused_cross_entropy = reader.boolean("fused_cross_entropy", plan.fused_cross_entropy);
     plan.gradient_bucket = reader.optional_bytes("gradient_bucket").value_or(plan.gradient_bucket);
-    plan.overlaps_gradient_reduction = reader.boolean("overlaps_gradient_reduction", plan.overlaps_gradient_reduction);
-    plan.overlaps_parameter_gathering = reader.boolean("overlaps_parameter_gathering", plan.overlaps_parameter_gathering);
+    plan.overlaps_gradient_reduction =
+        reader.boolean("overlaps_gradient_reduction", plan.overlaps_gradient_reduction);
+    plan.overlaps_parameter_gathering =
+        reader.boolean("overlaps_parameter_gathering", plan.overlaps_parameter_gathering);
     std::vector<std::string> collectives = {"auto"};
-    for (const CollectiveAlgorithm& algorithm : collective_algorithms()) collectives.push_back(algorithm.name);
+    for (const CollectiveAlgorithm& algorithm : collective_algorithms())
+        collectives.push_back(algorithm.name);
     std::vector<std::string> libraries;
     for (const CommunicationLibrary& library : communication_libraries()) libraries.push_back(library.name);
     plan.communication = reader.optional_choice("communication", libraries).value_or(plan.communication);
     plan.collective = reader.optional_choice("collective", collectives).value_or(plan.collective);
     plan.framework = reader.string("framework", plan.framework);
     read_offload(reader, plan);
-    if (const core::Value* sagemaker = reader.optional_table("sagemaker")) read_sagemaker(*sagemaker, reader, nodes, plan);
+    if (const core::Value* sagemaker = reader.optional_table("sagemaker"))
+        read_sagemaker(*sagemaker, reader, nodes, plan);
     reader.finish();
     if (training_table) read_training(*training_table, plan, diagnostics);
     if (diagnostics.error_count() > errors) return std::nullopt;
     return plan;
 }
 
-std::optional<Training> read_training(const core::Value& training_table, Plan& plan, core::Diagnostics& diagnostics) {
+std::optional<Training> read_training(const core::Value& training_table, Plan& plan,
+                                      core::Diagnostics& diagnostics) {
     const std::size_t errors = diagnostics.error_count();
     core::TableReader reader(training_table, "training", diagnostics);
     Training training;
     read_optimizer(reader, plan.optimizer);
-    training.seed = static_cast<std::uint64_t>(reader.integer("seed", static_cast<std::int64_t>(training.seed), {.least = 0}));
+    training.seed = static_cast<std::uint64_t>(
+        reader.integer("seed", static_cast<std::int64_t>(training.seed), {.least = 0}));
     training.steps = static_cast<int>(reader.integer("steps", training.steps, positive));
     training.data = reader.string("data", training.data);
-    training.data_format = reader.optional_choice("data_format", {"bytes", "tokens", "idx", "synthetic"}).value_or(training.data_format);
+    training.data_format = reader.optional_choice("data_format", {"bytes", "tokens", "idx", "synthetic"})
+                               .value_or(training.data_format);
     reader.finish();
     if (diagnostics.error_count() > errors) return std::nullopt;
     return training;
@@ -258,10 +294,12 @@ core::Value to_value(const Plan& plan) {
     if (plan.offload != Offload::none) {
         table["offload"] = name_of(plan.offload);
         table["activation_loading_horizon"] = plan.activation_loading_horizon;
-        if (plan.offload_bandwidth.value > 0) table["offload_bandwidth"] = fmt::format("{}B/s", plan.offload_bandwidth.value);
+        if (plan.offload_bandwidth.value > 0)
+            table["offload_bandwidth"] = fmt::format("{}B/s", plan.offload_bandwidth.value);
     }
     const Precision& p = plan.precision;
-    if (p.compute != core::DataType::fp8 && p.compute != core::DataType::int64 && p == precision_named(p.compute)) {
+    if (p.compute != core::DataType::fp8 && p.compute != core::DataType::int64 &&
+        p == precision_named(p.compute)) {
         table["precision"] = core::name_of(p.compute);
     } else {
         core::Value precision = core::Value::table();
@@ -282,13 +320,16 @@ core::Value to_value(const Plan& plan) {
     return table;
 }
 
-std::optional<PlanFile> read_plan_file(const core::Value& document, const std::string& path, core::Diagnostics& diagnostics) {
+std::optional<PlanFile> read_plan_file(const core::Value& document, const std::string& path,
+                                       core::Diagnostics& diagnostics) {
     const std::size_t errors = diagnostics.error_count();
     core::TableReader reader(document, "", diagnostics);
     const std::int64_t version = reader.required_integer("version");
     if (reader.has("version") && diagnostics.error_count() == errors && version != plan_file_version) {
-        reader.error("version", fmt::format("version = {} is not a version of plan files that this program reads", version),
-                     fmt::format("it reads version = {}", plan_file_version));
+        reader.error(
+            "version",
+            fmt::format("version = {} is not a version of plan files that this program reads", version),
+            fmt::format("it reads version = {}", plan_file_version));
         return std::nullopt;
     }
     PlanFile file;
@@ -298,14 +339,18 @@ std::optional<PlanFile> read_plan_file(const core::Value& document, const std::s
     const core::Value* training = reader.optional_table("training");
     const core::Value* plan_table = reader.required_table("plan");
     if (plan_table) {
-        // How many instances SageMaker's processes_per_host counts for; whether `nodes` is sound is for the reader of [cluster] to say.
+        // How many instances SageMaker's processes_per_host counts for; whether `nodes` is sound is for the
+        // reader of [cluster] to say.
         const core::Value* nodes = file.cluster.find("nodes");
-        const bool has_nodes = nodes && nodes->kind() == core::Value::Kind::integer && nodes->integer() > 0 && nodes->integer() <= positive.greatest;
-        if (const std::optional<Plan> plan = read_plan(*plan_table, nullptr, diagnostics, has_nodes ? static_cast<int>(nodes->integer()) : 1))
+        const bool has_nodes = nodes && nodes->kind() == core::Value::Kind::integer && nodes->integer() > 0 &&
+                               nodes->integer() <= positive.greatest;
+        if (const std::optional<Plan> plan = read_plan(*plan_table, nullptr, diagnostics,
+                                                       has_nodes ? static_cast<int>(nodes->integer()) : 1))
             file.plan = *plan;
     }
     if (training)
-        if (const std::optional<Training> read = read_training(*training, file.plan, diagnostics)) file.training = *read;
+        if (const std::optional<Training> read = read_training(*training, file.plan, diagnostics))
+            file.training = *read;
     if (const core::Value* table = reader.optional_table("prediction")) file.prediction = *table;
     if (const core::Value* table = reader.optional_table("provenance")) file.provenance = *table;
     reader.ignore("question");

@@ -1,11 +1,12 @@
-// plan.toml: a plan with the model and cluster it was made for, how to train when it is executed, what was predicted, and where it came from.
-// A scenario is the same file with a question and what-if overrides (sim/scenario.h reads those sections).
+// plan.toml: a plan with the model and cluster it was made for, how to train when it is executed, what was
+// predicted, and where it came from. A scenario is the same file with a question and what-if overrides
+// (sim/scenario.h reads those sections).
 //
 //   version = 1
 //   [model]        name = "gpt-tiny"            (or config = "path/config.json", or family and dimensions)
 //   [cluster]      instance = "p4d.24xlarge", nodes = 16
-//   [plan]         the decision; every key of Plan, e.g. tensor_parallel, pipeline_parallel, data_parallel, schedule, micro_batch, micro_batches, sharding
-//   [training]     optimizer, learning_rate, seed, steps, data
+//   [plan]         the decision; every key of Plan, e.g. tensor_parallel, pipeline_parallel, data_parallel,
+//   schedule, micro_batch, micro_batches, sharding [training]     optimizer, learning_rate, seed, steps, data
 //   [prediction]   step_time_s, peak_memory_gib, ... as written by the planner
 //   [provenance]   tool, version, model_hash, date
 #pragma once
@@ -40,27 +41,36 @@ struct PlanFile {
     core::Value provenance;  // null when absent
 };
 
-// Reads `[plan]` (and optimizer keys of `[training]`) with every key diagnosed. SageMaker's own words are accepted: an inline SMP v1 `parameters` table
-// ({partitions, microbatches, pipeline, optimize, placement_strategy, horovod, ddp, active_microbatches, tensor_parallel_degree, ...}) as `[plan.sagemaker]`
-// with `processes_per_host`; what has no effect is a warning.
-// `nodes` are the instances that `processes_per_host` counts for. Keys (defaults in plan.h): tensor_parallel, pipeline_parallel, data_parallel, virtual_stages,
-// order or placement, schedule, active_micro_batches, strict_order, group_size, segments, partition (first unit of each stage), micro_batch, micro_batches or
-// global_batch, sharding, shard_degree, sequence_parallel, recompute, precision (a name, or a table {compute, parameters, gradients, master_parameters}),
-// attention, fused_cross_entropy, gradient_bucket, overlaps_gradient_reduction, overlaps_parameter_gathering, collective, framework.
-std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* training_table, core::Diagnostics& diagnostics, int nodes = 1);
-// Keys: optimizer, learning_rate, momentum, beta1, beta2, epsilon, weight_decay (all into plan.optimizer), seed, steps, data, data_format.
-std::optional<Training> read_training(const core::Value& training_table, Plan& plan, core::Diagnostics& diagnostics);
+// Reads `[plan]` (and optimizer keys of `[training]`) with every key diagnosed. SageMaker's own words are
+// accepted: an inline SMP v1 `parameters` table
+// ({partitions, microbatches, pipeline, optimize, placement_strategy, horovod, ddp, active_microbatches,
+// tensor_parallel_degree, ...}) as `[plan.sagemaker]` with `processes_per_host`; what has no effect is a
+// warning. `nodes` are the instances that `processes_per_host` counts for. Keys (defaults in plan.h):
+// tensor_parallel, pipeline_parallel, data_parallel, virtual_stages, order or placement, schedule,
+// active_micro_batches, strict_order, group_size, segments, partition (first unit of each stage),
+// micro_batch, micro_batches or global_batch, sharding, shard_degree, sequence_parallel, recompute, precision
+// (a name, or a table {compute, parameters, gradients, master_parameters}), attention, fused_cross_entropy,
+// gradient_bucket, overlaps_gradient_reduction, overlaps_parameter_gathering, collective, framework.
+std::optional<Plan> read_plan(const core::Value& plan_table, const core::Value* training_table,
+                              core::Diagnostics& diagnostics, int nodes = 1);
+// Keys: optimizer, learning_rate, momentum, beta1, beta2, epsilon, weight_decay (all into plan.optimizer),
+// seed, steps, data, data_format.
+std::optional<Training> read_training(const core::Value& training_table, Plan& plan,
+                                      core::Diagnostics& diagnostics);
 // [plan] without the optimizer, which stands in [training].
 core::Value to_value(const Plan& plan);
 
-std::optional<PlanFile> read_plan_file(const core::Value& document, const std::string& path, core::Diagnostics& diagnostics);
+std::optional<PlanFile> read_plan_file(const core::Value& document, const std::string& path,
+                                       core::Diagnostics& diagnostics);
 std::optional<PlanFile> load_plan_file(const std::string& path, core::Diagnostics& diagnostics);
 // Lossless: read_plan_file(write(x)) == x for every field.
 std::string write_plan_file(const PlanFile& file);
 
-// Does the plan fit the model and cluster together (degrees divide heads, layers, ranks equal devices in use, schedule's constraint on micro-batches, shard
-// degree)? Errors name the key in the file when `plan_table` is given. `device_count` INT_MAX: ranks may share devices (local CPU). A vocabulary that the
-// tensor-parallel degree does not divide is a warning: model costs pad it to the next multiple (model::share).
-void check_plan(const Plan& plan, const model::ModelGraph& graph, int device_count, const core::Value* plan_table, core::Diagnostics& diagnostics);
+// Does the plan fit the model and cluster together (degrees divide heads, layers, ranks equal devices in use,
+// schedule's constraint on micro-batches, shard degree)? Errors name the key in the file when `plan_table` is
+// given. `device_count` INT_MAX: ranks may share devices (local CPU). A vocabulary that the tensor-parallel
+// degree does not divide is a warning: model costs pad it to the next multiple (model::share).
+void check_plan(const Plan& plan, const model::ModelGraph& graph, int device_count,
+                const core::Value* plan_table, core::Diagnostics& diagnostics);
 
 }  // namespace schedule

@@ -1,4 +1,5 @@
-// SageMaker SMP v1's `modelparallel` block as a plan: [plan.sagemaker] with `processes_per_host` and the estimator's `parameters` table, word for word.
+// SageMaker SMP v1's `modelparallel` block as a plan: [plan.sagemaker] with `processes_per_host` and the
+// estimator's `parameters` table, word for word.
 #pragma once
 
 #include "core/reader.h"
@@ -6,8 +7,9 @@
 
 namespace schedule {
 
-// Sets what the block decides in `plan` (layout, schedule, micro-batches, sharding, precision). `plan_reader` is of [plan], to diagnose keys that say the same
-// thing twice; `instances` are the cluster's nodes. Parameters without effect here are warnings; what cannot be honoured is an error.
+// Sets what the block decides in `plan` (layout, schedule, micro-batches, sharding, precision). `plan_reader`
+// is of [plan], to diagnose keys that say the same thing twice; `instances` are the cluster's nodes.
+// Parameters without effect here are warnings; what cannot be honoured is an error.
 void read_sagemaker(const core::Value& table, core::TableReader& plan_reader, int instances, Plan& plan);
 
 }  // namespace schedule

@@ -87,7 +87,9 @@ std::string_view name_of(PayloadKind kind) {
 bool trains(const Program& program) {
     for (const RankProgram& list : program.classes)
         for (const Instruction& i : list.instructions)
-            if (i.kind == InstructionKind::zero_gradients || (i.kind == InstructionKind::compute && i.phase >= ComputePhase::backward)) return true;
+            if (i.kind == InstructionKind::zero_gradients ||
+                (i.kind == InstructionKind::compute && i.phase >= ComputePhase::backward))
+                return true;
     return false;
 }
 
@@ -103,7 +105,8 @@ BucketGroups groups_of(const ParallelLayout& layout, const ParameterBucket& buck
 
 std::vector<GroupKind> dividing_groups(const Plan& plan, const ParameterBucket& bucket) {
     std::vector<GroupKind> groups;
-    // Shards of spread experts: a shard group holds each piece of every expert once (its degree is a multiple of theirs, or the pieces are whole).
+    // Shards of spread experts: a shard group holds each piece of every expert once (its degree is a multiple
+    // of theirs, or the pieces are whole).
     if (bucket.pieces > 1) groups.push_back(GroupKind::shard);
     else if (bucket.is_expert) groups.push_back(GroupKind::expert);
     if (plan.layout.tensor > 1) groups.push_back(GroupKind::tensor);
@@ -115,7 +118,8 @@ std::vector<int> members_of(const Program& program, int rank, const Instruction&
     if (instruction.group != GroupKind::tied_stages || instruction.bucket < 0)
         return process_group(layout, instruction.group, rank, program.plan.effective_shard_degree());
     const auto class_index = static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)]);
-    const ParameterBucket& bucket = program.classes[class_index].buckets[static_cast<std::size_t>(instruction.bucket)];
+    const ParameterBucket& bucket =
+        program.classes[class_index].buckets[static_cast<std::size_t>(instruction.bucket)];
     RankCoordinates coordinates = coordinates_of(layout, rank);
     std::vector<int> members;
     for (const std::int32_t pipeline : bucket.tied_ranks) {
@@ -140,7 +144,8 @@ char letter_of(ComputePhase phase) {
 }
 
 std::string operators_text(const Instruction& i) {
-    return i.operators.size() > 0 ? fmt::format(" ops [{}, {})", i.operators.begin, i.operators.end) : std::string();
+    return i.operators.size() > 0 ? fmt::format(" ops [{}, {})", i.operators.begin, i.operators.end)
+                                  : std::string();
 }
 
 }  // namespace
@@ -154,16 +159,22 @@ std::string describe(const Program& program, int class_index, std::uint32_t inde
     const Instruction& i = program.classes[static_cast<std::size_t>(class_index)].instructions[index];
     std::string text = fmt::format("{} {}", index, name_of(i.kind));
     switch (i.kind) {
-        case InstructionKind::compute: text += fmt::format(" {}{} stage {}{}", letter_of(i.phase), micro_batch_text(program, i.micro_batch), i.stage, operators_text(i)); break;
+        case InstructionKind::compute:
+            text += fmt::format(" {}{} stage {}{}", letter_of(i.phase),
+                                micro_batch_text(program, i.micro_batch), i.stage, operators_text(i));
+            break;
         case InstructionKind::send:
         case InstructionKind::receive:
-            text += fmt::format(" {} {} stage {} {} rank {} {:.0f} B", name_of(i.payload), micro_batch_text(program, i.micro_batch), i.stage,
+            text += fmt::format(" {} {} stage {} {} rank {} {:.0f} B", name_of(i.payload),
+                                micro_batch_text(program, i.micro_batch), i.stage,
                                 i.kind == InstructionKind::send ? "to" : "from", i.peer, i.bytes.value);
             break;
         case InstructionKind::collective:
-            text += fmt::format(" {} {} over {}", name_of(i.collective), name_of(i.payload), name_of(i.group));
+            text +=
+                fmt::format(" {} {} over {}", name_of(i.collective), name_of(i.payload), name_of(i.group));
             if (i.bucket >= 0) text += fmt::format(" bucket {}{}", i.bucket, i.on_shard ? " (shard)" : "");
-            if (i.micro_batch >= 0) text += fmt::format(" {}{}", letter_of(i.phase), micro_batch_text(program, i.micro_batch));
+            if (i.micro_batch >= 0)
+                text += fmt::format(" {}{}", letter_of(i.phase), micro_batch_text(program, i.micro_batch));
             if (i.stage >= 0) text += fmt::format(" stage {}", i.stage);
             text += operators_text(i) + fmt::format(" {:.0f} B", i.bytes.value);
             break;
@@ -173,7 +184,8 @@ std::string describe(const Program& program, int class_index, std::uint32_t inde
             text += i.bucket >= 0 ? fmt::format(" bucket {}", i.bucket) : std::string(" all buckets");
             break;
         case InstructionKind::copy:
-            text += fmt::format(" {} {} stage {}{} {:.0f} B", i.loads ? "in" : "out", i.micro_batch, i.stage, operators_text(i), i.bytes.value);
+            text += fmt::format(" {} {} stage {}{} {:.0f} B", i.loads ? "in" : "out", i.micro_batch, i.stage,
+                                operators_text(i), i.bytes.value);
             break;
         case InstructionKind::zero_gradients:
         case InstructionKind::gradient_norm: break;
@@ -197,11 +209,13 @@ private:
 
 void add_instruction(Hash& hash, const RankProgram& list, const Instruction& i) {
     // One word for everything small: it keeps hashing of a large Program to a few mixes per instruction.
-    hash.add(static_cast<std::uint64_t>(i.kind) | static_cast<std::uint64_t>(i.stream) << 8 | static_cast<std::uint64_t>(i.phase) << 16 |
-             static_cast<std::uint64_t>(i.collective) << 24 | static_cast<std::uint64_t>(i.group) << 32 | static_cast<std::uint64_t>(i.payload) << 40 |
+    hash.add(static_cast<std::uint64_t>(i.kind) | static_cast<std::uint64_t>(i.stream) << 8 |
+             static_cast<std::uint64_t>(i.phase) << 16 | static_cast<std::uint64_t>(i.collective) << 24 |
+             static_cast<std::uint64_t>(i.group) << 32 | static_cast<std::uint64_t>(i.payload) << 40 |
              static_cast<std::uint64_t>(i.on_shard) << 48 | static_cast<std::uint64_t>(i.loads) << 49);
     const auto pair = [](std::int32_t a, std::int32_t b) {
-        return static_cast<std::uint64_t>(static_cast<std::uint32_t>(a)) << 32 | static_cast<std::uint32_t>(b);
+        return static_cast<std::uint64_t>(static_cast<std::uint32_t>(a)) << 32 |
+               static_cast<std::uint32_t>(b);
     };
     hash.add(pair(i.stage, i.micro_batch));
     hash.add(pair(i.operators.begin, i.operators.end));
@@ -223,20 +237,39 @@ std::string hash_of(const Program& program) {
     hash.add(program.segments);
     hash.add(program.micro_batches_per_update);
     for (const char letter : plan.layout.order) hash.add(static_cast<int>(letter));
-    for (const int number : {plan.layout.data, plan.layout.tensor, plan.layout.pipeline, plan.layout.context, plan.layout.expert, static_cast<int>(plan.offload),
-                             plan.activation_loading_horizon, plan.virtual_stages, plan.micro_batch, plan.micro_batches,
-                             program.micro_batches, static_cast<int>(plan.sharding), plan.effective_shard_degree(), static_cast<int>(plan.sequence_parallel),
-                             static_cast<int>(plan.recompute), static_cast<int>(plan.precision.compute), static_cast<int>(plan.precision.parameters),
-                             static_cast<int>(plan.precision.gradients), static_cast<int>(plan.precision.has_master_parameters),
-                             static_cast<int>(plan.attention), static_cast<int>(plan.fused_cross_entropy), static_cast<int>(plan.optimizer.kind)})
+    for (const int number : {plan.layout.data,
+                             plan.layout.tensor,
+                             plan.layout.pipeline,
+                             plan.layout.context,
+                             plan.layout.expert,
+                             static_cast<int>(plan.offload),
+                             plan.activation_loading_horizon,
+                             plan.virtual_stages,
+                             plan.micro_batch,
+                             plan.micro_batches,
+                             program.micro_batches,
+                             static_cast<int>(plan.sharding),
+                             plan.effective_shard_degree(),
+                             static_cast<int>(plan.sequence_parallel),
+                             static_cast<int>(plan.recompute),
+                             static_cast<int>(plan.precision.compute),
+                             static_cast<int>(plan.precision.parameters),
+                             static_cast<int>(plan.precision.gradients),
+                             static_cast<int>(plan.precision.has_master_parameters),
+                             static_cast<int>(plan.attention),
+                             static_cast<int>(plan.fused_cross_entropy),
+                             static_cast<int>(plan.optimizer.kind)})
         hash.add(number);
-    for (const double number : {plan.optimizer.learning_rate, plan.optimizer.momentum, plan.optimizer.beta1, plan.optimizer.beta2, plan.optimizer.epsilon,
-                                plan.optimizer.weight_decay, plan.optimizer.gradient_clipping})
+    for (const double number :
+         {plan.optimizer.learning_rate, plan.optimizer.momentum, plan.optimizer.beta1, plan.optimizer.beta2,
+          plan.optimizer.epsilon, plan.optimizer.weight_decay, plan.optimizer.gradient_clipping})
         hash.add(std::bit_cast<std::uint64_t>(number));
     for (const std::string& text : {plan.collective, program.model_hash})
         for (const char letter : text) hash.add(static_cast<int>(letter));
     for (const StageInfo& stage : program.stages)
-        for (const int number : {stage.rank, stage.operators.begin, stage.operators.end, stage.receives, stage.sends}) hash.add(number);
+        for (const int number :
+             {stage.rank, stage.operators.begin, stage.operators.end, stage.receives, stage.sends})
+            hash.add(number);
     for (const RankProgram& list : program.classes) {
         hash.add(list.pipeline);
         hash.add(static_cast<std::uint64_t>(list.instructions.size()));

@@ -1,8 +1,10 @@
 // What each rank does, complete and immutable, without times: the one thing both interpreters read.
 //
-// One instruction list per class of ranks (ranks that do the same work: one class per pipeline coordinate, or finer) and a map rank -> class. Instructions sit
-// on named streams; an instruction starts when the one before it on its stream and all in its `after` list have ended. The list order of a class is itself a
-// valid serial order: a backend with one stream performs it top to bottom with buffered sends and never deadlocks (verify.h proves it).
+// One instruction list per class of ranks (ranks that do the same work: one class per pipeline coordinate, or
+// finer) and a map rank -> class. Instructions sit on named streams; an instruction starts when the one
+// before it on its stream and all in its `after` list have ended. The list order of a class is itself a valid
+// serial order: a backend with one stream performs it top to bottom with buffered sends and never deadlocks
+// (verify.h proves it).
 #pragma once
 
 #include <cstdint>
@@ -26,15 +28,18 @@ enum class InstructionKind : std::uint8_t {
     send,            // to pipeline rank `peer` (same data and tensor coordinate)
     receive,         // from pipeline rank `peer`
     collective,      // over `group`
-    optimizer_step,  // update of the parameters of `bucket` (-1 = all of this rank's), on this rank's shard of them; asynchronous: the `micro_batch`-th of the
-                     // step
+    optimizer_step,  // update of the parameters of `bucket` (-1 = all of this rank's), on this rank's shard
+                     // of them; asynchronous: the `micro_batch`-th of the step
     zero_gradients,  // start of a step
-    copy,            // what the operators of a range keep for the backward of a micro-batch, out to where the plan offloads to, or back (`loads`)
-    gradient_norm,   // sum of squares of the gradients that this rank counts: of replicated parameters tensor rank 0 does, of tied ones their first pipeline
-                    // rank; collectives with payload gradient_norm add it up, the updates scale gradients by what follows
-    update_norm,     // LAMB, before the optimizer_step of the same bucket and update: advances the moments of this rank's shard and takes, of each parameter of the
-                     // bucket, the sums of squares of what this rank counts of its values and of its update (of parameters replicated over the tensor group
-                     // tensor rank 0 does); collectives with payload update_norm add them up
+    copy,  // what the operators of a range keep for the backward of a micro-batch, out to where the plan
+           // offloads to, or back (`loads`)
+    gradient_norm,  // sum of squares of the gradients that this rank counts: of replicated parameters tensor
+                    // rank 0 does, of tied ones their first pipeline rank; collectives with payload
+                    // gradient_norm add it up, the updates scale gradients by what follows
+    update_norm,    // LAMB, before the optimizer_step of the same bucket and update: advances the moments of
+                  // this rank's shard and takes, of each parameter of the bucket, the sums of squares of what
+                  // this rank counts of its values and of its update (of parameters replicated over the
+                  // tensor group tensor rank 0 does); collectives with payload update_norm add them up
 };
 
 enum class ComputePhase : std::uint8_t { forward, recompute, backward, backward_input, backward_weight };
@@ -51,10 +56,19 @@ enum class PayloadKind : std::uint8_t {
     parameter,            // flat values of parameter bucket `bucket`
     loss,                 // one fp32 scalar
     gradient_norm,        // one fp32 scalar
-    update_norm,          // two fp32 scalars for each parameter of bucket `bucket`: sums of squares of its values and of its update
+    update_norm,  // two fp32 scalars for each parameter of bucket `bucket`: sums of squares of its values and
+                  // of its update
 };
 
-enum class MemoryKind : std::uint8_t { parameters, gradients, optimizer, activations, workspace, communication, overhead };
+enum class MemoryKind : std::uint8_t {
+    parameters,
+    gradients,
+    optimizer,
+    activations,
+    workspace,
+    communication,
+    overhead
+};
 inline constexpr int memory_kind_count = 7;
 std::string_view name_of(MemoryKind kind);
 std::string_view name_of(InstructionKind kind);
@@ -68,17 +82,20 @@ struct Buffer {
     bool is_persistent = false;
 };
 
-// Parameters handled together: one flat array (padded to a multiple of the shard degree), reduced, gathered and updated as one.
+// Parameters handled together: one flat array (padded to a multiple of the shard degree), reduced, gathered
+// and updated as one.
 struct ParameterBucket {
     std::vector<model::ParameterId> parameters;  // in flat order
     std::vector<std::int64_t> offsets;           // of each, in elements
     std::int64_t elements = 0;                   // without padding, on one tensor-parallel rank
     std::int64_t padded_elements = 0;            // multiple of the shard degree
     std::int32_t stage = 0;                      // virtual stage (of the last use on this rank)
-    bool is_partial_over_tensor = false;         // sequence parallelism: each tensor rank has the gradient of its tokens only
+    bool is_partial_over_tensor =
+        false;               // sequence parallelism: each tensor rank has the gradient of its tokens only
     int pieces = 1;          // into which its state is divided: the shard degree, or less for experts
     bool is_expert = false;  // its parameters are those of this rank's experts only
-    std::vector<std::int32_t> tied_ranks;        // pipeline coordinates that hold a copy of this (one-parameter) bucket, ascending; empty = only this rank
+    std::vector<std::int32_t> tied_ranks;  // pipeline coordinates that hold a copy of this (one-parameter)
+                                           // bucket, ascending; empty = only this rank
 };
 
 struct Instruction {
@@ -93,14 +110,18 @@ struct Instruction {
     model::OperatorRange operators;  // compute
     std::int32_t bucket = -1;        // index into RankProgram::buckets
     bool loads = false;              // copy
-    bool on_shard = false;           // parameter_gradient: of this rank's piece of the bucket (after its reduce_scatter), not of the full vector
+    bool on_shard = false;           // parameter_gradient: of this rank's piece of the bucket (after its
+                                     // reduce_scatter), not of the full vector
     std::int32_t peer = -1;          // pipeline coordinate
     std::int32_t tensors = -1;       // index into Program::tensor_lists
-    // send: message; all_reduce, reduce_scatter: the full vector each member holds; all_gather: the full result; all_to_all: what each member sends in all
+    // send: message; all_reduce, reduce_scatter: the full vector each member holds; all_gather: the full
+    // result; all_to_all: what each member sends in all
     core::Bytes bytes;
-    std::uint32_t after_begin = 0, after_count = 0;  // into RankProgram::after_pool: indices of instructions of the same list, all smaller than this one's
-    std::uint32_t allocate_begin = 0, allocate_count = 0;  // into RankProgram::buffer_pool: buffers taken at the start
-    std::uint32_t free_begin = 0, free_count = 0;          // ... given back at the end
+    std::uint32_t after_begin = 0, after_count = 0;  // into RankProgram::after_pool: indices of instructions
+                                                     // of the same list, all smaller than this one's
+    std::uint32_t allocate_begin = 0,
+                  allocate_count = 0;  // into RankProgram::buffer_pool: buffers taken at the start
+    std::uint32_t free_begin = 0, free_count = 0;  // ... given back at the end
 };
 
 struct RankProgram {
@@ -111,36 +132,49 @@ struct RankProgram {
     std::vector<Buffer> buffers;
     std::vector<ParameterBucket> buckets;
 
-    std::span<const std::uint32_t> after(const Instruction& i) const { return {after_pool.data() + i.after_begin, i.after_count}; }
-    std::span<const std::uint32_t> allocates(const Instruction& i) const { return {buffer_pool.data() + i.allocate_begin, i.allocate_count}; }
-    std::span<const std::uint32_t> frees(const Instruction& i) const { return {buffer_pool.data() + i.free_begin, i.free_count}; }
+    std::span<const std::uint32_t> after(const Instruction& i) const {
+        return {after_pool.data() + i.after_begin, i.after_count};
+    }
+    std::span<const std::uint32_t> allocates(const Instruction& i) const {
+        return {buffer_pool.data() + i.allocate_begin, i.allocate_count};
+    }
+    std::span<const std::uint32_t> frees(const Instruction& i) const {
+        return {buffer_pool.data() + i.free_begin, i.free_count};
+    }
 };
 
-// Bidirectional schedules run several copies of the model: stage s of direction d is virtual stage d * S + s (S stages a direction).
+// Bidirectional schedules run several copies of the model: stage s of direction d is virtual stage d * S + s
+// (S stages a direction).
 struct StageInfo {
     int rank = 0;  // pipeline coordinate it lives on
     model::OperatorRange operators;
-    std::int32_t receives = -1;  // tensor list from the stage before (-1: none); relays tensors that only later stages consume
-    std::int32_t sends = -1;     // tensor list to the stage after
+    std::int32_t receives =
+        -1;  // tensor list from the stage before (-1: none); relays tensors that only later stages consume
+    std::int32_t sends = -1;  // tensor list to the stage after
 };
 
 struct Program {
     Plan plan;
     std::string model_hash;  // of the graph it was lowered from; empty without operators
     int micro_batches = 1;   // lowered (a planner may lower fewer than the plan's and extrapolate)
-    // Segments of a sequence that pass through the pipeline one by one (Seq1F1B). With several, "micro-batch" k of this Program, of its instructions and of
-    // everything that counts them is segment k % segments of micro-batch k / segments of the plan, and `micro_batches` counts segments.
+    // Segments of a sequence that pass through the pipeline one by one (Seq1F1B). With several, "micro-batch"
+    // k of this Program, of its instructions and of everything that counts them is segment k % segments of
+    // micro-batch k / segments of the plan, and `micro_batches` counts segments.
     int segments = 1;
-    int directions = 1;      // copies of the model; the d-th takes micro-batches d m / directions ... (d + 1) m / directions - 1
-    // Asynchronous schedules: a stage updates its parameters after the backward of every so many micro-batches, and a micro-batch runs backward on the
-    // parameters that its forward began with. 0 = one update at the end of the step.
+    int directions = 1;  // copies of the model; the d-th takes micro-batches d m / directions ... (d + 1) m /
+                         // directions - 1
+    // Asynchronous schedules: a stage updates its parameters after the backward of every so many
+    // micro-batches, and a micro-batch runs backward on the parameters that its forward began with. 0 = one
+    // update at the end of the step.
     int micro_batches_per_update = 0;
     std::vector<StageInfo> stages;  // by virtual stage
     std::vector<RankProgram> classes;
     std::vector<std::int32_t> class_of_rank;  // size = layout.ranks()
     std::vector<std::vector<model::TensorId>> tensor_lists;
 
-    std::int32_t stages_per_direction() const { return static_cast<std::int32_t>(stages.size()) / directions; }
+    std::int32_t stages_per_direction() const {
+        return static_cast<std::int32_t>(stages.size()) / directions;
+    }
     bool is_first_stage(std::int32_t stage) const { return stage % stages_per_direction() == 0; }
     bool is_last_stage(std::int32_t stage) const { return (stage + 1) % stages_per_direction() == 0; }
     int segment_of(std::int32_t micro_batch) const { return micro_batch % segments; }
@@ -148,32 +182,44 @@ struct Program {
     int whole_micro_batches() const { return micro_batches / segments; }
     // Micro-batches that pass through a stage.
     std::int32_t micro_batches_of_stage() const { return micro_batches / directions; }
-    std::int32_t first_micro_batch(std::int32_t stage) const { return stage / stages_per_direction() * micro_batches_of_stage(); }
-    int updates() const { return micro_batches_per_update == 0 ? 1 : (micro_batches + micro_batches_per_update - 1) / micro_batches_per_update; }
+    std::int32_t first_micro_batch(std::int32_t stage) const {
+        return stage / stages_per_direction() * micro_batches_of_stage();
+    }
+    int updates() const {
+        return micro_batches_per_update == 0
+                   ? 1
+                   : (micro_batches + micro_batches_per_update - 1) / micro_batches_per_update;
+    }
     // Micro-batches whose mean one update takes.
     int micro_batches_of_update(std::int32_t micro_batch) const {
         if (micro_batches_per_update == 0) return micro_batches;
         const int first = micro_batch / micro_batches_per_update * micro_batches_per_update;
-        return micro_batches - first < micro_batches_per_update ? micro_batches - first : micro_batches_per_update;
+        return micro_batches - first < micro_batches_per_update ? micro_batches - first
+                                                                : micro_batches_per_update;
     }
 };
 
-// Over which ranks a bucket's gradient is added up: all members that have its parameters, or its shards and then the replicas of a shard.
+// Over which ranks a bucket's gradient is added up: all members that have its parameters, or its shards and
+// then the replicas of a shard.
 struct BucketGroups {
     GroupKind members = GroupKind::data, shard = GroupKind::shard, replica = GroupKind::replica;
     int size = 1;  // members
 };
 BucketGroups groups_of(const ParallelLayout& layout, const ParameterBucket& bucket);
 
-// Over which groups the parameters of a bucket, or their state, are divided: sums over a whole parameter are added up over these, one after the other.
+// Over which groups the parameters of a bucket, or their state, are divided: sums over a whole parameter are
+// added up over these, one after the other.
 std::vector<GroupKind> dividing_groups(const Plan& plan, const ParameterBucket& bucket);
 // Of PayloadKind::update_norm.
-inline core::Bytes update_norm_bytes(const ParameterBucket& bucket) { return core::Bytes(8.0 * static_cast<double>(bucket.parameters.size())); }
+inline core::Bytes update_norm_bytes(const ParameterBucket& bucket) {
+    return core::Bytes(8.0 * static_cast<double>(bucket.parameters.size()));
+}
 
 // Is there a backward pass? Without one the Program evaluates: nothing is dropped and nothing updated.
 bool trains(const Program& program);
 
-// Global ranks that take part in a collective instruction of `rank`'s class, in group order (the position is the group rank).
+// Global ranks that take part in a collective instruction of `rank`'s class, in group order (the position is
+// the group rank).
 std::vector<int> members_of(const Program& program, int rank, const Instruction& instruction);
 
 // "3", or "3.1": segment 1 of micro-batch 3.

@@ -1,4 +1,5 @@
-// The rules of verify(Program), one member function each; see verify_program.cpp for what they promise together.
+// The rules of verify(Program), one member function each; see verify_program.cpp for what they promise
+// together.
 #pragma once
 
 #include <array>
@@ -27,22 +28,26 @@ private:
     struct Progress {
         std::int32_t forward = 0, backward = 0, input = 0, weight = 0;  // next operator expected
         std::int32_t forward_steps = 0, backward_steps = 0, input_steps = 0, weight_steps = 0;
-        std::int32_t last_forward = -1, last_backward = -1, last_weight = -1;  // instruction; backward: also input
+        std::int32_t last_forward = -1, last_backward = -1,
+                     last_weight = -1;  // instruction; backward: also input
         std::int32_t receive = -1, receive_gradient = -1;
     };
 
     const RankProgram& list(std::size_t c) const { return program_.classes[c]; }
     Progress& progress(std::int32_t stage, std::int32_t micro_batch) {
-        return progress_[static_cast<std::size_t>(stage) * static_cast<std::size_t>(program_.micro_batches) + static_cast<std::size_t>(micro_batch)];
+        return progress_[static_cast<std::size_t>(stage) * static_cast<std::size_t>(program_.micro_batches) +
+                         static_cast<std::size_t>(micro_batch)];
     }
     void report(const char* rule, std::size_t c, std::size_t index, const std::string& what);
     void report(const char* rule, std::size_t c, const std::string& what);
 
-    bool check_structure();             // "structure", "placement": indices mean something, work stands on the rank of its stage
-    void check_passes(std::size_t c);   // "completeness", "order": every pass covers its stage once, each step after what it needs
-    void check_complete();              // "completeness": every micro-batch is finished on every stage
-    void check_transfers();             // "transfers": sends and receives match one to one
-    void check_collectives();           // "collectives": members agree on order and size
+    bool check_structure();  // "structure", "placement": indices mean something, work stands on the rank of
+                             // its stage
+    void check_passes(std::size_t c);  // "completeness", "order": every pass covers its stage once, each step
+                                       // after what it needs
+    void check_complete();             // "completeness": every micro-batch is finished on every stage
+    void check_transfers();            // "transfers": sends and receives match one to one
+    void check_collectives();          // "collectives": members agree on order and size
     void check_buffers(std::size_t c);  // "buffers": taken once, given back once, in this order
     void check_update(std::size_t c);   // "update": gradients are reduced, then each bucket is updated once
     void check_progress();              // "progress": nothing waits for ever
@@ -71,7 +76,8 @@ private:
     std::vector<Violation> violations_;
     bool trains_ = false;
     std::vector<Progress> progress_;
-    // clocks_[i][s]: one more than the greatest index on stream s that has ended when instruction i of the current class starts.
+    // clocks_[i][s]: one more than the greatest index on stream s that has ended when instruction i of the
+    // current class starts.
     std::vector<std::array<std::uint32_t, stream_count>> clocks_;
     // Copies of one (stage, micro-batch), by the first operator of their unit.
     struct Copies {

@@ -15,7 +15,8 @@ struct Span {
     core::Seconds start, end;       // since the start of the step
 };
 
-// Spans per performer: simulated classes or executed ranks. `class_of[i]` says which class performer i ran, `rank[i]` its (representative) global rank.
+// Spans per performer: simulated classes or executed ranks. `class_of[i]` says which class performer i ran,
+// `rank[i]` its (representative) global rank.
 struct Timeline {
     std::vector<std::int32_t> class_of;
     std::vector<std::int32_t> rank;
@@ -29,9 +30,9 @@ struct MemorySample {
 };
 
 struct MemoryTimeline {
-    std::vector<std::vector<MemorySample>> samples;                       // per performer, in time order
-    std::vector<core::Bytes> peak;                                        // per performer, of the sum
-    std::vector<std::array<core::Bytes, memory_kind_count>> at_peak;      // by kind at that moment
+    std::vector<std::vector<MemorySample>> samples;                   // per performer, in time order
+    std::vector<core::Bytes> peak;                                    // per performer, of the sum
+    std::vector<std::array<core::Bytes, memory_kind_count>> at_peak;  // by kind at that moment
 };
 
 }  // namespace schedule

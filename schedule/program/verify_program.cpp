@@ -1,16 +1,19 @@
 // Rules that a Program keeps, whatever lowering, a file or a mutation made of it:
 //   structure    indices point at something, `after` points backwards
 //   placement    work stands on the class of its stage; ranks run the class of their pipeline coordinate
-//   completeness every stage runs every operator forward once per micro-batch and, when it trains, backward once (B, or I and W)
-//   order        each step ends before what needs it starts, over streams and `after` edges alone, not over the list order; of a sequence in segments the
+//   completeness every stage runs every operator forward once per micro-batch and, when it trains, backward
+//   once (B, or I and W) order        each step ends before what needs it starts, over streams and `after`
+//   edges alone, not over the list order; of a sequence in segments the
 //                first goes forward first and backward last
-//   transfers    every boundary between ranks has one send and one receive per micro-batch and direction, equal in size and tensors
-//   collectives  those that join several classes come in one order with one size on all of them; bucket sizes are right
-//   buffers      each is taken once and given back once, later; persistent ones never
-//   update       each bucket is reduced as its sharding asks, its norms are taken where the optimizer needs them, then it is updated once, then gathered
-//   progress     the lists can be performed to their end
-// Progress is proved for the list order with buffered sends. Streams only relax it: an instruction waits for some that stand before it in its list, so the list
-// order is one of the orders that streams allow, and what can be performed in it cannot deadlock on streams.
+//   transfers    every boundary between ranks has one send and one receive per micro-batch and direction,
+//   equal in size and tensors collectives  those that join several classes come in one order with one size on
+//   all of them; bucket sizes are right buffers      each is taken once and given back once, later;
+//   persistent ones never update       each bucket is reduced as its sharding asks, its norms are taken where
+//   the optimizer needs them, then it is updated once, then gathered progress     the lists can be performed
+//   to their end
+// Progress is proved for the list order with buffered sends. Streams only relax it: an instruction waits for
+// some that stand before it in its list, so the list order is one of the orders that streams allow, and what
+// can be performed in it cannot deadlock on streams.
 #include <algorithm>
 
 #include <fmt/core.h>
@@ -29,12 +32,16 @@ ProgramChecker::ProgramChecker(const Program& program) : program_(program), trai
 
 void ProgramChecker::report(const char* rule, std::size_t c, std::size_t index, const std::string& what) {
     if (violations_.size() >= most_violations) return;
-    violations_.push_back({rule, fmt::format("class {}: {}: {}", c, describe(program_, static_cast<int>(c), static_cast<std::uint32_t>(index)), what),
-                           static_cast<int>(c), static_cast<int>(index)});
+    violations_.push_back(
+        {rule,
+         fmt::format("class {}: {}: {}", c,
+                     describe(program_, static_cast<int>(c), static_cast<std::uint32_t>(index)), what),
+         static_cast<int>(c), static_cast<int>(index)});
 }
 
 void ProgramChecker::report(const char* rule, std::size_t c, const std::string& what) {
-    if (violations_.size() < most_violations) violations_.push_back({rule, fmt::format("class {}: {}", c, what), static_cast<int>(c), -1});
+    if (violations_.size() < most_violations)
+        violations_.push_back({rule, fmt::format("class {}: {}", c, what), static_cast<int>(c), -1});
 }
 
 std::vector<Violation> ProgramChecker::run() {
@@ -60,21 +67,29 @@ std::vector<Violation> ProgramChecker::run() {
 }
 
 bool ProgramChecker::check_structure() {
-    const auto within = [](std::int64_t value, std::size_t size) { return value >= 0 && value < static_cast<std::int64_t>(size); };
+    const auto within = [](std::int64_t value, std::size_t size) {
+        return value >= 0 && value < static_cast<std::int64_t>(size);
+    };
     if (program_.micro_batches < 1 || program_.stages.empty() || program_.classes.empty())
         report("structure", 0, "a Program has micro-batches, stages and classes");
     else if (program_.segments < 1 || program_.micro_batches % program_.segments != 0)
-        report("structure", 0, fmt::format("{} segments of a sequence do not divide its micro-batches", program_.segments));
+        report("structure", 0,
+               fmt::format("{} segments of a sequence do not divide its micro-batches", program_.segments));
     else if (program_.directions < 1 || program_.micro_batches % program_.directions != 0 ||
              static_cast<int>(program_.stages.size()) % program_.directions != 0)
-        report("structure", 0, fmt::format("{} directions do not divide its stages and micro-batches", program_.directions));
-    if (static_cast<int>(program_.class_of_rank.size()) != program_.plan.layout.ranks()) report("structure", 0, "every rank of the layout has a class");
+        report("structure", 0,
+               fmt::format("{} directions do not divide its stages and micro-batches", program_.directions));
+    if (static_cast<int>(program_.class_of_rank.size()) != program_.plan.layout.ranks())
+        report("structure", 0, "every rank of the layout has a class");
     if (!violations_.empty()) return false;
     for (std::size_t rank = 0; rank < program_.class_of_rank.size() && violations_.empty(); ++rank) {
         const std::int32_t c = program_.class_of_rank[rank];
-        if (!within(c, program_.classes.size())) report("structure", 0, fmt::format("rank {} has class {}, which does not exist", rank, c));
-        else if (list(static_cast<std::size_t>(c)).pipeline != coordinates_of(program_.plan.layout, static_cast<int>(rank)).pipeline)
-            report("placement", static_cast<std::size_t>(c), fmt::format("rank {} stands elsewhere in the pipeline than its class", rank));
+        if (!within(c, program_.classes.size()))
+            report("structure", 0, fmt::format("rank {} has class {}, which does not exist", rank, c));
+        else if (list(static_cast<std::size_t>(c)).pipeline !=
+                 coordinates_of(program_.plan.layout, static_cast<int>(rank)).pipeline)
+            report("placement", static_cast<std::size_t>(c),
+                   fmt::format("rank {} stands elsewhere in the pipeline than its class", rank));
     }
     for (std::size_t c = 0; c < program_.classes.size(); ++c) {
         const RankProgram& l = list(c);
@@ -88,24 +103,33 @@ bool ProgramChecker::check_structure() {
                 continue;
             }
             for (const std::uint32_t a : l.after(i))
-                if (a >= n) report("structure", c, n, fmt::format("waits for {}, which does not stand before it", a));
+                if (a >= n)
+                    report("structure", c, n, fmt::format("waits for {}, which does not stand before it", a));
             for (const auto pool : {l.allocates(i), l.frees(i)})
                 for (const std::uint32_t b : pool)
-                    if (b >= l.buffers.size()) report("structure", c, n, fmt::format("buffer {} does not exist", b));
+                    if (b >= l.buffers.size())
+                        report("structure", c, n, fmt::format("buffer {} does not exist", b));
             const bool has_stage = within(i.stage, program_.stages.size()),
-                       has_micro_batch = within(i.micro_batch, static_cast<std::size_t>(program_.micro_batches));
+                       has_micro_batch =
+                           within(i.micro_batch, static_cast<std::size_t>(program_.micro_batches));
             const bool is_on_activations =
-                i.kind == InstructionKind::collective && (i.payload == PayloadKind::activation || i.payload == PayloadKind::activation_gradient);
-            if (i.kind == InstructionKind::compute || i.kind == InstructionKind::copy || i.kind == InstructionKind::send || i.kind == InstructionKind::receive || is_on_activations) {
-                if (!has_stage || !has_micro_batch || !passes(i.stage, i.micro_batch)) report("structure", c, n, "no such stage or micro-batch");
+                i.kind == InstructionKind::collective &&
+                (i.payload == PayloadKind::activation || i.payload == PayloadKind::activation_gradient);
+            if (i.kind == InstructionKind::compute || i.kind == InstructionKind::copy ||
+                i.kind == InstructionKind::send || i.kind == InstructionKind::receive || is_on_activations) {
+                if (!has_stage || !has_micro_batch || !passes(i.stage, i.micro_batch))
+                    report("structure", c, n, "no such stage or micro-batch");
                 else if (program_.stages[static_cast<std::size_t>(i.stage)].rank != l.pipeline)
                     report("placement", c, n,
-                           fmt::format("stage {} lives on pipeline rank {}", i.stage, program_.stages[static_cast<std::size_t>(i.stage)].rank));
+                           fmt::format("stage {} lives on pipeline rank {}", i.stage,
+                                       program_.stages[static_cast<std::size_t>(i.stage)].rank));
             }
-            const bool is_on_bucket = i.payload == PayloadKind::parameter_gradient || i.payload == PayloadKind::parameter ||
-                                      i.payload == PayloadKind::update_norm || i.kind == InstructionKind::update_norm ||
-                                      (i.kind == InstructionKind::optimizer_step && i.bucket != -1);
-            if (is_on_bucket && !within(i.bucket, l.buckets.size())) report("structure", c, n, fmt::format("bucket {} does not exist", i.bucket));
+            const bool is_on_bucket =
+                i.payload == PayloadKind::parameter_gradient || i.payload == PayloadKind::parameter ||
+                i.payload == PayloadKind::update_norm || i.kind == InstructionKind::update_norm ||
+                (i.kind == InstructionKind::optimizer_step && i.bucket != -1);
+            if (is_on_bucket && !within(i.bucket, l.buckets.size()))
+                report("structure", c, n, fmt::format("bucket {} does not exist", i.bucket));
             if (i.tensors >= 0 && !within(i.tensors, program_.tensor_lists.size()))
                 report("structure", c, n, fmt::format("tensor list {} does not exist", i.tensors));
         }
@@ -114,24 +138,27 @@ bool ProgramChecker::check_structure() {
 }
 
 bool ProgramChecker::is_boundary_here(std::int32_t stage) const {
-    return !program_.is_first_stage(stage) &&
-           program_.stages[static_cast<std::size_t>(stage)].rank == program_.stages[static_cast<std::size_t>(stage - 1)].rank;
+    return !program_.is_first_stage(stage) && program_.stages[static_cast<std::size_t>(stage)].rank ==
+                                                  program_.stages[static_cast<std::size_t>(stage - 1)].rank;
 }
 
 bool ProgramChecker::has_transfer(std::int32_t stage) const {
-    return !program_.is_first_stage(stage) && !is_boundary_here(stage) && (!has_operators() || program_.stages[static_cast<std::size_t>(stage)].receives >= 0);
+    return !program_.is_first_stage(stage) && !is_boundary_here(stage) &&
+           (!has_operators() || program_.stages[static_cast<std::size_t>(stage)].receives >= 0);
 }
 
 // A boundary is named by the stage behind it.
 std::size_t ProgramChecker::transfer_key(const Instruction& i) const {
     const bool is_gradient = i.payload == PayloadKind::activation_gradient;
     const std::int32_t boundary = (i.kind == InstructionKind::send) == is_gradient ? i.stage : i.stage + 1;
-    const std::size_t row = (is_gradient ? program_.stages.size() + 1 : 0) + static_cast<std::size_t>(boundary);
+    const std::size_t row =
+        (is_gradient ? program_.stages.size() + 1 : 0) + static_cast<std::size_t>(boundary);
     return row * static_cast<std::size_t>(program_.micro_batches) + static_cast<std::size_t>(i.micro_batch);
 }
 
 void ProgramChecker::check_transfers() {
-    const std::size_t stages = program_.stages.size(), keys = 2 * (stages + 1) * static_cast<std::size_t>(program_.micro_batches);
+    const std::size_t stages = program_.stages.size(),
+                      keys = 2 * (stages + 1) * static_cast<std::size_t>(program_.micro_batches);
     sends_.assign(keys, {});
     receives_.assign(keys, {});
     for (std::size_t c = 0; c < program_.classes.size(); ++c)
@@ -150,29 +177,38 @@ void ProgramChecker::check_transfers() {
         const auto micro_batches = static_cast<std::size_t>(program_.micro_batches);
         const bool is_gradient = key / micro_batches >= stages + 1;
         const auto boundary = static_cast<std::int32_t>(key / micro_batches - (is_gradient ? stages + 1 : 0));
-        const bool is_needed = boundary > 0 && boundary < static_cast<std::int32_t>(stages) && has_transfer(boundary) && (trains_ || !is_gradient) &&
+        const bool is_needed = boundary > 0 && boundary < static_cast<std::int32_t>(stages) &&
+                               has_transfer(boundary) && (trains_ || !is_gradient) &&
                                passes(boundary, static_cast<std::int32_t>(key % micro_batches));
         const Place send = sends_[key], receive = receives_[key];
         if (!is_needed) {
             for (const Place& place : {send, receive})
-                if (place.list >= 0) report("transfers", static_cast<std::size_t>(place.list), static_cast<std::size_t>(place.index), "nothing crosses there");
+                if (place.list >= 0)
+                    report("transfers", static_cast<std::size_t>(place.list),
+                           static_cast<std::size_t>(place.index), "nothing crosses there");
             continue;
         }
         if (send.list < 0 && receive.list < 0)
             report("transfers", 0,
-                   fmt::format("micro-batch {} never crosses to stage {}{}", key % micro_batches, is_gradient ? boundary - 1 : boundary,
-                               is_gradient ? " (gradient)" : ""));
-        else if (send.list < 0) report("transfers", static_cast<std::size_t>(receive.list), static_cast<std::size_t>(receive.index), "nobody sends it");
-        else if (receive.list < 0) report("transfers", static_cast<std::size_t>(send.list), static_cast<std::size_t>(send.index), "nobody receives it");
+                   fmt::format("micro-batch {} never crosses to stage {}{}", key % micro_batches,
+                               is_gradient ? boundary - 1 : boundary, is_gradient ? " (gradient)" : ""));
+        else if (send.list < 0)
+            report("transfers", static_cast<std::size_t>(receive.list),
+                   static_cast<std::size_t>(receive.index), "nobody sends it");
+        else if (receive.list < 0)
+            report("transfers", static_cast<std::size_t>(send.list), static_cast<std::size_t>(send.index),
+                   "nobody receives it");
         else {
             const RankProgram& from = list(static_cast<std::size_t>(send.list));
             const RankProgram& to = list(static_cast<std::size_t>(receive.list));
             const Instruction& s = from.instructions[static_cast<std::size_t>(send.index)];
             const Instruction& r = to.instructions[static_cast<std::size_t>(receive.index)];
             const auto at_receive = [&](const std::string& what) {
-                report("transfers", static_cast<std::size_t>(receive.list), static_cast<std::size_t>(receive.index), what);
+                report("transfers", static_cast<std::size_t>(receive.list),
+                       static_cast<std::size_t>(receive.index), what);
             };
-            if (s.peer != to.pipeline || r.peer != from.pipeline) at_receive("sender and receiver name other peers than each other");
+            if (s.peer != to.pipeline || r.peer != from.pipeline)
+                at_receive("sender and receiver name other peers than each other");
             if (s.bytes != r.bytes) at_receive(fmt::format("its sender sends {:.0f} B", s.bytes.value));
             if (s.tensors != r.tensors) at_receive("its sender sends other tensors");
         }
@@ -185,14 +221,18 @@ void ProgramChecker::check_buffers(std::size_t c) {
     for (std::size_t n = 0; n < l.instructions.size(); ++n) {
         const Instruction& i = l.instructions[n];
         for (const std::uint32_t b : l.allocates(i)) {
-            if (l.buffers[b].is_persistent) report("buffers", c, n, fmt::format("takes buffer {}, which is persistent", b));
+            if (l.buffers[b].is_persistent)
+                report("buffers", c, n, fmt::format("takes buffer {}, which is persistent", b));
             else if (taken[b] >= 0) report("buffers", c, n, fmt::format("takes buffer {} a second time", b));
             taken[b] = static_cast<std::int32_t>(n);
         }
         for (const std::uint32_t b : l.frees(i)) {
-            if (l.buffers[b].is_persistent) report("buffers", c, n, fmt::format("gives back buffer {}, which is persistent", b));
-            else if (taken[b] < 0) report("buffers", c, n, fmt::format("gives back buffer {} before it is taken", b));
-            else if (given_back[b] >= 0) report("buffers", c, n, fmt::format("gives back buffer {} a second time", b));
+            if (l.buffers[b].is_persistent)
+                report("buffers", c, n, fmt::format("gives back buffer {}, which is persistent", b));
+            else if (taken[b] < 0)
+                report("buffers", c, n, fmt::format("gives back buffer {} before it is taken", b));
+            else if (given_back[b] >= 0)
+                report("buffers", c, n, fmt::format("gives back buffer {} a second time", b));
             else if (taken[b] != static_cast<std::int32_t>(n) && !is_ordered(c, taken[b], n))
                 report("buffers", c, n, fmt::format("may give back buffer {} before it is taken", b));
             given_back[b] = static_cast<std::int32_t>(n);
@@ -201,19 +241,24 @@ void ProgramChecker::check_buffers(std::size_t c) {
     for (std::size_t b = 0; b < l.buffers.size(); ++b) {
         if (l.buffers[b].is_persistent) continue;
         if (taken[b] < 0) report("buffers", c, fmt::format("nobody takes buffer {}", b));
-        else if (given_back[b] < 0) report("buffers", c, static_cast<std::size_t>(taken[b]), fmt::format("takes buffer {}, which nobody gives back", b));
+        else if (given_back[b] < 0)
+            report("buffers", c, static_cast<std::size_t>(taken[b]),
+                   fmt::format("takes buffer {}, which nobody gives back", b));
     }
 }
 
 namespace {
 
 bool joins_classes(const Instruction& i) {
-    return i.kind == InstructionKind::collective && (i.group == GroupKind::tied_stages || i.group == GroupKind::pipeline || i.group == GroupKind::world);
+    return i.kind == InstructionKind::collective &&
+           (i.group == GroupKind::tied_stages || i.group == GroupKind::pipeline ||
+            i.group == GroupKind::world);
 }
 
 }  // namespace
 
-// Pipeline coordinates that a collective over tied stages joins: the holders of its bucket, or both ends of the pipeline for the loss.
+// Pipeline coordinates that a collective over tied stages joins: the holders of its bucket, or both ends of
+// the pipeline for the loss.
 std::vector<std::int32_t> ProgramChecker::tied_ranks(std::size_t c, const Instruction& i) const {
     if (i.bucket >= 0) return list(c).buckets[static_cast<std::size_t>(i.bucket)].tied_ranks;
     return {0, program_.plan.layout.pipeline - 1};
@@ -231,8 +276,10 @@ void ProgramChecker::check_collectives() {
             if (i.group == GroupKind::tied_stages) ranks = tied_ranks(c, i);
             else
                 for (const RankProgram& other : program_.classes) ranks.push_back(other.pipeline);
-            if (!std::binary_search(ranks.begin(), ranks.end(), list(c).pipeline)) report("collectives", c, n, "is not among its own members");
-            sequences[c].push_back({{static_cast<std::int32_t>(c), static_cast<std::int32_t>(n)}, std::move(ranks)});
+            if (!std::binary_search(ranks.begin(), ranks.end(), list(c).pipeline))
+                report("collectives", c, n, "is not among its own members");
+            sequences[c].push_back(
+                {{static_cast<std::int32_t>(c), static_cast<std::int32_t>(n)}, std::move(ranks)});
         }
     for (std::size_t a = 0; a < sequences.size(); ++a)
         for (std::size_t b = a + 1; b < sequences.size(); ++b) {
@@ -242,24 +289,28 @@ void ProgramChecker::check_collectives() {
                     if (std::binary_search(ranks.begin(), ranks.end(), with)) places.push_back(place);
                 return places;
             };
-            const std::vector<Place> of_a = shared(sequences[a], list(b).pipeline), of_b = shared(sequences[b], list(a).pipeline);
+            const std::vector<Place> of_a = shared(sequences[a], list(b).pipeline),
+                                     of_b = shared(sequences[b], list(a).pipeline);
             for (std::size_t k = 0; k < std::max(of_a.size(), of_b.size()); ++k) {
                 if (k >= of_a.size() || k >= of_b.size()) {
                     const Place alone = k < of_a.size() ? of_a[k] : of_b[k];
-                    report("collectives", static_cast<std::size_t>(alone.list), static_cast<std::size_t>(alone.index),
+                    report("collectives", static_cast<std::size_t>(alone.list),
+                           static_cast<std::size_t>(alone.index),
                            fmt::format("class {} does not take part", k < of_a.size() ? b : a));
                     break;
                 }
                 const Instruction& x = list(a).instructions[static_cast<std::size_t>(of_a[k].index)];
                 const Instruction& y = list(b).instructions[static_cast<std::size_t>(of_b[k].index)];
                 const auto parameters = [&](std::size_t c, const Instruction& i) {
-                    return i.bucket >= 0 ? list(c).buckets[static_cast<std::size_t>(i.bucket)].parameters : std::vector<model::ParameterId>{};
+                    return i.bucket >= 0 ? list(c).buckets[static_cast<std::size_t>(i.bucket)].parameters
+                                         : std::vector<model::ParameterId>{};
                 };
-                if (x.collective != y.collective || x.payload != y.payload || x.bytes != y.bytes || x.on_shard != y.on_shard ||
-                    parameters(a, x) != parameters(b, y))
+                if (x.collective != y.collective || x.payload != y.payload || x.bytes != y.bytes ||
+                    x.on_shard != y.on_shard || parameters(a, x) != parameters(b, y))
                     report("collectives", b, static_cast<std::size_t>(of_b[k].index),
-                           "class " + std::to_string(a) +
-                               " does at that point: " + describe(program_, static_cast<int>(a), static_cast<std::uint32_t>(of_a[k].index)));
+                           "class " + std::to_string(a) + " does at that point: " +
+                               describe(program_, static_cast<int>(a),
+                                        static_cast<std::uint32_t>(of_a[k].index)));
             }
         }
 }
@@ -272,20 +323,24 @@ void ProgramChecker::check_progress() {
         const Instruction& i = list(c).instructions[next[c]];
         if (i.kind == InstructionKind::receive) return is_sent[transfer_key(i)] != 0;
         if (!joins_classes(i)) return true;
-        // Everyone must have come to the collective that this one is for them: orders agree, so it is their next one that joins classes.
+        // Everyone must have come to the collective that this one is for them: orders agree, so it is their
+        // next one that joins classes.
         for (std::size_t other = 0; other < classes; ++other) {
             if (other == c) continue;
             if (i.group == GroupKind::tied_stages) {
                 const std::vector<std::int32_t> ranks = tied_ranks(c, i);
                 if (!std::binary_search(ranks.begin(), ranks.end(), list(other).pipeline)) continue;
             }
-            if (next[other] >= list(other).instructions.size() || !joins_classes(list(other).instructions[next[other]])) return false;
+            if (next[other] >= list(other).instructions.size() ||
+                !joins_classes(list(other).instructions[next[other]]))
+                return false;
             const Instruction& theirs = list(other).instructions[next[other]];
             if (theirs.group != i.group) return false;
             if (i.group == GroupKind::tied_stages && (theirs.bucket < 0 || i.bucket < 0)) {
                 if (theirs.bucket != i.bucket) return false;
-            } else if (i.group == GroupKind::tied_stages && list(other).buckets[static_cast<std::size_t>(theirs.bucket)].parameters !=
-                                                                list(c).buckets[static_cast<std::size_t>(i.bucket)].parameters) {
+            } else if (i.group == GroupKind::tied_stages &&
+                       list(other).buckets[static_cast<std::size_t>(theirs.bucket)].parameters !=
+                           list(c).buckets[static_cast<std::size_t>(i.bucket)].parameters) {
                 return false;
             }
         }
@@ -300,9 +355,12 @@ void ProgramChecker::check_progress() {
                 moved = true;
                 if (i.kind == InstructionKind::send) is_sent[transfer_key(i)] = 1;
                 if (joins_classes(i)) {
-                    const std::vector<std::int32_t> tied = i.group == GroupKind::tied_stages ? tied_ranks(c, i) : std::vector<std::int32_t>{};
+                    const std::vector<std::int32_t> tied =
+                        i.group == GroupKind::tied_stages ? tied_ranks(c, i) : std::vector<std::int32_t>{};
                     for (std::size_t other = 0; other < classes; ++other)
-                        if (other != c && (tied.empty() || std::binary_search(tied.begin(), tied.end(), list(other).pipeline))) ++next[other];
+                        if (other != c && (tied.empty() || std::binary_search(tied.begin(), tied.end(),
+                                                                              list(other).pipeline)))
+                            ++next[other];
                 }
                 ++next[c];
             }

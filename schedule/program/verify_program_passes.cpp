@@ -1,4 +1,5 @@
-// Passes of micro-batches through stages: what they cover and in what order, proved over streams and `after` edges.
+// Passes of micro-batches through stages: what they cover and in what order, proved over streams and `after`
+// edges.
 #include <algorithm>
 
 #include <fmt/core.h>
@@ -28,14 +29,17 @@ void ProgramChecker::find_clocks(std::size_t c) {
 }
 
 bool ProgramChecker::is_ordered(std::size_t c, std::int32_t before, std::size_t after) const {
-    const auto stream = static_cast<std::size_t>(list(c).instructions[static_cast<std::size_t>(before)].stream);
+    const auto stream =
+        static_cast<std::size_t>(list(c).instructions[static_cast<std::size_t>(before)].stream);
     return clocks_[after][stream] > static_cast<std::uint32_t>(before);
 }
 
 void ProgramChecker::need(std::size_t c, std::int32_t before, std::size_t after, const char* what) {
     if (before < 0) report("order", c, after, fmt::format("comes without {} before it", what));
     else if (!is_ordered(c, before, after))
-        report("order", c, after, fmt::format("does not wait for {}: {}", what, describe(program_, static_cast<int>(c), static_cast<std::uint32_t>(before))));
+        report("order", c, after,
+               fmt::format("does not wait for {}: {}", what,
+                           describe(program_, static_cast<int>(c), static_cast<std::uint32_t>(before))));
 }
 
 void ProgramChecker::step_forward(std::size_t c, std::size_t n) {
@@ -43,18 +47,25 @@ void ProgramChecker::step_forward(std::size_t c, std::size_t n) {
     Progress& p = progress(i.stage, i.micro_batch);
     if (p.forward_steps++ == 0) {
         if (has_transfer(i.stage)) need(c, p.receive, n, "the receive of its input");
-        else if (is_boundary_here(i.stage)) need(c, progress(i.stage - 1, i.micro_batch).last_forward, n, "the forward of the stage before");
-        if (program_.segment_of(i.micro_batch) > 0) need(c, progress(i.stage, i.micro_batch - 1).last_forward, n, "the forward of the segment before");
+        else if (is_boundary_here(i.stage))
+            need(c, progress(i.stage - 1, i.micro_batch).last_forward, n, "the forward of the stage before");
+        if (program_.segment_of(i.micro_batch) > 0)
+            need(c, progress(i.stage, i.micro_batch - 1).last_forward, n,
+                 "the forward of the segment before");
     } else {
         need(c, p.last_forward, n, "the step before");
     }
     // The loss statistics are computed, then combined: their collective repeats the operator.
-    // So do the exchanges of copies for experts; keys of a context-parallel group are gathered before the attention that reads them.
-    const bool is_exchange = i.kind == InstructionKind::collective && (i.collective == CollectiveKind::all_gather || i.collective == CollectiveKind::all_to_all);
+    // So do the exchanges of copies for experts; keys of a context-parallel group are gathered before the
+    // attention that reads them.
+    const bool is_exchange =
+        i.kind == InstructionKind::collective &&
+        (i.collective == CollectiveKind::all_gather || i.collective == CollectiveKind::all_to_all);
     const bool combines = is_exchange && i.operators.end == p.forward;
     const bool prepares = is_exchange && i.group == GroupKind::context && i.operators.begin == p.forward;
     if (has_operators() && !combines && !prepares) {
-        if (i.operators.begin != p.forward || i.operators.size() <= 0) report("completeness", c, n, fmt::format("forward has come to operator {}", p.forward));
+        if (i.operators.begin != p.forward || i.operators.size() <= 0)
+            report("completeness", c, n, fmt::format("forward has come to operator {}", p.forward));
         p.forward = i.operators.end;
     }
     p.last_forward = static_cast<std::int32_t>(n);
@@ -90,15 +101,19 @@ void ProgramChecker::step_backward(std::size_t c, std::size_t n) {
     const Instruction& i = list(c).instructions[n];
     if (!copies_.empty() && i.kind == InstructionKind::compute) need_loaded(c, n);
     Progress& p = progress(i.stage, i.micro_batch);
-    const bool is_weight = i.phase == ComputePhase::backward_weight, is_input = i.phase == ComputePhase::backward_input;
+    const bool is_weight = i.phase == ComputePhase::backward_weight,
+               is_input = i.phase == ComputePhase::backward_input;
     const bool is_recomputed = i.phase == ComputePhase::recompute;
     const auto stage_end = program_.stages[static_cast<std::size_t>(i.stage)].operators.end;
     if (is_recomputed) {
-        // Gathers for weights' gradients may run beside the steps before them; whoever needs them waits for them (below, as for every latest step).
+        // Gathers for weights' gradients may run beside the steps before them; whoever needs them waits for
+        // them (below, as for every latest step).
         need(c, p.last_forward, n, "its forward");
-        if (i.kind == InstructionKind::compute && p.last_backward >= 0) need(c, p.last_backward, n, "the step before");
-        (p.input_steps > 0 && p.input == program_.stages[static_cast<std::size_t>(i.stage)].operators.begin ? p.last_weight : p.last_backward) =
-            static_cast<std::int32_t>(n);
+        if (i.kind == InstructionKind::compute && p.last_backward >= 0)
+            need(c, p.last_backward, n, "the step before");
+        (p.input_steps > 0 && p.input == program_.stages[static_cast<std::size_t>(i.stage)].operators.begin
+             ? p.last_weight
+             : p.last_backward) = static_cast<std::int32_t>(n);
         return;
     }
     std::int32_t& steps = is_weight ? p.weight_steps : is_input ? p.input_steps : p.backward_steps;
@@ -107,11 +122,14 @@ void ProgramChecker::step_backward(std::size_t c, std::size_t n) {
         else {
             need(c, p.last_forward, n, "its forward");
             if (program_.segment_of(i.micro_batch) + 1 < program_.segments)
-                need(c, progress(i.stage, i.micro_batch + 1).last_backward, n, "the backward of the segment after");
+                need(c, progress(i.stage, i.micro_batch + 1).last_backward, n,
+                     "the backward of the segment after");
             const std::int32_t after = i.stage + 1;
             if (!program_.is_last_stage(i.stage)) {
                 if (has_transfer(after)) need(c, p.receive_gradient, n, "the receive of its gradient");
-                else if (is_boundary_here(after)) need(c, progress(after, i.micro_batch).last_backward, n, "the backward of the stage after");
+                else if (is_boundary_here(after))
+                    need(c, progress(after, i.micro_batch).last_backward, n,
+                         "the backward of the stage after");
             }
         }
     }
@@ -120,14 +138,17 @@ void ProgramChecker::step_backward(std::size_t c, std::size_t n) {
     (is_weight ? p.last_weight : p.last_backward) = static_cast<std::int32_t>(n);
     if (!has_operators()) return;
     std::int32_t& expected = is_weight ? p.weight : is_input ? p.input : p.backward;
-    // Gradients of experts' copies are exchanged before the operator that made the copies, routers' choices summed before the router; gradients of gathered keys are
-    // scattered after the attention.
-    if (i.kind == InstructionKind::collective && i.group == GroupKind::expert && i.operators.end == expected) return;
+    // Gradients of experts' copies are exchanged before the operator that made the copies, routers' choices
+    // summed before the router; gradients of gathered keys are scattered after the attention.
+    if (i.kind == InstructionKind::collective && i.group == GroupKind::expert && i.operators.end == expected)
+        return;
     if (i.kind == InstructionKind::collective && i.group == GroupKind::context &&
         (i.collective == CollectiveKind::all_reduce ? i.operators.end : i.operators.begin) == expected)
         return;
     if (i.operators.end != expected || i.operators.size() <= 0)
-        report("completeness", c, n, expected == stage_end ? std::string("backward has not begun") : fmt::format("backward has come to operator {}", expected));
+        report("completeness", c, n,
+               expected == stage_end ? std::string("backward has not begun")
+                                     : fmt::format("backward has come to operator {}", expected));
     expected = i.operators.begin;
 }
 
@@ -137,7 +158,9 @@ void ProgramChecker::check_passes(std::size_t c) {
         const Instruction& i = l.instructions[n];
         const bool is_gradient = i.payload == PayloadKind::activation_gradient;
         switch (i.kind) {
-            case InstructionKind::compute: i.phase == ComputePhase::forward ? step_forward(c, n) : step_backward(c, n); break;
+            case InstructionKind::compute:
+                i.phase == ComputePhase::forward ? step_forward(c, n) : step_backward(c, n);
+                break;
             case InstructionKind::collective:
                 if (i.payload != PayloadKind::activation && !is_gradient) break;
                 i.phase == ComputePhase::forward ? step_forward(c, n) : step_backward(c, n);
@@ -149,9 +172,11 @@ void ProgramChecker::check_passes(std::size_t c) {
             }
             case InstructionKind::send: {
                 const Progress& p = progress(i.stage, i.micro_batch);
-                need(c, is_gradient ? p.last_backward : p.last_forward, n, is_gradient ? "the backward it sends from" : "the forward it sends from");
+                need(c, is_gradient ? p.last_backward : p.last_forward, n,
+                     is_gradient ? "the backward it sends from" : "the forward it sends from");
                 const model::OperatorRange all = program_.stages[static_cast<std::size_t>(i.stage)].operators;
-                const bool is_finished = is_gradient ? p.backward == all.begin || p.input == all.begin : p.forward == all.end;
+                const bool is_finished =
+                    is_gradient ? p.backward == all.begin || p.input == all.begin : p.forward == all.end;
                 if (has_operators() && !is_finished) report("order", c, n, "sends before the pass has ended");
                 break;
             }
@@ -171,19 +196,27 @@ void ProgramChecker::check_complete() {
             const Progress& p = progress(static_cast<std::int32_t>(s), k);
             const model::OperatorRange all = program_.stages[s].operators;
             const auto c = static_cast<std::size_t>(program_.stages[s].rank);
-            const auto missing = [&](const std::string& what) { report("completeness", c, fmt::format("stage {}, micro-batch {}: {}", s, k, what)); };
+            const auto missing = [&](const std::string& what) {
+                report("completeness", c, fmt::format("stage {}, micro-batch {}: {}", s, k, what));
+            };
             if (p.forward_steps == 0) missing("forward never runs");
-            else if (p.forward != all.end) missing(fmt::format("forward ends at operator {} of [{}, {})", p.forward, all.begin, all.end));
+            else if (p.forward != all.end)
+                missing(
+                    fmt::format("forward ends at operator {} of [{}, {})", p.forward, all.begin, all.end));
             if (!has_operators() && p.forward_steps > 1) missing("forward runs twice");
             if (!trains_) continue;
             const bool is_split = p.input_steps > 0 || p.weight_steps > 0;
             if (is_split && p.backward_steps > 0) missing("backward runs whole and in parts");
             else if (is_split) {
                 if (p.input_steps == 0 || p.input != all.begin) missing("backward for input does not end");
-                if (p.weight_steps == 0 || p.weight != all.begin) missing("backward for weights does not end");
+                if (p.weight_steps == 0 || p.weight != all.begin)
+                    missing("backward for weights does not end");
             } else if (p.backward_steps == 0) missing("backward never runs");
-            else if (p.backward != all.begin) missing(fmt::format("backward ends at operator {} of [{}, {})", p.backward, all.begin, all.end));
-            if (!has_operators() && std::max({p.backward_steps, p.input_steps, p.weight_steps}) > 1) missing("backward runs twice");
+            else if (p.backward != all.begin)
+                missing(
+                    fmt::format("backward ends at operator {} of [{}, {})", p.backward, all.begin, all.end));
+            if (!has_operators() && std::max({p.backward_steps, p.input_steps, p.weight_steps}) > 1)
+                missing("backward runs twice");
         }
 }
 

@@ -1,4 +1,5 @@
-// The end of a step: every bucket's gradient is whole before its one update, and what was updated in pieces is gathered.
+// The end of a step: every bucket's gradient is whole before its one update, and what was updated in pieces
+// is gathered.
 #include <algorithm>
 
 #include <fmt/core.h>
@@ -7,13 +8,17 @@
 
 namespace schedule {
 
-// Asynchronous: after the backward of every so many micro-batches each bucket is reduced and updated once, and gradients are zeroed before the next backward.
+// Asynchronous: after the backward of every so many micro-batches each bucket is reduced and updated once,
+// and gradients are zeroed before the next backward.
 void ProgramChecker::check_updates_between(std::size_t c) {
     const RankProgram& l = list(c);
     const std::size_t buckets = l.buckets.size();
-    std::vector<std::int32_t> steps(buckets, 0), reductions(buckets, 0), latest_step(buckets, -1), latest_reduction(buckets, -1);
+    std::vector<std::int32_t> steps(buckets, 0), reductions(buckets, 0), latest_step(buckets, -1),
+        latest_reduction(buckets, -1);
     std::int32_t zero = -1, latest_backward = -1, finished = 0;
-    const auto of_update = [&](std::int32_t update) { return std::min(program_.micro_batches, (update + 1) * program_.micro_batches_per_update); };
+    const auto of_update = [&](std::int32_t update) {
+        return std::min(program_.micro_batches, (update + 1) * program_.micro_batches_per_update);
+    };
     bool has_steps = false;
     for (std::size_t n = 0; n < l.instructions.size(); ++n) {
         const Instruction& i = l.instructions[n];
@@ -25,13 +30,19 @@ void ProgramChecker::check_updates_between(std::size_t c) {
             zero = at;
         }
         if (i.kind == InstructionKind::compute && i.phase >= ComputePhase::backward) {
-            if (zero < 0 || !is_ordered(c, zero, n)) report("update", c, n, "does not wait for gradients to be zeroed");
+            if (zero < 0 || !is_ordered(c, zero, n))
+                report("update", c, n, "does not wait for gradients to be zeroed");
             for (std::size_t b = 0; b < buckets; ++b)
-                if (latest_step[b] > zero) report("update", c, n, fmt::format("adds to the gradient of bucket {}, which has been used already", b));
+                if (latest_step[b] > zero)
+                    report("update", c, n,
+                           fmt::format("adds to the gradient of bucket {}, which has been used already", b));
             latest_backward = at;
-            if (i.phase != ComputePhase::backward_input && i.operators.begin == program_.stages[static_cast<std::size_t>(i.stage)].operators.begin) ++finished;
+            if (i.phase != ComputePhase::backward_input &&
+                i.operators.begin == program_.stages[static_cast<std::size_t>(i.stage)].operators.begin)
+                ++finished;
         }
-        if (i.kind == InstructionKind::collective && i.payload == PayloadKind::parameter_gradient && i.bucket >= 0) {
+        if (i.kind == InstructionKind::collective && i.payload == PayloadKind::parameter_gradient &&
+            i.bucket >= 0) {
             ++reductions[static_cast<std::size_t>(i.bucket)];
             latest_reduction[static_cast<std::size_t>(i.bucket)] = at;
         }
@@ -44,21 +55,31 @@ void ProgramChecker::check_updates_between(std::size_t c) {
                 if (!holds) report("update", c, n, what);
             };
             expect(i.micro_batch == update, fmt::format("is update {} of bucket {}", update, b));
-            expect(finished == of_update(update), fmt::format("comes after the backward of {} micro-batches, not {}", finished, of_update(update)));
-            expect(latest_backward >= 0 && is_ordered(c, latest_backward, n), "does not wait for the backward before it");
-            const int wanted = (update + 1) * ((groups_of(program_.plan.layout, l.buckets[b]).size > 1 ? 1 : 0) + (l.buckets[b].is_partial_over_tensor ? 1 : 0) +
-                                               (l.buckets[b].tied_ranks.empty() ? 0 : 1));
-            expect(reductions[b] == wanted, fmt::format("bucket {} has been reduced {} times, not {}", b, reductions[b], wanted));
-            expect(latest_reduction[b] < 0 || is_ordered(c, latest_reduction[b], n), fmt::format("does not wait for instruction {}", latest_reduction[b]));
+            expect(finished == of_update(update),
+                   fmt::format("comes after the backward of {} micro-batches, not {}", finished,
+                               of_update(update)));
+            expect(latest_backward >= 0 && is_ordered(c, latest_backward, n),
+                   "does not wait for the backward before it");
+            const int wanted =
+                (update + 1) *
+                ((groups_of(program_.plan.layout, l.buckets[b]).size > 1 ? 1 : 0) +
+                 (l.buckets[b].is_partial_over_tensor ? 1 : 0) + (l.buckets[b].tied_ranks.empty() ? 0 : 1));
+            expect(reductions[b] == wanted,
+                   fmt::format("bucket {} has been reduced {} times, not {}", b, reductions[b], wanted));
+            expect(latest_reduction[b] < 0 || is_ordered(c, latest_reduction[b], n),
+                   fmt::format("does not wait for instruction {}", latest_reduction[b]));
             latest_step[b] = at;
         }
     }
     if (!has_steps) return;
     for (std::size_t b = 0; b < buckets; ++b)
-        if (steps[b] != program_.updates()) report("update", c, fmt::format("bucket {} is updated {} times, not {}", b, steps[b], program_.updates()));
+        if (steps[b] != program_.updates())
+            report("update", c,
+                   fmt::format("bucket {} is updated {} times, not {}", b, steps[b], program_.updates()));
 }
 
-// Clipping: the norm is taken after every reduction, added up over each group that divides gradients, and known before the first update.
+// Clipping: the norm is taken after every reduction, added up over each group that divides gradients, and
+// known before the first update.
 void ProgramChecker::check_clipping(std::size_t c) {
     const RankProgram& l = list(c);
     const Plan& plan = program_.plan;
@@ -72,7 +93,9 @@ void ProgramChecker::check_clipping(std::size_t c) {
             if (norm >= 0) report("update", c, n, "takes the gradients' norm a second time");
             norm = at;
         }
-        if ((i.kind == InstructionKind::optimizer_step || i.kind == InstructionKind::update_norm) && first_step < 0) first_step = at;
+        if ((i.kind == InstructionKind::optimizer_step || i.kind == InstructionKind::update_norm) &&
+            first_step < 0)
+            first_step = at;
         if (i.kind != InstructionKind::collective) continue;
         if (i.payload == PayloadKind::parameter_gradient) reductions.push_back(at);
         if (i.payload != PayloadKind::gradient_norm) continue;
@@ -82,30 +105,38 @@ void ProgramChecker::check_clipping(std::size_t c) {
     std::vector<GroupKind> wanted;
     if (plan.optimizer.gradient_clipping > 0) {
         if (plan.divides_gradients_by() > 1)
-            wanted.push_back(plan.divides_gradients_by() == plan.layout.expert ? GroupKind::expert : GroupKind::shard);
+            wanted.push_back(plan.divides_gradients_by() == plan.layout.expert ? GroupKind::expert
+                                                                               : GroupKind::shard);
         if (plan.layout.tensor > 1) wanted.push_back(GroupKind::tensor);
         if (plan.layout.pipeline > 1) wanted.push_back(GroupKind::pipeline);
     }
     if ((norm >= 0) != (plan.optimizer.gradient_clipping > 0))
-        report("update", c, norm >= 0 ? "takes a norm that the plan does not ask for" : "gradients are not clipped");
+        report("update", c,
+               norm >= 0 ? "takes a norm that the plan does not ask for" : "gradients are not clipped");
     if (groups != wanted)
-        report("update", c, fmt::format("adds the gradients' norm up over {} groups, not the {} that divide gradients", groups.size(), wanted.size()));
+        report("update", c,
+               fmt::format("adds the gradients' norm up over {} groups, not the {} that divide gradients",
+                           groups.size(), wanted.size()));
     if (norm < 0) return;
     for (const std::int32_t reduction : reductions)
         if (!is_ordered(c, reduction, static_cast<std::size_t>(norm)))
-            report("update", c, static_cast<std::size_t>(norm), fmt::format("does not wait for instruction {}", reduction));
+            report("update", c, static_cast<std::size_t>(norm),
+                   fmt::format("does not wait for instruction {}", reduction));
     std::int32_t before = norm;
     for (const std::int32_t sum : sums) {
         if (!is_ordered(c, before, static_cast<std::size_t>(sum)))
-            report("update", c, static_cast<std::size_t>(sum), fmt::format("does not wait for instruction {}", before));
+            report("update", c, static_cast<std::size_t>(sum),
+                   fmt::format("does not wait for instruction {}", before));
         before = sum;
     }
     if (!is_ordered(c, before, static_cast<std::size_t>(first_step)))
-        report("update", c, static_cast<std::size_t>(first_step), fmt::format("does not wait for instruction {}", before));
+        report("update", c, static_cast<std::size_t>(first_step),
+               fmt::format("does not wait for instruction {}", before));
 }
 
-// LAMB: before each update of a bucket its sums are taken, once the gradient is whole, then added up over each group that divides the bucket, one group after the
-// other, and known before the step. Rates and moments are those of the same update.
+// LAMB: before each update of a bucket its sums are taken, once the gradient is whole, then added up over
+// each group that divides the bucket, one group after the other, and known before the step. Rates and moments
+// are those of the same update.
 void ProgramChecker::check_update_norms(std::size_t c) {
     const RankProgram& l = list(c);
     const bool are_needed = needs_update_norms(program_.plan.optimizer);
@@ -120,17 +151,22 @@ void ProgramChecker::check_update_norms(std::size_t c) {
         const Instruction& i = l.instructions[n];
         const auto at = static_cast<std::int32_t>(n);
         const auto wait = [&](std::int32_t before) {
-            if (before >= 0 && !is_ordered(c, before, n)) report("update", c, n, fmt::format("does not wait for instruction {}", before));
+            if (before >= 0 && !is_ordered(c, before, n))
+                report("update", c, n, fmt::format("does not wait for instruction {}", before));
         };
         if (i.kind == InstructionKind::compute && i.phase >= ComputePhase::backward) {
             latest_backward = at;
             for (std::size_t b = 0; b < open.size(); ++b)
-                if (open[b].norm >= 0) report("update", c, n, fmt::format("adds to the gradient of bucket {}, whose norms have been taken", b));
+                if (open[b].norm >= 0)
+                    report("update", c, n,
+                           fmt::format("adds to the gradient of bucket {}, whose norms have been taken", b));
         }
         const bool is_sum = i.kind == InstructionKind::collective && i.payload == PayloadKind::update_norm;
-        if (i.kind == InstructionKind::gradient_norm || i.payload == PayloadKind::gradient_norm) latest_clip = at;
+        if (i.kind == InstructionKind::gradient_norm || i.payload == PayloadKind::gradient_norm)
+            latest_clip = at;
         if (i.bucket < 0) {
-            if (i.kind == InstructionKind::optimizer_step && are_needed) report("update", c, n, "updates all buckets at once, norms are taken bucket by bucket");
+            if (i.kind == InstructionKind::optimizer_step && are_needed)
+                report("update", c, n, "updates all buckets at once, norms are taken bucket by bucket");
             continue;
         }
         Open& own = open[static_cast<std::size_t>(i.bucket)];
@@ -141,14 +177,22 @@ void ProgramChecker::check_update_norms(std::size_t c) {
         }
         if (i.kind == InstructionKind::update_norm) {
             if (!are_needed) report("update", c, n, "takes norms that the optimizer does not ask for");
-            if (own.norm >= 0) report("update", c, n, fmt::format("takes the norms of bucket {} a second time", i.bucket));
-            for (const std::int32_t before : {latest_backward, latest_reduction[static_cast<std::size_t>(i.bucket)], latest_clip}) wait(before);
+            if (own.norm >= 0)
+                report("update", c, n, fmt::format("takes the norms of bucket {} a second time", i.bucket));
+            for (const std::int32_t before :
+                 {latest_backward, latest_reduction[static_cast<std::size_t>(i.bucket)], latest_clip})
+                wait(before);
             own = {at, at, {}};
         } else if (is_sum) {
-            if (own.norm < 0) report("update", c, n, fmt::format("adds up norms of bucket {} that have not been taken", i.bucket));
-            if (i.collective != CollectiveKind::all_reduce) report("update", c, n, "does not leave the sum with every rank");
+            if (own.norm < 0)
+                report("update", c, n,
+                       fmt::format("adds up norms of bucket {} that have not been taken", i.bucket));
+            if (i.collective != CollectiveKind::all_reduce)
+                report("update", c, n, "does not leave the sum with every rank");
             if (i.bytes != update_norm_bytes(bucket))
-                report("collectives", c, n, fmt::format("two sums for each parameter of its bucket are {:.0f} B", update_norm_bytes(bucket).value));
+                report("collectives", c, n,
+                       fmt::format("two sums for each parameter of its bucket are {:.0f} B",
+                                   update_norm_bytes(bucket).value));
             wait(own.latest);
             own.latest = at;
             own.groups.push_back(i.group);
@@ -163,14 +207,19 @@ void ProgramChecker::check_update_norms(std::size_t c) {
             if (plan.pieces(bucket.is_expert) == 1 && bucket.is_expert) wanted.push_back(GroupKind::expert);
             if (plan.layout.tensor > 1) wanted.push_back(GroupKind::tensor);
             if (own.groups != wanted)
-                report("update", c, n, fmt::format("norms of bucket {} are added up over {} groups, not the {} that divide it", i.bucket, own.groups.size(), wanted.size()));
-            if (l.instructions[static_cast<std::size_t>(own.norm)].micro_batch != i.micro_batch) report("update", c, n, "reads norms of another update");
+                report(
+                    "update", c, n,
+                    fmt::format("norms of bucket {} are added up over {} groups, not the {} that divide it",
+                                i.bucket, own.groups.size(), wanted.size()));
+            if (l.instructions[static_cast<std::size_t>(own.norm)].micro_batch != i.micro_batch)
+                report("update", c, n, "reads norms of another update");
             wait(own.latest);
             own = {};
         }
     }
     for (const Open& left : open)
-        if (left.norm >= 0) report("update", c, static_cast<std::size_t>(left.norm), "takes norms that no update reads");
+        if (left.norm >= 0)
+            report("update", c, static_cast<std::size_t>(left.norm), "takes norms that no update reads");
 }
 
 void ProgramChecker::check_update(std::size_t c) {
@@ -199,29 +248,38 @@ void ProgramChecker::check_update(std::size_t c) {
             has_steps = true;
             for (std::size_t b = 0; b < l.buckets.size(); ++b) {
                 if (i.bucket >= 0 && static_cast<std::size_t>(i.bucket) != b) continue;
-                if (seen[b].step >= 0) report("update", c, n, fmt::format("bucket {} is updated a second time", b));
+                if (seen[b].step >= 0)
+                    report("update", c, n, fmt::format("bucket {} is updated a second time", b));
                 seen[b].step = static_cast<std::int32_t>(n);
             }
         }
         if (i.kind == InstructionKind::compute && i.phase >= ComputePhase::backward) {
             if (zero < 0) report("update", c, n, "gradients are not zeroed before backward");
-            else if (!is_ordered(c, zero, n)) report("update", c, n, "does not wait for gradients to be zeroed");
+            else if (!is_ordered(c, zero, n))
+                report("update", c, n, "does not wait for gradients to be zeroed");
             if (has_steps) report("update", c, n, "stands after an update");
         }
-        if (i.kind == InstructionKind::compute && (i.phase == ComputePhase::backward || i.phase == ComputePhase::backward_weight)) {
+        if (i.kind == InstructionKind::compute &&
+            (i.phase == ComputePhase::backward || i.phase == ComputePhase::backward_weight)) {
             const auto stage = static_cast<std::size_t>(i.stage);
-            if (latest_pass[stage] != i.micro_batch) passes_begun[stage].push_back(static_cast<std::int32_t>(n));
+            if (latest_pass[stage] != i.micro_batch)
+                passes_begun[stage].push_back(static_cast<std::int32_t>(n));
             latest_pass[stage] = i.micro_batch;
         }
-        if (i.kind != InstructionKind::collective || i.bucket < 0 || i.payload == PayloadKind::update_norm) continue;
+        if (i.kind != InstructionKind::collective || i.bucket < 0 || i.payload == PayloadKind::update_norm)
+            continue;
         const auto b = static_cast<std::size_t>(i.bucket);
         Seen& s = seen[b];
-        const auto elements = static_cast<double>(l.buckets[b].padded_elements) / (i.on_shard ? l.buckets[b].pieces : 1);
-        const core::Bytes size = core::size_of(i.payload == PayloadKind::parameter ? plan.precision.parameters : plan.precision.gradients);
-        if (i.bytes != elements * size) report("collectives", c, n, fmt::format("its bucket has {:.0f} B", (elements * size).value));
+        const auto elements =
+            static_cast<double>(l.buckets[b].padded_elements) / (i.on_shard ? l.buckets[b].pieces : 1);
+        const core::Bytes size = core::size_of(
+            i.payload == PayloadKind::parameter ? plan.precision.parameters : plan.precision.gradients);
+        if (i.bytes != elements * size)
+            report("collectives", c, n, fmt::format("its bucket has {:.0f} B", (elements * size).value));
         if (i.payload == PayloadKind::parameter) {
             ++(s.step >= 0 ? s.gathered_after : s.gathered_before);
-            if (s.step >= 0 && !is_ordered(c, s.step, n)) report("update", c, n, "does not wait for the update");
+            if (s.step >= 0 && !is_ordered(c, s.step, n))
+                report("update", c, n, "does not wait for the update");
             continue;
         }
         if (i.payload != PayloadKind::parameter_gradient) continue;
@@ -239,38 +297,50 @@ void ProgramChecker::check_update(std::size_t c) {
     for (std::size_t b = 0; b < seen.size(); ++b) {
         const Seen& s = seen[b];
         const int members = groups_of(plan.layout, l.buckets[b]).size;
-        const bool is_reduced = members > 1, is_sharded = l.buckets[b].pieces > 1, is_scattered_often = is_sharded && plan.sharding >= Sharding::gradients;
+        const bool is_reduced = members > 1, is_sharded = l.buckets[b].pieces > 1,
+                   is_scattered_often = is_sharded && plan.sharding >= Sharding::gradients;
         const int passes = is_scattered_often ? micro_batches : 1;
         const auto expect = [&](int found, int wanted, const char* what) {
-            if (found != wanted) report("update", c, fmt::format("bucket {} has {} {}, not {}", b, found, what, wanted));
+            if (found != wanted)
+                report("update", c, fmt::format("bucket {} has {} {}, not {}", b, found, what, wanted));
         };
         if (s.step < 0) {
             report("update", c, fmt::format("bucket {} is never updated", b));
             continue;
         }
         expect(s.data, is_reduced && !is_sharded, "all-reduces over data");
-        // In a bidirectional schedule a parameter that both ends of the model use has micro-batches of both directions on one rank.
-        const bool goes_both_ways = is_scattered_often && program_.directions > 1 && s.scatter == program_.directions * passes;
+        // In a bidirectional schedule a parameter that both ends of the model use has micro-batches of both
+        // directions on one rank.
+        const bool goes_both_ways =
+            is_scattered_often && program_.directions > 1 && s.scatter == program_.directions * passes;
         if (!goes_both_ways) expect(s.scatter, is_reduced && is_sharded ? passes : 0, "reduce-scatters");
         expect(s.replica, is_sharded && l.buckets[b].pieces < members, "all-reduces over replicas");
         expect(s.tensor, l.buckets[b].is_partial_over_tensor, "all-reduces over tensor ranks");
         expect(s.tied, !l.buckets[b].tied_ranks.empty(), "all-reduces over tied stages");
         if (is_sharded && plan.sharding == Sharding::parameters) {
             if (s.gathered_before < 2 * micro_batches)
-                report("update", c, fmt::format("bucket {} is gathered {} times for {} micro-batches", b, s.gathered_before, micro_batches));
+                report("update", c,
+                       fmt::format("bucket {} is gathered {} times for {} micro-batches", b,
+                                   s.gathered_before, micro_batches));
         } else {
             expect(s.gathered_after, is_sharded, "gathers after the update");
         }
         for (const std::int32_t reduction : s.reductions)
             if (!is_ordered(c, reduction, static_cast<std::size_t>(s.step)))
-                report("update", c, static_cast<std::size_t>(s.step), fmt::format("does not wait for instruction {}", reduction));
-        // A gradient is reduced after the passes that make it: of the last one at least the part that reaches the bucket.
+                report("update", c, static_cast<std::size_t>(s.step),
+                       fmt::format("does not wait for instruction {}", reduction));
+        // A gradient is reduced after the passes that make it: of the last one at least the part that reaches
+        // the bucket.
         const std::vector<std::int32_t>& begun = passes_begun[static_cast<std::size_t>(l.buckets[b].stage)];
         for (std::size_t r = 0; r < s.reductions.size() && !goes_both_ways; ++r) {
             const auto at = static_cast<std::size_t>(s.reductions[r]);
-            const auto needed = std::min(static_cast<std::size_t>(micro_batches), passes > 1 ? r + 1 : static_cast<std::size_t>(micro_batches));
-            if (needed > begun.size() || begun[needed - 1] > s.reductions[r] || !is_ordered(c, begun[needed - 1], at))
-                report("update", c, at, fmt::format("does not wait for the backward of {} micro-batch{}", needed, needed == 1 ? "" : "es"));
+            const auto needed = std::min(static_cast<std::size_t>(micro_batches),
+                                         passes > 1 ? r + 1 : static_cast<std::size_t>(micro_batches));
+            if (needed > begun.size() || begun[needed - 1] > s.reductions[r] ||
+                !is_ordered(c, begun[needed - 1], at))
+                report("update", c, at,
+                       fmt::format("does not wait for the backward of {} micro-batch{}", needed,
+                                   needed == 1 ? "" : "es"));
         }
     }
 }

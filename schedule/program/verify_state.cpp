@@ -1,6 +1,7 @@
-// Rules 7 to 9: what a rank holds while it works through its list - activations, gathered parameters, gradients, weight versions.
-#include <cmath>
+// Rules 7 to 9: what a rank holds while it works through its list - activations, gathered parameters,
+// gradients, weight versions.
 #include <fmt/core.h>
+#include <cmath>
 
 #include <algorithm>
 #include <set>
@@ -14,16 +15,22 @@ namespace schedule {
 namespace {
 
 std::string at(const Schedule& schedule, int rank, std::size_t position, const std::string& what) {
-    return fmt::format("rank {} cell {}: {} {}", rank, position, print_action(schedule, schedule.actions[static_cast<std::size_t>(rank)][position]), what);
+    return fmt::format("rank {} cell {}: {} {}", rank, position,
+                       print_action(schedule, schedule.actions[static_cast<std::size_t>(rank)][position]),
+                       what);
 }
 
-std::size_t state_index(const Schedule& schedule, const Action& action) { return static_cast<std::size_t>(action.direction * schedule.stages + action.stage); }
+std::size_t state_index(const Schedule& schedule, const Action& action) {
+    return static_cast<std::size_t>(action.direction * schedule.stages + action.stage);
+}
 
 }  // namespace
 
-void check_memory(const Schedule& schedule, const ScheduleLimits& limits, std::vector<Violation>& violations) {
+void check_memory(const Schedule& schedule, const ScheduleLimits& limits,
+                  std::vector<Violation>& violations) {
     if (limits.activation.empty() || std::isinf(limits.memory_limit.value)) return;
-    // Sums of the same figures in another order differ in their last bits; a real excess is a whole activation.
+    // Sums of the same figures in another order differ in their last bits; a real excess is a whole
+    // activation.
     const double allowed = limits.memory_limit.value * (1 + 1e-9);
     for (int rank = 0; rank < schedule.ranks; ++rank) {
         const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
@@ -32,15 +39,21 @@ void check_memory(const Schedule& schedule, const ScheduleLimits& limits, std::v
             const Action& action = list[i];
             if (!is_compute(action.kind)) continue;
             const ScheduleLimits::ActivationChange& change =
-                limits.activation.size() == 1 ? limits.activation.front() : limits.activation[static_cast<std::size_t>(action.stage)];
+                limits.activation.size() == 1 ? limits.activation.front()
+                                              : limits.activation[static_cast<std::size_t>(action.stage)];
             double at_start = 0, at_end = 0;
             auto apply = [&](core::Bytes bytes) { (bytes.value > 0 ? at_start : at_end) += bytes.value; };
             if (action.kind == ActionKind::forward) apply(change.forward);
-            if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input) apply(change.backward_input);
-            if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_weight) apply(change.backward_weight);
+            if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input)
+                apply(change.backward_input);
+            if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_weight)
+                apply(change.backward_weight);
             held += at_start;
             if (held > allowed) {
-                violations.push_back({"memory", at(schedule, rank, i, fmt::format("brings the rank to {:.6g}, above its limit of {:.6g}", held, limits.memory_limit.value)),
+                violations.push_back({"memory",
+                                      at(schedule, rank, i,
+                                         fmt::format("brings the rank to {:.6g}, above its limit of {:.6g}",
+                                                     held, limits.memory_limit.value)),
                                       rank, static_cast<int>(i)});
                 break;
             }
@@ -49,8 +62,11 @@ void check_memory(const Schedule& schedule, const ScheduleLimits& limits, std::v
     }
 }
 
-void check_sharded_parameters(const Schedule& schedule, const ScheduleLimits& limits, std::vector<Violation>& violations) {
-    auto is_sharding = [](const Action& action) { return action.kind == ActionKind::unshard || action.kind == ActionKind::reshard; };
+void check_sharded_parameters(const Schedule& schedule, const ScheduleLimits& limits,
+                              std::vector<Violation>& violations) {
+    auto is_sharding = [](const Action& action) {
+        return action.kind == ActionKind::unshard || action.kind == ActionKind::reshard;
+    };
     for (int rank = 0; rank < schedule.ranks; ++rank) {
         const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
         if (std::none_of(list.begin(), list.end(), is_sharding)) continue;
@@ -58,11 +74,16 @@ void check_sharded_parameters(const Schedule& schedule, const ScheduleLimits& li
         for (std::size_t i = 0; i < list.size(); ++i) {
             const Action& action = list[i];
             const std::size_t stage = state_index(schedule, action);
-            auto violate = [&](const std::string& what) { violations.push_back({"sharded parameters", at(schedule, rank, i, what), rank, static_cast<int>(i)}); };
+            auto violate = [&](const std::string& what) {
+                violations.push_back(
+                    {"sharded parameters", at(schedule, rank, i, what), rank, static_cast<int>(i)});
+            };
             if (action.kind == ActionKind::unshard) {
                 if (!unsharded.insert(stage).second) violate("gathers parameters that are gathered already");
-                if (limits.most_unsharded_stages > 0 && static_cast<int>(unsharded.size()) > limits.most_unsharded_stages)
-                    violate(fmt::format("makes {} stages gathered, more than {}", unsharded.size(), limits.most_unsharded_stages));
+                if (limits.most_unsharded_stages > 0 &&
+                    static_cast<int>(unsharded.size()) > limits.most_unsharded_stages)
+                    violate(fmt::format("makes {} stages gathered, more than {}", unsharded.size(),
+                                        limits.most_unsharded_stages));
             } else if (action.kind == ActionKind::reshard) {
                 if (unsharded.erase(stage) == 0) violate("frees parameters that are not gathered");
             } else if (is_compute(action.kind) && !unsharded.contains(stage)) {
@@ -79,7 +100,8 @@ namespace {
 void check_synchronous_update(const Schedule& schedule, std::vector<Violation>& violations) {
     const CellPositions positions(schedule);
     const CellIndex index(schedule);
-    const std::size_t states = static_cast<std::size_t>(schedule.stages) * static_cast<std::size_t>(schedule.directions);
+    const std::size_t states =
+        static_cast<std::size_t>(schedule.stages) * static_cast<std::size_t>(schedule.directions);
     std::vector<int> last_backward(states, -1), reduced_at(states, -1), updated_at(states, -1);
     bool has_reduction = false, has_update = false;
     for (const std::vector<Action>& list : schedule.actions)
@@ -92,33 +114,46 @@ void check_synchronous_update(const Schedule& schedule, std::vector<Violation>& 
     for (int rank = 0; rank < schedule.ranks; ++rank) {
         const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
         for (std::size_t i = 0; i < list.size(); ++i) {
-            const bool is_reduction = list[i].kind == ActionKind::reduce_gradient, is_update = list[i].kind == ActionKind::optimizer_step;
+            const bool is_reduction = list[i].kind == ActionKind::reduce_gradient,
+                       is_update = list[i].kind == ActionKind::optimizer_step;
             if (!is_reduction && !is_update) continue;
             const std::size_t state = state_index(schedule, list[i]);
             const int position = static_cast<int>(i);
-            auto violate = [&](const std::string& what) { violations.push_back({"gradient order", at(schedule, rank, i, what), rank, position}); };
+            auto violate = [&](const std::string& what) {
+                violations.push_back({"gradient order", at(schedule, rank, i, what), rank, position});
+            };
             int& before = is_reduction ? reduced_at[state] : updated_at[state];
             if (before >= 0) violate("is there twice");
             before = position;
             if (last_backward[state] > position) violate("comes before the stage's last backward");
-            if (is_update && has_reduction && reduced_at[state] < 0) violate("updates with gradients that are not reduced yet");
+            if (is_update && has_reduction && reduced_at[state] < 0)
+                violate("updates with gradients that are not reduced yet");
         }
     }
     for (std::size_t state = 0; state < states; ++state) {
-        const int stage = static_cast<int>(state) % schedule.stages, direction = static_cast<int>(state) / schedule.stages;
+        const int stage = static_cast<int>(state) % schedule.stages,
+                  direction = static_cast<int>(state) / schedule.stages;
         const int rank = rank_of_stage(schedule, stage, direction);
         if (has_reduction && reduced_at[state] < 0)
-            violations.push_back({"gradient order", fmt::format("rank {}: the gradients of stage {} are never reduced, those of others are", rank, stage), rank, -1});
+            violations.push_back(
+                {"gradient order",
+                 fmt::format("rank {}: the gradients of stage {} are never reduced, those of others are",
+                             rank, stage),
+                 rank, -1});
         if (has_update && updated_at[state] < 0)
-            violations.push_back({"gradient order", fmt::format("rank {}: stage {} is never updated, others are", rank, stage), rank, -1});
+            violations.push_back({"gradient order",
+                                  fmt::format("rank {}: stage {} is never updated, others are", rank, stage),
+                                  rank, -1});
     }
 }
 
-// The backward of a micro-batch uses the weights of its forward, so every version that a micro-batch in flight began with is kept beside the newest.
+// The backward of a micro-batch uses the weights of its forward, so every version that a micro-batch in
+// flight began with is kept beside the newest.
 void check_weight_versions(const Schedule& schedule, std::vector<Violation>& violations) {
     for (int rank = 0; rank < schedule.ranks; ++rank) {
         const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
-        std::vector<int> newest(static_cast<std::size_t>(schedule.stages) * static_cast<std::size_t>(schedule.directions), 0);
+        std::vector<int> newest(
+            static_cast<std::size_t>(schedule.stages) * static_cast<std::size_t>(schedule.directions), 0);
         std::vector<std::multiset<int>> kept(newest.size());
         const CellIndex index(schedule);
         std::vector<int> version(index.size(), 0);
@@ -126,17 +161,20 @@ void check_weight_versions(const Schedule& schedule, std::vector<Violation>& vio
             const Action& action = list[i];
             const std::size_t state = state_index(schedule, action);
             if (action.kind == ActionKind::optimizer_step) ++newest[state];
-            else if (action.kind == ActionKind::forward) kept[state].insert(version[index.of(action)] = newest[state]);
+            else if (action.kind == ActionKind::forward)
+                kept[state].insert(version[index.of(action)] = newest[state]);
             else if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_weight)
                 kept[state].erase(kept[state].find(version[index.of(action)]));
             else continue;
             std::set<int> versions(kept[state].begin(), kept[state].end());
             versions.insert(newest[state]);
             if (static_cast<int>(versions.size()) > schedule.weight_versions) {
-                violations.push_back({"weight versions",
-                                      at(schedule, rank, i, fmt::format("makes {} versions of the weights of stage {}, more than {}", versions.size(), action.stage,
-                                                                        schedule.weight_versions)),
-                                      rank, static_cast<int>(i)});
+                violations.push_back(
+                    {"weight versions",
+                     at(schedule, rank, i,
+                        fmt::format("makes {} versions of the weights of stage {}, more than {}",
+                                    versions.size(), action.stage, schedule.weight_versions)),
+                     rank, static_cast<int>(i)});
                 break;
             }
         }

@@ -1,4 +1,5 @@
-// Rules 5 and 6: every crossing between ranks has its send and its receive, and they meet in an order that a transport without tags can follow.
+// Rules 5 and 6: every crossing between ranks has its send and its receive, and they meet in an order that a
+// transport without tags can follow.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -15,19 +16,34 @@ namespace {
 Action partner_of(const Action& transfer) {
     Action partner = transfer;
     switch (transfer.kind) {
-        case ActionKind::send_forward: partner.kind = ActionKind::receive_forward; ++partner.stage; break;
-        case ActionKind::receive_forward: partner.kind = ActionKind::send_forward; --partner.stage; break;
-        case ActionKind::send_backward: partner.kind = ActionKind::receive_backward; --partner.stage; break;
-        default: partner.kind = ActionKind::send_backward; ++partner.stage; break;
+        case ActionKind::send_forward:
+            partner.kind = ActionKind::receive_forward;
+            ++partner.stage;
+            break;
+        case ActionKind::receive_forward:
+            partner.kind = ActionKind::send_forward;
+            --partner.stage;
+            break;
+        case ActionKind::send_backward:
+            partner.kind = ActionKind::receive_backward;
+            --partner.stage;
+            break;
+        default:
+            partner.kind = ActionKind::send_backward;
+            ++partner.stage;
+            break;
     }
     return partner;
 }
 
-bool is_send(ActionKind kind) { return kind == ActionKind::send_forward || kind == ActionKind::send_backward; }
+bool is_send(ActionKind kind) {
+    return kind == ActionKind::send_forward || kind == ActionKind::send_backward;
+}
 
 class TransferRules {
 public:
-    TransferRules(const Schedule& schedule, std::vector<Violation>& violations) : schedule_(schedule), index_(schedule), positions_(schedule), violations_(violations) {}
+    TransferRules(const Schedule& schedule, std::vector<Violation>& violations)
+        : schedule_(schedule), index_(schedule), positions_(schedule), violations_(violations) {}
 
     void check_matching() {
         seen_.assign(4, std::vector<bool>(index_.size(), false));
@@ -45,13 +61,17 @@ public:
                 if (rank_of_stage(schedule_, needed.stage, needed.direction) == rank) continue;
                 Action receive = list[i];
                 receive.overlaps_next = false;
-                receive.kind = list[i].kind == ActionKind::forward ? ActionKind::receive_forward : ActionKind::receive_backward;
-                if (positions_.of(receive.kind, index_.of(receive)) < 0) violate("transfers", rank, static_cast<int>(i), list[i], "has no " + print_action(schedule_, receive));
+                receive.kind = list[i].kind == ActionKind::forward ? ActionKind::receive_forward
+                                                                   : ActionKind::receive_backward;
+                if (positions_.of(receive.kind, index_.of(receive)) < 0)
+                    violate("transfers", rank, static_cast<int>(i), list[i],
+                            "has no " + print_action(schedule_, receive));
             }
         }
     }
 
-    // NCCL's point-to-point has no tags: between two ranks, in each direction, the k-th send meets the k-th receive.
+    // NCCL's point-to-point has no tags: between two ranks, in each direction, the k-th send meets the k-th
+    // receive.
     void check_order() {
         std::map<std::pair<int, int>, std::vector<Action>> sends;
         for (int rank = 0; rank < schedule_.ranks; ++rank)
@@ -66,19 +86,22 @@ public:
                 const Action& sent = sends[channel][received[channel]++];
                 if (sent == partner_of(list[i])) continue;
                 violate("transfer order", rank, static_cast<int>(i), list[i],
-                        fmt::format("is receive {} from rank {}, whose send {} to here is {}", received[channel] - 1, channel.first, received[channel] - 1,
+                        fmt::format("is receive {} from rank {}, whose send {} to here is {}",
+                                    received[channel] - 1, channel.first, received[channel] - 1,
                                     print_action(schedule_, sent)));
                 break;  // the rest of this rank only follows from it
             }
         }
     }
 
-    // Receives wait for their sends; with `sends_wait` a run of transfers is posted together and left when all of it has met.
+    // Receives wait for their sends; with `sends_wait` a run of transfers is posted together and left when
+    // all of it has met.
     void check_play(bool sends_wait) {
         std::vector<std::size_t> head(schedule_.actions.size(), 0), posted(schedule_.actions.size(), 0);
         auto has_met = [&](const Action& transfer) {
             const Action partner = partner_of(transfer);
-            return static_cast<std::size_t>(positions_.of(partner.kind, index_.of(partner))) < posted[static_cast<std::size_t>(home(partner))];
+            return static_cast<std::size_t>(positions_.of(partner.kind, index_.of(partner))) <
+                   posted[static_cast<std::size_t>(home(partner))];
         };
         for (bool has_moved = true; has_moved;) {
             has_moved = false;
@@ -98,7 +121,8 @@ public:
                         has_moved = true;
                     }
                     bool is_done = true;
-                    for (std::size_t i = head[rank]; i < end; ++i) is_done = is_done && ((!sends_wait && is_send(list[i].kind)) || has_met(list[i]));
+                    for (std::size_t i = head[rank]; i < end; ++i)
+                        is_done = is_done && ((!sends_wait && is_send(list[i].kind)) || has_met(list[i]));
                     if (!is_done) break;
                     head[rank] = end;
                     has_moved = true;
@@ -111,7 +135,8 @@ public:
             while (has_met(schedule_.actions[rank][at]) && at + 1 < posted[rank]) ++at;
             const Action& waiting = schedule_.actions[rank][at];
             violate("transfer order", static_cast<int>(rank), static_cast<int>(at), waiting,
-                    fmt::format("waits for ever for {} of rank {}", print_action(schedule_, partner_of(waiting)), home(partner_of(waiting))));
+                    fmt::format("waits for ever for {} of rank {}",
+                                print_action(schedule_, partner_of(waiting)), home(partner_of(waiting))));
         }
     }
 
@@ -119,23 +144,33 @@ private:
     int home(const Action& action) const { return rank_of_stage(schedule_, action.stage, action.direction); }
 
     void violate(const char* rule, int rank, int position, const Action& action, const std::string& what) {
-        violations_.push_back({rule, fmt::format("rank {} cell {}: {} {}", rank, position, print_action(schedule_, action), what), rank, position});
+        violations_.push_back(
+            {rule,
+             fmt::format("rank {} cell {}: {} {}", rank, position, print_action(schedule_, action), what),
+             rank, position});
     }
 
     void check_transfer(int rank, int position, const Action& action) {
         auto complain = [&](const std::string& what) { violate("transfers", rank, position, action, what); };
         const Action partner = partner_of(action);
-        if (partner.stage < 0 || partner.stage >= schedule_.stages) return complain("goes beyond the pipeline's end");
-        if (schedule_.is_forward_only && (action.kind == ActionKind::send_backward || action.kind == ActionKind::receive_backward))
+        if (partner.stage < 0 || partner.stage >= schedule_.stages)
+            return complain("goes beyond the pipeline's end");
+        if (schedule_.is_forward_only &&
+            (action.kind == ActionKind::send_backward || action.kind == ActionKind::receive_backward))
             return complain("carries a gradient in a forward-only schedule");
-        if (home(partner) == rank) return complain(fmt::format("crosses no ranks: stages {} and {} both live on rank {}", action.stage, partner.stage, rank));
+        if (home(partner) == rank)
+            return complain(fmt::format("crosses no ranks: stages {} and {} both live on rank {}",
+                                        action.stage, partner.stage, rank));
         const std::size_t cell = index_.of(action);
-        auto& seen = seen_[static_cast<std::size_t>(action.kind) - static_cast<std::size_t>(ActionKind::send_forward)];
+        auto& seen =
+            seen_[static_cast<std::size_t>(action.kind) - static_cast<std::size_t>(ActionKind::send_forward)];
         if (seen[cell]) return complain("is there twice");
         seen[cell] = true;
         if (positions_.of(partner.kind, index_.of(partner)) < 0)
-            return complain(fmt::format("has no {} on rank {}", print_action(schedule_, partner), home(partner)));
-        const bool is_forward = action.kind == ActionKind::send_forward || action.kind == ActionKind::receive_forward;
+            return complain(
+                fmt::format("has no {} on rank {}", print_action(schedule_, partner), home(partner)));
+        const bool is_forward =
+            action.kind == ActionKind::send_forward || action.kind == ActionKind::receive_forward;
         const int compute = is_forward ? positions_.of(ActionKind::forward, cell) : positions_.gradient(cell);
         if (is_send(action.kind) && compute > position) complain("is sent before it is computed");
         if (!is_send(action.kind) && compute < position) complain("is received after it is used");
@@ -150,10 +185,13 @@ private:
 
 }  // namespace
 
-void check_transfers(const Schedule& schedule, const ScheduleLimits& limits, std::vector<Violation>& violations) {
+void check_transfers(const Schedule& schedule, const ScheduleLimits& limits,
+                     std::vector<Violation>& violations) {
     bool has_transfers = false;
     for (const std::vector<Action>& list : schedule.actions)
-        has_transfers = has_transfers || std::any_of(list.begin(), list.end(), [](const Action& action) { return is_transfer(action.kind); });
+        has_transfers = has_transfers || std::any_of(list.begin(), list.end(), [](const Action& action) {
+                            return is_transfer(action.kind);
+                        });
     if (!has_transfers) return;
     const std::size_t before = violations.size();
     TransferRules rules(schedule, violations);

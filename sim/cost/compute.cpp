@@ -16,61 +16,88 @@ namespace sim {
 
 namespace {
 
-core::Seconds streaming_time(core::Bytes bytes, const cluster::DeviceSpec& device, const CostConstants& constants) { return bytes / memory_rate(device, constants); }
+core::Seconds streaming_time(core::Bytes bytes, const cluster::DeviceSpec& device,
+                             const CostConstants& constants) {
+    return bytes / memory_rate(device, constants);
+}
 
-core::Seconds convolution_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device, core::DataType compute, const CostConstants& constants) {
+core::Seconds convolution_time(const model::Kernel& kernel, model::Phase phase,
+                               const cluster::DeviceSpec& device, core::DataType compute,
+                               const CostConstants& constants) {
     const cluster::MatrixProductCurve& curve = device.matrix_product.at(compute);
     // Machines with measured products (CPUs) run convolutions as products.
-    if (!curve.points.empty() || !device.architecture.starts_with("sm")) return product_time(kernel, device, compute, constants);
+    if (!curve.points.empty() || !device.architecture.starts_with("sm"))
+        return product_time(kernel, device, compute, constants);
     const bool is_half = core::size_of(compute).value < 4;
-    const double efficiency =
-        convolution_efficiency(kernel, phase, device, compute) * sustained_rate(device, compute, constants) * (is_half ? constants.convolution_half : 1);
-    const core::Seconds streaming = (kernel.read + kernel.written) / (device.memory_bandwidth * convolution_memory_efficiency(device, compute));
-    const core::Seconds time = curve.launch + std::max(kernel.flops / (device.peak.at(compute) * efficiency), streaming);
-    // On tensor cores a convolution is an implicit product (cuDNN, arXiv 1410.0759): it fills tiles and waves no better than a product of its shape. The tables are of
-    // V100, where waves are not modelled. (Weight gradients divide their depth, all pixels of the batch, over as many blocks as the device takes.)
-    const bool is_implicit_product = compute != core::DataType::fp32 && kernel.batch == 1 && phase != model::Phase::backward_weight && has_tiles(device);
+    const double efficiency = convolution_efficiency(kernel, phase, device, compute) *
+                              sustained_rate(device, compute, constants) *
+                              (is_half ? constants.convolution_half : 1);
+    const core::Seconds streaming =
+        (kernel.read + kernel.written) /
+        (device.memory_bandwidth * convolution_memory_efficiency(device, compute));
+    const core::Seconds time =
+        curve.launch + std::max(kernel.flops / (device.peak.at(compute) * efficiency), streaming);
+    // On tensor cores a convolution is an implicit product (cuDNN, arXiv 1410.0759): it fills tiles and waves
+    // no better than a product of its shape. The tables are of V100, where waves are not modelled. (Weight
+    // gradients divide their depth, all pixels of the batch, over as many blocks as the device takes.)
+    const bool is_implicit_product = compute != core::DataType::fp32 && kernel.batch == 1 &&
+                                     phase != model::Phase::backward_weight && has_tiles(device);
     return is_implicit_product ? std::max(time, product_time(kernel, device, compute, constants)) : time;
 }
 
-core::Seconds attention_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device, core::DataType compute, const CostConstants& constants,
-                             int flash_generation) {
+core::Seconds attention_time(const model::Kernel& kernel, model::Phase phase,
+                             const cluster::DeviceSpec& device, core::DataType compute,
+                             const CostConstants& constants, int flash_generation) {
     // The kernel's FLOPs are of the full square; kernels of the flash family skip what is masked.
     const core::Flops flops = kernel.flops * kernel.visible_share;
     const bool is_backward = phase != model::Phase::forward;
-    core::FlopsPerSecond rate = flash_attention_rate(device, compute, kernel.k, kernel.n, kernel.is_causal, is_backward);
+    core::FlopsPerSecond rate =
+        flash_attention_rate(device, compute, kernel.k, kernel.n, kernel.is_causal, is_backward);
     if (flash_generation == 1) rate = rate * constants.first_flash_rate;
-    return device.kernel_launch + std::max(flops / rate, streaming_time(kernel.read + kernel.written, device, constants));
+    return device.kernel_launch +
+           std::max(flops / rate, streaming_time(kernel.read + kernel.written, device, constants));
 }
 
 // Passes over the counted bytes, by what is known of the framework.
-double memory_passes(const model::Kernel& kernel, const cluster::DeviceSpec& device, core::DataType compute, const FrameworkTraits& traits) {
+double memory_passes(const model::Kernel& kernel, const cluster::DeviceSpec& device, core::DataType compute,
+                     const FrameworkTraits& traits) {
     const std::string_view what = kernel.what;
     const bool is_half = core::size_of(compute).value < 4;
     double passes = traits.memory_passes * (is_half ? traits.half_passes : 1);
     const auto is = [&](std::string_view part) { return what.find(part) != std::string_view::npos; };
-    // fp32 elementwise kernels with casts around them: 4 + 4 bytes and a cast of 2 + 4 on one side, against 2 + 2: (8 + 1.4) / 4.
-    if (is_half && !is("batch_norm") && (is("softmax") || is("norm") || is("gelu") || is("dropout") || is("scale") || is("mask"))) passes *= traits.wide_elementwise;
-    if (is("layer_norm") || is("norm_backward") || is("gelu") || is("dropout")) passes *= is("batch_norm") ? 1 : traits.composed_elementwise;
-    // The sum is at hand when it is normalized: 2 bytes for 4 beside the addition's 6. Backward reads x and dy, and reads and writes the residual's gradient: 8 for 6 + 4 + 6.
+    // fp32 elementwise kernels with casts around them: 4 + 4 bytes and a cast of 2 + 4 on one side, against 2
+    // + 2: (8 + 1.4) / 4.
+    if (is_half && !is("batch_norm") &&
+        (is("softmax") || is("norm") || is("gelu") || is("dropout") || is("scale") || is("mask")))
+        passes *= traits.wide_elementwise;
+    if (is("layer_norm") || is("norm_backward") || is("gelu") || is("dropout"))
+        passes *= is("batch_norm") ? 1 : traits.composed_elementwise;
+    // The sum is at hand when it is normalized: 2 bytes for 4 beside the addition's 6. Backward reads x and
+    // dy, and reads and writes the residual's gradient: 8 for 6 + 4 + 6.
     if (traits.has_fused_residual_norm && is("layer_norm")) passes *= 0.5;
     if (traits.has_fused_residual_norm && (is("norm_parameter_gradient") || is("gradient_sum"))) passes = 0;
     if (traits.has_fused_residual_norm && is("norm_backward")) passes *= 8.0 / 6.0;
-    // The product writes its input beside the result: 2 bytes more instead of a kernel's 2 + 2; backward reads it: 2 instead of 4 + 2.
-    if (traits.has_fused_gelu && is("gelu") && (device.architecture.starts_with("sm9") || device.architecture.starts_with("sm1"))) passes *= is("backward") ? 1.0 / 3.0 : 0.5;
+    // The product writes its input beside the result: 2 bytes more instead of a kernel's 2 + 2; backward
+    // reads it: 2 instead of 4 + 2.
+    if (traits.has_fused_gelu && is("gelu") &&
+        (device.architecture.starts_with("sm9") || device.architecture.starts_with("sm1")))
+        passes *= is("backward") ? 1.0 / 3.0 : 0.5;
     // The upper triangle is written but not read: 1.5 passes for 2, backward 2 for 3.
-    if (traits.skips_masked_scores && kernel.is_causal && is("softmax")) passes *= is("backward") ? 2.0 / 3.0 : 0.75;
-    // x.float(), pow, mean, rsqrt, multiply, cast, multiply by the scale: 34 bytes an element instead of 4 (PyTorch without a fused kernel).
-    // x.float(), cast, multiply as complex numbers, cast: 2 + 4, 4 + 8, 8 + 8, 8 + 2 bytes an element instead of 2 + 2 (Meta's llama, apply_rotary_emb).
+    if (traits.skips_masked_scores && kernel.is_causal && is("softmax"))
+        passes *= is("backward") ? 2.0 / 3.0 : 0.75;
+    // x.float(), pow, mean, rsqrt, multiply, cast, multiply by the scale: 34 bytes an element instead of 4
+    // (PyTorch without a fused kernel). x.float(), cast, multiply as complex numbers, cast: 2 + 4, 4 + 8, 8 +
+    // 8, 8 + 2 bytes an element instead of 2 + 2 (Meta's llama, apply_rotary_emb).
     if (traits.composes_llama_kernels && is("rotary")) passes *= 11;
     if (traits.composes_llama_kernels && is("rms_norm")) passes *= 8.5;
-    // silu and the product as kernels of their own: 4 + 6 bytes an element instead of 6; backward 6 + 10 instead of 10.
+    // silu and the product as kernels of their own: 4 + 6 bytes an element instead of 6; backward 6 + 10
+    // instead of 10.
     if (traits.composes_llama_kernels && is("gated_silu")) passes *= 1.6;
     return passes;
 }
 
-// Of a layer's operator, what runs again where attention and every other product are kept: of the products in the order q, k, v, output, gate, up, down the second,
-// fourth and sixth; of the rest all.
+// Of a layer's operator, what runs again where attention and every other product are kept: of the products in
+// the order q, k, v, output, gate, up, down the second, fourth and sixth; of the rest all.
 double recomputed_share(const model::ModelGraph& graph, const model::Operator& op) {
     using model::OperatorKind;
     if (op.kind == OperatorKind::attention) return 0;
@@ -78,20 +105,25 @@ double recomputed_share(const model::ModelGraph& graph, const model::Operator& o
     if (graph.op(graph.tensor(op.inputs[0]).producer).kind == OperatorKind::attention) return 1;
     for (const model::OperatorId reader : graph.tensor(op.output).consumers) {
         const model::Operator& next = graph.op(reader);
-        if (next.kind == OperatorKind::attention) return static_cast<double>(next.attributes.kv_heads) / static_cast<double>(next.attributes.heads + 2 * next.attributes.kv_heads);
+        if (next.kind == OperatorKind::attention)
+            return static_cast<double>(next.attributes.kv_heads) /
+                   static_cast<double>(next.attributes.heads + 2 * next.attributes.kv_heads);
         if (next.kind == OperatorKind::gated_silu || next.kind == OperatorKind::gated_gelu) return 0.5;
     }
     return 0;
 }
 
-// Operators at the end of each unit whose results no backward pass of the unit reads: a last product (its input is saved before it runs) and the addition after it.
+// Operators at the end of each unit whose results no backward pass of the unit reads: a last product (its
+// input is saved before it runs) and the addition after it.
 std::vector<bool> after_last_saved(const model::ModelGraph& graph) {
     using model::OperatorKind;
     std::vector<bool> is_after(graph.operators.size(), false);
     for (const model::Unit& unit : graph.units)
         for (std::int32_t i = unit.operators.end - 1; i >= unit.operators.begin; --i) {
             const model::Operator& op = graph.operators[static_cast<std::size_t>(i)];
-            const bool saves_nothing = op.kind == OperatorKind::add || op.kind == OperatorKind::parallel_exit || (op.kind == OperatorKind::dropout && op.attributes.probability == 0);
+            const bool saves_nothing = op.kind == OperatorKind::add ||
+                                       op.kind == OperatorKind::parallel_exit ||
+                                       (op.kind == OperatorKind::dropout && op.attributes.probability == 0);
             if (!saves_nothing && op.kind != OperatorKind::linear) break;
             is_after[static_cast<std::size_t>(i)] = true;
             if (op.kind == OperatorKind::linear) break;
@@ -99,10 +131,11 @@ std::vector<bool> after_last_saved(const model::ModelGraph& graph) {
     return is_after;
 }
 
-// Does a product turn into words that the framework pads? Its rows then begin where those of the other side do.
+// Does a product turn into words that the framework pads? Its rows then begin where those of the other side
+// do.
 bool pads_words(const model::ModelGraph& graph, const model::Operator& op, const FrameworkTraits& traits) {
-    return traits.vocabulary_multiple % 8 == 0 && op.kind == model::OperatorKind::linear && graph.vocabulary > 0 &&
-           graph.parameter(op.parameters[0]).shape[0] == graph.vocabulary;
+    return traits.vocabulary_multiple % 8 == 0 && op.kind == model::OperatorKind::linear &&
+           graph.vocabulary > 0 && graph.parameter(op.parameters[0]).shape[0] == graph.vocabulary;
 }
 
 std::string formats_of(const std::map<core::DataType, cluster::MatrixProductCurve>& curves) {
@@ -121,7 +154,8 @@ ComputePrice& ComputePrice::operator+=(const ComputePrice& other) {
     return *this;
 }
 
-core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device, core::DataType compute, const FrameworkTraits& traits,
+core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device,
+                          core::DataType compute, const FrameworkTraits& traits,
                           const CostConstants& constants) {
     switch (kernel.kind) {
         case model::KernelKind::matrix_product: {
@@ -132,32 +166,43 @@ core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const
             }
             if (compute != core::DataType::fp8) return product_time(kernel, device, compute, constants);
             // Operands are cast before: read in 2 bytes, written in 1.
-            return product_time(kernel, device, compute, constants) + streaming_time(kernel.read * 1.5, device, constants);
+            return product_time(kernel, device, compute, constants) +
+                   streaming_time(kernel.read * 1.5, device, constants);
         }
         case model::KernelKind::convolution: {
             core::Seconds time = convolution_time(kernel, phase, device, compute, constants);
             // Input, and output on the way back, once read and once written.
-            if (traits.converts_layout && core::size_of(compute).value < 4) time += streaming_time((kernel.read + kernel.written) * 2.0, device, constants);
+            if (traits.converts_layout && core::size_of(compute).value < 4)
+                time += streaming_time((kernel.read + kernel.written) * 2.0, device, constants);
             return time;
         }
-        case model::KernelKind::attention: return attention_time(kernel, phase, device, compute, constants, traits.flash_generation);
-        case model::KernelKind::memory: return device.kernel_launch + streaming_time((kernel.read + kernel.written) * memory_passes(kernel, device, compute, traits), device, constants);
+        case model::KernelKind::attention:
+            return attention_time(kernel, phase, device, compute, constants, traits.flash_generation);
+        case model::KernelKind::memory:
+            return device.kernel_launch + streaming_time((kernel.read + kernel.written) *
+                                                             memory_passes(kernel, device, compute, traits),
+                                                         device, constants);
     }
     return {};
 }
 
-std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, const cluster::DeviceSpec& device, const schedule::Plan& plan,
-                                             core::Diagnostics& diagnostics, const CostConstants& given, int ranks_a_node) {
+std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
+                                             const cluster::DeviceSpec& device, const schedule::Plan& plan,
+                                             core::Diagnostics& diagnostics, const CostConstants& given,
+                                             int ranks_a_node) {
     const core::DataType compute = plan.precision.compute;
     if (!device.peak.contains(compute) || !device.matrix_product.contains(compute)) {
-        diagnostics.error({}, "plan.precision", device.name + " has no figure for " + std::string(core::name_of(compute)) + " matrix products",
-                          "it has " + formats_of(device.matrix_product) + "; an unknown rate is refused, not guessed");
+        diagnostics.error(
+            {}, "plan.precision",
+            device.name + " has no figure for " + std::string(core::name_of(compute)) + " matrix products",
+            "it has " + formats_of(device.matrix_product) + "; an unknown rate is refused, not guessed");
         return std::nullopt;
     }
     CostConstants constants = given;
     if (device.architecture.starts_with("sm")) {
         // The least of n normal variates lies about sqrt(2 ln n) standard deviations below their mean.
-        const double pace = 1 + constants.device_spread * std::sqrt(2 * std::log(static_cast<double>(plan.layout.ranks())));
+        const double pace =
+            1 + constants.device_spread * std::sqrt(2 * std::log(static_cast<double>(plan.layout.ranks())));
         constants.sustained_half /= pace;
         constants.sustained_hopper /= pace;
         constants.sustained_full /= pace;
@@ -167,7 +212,8 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
     cost.plan_ = &plan;
     cost.traits_ = framework_traits(plan.framework, constants);
     cost.constants_ = constants;
-    // Convolutional networks run on whole-tensor kernels of the vendor's library: what was counted is what there is.
+    // Convolutional networks run on whole-tensor kernels of the vendor's library: what was counted is what
+    // there is.
     for (const model::Operator& op : graph.operators)
         if (op.kind == model::OperatorKind::conv2d) cost.traits_.memory_passes = cost.traits_.half_passes = 1;
     // NVIDIA's Transformer-XL brings its own LAMB, a scripted loop over the tensors.
@@ -187,18 +233,27 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
     context.fused_norm_activation = traits.has_fused_norm_relu;
 
     std::map<std::string_view, const cluster::MeasuredOperator*> measured;
-    for (const cluster::MeasuredOperator& entry : device.measured_operators) measured[entry.signature] = &entry;
+    for (const cluster::MeasuredOperator& entry : device.measured_operators)
+        measured[entry.signature] = &entry;
 
-    // Gradients of several micro-batches, or segments of one, are added up: the fresh gradient and the sum are read, the sum is written.
-    // (Sharded gradients are reduced after every micro-batch instead, and only the shard's share is added.)
-    const bool accumulates = (plan.micro_batches > 1 || graph.segments > 1) && !plan.shards(schedule::Sharding::gradients);
+    // Gradients of several micro-batches, or segments of one, are added up: the fresh gradient and the sum
+    // are read, the sum is written. (Sharded gradients are reduced after every micro-batch instead, and only
+    // the shard's share is added.)
+    const bool accumulates =
+        (plan.micro_batches > 1 || graph.segments > 1) && !plan.shards(schedule::Sharding::gradients);
     const double accumulated_bytes =
-        traits.accumulation_bytes > 0 ? traits.accumulation_bytes : traits.unscales_every_micro_batch && core::size_of(compute).value < 4 ? 10 : core::size_of(plain.compute).value + 2 * core::size_of(plan.precision.gradients).value;
+        traits.accumulation_bytes > 0 ? traits.accumulation_bytes
+        : traits.unscales_every_micro_batch && core::size_of(compute).value < 4
+            ? 10
+            : core::size_of(plain.compute).value + 2 * core::size_of(plan.precision.gradients).value;
 
     // Casting fp32 parameters at each use and their gradients back: 4 + 2 bytes each way.
     const bool is_half = compute == core::DataType::fp16 || compute == core::DataType::bf16;
     const double cast_bytes = is_half && plan.precision.parameters == core::DataType::fp32 ? 12 : 0;
-    const double handled_bytes = cast_bytes + (accumulates ? accumulated_bytes : plan.shards(schedule::Sharding::gradients) ? traits.sharded_gradient_bytes : 0);
+    const double handled_bytes =
+        cast_bytes + (accumulates                                  ? accumulated_bytes
+                      : plan.shards(schedule::Sharding::gradients) ? traits.sharded_gradient_bytes
+                                                                   : 0);
 
     cost.sums_.assign(column_count, std::vector<ComputePrice>(graph.operators.size() + 1));
     const std::vector<bool> is_after_last_saved = after_last_saved(graph);
@@ -208,18 +263,24 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
         const model::OperatorId op(static_cast<std::int32_t>(o));
         const model::Operator& description = graph.op(op);
         // Of a plan in fp8 the linear layers are, and not all of them.
-        const core::DataType own_compute = compute == core::DataType::fp8 && model::fp8_obstacle(graph, op, plain).empty() ? compute : plan.precision.activations();
+        const core::DataType own_compute =
+            compute == core::DataType::fp8 && model::fp8_obstacle(graph, op, plain).empty()
+                ? compute
+                : plan.precision.activations();
         const cluster::MeasuredOperator* entry = nullptr;
         if (!measured.empty()) {
             const auto found = measured.find(model::signature(graph, op, plain));
             if (found != measured.end()) entry = found->second;
         }
         ComputePrice of_phase[3];
-        for (const model::Phase phase : {model::Phase::forward, model::Phase::backward_input, model::Phase::backward_weight}) {
+        for (const model::Phase phase :
+             {model::Phase::forward, model::Phase::backward_input, model::Phase::backward_weight}) {
             ComputePrice& price = of_phase[static_cast<std::size_t>(phase)];
             std::vector<model::Kernel> kernels = model::kernels(graph, op, phase, context);
             if (pads_words(graph, description, traits))
-                for (model::Kernel& kernel : kernels) kernel.alignment = std::gcd<std::int64_t>(8, graph.parameter(description.parameters[0]).shape[1]);
+                for (model::Kernel& kernel : kernels)
+                    kernel.alignment =
+                        std::gcd<std::int64_t>(8, graph.parameter(description.parameters[0]).shape[1]);
             for (const model::Kernel& kernel : kernels) {
                 price.flops += kernel.flops;
                 has_flash = has_flash || kernel.kind == model::KernelKind::attention;
@@ -235,26 +296,39 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
                 if (!kernels.empty()) ++measured_count;
             } else if (handled_bytes > 0 && phase == model::Phase::backward_weight) {
                 for (model::ParameterId parameter : description.parameters) {
-                    const double elements = static_cast<double>(model::parameter_elements(graph, parameter, context));
-                    price.device += device.kernel_launch + streaming_time(core::Bytes(elements * handled_bytes), device, constants);
+                    const double elements =
+                        static_cast<double>(model::parameter_elements(graph, parameter, context));
+                    price.device += device.kernel_launch +
+                                    streaming_time(core::Bytes(elements * handled_bytes), device, constants);
                     price.host += cost.dispatch_;
                 }
             }
         }
-        // Launches without work occupy the host only: a third of them in the forward pass. Hosts of A100 systems are faster than those of V100 systems.
+        // Launches without work occupy the host only: a third of them in the forward pass. Hosts of A100
+        // systems are faster than those of V100 systems.
         if (o + 1 == graph.operators.size()) {
-            const double host_time = device.architecture.starts_with("sm8") || device.architecture.starts_with("sm9") ? constants.newer_host_time : 1;
-            const core::Seconds launches = cost.dispatch_ * (host_time * static_cast<double>(graph.launches_per_step + graph.launches_per_sample * context.micro_batch));
+            const double host_time =
+                device.architecture.starts_with("sm8") || device.architecture.starts_with("sm9")
+                    ? constants.newer_host_time
+                    : 1;
+            const core::Seconds launches =
+                cost.dispatch_ *
+                (host_time * static_cast<double>(graph.launches_per_step +
+                                                 graph.launches_per_sample * context.micro_batch));
             of_phase[0].host += launches / 3.0;
             of_phase[1].host += launches * (2.0 / 3);
         }
         // Images come from pageable memory in fp32, all ranks of a node through its host's copy.
         if (description.kind == model::OperatorKind::input && traits.copies_inputs && is_accelerator) {
-            const core::Bytes images = model::tensor_bytes(graph, description.output, context) * (4.0 / core::size_of(compute).value);
-            if (graph.tokens_per_sample <= 1) of_phase[0].blocked += images * static_cast<double>(ranks_a_node) / core::gigabytes_per_second(constants.input_copy_gbs);
+            const core::Bytes images = model::tensor_bytes(graph, description.output, context) *
+                                       (4.0 / core::size_of(compute).value);
+            if (graph.tokens_per_sample <= 1)
+                of_phase[0].blocked += images * static_cast<double>(ranks_a_node) /
+                                       core::gigabytes_per_second(constants.input_copy_gbs);
         }
         // The host reads the loss of every micro-batch: until then nothing else is queued.
-        if (description.kind == model::OperatorKind::cross_entropy) of_phase[0].blocked += traits.blocked_per_micro_batch;
+        if (description.kind == model::OperatorKind::cross_entropy)
+            of_phase[0].blocked += traits.blocked_per_micro_batch;
         const auto append = [&](Column column, const ComputePrice& price) {
             std::vector<ComputePrice>& sums = cost.sums_[column];
             sums[o + 1] = sums[o];
@@ -269,19 +343,24 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
     if (traits.recomputes_alternate_products) cost.recompute_alternate_products(graph, context);
     if (compute == core::DataType::fp8) cost.assumptions_.push_back(model::fp8_summary(graph, plain));
     if (measured_count > 0)
-        cost.assumptions_.push_back(std::to_string(measured_count) + " of " + std::to_string(priced_count) + " operator phases have times measured on " +
-                                    device.name + "; the rest follow its curves");
+        cost.assumptions_.push_back(std::to_string(measured_count) + " of " + std::to_string(priced_count) +
+                                    " operator phases have times measured on " + device.name +
+                                    "; the rest follow its curves");
     if (has_flash) {
         switch (flash_attention_source(device)) {
             case FlashAttentionSource::measured:
-                cost.assumptions_.push_back("attention runs at the published rates of FlashAttention-2 on this architecture");
+                cost.assumptions_.push_back(
+                    "attention runs at the published rates of FlashAttention-2 on this architecture");
                 break;
             case FlashAttentionSource::by_ratio:
-                cost.assumptions_.push_back("attention runs at FlashAttention-2's share of peak on A100: no curve for " + device.architecture + " is known");
+                cost.assumptions_.push_back(
+                    "attention runs at FlashAttention-2's share of peak on A100: no curve for " +
+                    device.architecture + " is known");
                 break;
             case FlashAttentionSource::products:
                 cost.assumptions_.push_back(
-                    "attention without stored scores is priced as its products at the matrix-product rate: FlashAttention-2 has no kernel for " +
+                    "attention without stored scores is priced as its products at the matrix-product rate: "
+                    "FlashAttention-2 has no kernel for " +
                     device.architecture);
                 break;
         }
@@ -290,7 +369,8 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph, con
 }
 
 // The instructions of selective recomputation are those of attention: each carries what its layer runs again.
-void ComputeCost::recompute_alternate_products(const model::ModelGraph& graph, const model::CostContext& context) {
+void ComputeCost::recompute_alternate_products(const model::ModelGraph& graph,
+                                               const model::CostContext& context) {
     std::vector<ComputePrice> of_unit(graph.units.size());
     std::vector<int> attentions(graph.units.size(), 0);
     for (std::size_t o = 0; o < graph.operators.size(); ++o) {
@@ -302,9 +382,14 @@ void ComputeCost::recompute_alternate_products(const model::ModelGraph& graph, c
         sum += {whole.device * share, share > 0 ? whole.host : core::Seconds(0), {}, whole.flops * share};
         if (!op.in_attention_core) continue;
         ++attentions[static_cast<std::size_t>(op.unit)];
-        for (const model::Kernel& kernel : model::kernels(graph, model::OperatorId(i), model::Phase::forward, context))
+        for (const model::Kernel& kernel :
+             model::kernels(graph, model::OperatorId(i), model::Phase::forward, context))
             if (std::string_view(kernel.what) == "rotary")
-                sum += {kernel_time(kernel, model::Phase::forward, *device_, plan_->precision.activations(), traits_, constants_), dispatch_, {}, {}};
+                sum += {kernel_time(kernel, model::Phase::forward, *device_, plan_->precision.activations(),
+                                    traits_, constants_),
+                        dispatch_,
+                        {},
+                        {}};
     }
     std::vector<ComputePrice>& sums = sums_[attention_core_forward];
     for (std::size_t o = 0; o < graph.operators.size(); ++o) {
@@ -320,14 +405,19 @@ void ComputeCost::recompute_alternate_products(const model::ModelGraph& graph, c
 ComputePrice ComputeCost::between(Column column, model::OperatorRange range) const {
     const ComputePrice& low = sum(column, range.begin);
     const ComputePrice& high = sum(column, range.end);
-    return {high.device - low.device, high.host - low.host, high.blocked - low.blocked, high.flops - low.flops};
+    return {high.device - low.device, high.host - low.host, high.blocked - low.blocked,
+            high.flops - low.flops};
 }
 
 ComputePrice ComputeCost::price(model::OperatorRange range, schedule::ComputePhase phase) const {
     using schedule::ComputePhase;
     switch (phase) {
         case ComputePhase::forward: return between(forward, range);
-        case ComputePhase::recompute: return between(plan_->recompute == schedule::Recompute::selective ? attention_core_forward : traits_.stops_recomputation_early ? forward_until_saved : forward, range);
+        case ComputePhase::recompute:
+            return between(plan_->recompute == schedule::Recompute::selective ? attention_core_forward
+                           : traits_.stops_recomputation_early                ? forward_until_saved
+                                                                              : forward,
+                           range);
         case ComputePhase::backward: {
             ComputePrice both = between(backward_input, range);
             both += between(backward_weight, range);
@@ -342,7 +432,8 @@ ComputePrice ComputeCost::price(model::OperatorRange range, schedule::ComputePha
 // Gradient, moments and values are read, moments written.
 core::Bytes ComputeCost::bytes_before_norms() const {
     if (!schedule::needs_update_norms(plan_->optimizer)) return {};
-    return core::size_of(plan_->precision.gradients) + 2 * schedule::state_bytes_per_parameter(plan_->optimizer) + core::Bytes(4);
+    return core::size_of(plan_->precision.gradients) +
+           2 * schedule::state_bytes_per_parameter(plan_->optimizer) + core::Bytes(4);
 }
 
 ComputePrice ComputeCost::update_norm(std::int64_t elements) const {
@@ -354,25 +445,34 @@ ComputePrice ComputeCost::update_norm(std::int64_t elements) const {
 ComputePrice ComputeCost::optimizer_step(std::int64_t elements, std::int64_t tensors) const {
     const schedule::Precision& precision = plan_->precision;
     const double parameter = core::size_of(precision.parameters).value;
-    // Read the gradient; read and write the state and the fp32 values; with master weights also write the copy that forward reads. LAMB reads values and update
-    // once more for its two norms (arXiv 1904.00962, algorithm 2).
-    double bytes = core::size_of(precision.gradients).value + 2 * schedule::state_bytes_per_parameter(plan_->optimizer).value;
+    // Read the gradient; read and write the state and the fp32 values; with master weights also write the
+    // copy that forward reads. LAMB reads values and update once more for its two norms (arXiv 1904.00962,
+    // algorithm 2).
+    double bytes = core::size_of(precision.gradients).value +
+                   2 * schedule::state_bytes_per_parameter(plan_->optimizer).value;
     bytes += precision.has_master_parameters ? 2 * 4.0 + parameter : 2 * parameter;
     if (plan_->optimizer.kind == schedule::OptimizerKind::lamb) bytes += 2 * 4.0;
     bytes -= bytes_before_norms().value;
     bytes += traits_.step_bytes;
     // Momentum alone is one kernel everywhere.
-    const bool is_composed = traits_.composed_update_bytes > 0 && plan_->optimizer.kind != schedule::OptimizerKind::sgd;
+    const bool is_composed =
+        traits_.composed_update_bytes > 0 && plan_->optimizer.kind != schedule::OptimizerKind::sgd;
     if (is_composed) bytes += traits_.composed_update_bytes;
-    // DDP copies every gradient into its bucket, where it is divided and reduced, and back (torch/csrc/distributed/c10d/reducer.cpp).
-    const bool copies = traits_.copies_into_buckets && plan_->layout.data > 1 && !plan_->shards(schedule::Sharding::optimizer);
+    // DDP copies every gradient into its bucket, where it is divided and reduced, and back
+    // (torch/csrc/distributed/c10d/reducer.cpp).
+    const bool copies = traits_.copies_into_buckets && plan_->layout.data > 1 &&
+                        !plan_->shards(schedule::Sharding::optimizer);
     if (copies) bytes += 4 * core::size_of(precision.gradients).value;
     ComputePrice price;
-    price.device = device_->kernel_launch + streaming_time(core::Bytes(bytes * static_cast<double>(elements)), *device_, constants_);
+    price.device = device_->kernel_launch +
+                   streaming_time(core::Bytes(bytes * static_cast<double>(elements)), *device_, constants_);
     const std::int64_t count = std::max<std::int64_t>(tensors, 1);
-    // A multi-tensor kernel takes up to 36 tensors with four lists (gradient, value, two moments): depth_to_max_tensors in NVIDIA apex, csrc/multi_tensor_apply.cuh.
+    // A multi-tensor kernel takes up to 36 tensors with four lists (gradient, value, two moments):
+    // depth_to_max_tensors in NVIDIA apex, csrc/multi_tensor_apply.cuh.
     constexpr std::int64_t tensors_a_launch = 36;
-    const std::int64_t launches = traits_.has_multi_tensor_update && !is_composed ? (count + tensors_a_launch - 1) / tensors_a_launch : count * traits_.update_kernels_per_tensor;
+    const std::int64_t launches = traits_.has_multi_tensor_update && !is_composed
+                                      ? (count + tensors_a_launch - 1) / tensors_a_launch
+                                      : count * traits_.update_kernels_per_tensor;
     price.host = dispatch_ * static_cast<double>(launches + (copies ? 2 * count : 0));
     price.blocked = traits_.blocked_per_tensor * static_cast<double>(count);
     return price;

@@ -1,5 +1,5 @@
-// The price of arithmetic on one device: kernels of an operator by roofline and measured attention rates, or the operator's own measured time where there is
-// one.
+// The price of arithmetic on one device: kernels of an operator by roofline and measured attention rates, or
+// the operator's own measured time where there is one.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 #include "cluster/device.h"
 #include "core/diagnostics.h"
-#include "model/operators/cost.h"
 #include "model/model_graph.h"
+#include "model/operators/cost.h"
 #include "schedule/plan/plan.h"
 #include "schedule/program/program.h"
 #include "sim/cost/constants.h"
@@ -18,8 +18,8 @@
 
 namespace sim {
 
-// Work of one instruction: the device computes while the host dispatches kernels; the instruction takes the longer of the two, and then the time in which the host
-// blocks with nothing queued.
+// Work of one instruction: the device computes while the host dispatches kernels; the instruction takes the
+// longer of the two, and then the time in which the host blocks with nothing queued.
 struct ComputePrice {
     core::Seconds device, host, blocked;
     core::Flops flops;
@@ -27,33 +27,50 @@ struct ComputePrice {
     ComputePrice& operator+=(const ComputePrice& other);
 };
 
-// One kernel alone on the device. Products and convolutions: launch + max(flops / (efficiency * peak), bytes / (efficiency * bandwidth)), or the measured
-// curve; attention: the published rate of the flash kernels of the architecture; everything else: launch + bytes / achieved bandwidth.
-core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device, core::DataType compute, const FrameworkTraits& traits = {},
+// One kernel alone on the device. Products and convolutions: launch + max(flops / (efficiency * peak), bytes
+// / (efficiency * bandwidth)), or the measured curve; attention: the published rate of the flash kernels of
+// the architecture; everything else: launch + bytes / achieved bandwidth.
+core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device,
+                          core::DataType compute, const FrameworkTraits& traits = {},
                           const CostConstants& constants = {});
 
 // Prices of every operator of a model under a plan, ready to be summed over ranges.
 class ComputeCost {
 public:
-    // `ranks_a_node` share its host. A compute precision the device has no figure for, or attention kernels it cannot run, are diagnostics; nothing is returned then.
-    static std::optional<ComputeCost> make(const model::ModelGraph& graph, const cluster::DeviceSpec& device, const schedule::Plan& plan,
-                                           core::Diagnostics& diagnostics, const CostConstants& constants = {}, int ranks_a_node = 1);
+    // `ranks_a_node` share its host. A compute precision the device has no figure for, or attention kernels
+    // it cannot run, are diagnostics; nothing is returned then.
+    static std::optional<ComputeCost> make(const model::ModelGraph& graph, const cluster::DeviceSpec& device,
+                                           const schedule::Plan& plan, core::Diagnostics& diagnostics,
+                                           const CostConstants& constants = {}, int ranks_a_node = 1);
 
     ComputePrice price(model::OperatorRange range, schedule::ComputePhase phase) const;
-    // The update of `elements` parameters: every state read and written once, no gradient clipping. Where norms come first (update_norm), what is left beside them.
+    // The update of `elements` parameters: every state read and written once, no gradient clipping. Where
+    // norms come first (update_norm), what is left beside them.
     ComputePrice optimizer_step(std::int64_t elements, std::int64_t tensors) const;
-    // LAMB: the part of the same update that is done when the norms of parameters and updates are known. Frameworks launch both parts together: the step pays for that.
+    // LAMB: the part of the same update that is done when the norms of parameters and updates are known.
+    // Frameworks launch both parts together: the step pays for that.
     ComputePrice update_norm(std::int64_t elements) const;
     ComputePrice zero(core::Bytes bytes) const;
-    // What is left of a reduction of input gradients (after the operator `enter`) where the weight gradient of the product behind it is computed meanwhile.
+    // What is left of a reduction of input gradients (after the operator `enter`) where the weight gradient
+    // of the product behind it is computed meanwhile.
     core::Seconds beside_weight_gradient(core::Seconds reduction, model::OperatorRange enter) const;
 
-    // What a reader of the prediction should know: which operators were measured, which rates were carried over.
+    // What a reader of the prediction should know: which operators were measured, which rates were carried
+    // over.
     const std::vector<std::string>& assumptions() const { return assumptions_; }
 
 private:
-    enum Column { forward, attention_core_forward, forward_until_saved, backward_input, backward_weight, column_count };
-    const ComputePrice& sum(Column column, std::int32_t end) const { return sums_[static_cast<std::size_t>(column)][static_cast<std::size_t>(end)]; }
+    enum Column {
+        forward,
+        attention_core_forward,
+        forward_until_saved,
+        backward_input,
+        backward_weight,
+        column_count
+    };
+    const ComputePrice& sum(Column column, std::int32_t end) const {
+        return sums_[static_cast<std::size_t>(column)][static_cast<std::size_t>(end)];
+    }
     ComputePrice between(Column column, model::OperatorRange range) const;
     core::Bytes bytes_before_norms() const;  // per parameter
     void recompute_alternate_products(const model::ModelGraph& graph, const model::CostContext& context);

@@ -1,5 +1,6 @@
-// The constants of the cost model that no datasheet or microbenchmark states: each with its meaning, where it comes from, and the range in which it is physical.
-// docs/accuracy.md lists them; bench/calibration refits them with groups of measurements left out.
+// The constants of the cost model that no datasheet or microbenchmark states: each with its meaning, where it
+// comes from, and the range in which it is physical. docs/accuracy.md lists them; bench/calibration refits
+// them with groups of measurements left out.
 #pragma once
 
 #include <span>
@@ -13,17 +14,21 @@ struct CostConstants {
     // Single products on tensor cores whose rows do not begin on 16 bytes (sim/cost/kernel/product.cpp).
     double unaligned_rate = 0.5;
 
-    // Rate under sustained load over the rate of the short runs the curves were measured in (power and clocks).
+    // Rate under sustained load over the rate of the short runs the curves were measured in (power and
+    // clocks).
     double sustained_half = 0.93;
-    // H100 and H200, whose datasheets (NVIDIA, 2023 and 2024) say 700 W for the SXM boards: they are below the short runs' rate by more than A100 is, as if they met
-    // that limit sooner. The rate is fitted, on fsdp_mpt_h100 and llmc; that power is why is inferred.
+    // H100 and H200, whose datasheets (NVIDIA, 2023 and 2024) say 700 W for the SXM boards: they are below
+    // the short runs' rate by more than A100 is, as if they met that limit sooner. The rate is fitted, on
+    // fsdp_mpt_h100 and llmc; that power is why is inferred.
     double sustained_hopper = 0.85;
     // fp32 and tf32: libraries of 2020 and later are faster than those of the tables (CUDA 10.1).
     double sustained_full = 1.04;
-    // Devices of one kind differ in the clock they hold; a synchronous step goes at the pace of the slowest. Standard deviation of their rates.
+    // Devices of one kind differ in the clock they hold; a synchronous step goes at the pace of the slowest.
+    // Standard deviation of their rates.
     double device_spread = 0.012;
     double fp8_rate = 1.0;
-    // Half-precision convolutions of libraries of 2020 and later over those of the table (cuDNN 7.6), which offsets part of the loss under sustained load.
+    // Half-precision convolutions of libraries of 2020 and later over those of the table (cuDNN 7.6), which
+    // offsets part of the loss under sustained load.
     double convolution_half = 1.25;
 
     // Kernels of real models against the streaming benchmark of the device profile.
@@ -35,11 +40,13 @@ struct CostConstants {
     // Networks: achieved share of the profile's rate by transport, and its decay with the number of nodes.
     double rate_infiniband = 0.78, rate_roce = 0.71, rate_omnipath = 0.31, rate_tcp = 1.0, rate_efa = 1.0;
     double decay_per_doubling = 0.045;
-    // Compute beside a collective gives it multiprocessors and memory bandwidth: share of the overlapped time lost.
+    // Compute beside a collective gives it multiprocessors and memory bandwidth: share of the overlapped time
+    // lost.
     double overlap_loss = 0.21;
 
     // Passes over tensors of real code over those counted from its operators, by kind of framework.
-    double passes_eager_2020 = 1.42, passes_eager = 1.12, passes_megatron = 1.07, passes_xla = 1.29, passes_graph = 1.4;
+    double passes_eager_2020 = 1.42, passes_eager = 1.12, passes_megatron = 1.07, passes_xla = 1.29,
+           passes_graph = 1.4;
     // fp32 elementwise kernels with casts over half-precision ones: 4 + 4 bytes and casts against 2 + 2.
     double wide_elementwise = 1.68;
 
@@ -52,7 +59,8 @@ struct CostConstants {
     double tensor_adaptdl_us = 124;
     // GiB a process holds outside its allocator where every kernel is loaded at the start.
     double eager_loading_gib = 1.8;
-    double input_copy_gbs = 8;  // GB/s of a host that copies images from pageable memory, all ranks of a node together
+    double input_copy_gbs =
+        8;  // GB/s of a host that copies images from pageable memory, all ranks of a node together
     // One TCP flow of a container network, GB/s, and the time a ring step takes over it.
     double container_flow_gbs = 0.64, container_step_us = 800;
 };
@@ -61,11 +69,13 @@ struct NamedConstant {
     const char* name;
     double CostConstants::* value;
     double least, greatest;  // physical range
-    double prior;            // what physics, a datasheet or counting says before any measurement of training is looked at
-    bool is_fitted;          // on published measurements of training; else on microbenchmarks, or set by hand
+    double
+        prior;  // what physics, a datasheet or counting says before any measurement of training is looked at
+    bool is_fitted;  // on published measurements of training; else on microbenchmarks, or set by hand
     const char* meaning;
-    const char* source;      // what it was fitted on, or where it comes from
-    double CostConstants::* carried_from = nullptr;  // whose value it takes when no measurement says anything about it; null: the prior
+    const char* source;  // what it was fitted on, or where it comes from
+    double CostConstants::* carried_from =
+        nullptr;  // whose value it takes when no measurement says anything about it; null: the prior
 };
 std::span<const NamedConstant> named_constants();
 

@@ -1,5 +1,6 @@
-// Only links that two different streams can use at the same time, and that both together can fill, matter; links with the same users and shares behave alike and are
-// counted once. What remains of a thousand devices is mostly a handful of network cards and PCIe switches, and nothing at all when stages share no card.
+// Only links that two different streams can use at the same time, and that both together can fill, matter;
+// links with the same users and shares behave alike and are counted once. What remains of a thousand devices
+// is mostly a handful of network cards and PCIe switches, and nothing at all when stages share no card.
 #include "sim/cost/contention.h"
 
 #include <algorithm>
@@ -23,7 +24,8 @@ struct Draft {
 
 class Finder {
 public:
-    Finder(const schedule::Program& program, CommunicationCost& costs, bool is_folded) : program_(program), costs_(costs), is_folded_(is_folded) {}
+    Finder(const schedule::Program& program, CommunicationCost& costs, bool is_folded)
+        : program_(program), costs_(costs), is_folded_(is_folded) {}
 
     Contention find() {
         const std::size_t performers = is_folded_ ? program_.classes.size() : program_.class_of_rank.size();
@@ -31,7 +33,8 @@ public:
             std::vector<std::int32_t>& kinds = result_.kind_of.emplace_back();
             kinds.reserve(program_.classes[c].instructions.size());
             known_.clear();
-            for (const Instruction& instruction : program_.classes[c].instructions) kinds.push_back(kind_of(c, instruction, performers));
+            for (const Instruction& instruction : program_.classes[c].instructions)
+                kinds.push_back(kind_of(c, instruction, performers));
         }
         keep_contended(performers);
         return std::move(result_);
@@ -50,27 +53,36 @@ private:
     };
 
     std::int32_t kind_of(std::size_t class_index, const Instruction& instruction, std::size_t performers) {
-        if (instruction.kind != InstructionKind::send && instruction.kind != InstructionKind::collective) return -1;
+        if (instruction.kind != InstructionKind::send && instruction.kind != InstructionKind::collective)
+            return -1;
         const schedule::RankProgram& list = program_.classes[class_index];
         const bool is_send = instruction.kind == InstructionKind::send;
         const std::vector<std::int32_t>& tied = tied_ranks_of(list, instruction);
-        const core::Bytes bytes = is_send ? costs_.sent(instruction.bytes, instruction.payload) : instruction.bytes;
+        const core::Bytes bytes =
+            is_send ? costs_.sent(instruction.bytes, instruction.payload) : instruction.bytes;
         const std::int32_t bucket = tied.empty() ? -1 : instruction.bucket;
         for (const Known& known : known_)
-            if (known.kind == instruction.kind && known.bytes == bytes.value && known.stream == instruction.stream && known.tied_bucket == bucket &&
-                (is_send ? known.peer == instruction.peer : known.collective == instruction.collective && known.group == instruction.group))
+            if (known.kind == instruction.kind && known.bytes == bytes.value &&
+                known.stream == instruction.stream && known.tied_bucket == bucket &&
+                (is_send ? known.peer == instruction.peer
+                         : known.collective == instruction.collective && known.group == instruction.group))
                 return known.index;
         const auto index = static_cast<std::int32_t>(result_.communication_of.size());
-        known_.push_back({instruction.kind, instruction.collective, instruction.group, instruction.stream, instruction.peer, bucket, bytes.value, index});
+        known_.push_back({instruction.kind, instruction.collective, instruction.group, instruction.stream,
+                          instruction.peer, bucket, bytes.value, index});
         std::vector<std::int32_t>& by_performer = result_.communication_of.emplace_back(performers, -1);
         const std::int64_t streams = schedule::stream_count;
         const auto stream = static_cast<std::int64_t>(instruction.stream);
-        const core::Seconds priced = is_send ? costs_.transfer(list.pipeline, instruction.peer, instruction.bytes, instruction.payload)
-                                             : costs_.collective(instruction.collective, instruction.group, instruction.bytes, list.pipeline, tied);
+        const core::Seconds priced =
+            is_send ? costs_.transfer(list.pipeline, instruction.peer, instruction.bytes, instruction.payload)
+                    : costs_.collective(instruction.collective, instruction.group, instruction.bytes,
+                                        list.pipeline, tied);
         if (priced.value <= 0) return index;  // a group of one
         if (is_folded_) {
             Draft draft = is_send ? transfer(costs_.transfer_between(list.pipeline, instruction.peer), bytes)
-                                  : collective(costs_.choice(instruction.collective, instruction.group, instruction.bytes, list.pipeline, tied), instruction.bytes);
+                                  : collective(costs_.choice(instruction.collective, instruction.group,
+                                                             instruction.bytes, list.pipeline, tied),
+                                               instruction.bytes);
             draft.priced = priced;
             draft.user = static_cast<std::int64_t>(class_index) * streams + stream;
             by_performer[class_index] = add(std::move(draft));
@@ -90,7 +102,9 @@ private:
             const int leader = costs_.leader(instruction.group, global, tied);
             const auto [entry, is_new] = of_leader.try_emplace(leader, -1);
             if (is_new) {
-                Draft draft = collective(costs_.choice_of(instruction.collective, instruction.group, instruction.bytes, global, tied), instruction.bytes);
+                Draft draft = collective(costs_.choice_of(instruction.collective, instruction.group,
+                                                          instruction.bytes, global, tied),
+                                         instruction.bytes);
                 draft.priced = priced;
                 draft.user = static_cast<std::int64_t>(leader) * streams + stream;
                 entry->second = add(std::move(draft));
@@ -110,7 +124,8 @@ private:
     }
     static Draft shares(Draft draft, core::Bytes bytes) {
         if (draft.streaming.value <= 0) draft.busy.clear();
-        for (LinkShare& link : draft.busy) link.busy = std::min(1.0, link.busy * bytes.value / draft.streaming.value);
+        for (LinkShare& link : draft.busy)
+            link.busy = std::min(1.0, link.busy * bytes.value / draft.streaming.value);
         return draft;
     }
 
@@ -123,7 +138,9 @@ private:
         // By link: who takes how much of it.
         std::vector<std::vector<std::pair<std::int32_t, double>>> users(costs_.link_count());
         for (std::size_t d = 0; d < drafts_.size(); ++d)
-            for (const LinkShare& link : drafts_[d].busy) users[static_cast<std::size_t>(link.link)].emplace_back(static_cast<std::int32_t>(d), link.busy);
+            for (const LinkShare& link : drafts_[d].busy)
+                users[static_cast<std::size_t>(link.link)].emplace_back(static_cast<std::int32_t>(d),
+                                                                        link.busy);
         std::map<std::vector<std::pair<std::int32_t, double>>, std::int32_t> distinct;
         std::vector<std::vector<ResourceUse>> uses(drafts_.size());
         std::map<std::int64_t, double> most_of_user;
@@ -137,9 +154,11 @@ private:
             double sum = 0;
             for (const auto& [user, share] : most_of_user) sum += share;
             if (most_of_user.size() < 2 || sum <= 1 + 1e-9) continue;
-            const auto [entry, is_new] = distinct.try_emplace(list, static_cast<std::int32_t>(distinct.size()));
+            const auto [entry, is_new] =
+                distinct.try_emplace(list, static_cast<std::int32_t>(distinct.size()));
             if (is_new)
-                for (const auto& [draft, share] : list) uses[static_cast<std::size_t>(draft)].push_back({entry->second, share});
+                for (const auto& [draft, share] : list)
+                    uses[static_cast<std::size_t>(draft)].push_back({entry->second, share});
         }
         result_.links = distinct.size();
         std::vector<std::int32_t> kept(drafts_.size(), -1);
@@ -148,7 +167,8 @@ private:
             kept[d] = static_cast<std::int32_t>(result_.communications.size());
             double most = 0;
             for (const ResourceUse& use : uses[d]) most = std::max(most, use.share);
-            result_.communications.push_back({drafts_[d].latency, drafts_[d].streaming, drafts_[d].priced, std::move(uses[d]), 1 / most});
+            result_.communications.push_back(
+                {drafts_[d].latency, drafts_[d].streaming, drafts_[d].priced, std::move(uses[d]), 1 / most});
         }
         std::vector<bool> is_kept(result_.communication_of.size(), false);
         for (std::size_t k = 0; k < is_kept.size(); ++k)
@@ -172,6 +192,8 @@ private:
 
 }  // namespace
 
-Contention find_contention(const schedule::Program& program, CommunicationCost& costs, bool is_folded) { return Finder(program, costs, is_folded).find(); }
+Contention find_contention(const schedule::Program& program, CommunicationCost& costs, bool is_folded) {
+    return Finder(program, costs, is_folded).find();
+}
 
 }  // namespace sim

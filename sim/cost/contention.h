@@ -1,4 +1,5 @@
-// Which communications of a Program can meet on a link, and what each takes of it: the part of pricing that one instruction alone cannot answer.
+// Which communications of a Program can meet on a link, and what each takes of it: the part of pricing that
+// one instruction alone cannot answer.
 #pragma once
 
 #include <cstdint>
@@ -11,24 +12,30 @@
 
 namespace sim {
 
-// One communication that shares links. Alone it takes latency + streaming; while it streams it keeps each of its links busy for a part of the time.
+// One communication that shares links. Alone it takes latency + streaming; while it streams it keeps each of
+// its links busy for a part of the time.
 struct Communication {
     core::Seconds latency, streaming;
-    core::Seconds priced;            // as one instruction of its class, all ranks at once; what a duration has beyond it comes before the first byte
+    core::Seconds priced;  // as one instruction of its class, all ranks at once; what a duration has beyond
+                           // it comes before the first byte
     std::vector<ResourceUse> uses;  // share: of the link's rate, at full speed
-    double weight = 1;              // level at which links are shared: in proportion to what flows over the link that binds, so bytes are shared, not progress
+    double weight = 1;  // level at which links are shared: in proportion to what flows over the link that
+                        // binds, so bytes are shared, not progress
 };
 
 struct Contention {
-    std::size_t links = 0;                       // that can be contended, each with capacity 1; links with the same users count as one
+    std::size_t links =
+        0;  // that can be contended, each with capacity 1; links with the same users count as one
     std::vector<Communication> communications;
-    // Per class and instruction: what kind of communication, -1: it never shares a link. Per kind and performer: which of `communications`.
+    // Per class and instruction: what kind of communication, -1: it never shares a link. Per kind and
+    // performer: which of `communications`.
     std::vector<std::vector<std::int32_t>> kind_of;
     std::vector<std::vector<std::int32_t>> communication_of;
     bool is_empty() const { return communications.empty(); }
 };
 
-// Folded: a class's communication is that of all its ranks at once, as priced. Unfolded: every group and every pair of ranks has its own.
+// Folded: a class's communication is that of all its ranks at once, as priced. Unfolded: every group and
+// every pair of ranks has its own.
 Contention find_contention(const schedule::Program& program, CommunicationCost& costs, bool is_folded);
 
 }  // namespace sim

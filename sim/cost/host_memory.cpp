@@ -22,7 +22,8 @@ core::Bytes offloaded_to_a_host(const schedule::Program& program, const cluster:
     std::vector<core::Bytes> of_class, of_node(static_cast<std::size_t>(cluster.nodes));
     for (const schedule::RankProgram& list : program.classes) of_class.push_back(most_offloaded(list));
     for (std::size_t rank = 0; rank < program.class_of_rank.size(); ++rank)
-        of_node[static_cast<std::size_t>(cluster::node_of_rank(cluster, static_cast<int>(rank)))] += of_class[static_cast<std::size_t>(program.class_of_rank[rank])];
+        of_node[static_cast<std::size_t>(cluster::node_of_rank(cluster, static_cast<int>(rank)))] +=
+            of_class[static_cast<std::size_t>(program.class_of_rank[rank])];
     return *std::max_element(of_node.begin(), of_node.end());
 }
 

@@ -21,7 +21,8 @@ core::Bytes gradient_bytes(const schedule::RankProgram& list) {
 }
 
 // The step, and the norms before it, work on this rank's shard of the bucket.
-ComputePrice optimizer_price(const schedule::Program& program, const schedule::RankProgram& list, const Instruction& step, const ComputeCost& compute) {
+ComputePrice optimizer_price(const schedule::Program& program, const schedule::RankProgram& list,
+                             const Instruction& step, const ComputeCost& compute) {
     const bool is_sharded = program.plan.sharding != schedule::Sharding::none;
     std::int64_t elements = 0, tensors = 0;
     for (std::size_t b = 0; b < list.buckets.size(); ++b) {
@@ -30,11 +31,13 @@ ComputePrice optimizer_price(const schedule::Program& program, const schedule::R
         elements += is_sharded ? bucket.padded_elements / bucket.pieces : bucket.elements;
         tensors += is_sharded ? 1 : static_cast<std::int64_t>(bucket.parameters.size());
     }
-    return step.kind == InstructionKind::update_norm ? compute.update_norm(elements) : compute.optimizer_step(elements, tensors);
+    return step.kind == InstructionKind::update_norm ? compute.update_norm(elements)
+                                                     : compute.optimizer_step(elements, tensors);
 }
 
-// The host dispatches ahead of the device: what the device spends on long kernels or on collectives, the host uses to dispatch what comes next, and only when the
-// device has caught up does it wait. Two clocks of one rank, the device's never before the host's.
+// The host dispatches ahead of the device: what the device spends on long kernels or on collectives, the host
+// uses to dispatch what comes next, and only when the device has caught up does it wait. Two clocks of one
+// rank, the device's never before the host's.
 class HostLead {
 public:
     // The time an instruction adds to the device's clock.
@@ -57,17 +60,21 @@ private:
 
 }  // namespace
 
-std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan,
-                                           core::Diagnostics& diagnostics, const CostConstants& constants) {
+std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster,
+                                           const schedule::Plan& plan, core::Diagnostics& diagnostics,
+                                           const CostConstants& constants) {
     const int ranks_a_node = cluster::most_ranks_of_a_node(cluster, plan.layout.ranks());
-    std::optional<ComputeCost> compute = ComputeCost::make(graph, cluster.instance.device, plan, diagnostics, constants, ranks_a_node);
+    std::optional<ComputeCost> compute =
+        ComputeCost::make(graph, cluster.instance.device, plan, diagnostics, constants, ranks_a_node);
     if (!compute) return std::nullopt;
     CostModels models{std::move(*compute), CommunicationCost(plan, cluster, constants), {}};
     const schedule::PipelineSchedule* order = schedule::find_pipeline_schedule(plan.schedule);
     if (!order || !order->has_segments) return models;
-    for (const model::ModelGraph& segment : model::SegmentGraphs(graph, plan.segments > 0 ? plan.segments : schedule::default_segments)) {
+    for (const model::ModelGraph& segment :
+         model::SegmentGraphs(graph, plan.segments > 0 ? plan.segments : schedule::default_segments)) {
         core::Diagnostics known;
-        models.segments.push_back(*ComputeCost::make(segment, cluster.instance.device, plan, known, constants, ranks_a_node));
+        models.segments.push_back(
+            *ComputeCost::make(segment, cluster.instance.device, plan, known, constants, ranks_a_node));
     }
     return models;
 }
@@ -87,35 +94,53 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
             ComputePrice work;
             switch (instruction.kind) {
                 case InstructionKind::compute:
-                    work = costs.of_segment(program.segment_of(instruction.micro_batch)).price(instruction.operators, instruction.phase);
+                    work = costs.of_segment(program.segment_of(instruction.micro_batch))
+                               .price(instruction.operators, instruction.phase);
                     if (instruction.phase == schedule::ComputePhase::recompute) recompute_flops += work.flops;
                     break;
                 case InstructionKind::update_norm:
-                case InstructionKind::optimizer_step: work = optimizer_price(program, list, instruction, costs.compute); break;
-                case InstructionKind::zero_gradients:
-                case InstructionKind::gradient_norm: work = costs.compute.zero(gradient_bytes(list)); break;  // one pass over the gradients
-                case InstructionKind::send:
-                    time = costs.communication.transfer(list.pipeline, instruction.peer, instruction.bytes, instruction.payload) +
-                           costs.communication.assembly(instruction.peer, instruction.bytes, instruction.payload);
+                case InstructionKind::optimizer_step:
+                    work = optimizer_price(program, list, instruction, costs.compute);
                     break;
-                case InstructionKind::copy: time = costs.communication.host_copy(instruction.bytes, instruction.loads); break;
-                case InstructionKind::receive: clocks.meet(); break;  // ends when the sender's transfer has arrived
+                case InstructionKind::zero_gradients:
+                case InstructionKind::gradient_norm:
+                    work = costs.compute.zero(gradient_bytes(list));
+                    break;  // one pass over the gradients
+                case InstructionKind::send:
+                    time = costs.communication.transfer(list.pipeline, instruction.peer, instruction.bytes,
+                                                        instruction.payload) +
+                           costs.communication.assembly(instruction.peer, instruction.bytes,
+                                                        instruction.payload);
+                    break;
+                case InstructionKind::copy:
+                    time = costs.communication.host_copy(instruction.bytes, instruction.loads);
+                    break;
+                case InstructionKind::receive:
+                    clocks.meet();
+                    break;  // ends when the sender's transfer has arrived
                 case InstructionKind::collective:
-                    time = costs.communication.collective(instruction.collective, instruction.group, instruction.bytes, list.pipeline,
+                    time = costs.communication.collective(instruction.collective, instruction.group,
+                                                          instruction.bytes, list.pipeline,
                                                           tied_ranks_of(list, instruction));
-                    if (instruction.payload == schedule::PayloadKind::parameter && program.plan.sharding == schedule::Sharding::parameters && instruction.bucket >= 0) {
+                    if (instruction.payload == schedule::PayloadKind::parameter &&
+                        program.plan.sharding == schedule::Sharding::parameters && instruction.bucket >= 0) {
                         // Every tensor but the first pays the latency of a collective of its own.
-                        const double tensors = static_cast<double>(list.buckets[static_cast<std::size_t>(instruction.bucket)].parameters.size());
-                        time += costs.communication.gather_latency(instruction.group, list.pipeline) * std::max(0.0, tensors - 1);
+                        const double tensors = static_cast<double>(
+                            list.buckets[static_cast<std::size_t>(instruction.bucket)].parameters.size());
+                        time += costs.communication.gather_latency(instruction.group, list.pipeline) *
+                                std::max(0.0, tensors - 1);
                     }
-                    if (instruction.payload == schedule::PayloadKind::parameter && program.plan.sharding == schedule::Sharding::optimizer && !has_returned) {
+                    if (instruction.payload == schedule::PayloadKind::parameter &&
+                        program.plan.sharding == schedule::Sharding::optimizer && !has_returned) {
                         time += costs.communication.broadcasts_of_owners(list.pipeline);
                         has_returned = true;
                     }
                     if (instruction.stream == schedule::Stream::tensor) {
-                        if (instruction.group == schedule::GroupKind::tensor && instruction.phase == schedule::ComputePhase::backward &&
+                        if (instruction.group == schedule::GroupKind::tensor &&
+                            instruction.phase == schedule::ComputePhase::backward &&
                             instruction.payload == schedule::PayloadKind::activation_gradient)
-                            time = costs.of_segment(program.segment_of(instruction.micro_batch)).beside_weight_gradient(time, instruction.operators);
+                            time = costs.of_segment(program.segment_of(instruction.micro_batch))
+                                       .beside_weight_gradient(time, instruction.operators);
                         clocks.pass(time);
                     }
                     break;

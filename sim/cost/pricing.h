@@ -17,7 +17,8 @@ namespace sim {
 
 struct PricedProgram {
     Durations durations;
-    // Part of each duration in which the device waits for the host to dispatch kernels: the amount by which dispatch exceeds device time, and blocking host work.
+    // Part of each duration in which the device waits for the host to dispatch kernels: the amount by which
+    // dispatch exceeds device time, and blocking host work.
     std::vector<std::vector<core::Seconds>> host;
     std::vector<core::Flops> recompute_flops;  // per class, one rank, one step
 };
@@ -26,11 +27,15 @@ struct PricedProgram {
 struct CostModels {
     ComputeCost compute;
     CommunicationCost communication;
-    std::vector<ComputeCost> segments;  // where the plan's schedule cuts sequences; then `compute` is of the whole
-    const ComputeCost& of_segment(int segment) const { return segments.empty() ? compute : segments[static_cast<std::size_t>(segment)]; }
+    std::vector<ComputeCost>
+        segments;  // where the plan's schedule cuts sequences; then `compute` is of the whole
+    const ComputeCost& of_segment(int segment) const {
+        return segments.empty() ? compute : segments[static_cast<std::size_t>(segment)];
+    }
 };
-std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan,
-                                           core::Diagnostics& diagnostics, const CostConstants& constants = {});
+std::optional<CostModels> make_cost_models(const model::ModelGraph& graph, const cluster::Cluster& cluster,
+                                           const schedule::Plan& plan, core::Diagnostics& diagnostics,
+                                           const CostConstants& constants = {});
 
 PricedProgram price(const schedule::Program& program, CostModels& costs);
 

@@ -1,6 +1,7 @@
-// Starts and ends at one moment are collected and solved together when time moves on, so a round of a collective costs one solution, not one a message. The part
-// to solve is found by walking from the changed resources over their flows to those flows' resources; progressive filling then raises the common level, each time to
-// the next resource that fills or flow that reaches its limit.
+// Starts and ends at one moment are collected and solved together when time moves on, so a round of a
+// collective costs one solution, not one a message. The part to solve is found by walking from the changed
+// resources over their flows to those flows' resources; progressive filling then raises the common level,
+// each time to the next resource that fills or flow that reaches its limit.
 #include "sim/engine/flow_engine.h"
 
 #include <algorithm>
@@ -19,7 +20,8 @@ constexpr double same_level = 1 + 1e-12;
 
 }  // namespace
 
-FlowEngine::FlowEngine(std::vector<double> capacities, bool counts_use) : counts_use_(counts_use), resources_(capacities.size()), used_(capacities.size(), 0.0) {
+FlowEngine::FlowEngine(std::vector<double> capacities, bool counts_use)
+    : counts_use_(counts_use), resources_(capacities.size()), used_(capacities.size(), 0.0) {
     for (std::size_t i = 0; i < capacities.size(); ++i) {
         core::require(capacities[i] > 0, "a resource has a capacity");
         resources_[i].capacity = capacities[i];
@@ -36,8 +38,10 @@ void FlowEngine::start_timer(double time, Token token) {
     push({time, sequence_++, no_flow, token});
 }
 
-void FlowEngine::start_flow(double work, double limit, std::span<const ResourceUse> uses, Token token, double weight) {
-    core::require(work >= 0 && weight > 0 && (limit > 0 || !uses.empty()), "a flow has work, and something that bounds its rate");
+void FlowEngine::start_flow(double work, double limit, std::span<const ResourceUse> uses, Token token,
+                            double weight) {
+    core::require(work >= 0 && weight > 0 && (limit > 0 || !uses.empty()),
+                  "a flow has work, and something that bounds its rate");
     std::uint32_t index;
     if (free_flows_.empty()) {
         index = static_cast<std::uint32_t>(flows_.size());
@@ -72,7 +76,8 @@ void FlowEngine::advance(Flow& flow) {
     flow.left -= done;
     flow.since = now_;
     if (counts_use_)
-        for (std::uint32_t u = 0; u < flow.use_count; ++u) used_[static_cast<std::size_t>(flow.uses[u].resource)] += done * flow.uses[u].share;
+        for (std::uint32_t u = 0; u < flow.use_count; ++u)
+            used_[static_cast<std::size_t>(flow.uses[u].resource)] += done * flow.uses[u].share;
 }
 
 void FlowEngine::end(std::uint32_t index) {
@@ -100,7 +105,8 @@ void FlowEngine::settle(Flow& flow, double rate) {
     advance(flow);
     flow.rate = rate;
     ++flow.generation;
-    push({now_ + flow.left / rate, sequence_++, static_cast<std::uint32_t>(&flow - flows_.data()), flow.generation});
+    push({now_ + flow.left / rate, sequence_++, static_cast<std::uint32_t>(&flow - flows_.data()),
+          flow.generation});
 }
 
 void FlowEngine::give(std::uint32_t index) {
@@ -127,7 +133,8 @@ void FlowEngine::solve() {
         if (is_alone) {
             settle(flow, rate);
         } else {
-            for (std::uint32_t u = 0; u < flow.use_count; ++u) changed_resources_.push_back(static_cast<std::uint32_t>(flow.uses[u].resource));
+            for (std::uint32_t u = 0; u < flow.use_count; ++u)
+                changed_resources_.push_back(static_cast<std::uint32_t>(flow.uses[u].resource));
         }
     }
     new_flows_.clear();
@@ -170,7 +177,9 @@ void FlowEngine::solve() {
                 if (resource.unsettled > 0) level = std::min(level, resource.left / resource.demand);
             }
             double least_limit = infinite;
-            for (std::size_t f = 0; f < unsettled; ++f) least_limit = std::min(least_limit, flows_[part_flows_[f]].limit / flows_[part_flows_[f]].weight);
+            for (std::size_t f = 0; f < unsettled; ++f)
+                least_limit =
+                    std::min(least_limit, flows_[part_flows_[f]].limit / flows_[part_flows_[f]].weight);
             const bool is_limit = least_limit <= level;
             // The level never falls; only rounding says so.
             const double reached = std::max(before, std::min(level, least_limit));
@@ -211,7 +220,8 @@ void FlowEngine::solve() {
 std::optional<FlowEngine::Token> FlowEngine::next() {
     while (true) {
         const bool has_changes = !changed_resources_.empty() || !new_flows_.empty();
-        // Everything of this moment is told before time moves on: its consequences may start at the same moment.
+        // Everything of this moment is told before time moves on: its consequences may start at the same
+        // moment.
         if (has_changes && (events_.empty() || events_.front().time > now_)) solve();
         if (events_.empty()) return std::nullopt;
         std::pop_heap(events_.begin(), events_.end(), std::greater<>());

@@ -1,5 +1,5 @@
-// The event engine: timers, and flows that share resources max-min fairly while they run. Times and completions come out in order; nothing here knows of
-// Programs, links or devices.
+// The event engine: timers, and flows that share resources max-min fairly while they run. Times and
+// completions come out in order; nothing here knows of Programs, links or devices.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,9 @@ struct ResourceUse {
     double share = 1.0;
 };
 
-// Max-min fairness with weights (Bertsekas and Gallager, Data Networks, section 6.5.2): every flow runs at weight times a common level, until a resource is full
-// or the flow is at its own limit. Rates change only where flows start or end: the flows that are joined to the change by shared resources are solved anew, all
+// Max-min fairness with weights (Bertsekas and Gallager, Data Networks, section 6.5.2): every flow runs at
+// weight times a common level, until a resource is full or the flow is at its own limit. Rates change only
+// where flows start or end: the flows that are joined to the change by shared resources are solved anew, all
 // others keep their rates and completions. Same calls, same answers: ties go by the order of the calls.
 class FlowEngine {
 public:
@@ -27,9 +28,10 @@ public:
 
     double now() const { return now_; }
     void start_timer(double time, Token token);  // no earlier than now
-    // Starts now; `work` units, at most `limit` a second (0: no limit). `uses` must live until the flow has ended; a resource occurs once. A flow without uses
-    // needs a limit.
-    void start_flow(double work, double limit, std::span<const ResourceUse> uses, Token token, double weight = 1.0);
+    // Starts now; `work` units, at most `limit` a second (0: no limit). `uses` must live until the flow has
+    // ended; a resource occurs once. A flow without uses needs a limit.
+    void start_flow(double work, double limit, std::span<const ResourceUse> uses, Token token,
+                    double weight = 1.0);
 
     // Advances to the next timer or completion. Nothing when none is left.
     std::optional<Token> next();
@@ -56,17 +58,21 @@ private:
     };
     struct Resource {
         double capacity = 0;
-        double left = 0, demand = 0;  // while solving: capacity not given away, and what the unsettled flows take at level 1
-        std::uint32_t unsettled = 0;        // flows on it
+        double left = 0,
+               demand =
+                   0;  // while solving: capacity not given away, and what the unsettled flows take at level 1
+        std::uint32_t unsettled = 0;  // flows on it
         std::uint32_t mark = 0;
         std::vector<Place> flows;
     };
     struct Event {
         double time;
         std::uint64_t sequence;
-        std::uint32_t flow;  // or no_flow: a timer
+        std::uint32_t flow;    // or no_flow: a timer
         std::uint32_t detail;  // generation, or the timer's token
-        bool operator>(const Event& other) const { return time != other.time ? time > other.time : sequence > other.sequence; }
+        bool operator>(const Event& other) const {
+            return time != other.time ? time > other.time : sequence > other.sequence;
+        }
     };
     static constexpr std::uint32_t no_flow = 0xffffffff;
 

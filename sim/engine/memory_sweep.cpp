@@ -20,29 +20,39 @@ struct Effect {
 MemoryByKind persistent(const schedule::RankProgram& program, const ExtraMemory& extra) {
     MemoryByKind held = extra.persistent;
     for (const schedule::Buffer& buffer : program.buffers)
-        if (buffer.is_persistent) held[static_cast<std::size_t>(buffer.kind)] += buffer.bytes * extra.scale[static_cast<std::size_t>(buffer.kind)];
+        if (buffer.is_persistent)
+            held[static_cast<std::size_t>(buffer.kind)] +=
+                buffer.bytes * extra.scale[static_cast<std::size_t>(buffer.kind)];
     return held;
 }
 
-std::vector<Effect> effects_of(const schedule::RankProgram& program, const ExtraMemory& extra, const std::vector<schedule::Span>& spans) {
+std::vector<Effect> effects_of(const schedule::RankProgram& program, const ExtraMemory& extra,
+                               const std::vector<schedule::Span>& spans) {
     std::vector<Effect> effects;
     effects.reserve(program.buffer_pool.size() + 2 * extra.buffers.size());
     const auto scale = [&](schedule::MemoryKind kind) { return extra.scale[static_cast<std::size_t>(kind)]; };
-    const auto take = [&](std::uint32_t i, schedule::MemoryKind kind, core::Bytes bytes) { effects.push_back({spans[i].start.value, 2 * i, kind, bytes}); };
-    const auto give_back = [&](std::uint32_t i, schedule::MemoryKind kind, core::Bytes bytes) { effects.push_back({spans[i].end.value, 2 * i + 1, kind, -bytes}); };
+    const auto take = [&](std::uint32_t i, schedule::MemoryKind kind, core::Bytes bytes) {
+        effects.push_back({spans[i].start.value, 2 * i, kind, bytes});
+    };
+    const auto give_back = [&](std::uint32_t i, schedule::MemoryKind kind, core::Bytes bytes) {
+        effects.push_back({spans[i].end.value, 2 * i + 1, kind, -bytes});
+    };
     for (std::uint32_t i = 0; i < program.instructions.size(); ++i) {
         const schedule::Instruction& instruction = program.instructions[i];
         for (const std::uint32_t b : program.allocates(instruction))
-            if (const schedule::Buffer& buffer = program.buffers[b]; !buffer.is_persistent) take(i, buffer.kind, buffer.bytes * scale(buffer.kind));
+            if (const schedule::Buffer& buffer = program.buffers[b]; !buffer.is_persistent)
+                take(i, buffer.kind, buffer.bytes * scale(buffer.kind));
         for (const std::uint32_t b : program.frees(instruction))
-            if (const schedule::Buffer& buffer = program.buffers[b]; !buffer.is_persistent) give_back(i, buffer.kind, buffer.bytes * scale(buffer.kind));
+            if (const schedule::Buffer& buffer = program.buffers[b]; !buffer.is_persistent)
+                give_back(i, buffer.kind, buffer.bytes * scale(buffer.kind));
     }
     for (const ExtraBuffer& buffer : extra.buffers) {
         take(buffer.take_at, buffer.kind, buffer.bytes);
         give_back(buffer.give_back_at, buffer.kind, buffer.bytes);
     }
-    std::stable_sort(effects.begin(), effects.end(),
-                     [](const Effect& a, const Effect& b) { return a.time != b.time ? a.time < b.time : a.sequence < b.sequence; });
+    std::stable_sort(effects.begin(), effects.end(), [](const Effect& a, const Effect& b) {
+        return a.time != b.time ? a.time < b.time : a.sequence < b.sequence;
+    });
     return effects;
 }
 
@@ -54,7 +64,8 @@ core::Bytes sum(const MemoryByKind& held) {
     return total;
 }
 
-MemoryPeak sweep_memory(const schedule::RankProgram& program, const ExtraMemory& extra, const std::vector<schedule::Span>& spans, bool keeps_samples,
+MemoryPeak sweep_memory(const schedule::RankProgram& program, const ExtraMemory& extra,
+                        const std::vector<schedule::Span>& spans, bool keeps_samples,
                         schedule::MemoryTimeline& memory) {
     MemoryByKind held = persistent(program, extra);
     const std::vector<Effect> effects = effects_of(program, extra, spans);
@@ -88,7 +99,8 @@ MemoryPeak sweep_memory(const schedule::RankProgram& program, const ExtraMemory&
     return result;
 }
 
-std::optional<Overflow> first_overflow(const schedule::RankProgram& program, const ExtraMemory& extra, const std::vector<schedule::Span>& spans, core::Bytes limit) {
+std::optional<Overflow> first_overflow(const schedule::RankProgram& program, const ExtraMemory& extra,
+                                       const std::vector<schedule::Span>& spans, core::Bytes limit) {
     Overflow overflow;
     overflow.held = persistent(program, extra);
     core::Bytes total = sum(overflow.held);

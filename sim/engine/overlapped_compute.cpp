@@ -12,7 +12,9 @@ namespace {
 struct Busy {
     double start, end;
     double share;  // of the multiprocessors that NCCL's rings take
-    bool operator<(const Busy& other) const { return start != other.start ? start < other.start : end < other.end; }
+    bool operator<(const Busy& other) const {
+        return start != other.start ? start < other.start : end < other.end;
+    }
 };
 
 }  // namespace
@@ -20,12 +22,15 @@ struct Busy {
 bool has_data_collectives(const schedule::Program& program) {
     for (const schedule::RankProgram& list : program.classes)
         for (const schedule::Instruction& instruction : list.instructions)
-            if (instruction.kind == schedule::InstructionKind::collective && instruction.stream == schedule::Stream::data) return true;
+            if (instruction.kind == schedule::InstructionKind::collective &&
+                instruction.stream == schedule::Stream::data)
+                return true;
     return false;
 }
 
-void slow_overlapped_compute(const schedule::Program& program, const Simulation& simulation, double loss, const cluster::DeviceSpec& device,
-                             CommunicationCost& costs, Durations& durations) {
+void slow_overlapped_compute(const schedule::Program& program, const Simulation& simulation, double loss,
+                             const cluster::DeviceSpec& device, CommunicationCost& costs,
+                             Durations& durations) {
     std::vector<bool> seen(program.classes.size(), false);
     for (std::size_t p = 0; p < simulation.timeline.spans.size(); ++p) {
         const auto c = static_cast<std::size_t>(simulation.timeline.class_of[p]);
@@ -35,10 +40,16 @@ void slow_overlapped_compute(const schedule::Program& program, const Simulation&
         std::vector<Busy> busy;  // of the data stream, in order of time
         for (const schedule::Span& span : simulation.timeline.spans[p]) {
             const schedule::Instruction& instruction = list[span.instruction];
-            if (instruction.kind != schedule::InstructionKind::collective || instruction.stream != schedule::Stream::data || span.end <= span.start) continue;
+            if (instruction.kind != schedule::InstructionKind::collective ||
+                instruction.stream != schedule::Stream::data || span.end <= span.start)
+                continue;
             double share = 1;
             if (has_nccl(device) && costs.group_size(instruction.group, program.classes[c].pipeline) > 1)
-                share = costs.choice(instruction.collective, instruction.group, instruction.bytes, program.classes[c].pipeline).multiprocessors / nccl_multiprocessors(device);
+                share = costs
+                            .choice(instruction.collective, instruction.group, instruction.bytes,
+                                    program.classes[c].pipeline)
+                            .multiprocessors /
+                        nccl_multiprocessors(device);
             busy.push_back({simulation.active_from[p][span.instruction].value, span.end.value, share});
         }
         if (busy.empty()) continue;
@@ -49,7 +60,8 @@ void slow_overlapped_compute(const schedule::Program& program, const Simulation&
             while (first < busy.size() && busy[first].end <= span.start.value) ++first;
             double shared = 0;
             for (std::size_t b = first; b < busy.size() && busy[b].start < span.end.value; ++b)
-                shared += busy[b].share * std::max(0.0, std::min(busy[b].end, span.end.value) - std::max(busy[b].start, span.start.value));
+                shared += busy[b].share * std::max(0.0, std::min(busy[b].end, span.end.value) -
+                                                            std::max(busy[b].start, span.start.value));
             if (shared <= 0) continue;
             durations.of[c][span.instruction] += core::Seconds(loss * shared);
         }

@@ -11,9 +11,10 @@ namespace sim {
 namespace {
 
 constexpr std::array<schedule::GroupKind, group_kind_count> group_kinds = {
-    schedule::GroupKind::world, schedule::GroupKind::tensor,  schedule::GroupKind::data,        schedule::GroupKind::pipeline,
-    schedule::GroupKind::shard, schedule::GroupKind::replica, schedule::GroupKind::tied_stages,
-    schedule::GroupKind::context, schedule::GroupKind::expert, schedule::GroupKind::expert_replica, schedule::GroupKind::expert_shard,
+    schedule::GroupKind::world,          schedule::GroupKind::tensor,       schedule::GroupKind::data,
+    schedule::GroupKind::pipeline,       schedule::GroupKind::shard,        schedule::GroupKind::replica,
+    schedule::GroupKind::tied_stages,    schedule::GroupKind::context,      schedule::GroupKind::expert,
+    schedule::GroupKind::expert_replica, schedule::GroupKind::expert_shard,
 };
 
 }  // namespace
@@ -25,12 +26,15 @@ Cast::Cast(const schedule::Program& program, bool is_folded) {
     std::vector<std::int32_t> performer_of_rank(program.class_of_rank.size(), -1);
     if (is_folded) {
         performers.resize(program.classes.size());
-        for (std::size_t c = 0; c < performers.size(); ++c) performers[c] = {static_cast<std::int32_t>(c), -1, 0, {}, {}};
+        for (std::size_t c = 0; c < performers.size(); ++c)
+            performers[c] = {static_cast<std::int32_t>(c), -1, 0, {}, {}};
         for (std::size_t rank = program.class_of_rank.size(); rank-- > 0;) {
             performer_of_rank[rank] = program.class_of_rank[rank];
-            performers[static_cast<std::size_t>(program.class_of_rank[rank])].rank = static_cast<std::int32_t>(rank);
+            performers[static_cast<std::size_t>(program.class_of_rank[rank])].rank =
+                static_cast<std::int32_t>(rank);
         }
-        for (const Performer& performer : performers) core::require(performer.rank >= 0, "every class has a rank");
+        for (const Performer& performer : performers)
+            core::require(performer.rank >= 0, "every class has a rank");
     } else {
         for (std::size_t rank = 0; rank < program.class_of_rank.size(); ++rank) {
             performer_of_rank[rank] = static_cast<std::int32_t>(rank);
@@ -38,14 +42,19 @@ Cast::Cast(const schedule::Program& program, bool is_folded) {
         }
     }
     for (Performer& performer : performers)
-        performer.group.assign(group_kind_count + program.classes[static_cast<std::size_t>(performer.class_index)].buckets.size(), -1);
+        performer.group.assign(
+            group_kind_count +
+                program.classes[static_cast<std::size_t>(performer.class_index)].buckets.size(),
+            -1);
 
     // Lanes: performers of one pipeline coordinate in rank order.
     int coordinates = 1;
-    for (const schedule::RankProgram& list : program.classes) coordinates = std::max(coordinates, list.pipeline + 1);
+    for (const schedule::RankProgram& list : program.classes)
+        coordinates = std::max(coordinates, list.pipeline + 1);
     std::vector<std::int32_t> lanes_at(static_cast<std::size_t>(coordinates), 0);
     for (Performer& performer : performers) {
-        std::int32_t& used = lanes_at[static_cast<std::size_t>(program.classes[static_cast<std::size_t>(performer.class_index)].pipeline)];
+        std::int32_t& used = lanes_at[static_cast<std::size_t>(
+            program.classes[static_cast<std::size_t>(performer.class_index)].pipeline)];
         performer.lane = used++;
         lanes_ = std::max(lanes_, used);
     }
@@ -56,7 +65,8 @@ Cast::Cast(const schedule::Program& program, bool is_folded) {
         schedule::RankCoordinates where = coordinates_of(layout, performer.rank);
         for (int p = 0; p < coordinates; ++p) {
             where.pipeline = p;
-            const auto peer = static_cast<std::size_t>(performer_of_rank[static_cast<std::size_t>(rank_of(layout, where))]);
+            const auto peer =
+                static_cast<std::size_t>(performer_of_rank[static_cast<std::size_t>(rank_of(layout, where))]);
             performer.peer_lane[static_cast<std::size_t>(p)] = performers[peer].lane;
         }
     }
@@ -65,40 +75,48 @@ Cast::Cast(const schedule::Program& program, bool is_folded) {
     if (!has_layout) return;
     // `meeting` tells apart groups with the same members that meet for different reasons.
     std::map<std::pair<std::vector<std::int32_t>, std::int64_t>, std::int32_t> index_of;
-    const auto join = [&](Performer& performer, std::size_t slot, const std::vector<int>& ranks, std::int64_t meeting) {
+    const auto join = [&](Performer& performer, std::size_t slot, const std::vector<int>& ranks,
+                          std::int64_t meeting) {
         std::vector<std::int32_t> members;
         for (int rank : ranks) members.push_back(performer_of_rank[static_cast<std::size_t>(rank)]);
         std::sort(members.begin(), members.end());
         members.erase(std::unique(members.begin(), members.end()), members.end());
         const auto self = static_cast<std::int32_t>(&performer - performers.data());
         if (members.size() < 2 || !std::binary_search(members.begin(), members.end(), self)) return;
-        const auto [entry, is_new] = index_of.try_emplace(std::pair(members, meeting), static_cast<std::int32_t>(groups.size()));
+        const auto [entry, is_new] =
+            index_of.try_emplace(std::pair(members, meeting), static_cast<std::int32_t>(groups.size()));
         if (is_new) groups.push_back(std::move(members));
         performer.group[slot] = entry->second;
     };
     const int shard_degree = program.plan.effective_shard_degree();
     for (Performer& performer : performers) {
         for (schedule::GroupKind kind : group_kinds) {
-            if (is_folded && lanes_ == 1 && kind != schedule::GroupKind::world && kind != schedule::GroupKind::pipeline &&
-                kind != schedule::GroupKind::tied_stages)
+            if (is_folded && lanes_ == 1 && kind != schedule::GroupKind::world &&
+                kind != schedule::GroupKind::pipeline && kind != schedule::GroupKind::tied_stages)
                 continue;  // the members are of one class
-            join(performer, static_cast<std::size_t>(kind), process_group(layout, kind, performer.rank, shard_degree), -1 - static_cast<std::int64_t>(kind));
+            join(performer, static_cast<std::size_t>(kind),
+                 process_group(layout, kind, performer.rank, shard_degree),
+                 -1 - static_cast<std::int64_t>(kind));
         }
-        const std::vector<schedule::ParameterBucket>& buckets = program.classes[static_cast<std::size_t>(performer.class_index)].buckets;
+        const std::vector<schedule::ParameterBucket>& buckets =
+            program.classes[static_cast<std::size_t>(performer.class_index)].buckets;
         for (std::size_t b = 0; b < buckets.size(); ++b) {
             if (buckets[b].tied_ranks.empty() || buckets[b].parameters.empty()) continue;
             schedule::Instruction reduction;
             reduction.group = schedule::GroupKind::tied_stages;
             reduction.bucket = static_cast<std::int32_t>(b);
-            join(performer, Cast::slot_of(reduction), members_of(program, performer.rank, reduction), buckets[b].parameters.front().index);
+            join(performer, Cast::slot_of(reduction), members_of(program, performer.rank, reduction),
+                 buckets[b].parameters.front().index);
         }
     }
 }
 
-std::size_t Cast::channel(std::int32_t lane, bool is_gradient, std::int32_t boundary, std::int32_t micro_batch) const {
+std::size_t Cast::channel(std::int32_t lane, bool is_gradient, std::int32_t boundary,
+                          std::int32_t micro_batch) const {
     core::require(boundary >= 0 && boundary < stages_ && micro_batch >= 0 && micro_batch < micro_batches_,
                   "a transfer crosses a stage boundary for a micro-batch");
-    return ((static_cast<std::size_t>(lane) * 2 + (is_gradient ? 1 : 0)) * static_cast<std::size_t>(stages_) + static_cast<std::size_t>(boundary)) *
+    return ((static_cast<std::size_t>(lane) * 2 + (is_gradient ? 1 : 0)) * static_cast<std::size_t>(stages_) +
+            static_cast<std::size_t>(boundary)) *
                static_cast<std::size_t>(micro_batches_) +
            static_cast<std::size_t>(micro_batch);
 }
@@ -111,9 +129,10 @@ std::size_t Cast::channel_of_send(const Performer& sender, const schedule::Instr
 
 std::size_t Cast::channel_of_receive(const Performer& receiver, const schedule::Instruction& receive) const {
     const bool is_gradient = receive.payload == schedule::PayloadKind::activation_gradient;
-    core::require(receive.peer >= 0 && static_cast<std::size_t>(receive.peer) < receiver.peer_lane.size(), "a receive names its peer");
-    return channel(receiver.peer_lane[static_cast<std::size_t>(receive.peer)], is_gradient, is_gradient ? receive.stage : receive.stage - 1,
-                   receive.micro_batch);
+    core::require(receive.peer >= 0 && static_cast<std::size_t>(receive.peer) < receiver.peer_lane.size(),
+                  "a receive names its peer");
+    return channel(receiver.peer_lane[static_cast<std::size_t>(receive.peer)], is_gradient,
+                   is_gradient ? receive.stage : receive.stage - 1, receive.micro_batch);
 }
 
 }  // namespace sim

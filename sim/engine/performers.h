@@ -1,4 +1,5 @@
-// Who performs a Program in a simulation: one representative per class (folded), or every rank; and how performers reach each other.
+// Who performs a Program in a simulation: one representative per class (folded), or every rank; and how
+// performers reach each other.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,8 @@ using schedule::group_kind_count;
 struct Performer {
     std::int32_t class_index = 0;
     std::int32_t rank = 0;  // global; of a class its lowest
-    // Performers at one pipeline coordinate are told apart by their lane. `peer_lane` is the lane transfers are received from, by pipeline coordinate.
+    // Performers at one pipeline coordinate are told apart by their lane. `peer_lane` is the lane transfers
+    // are received from, by pipeline coordinate.
     std::int32_t lane = 0;
     std::vector<std::int32_t> peer_lane;
     // By Cast::slot_of: index into Cast::groups, -1: no other performer takes part.
@@ -28,21 +30,25 @@ struct Cast {
     std::vector<Performer> performers;
     std::vector<std::vector<std::int32_t>> groups;  // sets of at least two performers that meet, ascending
 
-    // Collectives of one slot meet in list order. Each kind of group is a slot, and so is each tied bucket: its members are the ranks that hold a copy.
+    // Collectives of one slot meet in list order. Each kind of group is a slot, and so is each tied bucket:
+    // its members are the ranks that hold a copy.
     static std::size_t slot_of(const schedule::Instruction& collective) {
         const bool is_tied = collective.group == schedule::GroupKind::tied_stages && collective.bucket >= 0;
-        return is_tied ? group_kind_count + static_cast<std::size_t>(collective.bucket) : static_cast<std::size_t>(collective.group);
+        return is_tied ? group_kind_count + static_cast<std::size_t>(collective.bucket)
+                       : static_cast<std::size_t>(collective.group);
     }
 
     // Transfers are told apart by sending lane, payload, stage boundary and micro-batch.
     std::size_t channel_count() const {
-        return static_cast<std::size_t>(lanes_) * 2 * static_cast<std::size_t>(stages_) * static_cast<std::size_t>(micro_batches_);
+        return static_cast<std::size_t>(lanes_) * 2 * static_cast<std::size_t>(stages_) *
+               static_cast<std::size_t>(micro_batches_);
     }
     std::size_t channel_of_send(const Performer& sender, const schedule::Instruction& send) const;
     std::size_t channel_of_receive(const Performer& receiver, const schedule::Instruction& receive) const;
 
 private:
-    std::size_t channel(std::int32_t lane, bool is_gradient, std::int32_t boundary, std::int32_t micro_batch) const;
+    std::size_t channel(std::int32_t lane, bool is_gradient, std::int32_t boundary,
+                        std::int32_t micro_batch) const;
 
     std::int32_t lanes_ = 1, stages_ = 1, micro_batches_ = 1;
 };

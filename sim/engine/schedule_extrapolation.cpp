@@ -16,8 +16,8 @@ struct Played {
     ScheduleTiming timing;
 };
 
-// Is the longer list the shorter one with a block in its middle, behind which micro-batches are `later`? Both halves of the shorter list have to be there: each holds
-// everything in flight.
+// Is the longer list the shorter one with a block in its middle, behind which micro-batches are `later`? Both
+// halves of the shorter list have to be there: each holds everything in flight.
 bool differ_by_a_block(const Schedule& shorter, const Schedule& longer, int later) {
     for (std::size_t rank = 0; rank < shorter.actions.size(); ++rank) {
         const std::vector<Action>&a = shorter.actions[rank], &b = longer.actions[rank];
@@ -50,7 +50,8 @@ std::optional<double> common_delay(const Played& shorter, const Played& longer) 
 
 }  // namespace
 
-ExtrapolatedTiming time_extrapolated(const schedule::PipelineSchedule& entry, const schedule::PipelineShape& shape, const ScheduleCosts& costs) {
+ExtrapolatedTiming time_extrapolated(const schedule::PipelineSchedule& entry,
+                                     const schedule::PipelineShape& shape, const ScheduleCosts& costs) {
     auto play = [&](int micro_batches) -> std::optional<Played> {
         schedule::PipelineShape resized = shape;
         resized.micro_batches = micro_batches;
@@ -67,11 +68,15 @@ ExtrapolatedTiming time_extrapolated(const schedule::PipelineSchedule& entry, co
                 const int first = least + (shape.micro_batches - least) % block;
                 if (first + block > shape.micro_batches / 2) continue;
                 const std::optional<Played> shorter = play(first), longer = play(first + block);
-                if (!shorter || !longer || !differ_by_a_block(shorter->order, longer->order, longer->order.micro_batches - shorter->order.micro_batches)) continue;
+                if (!shorter || !longer ||
+                    !differ_by_a_block(shorter->order, longer->order,
+                                       longer->order.micro_batches - shorter->order.micro_batches))
+                    continue;
                 const std::optional<double> delay = common_delay(*shorter, *longer);
                 if (!delay) continue;
                 const double blocks = (shape.micro_batches - first - block) / block;
-                return {longer->timing.makespan + core::Seconds(blocks * *delay), longer->timing.greatest_span() + core::Seconds(blocks * *delay), first + block,
+                return {longer->timing.makespan + core::Seconds(blocks * *delay),
+                        longer->timing.greatest_span() + core::Seconds(blocks * *delay), first + block,
                         core::Seconds(*delay), block};
             }
     }

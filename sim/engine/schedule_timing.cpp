@@ -14,11 +14,15 @@ using schedule::Action;
 using schedule::ActionKind;
 using schedule::Schedule;
 
-constexpr int kinds = 5;  // compute kinds; the table of durations has `kinds` entries a stage, then one per overlapped pair
+constexpr int kinds =
+    5;  // compute kinds; the table of durations has `kinds` entries a stage, then one per overlapped pair
 
-std::int32_t cost_index(const Action& action) { return action.stage * kinds + static_cast<std::int32_t>(action.kind); }
+std::int32_t cost_index(const Action& action) {
+    return action.stage * kinds + static_cast<std::int32_t>(action.kind);
+}
 
-// Where the step that makes an action's input stands: the forward of the stage before, or the gradient of the stage after.
+// Where the step that makes an action's input stands: the forward of the stage before, or the gradient of the
+// stage after.
 class Producers {
 public:
     explicit Producers(const Schedule& schedule)
@@ -26,26 +30,36 @@ public:
 
     void made(const Action& action, std::int32_t step) {
         if (action.kind == ActionKind::forward) forward_[index(action, action.stage)] = step;
-        else if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input) gradient_[index(action, action.stage)] = step;
+        else if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input)
+            gradient_[index(action, action.stage)] = step;
     }
 
     // False when the action has to wait; otherwise `step` is the producer on another rank, or -1.
     bool find(const Action& action, std::int32_t& step) const {
         step = -1;
         const bool is_forward = action.kind == ActionKind::forward;
-        const bool is_gradient = action.kind == ActionKind::backward || action.kind == ActionKind::backward_input;
+        const bool is_gradient =
+            action.kind == ActionKind::backward || action.kind == ActionKind::backward_input;
         const int from = is_forward ? action.stage - 1 : action.stage + 1;
         if ((!is_forward && !is_gradient) || from < 0 || from >= schedule_.stages) return true;
         const std::int32_t producer = (is_forward ? forward_ : gradient_)[index(action, from)];
         if (producer < 0) return false;
-        if (rank_of_stage(schedule_, from, action.direction) != rank_of_stage(schedule_, action.stage, action.direction)) step = producer;
+        if (rank_of_stage(schedule_, from, action.direction) !=
+            rank_of_stage(schedule_, action.stage, action.direction))
+            step = producer;
         return true;
     }
 
 private:
-    static std::size_t size(const Schedule& s) { return static_cast<std::size_t>(s.directions) * s.stages * s.micro_batches * s.segments; }
+    static std::size_t size(const Schedule& s) {
+        return static_cast<std::size_t>(s.directions) * s.stages * s.micro_batches * s.segments;
+    }
     std::size_t index(const Action& action, int stage) const {
-        return ((static_cast<std::size_t>(action.direction) * schedule_.stages + stage) * schedule_.micro_batches + action.micro_batch) * schedule_.segments + action.segment;
+        return ((static_cast<std::size_t>(action.direction) * schedule_.stages + stage) *
+                    schedule_.micro_batches +
+                action.micro_batch) *
+                   schedule_.segments +
+               action.segment;
     }
 
     const Schedule& schedule_;
@@ -72,11 +86,16 @@ ReplayOrder::ReplayOrder(const Schedule& original) : ranks_(original.ranks), sta
                 const Action& action = list[head];
                 const bool is_pair = action.overlaps_next && head + 1 < list.size();
                 std::int32_t first = -1, second = -1;
-                if (!producers.find(action, first) || (is_pair && !producers.find(list[head + 1], second))) break;
-                Step step{.dependency = first + 1, .rank = static_cast<std::uint16_t>(rank), .has_second = second >= 0, .cost = cost_index(action)};
+                if (!producers.find(action, first) || (is_pair && !producers.find(list[head + 1], second)))
+                    break;
+                Step step{.dependency = first + 1,
+                          .rank = static_cast<std::uint16_t>(rank),
+                          .has_second = second >= 0,
+                          .cost = cost_index(action)};
                 if (is_pair) {
                     const std::pair key{action.stage, cost_index(list[head + 1])};
-                    const auto [entry, is_new] = pair_index.try_emplace(key, static_cast<std::int32_t>(pairs_.size()));
+                    const auto [entry, is_new] =
+                        pair_index.try_emplace(key, static_cast<std::int32_t>(pairs_.size()));
                     if (is_new) pairs_.push_back(key);
                     step.cost = stages_ * kinds + entry->second;
                 }
@@ -100,10 +119,14 @@ std::vector<double> ReplayOrder::durations(const ScheduleCosts& costs) const {
     std::vector<double> table;
     for (int stage = 0; stage < stages_; ++stage) {
         const StageCost& cost = costs.of(stage);
-        const double forward = cost.forward.value, input = cost.backward_input.value, weight = cost.backward_weight.value;
-        for (const double duration : {forward, input + weight, input, weight, forward}) table.push_back(duration);
+        const double forward = cost.forward.value, input = cost.backward_input.value,
+                     weight = cost.backward_weight.value;
+        for (const double duration : {forward, input + weight, input, weight, forward})
+            table.push_back(duration);
     }
-    for (const auto& [forward_stage, backward] : pairs_) table.push_back(costs.overlap * (costs.of(forward_stage).forward.value + table[static_cast<std::size_t>(backward)]));
+    for (const auto& [forward_stage, backward] : pairs_)
+        table.push_back(costs.overlap *
+                        (costs.of(forward_stage).forward.value + table[static_cast<std::size_t>(backward)]));
     return table;
 }
 
@@ -112,14 +135,17 @@ ReplayOrder::Totals ReplayOrder::replay(const ScheduleCosts& costs, std::vector<
     ends.resize(steps_.size() + 1);
     ends[0] = -std::numeric_limits<double>::infinity();
     std::vector<double> rank_end(static_cast<std::size_t>(ranks_), 0);
-    for (std::size_t rank = 0; rank < std::min(costs.releases.size(), rank_end.size()); ++rank) rank_end[rank] = costs.releases[rank].value;
+    for (std::size_t rank = 0; rank < std::min(costs.releases.size(), rank_end.size()); ++rank)
+        rank_end[rank] = costs.releases[rank].value;
     const double transfer = costs.transfer.value;
     const double* const duration = table.data();
     double* const end = ends.data();
     double* const free_from = rank_end.data();
     std::size_t number = 0;
     if (!has_pairs_) {
-        for (const Step& step : steps_) end[++number] = free_from[step.rank] = std::max(free_from[step.rank], end[step.dependency] + transfer) + duration[step.cost];
+        for (const Step& step : steps_)
+            end[++number] = free_from[step.rank] =
+                std::max(free_from[step.rank], end[step.dependency] + transfer) + duration[step.cost];
     } else {
         for (const Step& step : steps_) {
             double start = std::max(free_from[step.rank], end[step.dependency] + transfer);
@@ -141,7 +167,8 @@ ReplayOrder::Totals ReplayOrder::replay(const ScheduleCosts& costs, std::vector<
 
 namespace {
 
-// In list order, which is time order on a rank: a positive change counts from the action's start, a negative one from its end.
+// In list order, which is time order on a rank: a positive change counts from the action's start, a negative
+// one from its end.
 void add_memory(const std::vector<Action>& list, const ScheduleCosts& costs, ScheduleTiming& timing) {
     int in_flight = 0, peak_in_flight = 0;
     double held = 0, peak = 0;
@@ -153,7 +180,8 @@ void add_memory(const std::vector<Action>& list, const ScheduleCosts& costs, Sch
             change(cost.memory_forward);
             peak_in_flight = std::max(peak_in_flight, ++in_flight);
         }
-        if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input) change(cost.memory_backward_input);
+        if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input)
+            change(cost.memory_backward_input);
         if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_weight) {
             change(cost.memory_backward_weight);
             --in_flight;
@@ -185,14 +213,17 @@ ScheduleTiming time_schedule(const Schedule& original, const ScheduleCosts& cost
         const ReplayOrder::Step& step = order.steps_[i];
         const core::Seconds duration(table[static_cast<std::size_t>(step.cost)]);
         const ActionSpan span{core::Seconds(ends[i + 1]) - duration, core::Seconds(ends[i + 1])};
-        const auto rank = static_cast<std::size_t>(step.rank), position = static_cast<std::size_t>(order.position_[i]);
+        const auto rank = static_cast<std::size_t>(step.rank),
+                   position = static_cast<std::size_t>(order.position_[i]);
         timing.spans[rank][position] = span;
-        if (schedule.actions[rank][position].overlaps_next && position + 1 < timing.spans[rank].size()) timing.spans[rank][position + 1] = span;
+        if (schedule.actions[rank][position].overlaps_next && position + 1 < timing.spans[rank].size())
+            timing.spans[rank][position + 1] = span;
         timing.rank_work[rank] += duration;
     }
     core::Seconds work;
     for (std::size_t rank = 0; rank < timing.spans.size(); ++rank) {
-        if (!timing.spans[rank].empty()) timing.rank_span[rank] = timing.spans[rank].back().end - timing.spans[rank].front().start;
+        if (!timing.spans[rank].empty())
+            timing.rank_span[rank] = timing.spans[rank].back().end - timing.spans[rank].front().start;
         work += timing.rank_work[rank];
     }
     const double offered = schedule.ranks * timing.makespan.value;
@@ -200,6 +231,8 @@ ScheduleTiming time_schedule(const Schedule& original, const ScheduleCosts& cost
     return timing;
 }
 
-core::Seconds ScheduleTiming::greatest_span() const { return rank_span.empty() ? core::Seconds(0) : *std::max_element(rank_span.begin(), rank_span.end()); }
+core::Seconds ScheduleTiming::greatest_span() const {
+    return rank_span.empty() ? core::Seconds(0) : *std::max_element(rank_span.begin(), rank_span.end());
+}
 
 }  // namespace sim

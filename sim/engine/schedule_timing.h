@@ -1,5 +1,6 @@
-// How long a fixed order takes: exact longest path through a schedule with given times per virtual stage. Transfers are latencies on edges between ranks and
-// never occupy a rank; links are not contended. One topological order is made once and replayed for any times.
+// How long a fixed order takes: exact longest path through a schedule with given times per virtual stage.
+// Transfers are latencies on edges between ranks and never occupy a rank; links are not contended. One
+// topological order is made once and replayed for any times.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,9 @@
 
 namespace sim {
 
-// Times of one micro-batch (or segment) in one virtual stage, and the change of its rank's activation memory when the action starts (positive) or ends
-// (negative). A full backward takes backward_input + backward_weight and changes memory by both.
+// Times of one micro-batch (or segment) in one virtual stage, and the change of its rank's activation memory
+// when the action starts (positive) or ends (negative). A full backward takes backward_input +
+// backward_weight and changes memory by both.
 struct StageCost {
     core::Seconds forward{1}, backward_input{1}, backward_weight{1};
     core::Bytes memory_forward{1}, memory_backward_input{0}, memory_backward_weight{-1};
@@ -19,12 +21,14 @@ struct StageCost {
 
 struct ScheduleCosts {
     std::vector<StageCost> stages = std::vector<StageCost>(1);  // by virtual stage; one entry stands for all
-    core::Seconds transfer;                         // between different ranks
+    core::Seconds transfer;                                     // between different ranks
     // Time of an overlapped forward and backward as a share of their sum (DualPipe's F&B <= F + B).
     double overlap = 1;
-    std::vector<core::Seconds> releases;            // earliest start of each rank's first action; empty = 0
+    std::vector<core::Seconds> releases;  // earliest start of each rank's first action; empty = 0
 
-    const StageCost& of(int stage) const { return stages.size() == 1 ? stages.front() : stages[static_cast<std::size_t>(stage)]; }
+    const StageCost& of(int stage) const {
+        return stages.size() == 1 ? stages.front() : stages[static_cast<std::size_t>(stage)];
+    }
 };
 
 struct ActionSpan {
@@ -32,17 +36,18 @@ struct ActionSpan {
 };
 
 struct ScheduleTiming {
-    core::Seconds makespan;                // last end
-    std::vector<core::Seconds> rank_span;  // last end - first start; zero for a rank without actions
-    std::vector<core::Seconds> rank_work;  // sum of durations
-    double bubble_rate = 0;                // share of ranks x makespan that is not work
-    std::vector<int> peak_in_flight;       // forwards not yet freed (freed at W, or at B), per rank
-    std::vector<core::Bytes> peak_memory;  // running sum of the memory changes, per rank
+    core::Seconds makespan;                      // last end
+    std::vector<core::Seconds> rank_span;        // last end - first start; zero for a rank without actions
+    std::vector<core::Seconds> rank_work;        // sum of durations
+    double bubble_rate = 0;                      // share of ranks x makespan that is not work
+    std::vector<int> peak_in_flight;             // forwards not yet freed (freed at W, or at B), per rank
+    std::vector<core::Bytes> peak_memory;        // running sum of the memory changes, per rank
     std::vector<std::vector<ActionSpan>> spans;  // per rank, aligned with compute_only(schedule).actions
     core::Seconds greatest_span() const;
 };
 
-// The schedule must have passed schedule::verify (InternalError otherwise). Cells other than compute are passed over.
+// The schedule must have passed schedule::verify (InternalError otherwise). Cells other than compute are
+// passed over.
 ScheduleTiming time_schedule(const schedule::Schedule& schedule, const ScheduleCosts& costs);
 
 // A schedule compiled for replay: some ten nanoseconds an action or less (bench/schedule.cpp).
@@ -64,17 +69,19 @@ private:
     struct Step {
         std::int32_t dependency = 0;  // an earlier step of another rank
         std::uint16_t rank = 0;
-        std::uint16_t has_second = 0; // of an overlapped slot: second_[i] as well
-        std::int32_t cost = 0;        // index into the table of durations
+        std::uint16_t has_second = 0;  // of an overlapped slot: second_[i] as well
+        std::int32_t cost = 0;         // index into the table of durations
     };
     std::vector<double> durations(const ScheduleCosts& costs) const;
 
     int ranks_ = 0, stages_ = 0;
-    std::vector<Step> steps_;                                   // topological order
-    std::vector<std::int32_t> second_, position_;               // of each step: second dependency; place in the rank's compute list
-    std::vector<std::int32_t> first_step_;                      // of each rank; -1 = none
+    std::vector<Step> steps_;  // topological order
+    std::vector<std::int32_t> second_,
+        position_;  // of each step: second dependency; place in the rank's compute list
+    std::vector<std::int32_t> first_step_;  // of each rank; -1 = none
     bool has_pairs_ = false;
-    std::vector<std::pair<std::int32_t, std::int32_t>> pairs_;  // (forward stage, backward cost index) of overlapped slots
+    std::vector<std::pair<std::int32_t, std::int32_t>>
+        pairs_;  // (forward stage, backward cost index) of overlapped slots
 };
 
 }  // namespace sim

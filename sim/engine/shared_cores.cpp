@@ -1,6 +1,7 @@
-// Processor sharing with virtual time: a core with k working ranks gives each 1/k of real time. `served` is the service every rank on the core would have had
-// since the start; an instruction of work w begun at served = s is done when served reaches s + w, whatever joins or leaves in between. So the order of
-// completions on a core never changes, and one heap per core suffices.
+// Processor sharing with virtual time: a core with k working ranks gives each 1/k of real time. `served` is
+// the service every rank on the core would have had since the start; an instruction of work w begun at served
+// = s is done when served reaches s + w, whatever joins or leaves in between. So the order of completions on
+// a core never changes, and one heap per core suffices.
 #include "sim/engine/shared_cores.h"
 
 #include <algorithm>
@@ -24,7 +25,9 @@ struct Work {
     double done_at;  // in service of its core
     std::int32_t performer;
     // Ties by performer: ranks in order.
-    bool operator>(const Work& other) const { return done_at != other.done_at ? done_at > other.done_at : performer > other.performer; }
+    bool operator>(const Work& other) const {
+        return done_at != other.done_at ? done_at > other.done_at : performer > other.performer;
+    }
 };
 
 struct Core {
@@ -37,7 +40,9 @@ struct Core {
         now = time;
     }
     double next_completion() const {
-        return working.empty() ? never : now + std::max(0.0, working.top().done_at - served) * static_cast<double>(working.size());
+        return working.empty() ? never
+                               : now + std::max(0.0, working.top().done_at - served) *
+                                           static_cast<double>(working.size());
     }
 };
 
@@ -55,7 +60,8 @@ struct Rendezvous {
 
 class Interpreter {
 public:
-    Interpreter(const schedule::Program& program, const Durations& durations, int cores, const SimulateOptions& options)
+    Interpreter(const schedule::Program& program, const Durations& durations, int cores,
+                const SimulateOptions& options)
         : program_(program),
           durations_(durations),
           options_(options),
@@ -88,7 +94,8 @@ public:
             Core& core = cores_[next];
             core.advance(time);
             const std::int32_t performer = core.working.top().performer;
-            core.served = std::max(core.served, core.working.top().done_at);  // rounding must not leave a rest
+            core.served =
+                std::max(core.served, core.working.top().done_at);  // rounding must not leave a rest
             core.working.pop();
             finish_work(performer, time);
         }
@@ -107,7 +114,8 @@ private:
         return program_.classes[static_cast<std::size_t>(cast_.performers[performer].class_index)];
     }
     Core& core_of(std::int32_t performer) {
-        return cores_[static_cast<std::size_t>(cast_.performers[static_cast<std::size_t>(performer)].rank) % cores_.size()];
+        return cores_[static_cast<std::size_t>(cast_.performers[static_cast<std::size_t>(performer)].rank) %
+                      cores_.size()];
     }
     const Instruction& current(std::int32_t performer) const {
         const State& state = states_[static_cast<std::size_t>(performer)];
@@ -115,29 +123,36 @@ private:
     }
     double duration(std::int32_t performer) const {
         const Performer& self = cast_.performers[static_cast<std::size_t>(performer)];
-        return durations_.of[static_cast<std::size_t>(self.class_index)][states_[static_cast<std::size_t>(performer)].next].value;
+        return durations_
+            .of[static_cast<std::size_t>(self.class_index)][states_[static_cast<std::size_t>(performer)].next]
+            .value;
     }
 
     // Starts instructions of a rank at `time` until one takes work or waits.
     void proceed(std::int32_t performer, double time) {
         State& state = states_[static_cast<std::size_t>(performer)];
-        const std::vector<Instruction>& instructions = list_of(static_cast<std::size_t>(performer)).instructions;
+        const std::vector<Instruction>& instructions =
+            list_of(static_cast<std::size_t>(performer)).instructions;
         while (state.next < instructions.size()) {
             const Instruction& instruction = instructions[state.next];
             state.spans[state.next].instruction = static_cast<std::uint32_t>(state.next);
             state.spans[state.next].start = core::Seconds(time);
             state.active_from[state.next] = core::Seconds(time);
             if (instruction.kind == InstructionKind::receive) {
-                Transfer& transfer = transfers_[cast_.channel_of_receive(cast_.performers[static_cast<std::size_t>(performer)], instruction)];
+                Transfer& transfer = transfers_[cast_.channel_of_receive(
+                    cast_.performers[static_cast<std::size_t>(performer)], instruction)];
                 if (!transfer.has_arrived) {
                     transfer.waiter = performer;
                     return;
                 }
             }
             if (instruction.kind == InstructionKind::send)
-                transfers_[cast_.channel_of_send(cast_.performers[static_cast<std::size_t>(performer)], instruction)].start = time;
+                transfers_[cast_.channel_of_send(cast_.performers[static_cast<std::size_t>(performer)],
+                                                 instruction)]
+                    .start = time;
             if (instruction.kind == InstructionKind::collective) {
-                const std::int32_t group = cast_.performers[static_cast<std::size_t>(performer)].group[Cast::slot_of(instruction)];
+                const std::int32_t group =
+                    cast_.performers[static_cast<std::size_t>(performer)].group[Cast::slot_of(instruction)];
                 if (group >= 0) {
                     arrive(performer, group, instruction, time);
                     return;
@@ -155,7 +170,8 @@ private:
     }
 
     Rendezvous& meeting_of(std::int32_t performer, std::int32_t group, const Instruction& instruction) {
-        const std::uint32_t number = states_[static_cast<std::size_t>(performer)].met[Cast::slot_of(instruction)];
+        const std::uint32_t number =
+            states_[static_cast<std::size_t>(performer)].met[Cast::slot_of(instruction)];
         std::vector<Rendezvous>& meetings = meetings_[static_cast<std::size_t>(group)];
         if (number >= meetings.size()) meetings.resize(number + 1);
         return meetings[number];
@@ -166,7 +182,8 @@ private:
         Rendezvous& meeting = meeting_of(performer, group, instruction);
         meeting.members.push_back(performer);
         meeting.from = std::max(meeting.from, time);
-        if (++meeting.arrived < static_cast<int>(cast_.groups[static_cast<std::size_t>(group)].size())) return;
+        if (++meeting.arrived < static_cast<int>(cast_.groups[static_cast<std::size_t>(group)].size()))
+            return;
         for (std::int32_t member : meeting.members) {
             State& state = states_[static_cast<std::size_t>(member)];
             state.active_from[state.next] = core::Seconds(time);
@@ -183,7 +200,8 @@ private:
                 Rendezvous& meeting = meeting_of(performer, group, instruction);
                 if (++meeting.done < meeting.arrived) return;
                 const std::vector<std::int32_t> members = meeting.members;
-                for (std::int32_t member : members) ++states_[static_cast<std::size_t>(member)].met[Cast::slot_of(current(member))];
+                for (std::int32_t member : members)
+                    ++states_[static_cast<std::size_t>(member)].met[Cast::slot_of(current(member))];
                 for (std::int32_t member : members) end_instruction(member, time);
                 return;
             }
@@ -196,7 +214,8 @@ private:
             end_instruction(performer, time);
             if (waiter >= 0) {
                 State& state = states_[static_cast<std::size_t>(waiter)];
-                state.active_from[state.next] = core::Seconds(std::max(state.spans[state.next].start.value, start));
+                state.active_from[state.next] =
+                    core::Seconds(std::max(state.spans[state.next].start.value, start));
                 begin_work(waiter, time);
             }
             return;
@@ -217,7 +236,8 @@ private:
             State& state = states_[p];
             core::require(state.next == state.spans.size(), "verify passed a program that waits for ever");
             const core::Seconds end = state.spans.empty() ? core::Seconds(0) : state.spans.back().end;
-            record(cast_.performers[p], list_of(p), end, state.spans, state.active_from, options_, simulation);
+            record(cast_.performers[p], list_of(p), end, state.spans, state.active_from, options_,
+                   simulation);
         }
         return simulation;
     }
@@ -234,7 +254,8 @@ private:
 
 }  // namespace
 
-Simulation simulate_shared_cores(const schedule::Program& program, const Durations& durations, int cores, const SimulateOptions& options) {
+Simulation simulate_shared_cores(const schedule::Program& program, const Durations& durations, int cores,
+                                 const SimulateOptions& options) {
     core::require(cores > 0, "at least one core");
     return Interpreter(program, durations, cores, options).run();
 }

@@ -1,7 +1,8 @@
-// Times follow by data flow: an instruction's start is known when the ends of all it waits for are, whatever the order in which performers and streams are looked at. Streams
-// of a performer go ahead on their own as far as what they wait for is known. Where durations depend on what else runs on the links, the event engine plays the transfers: it is
-// asked for its next event only when nothing else can go ahead, and whatever is still unknown then starts no earlier than that event. For ranks that share a core see
-// shared_cores.h.
+// Times follow by data flow: an instruction's start is known when the ends of all it waits for are, whatever
+// the order in which performers and streams are looked at. Streams of a performer go ahead on their own as
+// far as what they wait for is known. Where durations depend on what else runs on the links, the event engine
+// plays the transfers: it is asked for its next event only when nothing else can go ahead, and whatever is
+// still unknown then starts no earlier than that event. For ranks that share a core see shared_cores.h.
 #include "sim/engine/simulate.h"
 
 #include <algorithm>
@@ -59,7 +60,8 @@ public:
             ordinals_.emplace_back(list.size(), 0);
             for (std::uint32_t i = 0; i < list.size(); ++i) {
                 queues_[c][stream_of(list[i])].push_back(i);
-                if (list[i].kind == InstructionKind::collective) ordinals_[c][i] = met[Cast::slot_of(list[i])]++;
+                if (list[i].kind == InstructionKind::collective)
+                    ordinals_[c][i] = met[Cast::slot_of(list[i])]++;
             }
         }
     }
@@ -70,7 +72,8 @@ public:
             states_[p].spans.resize(count, {0, core::Seconds(0), core::Seconds(not_yet)});
             states_[p].active_from.resize(count);
             const auto& queues = queues_[static_cast<std::size_t>(cast_.performers[p].class_index)];
-            for (std::size_t stream = 0; stream < queues.size(); ++stream) states_[p].head[stream] = queues[stream].empty() ? no_instruction : queues[stream].front();
+            for (std::size_t stream = 0; stream < queues.size(); ++stream)
+                states_[p].head[stream] = queues[stream].empty() ? no_instruction : queues[stream].front();
             states_[p].waits_for.fill(no_instruction);
         }
         for (std::size_t p = states_.size(); p-- > 0;) runnable_.push_back(static_cast<std::int32_t>(p));
@@ -87,11 +90,14 @@ public:
 private:
     struct State {
         std::array<std::uint32_t, schedule::stream_count> next{};  // in the stream's queue
-        std::array<std::uint32_t, schedule::stream_count> head{};  // the instruction there; no_instruction: none left
-        // What the head waits for: an instruction of this performer, or another performer or the network (`elsewhere`); no_instruction: not known to wait.
+        std::array<std::uint32_t, schedule::stream_count>
+            head{};  // the instruction there; no_instruction: none left
+        // What the head waits for: an instruction of this performer, or another performer or the network
+        // (`elsewhere`); no_instruction: not known to wait.
         std::array<std::uint32_t, schedule::stream_count> waits_for{};
-        std::array<double, schedule::stream_count> stream_end{};   // never: the last instruction's end is not known yet
-        std::array<bool, schedule::stream_count> has_arrived{};    // at the collective that is next
+        std::array<double, schedule::stream_count>
+            stream_end{};  // never: the last instruction's end is not known yet
+        std::array<bool, schedule::stream_count> has_arrived{};  // at the collective that is next
         std::vector<schedule::Span> spans;
         std::vector<core::Seconds> active_from;
     };
@@ -112,24 +118,34 @@ private:
 
     std::size_t stream_of(const Instruction& instruction) const {
         if (!options_.has_concurrent_streams) return 0;
-        return static_cast<std::size_t>(options_.blocks_on_transfers && instruction.kind == InstructionKind::send ? schedule::Stream::compute : instruction.stream);
+        return static_cast<std::size_t>(options_.blocks_on_transfers &&
+                                                instruction.kind == InstructionKind::send
+                                            ? schedule::Stream::compute
+                                            : instruction.stream);
     }
 
-    const Communication* shared(std::int32_t performer, std::size_t class_index, std::uint32_t instruction) const {
+    const Communication* shared(std::int32_t performer, std::size_t class_index,
+                                std::uint32_t instruction) const {
         if (!contention_) return nullptr;
         const std::int32_t kind = contention_->kind_of[class_index][instruction];
         if (kind < 0) return nullptr;
-        const std::int32_t index = contention_->communication_of[static_cast<std::size_t>(kind)][static_cast<std::size_t>(performer)];
+        const std::int32_t index =
+            contention_
+                ->communication_of[static_cast<std::size_t>(kind)][static_cast<std::size_t>(performer)];
         return index < 0 ? nullptr : &contention_->communications[static_cast<std::size_t>(index)];
     }
 
-    // Every stream as far as it goes, the instruction that comes first in the list first: it is the one least likely to wait.
+    // Every stream as far as it goes, the instruction that comes first in the list first: it is the one least
+    // likely to wait.
     void proceed(std::int32_t performer) {
         State& state = states_[static_cast<std::size_t>(performer)];
-        const auto& queues = queues_[static_cast<std::size_t>(cast_.performers[static_cast<std::size_t>(performer)].class_index)];
+        const auto& queues = queues_[static_cast<std::size_t>(
+            cast_.performers[static_cast<std::size_t>(performer)].class_index)];
         for (std::size_t stream = 0; stream < queues.size(); ++stream) {
             std::uint32_t& awaited = state.waits_for[stream];
-            if (awaited == elsewhere || (awaited != no_instruction && state.spans[awaited].end.value != not_yet)) awaited = no_instruction;
+            if (awaited == elsewhere ||
+                (awaited != no_instruction && state.spans[awaited].end.value != not_yet))
+                awaited = no_instruction;
         }
         while (true) {
             std::size_t first = queues.size();
@@ -197,7 +213,9 @@ private:
             case InstructionKind::collective: {
                 const std::int32_t group = self.group[Cast::slot_of(instruction)];
                 if (group >= 0) {
-                    if (!meet(performer, state.has_arrived[stream], group, class_index, index, start, duration, active_from, end)) return elsewhere;
+                    if (!meet(performer, state.has_arrived[stream], group, class_index, index, start,
+                              duration, active_from, end))
+                        return elsewhere;
                 } else if (const Communication* communication = shared(performer, class_index, index)) {
                     // All members are this performer, or behave as it does.
                     begin({communication, performer, index, nullptr, -1, 0}, start, duration);
@@ -219,8 +237,8 @@ private:
     }
 
     // True when every member has come and the end is known. Members meet in list order, as on a communicator.
-    bool meet(std::int32_t performer, bool& has_arrived, std::int32_t group, std::size_t class_index, std::uint32_t index, double start, double duration,
-              double& active_from, double& end) {
+    bool meet(std::int32_t performer, bool& has_arrived, std::int32_t group, std::size_t class_index,
+              std::uint32_t index, double start, double duration, double& active_from, double& end) {
         std::vector<Rendezvous>& meetings = meetings_[static_cast<std::size_t>(group)];
         const std::uint32_t number = ordinals_[class_index][index];
         if (number >= meetings.size()) meetings.resize(number + 1);
@@ -254,7 +272,8 @@ private:
     }
 
     // Tokens: twice the place in `running_`, and one more when the latency is over.
-    // Latency comes first, and what a framework adds to the price. Where it hides some of a communication behind other work, all of it is shorter in proportion.
+    // Latency comes first, and what a framework adds to the price. Where it hides some of a communication
+    // behind other work, all of it is shorter in proportion.
     void begin(Running running, double start, double duration) {
         const Communication& communication = *running.communication;
         if (duration < communication.priced.value) running.share = duration / communication.priced.value;
@@ -267,7 +286,9 @@ private:
             free_places_.pop_back();
             running_[place] = running;
         }
-        engine_.start_timer(start + communication.latency.value * running.share + std::max(0.0, duration - communication.priced.value), 2 * place);
+        engine_.start_timer(start + communication.latency.value * running.share +
+                                std::max(0.0, duration - communication.priced.value),
+                            2 * place);
     }
 
     bool play_event() {
@@ -276,7 +297,8 @@ private:
         const std::uint32_t place = *token / 2;
         const Running running = running_[place];
         if (*token % 2 == 0) {
-            engine_.start_flow(running.communication->streaming.value * running.share, 1.0, running.communication->uses, 2 * place + 1, running.communication->weight);
+            engine_.start_flow(running.communication->streaming.value * running.share, 1.0,
+                               running.communication->uses, 2 * place + 1, running.communication->weight);
             return true;
         }
         free_places_.push_back(place);
@@ -289,7 +311,8 @@ private:
         }
         State& state = states_[static_cast<std::size_t>(running.performer)];
         state.spans[running.instruction].end = core::Seconds(end);
-        state.stream_end[stream_of(list_of(static_cast<std::size_t>(running.performer)).instructions[running.instruction])] = end;
+        state.stream_end[stream_of(
+            list_of(static_cast<std::size_t>(running.performer)).instructions[running.instruction])] = end;
         runnable_.push_back(running.performer);
         if (running.transfer) {
             running.transfer->end = end;
@@ -306,11 +329,14 @@ private:
             const auto& queues = queues_[static_cast<std::size_t>(cast_.performers[p].class_index)];
             for (std::size_t stream = 0; stream < queues.size(); ++stream)
                 if (state.next[stream] < queues[stream].size())
-                    throw core::InternalError("broken promise: verify passed a program that waits for ever at " +
-                                              schedule::describe(program_, cast_.performers[p].class_index, queues[stream][state.next[stream]]));
+                    throw core::InternalError(
+                        "broken promise: verify passed a program that waits for ever at " +
+                        schedule::describe(program_, cast_.performers[p].class_index,
+                                           queues[stream][state.next[stream]]));
             double last = 0;
             for (double end : state.stream_end) last = std::max(last, end);
-            record(cast_.performers[p], list, core::Seconds(last), state.spans, state.active_from, options_, simulation);
+            record(cast_.performers[p], list, core::Seconds(last), state.spans, state.active_from, options_,
+                   simulation);
         }
         return simulation;
     }
@@ -321,8 +347,10 @@ private:
     const Contention* contention_;
     Cast cast_;
     FlowEngine engine_;
-    std::vector<std::array<std::vector<std::uint32_t>, schedule::stream_count>> queues_;  // [class][stream]: instructions in list order
-    std::vector<std::vector<std::uint32_t>> ordinals_;                                    // [class][instruction]: how many collectives of its slot come before
+    std::vector<std::array<std::vector<std::uint32_t>, schedule::stream_count>>
+        queues_;  // [class][stream]: instructions in list order
+    std::vector<std::vector<std::uint32_t>>
+        ordinals_;  // [class][instruction]: how many collectives of its slot come before
     std::vector<State> states_;
     std::vector<Transfer> transfers_;
     std::vector<std::vector<Rendezvous>> meetings_;  // [group][number]
@@ -333,13 +361,16 @@ private:
 
 }  // namespace
 
-Simulation simulate(const schedule::Program& program, const Durations& durations, const SimulateOptions& options) {
+Simulation simulate(const schedule::Program& program, const Durations& durations,
+                    const SimulateOptions& options) {
     return Interpreter(program, durations, options).run();
 }
 
 Durations durations_of(const schedule::Program& program, const StageTimes& times) {
     const std::size_t stages = program.stages.size();
-    core::require(times.forward.size() == stages && times.backward_input.size() == stages && times.backward_weight.size() == stages, "times for every stage");
+    core::require(times.forward.size() == stages && times.backward_input.size() == stages &&
+                      times.backward_weight.size() == stages,
+                  "times for every stage");
     Durations durations;
     for (const schedule::RankProgram& list : program.classes) {
         std::vector<core::Seconds> of;
@@ -352,7 +383,9 @@ Durations durations_of(const schedule::Program& program, const StageTimes& times
                 switch (instruction.phase) {
                     case schedule::ComputePhase::forward:
                     case schedule::ComputePhase::recompute: time = times.forward[stage]; break;
-                    case schedule::ComputePhase::backward: time = times.backward_input[stage] + times.backward_weight[stage]; break;
+                    case schedule::ComputePhase::backward:
+                        time = times.backward_input[stage] + times.backward_weight[stage];
+                        break;
                     case schedule::ComputePhase::backward_input: time = times.backward_input[stage]; break;
                     case schedule::ComputePhase::backward_weight: time = times.backward_weight[stage]; break;
                 }

@@ -1,8 +1,10 @@
-// Interpreter 1 of a Program: a virtual clock. Durations in, Timeline and MemoryTimeline out; nothing here knows of models, devices or networks.
+// Interpreter 1 of a Program: a virtual clock. Durations in, Timeline and MemoryTimeline out; nothing here
+// knows of models, devices or networks.
 //
-// An instruction starts when the one before it on its stream and all in its `after` list have ended (without concurrent streams: when the one before it in the
-// list has ended). A send is buffered: its transfer starts with it and occupies its stream until it ends. A receive ends when the transfer has arrived. A
-// collective is a rendezvous: it moves data from the moment the last member reached it.
+// An instruction starts when the one before it on its stream and all in its `after` list have ended (without
+// concurrent streams: when the one before it in the list has ended). A send is buffered: its transfer starts
+// with it and occupies its stream until it ends. A receive ends when the transfer has arrived. A collective
+// is a rendezvous: it moves data from the moment the last member reached it.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +17,9 @@
 
 namespace sim {
 
-// How long each instruction works, per class and instruction: compute, optimizer and zeroing on the device; a send its transfer; a receive its own handling
-// after arrival (usually zero); a collective from rendezvous to end.
+// How long each instruction works, per class and instruction: compute, optimizer and zeroing on the device; a
+// send its transfer; a receive its own handling after arrival (usually zero); a collective from rendezvous to
+// end.
 struct Durations {
     std::vector<std::vector<core::Seconds>> of;
 };
@@ -24,14 +27,16 @@ struct Durations {
 struct Contention;
 
 struct SimulateOptions {
-    bool has_concurrent_streams = true;  // false: a performer works through its list one instruction after another
-    bool is_folded = true;               // one representative per class; false: every rank is a performer of its own
-    bool keeps_spans = true;             // else Timeline::spans is empty (makespan and peaks only)
-    bool keeps_memory_samples = true;    // else only peaks
+    bool has_concurrent_streams =
+        true;                 // false: a performer works through its list one instruction after another
+    bool is_folded = true;    // one representative per class; false: every rank is a performer of its own
+    bool keeps_spans = true;  // else Timeline::spans is empty (makespan and peaks only)
+    bool keeps_memory_samples = true;  // else only peaks
     bool tracks_memory = true;
     const std::vector<ExtraMemory>* extra_memory = nullptr;  // by class: held beside the Program's buffers
-    bool blocks_on_transfers = false;    // a send occupies the compute stream until it ends
-    // Communications that share links while they run (sim/cost/contention.h, found for the same folding); their durations are then how long they take alone. Null: none do.
+    bool blocks_on_transfers = false;  // a send occupies the compute stream until it ends
+    // Communications that share links while they run (sim/cost/contention.h, found for the same folding);
+    // their durations are then how long they take alone. Null: none do.
     const Contention* contention = nullptr;
 };
 
@@ -39,18 +44,21 @@ struct Simulation {
     schedule::Timeline timeline;
     schedule::MemoryTimeline memory;
     std::vector<MemoryPeak> memory_peak;  // per performer
-    // When the instruction began to move data, in the order of Timeline::spans: receives (the sender started) and collectives (the last member came); else its
-    // start.
+    // When the instruction began to move data, in the order of Timeline::spans: receives (the sender started)
+    // and collectives (the last member came); else its start.
     std::vector<std::vector<core::Seconds>> active_from;
     std::vector<core::Seconds> end;  // per performer: end of its last instruction
     std::uint64_t instructions = 0;  // performed
 };
 
-// The Program must have passed schedule::verify; one that waits for something that never happens is a broken promise (core::InternalError).
-// Same input, same bytes out: the order of evaluation does not enter the result, ties do not exist.
-Simulation simulate(const schedule::Program& program, const Durations& durations, const SimulateOptions& options = {});
+// The Program must have passed schedule::verify; one that waits for something that never happens is a broken
+// promise (core::InternalError). Same input, same bytes out: the order of evaluation does not enter the
+// result, ties do not exist.
+Simulation simulate(const schedule::Program& program, const Durations& durations,
+                    const SimulateOptions& options = {});
 
-// Durations for a Program without a model behind it: forward, backward_input and backward_weight per virtual stage (backward = both), and one transfer time.
+// Durations for a Program without a model behind it: forward, backward_input and backward_weight per virtual
+// stage (backward = both), and one transfer time.
 struct StageTimes {
     std::vector<core::Seconds> forward, backward_input, backward_weight;  // by virtual stage
     core::Seconds transfer;

@@ -12,11 +12,24 @@ using schedule::Instruction;
 using schedule::InstructionKind;
 
 // In order of precedence: of all that happens at one moment the first counts.
-enum Part : std::uint8_t { compute, recompute, optimizer, host, tensor_parallel, expert, sharding, data_parallel, pipeline, offload, part_count };
+enum Part : std::uint8_t {
+    compute,
+    recompute,
+    optimizer,
+    host,
+    tensor_parallel,
+    expert,
+    sharding,
+    data_parallel,
+    pipeline,
+    offload,
+    part_count
+};
 
 Part part_of_collective(const Instruction& instruction) {
     if (instruction.collective == schedule::CollectiveKind::all_to_all) return expert;
-    if (instruction.group == schedule::GroupKind::tensor || instruction.group == schedule::GroupKind::context) return tensor_parallel;
+    if (instruction.group == schedule::GroupKind::tensor || instruction.group == schedule::GroupKind::context)
+        return tensor_parallel;
     if (instruction.group == schedule::GroupKind::tied_stages) return pipeline;
     if (instruction.payload == schedule::PayloadKind::parameter) return sharding;
     return data_parallel;
@@ -35,10 +48,12 @@ std::size_t critical_performer(const schedule::Program& program, const Simulatio
     core::Seconds best_busy{-1};
     for (std::size_t p = 0; p < simulation.end.size(); ++p) {
         if (simulation.end[p] < simulation.timeline.makespan) continue;
-        const auto& instructions = program.classes[static_cast<std::size_t>(simulation.timeline.class_of[p])].instructions;
+        const auto& instructions =
+            program.classes[static_cast<std::size_t>(simulation.timeline.class_of[p])].instructions;
         core::Seconds busy;
         for (const schedule::Span& span : simulation.timeline.spans[p])
-            if (instructions[span.instruction].kind == InstructionKind::compute) busy += span.end - span.start;
+            if (instructions[span.instruction].kind == InstructionKind::compute)
+                busy += span.end - span.start;
         if (busy > best_busy) {
             best_busy = busy;
             best = p;
@@ -47,8 +62,9 @@ std::size_t critical_performer(const schedule::Program& program, const Simulatio
     return best;
 }
 
-Breakdown break_down(const schedule::Program& program, const Simulation& simulation, const std::vector<std::vector<core::Seconds>>& host_time,
-                     std::size_t performer, bool has_concurrent_streams) {
+Breakdown break_down(const schedule::Program& program, const Simulation& simulation,
+                     const std::vector<std::vector<core::Seconds>>& host_time, std::size_t performer,
+                     bool has_concurrent_streams) {
     const auto class_index = static_cast<std::size_t>(simulation.timeline.class_of[performer]);
     const std::vector<Instruction>& instructions = program.classes[class_index].instructions;
     std::vector<Edge> edges;
@@ -62,10 +78,12 @@ Breakdown break_down(const schedule::Program& program, const Simulation& simulat
         const Instruction& instruction = instructions[span.instruction];
         const core::Seconds active_from = simulation.active_from[performer][span.instruction];
         // What the host adds comes at the end: the device is done and waits for launches.
-        const core::Seconds on_device = std::max(span.start, span.end - host_time[class_index][span.instruction]);
+        const core::Seconds on_device =
+            std::max(span.start, span.end - host_time[class_index][span.instruction]);
         switch (instruction.kind) {
             case InstructionKind::compute:
-                add(span.start, on_device, instruction.phase == schedule::ComputePhase::recompute ? recompute : compute);
+                add(span.start, on_device,
+                    instruction.phase == schedule::ComputePhase::recompute ? recompute : compute);
                 add(on_device, span.end, host);
                 break;
             case InstructionKind::optimizer_step:
@@ -75,7 +93,9 @@ Breakdown break_down(const schedule::Program& program, const Simulation& simulat
                 add(span.start, on_device, optimizer);
                 add(on_device, span.end, host);
                 break;
-            case InstructionKind::collective: add(active_from, span.end, part_of_collective(instruction)); break;
+            case InstructionKind::collective:
+                add(active_from, span.end, part_of_collective(instruction));
+                break;
             case InstructionKind::copy: add(span.start, span.end, offload); break;
             case InstructionKind::receive: add(active_from, span.end, pipeline); break;
             case InstructionKind::send:

@@ -6,18 +6,22 @@
 
 #include "core/units.h"
 #include "schedule/program/program.h"
-#include "sim/evaluate.h"
 #include "sim/engine/simulate.h"
+#include "sim/evaluate.h"
 
 namespace sim {
 
-// The performer whose last instruction ends the step; among several the one that computes longest, then the first.
+// The performer whose last instruction ends the step; among several the one that computes longest, then the
+// first.
 std::size_t critical_performer(const schedule::Program& program, const Simulation& simulation);
 
-// Compute counts before communication that it hides, communication (tensor, then gathers and reductions, then transfers) before waiting; what is left is
-// bubble. A collective or receive counts while data moves; waiting for its partner is bubble. Gathers of sharded parameters are `sharding`, reductions of
-// gradients `data_parallel`, the reduction of tied embeddings between stages `pipeline`. `host`: see PricedProgram. The parts sum to the makespan.
-Breakdown break_down(const schedule::Program& program, const Simulation& simulation, const std::vector<std::vector<core::Seconds>>& host, std::size_t performer,
+// Compute counts before communication that it hides, communication (tensor, then gathers and reductions, then
+// transfers) before waiting; what is left is bubble. A collective or receive counts while data moves; waiting
+// for its partner is bubble. Gathers of sharded parameters are `sharding`, reductions of gradients
+// `data_parallel`, the reduction of tied embeddings between stages `pipeline`. `host`: see PricedProgram. The
+// parts sum to the makespan.
+Breakdown break_down(const schedule::Program& program, const Simulation& simulation,
+                     const std::vector<std::vector<core::Seconds>>& host, std::size_t performer,
                      bool has_concurrent_streams);
 
 core::Seconds sum(const Breakdown& breakdown);
@@ -25,7 +29,7 @@ core::Seconds sum(const Breakdown& breakdown);
 // Names as in the command-line contract, in its order, with the part each stands for.
 struct BreakdownPart {
     const char* name;
-    core::Seconds Breakdown::*part;
+    core::Seconds Breakdown::* part;
 };
 const std::vector<BreakdownPart>& breakdown_parts();
 

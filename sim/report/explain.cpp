@@ -20,10 +20,15 @@ using schedule::InstructionKind;
 class Explainer {
 public:
     Explainer(const Evaluation& evaluation, const model::ModelGraph& graph, const cluster::Cluster& cluster)
-        : evaluation_(evaluation), graph_(graph), cluster_(cluster), program_(*evaluation.program), performer_(evaluation.critical_performer) {
+        : evaluation_(evaluation),
+          graph_(graph),
+          cluster_(cluster),
+          program_(*evaluation.program),
+          performer_(evaluation.critical_performer) {
         class_ = static_cast<std::size_t>(evaluation.timeline.class_of[performer_]);
         for (const schedule::Span& span : spans())
-            if (instruction(span).stream == schedule::Stream::compute && span.end > span.start) busy_.emplace_back(span.start.value, span.end.value);
+            if (instruction(span).stream == schedule::Stream::compute && span.end > span.start)
+                busy_.emplace_back(span.start.value, span.end.value);
         std::sort(busy_.begin(), busy_.end());
     }
 
@@ -43,10 +48,14 @@ public:
         for (const auto& [range, count] : times) {
             const auto& [begin, end, phase, segment] = range;
             for (std::int32_t o = begin; o < end; ++o) {
-                const core::Seconds device = costs.of_segment(segment).price({o, o + 1}, phase).device * static_cast<double>(count);
+                const core::Seconds device =
+                    costs.of_segment(segment).price({o, o + 1}, phase).device * static_cast<double>(count);
                 if (device.value <= 0) continue;
-                OperatorTime& time = by_kind[std::string(model::name_of(graph_.operators[static_cast<std::size_t>(o)].kind))];
-                (phase == ComputePhase::forward ? time.forward : phase == ComputePhase::recompute ? time.recompute : time.backward) += device;
+                OperatorTime& time =
+                    by_kind[std::string(model::name_of(graph_.operators[static_cast<std::size_t>(o)].kind))];
+                (phase == ComputePhase::forward     ? time.forward
+                 : phase == ComputePhase::recompute ? time.recompute
+                                                    : time.backward) += device;
                 time.operators += count;
             }
         }
@@ -54,7 +63,8 @@ public:
             time.kind = kind;
             result.operators.push_back(time);
         }
-        std::stable_sort(result.operators.begin(), result.operators.end(), [](const OperatorTime& a, const OperatorTime& b) { return a.sum() > b.sum(); });
+        std::stable_sort(result.operators.begin(), result.operators.end(),
+                         [](const OperatorTime& a, const OperatorTime& b) { return a.sum() > b.sum(); });
     }
 
     void explain_communication(Explanation& result) const {
@@ -63,11 +73,15 @@ public:
         for (std::size_t n = 0; n < all.size(); ++n) {
             const Instruction& i = instruction(all[n]);
             const bool is_collective = i.kind == InstructionKind::collective;
-            if (!is_collective && i.kind != InstructionKind::send && i.kind != InstructionKind::receive) continue;
+            if (!is_collective && i.kind != InstructionKind::send && i.kind != InstructionKind::receive)
+                continue;
             if (all[n].end <= all[n].start) continue;
-            std::string what = std::string(is_collective ? schedule::name_of(i.collective) : schedule::name_of(i.kind)) + " " + std::string(schedule::name_of(i.payload));
+            std::string what =
+                std::string(is_collective ? schedule::name_of(i.collective) : schedule::name_of(i.kind)) +
+                " " + std::string(schedule::name_of(i.payload));
             if (is_collective) what += " over " + std::string(schedule::name_of(i.group));
-            CommunicationShare& entry = entries[{std::string(schedule::name_of(i.stream)), what, links_of(i)}];
+            CommunicationShare& entry =
+                entries[{std::string(schedule::name_of(i.stream)), what, links_of(i)}];
             const core::Seconds from = std::clamp(evaluation_.active_from[n], all[n].start, all[n].end);
             ++entry.count;
             entry.bytes += i.bytes;
@@ -79,22 +93,28 @@ public:
             std::tie(entry.stream, entry.what, entry.links) = key;
             result.communications.push_back(entry);
         }
-        std::stable_sort(result.communications.begin(), result.communications.end(), [](const CommunicationShare& a, const CommunicationShare& b) {
-            return a.exposed != b.exposed ? a.exposed > b.exposed : a.busy > b.busy;
-        });
+        std::stable_sort(result.communications.begin(), result.communications.end(),
+                         [](const CommunicationShare& a, const CommunicationShare& b) {
+                             return a.exposed != b.exposed ? a.exposed > b.exposed : a.busy > b.busy;
+                         });
     }
 
     int rank() const { return evaluation_.timeline.rank[performer_]; }
 
 private:
     const std::vector<schedule::Span>& spans() const { return evaluation_.timeline.spans[performer_]; }
-    const Instruction& instruction(const schedule::Span& span) const { return program_.classes[class_].instructions[span.instruction]; }
+    const Instruction& instruction(const schedule::Span& span) const {
+        return program_.classes[class_].instructions[span.instruction];
+    }
 
     // Of [from, to), what compute of this rank covers.
     core::Seconds covered(double from, double to) const {
-        auto at = std::lower_bound(busy_.begin(), busy_.end(), from, [](const std::pair<double, double>& span, double time) { return span.second <= time; });
+        auto at = std::lower_bound(
+            busy_.begin(), busy_.end(), from,
+            [](const std::pair<double, double>& span, double time) { return span.second <= time; });
         double total = 0;
-        for (; at != busy_.end() && at->first < to; ++at) total += std::max(0.0, std::min(at->second, to) - std::max(at->first, from));
+        for (; at != busy_.end() && at->first < to; ++at)
+            total += std::max(0.0, std::min(at->second, to) - std::max(at->first, from));
         return core::Seconds(total);
     }
 
@@ -109,7 +129,8 @@ private:
             ranks.push_back(schedule::rank_of(program_.plan.layout, peer));
         }
         for (const int other : ranks)
-            if (cluster::node_of_rank(cluster_, other) != cluster::node_of_rank(cluster_, rank)) return "between nodes";
+            if (cluster::node_of_rank(cluster_, other) != cluster::node_of_rank(cluster_, rank))
+                return "between nodes";
         return "inside a node";
     }
 
@@ -124,9 +145,11 @@ private:
 
 }  // namespace
 
-Explanation explain(const Evaluation& evaluation, const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan,
+Explanation explain(const Evaluation& evaluation, const model::ModelGraph& graph,
+                    const cluster::Cluster& cluster, const schedule::Plan& plan,
                     const ExplainOptions& options) {
-    core::require(evaluation.program && !evaluation.timeline.spans.empty(), "an explanation needs the timeline");
+    core::require(evaluation.program && !evaluation.timeline.spans.empty(),
+                  "an explanation needs the timeline");
     Explanation result;
     result.step = evaluation.step_time;
     result.host = evaluation.breakdown.host;
@@ -134,7 +157,8 @@ Explanation explain(const Evaluation& evaluation, const model::ModelGraph& graph
     core::Diagnostics diagnostics;
     const Explainer explainer(evaluation, graph, cluster);
     result.rank = explainer.rank();
-    if (const std::optional<CostModels> costs = make_cost_models(graph, cluster, plan, diagnostics, options.constants))
+    if (const std::optional<CostModels> costs =
+            make_cost_models(graph, cluster, plan, diagnostics, options.constants))
         explainer.explain_compute(*costs, result);
     explainer.explain_communication(result);
     find_influences(graph, cluster, plan, options, result.constants, result.figures);

@@ -1,5 +1,5 @@
-// Where the time of a prediction goes: by kind of operator, by stream and link, exposed or hidden; and what it rests on: constants and profile figures with their
-// sources, and how the step moves with each of them.
+// Where the time of a prediction goes: by kind of operator, by stream and link, exposed or hidden; and what
+// it rests on: constants and profile figures with their sources, and how the step moves with each of them.
 #pragma once
 
 #include <optional>
@@ -24,8 +24,9 @@ struct OperatorTime {
     core::Seconds sum() const { return forward + backward + recompute; }
 };
 
-// Communications of one purpose over one kind of link. `busy` = data moves; what compute of the same rank does not cover of it is `exposed`; `waiting` = ready, but
-// a partner was not there yet. Two that overlap each other are both counted.
+// Communications of one purpose over one kind of link. `busy` = data moves; what compute of the same rank
+// does not cover of it is `exposed`; `waiting` = ready, but a partner was not there yet. Two that overlap
+// each other are both counted.
 struct CommunicationShare {
     std::string stream, what, links;  // "data", "all_gather parameter over shard", "between nodes"
     std::int64_t count = 0;
@@ -36,7 +37,7 @@ struct CommunicationShare {
 // A constant of the cost model, or a figure of the hardware profile.
 struct Influence {
     std::string name;
-    double value = 0;        // constants only
+    double value = 0;  // constants only
     std::string meaning, source, date;
     std::string confidence;  // "assumed", "derived", "measured", "vendor"; of constants "fitted" or "set"
     double step_change = 0;  // relative change of the step when it is 10 % larger
@@ -46,9 +47,10 @@ struct Influence {
 struct Explanation {
     int rank = 0;  // the critical one
     core::Seconds step, compute_busy, update, host, bubble;
-    std::vector<OperatorTime> operators;            // the longest first
+    std::vector<OperatorTime> operators;             // the longest first
     std::vector<CommunicationShare> communications;  // the most exposed first
-    std::vector<Influence> constants, figures;      // the most influential first; those without influence last, in their own order
+    std::vector<Influence> constants,
+        figures;  // the most influential first; those without influence last, in their own order
 };
 
 struct ExplainOptions {
@@ -57,8 +59,10 @@ struct ExplainOptions {
     int threads = 0;    // 0 = one per core
 };
 
-// `evaluation` must have been made with keeps_timeline, for the same plan and constants. Sensitivities are computed by predicting again with the one figure changed.
-Explanation explain(const Evaluation& evaluation, const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan,
+// `evaluation` must have been made with keeps_timeline, for the same plan and constants. Sensitivities are
+// computed by predicting again with the one figure changed.
+Explanation explain(const Evaluation& evaluation, const model::ModelGraph& graph,
+                    const cluster::Cluster& cluster, const schedule::Plan& plan,
                     const ExplainOptions& options = {});
 
 std::string text_of(const Explanation& explanation);

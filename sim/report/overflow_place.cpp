@@ -8,13 +8,17 @@
 
 namespace sim {
 
-std::optional<OverflowPlace> place_in_forward_pass(const schedule::Program& program, const model::ModelGraph& whole, const schedule::RankProgram& list,
-                                                   std::uint32_t first, core::Bytes room) {
+std::optional<OverflowPlace> place_in_forward_pass(const schedule::Program& program,
+                                                   const model::ModelGraph& whole,
+                                                   const schedule::RankProgram& list, std::uint32_t first,
+                                                   core::Bytes room) {
     using schedule::InstructionKind;
     const schedule::Instruction& begin = list.instructions[first];
-    if (begin.kind != InstructionKind::compute || begin.phase != schedule::ComputePhase::forward) return std::nullopt;
+    if (begin.kind != InstructionKind::compute || begin.phase != schedule::ComputePhase::forward)
+        return std::nullopt;
     const model::SegmentGraphs segments(whole, program.segments);
-    const model::ModelGraph& graph = segments[static_cast<std::size_t>(program.segment_of(begin.micro_batch))];
+    const model::ModelGraph& graph =
+        segments[static_cast<std::size_t>(program.segment_of(begin.micro_batch))];
     const model::CostContext context = program.plan.cost_context();
     const model::OperatorRange stage = program.stages[static_cast<std::size_t>(begin.stage)].operators;
     std::vector<char> is_counted(graph.tensors.size(), 0);
@@ -22,7 +26,8 @@ std::optional<OverflowPlace> place_in_forward_pass(const schedule::Program& prog
     const auto find_instruction = [&](std::int32_t op) {
         for (std::uint32_t n = first; n < list.instructions.size(); ++n) {
             const schedule::Instruction& i = list.instructions[n];
-            const bool is_of_pass = i.kind == InstructionKind::compute && i.phase == begin.phase && i.stage == begin.stage && i.micro_batch == begin.micro_batch;
+            const bool is_of_pass = i.kind == InstructionKind::compute && i.phase == begin.phase &&
+                                    i.stage == begin.stage && i.micro_batch == begin.micro_batch;
             if (is_of_pass && i.operators.begin <= op && op < i.operators.end) return n;
         }
         return first;
@@ -42,10 +47,13 @@ std::optional<OverflowPlace> place_in_forward_pass(const schedule::Program& prog
                 for (const model::TensorId input : graph.operators[static_cast<std::size_t>(op)].inputs)
                     if (graph.tensor(input).producer.index < unit.operators.begin) count(input);
             } else {
-                const model::SavedForBackward saved = model::saved_for_backward(graph, model::OperatorId(op), context);
+                const model::SavedForBackward saved =
+                    model::saved_for_backward(graph, model::OperatorId(op), context);
                 for (const model::TensorId tensor : saved.tensors) count(tensor);
                 asked += saved.extra;
-                if (schedule::is_recomputed(graph.operators[static_cast<std::size_t>(op)], program.plan.recompute)) asked -= saved.recomputable_extra;
+                if (schedule::is_recomputed(graph.operators[static_cast<std::size_t>(op)],
+                                            program.plan.recompute))
+                    asked -= saved.recomputable_extra;
             }
             taken += asked;
             if (taken > room) return OverflowPlace{find_instruction(op), op, taken, asked};

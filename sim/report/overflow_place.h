@@ -1,4 +1,5 @@
-// A Program takes what a forward pass saves with the pass's first instruction; a device takes it operator by operator. This finds the operator.
+// A Program takes what a forward pass saves with the pass's first instruction; a device takes it operator by
+// operator. This finds the operator.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +13,15 @@ namespace sim {
 struct OverflowPlace {
     std::uint32_t instruction = 0;  // of the same pass
     std::int32_t op = 0;
-    core::Bytes taken;   // by the pass up to and with the operator
-    core::Bytes asked;   // by the operator
+    core::Bytes taken;  // by the pass up to and with the operator
+    core::Bytes asked;  // by the operator
 };
 
-// `first` is the instruction that takes the buffers of a forward pass for which only `room` is left. Nothing when it is no forward pass, or when what is saved
-// alone would fit.
-std::optional<OverflowPlace> place_in_forward_pass(const schedule::Program& program, const model::ModelGraph& graph, const schedule::RankProgram& list,
-                                                   std::uint32_t first, core::Bytes room);
+// `first` is the instruction that takes the buffers of a forward pass for which only `room` is left. Nothing
+// when it is no forward pass, or when what is saved alone would fit.
+std::optional<OverflowPlace> place_in_forward_pass(const schedule::Program& program,
+                                                   const model::ModelGraph& graph,
+                                                   const schedule::RankProgram& list, std::uint32_t first,
+                                                   core::Bytes room);
 
 }  // namespace sim

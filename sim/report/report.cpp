@@ -17,8 +17,10 @@ namespace {
 
 std::string parallel_words(const schedule::Plan& plan) {
     const schedule::ParallelLayout& layout = plan.layout;
-    const std::string context = layout.context > 1 ? fmt::format(" x context {}", layout.context) : std::string();
-    std::string text = fmt::format("data {}{} x tensor {} x pipeline {} (order {})", layout.replicas(), context, layout.tensor, layout.pipeline, layout.order);
+    const std::string context =
+        layout.context > 1 ? fmt::format(" x context {}", layout.context) : std::string();
+    std::string text = fmt::format("data {}{} x tensor {} x pipeline {} (order {})", layout.replicas(),
+                                   context, layout.tensor, layout.pipeline, layout.order);
     if (layout.expert > 1) text += fmt::format(", experts over {} ranks", layout.expert);
     if (plan.virtual_stages > 1) text += fmt::format(", {} virtual stages a rank", plan.virtual_stages);
     if (plan.has_sequence_parallelism()) text += ", sequence parallel";
@@ -26,12 +28,17 @@ std::string parallel_words(const schedule::Plan& plan) {
 }
 
 std::string memory_words(const schedule::Plan& plan) {
-    std::string text = fmt::format("recompute {}, sharding {}", schedule::name_of(plan.recompute), schedule::name_of(plan.sharding));
-    if (plan.sharding != schedule::Sharding::none) text += fmt::format(" over {} ranks", plan.effective_shard_degree());
+    std::string text = fmt::format("recompute {}, sharding {}", schedule::name_of(plan.recompute),
+                                   schedule::name_of(plan.sharding));
+    if (plan.sharding != schedule::Sharding::none)
+        text += fmt::format(" over {} ranks", plan.effective_shard_degree());
     if (plan.offload != schedule::Offload::none)
-        text += fmt::format(", activations offloaded to {}, back {} units ahead", plan.offload == schedule::Offload::host ? "the host" : "disk", plan.activation_loading_horizon);
-    text += fmt::format(", {} compute, {} gradients, {}{}", core::name_of(plan.precision.compute), core::name_of(plan.precision.gradients),
-                        schedule::name_of(plan.optimizer.kind), plan.precision.has_master_parameters ? " with fp32 master weights" : "");
+        text += fmt::format(", activations offloaded to {}, back {} units ahead",
+                            plan.offload == schedule::Offload::host ? "the host" : "disk",
+                            plan.activation_loading_horizon);
+    text += fmt::format(", {} compute, {} gradients, {}{}", core::name_of(plan.precision.compute),
+                        core::name_of(plan.precision.gradients), schedule::name_of(plan.optimizer.kind),
+                        plan.precision.has_master_parameters ? " with fp32 master weights" : "");
     return text;
 }
 
@@ -54,14 +61,17 @@ std::string count_words(double count) {
 std::string rate_words(double rate) {
     if (rate < 1000) return fmt::format("{:.3g}", rate);
     std::string digits = fmt::format("{:.0f}", rate);
-    for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<std::size_t>(at), ",");
+    for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3)
+        digits.insert(static_cast<std::size_t>(at), ",");
     return digits;
 }
 
 // The rate that cluster::price counts, with the day it was read: prices change.
 std::string price_words(const cluster::InstanceType& instance) {
     for (const cluster::Price& price : instance.prices)
-        if (price.kind == "on-demand") return price.date.empty() ? fmt::format(" (on-demand, from {})", price.source) : fmt::format(" (on-demand {}, {})", price.region, price.date);
+        if (price.kind == "on-demand")
+            return price.date.empty() ? fmt::format(" (on-demand, from {})", price.source)
+                                      : fmt::format(" (on-demand {}, {})", price.region, price.date);
     return {};
 }
 
@@ -75,16 +85,23 @@ std::string memory_table(const Evaluation& evaluation) {
     // Small models in MiB: a table of zeros says nothing.
     const bool is_small = evaluation.peak_memory < core::gibibytes(2);
     const auto in_unit = [&](core::Bytes bytes) { return core::to_gibibytes(bytes) * (is_small ? 1024 : 1); };
-    std::string text = fmt::format("Memory at the peak of each rank class, {} ({} available, {})\n", is_small ? "MiB" : "GiB", core::format(evaluation.available_memory),
+    std::string text = fmt::format("Memory at the peak of each rank class, {} ({} available, {})\n",
+                                   is_small ? "MiB" : "GiB", core::format(evaluation.available_memory),
                                    evaluation.fits ? "fits" : "DOES NOT FIT");
-    text += "  pipeline  stages      peak  parameters  gradients  optimizer  activations  workspace  overhead\n";
+    text +=
+        "  pipeline  stages      peak  parameters  gradients  optimizer  activations  workspace  overhead\n";
     for (const ClassMemory& row : evaluation.memory)
-        text += fmt::format("  {:>8}  {:<8} {:>7.2f}  {:>10.2f}  {:>9.2f}  {:>9.2f}  {:>11.2f}  {:>9.2f}  {:>8.2f}{}\n", row.pipeline, stage_words(row.stages),
-                            in_unit(row.peak), in_unit(row.parameters), in_unit(row.gradients), in_unit(row.optimizer), in_unit(row.activations), in_unit(row.workspace),
-                            in_unit(row.overhead), row.peak > evaluation.available_memory ? "  <- too much" : "");
+        text += fmt::format(
+            "  {:>8}  {:<8} {:>7.2f}  {:>10.2f}  {:>9.2f}  {:>9.2f}  {:>11.2f}  {:>9.2f}  {:>8.2f}{}\n",
+            row.pipeline, stage_words(row.stages), in_unit(row.peak), in_unit(row.parameters),
+            in_unit(row.gradients), in_unit(row.optimizer), in_unit(row.activations), in_unit(row.workspace),
+            in_unit(row.overhead), row.peak > evaluation.available_memory ? "  <- too much" : "");
     if (evaluation.host_memory.value > 0)
-        text += fmt::format("  on the fullest host {} for offloaded activations{}\n", core::format(evaluation.host_memory),
-                            evaluation.available_host_memory.value > 0 ? fmt::format(" of {}", core::format(evaluation.available_host_memory)) : "");
+        text += fmt::format("  on the fullest host {} for offloaded activations{}\n",
+                            core::format(evaluation.host_memory),
+                            evaluation.available_host_memory.value > 0
+                                ? fmt::format(" of {}", core::format(evaluation.available_host_memory))
+                                : "");
     return text;
 }
 
@@ -96,7 +113,8 @@ std::string breakdown_bars(const Evaluation& evaluation) {
         if (time <= evaluation.step_time * 1e-9) continue;  // nothing, or rounding
         const double share = time / evaluation.step_time;
         const auto bar = static_cast<std::size_t>(std::lround(share * widest));
-        text += fmt::format("  {:<16} {:>9}  {:>5.1f} %{}\n", part.name, core::format(time), share * 100, bar > 0 ? "  " + std::string(bar, '#') : "");
+        text += fmt::format("  {:<16} {:>9}  {:>5.1f} %{}\n", part.name, core::format(time), share * 100,
+                            bar > 0 ? "  " + std::string(bar, '#') : "");
     }
     return text;
 }
@@ -131,32 +149,44 @@ std::string first_error(const core::Diagnostics& diagnostics) {
 
 }  // namespace
 
-std::string text_report(const Evaluation& evaluation, const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan,
+std::string text_report(const Evaluation& evaluation, const model::ModelGraph& graph,
+                        const cluster::Cluster& cluster, const schedule::Plan& plan,
                         const std::string& question) {
     std::string text;
     if (!question.empty()) text += question + "\n\n";
     const cluster::InstanceType& instance = cluster.instance;
-    text += fmt::format("Model     {}: {} parameters", graph.name, count_words(static_cast<double>(model::parameter_count(graph))));
+    text += fmt::format("Model     {}: {} parameters", graph.name,
+                        count_words(static_cast<double>(model::parameter_count(graph))));
     if (graph.tokens_per_sample > 0) text += fmt::format(", {} tokens a sample", graph.tokens_per_sample);
     text += "\n";
-    text += fmt::format("Cluster   {} x {}: {} x {}", cluster.nodes, instance.name, cluster.device_count(), instance.device.name);
-    if (cluster.nodes > 1) text += fmt::format(", {} {} a node each way", instance.network_name, core::format(instance.network_baseline));
+    text += fmt::format("Cluster   {} x {}: {} x {}", cluster.nodes, instance.name, cluster.device_count(),
+                        instance.device.name);
+    if (cluster.nodes > 1)
+        text += fmt::format(", {} {} a node each way", instance.network_name,
+                            core::format(instance.network_baseline));
     text += "\n";
     text += fmt::format("Plan      {}\n", parallel_words(plan));
-    text += fmt::format("          {}: {} micro-batch{} of {}, global batch {}\n", schedule::schedule_label(plan.schedule), plan.micro_batches, plan.micro_batches == 1 ? "" : "es",
-                        plan.micro_batch, plan.global_batch());
+    text += fmt::format("          {}: {} micro-batch{} of {}, global batch {}\n",
+                        schedule::schedule_label(plan.schedule), plan.micro_batches,
+                        plan.micro_batches == 1 ? "" : "es", plan.micro_batch, plan.global_batch());
     text += fmt::format("          {}\n", memory_words(plan));
-    if (const std::string partition = partition_words(plan); !partition.empty()) text += fmt::format("          partition: {}\n", partition);
+    if (const std::string partition = partition_words(plan); !partition.empty())
+        text += fmt::format("          partition: {}\n", partition);
     text += "\n";
 
-    text += fmt::format("Step      {}: {} samples/s", core::format(evaluation.step_time), rate_words(evaluation.samples_per_second));
-    if (graph.tokens_per_sample > 0) text += fmt::format(", {} tokens/s", rate_words(evaluation.tokens_per_second));
+    text += fmt::format("Step      {}: {} samples/s", core::format(evaluation.step_time),
+                        rate_words(evaluation.samples_per_second));
+    if (graph.tokens_per_sample > 0)
+        text += fmt::format(", {} tokens/s", rate_words(evaluation.tokens_per_second));
     text += "\n";
-    text += fmt::format("          {} of the model a device, MFU {:.1f} %; {} with recomputation\n", core::format(evaluation.model_flops_per_gpu),
-                        evaluation.mfu * 100, core::format(evaluation.hardware_flops_per_gpu));
+    text += fmt::format("          {} of the model a device, MFU {:.1f} %; {} with recomputation\n",
+                        core::format(evaluation.model_flops_per_gpu), evaluation.mfu * 100,
+                        core::format(evaluation.hardware_flops_per_gpu));
     if (evaluation.rate.value > 0)
-        text += fmt::format("Cost      {} USD an hour{}, {} USD per million samples\n", rate_words(core::to_dollars_per_hour(evaluation.rate)), price_words(cluster.instance),
-                            rate_words(evaluation.rate.value * 1e6 / evaluation.samples_per_second));
+        text +=
+            fmt::format("Cost      {} USD an hour{}, {} USD per million samples\n",
+                        rate_words(core::to_dollars_per_hour(evaluation.rate)), price_words(cluster.instance),
+                        rate_words(evaluation.rate.value * 1e6 / evaluation.samples_per_second));
     text += "\n" + memory_table(evaluation) + "\n" + breakdown_bars(evaluation);
     if (!evaluation.assumptions.empty()) {
         text += "\nAssumptions\n";
@@ -177,7 +207,9 @@ std::string sweep_text(const std::vector<SweepRow>& rows) {
         std::vector<std::string>& line = cells.emplace_back();
         for (const auto& [key, value] : row.set) line.push_back(value);
         for (const Column& column : columns) line.push_back(figure(row.result, column));
-        line.push_back(row.result.is_null() ? first_error(row.diagnostics) : fits(row.result) ? "" : "does not fit");
+        line.push_back(row.result.is_null() ? first_error(row.diagnostics)
+                       : fits(row.result)   ? ""
+                                            : "does not fit");
     }
     std::vector<std::size_t> width(cells[0].size(), 0);
     for (const auto& line : cells)
@@ -185,7 +217,8 @@ std::string sweep_text(const std::vector<SweepRow>& rows) {
     std::string text;
     for (const auto& line : cells) {
         std::string row;
-        for (std::size_t c = 0; c < line.size(); ++c) row += c + 1 < line.size() ? fmt::format("{:>{}}  ", line[c], width[c]) : line[c];
+        for (std::size_t c = 0; c < line.size(); ++c)
+            row += c + 1 < line.size() ? fmt::format("{:>{}}  ", line[c], width[c]) : line[c];
         row.erase(row.find_last_not_of(' ') + 1);
         text += row + "\n";
     }

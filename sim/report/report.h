@@ -14,14 +14,16 @@
 
 namespace sim {
 
-// Effective configuration, step time and throughput, cost, memory per rank class, breakdown bars, assumptions.
-std::string text_report(const Evaluation& evaluation, const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan,
+// Effective configuration, step time and throughput, cost, memory per rank class, breakdown bars,
+// assumptions.
+std::string text_report(const Evaluation& evaluation, const model::ModelGraph& graph,
+                        const cluster::Cluster& cluster, const schedule::Plan& plan,
                         const std::string& question = "");
 
 // One point of a sweep: what was set, and the evaluation or why there is none.
 struct SweepRow {
     std::vector<std::pair<std::string, std::string>> set;  // key, value as given
-    core::Value result;                                    // to_value(Evaluation); null when the point is not valid
+    core::Value result;  // to_value(Evaluation); null when the point is not valid
     core::Diagnostics diagnostics;
 };
 std::string sweep_text(const std::vector<SweepRow>& rows);

@@ -20,7 +20,8 @@ struct Trial {
     cluster::Cluster cluster;
 };
 
-// A figure of the profile: where its source stands, and how to make it larger. False: the profile does not have it.
+// A figure of the profile: where its source stands, and how to make it larger. False: the profile does not
+// have it.
 struct Figure {
     std::string path, meaning;
     std::function<bool(cluster::InstanceType&, double)> scale;
@@ -41,27 +42,33 @@ std::vector<Figure> figures_of(const cluster::InstanceType& instance, const sche
     using cluster::LinkKind;
     const core::DataType compute = plan.precision.compute;
     std::vector<Figure> figures;
-    figures.push_back({"device.precision." + std::string(core::name_of(compute)), "rate of matrix products", [compute](InstanceType& i, double f) {
+    figures.push_back({"device.precision." + std::string(core::name_of(compute)), "rate of matrix products",
+                       [compute](InstanceType& i, double f) {
                            const auto peak = i.device.peak.find(compute);
                            if (peak == i.device.peak.end()) return false;
                            peak->second = peak->second * f;
-                           if (const auto curve = i.device.matrix_product.find(compute); curve != i.device.matrix_product.end())
-                               for (cluster::MatrixProductCurve::Point& point : curve->second.points) point.rate = point.rate * f;
+                           if (const auto curve = i.device.matrix_product.find(compute);
+                               curve != i.device.matrix_product.end())
+                               for (cluster::MatrixProductCurve::Point& point : curve->second.points)
+                                   point.rate = point.rate * f;
                            return true;
                        }});
     figures.push_back({"device.memory_bandwidth", "memory bandwidth", [](InstanceType& i, double f) {
                            i.device.memory_bandwidth = i.device.memory_bandwidth * f;
                            return true;
                        }});
-    figures.push_back({"device.kernel_launch", "device time of the smallest kernel", [](InstanceType& i, double f) {
-                           i.device.kernel_launch = i.device.kernel_launch * f;
-                           return i.device.kernel_launch.value > 0;
-                       }});
+    figures.push_back(
+        {"device.kernel_launch", "device time of the smallest kernel", [](InstanceType& i, double f) {
+             i.device.kernel_launch = i.device.kernel_launch * f;
+             return i.device.kernel_launch.value > 0;
+         }});
     figures.push_back({"device.host_dispatch", "host time of one kernel", [](InstanceType& i, double f) {
                            i.device.host_dispatch = i.device.host_dispatch * f;
                            return i.device.host_dispatch.value > 0;
                        }});
-    const std::pair<LinkKind, const char*> kinds[] = {{LinkKind::nvlink, "nvlink"}, {LinkKind::pcie, "pcie"}, {LinkKind::host_interconnect, "host_interconnect"}};
+    const std::pair<LinkKind, const char*> kinds[] = {{LinkKind::nvlink, "nvlink"},
+                                                      {LinkKind::pcie, "pcie"},
+                                                      {LinkKind::host_interconnect, "host_interconnect"}};
     for (const auto& [kind, name] : kinds) {
         std::string type = name;
         for (const cluster::Link& link : instance.links)
@@ -74,33 +81,40 @@ std::vector<Figure> figures_of(const cluster::InstanceType& instance, const sche
                            i.network_baseline = i.network_baseline * f;
                            return scale_links(i, LinkKind::network, f);
                        }});
-    figures.push_back({"network.latency", "latency of a message between nodes", [](InstanceType& i, double f) {
-                           i.network_latency = i.network_latency * f;
-                           return i.network_latency.value > 0 && cluster::prepare_routes(i);
-                       }});
-    figures.push_back({"device.context_memory", "memory of the device context", [](InstanceType& i, double f) {
-                           i.device.context_memory = i.device.context_memory * f;
-                           return i.device.context_memory.value > 0;
-                       }});
-    figures.push_back({"device.fragmentation", "fragmentation of what is allocated and freed", [](InstanceType& i, double f) {
+    figures.push_back(
+        {"network.latency", "latency of a message between nodes", [](InstanceType& i, double f) {
+             i.network_latency = i.network_latency * f;
+             return i.network_latency.value > 0 && cluster::prepare_routes(i);
+         }});
+    figures.push_back(
+        {"device.context_memory", "memory of the device context", [](InstanceType& i, double f) {
+             i.device.context_memory = i.device.context_memory * f;
+             return i.device.context_memory.value > 0;
+         }});
+    figures.push_back({"device.fragmentation", "fragmentation of what is allocated and freed",
+                       [](InstanceType& i, double f) {
                            i.device.fragmentation *= f;
                            return i.device.fragmentation > 0;
                        }});
     return figures;
 }
 
-bool moves(const Influence& influence) { return std::abs(influence.step_change) > 1e-9 || std::abs(influence.peak_change) > 1e-9; }
+bool moves(const Influence& influence) {
+    return std::abs(influence.step_change) > 1e-9 || std::abs(influence.peak_change) > 1e-9;
+}
 
 void rank(std::vector<Influence>& influences) {
     std::stable_sort(influences.begin(), influences.end(), [](const Influence& a, const Influence& b) {
-        if (std::abs(a.step_change) != std::abs(b.step_change)) return std::abs(a.step_change) > std::abs(b.step_change);
+        if (std::abs(a.step_change) != std::abs(b.step_change))
+            return std::abs(a.step_change) > std::abs(b.step_change);
         return std::abs(a.peak_change) > std::abs(b.peak_change) && moves(a);
     });
 }
 
 }  // namespace
 
-void find_influences(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan, const ExplainOptions& options,
+void find_influences(const model::ModelGraph& graph, const cluster::Cluster& cluster,
+                     const schedule::Plan& plan, const ExplainOptions& options,
                      std::vector<Influence>& constants, std::vector<Influence>& figures) {
     EvaluateOptions evaluate_options;
     evaluate_options.constants = options.constants;
@@ -112,7 +126,8 @@ void find_influences(const model::ModelGraph& graph, const cluster::Cluster& clu
     const double factor = 1 + options.step;
 
     for (const NamedConstant& constant : named_constants())
-        constants.push_back({constant.name, options.constants.*constant.value, constant.meaning, constant.source, "", constant.is_fitted ? "fitted" : "set"});
+        constants.push_back({constant.name, options.constants.*constant.value, constant.meaning,
+                             constant.source, "", constant.is_fitted ? "fitted" : "set"});
     const std::vector<Figure> known = figures_of(cluster.instance, plan);
     for (const Figure& figure : known) {
         Influence influence{figure.path, 0, figure.meaning, "", "", ""};
@@ -142,7 +157,8 @@ void find_influences(const model::ModelGraph& graph, const cluster::Cluster& clu
         const std::optional<Evaluation> result = evaluate(graph, trials[t].cluster, plan, unneeded, changed);
         if (!result) return;
         trials[t].influence->step_change = result->step_time / base->step_time - 1;
-        if (base->peak_memory.value > 0) trials[t].influence->peak_change = result->peak_memory / base->peak_memory - 1;
+        if (base->peak_memory.value > 0)
+            trials[t].influence->peak_change = result->peak_memory / base->peak_memory - 1;
     });
 
     std::erase_if(figures, [](const Influence& figure) { return figure.name.empty(); });

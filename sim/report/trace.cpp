@@ -47,23 +47,34 @@ std::string label(const schedule::Program& program, const Instruction& instructi
     std::string text;
     const std::string micro_batch = schedule::micro_batch_text(program, instruction.micro_batch);
     switch (instruction.kind) {
-        case InstructionKind::compute: text = fmt::format("{}{}", letter(instruction.phase), micro_batch); break;
-        case InstructionKind::send: text = fmt::format("send {} {}", payload_word(instruction.payload), micro_batch); break;
-        case InstructionKind::receive: text = fmt::format("receive {} {}", payload_word(instruction.payload), micro_batch); break;
+        case InstructionKind::compute:
+            text = fmt::format("{}{}", letter(instruction.phase), micro_batch);
+            break;
+        case InstructionKind::send:
+            text = fmt::format("send {} {}", payload_word(instruction.payload), micro_batch);
+            break;
+        case InstructionKind::receive:
+            text = fmt::format("receive {} {}", payload_word(instruction.payload), micro_batch);
+            break;
         case InstructionKind::collective:
-            text = fmt::format("{} {}", schedule::name_of(instruction.collective), payload_word(instruction.payload));
+            text = fmt::format("{} {}", schedule::name_of(instruction.collective),
+                               payload_word(instruction.payload));
             if (instruction.bucket >= 0) text += fmt::format(" {}", instruction.bucket);
             if (instruction.micro_batch >= 0) text += " " + micro_batch;
             break;
-        case InstructionKind::copy: text = fmt::format("{} {}", instruction.loads ? "load" : "offload", instruction.micro_batch); break;
+        case InstructionKind::copy:
+            text = fmt::format("{} {}", instruction.loads ? "load" : "offload", instruction.micro_batch);
+            break;
         case InstructionKind::optimizer_step: text = "optimizer step"; break;
         case InstructionKind::zero_gradients: text = "zero gradients"; break;
         case InstructionKind::gradient_norm: text = "gradient norm"; break;
         case InstructionKind::update_norm: text = "update norms"; break;
     }
     if (!full) return text;
-    if (instruction.stage >= 0 && program.stages.size() > 1) text += fmt::format(" stage {}", instruction.stage);
-    if (instruction.kind == InstructionKind::collective) text += fmt::format(" over {}", schedule::name_of(instruction.group));
+    if (instruction.stage >= 0 && program.stages.size() > 1)
+        text += fmt::format(" stage {}", instruction.stage);
+    if (instruction.kind == InstructionKind::collective)
+        text += fmt::format(" over {}", schedule::name_of(instruction.group));
     if (instruction.bytes.value > 0) text += " " + core::format(instruction.bytes);
     return text;
 }
@@ -74,35 +85,47 @@ class TraceWriter {
 public:
     explicit TraceWriter(const schedule::Program& program) : program_(program) {}
 
-    void add(std::size_t pid, const std::string& name, const schedule::Timeline& timeline, std::size_t p, const schedule::MemoryTimeline& memory) {
+    void add(std::size_t pid, const std::string& name, const schedule::Timeline& timeline, std::size_t p,
+             const schedule::MemoryTimeline& memory) {
         auto out = std::back_inserter(text_);
         const schedule::RankProgram& list = program_.classes[static_cast<std::size_t>(timeline.class_of[p])];
-        fmt::format_to(out, "{}{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_name\",\"args\":{{\"name\":\"{}\"}}}}", is_first_ ? "" : ",\n", pid, name);
+        fmt::format_to(out,
+                       "{}{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_name\",\"args\":{{\"name\":\"{}\"}}}}",
+                       is_first_ ? "" : ",\n", pid, name);
         is_first_ = false;
         for (int stream = 0; stream < schedule::stream_count; ++stream)
-            fmt::format_to(out, ",\n{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":\"{}\"}}}}", pid, stream,
-                           schedule::name_of(static_cast<schedule::Stream>(stream)));
+            fmt::format_to(out,
+                           ",\n{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\",\"args\":{{"
+                           "\"name\":\"{}\"}}}}",
+                           pid, stream, schedule::name_of(static_cast<schedule::Stream>(stream)));
         for (const schedule::Span& span : timeline.spans[p]) {
             const Instruction& instruction = list.instructions[span.instruction];
             fmt::format_to(out,
-                           ",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f},\"name\":\"{}\",\"cat\":\"{}\",\"args\":{{\"instruction\":{},"
+                           ",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f},\"name\":\"{"
+                           "}\",\"cat\":\"{}\",\"args\":{{\"instruction\":{},"
                            "\"stage\":{},\"micro_batch\":{},\"bytes\":{:.0f}}}}}",
-                           pid, static_cast<int>(instruction.stream), span.start.value * microseconds, (span.end - span.start).value * microseconds,
-                           label(program_, instruction, false), schedule::name_of(instruction.stream), span.instruction, instruction.stage,
+                           pid, static_cast<int>(instruction.stream), span.start.value * microseconds,
+                           (span.end - span.start).value * microseconds, label(program_, instruction, false),
+                           schedule::name_of(instruction.stream), span.instruction, instruction.stage,
                            instruction.micro_batch, instruction.bytes.value);
         }
         if (p >= memory.samples.size()) return;
         for (const schedule::MemorySample& sample : memory.samples[p]) {
-            fmt::format_to(out, ",\n{{\"ph\":\"C\",\"pid\":{},\"name\":\"memory GiB\",\"ts\":{:.3f},\"args\":{{", pid, sample.time.value * microseconds);
+            fmt::format_to(out,
+                           ",\n{{\"ph\":\"C\",\"pid\":{},\"name\":\"memory GiB\",\"ts\":{:.3f},\"args\":{{",
+                           pid, sample.time.value * microseconds);
             for (int kind = 0; kind < schedule::memory_kind_count; ++kind)
-                fmt::format_to(out, "{}\"{}\":{:.6f}", kind == 0 ? "" : ",", schedule::name_of(static_cast<schedule::MemoryKind>(kind)),
+                fmt::format_to(out, "{}\"{}\":{:.6f}", kind == 0 ? "" : ",",
+                               schedule::name_of(static_cast<schedule::MemoryKind>(kind)),
                                core::to_gibibytes(sample.bytes[static_cast<std::size_t>(kind)]));
             text_ += "}}";
         }
     }
     void add(const TraceMark& mark) {
-        fmt::format_to(std::back_inserter(text_), ",\n{{\"ph\":\"i\",\"s\":\"p\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"name\":\"{}\"}}", mark.performer,
-                       static_cast<int>(mark.stream), mark.time.value * microseconds, mark.text);
+        fmt::format_to(std::back_inserter(text_),
+                       ",\n{{\"ph\":\"i\",\"s\":\"p\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"name\":\"{}\"}}",
+                       mark.performer, static_cast<int>(mark.stream), mark.time.value * microseconds,
+                       mark.text);
     }
     std::string take() { return std::move(text_) + "\n]}\n"; }
 
@@ -114,9 +137,10 @@ private:
 
 }  // namespace
 
-std::string chrome_trace(const schedule::Program& program, const schedule::Timeline& timeline, const schedule::MemoryTimeline& memory,
-                         const std::vector<TraceMark>& marks) {
-    core::require(timeline.spans.size() == timeline.class_of.size(), "a trace needs the spans of every performer");
+std::string chrome_trace(const schedule::Program& program, const schedule::Timeline& timeline,
+                         const schedule::MemoryTimeline& memory, const std::vector<TraceMark>& marks) {
+    core::require(timeline.spans.size() == timeline.class_of.size(),
+                  "a trace needs the spans of every performer");
     TraceWriter writer(program);
     for (std::size_t p = 0; p < timeline.spans.size(); ++p) {
         const int pipeline = program.classes[static_cast<std::size_t>(timeline.class_of[p])].pipeline;
@@ -126,9 +150,12 @@ std::string chrome_trace(const schedule::Program& program, const schedule::Timel
     return writer.take();
 }
 
-std::string comparison_trace(const schedule::Program& program, const schedule::Timeline& predicted, const schedule::MemoryTimeline& predicted_memory,
-                             const schedule::Timeline& measured, const schedule::MemoryTimeline& measured_memory) {
-    core::require(predicted.spans.size() == predicted.class_of.size() && measured.spans.size() == measured.class_of.size(),
+std::string comparison_trace(const schedule::Program& program, const schedule::Timeline& predicted,
+                             const schedule::MemoryTimeline& predicted_memory,
+                             const schedule::Timeline& measured,
+                             const schedule::MemoryTimeline& measured_memory) {
+    core::require(predicted.spans.size() == predicted.class_of.size() &&
+                      measured.spans.size() == measured.class_of.size(),
                   "a trace needs the spans of every performer");
     TraceWriter writer(program);
     for (std::size_t p = 0; p < measured.spans.size(); ++p) {
@@ -136,8 +163,11 @@ std::string comparison_trace(const schedule::Program& program, const schedule::T
         // The rank itself where every rank was simulated, else its class's representative.
         std::size_t of_rank = predicted.class_of.size();
         for (std::size_t q = 0; q < predicted.class_of.size(); ++q)
-            if (predicted.rank[q] == rank || (of_rank == predicted.class_of.size() && predicted.class_of[q] == measured.class_of[p])) of_rank = q;
-        if (of_rank < predicted.class_of.size()) writer.add(2 * p, fmt::format("rank {} predicted", rank), predicted, of_rank, predicted_memory);
+            if (predicted.rank[q] == rank ||
+                (of_rank == predicted.class_of.size() && predicted.class_of[q] == measured.class_of[p]))
+                of_rank = q;
+        if (of_rank < predicted.class_of.size())
+            writer.add(2 * p, fmt::format("rank {} predicted", rank), predicted, of_rank, predicted_memory);
         writer.add(2 * p + 1, fmt::format("rank {} measured", rank), measured, p, measured_memory);
     }
     return writer.take();

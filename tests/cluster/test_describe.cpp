@@ -5,7 +5,8 @@ TEST_CASE("the list of instances has a line for each and the words of the slide"
     std::vector<cluster::InstanceType> all;
     for (const std::string& name : cluster::instance_names()) all.push_back(instance_named(name));
     std::string text = cluster::describe_list(all);
-    for (const cluster::InstanceType& instance : all) CHECK(text.find("\n" + instance.name + " ") != std::string::npos);
+    for (const cluster::InstanceType& instance : all)
+        CHECK(text.find("\n" + instance.name + " ") != std::string::npos);
     CHECK(text.find("NVSwitch 600 GB/s") != std::string::npos);
     CHECK(text.find("NVLink 200-250 GB/s") != std::string::npos);
     CHECK(cluster::list_to_value(all).find("instances")->size() == all.size());
@@ -26,7 +27,8 @@ TEST_CASE("a description names the source of every figure it shows") {
         std::string text = cluster::describe(instance);
         for (const std::string& note : instance.notes) CHECK(text.find(note) != std::string::npos);
         for (const auto& [path, provenance] : instance.provenance)
-            if (provenance.confidence == "assumed") CHECK(text.find(path + " is assumed") != std::string::npos);
+            if (provenance.confidence == "assumed")
+                CHECK(text.find(path + " is assumed") != std::string::npos);
     }
 }
 
@@ -36,7 +38,7 @@ TEST_CASE("the matrix of routes in a description is the one that route() gives")
     const core::Value::Array& rows = document.find("routes_gigabytes_per_s")->items();
     REQUIRE(rows.size() == 8);
     CHECK(rows[0].items()[0].is_null());
-    CHECK(rows[0].items()[3].number() == 42.5);    // two links of 25 at 85 %
-    CHECK(rows[0].items()[1].number() == 21.25);   // one
-    CHECK(rows[0].items()[5].number() == 10);      // PCIe and sockets
+    CHECK(rows[0].items()[3].number() == 42.5);   // two links of 25 at 85 %
+    CHECK(rows[0].items()[1].number() == 21.25);  // one
+    CHECK(rows[0].items()[5].number() == 10);     // PCIe and sockets
 }

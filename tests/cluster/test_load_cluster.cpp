@@ -1,10 +1,10 @@
+#include <unistd.h>
 #include <filesystem>
 #include <fstream>
-#include <unistd.h>
 
 #include "cluster/build_topology.h"
-#include "cluster/synthetic.h"
 #include "cluster/profile/write.h"
+#include "cluster/synthetic.h"
 #include "tests/cluster/instances.h"
 
 using cluster::Cluster;
@@ -42,9 +42,12 @@ TEST_CASE("a cluster is an instance type and a number of nodes") {
 }
 
 TEST_CASE("a what-if changes what it names, and is told") {
-    Cluster cluster = good("[cluster]\ninstance = \"p4d.24xlarge\"\nnodes = 2\nnetwork_bandwidth = \"200Gbps\"\nnetwork_latency = \"10us\"\nmemory = \"80GiB\"\nprice = 30.0\n");
+    Cluster cluster = good(
+        "[cluster]\ninstance = \"p4d.24xlarge\"\nnodes = 2\nnetwork_bandwidth = \"200Gbps\"\nnetwork_latency "
+        "= \"10us\"\nmemory = \"80GiB\"\nprice = 30.0\n");
     // Half the rate at the same four cards: 6.25 GB/s each, 85 % of it.
-    CHECK(cluster::route(cluster, DeviceId(0), DeviceId(8)).bandwidth == core::gigabytes_per_second(6.25) * 0.85);
+    CHECK(cluster::route(cluster, DeviceId(0), DeviceId(8)).bandwidth ==
+          core::gigabytes_per_second(6.25) * 0.85);
     CHECK(cluster::route(cluster, DeviceId(0), DeviceId(8)).latency.value == Approx(10e-6));
     CHECK(cluster.instance.device.memory == core::gibibytes(80));
     CHECK(core::to_dollars_per_hour(cluster::price(cluster)) == Approx(60));
@@ -54,8 +57,10 @@ TEST_CASE("a what-if changes what it names, and is told") {
 
 TEST_CASE("a network faster than the PCIe link before it is told to be of no use") {
     // Four cards of 50 GB/s behind PCIe 3 x16, which carries 15.75 x 0.784 = 12.35 GB/s.
-    Cluster cluster = good("[cluster]\ninstance = \"p4d.24xlarge\"\nnodes = 2\nnetwork_bandwidth = \"1600Gbps\"\n");
-    CHECK(cluster::route(cluster, DeviceId(0), DeviceId(8)).bandwidth == core::gigabytes_per_second(15.75) * 0.784);
+    Cluster cluster =
+        good("[cluster]\ninstance = \"p4d.24xlarge\"\nnodes = 2\nnetwork_bandwidth = \"1600Gbps\"\n");
+    CHECK(cluster::route(cluster, DeviceId(0), DeviceId(8)).bandwidth ==
+          core::gigabytes_per_second(15.75) * 0.784);
     REQUIRE(cluster.assumptions.size() == 2);
     CHECK(cluster.assumptions[1].find("not by the network") != std::string::npos);
 }
@@ -72,14 +77,20 @@ TEST_CASE("cores of this machine form a node; a second node needs a network to b
     CHECK(one.instance.devices >= 1);
     CHECK(!one.instance.device.has_concurrent_streams);
     CHECK(one.instance.host_memory.value > 0);
-    CHECK(one.instance.device.memory * static_cast<double>(one.instance.devices) <= one.instance.host_memory * (1 + 1e-12));
-    CHECK(errors_of("[cluster]\ninstance = \"local-cpu\"\nnodes = 2\n").find("has no network") != std::string::npos);
-    Cluster two = good("[cluster]\ninstance = \"local-cpu\"\nnodes = 2\nnetwork_bandwidth = \"10Gbps\"\nnetwork_latency = \"30us\"\n");
-    CHECK(cluster::route(two, DeviceId(0), DeviceId(two.instance.devices)).bandwidth == core::gigabits_per_second(10));
+    CHECK(one.instance.device.memory * static_cast<double>(one.instance.devices) <=
+          one.instance.host_memory * (1 + 1e-12));
+    CHECK(errors_of("[cluster]\ninstance = \"local-cpu\"\nnodes = 2\n").find("has no network") !=
+          std::string::npos);
+    Cluster two = good(
+        "[cluster]\ninstance = \"local-cpu\"\nnodes = 2\nnetwork_bandwidth = \"10Gbps\"\nnetwork_latency = "
+        "\"30us\"\n");
+    CHECK(cluster::route(two, DeviceId(0), DeviceId(two.instance.devices)).bandwidth ==
+          core::gigabits_per_second(10));
 }
 
 TEST_CASE("a measured profile of this machine stands above the shipped one") {
-    std::string path = std::filesystem::temp_directory_path() / ("local" + std::to_string(getpid()) + ".toml");
+    std::string path =
+        std::filesystem::temp_directory_path() / ("local" + std::to_string(getpid()) + ".toml");
     cluster::InstanceType measured = instance_named("local-cpu");
     measured.device.memory_bandwidth = core::gigabytes_per_second(17.25);
     std::ofstream(path) << cluster::instance_to_toml(measured);
@@ -94,11 +105,14 @@ TEST_CASE("a measured profile of this machine stands above the shipped one") {
 }
 
 TEST_CASE("a DGX A100 made to measure has 300 GB/s a direction inside and 25 GB/s a GPU outside") {
-    Cluster dgx = good("[cluster]\ndevice = \"A100-SXM4-80GB\"\ndevices_per_node = 8\nnodes = 4\nintra = \"nvswitch\"\nnetwork_cards = 8\nnetwork_bandwidth = \"1600Gbps\"\n");
+    Cluster dgx = good(
+        "[cluster]\ndevice = \"A100-SXM4-80GB\"\ndevices_per_node = 8\nnodes = 4\nintra = "
+        "\"nvswitch\"\nnetwork_cards = 8\nnetwork_bandwidth = \"1600Gbps\"\n");
     CHECK(cluster::nvlink_bandwidth_both_directions(dgx.instance, 5) == core::gigabytes_per_second(600));
     CHECK(cluster::route(dgx, DeviceId(0), DeviceId(7)).bandwidth == core::gigabytes_per_second(300) * 0.913);
     // Two cards of 200 Gbit/s a switch, two GPUs: PCIe 4 x16 lets one GPU alone have 31.5 x 0.762 = 24 GB/s.
-    CHECK(cluster::route(dgx, DeviceId(0), DeviceId(8)).bandwidth == core::gigabytes_per_second(31.5) * 0.762);
+    CHECK(cluster::route(dgx, DeviceId(0), DeviceId(8)).bandwidth ==
+          core::gigabytes_per_second(31.5) * 0.762);
     CHECK(cluster::network_cards(dgx.instance) == 8);
     CHECK(dgx.instance.has_gpudirect);
     // What nobody said is told.
@@ -110,11 +124,13 @@ TEST_CASE("a DGX A100 made to measure has 300 GB/s a direction inside and 25 GB/
 }
 
 TEST_CASE("a DGX-1 made to measure is wired like p3dn") {
-    Cluster dgx = good("[cluster]\ndevice = \"V100-32\"\ndevices_per_node = 8\nintra = \"hybrid-cube-mesh\"\n");
+    Cluster dgx =
+        good("[cluster]\ndevice = \"V100-32\"\ndevices_per_node = 8\nintra = \"hybrid-cube-mesh\"\n");
     Cluster p3dn = nodes_of("p3dn.24xlarge", 1);
     for (int a = 0; a < 8; ++a)
         for (int b = 0; b < 8; ++b) {
-            cluster::Route made = cluster::route(dgx, DeviceId(a), DeviceId(b)), shipped = cluster::route(p3dn, DeviceId(a), DeviceId(b));
+            cluster::Route made = cluster::route(dgx, DeviceId(a), DeviceId(b)),
+                           shipped = cluster::route(p3dn, DeviceId(a), DeviceId(b));
             CHECK(made.bandwidth == shipped.bandwidth);
             CHECK(made.latency.value == Approx(shipped.latency.value).margin(1e-15));
         }
@@ -123,9 +139,11 @@ TEST_CASE("a DGX-1 made to measure is wired like p3dn") {
 TEST_CASE("four V100s in a full mesh have two links to each other") {
     Cluster quad = good("[cluster]\ndevice = \"V100-16\"\ndevices_per_node = 4\nintra = \"full-mesh\"\n");
     for (int a = 0; a < 4; ++a) {
-        CHECK(core::to_gigabytes_per_second(cluster::nvlink_bandwidth_both_directions(quad.instance, a)) == Approx(300));
+        CHECK(core::to_gigabytes_per_second(cluster::nvlink_bandwidth_both_directions(quad.instance, a)) ==
+              Approx(300));
         for (int b = 0; b < 4; ++b)
-            if (a != b) CHECK(cluster::route(quad, DeviceId(a), DeviceId(b)).bandwidth.value == Approx(50e9 * 0.85));
+            if (a != b)
+                CHECK(cluster::route(quad, DeviceId(a), DeviceId(b)).bandwidth.value == Approx(50e9 * 0.85));
     }
 }
 
@@ -140,33 +158,50 @@ TEST_CASE("every way to join every device builds, from one to sixteen of them, a
                 shape.intra = intra;
                 shape.network_bandwidth = core::gigabits_per_second(400);
                 if (intra == "hybrid-cube-mesh" && n != 4 && n != 8) continue;
-                if (intra != "pcie" && intra != "host") shape.intra_bandwidth = core::gigabytes_per_second(100);
+                if (intra != "pcie" && intra != "host")
+                    shape.intra_bandwidth = core::gigabytes_per_second(100);
                 auto instance = cluster::build_instance(shape, diagnostics);
                 INFO(device << " " << intra << " " << n << core::format(diagnostics));
                 REQUIRE(instance.has_value());
                 Cluster two{*instance, 2, {}};
-                for (int to = 1; to < 2 * n; ++to) CHECK(cluster::route(two, DeviceId(0), DeviceId(to)).bandwidth.value > 0);
+                for (int to = 1; to < 2 * n; ++to)
+                    CHECK(cluster::route(two, DeviceId(0), DeviceId(to)).bandwidth.value > 0);
             }
 }
 
 TEST_CASE("a wrong [cluster] table is told by key with what is allowed") {
-    CHECK(errors_of("[cluster]\ninstance = \"p4d.24xlrge\"\n").find("did you mean 'p4d.24xlarge'") != std::string::npos);
-    CHECK(errors_of("[cluster]\ninstance = \"p4d.24xlarge\"\nnodes = 0\n").find("scenario.toml:3:9") != std::string::npos);
-    CHECK(errors_of("[cluster]\ninstance = \"p4d.24xlarge\"\nnodes = 1000000000000\n").find("nodes") != std::string::npos);
-    CHECK(errors_of("[cluster]\ninstance = \"p4d.24xlarge\"\nnode = 2\n").find("did you mean") != std::string::npos);
-    CHECK(errors_of("[cluster]\ninstance = \"p4d.24xlarge\"\nnetwork_bandwidth = \"fast\"\n").find("data rate") != std::string::npos);
-    CHECK(errors_of("[cluster]\ninstance = \"p4d.24xlarge\"\nnetwork_bandwidth = \"0Gbps\"\n").find("zero") != std::string::npos);
-    CHECK(errors_of("[cluster]\ninstance = \"p4d.24xlarge\"\nprice = nan\n").find("finite") != std::string::npos);
-    CHECK(errors_of("[cluster]\ninstance = \"p4d.24xlarge\"\nmemory = \"0GiB\"\n").find("zero") != std::string::npos);
+    CHECK(errors_of("[cluster]\ninstance = \"p4d.24xlrge\"\n").find("did you mean 'p4d.24xlarge'") !=
+          std::string::npos);
+    CHECK(errors_of("[cluster]\ninstance = \"p4d.24xlarge\"\nnodes = 0\n").find("scenario.toml:3:9") !=
+          std::string::npos);
+    CHECK(errors_of("[cluster]\ninstance = \"p4d.24xlarge\"\nnodes = 1000000000000\n").find("nodes") !=
+          std::string::npos);
+    CHECK(errors_of("[cluster]\ninstance = \"p4d.24xlarge\"\nnode = 2\n").find("did you mean") !=
+          std::string::npos);
+    CHECK(errors_of("[cluster]\ninstance = \"p4d.24xlarge\"\nnetwork_bandwidth = \"fast\"\n")
+              .find("data rate") != std::string::npos);
+    CHECK(errors_of("[cluster]\ninstance = \"p4d.24xlarge\"\nnetwork_bandwidth = \"0Gbps\"\n").find("zero") !=
+          std::string::npos);
+    CHECK(errors_of("[cluster]\ninstance = \"p4d.24xlarge\"\nprice = nan\n").find("finite") !=
+          std::string::npos);
+    CHECK(errors_of("[cluster]\ninstance = \"p4d.24xlarge\"\nmemory = \"0GiB\"\n").find("zero") !=
+          std::string::npos);
     CHECK(errors_of("[cluster]\ninstance = \"\"\n").find("empty") != std::string::npos);
     CHECK(errors_of("[cluster]\ninstance = \"./missing.toml\"\n").find("no such file") != std::string::npos);
     CHECK(errors_of("[cluster]\nnodes = 4\n").find("cluster.instance") != std::string::npos);
-    CHECK(errors_of("[cluster]\ndevice = \"A100-SXM4-90GB\"\ndevices_per_node = 8\nintra = \"nvswitch\"\n").find("did you mean") != std::string::npos);
-    CHECK(errors_of("[cluster]\ndevice = \"T4\"\ndevices_per_node = 8\nintra = \"nvswitch\"\n").find("has no NVLink") != std::string::npos);
-    CHECK(errors_of("[cluster]\ndevice = \"A100\"\ndevices_per_node = 6\nintra = \"hybrid-cube-mesh\"\n").find("8 devices") != std::string::npos);
-    CHECK(errors_of("[cluster]\ndevice = \"A100\"\ndevices_per_node = 8\nintra = \"string\"\n").find("nvswitch") != std::string::npos);
-    CHECK(errors_of("[cluster]\ndevice = \"A100\"\ndevices_per_node = 8\nnodes = 2\nintra = \"nvswitch\"\n").find("has no network") != std::string::npos);
-    CHECK(errors_of("[cluster]\ndevice = \"A100\"\ndevices_per_node = 8\nintra = \"nvswitch\"\nintra_bandwidth = \"0GB/s\"\n").find("zero") != std::string::npos);
+    CHECK(errors_of("[cluster]\ndevice = \"A100-SXM4-90GB\"\ndevices_per_node = 8\nintra = \"nvswitch\"\n")
+              .find("did you mean") != std::string::npos);
+    CHECK(errors_of("[cluster]\ndevice = \"T4\"\ndevices_per_node = 8\nintra = \"nvswitch\"\n")
+              .find("has no NVLink") != std::string::npos);
+    CHECK(errors_of("[cluster]\ndevice = \"A100\"\ndevices_per_node = 6\nintra = \"hybrid-cube-mesh\"\n")
+              .find("8 devices") != std::string::npos);
+    CHECK(errors_of("[cluster]\ndevice = \"A100\"\ndevices_per_node = 8\nintra = \"string\"\n")
+              .find("nvswitch") != std::string::npos);
+    CHECK(errors_of("[cluster]\ndevice = \"A100\"\ndevices_per_node = 8\nnodes = 2\nintra = \"nvswitch\"\n")
+              .find("has no network") != std::string::npos);
+    CHECK(errors_of("[cluster]\ndevice = \"A100\"\ndevices_per_node = 8\nintra = "
+                    "\"nvswitch\"\nintra_bandwidth = \"0GB/s\"\n")
+              .find("zero") != std::string::npos);
 }
 
 TEST_CASE("the clusters of the published measurements can all be made") {
@@ -176,8 +211,13 @@ TEST_CASE("the clusters of the published measurements can all be made") {
         WARN("skipped: shared/measurements/clusters.csv is not here");
         return;
     }
-    const std::map<std::string, std::string> intra = {{"nvlink2_hybrid_cube_mesh", "hybrid-cube-mesh"}, {"nvlink2_nvswitch", "nvswitch"}, {"nvlink3_nvswitch", "nvswitch"},
-                                                      {"nvlink4_nvswitch", "nvswitch"}, {"nvlink2_quad", "full-mesh"}, {"pcie3", "host"}, {"none", "host"}};
+    const std::map<std::string, std::string> intra = {{"nvlink2_hybrid_cube_mesh", "hybrid-cube-mesh"},
+                                                      {"nvlink2_nvswitch", "nvswitch"},
+                                                      {"nvlink3_nvswitch", "nvswitch"},
+                                                      {"nvlink4_nvswitch", "nvswitch"},
+                                                      {"nvlink2_quad", "full-mesh"},
+                                                      {"pcie3", "host"},
+                                                      {"none", "host"}};
     std::istringstream lines(*text);
     std::string line;
     std::getline(lines, line);
@@ -200,7 +240,8 @@ TEST_CASE("the clusters of the published measurements can all be made") {
         INFO(core::format(diagnostics));
         REQUIRE(instance.has_value());
         if (shape.intra == "hybrid-cube-mesh" || shape.intra == "nvswitch" || shape.intra == "full-mesh")
-            CHECK(core::to_gigabytes_per_second(cluster::nvlink_bandwidth_both_directions(*instance, 0)) == Approx(2 * std::stod(cells[5])));
+            CHECK(core::to_gigabytes_per_second(cluster::nvlink_bandwidth_both_directions(*instance, 0)) ==
+                  Approx(2 * std::stod(cells[5])));
         ++made;
     }
     CHECK(made > 0);

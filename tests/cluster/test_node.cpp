@@ -23,7 +23,8 @@ TEST_CASE("ranks fill one node after the other: ten on two nodes of eight device
     CHECK(cluster::node_of_rank(cluster, 8) == 1);
     CHECK(cluster::most_ranks_of_a_node(cluster, 10) == 8);
     CHECK(cluster::most_ranks_of_a_node(cluster, 5) == 5);
-    CHECK(cluster::most_ranks_of_a_node(cluster, 20) == 8 + 4);  // 16 in the first round, the other 4 start again at the first node
+    CHECK(cluster::most_ranks_of_a_node(cluster, 20) ==
+          8 + 4);  // 16 in the first round, the other 4 start again at the first node
 }
 
 TEST_CASE("where a cluster says so, the last devices of every node are idle") {
@@ -42,7 +43,8 @@ TEST_CASE("the most ranks of a node are those of a count, rank by rank") {
                     const cluster::Cluster cluster = cluster_of(nodes, devices, used);
                     std::map<int, int> count;
                     int most = 0;
-                    for (int rank = 0; rank < ranks; ++rank) most = std::max(most, ++count[cluster::node_of_rank(cluster, rank)]);
+                    for (int rank = 0; rank < ranks; ++rank)
+                        most = std::max(most, ++count[cluster::node_of_rank(cluster, rank)]);
                     CAPTURE(nodes, devices, used, ranks);
                     CHECK(cluster::most_ranks_of_a_node(cluster, ranks) == most);
                 }

@@ -1,9 +1,10 @@
-// Every bad profile is told with its place, key and a way out. Each case is a good profile with one thing wrong.
+// Every bad profile is told with its place, key and a way out. Each case is a good profile with one thing
+// wrong.
 
+#include <unistd.h>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <unistd.h>
 
 #include "cluster/profile/profile_reader.h"
 #include "core/random.h"
@@ -126,7 +127,8 @@ TEST_CASE("a bad profile is told by line and key, with a way out") {
         {"memory = \"16GiB\"", "memory = \"1e30GiB\"", 14, "beyond any machine"},
         {"memory = \"16GiB\"", "memory = \"16Gbps\"", 14, "amount of memory"},
         {"memory = \"16GiB\"", "memory = nan", 14, "unit"},
-        {"memory_efficiency = 0.8", "memory_efficiency = 0.8\nkernel_lanch = \"1us\"", 17, "did you mean 'kernel_launch'"},
+        {"memory_efficiency = 0.8", "memory_efficiency = 0.8\nkernel_lanch = \"1us\"", 17,
+         "did you mean 'kernel_launch'"},
         {"memory_efficiency = 0.8", "memory_efficiency = 1.2", 16, "above the greatest allowed"},
         {"memory_efficiency = 0.8", "memory_efficiency = nan", 16, "finite"},
         {"memory_efficiency = 0.8", "memory_efficiency = 0.0", 16, "never finish"},
@@ -160,8 +162,11 @@ TEST_CASE("a bad profile is told by line and key, with a way out") {
         {"kind = \"on-demand\"", "kind = \"free\"", 50, "on-demand"},
         {"date = \"2026-11\"", "date = \"last week\"", 12, "2026-07-20"},
         {"date = \"2026-11\"", "date = \"2026-13\"", 12, "no date"},
-        {"[topology.link.pcie]", "[topology.mesh]\nlink = \"pcie\"\ncounts = [[0, 1], [2, 0]]\n[topology.link.pcie]", 45, "symmetric"},
-        {"[topology.link.pcie]", "[topology.mesh]\nlink = \"pcie\"\ncounts = [[0, 1, 1], [1, 0]]\n[topology.link.pcie]", 45, "row"},
+        {"[topology.link.pcie]",
+         "[topology.mesh]\nlink = \"pcie\"\ncounts = [[0, 1], [2, 0]]\n[topology.link.pcie]", 45,
+         "symmetric"},
+        {"[topology.link.pcie]",
+         "[topology.mesh]\nlink = \"pcie\"\ncounts = [[0, 1, 1], [1, 0]]\n[topology.link.pcie]", 45, "row"},
         {"name = \"card\"", "name = \"card\"\nconfidence = \"sure\"", 14, "measured"},
         {"devices = 2", "devices = 2\ndevice = \"T4-16GB\"", 4, "beside"},
     };
@@ -170,12 +175,15 @@ TEST_CASE("a bad profile is told by line and key, with a way out") {
 
 TEST_CASE("lint fails on a figure without source or date") {
     const BadCase cases[] = {
-        {"source = \"a bill\"\ndate = \"2026-11-21\"\ndevices", "date = \"2026-11-21\"\ndevices", 6, "no source"},
+        {"source = \"a bill\"\ndate = \"2026-11-21\"\ndevices", "date = \"2026-11-21\"\ndevices", 6,
+         "no source"},
         {"date = \"2026-11\"\nname", "name", 13, "no date"},
         {"source = \"a sheet\"\ndate = \"2026\"\n", "", 19, "device.precision.fp16.peak has no source"},
-        {"source = \"a sheet\"\ndate = \"2026-11-21\"\nname = \"tcp\"", "name = \"tcp\"", 28, "network.bandwidth has no source"},
+        {"source = \"a sheet\"\ndate = \"2026-11-21\"\nname = \"tcp\"", "name = \"tcp\"", 28,
+         "network.bandwidth has no source"},
         {"source = \"a drawing\"\n", "", 38, "topology.connect has no source"},
-        {"source = \"a sheet\"\ndate = \"2026-11-21\"\nkind = \"pcie\"", "kind = \"pcie\"", 45, "topology.link.pcie.bandwidth has no source"},
+        {"source = \"a sheet\"\ndate = \"2026-11-21\"\nkind = \"pcie\"", "kind = \"pcie\"", 45,
+         "topology.link.pcie.bandwidth has no source"},
         {"usd_per_hour = 1.5\ndate = \"2026-11-21\"", "usd_per_hour = 1.5", 51, "without date"},
     };
     for (const BadCase& bad : cases) {
@@ -186,7 +194,10 @@ TEST_CASE("lint fails on a figure without source or date") {
 
 TEST_CASE("a key's own source stands above its section's") {
     core::Diagnostics diagnostics;
-    auto document = core::parse_toml(with("memory = \"16GiB\"", "memory = \"16GiB\"\nmemory_source = \"weighed\"\nmemory_confidence = \"assumed\""), "small.toml", diagnostics);
+    auto document = core::parse_toml(
+        with("memory = \"16GiB\"",
+             "memory = \"16GiB\"\nmemory_source = \"weighed\"\nmemory_confidence = \"assumed\""),
+        "small.toml", diagnostics);
     auto instance = cluster::read_instance(*document, "small.toml", diagnostics, true);
     INFO(core::format(diagnostics));
     REQUIRE(instance.has_value());
@@ -229,7 +240,9 @@ TEST_CASE("noise, deep nesting and huge tables end in diagnostics") {
     std::string rows;
     for (int i = 0; i < 20000; ++i) rows += "    { link = \"pcie\", from = \"gpu0\", to = \"numa0\" },\n";
     CHECK(diagnostics_of(with("connect = [\n", "connect = [\n" + rows)).has_errors());
-    CHECK(diagnostics_of(with("[topology.link.pcie]", "[topology.mesh]\nlink = \"pcie\"\ncounts = []\n[topology.link.pcie]")).has_errors());
+    CHECK(diagnostics_of(with("[topology.link.pcie]",
+                              "[topology.mesh]\nlink = \"pcie\"\ncounts = []\n[topology.link.pcie]"))
+              .has_errors());
 }
 
 TEST_CASE("a shipped profile with bytes changed, cut or doubled is read or told to be wrong") {

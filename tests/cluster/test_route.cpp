@@ -13,9 +13,13 @@ using cluster::VertexKind;
 
 namespace {
 
-Route between(const Cluster& cluster, int from, int to) { return cluster::route(cluster, DeviceId(from), DeviceId(to)); }
+Route between(const Cluster& cluster, int from, int to) {
+    return cluster::route(cluster, DeviceId(from), DeviceId(to));
+}
 
-const cluster::Link& link_of(const Cluster& cluster, const DirectedLink& directed) { return cluster.instance.links[static_cast<std::size_t>(directed.link)]; }
+const cluster::Link& link_of(const Cluster& cluster, const DirectedLink& directed) {
+    return cluster.instance.links[static_cast<std::size_t>(directed.link)];
+}
 
 // Names of the vertices that a route visits, "gpu0 pcie0 nic0 fabric nic0 pcie0 gpu0".
 std::string path_of(const Cluster& cluster, const Route& route) {
@@ -29,14 +33,17 @@ std::string path_of(const Cluster& cluster, const Route& route) {
     return text;
 }
 
-// Links between two V100s as `nvidia-smi topo -m` prints them (hardware facts, section 1.1), typed here a second time on purpose.
-constexpr int mesh[8][8] = {{0, 1, 1, 2, 2, 0, 0, 0}, {1, 0, 2, 1, 0, 2, 0, 0}, {1, 2, 0, 2, 0, 0, 1, 0}, {2, 1, 2, 0, 0, 0, 0, 1},
-                            {2, 0, 0, 0, 0, 1, 1, 2}, {0, 2, 0, 0, 1, 0, 2, 1}, {0, 0, 1, 0, 1, 2, 0, 2}, {0, 0, 0, 1, 2, 1, 2, 0}};
+// Links between two V100s as `nvidia-smi topo -m` prints them (hardware facts, section 1.1), typed here a
+// second time on purpose.
+constexpr int mesh[8][8] = {{0, 1, 1, 2, 2, 0, 0, 0}, {1, 0, 2, 1, 0, 2, 0, 0}, {1, 2, 0, 2, 0, 0, 1, 0},
+                            {2, 1, 2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 1, 1, 2}, {0, 2, 0, 0, 1, 0, 2, 1},
+                            {0, 0, 1, 0, 1, 2, 0, 2}, {0, 0, 0, 1, 2, 1, 2, 0}};
 
 int nvlinks_between(const cluster::InstanceType& instance, int a, int b) {
     int count = 0;
     for (const cluster::Link& link : instance.links)
-        if (link.kind == LinkKind::nvlink && ((link.a == a && link.b == b) || (link.a == b && link.b == a))) count += link.count;
+        if (link.kind == LinkKind::nvlink && ((link.a == a && link.b == b) || (link.a == b && link.b == a)))
+            count += link.count;
     return count;
 }
 
@@ -67,7 +74,9 @@ TEST_CASE("a ring over all eight V100s exists that uses double links only") {
     }
 }
 
-TEST_CASE("V100s with NVLinks between them use those; pairs without go over PCIe and the sockets, never through a third GPU") {
+TEST_CASE(
+    "V100s with NVLinks between them use those; pairs without go over PCIe and the sockets, never through a "
+    "third GPU") {
     Cluster one = nodes_of("p3.16xlarge", 1);
     for (int a = 0; a < 8; ++a)
         for (int b = 0; b < 8; ++b) {
@@ -83,7 +92,8 @@ TEST_CASE("V100s with NVLinks between them use those; pairs without go over PCIe
                 CHECK(route.links.size() == 1);
                 CHECK(route.bandwidth == core::gigabytes_per_second(25.0 * mesh[a][b]) * 0.85);
             } else {
-                CHECK(route.bandwidth == core::gigabytes_per_second(10));  // the tier "PCIe and CPU" of the MXNet wiki
+                CHECK(route.bandwidth ==
+                      core::gigabytes_per_second(10));  // the tier "PCIe and CPU" of the MXNet wiki
                 CHECK(link_of(one, route.bottleneck).kind == LinkKind::host_interconnect);
             }
         }
@@ -142,7 +152,8 @@ TEST_CASE("without GPUDirect the way to the network crosses the host") {
     Cluster staged = nodes_of("p4d.24xlarge", 2);
     staged.instance.has_gpudirect = false;
     REQUIRE(cluster::prepare_routes(staged.instance));
-    CHECK(path_of(staged, between(staged, 0, 8)) == "gpu0 pcie0 numa0 pcie0 nic0 fabric nic0 pcie0 numa0 pcie0 gpu0");
+    CHECK(path_of(staged, between(staged, 0, 8)) ==
+          "gpu0 pcie0 numa0 pcie0 nic0 fabric nic0 pcie0 numa0 pcie0 gpu0");
 }
 
 TEST_CASE("a route back is the route there, turned around, in every pair of every instance") {
@@ -160,13 +171,16 @@ TEST_CASE("a route back is the route there, turned around, in every pair of ever
                     continue;
                 }
                 double narrowest = HUGE_VAL;
-                for (const DirectedLink& link : there.links) narrowest = std::min(narrowest, cluster::effective_bandwidth(two, link).value);
+                for (const DirectedLink& link : there.links)
+                    narrowest = std::min(narrowest, cluster::effective_bandwidth(two, link).value);
                 REQUIRE(there.bandwidth.value == narrowest);
                 REQUIRE(cluster::effective_bandwidth(two, there.bottleneck) == there.bandwidth);
                 // A path leads on from where it arrived.
                 for (std::size_t i = 0; i + 1 < there.links.size(); ++i) {
-                    const cluster::Link &first = link_of(two, there.links[i]), &second = link_of(two, there.links[i + 1]);
-                    REQUIRE((there.links[i].forward ? first.b : first.a) == (there.links[i + 1].forward ? second.a : second.b));
+                    const cluster::Link &first = link_of(two, there.links[i]),
+                                        &second = link_of(two, there.links[i + 1]);
+                    REQUIRE((there.links[i].forward ? first.b : first.a) ==
+                            (there.links[i + 1].forward ? second.a : second.b));
                 }
             }
     }
@@ -192,11 +206,14 @@ TEST_CASE("no other route inside a node is wider than the one found") {
                         return;
                     }
                     VertexKind kind = instance.vertices[static_cast<std::size_t>(at)].kind;
-                    if (at != from && (kind == VertexKind::device || kind == VertexKind::nic || kind == VertexKind::fabric)) return;
+                    if (at != from &&
+                        (kind == VertexKind::device || kind == VertexKind::nic || kind == VertexKind::fabric))
+                        return;
                     visited[static_cast<std::size_t>(at)] = 1;
                     for (const cluster::Link& link : instance.links) {
                         int other = link.a == at ? link.b : link.b == at ? link.a : -1;
-                        if (other >= 0 && !visited[static_cast<std::size_t>(other)]) self(self, other, std::min(width, link.effective().value), links + 1);
+                        if (other >= 0 && !visited[static_cast<std::size_t>(other)])
+                            self(self, other, std::min(width, link.effective().value), links + 1);
                     }
                     visited[static_cast<std::size_t>(at)] = 0;
                 };
@@ -221,7 +238,8 @@ TEST_CASE("routes kept and routes searched anew are the same") {
         Cluster kept = nodes_of(name, cluster::network_cards(instance_named(name)) > 0 ? 2 : 1);
         Cluster searched = kept;
         searched.instance.routes = nullptr;
-        for (int to = 0; to < kept.device_count(); ++to) CHECK(path_of(kept, between(kept, 0, to)) == path_of(searched, between(searched, 0, to)));
+        for (int to = 0; to < kept.device_count(); ++to)
+            CHECK(path_of(kept, between(kept, 0, to)) == path_of(searched, between(searched, 0, to)));
     }
 }
 

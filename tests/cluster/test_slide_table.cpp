@@ -1,4 +1,5 @@
-// The table of GPU instances that the announcement of SageMaker's distributed training libraries showed (shared/reference/features.md, rows 2.5 to 2.8):
+// The table of GPU instances that the announcement of SageMaker's distributed training libraries showed
+// (shared/reference/features.md, rows 2.5 to 2.8):
 //
 //            GPU memory   between GPUs               network
 //   G4dn     16 GB        PCIe only                  25-50 Gbps, 100 bare metal
@@ -6,7 +7,8 @@
 //   P3dn     32 GB        300 GB/s                   100 Gbps
 //   P4d      40 GB        600 GB/s                   400 Gbps
 //
-// The middle column counts both directions of all NVLinks of one GPU; it is summed from the links of the graph.
+// The middle column counts both directions of all NVLinks of one GPU; it is summed from the links of the
+// graph.
 
 #include <algorithm>
 #include <set>
@@ -18,20 +20,27 @@ namespace {
 std::set<double> nvlink_gigabytes_per_second(const std::string& name) {
     cluster::InstanceType instance = instance_named(name);
     std::set<double> sums;
-    for (int device = 0; device < instance.devices; ++device) sums.insert(core::to_gigabytes_per_second(cluster::nvlink_bandwidth_both_directions(instance, device)));
+    for (int device = 0; device < instance.devices; ++device)
+        sums.insert(
+            core::to_gigabytes_per_second(cluster::nvlink_bandwidth_both_directions(instance, device)));
     return sums;
 }
 
-double gigabits_per_second(const std::string& name) { return instance_named(name).network_bandwidth.value * 8 / 1e9; }
+double gigabits_per_second(const std::string& name) {
+    return instance_named(name).network_bandwidth.value * 8 / 1e9;
+}
 
-const std::vector<std::string> g4dn = {"g4dn.xlarge", "g4dn.2xlarge", "g4dn.4xlarge", "g4dn.8xlarge", "g4dn.12xlarge", "g4dn.16xlarge", "g4dn.metal"};
+const std::vector<std::string> g4dn = {"g4dn.xlarge",   "g4dn.2xlarge",  "g4dn.4xlarge", "g4dn.8xlarge",
+                                       "g4dn.12xlarge", "g4dn.16xlarge", "g4dn.metal"};
 const std::vector<std::string> p3 = {"p3.2xlarge", "p3.8xlarge", "p3.16xlarge"};
 
 }  // namespace
 
 TEST_CASE("a GPU of g4dn, p3, p3dn and p4d has 16, 16, 32 and 40 GB") {
-    for (const std::string& name : g4dn) CHECK(core::to_gibibytes(instance_named(name).device.nominal_memory) == 16);
-    for (const std::string& name : p3) CHECK(core::to_gibibytes(instance_named(name).device.nominal_memory) == 16);
+    for (const std::string& name : g4dn)
+        CHECK(core::to_gibibytes(instance_named(name).device.nominal_memory) == 16);
+    for (const std::string& name : p3)
+        CHECK(core::to_gibibytes(instance_named(name).device.nominal_memory) == 16);
     CHECK(core::to_gibibytes(instance_named("p3dn.24xlarge").device.nominal_memory) == 32);
     CHECK(core::to_gibibytes(instance_named("p4d.24xlarge").device.nominal_memory) == 40);
 }
@@ -40,7 +49,8 @@ TEST_CASE("a process never gets all the memory that the vendor states") {
     for (const std::string& name : cluster::instance_names()) {
         cluster::InstanceType instance = instance_named(name);
         INFO(name);
-        if (instance.device.nominal_memory.value > 0) CHECK(instance.device.memory < instance.device.nominal_memory);
+        if (instance.device.nominal_memory.value > 0)
+            CHECK(instance.device.memory < instance.device.nominal_memory);
         CHECK(instance.device.memory.value > 0);
     }
 }
@@ -48,12 +58,15 @@ TEST_CASE("a process never gets all the memory that the vendor states") {
 TEST_CASE("the T4s of g4dn meet over PCIe only") {
     for (const std::string& name : g4dn) {
         CHECK(nvlink_gigabytes_per_second(name) == std::set<double>{0});
-        for (const cluster::Link& link : instance_named(name).links) CHECK(link.kind != cluster::LinkKind::nvlink);
+        for (const cluster::Link& link : instance_named(name).links)
+            CHECK(link.kind != cluster::LinkKind::nvlink);
     }
 }
 
-TEST_CASE("the V100s of p3 have 200 to 300 GB/s: 200 or 250 in the half mesh of four, 300 in the mesh of eight") {
-    // Half mesh: GPU 0 has 1+1+2 = 4 links, GPU 1 1+2+1 = 4, GPU 2 1+2+2 = 5, GPU 3 2+1+2 = 5, each 25 GB/s a direction, 50 both.
+TEST_CASE(
+    "the V100s of p3 have 200 to 300 GB/s: 200 or 250 in the half mesh of four, 300 in the mesh of eight") {
+    // Half mesh: GPU 0 has 1+1+2 = 4 links, GPU 1 1+2+1 = 4, GPU 2 1+2+2 = 5, GPU 3 2+1+2 = 5, each 25 GB/s a
+    // direction, 50 both.
     CHECK(nvlink_gigabytes_per_second("p3.8xlarge") == std::set<double>{200, 250});
     CHECK(nvlink_gigabytes_per_second("p3.16xlarge") == std::set<double>{300});
     CHECK(nvlink_gigabytes_per_second("p3.2xlarge") == std::set<double>{0});
@@ -66,7 +79,8 @@ TEST_CASE("p3dn has 300 GB/s and p4d 600 GB/s of NVLink at every GPU") {
     CHECK(nvlink_gigabytes_per_second("p5.48xlarge") == std::set<double>{900});
 }
 
-TEST_CASE("the network is 25 to 50 Gbps on g4dn, 100 on its bare metal, 10 to 25 on p3, 100 on p3dn, 400 on p4d") {
+TEST_CASE(
+    "the network is 25 to 50 Gbps on g4dn, 100 on its bare metal, 10 to 25 on p3, 100 on p3dn, 400 on p4d") {
     for (const std::string& name : g4dn) {
         INFO(name);
         if (name == "g4dn.metal") CHECK(gigabits_per_second(name) == 100);

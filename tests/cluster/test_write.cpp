@@ -1,7 +1,7 @@
 #include "cluster/build_topology.h"
 #include "cluster/profile/profile_reader.h"
-#include "cluster/synthetic.h"
 #include "cluster/profile/write.h"
+#include "cluster/synthetic.h"
 #include "core/random.h"
 #include "tests/cluster/instances.h"
 
@@ -50,38 +50,49 @@ void check_same(const cluster::InstanceType& a, const cluster::InstanceType& b) 
     REQUIRE(a.links.size() == b.links.size());
     for (std::size_t i = 0; i < a.links.size(); ++i) {
         const cluster::Link &x = a.links[i], &y = b.links[i];
-        CHECK((x.a == y.a && x.b == y.b && x.kind == y.kind && x.count == y.count && x.bandwidth == y.bandwidth && x.efficiency == y.efficiency &&
-               x.latency == y.latency && x.is_full_duplex == y.is_full_duplex && x.type == y.type));
+        CHECK((x.a == y.a && x.b == y.b && x.kind == y.kind && x.count == y.count &&
+               x.bandwidth == y.bandwidth && x.efficiency == y.efficiency && x.latency == y.latency &&
+               x.is_full_duplex == y.is_full_duplex && x.type == y.type));
     }
     REQUIRE(a.prices.size() == b.prices.size());
     for (std::size_t i = 0; i < a.prices.size(); ++i) {
         const cluster::Price &x = a.prices[i], &y = b.prices[i];
-        CHECK((x.kind == y.kind && x.region == y.region && x.rate == y.rate && x.date == y.date && x.source == y.source));
+        CHECK((x.kind == y.kind && x.region == y.region && x.rate == y.rate && x.date == y.date &&
+               x.source == y.source));
     }
     const cluster::DeviceSpec &d = a.device, &e = b.device;
-    CHECK((d.name == e.name && d.architecture == e.architecture && d.memory == e.memory && d.nominal_memory == e.nominal_memory));
-    CHECK((d.memory_bandwidth == e.memory_bandwidth && d.memory_efficiency == e.memory_efficiency && d.kernel_launch == e.kernel_launch && d.host_dispatch == e.host_dispatch));
-    CHECK((d.context_memory == e.context_memory && d.first_communicator_memory == e.first_communicator_memory));
-    CHECK((d.further_communicator_memory == e.further_communicator_memory && d.fragmentation == e.fragmentation && d.multiprocessors == e.multiprocessors));
+    CHECK((d.name == e.name && d.architecture == e.architecture && d.memory == e.memory &&
+           d.nominal_memory == e.nominal_memory));
+    CHECK((d.memory_bandwidth == e.memory_bandwidth && d.memory_efficiency == e.memory_efficiency &&
+           d.kernel_launch == e.kernel_launch && d.host_dispatch == e.host_dispatch));
+    CHECK(
+        (d.context_memory == e.context_memory && d.first_communicator_memory == e.first_communicator_memory));
+    CHECK((d.further_communicator_memory == e.further_communicator_memory &&
+           d.fragmentation == e.fragmentation && d.multiprocessors == e.multiprocessors));
     CHECK((d.has_concurrent_streams == e.has_concurrent_streams && d.has_gpudirect == e.has_gpudirect));
     CHECK(d.peak == e.peak);
     REQUIRE(d.matrix_product.size() == e.matrix_product.size());
     for (const auto& [type, curve] : d.matrix_product) {
         const cluster::MatrixProductCurve& other = e.matrix_product.at(type);
-        CHECK((curve.compute_efficiency == other.compute_efficiency && curve.memory_efficiency == other.memory_efficiency && curve.launch == other.launch));
+        CHECK((curve.compute_efficiency == other.compute_efficiency &&
+               curve.memory_efficiency == other.memory_efficiency && curve.launch == other.launch));
         REQUIRE(curve.points.size() == other.points.size());
-        for (std::size_t i = 0; i < curve.points.size(); ++i) CHECK((curve.points[i].flops == other.points[i].flops && curve.points[i].rate == other.points[i].rate));
+        for (std::size_t i = 0; i < curve.points.size(); ++i)
+            CHECK((curve.points[i].flops == other.points[i].flops &&
+                   curve.points[i].rate == other.points[i].rate));
     }
     REQUIRE(d.links.size() == e.links.size());
     for (std::size_t i = 0; i < d.links.size(); ++i) {
         const cluster::LinkSpec &x = d.links[i], &y = e.links[i];
-        CHECK((x.name == y.name && x.kind == y.kind && x.bandwidth == y.bandwidth && x.efficiency == y.efficiency && x.latency == y.latency && x.count == y.count &&
+        CHECK((x.name == y.name && x.kind == y.kind && x.bandwidth == y.bandwidth &&
+               x.efficiency == y.efficiency && x.latency == y.latency && x.count == y.count &&
                x.is_full_duplex == y.is_full_duplex));
     }
     REQUIRE(d.measured_operators.size() == e.measured_operators.size());
     for (std::size_t i = 0; i < d.measured_operators.size(); ++i) {
         const cluster::MeasuredOperator &x = d.measured_operators[i], &y = e.measured_operators[i];
-        CHECK((x.signature == y.signature && x.forward == y.forward && x.backward_input == y.backward_input && x.backward_weight == y.backward_weight));
+        CHECK((x.signature == y.signature && x.forward == y.forward && x.backward_input == y.backward_input &&
+               x.backward_weight == y.backward_weight));
     }
 }
 
@@ -109,12 +120,18 @@ TEST_CASE("a measured profile survives writing and reading, whatever its numbers
         device.peak[core::DataType::fp32] = core::FlopsPerSecond(random.uniform() * 1e11 + 1);
         cluster::MatrixProductCurve& curve = device.matrix_product[core::DataType::fp32];
         double work = 0;
-        for (int i = 0; i < 10; ++i) curve.points.push_back({core::Flops(work += 1 + random.uniform() * 1e9), core::FlopsPerSecond(1 + random.uniform() * 1e11)});
+        for (int i = 0; i < 10; ++i)
+            curve.points.push_back({core::Flops(work += 1 + random.uniform() * 1e9),
+                                    core::FlopsPerSecond(1 + random.uniform() * 1e11)});
         for (int i = 0; i < 5; ++i)
-            device.measured_operators.push_back({"linear \"" + std::to_string(i) + "\" 3x4", core::Seconds(random.uniform()), core::Seconds(random.uniform() * 1e-4),
-                                                 i % 2 ? core::Seconds() : core::Seconds(random.uniform() * 1e-7)});
-        for (cluster::Link& link : instance.links) link.bandwidth = core::BytesPerSecond(1e9 + 7.3e8 * round + 0.1);
-        instance.prices.push_back({"on-demand", "here", core::dollars_per_hour(random.uniform() * 100), "2026-11-21", "a bill"});
+            device.measured_operators.push_back(
+                {"linear \"" + std::to_string(i) + "\" 3x4", core::Seconds(random.uniform()),
+                 core::Seconds(random.uniform() * 1e-4),
+                 i % 2 ? core::Seconds() : core::Seconds(random.uniform() * 1e-7)});
+        for (cluster::Link& link : instance.links)
+            link.bandwidth = core::BytesPerSecond(1e9 + 7.3e8 * round + 0.1);
+        instance.prices.push_back(
+            {"on-demand", "here", core::dollars_per_hour(random.uniform() * 100), "2026-11-21", "a bill"});
         check_same(instance, read_back(instance));
     }
 }

@@ -2,9 +2,11 @@
 
 #include "core/csv.h"
 
-TEST_CASE("a quoted cell keeps commas, doubled quotes and line breaks, and later rows keep their line numbers") {
+TEST_CASE(
+    "a quoted cell keeps commas, doubled quotes and line breaks, and later rows keep their line numbers") {
     core::Diagnostics diagnostics;
-    const auto table = core::parse_csv("a,b\n\"x, \"\"y\"\"\nz\",2\r\n\n3,4", "t.csv", {"a", "b"}, diagnostics);
+    const auto table =
+        core::parse_csv("a,b\n\"x, \"\"y\"\"\nz\",2\r\n\n3,4", "t.csv", {"a", "b"}, diagnostics);
     REQUIRE(table);
     REQUIRE(table->rows.size() == 2);
     CHECK(table->cell(table->rows[0], "a") == "x, \"y\"\nz");
@@ -43,15 +45,18 @@ TEST_CASE("numbers are whole cells, finite, or nothing") {
 
 TEST_CASE("a cell's place is its line and where it begins there, counted in characters") {
     core::Diagnostics diagnostics;
-    const auto table = core::parse_csv("a,bb,c\n1,22,\"3\"\n\xC3\xA9\xC3\xA9,5,6\n", "t.csv", {}, diagnostics);
+    const auto table =
+        core::parse_csv("a,bb,c\n1,22,\"3\"\n\xC3\xA9\xC3\xA9,5,6\n", "t.csv", {}, diagnostics);
     REQUIRE(table);
-    const auto place = [&](std::size_t row, const char* column) { return table->place(table->rows[row], column); };
+    const auto place = [&](std::size_t row, const char* column) {
+        return table->place(table->rows[row], column);
+    };
     CHECK(place(0, "a").line == 2);
     CHECK(place(0, "a").column == 1);
     CHECK(place(0, "bb").column == 3);
     CHECK(place(0, "c").column == 6);
     CHECK(place(1, "bb").line == 3);
-    CHECK(place(1, "bb").column == 4);      // two letters of two bytes each before the comma
+    CHECK(place(1, "bb").column == 4);  // two letters of two bytes each before the comma
     CHECK(place(1, "missing").column == 1);
 }
 

@@ -9,7 +9,9 @@ TEST_CASE("a diagnostic is one line with its place, and a hint line") {
     diagnostics.error({"scenarios/a.toml", 14, 10}, "plan.x", "MESSAGE", "HINT");
     diagnostics.warning({"a.toml", 0, 0}, "", "careful");
     diagnostics.error({}, "", "no place");
-    CHECK(format(diagnostics) == "scenarios/a.toml:14:10: error: MESSAGE\n  hint: HINT\na.toml: warning: careful\nerror: no place\n");
+    CHECK(
+        format(diagnostics) ==
+        "scenarios/a.toml:14:10: error: MESSAGE\n  hint: HINT\na.toml: warning: careful\nerror: no place\n");
     CHECK(diagnostics.error_count() == 2);
     Diagnostics only_warning;
     only_warning.warning({}, "", "w");
@@ -20,7 +22,8 @@ TEST_CASE("a diagnostic is one line with its place, and a hint line") {
 }
 
 TEST_CASE("a slip of the keyboard finds its word") {
-    const std::vector<std::string> known = {"tensor_parallel", "pipeline_parallel", "data_parallel", "seq_len", "tp"};
+    const std::vector<std::string> known = {"tensor_parallel", "pipeline_parallel", "data_parallel",
+                                            "seq_len", "tp"};
     CHECK(did_you_mean("tensor_paralell", known) == "tensor_parallel");  // one letter for another, twice
     CHECK(did_you_mean("tensor_aprallel", known) == "tensor_parallel");  // neighbours swapped
     CHECK(did_you_mean("Seq_Len", known) == "seq_len");                  // case does not count

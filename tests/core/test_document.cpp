@@ -15,7 +15,8 @@ using namespace core;
 
 namespace {
 
-Value good(std::optional<Value> (*parse)(std::string_view, const std::string&, Diagnostics&), std::string_view text) {
+Value good(std::optional<Value> (*parse)(std::string_view, const std::string&, Diagnostics&),
+           std::string_view text) {
     Diagnostics diagnostics;
     auto value = parse(text, "file", diagnostics);
     INFO(format(diagnostics));
@@ -24,7 +25,8 @@ Value good(std::optional<Value> (*parse)(std::string_view, const std::string&, D
     return *value;
 }
 
-std::string refused(std::optional<Value> (*parse)(std::string_view, const std::string&, Diagnostics&), std::string_view text) {
+std::string refused(std::optional<Value> (*parse)(std::string_view, const std::string&, Diagnostics&),
+                    std::string_view text) {
     Diagnostics diagnostics;
     const auto value = parse(text, "file", diagnostics);
     CHECK_FALSE(value.has_value());
@@ -32,9 +34,13 @@ std::string refused(std::optional<Value> (*parse)(std::string_view, const std::s
     return format(diagnostics);
 }
 
-bool starts_with(const std::string& text, std::string_view start) { return text.compare(0, start.size(), start) == 0; }
+bool starts_with(const std::string& text, std::string_view start) {
+    return text.compare(0, start.size(), start) == 0;
+}
 
-std::string place(const SourceLocation& location) { return std::to_string(location.line) + ":" + std::to_string(location.column); }
+std::string place(const SourceLocation& location) {
+    return std::to_string(location.line) + ":" + std::to_string(location.column);
+}
 
 // Equal but for the order of table members and places.
 bool same(const Value& a, const Value& b) {
@@ -44,7 +50,9 @@ bool same(const Value& a, const Value& b) {
         case Value::Kind::boolean: return a.boolean() == b.boolean();
         case Value::Kind::integer: return a.integer() == b.integer();
         case Value::Kind::real:
-            return std::isnan(a.number()) ? std::isnan(b.number()) : a.number() == b.number() && std::signbit(a.number()) == std::signbit(b.number());
+            return std::isnan(a.number())
+                       ? std::isnan(b.number())
+                       : a.number() == b.number() && std::signbit(a.number()) == std::signbit(b.number());
         case Value::Kind::string: return a.string() == b.string();
         case Value::Kind::array:
             for (std::size_t i = 0; i < a.size(); ++i)
@@ -59,8 +67,9 @@ bool same(const Value& a, const Value& b) {
 }
 
 std::string random_text(Random& random) {
-    static const char* const pieces[] = {"a",  "Z",  "0",  "_",    "-",    " ",      ".",      "\"",         "'", "\\", "\n", "\t",
-                                         "\r", "\b", "\f", "\x01", "\x7f", "\u00e9", "\u4e2d", "\U0001F600", "#", "=",  "[",  "]"};
+    static const char* const pieces[] = {"a",    "Z",      "0",      "_",          "-",  " ",  ".",  "\"",
+                                         "'",    "\\",     "\n",     "\t",         "\r", "\b", "\f", "\x01",
+                                         "\x7f", "\u00e9", "\u4e2d", "\U0001F600", "#",  "=",  "[",  "]"};
     std::string text;
     for (std::uint64_t n = random.below(6); n > 0; --n) text += pieces[random.below(std::size(pieces))];
     return text;
@@ -75,12 +84,14 @@ Value random_value(Random& random, int depth, bool for_toml) {
         case 4: return Value(random_text(random));
         case 5: {
             Value array = Value::array();
-            for (std::uint64_t n = random.below(4); n > 0; --n) array.append(random_value(random, depth - 1, for_toml));
+            for (std::uint64_t n = random.below(4); n > 0; --n)
+                array.append(random_value(random, depth - 1, for_toml));
             return array;
         }
         default: {
             Value table = Value::table();
-            for (std::uint64_t n = random.below(4); n > 0; --n) table[random_text(random)] = random_value(random, depth - 1, for_toml);
+            for (std::uint64_t n = random.below(4); n > 0; --n)
+                table[random_text(random)] = random_value(random, depth - 1, for_toml);
             return table;
         }
     }
@@ -89,8 +100,9 @@ Value random_value(Random& random, int depth, bool for_toml) {
 }  // namespace
 
 TEST_CASE("TOML values know where they stand and keep their order") {
-    const Value document =
-        good(parse_toml, "zebra = 1\napple = \"x\"\n\n[plan]\n  tensor = 2.5\n  list = [1,\n   22]\n[[node]]\nname = 'a'\n[[node]]\nname = 'b'\n");
+    const Value document = good(parse_toml,
+                                "zebra = 1\napple = \"x\"\n\n[plan]\n  tensor = 2.5\n  list = [1,\n   "
+                                "22]\n[[node]]\nname = 'a'\n[[node]]\nname = 'b'\n");
     REQUIRE(document.members().size() == 4);
     CHECK(document.members()[0].first == "zebra");
     CHECK(document.members()[1].first == "apple");
@@ -105,7 +117,9 @@ TEST_CASE("TOML values know where they stand and keep their order") {
 }
 
 TEST_CASE("JSON values know where they stand and keep their order") {
-    const Value document = good(parse_json, "{\"zebra\": 12,\n \"apple\" : [true, null,\n  -1.5e3 , \"\\u00e9 x\" ],\n\"t\":{\"\\\"k\": {}}}");
+    const Value document = good(
+        parse_json,
+        "{\"zebra\": 12,\n \"apple\" : [true, null,\n  -1.5e3 , \"\\u00e9 x\" ],\n\"t\":{\"\\\"k\": {}}}");
     CHECK(document.members()[0].first == "zebra");
     CHECK(place(document.find("zebra")->key_location) == "1:2");
     CHECK(place(document.find("zebra")->location) == "1:11");
@@ -133,15 +147,18 @@ TEST_CASE("malformed text is refused at its place") {
     CHECK(starts_with(refused(parse_toml, "x = [1, 12:30:00]\n"), "file:1:9: error: x[1] is a date"));
     CHECK(starts_with(refused(parse_toml, "a = \"\xff\"\n"), "file:1:6: error: byte 0xFF"));
     CHECK(starts_with(refused(parse_toml, std::string_view("a = 1\n\0", 7)), "file:2:1: error: byte 0x00"));
-    CHECK(starts_with(refused(parse_toml, "a = \"\xed\xa0\x80\"\n"), "file:1:6: error: byte 0xED"));  // a lone surrogate
+    CHECK(starts_with(refused(parse_toml, "a = \"\xed\xa0\x80\"\n"),
+                      "file:1:6: error: byte 0xED"));  // a lone surrogate
     CHECK(starts_with(refused(parse_json, ""), "file:1:1: error: the file is empty"));
-    CHECK(starts_with(refused(parse_json, "{\"a\": 1,\n \"a\": 2}"), "file:2:2: error: key 'a' stands twice"));
+    CHECK(
+        starts_with(refused(parse_json, "{\"a\": 1,\n \"a\": 2}"), "file:2:2: error: key 'a' stands twice"));
     CHECK(starts_with(refused(parse_json, "{\n \"a\": tru }"), "file:2:"));
     CHECK(starts_with(refused(parse_json, "[1,2"), "file:1:"));
     CHECK(starts_with(refused(parse_json, "[1] x"), "file:1:5:"));
     CHECK(starts_with(refused(parse_json, "[NaN]"), "file:1:"));
     CHECK(starts_with(refused(parse_json, "[1e999]"), "file:1:"));
-    CHECK(starts_with(refused(parse_json, "[1, 9223372036854775808]"), "file:1:5: error: 9223372036854775808 is too large"));
+    CHECK(starts_with(refused(parse_json, "[1, 9223372036854775808]"),
+                      "file:1:5: error: 9223372036854775808 is too large"));
     CHECK(starts_with(refused(parse_json, std::string_view("\"\0\"", 3)), "file:1:2: error: byte 0x00"));
 }
 
@@ -153,20 +170,29 @@ TEST_CASE("deep nesting is refused before it can overflow a stack") {
     };
     for (const int depth : {deepest_nesting + 1, 1000, 1000000}) {
         CHECK(refused(parse_json, repeat("[", depth)).find("nested deeper than 64") != std::string::npos);
-        CHECK(refused(parse_json, repeat("{\"a\":", depth)).find("nested deeper than 64") != std::string::npos);
-        CHECK(refused(parse_toml, "a = " + repeat("[", depth)).find("nested deeper than 64") != std::string::npos);
-        CHECK(refused(parse_toml, "a = " + repeat("{a=", depth)).find("nested deeper than 64") != std::string::npos);
-        CHECK(refused(parse_toml, repeat("a.", depth) + "a = 1").find("nested deeper than 64") != std::string::npos);
-        CHECK(refused(parse_toml, "[" + repeat("a.", depth) + "a]").find("nested deeper than 64") != std::string::npos);
-        CHECK(refused(parse_toml, "[[" + repeat("'a' . ", depth) + "a]]").find("nested deeper than 64") != std::string::npos);
+        CHECK(refused(parse_json, repeat("{\"a\":", depth)).find("nested deeper than 64") !=
+              std::string::npos);
+        CHECK(refused(parse_toml, "a = " + repeat("[", depth)).find("nested deeper than 64") !=
+              std::string::npos);
+        CHECK(refused(parse_toml, "a = " + repeat("{a=", depth)).find("nested deeper than 64") !=
+              std::string::npos);
+        CHECK(refused(parse_toml, repeat("a.", depth) + "a = 1").find("nested deeper than 64") !=
+              std::string::npos);
+        CHECK(refused(parse_toml, "[" + repeat("a.", depth) + "a]").find("nested deeper than 64") !=
+              std::string::npos);
+        CHECK(refused(parse_toml, "[[" + repeat("'a' . ", depth) + "a]]").find("nested deeper than 64") !=
+              std::string::npos);
     }
     // Headers, dotted keys and inline tables add up.
-    CHECK(refused(parse_toml, "[" + repeat("a.", 40) + "a]\n" + repeat("b.", 40) + "b = 1").find("nested deeper than 64") != std::string::npos);
+    CHECK(refused(parse_toml, "[" + repeat("a.", 40) + "a]\n" + repeat("b.", 40) + "b = 1")
+              .find("nested deeper than 64") != std::string::npos);
     CHECK(good(parse_json, repeat("[", deepest_nesting) + repeat("]", deepest_nesting)).is_array());
-    CHECK(good(parse_toml, "a = " + repeat("[", deepest_nesting - 1) + repeat("]", deepest_nesting - 1)).is_table());
+    CHECK(good(parse_toml, "a = " + repeat("[", deepest_nesting - 1) + repeat("]", deepest_nesting - 1))
+              .is_table());
     // Brackets and dots in strings and comments are no nesting.
-    CHECK(good(parse_toml, "a = '" + repeat("[", 100) + "' # " + repeat("[.", 100) + "\nb = \"\\\"" + repeat("{", 100) + "\"\nc = '''" + repeat("['\n", 100) +
-                               "'''\nd = \"\"\"" + repeat("[\\\"\"\n", 100) + "\"\"\"\n")
+    CHECK(good(parse_toml, "a = '" + repeat("[", 100) + "' # " + repeat("[.", 100) + "\nb = \"\\\"" +
+                               repeat("{", 100) + "\"\nc = '''" + repeat("['\n", 100) + "'''\nd = \"\"\"" +
+                               repeat("[\\\"\"\n", 100) + "\"\"\"\n")
               .size() == 4);
 }
 
@@ -174,14 +200,16 @@ TEST_CASE("what is written as TOML or JSON reads back the same") {
     Random random(7);
     for (int round = 0; round < 2000; ++round) {
         Value table = Value::table();
-        for (std::uint64_t n = random.below(6); n > 0; --n) table[random_text(random)] = random_value(random, 3, true);
+        for (std::uint64_t n = random.below(6); n > 0; --n)
+            table[random_text(random)] = random_value(random, 3, true);
         const std::string toml = to_toml(table);
         const std::string json = to_json(table, static_cast<int>(random.below(3)));
         CAPTURE(toml, json);
         REQUIRE(same(table, good(parse_toml, toml)));
         const Value from_json = good(parse_json, json);
         REQUIRE(same(table, from_json));
-        for (std::size_t i = 0; i < table.size(); ++i) REQUIRE(from_json.members()[i].first == table.members()[i].first);
+        for (std::size_t i = 0; i < table.size(); ++i)
+            REQUIRE(from_json.members()[i].first == table.members()[i].first);
         REQUIRE(to_toml(good(parse_toml, toml)) == toml);
     }
 }
@@ -194,9 +222,12 @@ TEST_CASE("numbers keep their kind and their value in text") {
     table["tiny"] = 5e-324;
     table["minus_zero"] = -0.0;
     table["count"] = std::int64_t{1} << 60;
-    CHECK(to_toml(table) == "one = 1.0\nthird = 0.3333333333333333\nlarge = 1e+22\ntiny = 5e-324\nminus_zero = -0.0\ncount = 1152921504606846976\n");
+    CHECK(to_toml(table) ==
+          "one = 1.0\nthird = 0.3333333333333333\nlarge = 1e+22\ntiny = 5e-324\nminus_zero = -0.0\ncount = "
+          "1152921504606846976\n");
     CHECK(to_json(table, 0) ==
-          "{\"one\":1.0,\"third\":0.3333333333333333,\"large\":1e+22,\"tiny\":5e-324,\"minus_zero\":-0.0,\"count\":1152921504606846976}\n");
+          "{\"one\":1.0,\"third\":0.3333333333333333,\"large\":1e+22,\"tiny\":5e-324,\"minus_zero\":-0.0,"
+          "\"count\":1152921504606846976}\n");
     Value odd = Value::table();
     odd["n"] = std::numeric_limits<double>::quiet_NaN();
     odd["i"] = -std::numeric_limits<double>::infinity();
@@ -214,9 +245,11 @@ TEST_CASE("TOML puts scalars before tables and JSON stands readable") {
     document["list"] = std::vector<int>{1, 2};
     document["rows"] = Value::Array{inner, inner};
     document["x"] = true;
-    CHECK(to_toml(document) == "list = [1, 2]\nx = true\n\n[table]\nk = \"v\"\n\n[[rows]]\nk = \"v\"\n\n[[rows]]\nk = \"v\"\n");
+    CHECK(to_toml(document) ==
+          "list = [1, 2]\nx = true\n\n[table]\nk = \"v\"\n\n[[rows]]\nk = \"v\"\n\n[[rows]]\nk = \"v\"\n");
     CHECK(to_json(document) ==
-          "{\n  \"table\": {\n    \"k\": \"v\"\n  },\n  \"list\": [1, 2],\n  \"rows\": [\n    {\n      \"k\": \"v\"\n    },\n    {\n      \"k\": \"v\"\n    "
+          "{\n  \"table\": {\n    \"k\": \"v\"\n  },\n  \"list\": [1, 2],\n  \"rows\": [\n    {\n      "
+          "\"k\": \"v\"\n    },\n    {\n      \"k\": \"v\"\n    "
           "}\n  ],\n  \"x\": true\n}\n");
     CHECK(to_json(Value::table()) == "{}\n");
     CHECK(to_json(Value(std::string("\xff"))) == "\"\xEF\xBF\xBD\"\n");
@@ -227,12 +260,15 @@ TEST_CASE("diagnostics become the errors document") {
     diagnostics.error({"f", 3, 4}, "a.b", "m", "h");
     diagnostics.warning({}, "", "w");
     CHECK(to_json(to_value(diagnostics), 0) ==
-          "{\"errors\":[{\"file\":\"f\",\"line\":3,\"column\":4,\"key\":\"a.b\",\"message\":\"m\",\"hint\":\"h\"}],"
-          "\"warnings\":[{\"file\":\"\",\"line\":0,\"column\":0,\"key\":\"\",\"message\":\"w\",\"hint\":\"\"}]}\n");
+          "{\"errors\":[{\"file\":\"f\",\"line\":3,\"column\":4,\"key\":\"a.b\",\"message\":\"m\",\"hint\":"
+          "\"h\"}],"
+          "\"warnings\":[{\"file\":\"\",\"line\":0,\"column\":0,\"key\":\"\",\"message\":\"w\",\"hint\":\"\"}"
+          "]}\n");
 }
 
 TEST_CASE("files are read whole, and what cannot be read is said with its place") {
-    const std::filesystem::path folder = std::filesystem::temp_directory_path() / ("test_document_" + std::to_string(::getpid()));
+    const std::filesystem::path folder =
+        std::filesystem::temp_directory_path() / ("test_document_" + std::to_string(::getpid()));
     std::filesystem::create_directories(folder);
     const std::string path = (folder / "scenario.toml").string();
     write_file_atomically(path, "a = 1\n");
@@ -242,7 +278,8 @@ TEST_CASE("files are read whole, and what cannot be read is said with its place"
     CHECK(load_document(path, diagnostics)->find("a")->integer() == 2);
     CHECK_FALSE(diagnostics.has_errors());
 
-    CHECK_FALSE(read_file((folder / "scenari.toml").string(), diagnostics, {"plan.toml", 3, 1}, "model").has_value());
+    CHECK_FALSE(
+        read_file((folder / "scenari.toml").string(), diagnostics, {"plan.toml", 3, 1}, "model").has_value());
     CHECK(diagnostics.entries().back().hint.find("scenario.toml") != std::string::npos);
     CHECK(diagnostics.entries().back().location.line == 3);
     CHECK(diagnostics.entries().back().key == "model");
@@ -261,13 +298,15 @@ TEST_CASE("files are read whole, and what cannot be read is said with its place"
     write_file_atomically("/dev/null", "gone");
     CHECK(std::filesystem::is_character_file("/dev/null"));
     CHECK_THROWS_AS(write_file_atomically((folder / "no" / "such" / "place").string(), "x"), MachineError);
-    CHECK(std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator()) == 2);
+    CHECK(std::distance(std::filesystem::directory_iterator(folder), std::filesystem::directory_iterator()) ==
+          2);
     std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("text that toml++ assumes away is refused, not undefined behaviour") {
     // Found by tests/fuzz/fuzz_document: a bracket without a key, and a letter outside ASCII in a bare key.
-    for (const char* text : {"[\n", "[[\n", "a = 1\n[\nb = 2\n", "osrv\303\232\337\200e=", "a = 1l\"\321\210!", "\xC3\xA9 = 1\n"}) {
+    for (const char* text : {"[\n", "[[\n", "a = 1\n[\nb = 2\n",
+                             "osrv\303\232\337\200e=", "a = 1l\"\321\210!", "\xC3\xA9 = 1\n"}) {
         core::Diagnostics diagnostics;
         CHECK_FALSE(core::parse_toml(text, "bad.toml", diagnostics));
         CHECK(diagnostics.error_count() == 1);

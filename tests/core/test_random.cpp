@@ -10,7 +10,8 @@
 using namespace core;
 
 TEST_CASE("mix64 is SplitMix64") {
-    // First outputs of the reference implementation (Vigna, prng.di.unimi.it/splitmix64.c) with state 1234567: it adds the increment, then mixes.
+    // First outputs of the reference implementation (Vigna, prng.di.unimi.it/splitmix64.c) with state
+    // 1234567: it adds the increment, then mixes.
     const std::uint64_t increment = 0x9E3779B97F4A7C15u;
     CHECK(mix64(1234567) == 6457827717110365317u);
     CHECK(mix64(1234567 + increment) == 3203168211198807973u);
@@ -34,7 +35,8 @@ TEST_CASE("below is uniform and never reaches its bound") {
     for (const int count : counts) CHECK(std::abs(count - 10000) < 463);
     CHECK(random.below(1) == 0);
     CHECK_THROWS_AS(random.below(0), InternalError);
-    for (int i = 0; i < 1000; ++i) CHECK(random.below((std::uint64_t{1} << 63) + 1) <= (std::uint64_t{1} << 63));
+    for (int i = 0; i < 1000; ++i)
+        CHECK(random.below((std::uint64_t{1} << 63) + 1) <= (std::uint64_t{1} << 63));
 }
 
 TEST_CASE("uniform and normal have their moments") {
@@ -50,7 +52,8 @@ TEST_CASE("uniform and normal have their moments") {
         sum += normal;
         squares += normal * normal;
     }
-    // Standard errors: 0.289/sqrt(n) = 0.00065, 1/sqrt(n) = 0.0022, sqrt(2/n) = 0.0032; bounds at five of each.
+    // Standard errors: 0.289/sqrt(n) = 0.00065, 1/sqrt(n) = 0.0022, sqrt(2/n) = 0.0032; bounds at five of
+    // each.
     CHECK(std::fabs(uniform_sum / count - 0.5) < 0.0033);
     CHECK(std::fabs(sum / count) < 0.0112);
     CHECK(std::fabs(squares / count - 1) < 0.0158);

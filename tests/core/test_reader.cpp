@@ -19,7 +19,8 @@ struct Reading {
 
 TEST_CASE("good values are read as their type") {
     Reading input(
-        "i = 4\nr = 2.5\nn = 3\nb = true\ns = 'x'\nc = 'one'\nm = '40GiB'\nt = '8us'\nw = '100Gbps'\nf = '312TFLOP/s'\nl = [1, 2]\nrs = [1, 2.5]\nss = "
+        "i = 4\nr = 2.5\nn = 3\nb = true\ns = 'x'\nc = 'one'\nm = '40GiB'\nt = '8us'\nw = '100Gbps'\nf = "
+        "'312TFLOP/s'\nl = [1, 2]\nrs = [1, 2.5]\nss = "
         "['a']\n[sub]\nk = 1\n");
     TableReader reader = input.reader();
     CHECK(reader.required_integer("i", {.least = 1, .greatest = 4}) == 4);
@@ -53,29 +54,43 @@ TEST_CASE("wrong types, ranges and units are told at the value") {
         return input.text();
     };
     CHECK(told("x = 'abc'", [](TableReader& r) { r.required_integer("x", {.least = 1}); }) ==
-          "f:1:5: error: x = 'abc' is a string, but an integer is expected\n  hint: give an integer of at least 1\n");
+          "f:1:5: error: x = 'abc' is a string, but an integer is expected\n  hint: give an integer of at "
+          "least 1\n");
     CHECK(told("x = 4.0", [](TableReader& r) { r.required_integer("x"); }) ==
-          "f:1:5: error: x = 4 is a real number, but an integer is expected\n  hint: write it without a point: 4\n");
-    CHECK(told("x = 0", [](TableReader& r) { CHECK(r.required_integer("x", {.least = 1, .greatest = 8}) == 1); }) ==
-          "f:1:5: error: x = 0 is below the least allowed, 1\n  hint: give an integer from 1 to 8\n");
+          "f:1:5: error: x = 4 is a real number, but an integer is expected\n  hint: write it without a "
+          "point: 4\n");
+    CHECK(told("x = 0", [](TableReader& r) {
+              CHECK(r.required_integer("x", {.least = 1, .greatest = 8}) == 1);
+          }) == "f:1:5: error: x = 0 is below the least allowed, 1\n  hint: give an integer from 1 to 8\n");
     CHECK(told("x = 9", [](TableReader& r) { CHECK(r.integer("x", 3, {.least = 1, .greatest = 8}) == 3); }) ==
           "f:1:5: error: x = 9 is above the greatest allowed, 8\n  hint: give an integer from 1 to 8\n");
     for (const char* odd : {"x = nan", "x = inf", "x = -inf"})
-        CHECK(told(odd, [](TableReader& r) { r.required_real("x"); }).find("must be a finite number") != std::string::npos);
+        CHECK(told(odd, [](TableReader& r) { r.required_real("x"); }).find("must be a finite number") !=
+              std::string::npos);
     CHECK(told("x = -0.5", [](TableReader& r) { r.optional_real("x", {.least = 0}); }) ==
           "f:1:5: error: x = -0.5 is below the least allowed, 0\n  hint: give a number of at least 0\n");
-    CHECK(told("x = 1", [](TableReader& r) { r.optional_boolean("x"); }).find("hint: write true or false") != std::string::npos);
-    CHECK(told("x = 1", [](TableReader& r) { r.optional_string("x"); }).find("a string is expected") != std::string::npos);
+    CHECK(told("x = 1", [](TableReader& r) { r.optional_boolean("x"); }).find("hint: write true or false") !=
+          std::string::npos);
+    CHECK(told("x = 1", [](TableReader& r) { r.optional_string("x"); }).find("a string is expected") !=
+          std::string::npos);
     CHECK(told("x = 40", [](TableReader& r) { r.required_bytes("x"); }) ==
-          "f:1:5: error: x = 40 has no unit, but an amount of memory is expected\n  hint: write the unit: \"40GiB\"\n");
-    CHECK(told("x = '40 G'", [](TableReader& r) { r.required_bytes("x"); }).find("x = '40 G' is not an amount of memory") != std::string::npos);
-    CHECK(told("x = '-4GB'", [](TableReader& r) { r.required_bytes("x"); }).find("is negative") != std::string::npos);
-    CHECK(told("x = 1", [](TableReader& r) { r.optional_table("x"); }) == "f:1:5: error: x = 1 is an integer, but a table is expected\n");
-    CHECK(told("x = {}", [](TableReader& r) { r.optional_array("x"); }) == "f:1:5: error: x is a table, but an array is expected\n");
-    CHECK(told("x = [1, 'a']", [](TableReader& r) { CHECK_FALSE(r.optional_integers("x").has_value()); }).find("f:1:9: error: x[1] = 'a'") == 0);
-    CHECK(told("x = 'onne'", [](TableReader& r) {
-              r.required_choice("x", {"one", "two"});
-          }) == "f:1:5: error: x = 'onne' is not one of the allowed values\n  hint: did you mean 'one'? use one or two\n");
+          "f:1:5: error: x = 40 has no unit, but an amount of memory is expected\n  hint: write the unit: "
+          "\"40GiB\"\n");
+    CHECK(told("x = '40 G'", [](TableReader& r) {
+              r.required_bytes("x");
+          }).find("x = '40 G' is not an amount of memory") != std::string::npos);
+    CHECK(told("x = '-4GB'", [](TableReader& r) { r.required_bytes("x"); }).find("is negative") !=
+          std::string::npos);
+    CHECK(told("x = 1", [](TableReader& r) { r.optional_table("x"); }) ==
+          "f:1:5: error: x = 1 is an integer, but a table is expected\n");
+    CHECK(told("x = {}", [](TableReader& r) { r.optional_array("x"); }) ==
+          "f:1:5: error: x is a table, but an array is expected\n");
+    CHECK(told("x = [1, 'a']", [](TableReader& r) {
+              CHECK_FALSE(r.optional_integers("x").has_value());
+          }).find("f:1:9: error: x[1] = 'a'") == 0);
+    CHECK(told("x = 'onne'", [](TableReader& r) { r.required_choice("x", {"one", "two"}); }) ==
+          "f:1:5: error: x = 'onne' is not one of the allowed values\n  hint: did you mean 'one'? use one or "
+          "two\n");
     CHECK(told("y = 1", [](TableReader& r) { CHECK(r.required_integer("x", {.least = 2}) == 2); }) ==
           "f:1:1: error: required key 'x' is missing\n  hint: add x = an integer of at least 2\n");
 }

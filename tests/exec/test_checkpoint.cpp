@@ -29,7 +29,8 @@ exec::RunResult train(const schedule::Plan& plan, const model::ModelGraph& graph
 }
 
 // `plan` trains `before` steps, `after` goes on from its checkpoint to step `total`.
-exec::RunResult interrupted(const schedule::Plan& plan, const schedule::Plan& after, const model::ModelGraph& graph, int before, int total) {
+exec::RunResult interrupted(const schedule::Plan& plan, const schedule::Plan& after,
+                            const model::ModelGraph& graph, int before, int total) {
     const Folder folder;
     exec::RunOptions first;
     first.steps = before;
@@ -75,10 +76,11 @@ std::string obstacle_of(const std::string& directory, std::optional<std::int64_t
 
 TEST_CASE("checksums are those of XXH64") {
     const auto of = [](const std::string& text) { return exec::checksum(std::as_bytes(std::span(text))); };
-    CHECK(of("") == 0xEF46DB3751D8E999);     // xxHash's own self-test values: empty input and "abc" with seed 0
+    CHECK(of("") == 0xEF46DB3751D8E999);  // xxHash's own self-test values: empty input and "abc" with seed 0
     CHECK(of("abc") == 0x44BC2CF5AD770999);
     const std::string all = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
-    for (std::size_t length = 1; length <= all.size(); ++length) CHECK(of(all.substr(0, length)) != of(all.substr(0, length - 1)));
+    for (std::size_t length = 1; length <= all.size(); ++length)
+        CHECK(of(all.substr(0, length)) != of(all.substr(0, length - 1)));
 }
 
 TEST_CASE("training that was interrupted goes on to the same bits") {
@@ -86,7 +88,8 @@ TEST_CASE("training that was interrupted goes on to the same bits") {
     const model::ModelGraph graph = tiny::gpt(4, "dropout = 0.1");
     SECTION("pipeline 2 x data 2, sharded in every way") {
         plan.layout.pipeline = plan.layout.data = 2;
-        plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::gradients, schedule::Sharding::parameters);
+        plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer,
+                                 schedule::Sharding::gradients, schedule::Sharding::parameters);
     }
     SECTION("tensor 2 with sequence parallelism") {
         plan.layout.tensor = 2;
@@ -126,7 +129,8 @@ TEST_CASE("training that was interrupted goes on to the same bits") {
     }
     exec::RunOptions whole;
     whole.steps = 5;
-    const exec::RunResult unbroken = train(plan, graph, whole), resumed = interrupted(plan, plan, graph, 2, 5);
+    const exec::RunResult unbroken = train(plan, graph, whole),
+                          resumed = interrupted(plan, plan, graph, 2, 5);
     CHECK(resumed.losses == std::vector<double>(unbroken.losses.begin() + 2, unbroken.losses.end()));
     CHECK(resumed.parameters == unbroken.parameters);
 }
@@ -154,7 +158,10 @@ TEST_CASE("a checkpoint of one plan is gone on with by another, up to rounding")
         other.layout.pipeline = other.layout.tensor = 2;
         other.sharding = schedule::Sharding::none;
         other.micro_batches = 8;
-        plan.optimizer = {.kind = schedule::OptimizerKind::lamb, .learning_rate = 0.02, .epsilon = 1e-3, .weight_decay = 0.1};
+        plan.optimizer = {.kind = schedule::OptimizerKind::lamb,
+                          .learning_rate = 0.02,
+                          .epsilon = 1e-3,
+                          .weight_decay = 0.1};
         other.optimizer = plan.optimizer;
     }
     SECTION("another batch: no sample is seen twice or left out") { other.micro_batches = 1; }
@@ -164,7 +171,8 @@ TEST_CASE("a checkpoint of one plan is gone on with by another, up to rounding")
         exec::RunOptions whole;
         whole.steps = 5;
         const exec::RunResult unbroken = train(plan, graph, whole);
-        for (std::size_t i = 0; i < 2; ++i) CHECK(resumed.losses[i] == Approx(unbroken.losses[i + 3]).epsilon(1e-5));
+        for (std::size_t i = 0; i < 2; ++i)
+            CHECK(resumed.losses[i] == Approx(unbroken.losses[i + 3]).epsilon(1e-5));
     } else {
         // Step 3 begins with sample 3 x 16, as a run of the smaller batch does after 12 of its steps of 4.
         schedule::Plan small = other;
@@ -255,7 +263,8 @@ TEST_CASE("a truncated, altered or missing file of a checkpoint is named, and th
     schedule::Plan plan = tiny::plan();
     plan.layout.pipeline = 2;
     train(plan, tiny::gpt(2), options);
-    const std::string newest = exec::checkpoint_folder(folder.path, 4), file = newest + "/rank-0001.state", manifest = newest + "/manifest.json";
+    const std::string newest = exec::checkpoint_folder(folder.path, 4), file = newest + "/rank-0001.state",
+                      manifest = newest + "/manifest.json";
     std::string words;
     SECTION("truncated") {
         fs::resize_file(file, fs::file_size(file) - 5);

@@ -27,14 +27,17 @@ schedule::Plan random_plan(core::Random& random) {
     for (const PipelineSchedule& candidate : pipeline_schedules())
         if (!candidate.is_forward_only && !candidate.is_asynchronous) names.push_back(candidate.name);
     plan.schedule = names[random.below(names.size())];
-    if (schedule::find_pipeline_schedule(plan.schedule)->has_segments) plan.segments = one_of(random, {0, 2, 4});
+    if (schedule::find_pipeline_schedule(plan.schedule)->has_segments)
+        plan.segments = one_of(random, {0, 2, 4});
     plan.micro_batch = one_of(random, {1, 2});
     plan.micro_batches = one_of(random, {1, 2, 4, 8});
-    plan.sharding = one_of(random, {Sharding::none, Sharding::optimizer, Sharding::gradients, Sharding::parameters});
+    plan.sharding =
+        one_of(random, {Sharding::none, Sharding::optimizer, Sharding::gradients, Sharding::parameters});
     if (plan.sharding != Sharding::none && plan.layout.data == 4) plan.shard_degree = one_of(random, {0, 2});
     plan.sequence_parallel = one_of(random, {false, true});
     plan.recompute = one_of(random, {Recompute::none, Recompute::selective, Recompute::full});
-    plan.attention = one_of(random, {model::AttentionImplementation::flash, model::AttentionImplementation::unfused});
+    plan.attention =
+        one_of(random, {model::AttentionImplementation::flash, model::AttentionImplementation::unfused});
     plan.fused_cross_entropy = one_of(random, {false, true});
     plan.optimizer.learning_rate = 0.01;
     plan.optimizer.momentum = one_of(random, {0.0, 0.9});
@@ -43,7 +46,8 @@ schedule::Plan random_plan(core::Random& random) {
     if (random.below(4) == 0) {
         plan.optimizer.kind = OptimizerKind::lamb;
         plan.optimizer.momentum = 0;
-        plan.optimizer.epsilon = 1e-3;  // of the size of gradients, so that their rounding is not magnified to that of an update
+        plan.optimizer.epsilon =
+            1e-3;  // of the size of gradients, so that their rounding is not magnified to that of an update
     }
     plan.gradient_bucket = core::bytes(one_of(random, {500.0, 3000.0, 1e6}));
     plan.overlaps_gradient_reduction = one_of(random, {false, true});
@@ -55,20 +59,29 @@ schedule::Plan random_plan(core::Random& random) {
     plan.offload = one_of(random, {Offload::none, Offload::none, Offload::host, Offload::disk});
     plan.offload_bandwidth = core::gigabytes_per_second(1);
     plan.activation_loading_horizon = one_of(random, {1, 3, 8});
-    if (random.below(4) == 0) plan.precision = {core::DataType::bf16, core::DataType::bf16, one_of(random, {core::DataType::bf16, core::DataType::fp32}), true};
+    if (random.below(4) == 0)
+        plan.precision = {core::DataType::bf16, core::DataType::bf16,
+                          one_of(random, {core::DataType::bf16, core::DataType::fp32}), true};
     return plan;
 }
 
 }  // namespace
 
-// SMSIM_SEED repeats a run; another seed every day otherwise, so that the sample grows with every run of the tests.
+// SMSIM_SEED repeats a run; another seed every day otherwise, so that the sample grows with every run of the
+// tests.
 TEST_CASE("a random sample of plans trains as the reference does") {
     const char* given = std::getenv("SMSIM_SEED");
-    const auto days = std::chrono::duration_cast<std::chrono::days>(std::chrono::system_clock::now().time_since_epoch()).count();
+    const auto days =
+        std::chrono::duration_cast<std::chrono::days>(std::chrono::system_clock::now().time_since_epoch())
+            .count();
     const std::uint64_t seed = given ? std::strtoull(given, nullptr, 10) : static_cast<std::uint64_t>(days);
-    const model::ModelGraph gpt = tiny::gpt(6, "dropout = 0.1\nattention_dropout = 0.1"), llama = tiny::llama(6),
-                            mixture = tiny::llama(6, "experts = 4\nexperts_per_token = 2\nexpert_interval = 2"),
-                            balanced = tiny::llama(6, "experts = 4\nexperts_per_token = 1\nexpert_interval = 3\nauxiliary_loss = 0.1\ncapacity_factor = 1.0");
+    const model::ModelGraph gpt = tiny::gpt(6, "dropout = 0.1\nattention_dropout = 0.1"),
+                            llama = tiny::llama(6),
+                            mixture =
+                                tiny::llama(6, "experts = 4\nexperts_per_token = 2\nexpert_interval = 2"),
+                            balanced = tiny::llama(6,
+                                                   "experts = 4\nexperts_per_token = 1\nexpert_interval = "
+                                                   "3\nauxiliary_loss = 0.1\ncapacity_factor = 1.0");
     core::Random random(seed);
     int plans = 0, of_experts = 0, of_parts = 0, offloaded = 0, rounded = 0, of_several = 0, by_lamb = 0;
     for (int draw = 0; draw < 20000 && plans < 60; ++draw) {
@@ -77,7 +90,8 @@ TEST_CASE("a random sample of plans trains as the reference does") {
         core::Diagnostics diagnostics;
         schedule::check_plan(plan, graph, std::numeric_limits<int>::max(), nullptr, diagnostics);
         if (diagnostics.has_errors() || plan.layout.ranks() > 16) continue;
-        INFO("SMSIM_SEED=" << seed << ", draw " << draw << " on " << graph.family << ":\n" << core::to_toml(schedule::to_value(plan)));
+        INFO("SMSIM_SEED=" << seed << ", draw " << draw << " on " << graph.family << ":\n"
+                           << core::to_toml(schedule::to_value(plan)));
         const tiny::Comparison comparison = tiny::compare(plan, graph);
         if (plan.precision.compute == core::DataType::fp32) {
             tiny::check_equal(comparison, 2e-5);
@@ -91,15 +105,19 @@ TEST_CASE("a random sample of plans trains as the reference does") {
         of_parts += plan.layout.context > 1;
         offloaded += plan.offload != schedule::Offload::none;
         by_lamb += plan.optimizer.kind == schedule::OptimizerKind::lamb;
-        of_several += (plan.layout.expert > 1) + (plan.layout.context > 1) + (plan.offload != schedule::Offload::none) > 1;
+        of_several +=
+            (plan.layout.expert > 1) + (plan.layout.context > 1) + (plan.offload != schedule::Offload::none) >
+            1;
     }
-    WARN(plans << " plans of seed " << seed << ", " << of_experts << " with experts over ranks, " << of_parts << " with sequences over ranks, " << offloaded
-               << " with offload, " << of_several << " with several of these, " << rounded << " in bf16, " << by_lamb << " by LAMB");
+    WARN(plans << " plans of seed " << seed << ", " << of_experts << " with experts over ranks, " << of_parts
+               << " with sequences over ranks, " << offloaded << " with offload, " << of_several
+               << " with several of these, " << rounded << " in bf16, " << by_lamb << " by LAMB");
     CHECK(plans == 60);
     CHECK(std::min({of_experts, of_parts, offloaded, rounded, by_lamb}) >= 3);
 }
 
-TEST_CASE("evaluation in a pipeline has the reference's losses, drops nothing and leaves parameters as they are") {
+TEST_CASE(
+    "evaluation in a pipeline has the reference's losses, drops nothing and leaves parameters as they are") {
     schedule::Plan plan = tiny::plan();
     plan.schedule = "forward-only";
     const model::ModelGraph graph = tiny::gpt(4, "dropout = 0.3\nattention_dropout = 0.3");

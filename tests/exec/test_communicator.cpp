@@ -5,8 +5,8 @@
 #include <thread>
 #include <vector>
 
-#include "exec/transport/collective.h"
 #include "exec/cpu/thread_communicator.h"
+#include "exec/transport/collective.h"
 
 namespace {
 
@@ -38,34 +38,42 @@ std::vector<std::string> on_ranks(int ranks, core::Seconds limit, const Work& wo
 TEST_CASE("every collective algorithm gives every member what its name says") {
     for (const schedule::CollectiveAlgorithm& algorithm : schedule::collective_algorithms())
         for (const int ranks : {1, 2, 3, 4, 5, 8})
-            for (const CollectiveKind kind : {CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::reduce_scatter}) {
+            for (const CollectiveKind kind :
+                 {CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::reduce_scatter}) {
                 if (!algorithm.supports(kind, ranks, ranks)) continue;
                 const schedule::Rounds rounds = algorithm.rounds(kind, ranks, ranks);
                 constexpr std::size_t elements = 120;  // divisible by all group sizes but not by 7
                 std::vector<std::vector<float>> results(static_cast<std::size_t>(ranks));
                 std::vector<int> members(static_cast<std::size_t>(ranks));
                 std::iota(members.begin(), members.end(), 0);
-                const auto failures = on_ranks(ranks, core::seconds(10), [&](exec::Communicator& communicator) {
-                    const int self = communicator.rank();
-                    std::vector<float> data(elements);
-                    for (std::size_t i = 0; i < elements; ++i) data[i] = static_cast<float>(static_cast<int>(i) + 1000 * self);
-                    exec::perform(communicator, rounds, members, data, 1);
-                    results[static_cast<std::size_t>(self)] = data;
-                });
+                const auto failures =
+                    on_ranks(ranks, core::seconds(10), [&](exec::Communicator& communicator) {
+                        const int self = communicator.rank();
+                        std::vector<float> data(elements);
+                        for (std::size_t i = 0; i < elements; ++i)
+                            data[i] = static_cast<float>(static_cast<int>(i) + 1000 * self);
+                        exec::perform(communicator, rounds, members, data, 1);
+                        results[static_cast<std::size_t>(self)] = data;
+                    });
                 INFO(algorithm.name << " " << schedule::name_of(kind) << " over " << ranks);
                 for (const std::string& failure : failures) CHECK(failure.empty());
                 const std::size_t piece = elements / static_cast<std::size_t>(ranks);
                 for (int rank = 0; rank < ranks; ++rank)
                     for (std::size_t i = 0; i < elements; ++i) {
                         const std::size_t owner = i / piece;
-                        const bool is_own = rounds.owned_piece.empty() || rounds.owned_piece[static_cast<std::size_t>(rank)] == static_cast<int>(owner);
+                        const bool is_own =
+                            rounds.owned_piece.empty() ||
+                            rounds.owned_piece[static_cast<std::size_t>(rank)] == static_cast<int>(owner);
                         // The sum over ranks r of i + 1000 r.
-                        const float sum = static_cast<float>(ranks * static_cast<int>(i) + 1000 * ranks * (ranks - 1) / 2);
+                        const float sum =
+                            static_cast<float>(ranks * static_cast<int>(i) + 1000 * ranks * (ranks - 1) / 2);
                         const float got = results[static_cast<std::size_t>(rank)][i];
                         if (kind == CollectiveKind::all_reduce) CHECK(got == sum);
                         else if (kind == CollectiveKind::reduce_scatter && is_own) CHECK(got == sum);
                         else if (kind == CollectiveKind::all_gather) {
-                            const auto source = static_cast<int>(std::find(rounds.owned_piece.begin(), rounds.owned_piece.end(), static_cast<int>(owner)) -
+                            const auto source = static_cast<int>(std::find(rounds.owned_piece.begin(),
+                                                                           rounds.owned_piece.end(),
+                                                                           static_cast<int>(owner)) -
                                                                  rounds.owned_piece.begin());
                             CHECK(got == static_cast<float>(static_cast<int>(i) + 1000 * source));
                         }
@@ -88,7 +96,8 @@ TEST_CASE("a rank that waits too long says who waits for whom, and stops the oth
         }
     });
     const bool names_it =
-        failures[0].find("rank 0 waited 200 ms for a message of rank 1") != std::string::npos || failures[2].find("rank 2 waited 200 ms") != std::string::npos;
+        failures[0].find("rank 0 waited 200 ms for a message of rank 1") != std::string::npos ||
+        failures[2].find("rank 2 waited 200 ms") != std::string::npos;
     CHECK(names_it);
     CHECK_FALSE(failures[0].empty());
     CHECK_FALSE(failures[2].empty());
@@ -101,7 +110,9 @@ TEST_CASE("messages of equal tags arrive in order, others when they are asked fo
     const auto failures = on_ranks(2, core::seconds(5), [](exec::Communicator& communicator) {
         const std::vector<float> values = {1, 2, 3};
         if (communicator.rank() == 0) {
-            for (std::size_t i = 0; i < 3; ++i) communicator.start_send(1, i == 2 ? 8 : 7, std::span(values).subspan(i, 1), std::make_shared<int>(0));
+            for (std::size_t i = 0; i < 3; ++i)
+                communicator.start_send(1, i == 2 ? 8 : 7, std::span(values).subspan(i, 1),
+                                        std::make_shared<int>(0));
             float done = 0;
             communicator.receive(1, 1, {&done, 1}, exec::Arrival::overwrites);
         } else {
@@ -117,7 +128,8 @@ TEST_CASE("messages of equal tags arrive in order, others when they are asked fo
 }
 
 TEST_CASE("once a rank has given up nobody reads its arrays any more") {
-    // 64 MiB take some 10 ms to copy: most ranks give up while the array is being read, some before, some after.
+    // 64 MiB take some 10 ms to copy: most ranks give up while the array is being read, some before, some
+    // after.
     constexpr std::size_t elements = std::size_t{1} << 24;
     std::vector<float> sent(elements), got(elements);
     int begun = 0;
@@ -148,7 +160,8 @@ TEST_CASE("once a rank has given up nobody reads its arrays any more") {
         begun += was_read;
         INFO("given up after " << after_ms << " ms");
         CHECK(failures[1] == (was_read ? "" : "rank 0 has no memory"));
-        CHECK(std::count(got.begin(), got.end(), was_read ? 1.0f : 0.0f) == static_cast<std::ptrdiff_t>(elements));
+        CHECK(std::count(got.begin(), got.end(), was_read ? 1.0f : 0.0f) ==
+              static_cast<std::ptrdiff_t>(elements));
         CHECK(failures[2] == "rank 0 has no memory");
     }
     CHECK(begun > 0);

@@ -8,7 +8,8 @@
 namespace {
 
 struct Folder {
-    std::filesystem::path path = std::filesystem::temp_directory_path() / ("exec_data_" + std::to_string(::getpid()));
+    std::filesystem::path path =
+        std::filesystem::temp_directory_path() / ("exec_data_" + std::to_string(::getpid()));
     Folder() { std::filesystem::create_directories(path); }
     ~Folder() { std::filesystem::remove_all(path); }
     std::string write(const std::string& name, const std::string& content) const {
@@ -18,28 +19,33 @@ struct Folder {
 };
 
 std::string number(unsigned value) {
-    return {static_cast<char>(value >> 24), static_cast<char>(value >> 16), static_cast<char>(value >> 8), static_cast<char>(value)};
+    return {static_cast<char>(value >> 24), static_cast<char>(value >> 16), static_cast<char>(value >> 8),
+            static_cast<char>(value)};
 }
 const std::string images_header = std::string("\0\0\x08\x03", 4) + number(3) + number(8) + number(8);
 const std::string labels_header = std::string("\0\0\x08\x01", 4) + number(3);
 
 model::ModelGraph convnet() {
-    return tiny::model_of("family = 'convnet'\nimage_size = 8\nchannels = 1\nconvolutions = [3]\nkernel = 3\ndense = [12]\nclasses = 5");
+    return tiny::model_of(
+        "family = 'convnet'\nimage_size = 8\nchannels = 1\nconvolutions = [3]\nkernel = 3\ndense = "
+        "[12]\nclasses = 5");
 }
 
 }  // namespace
 
 TEST_CASE("a text is read as windows of bytes, labels being the next ones") {
     const Folder folder;
-    const model::ModelGraph graph =
-        tiny::model_of("family = 'gpt'\nhidden = 8\nlayers = 1\nheads = 2\nvocabulary = 256\nmax_positions = 4\nsequence_length = 4");
+    const model::ModelGraph graph = tiny::model_of(
+        "family = 'gpt'\nhidden = 8\nlayers = 1\nheads = 2\nvocabulary = 256\nmax_positions = "
+        "4\nsequence_length = 4");
     core::Diagnostics diagnostics;
     const auto data = exec::load_data(folder.write("text.txt", "abcdefghij"), "", 1, graph, diagnostics);
     REQUIRE(data);
     const exec::InputReader reader(graph, data);
     std::vector<std::int64_t> ids(4), labels(4);
     for (const model::Operator& op : graph.operators)
-        if (op.kind == model::OperatorKind::input) reader.read(op.output, 1, op.name == "embedding.ids" ? std::span(ids) : std::span(labels));
+        if (op.kind == model::OperatorKind::input)
+            reader.read(op.output, 1, op.name == "embedding.ids" ? std::span(ids) : std::span(labels));
     // Windows of 5 bytes begin 4 apart: sample 1 is "efghi".
     CHECK(ids == std::vector<std::int64_t>{'e', 'f', 'g', 'h'});
     CHECK(labels == std::vector<std::int64_t>{'f', 'g', 'h', 'i'});
@@ -61,15 +67,19 @@ TEST_CASE("IDX images are read with their labels, and every kind of damage is na
         return data ? std::string() : diagnostics.entries()[0].message;
     };
     CHECK(load(images_header + pixels, labels_header + labels).empty());
-    CHECK(load(images_header + pixels.substr(1), labels_header + labels).find("holds 191 bytes after its header, which states 192") != std::string::npos);
+    CHECK(load(images_header + pixels.substr(1), labels_header + labels)
+              .find("holds 191 bytes after its header, which states 192") != std::string::npos);
     CHECK(load("\x1f\x8b", labels_header + labels).find("cut off") != std::string::npos);
     CHECK(load("\x1f\x8b" + pixels, labels_header + labels).find("no IDX file") != std::string::npos);
-    CHECK(load(labels_header + labels + pixels, labels_header + labels).find("dimensions instead of 3") != std::string::npos);
-    CHECK(load(images_header + pixels, labels_header + std::string("\1\5\0", 3)).find("label 5 of a model with 5 classes") != std::string::npos);
-    CHECK(load(images_header + pixels, std::string("\0\0\x08\x01", 4) + number(2) + "\1\1").find("3 images but 2 labels") != std::string::npos);
-    CHECK(
-        load(std::string("\0\0\x08\x03", 4) + number(0xFFFFFFFF) + number(0xFFFFFFFF) + number(8) + pixels, labels_header + labels).find("states more than") !=
-        std::string::npos);
+    CHECK(load(labels_header + labels + pixels, labels_header + labels).find("dimensions instead of 3") !=
+          std::string::npos);
+    CHECK(load(images_header + pixels, labels_header + std::string("\1\5\0", 3))
+              .find("label 5 of a model with 5 classes") != std::string::npos);
+    CHECK(load(images_header + pixels, std::string("\0\0\x08\x01", 4) + number(2) + "\1\1")
+              .find("3 images but 2 labels") != std::string::npos);
+    CHECK(load(std::string("\0\0\x08\x03", 4) + number(0xFFFFFFFF) + number(0xFFFFFFFF) + number(8) + pixels,
+               labels_header + labels)
+              .find("states more than") != std::string::npos);
 }
 
 TEST_CASE("samples do not depend on the plan") {
@@ -87,7 +97,9 @@ TEST_CASE("what the CPU backend does not execute is refused by name") {
     core::Diagnostics diagnostics;
     schedule::Plan plan = tiny::plan();
     plan.precision = {core::DataType::fp16, core::DataType::fp16, core::DataType::fp16, true};
-    const model::ModelGraph vision = tiny::model_of("family = 'vit'\nhidden = 16\nffn = 24\nlayers = 1\nheads = 4\npatch = 4\nimage_size = 8\nclasses = 10");
+    const model::ModelGraph vision = tiny::model_of(
+        "family = 'vit'\nhidden = 16\nffn = 24\nlayers = 1\nheads = 4\npatch = 4\nimage_size = 8\nclasses = "
+        "10");
     exec::check_runnable(plan, vision, diagnostics);
     const std::string text = core::format(diagnostics);
     CHECK(text.find("computes in fp32, bf16 and fp8, the plan in fp16") != std::string::npos);
@@ -96,8 +108,9 @@ TEST_CASE("what the CPU backend does not execute is refused by name") {
 
 TEST_CASE("data are the same when their content is, whatever their file is called and whatever size it has") {
     const Folder folder;
-    const model::ModelGraph graph =
-        tiny::model_of("family = 'gpt'\nhidden = 8\nlayers = 1\nheads = 2\nvocabulary = 256\nmax_positions = 4\nsequence_length = 4");
+    const model::ModelGraph graph = tiny::model_of(
+        "family = 'gpt'\nhidden = 8\nlayers = 1\nheads = 2\nvocabulary = 256\nmax_positions = "
+        "4\nsequence_length = 4");
     core::Diagnostics diagnostics;
     const auto identity_of = [&](const std::string& name, const std::string& content) {
         const auto data = exec::load_data(folder.write(name, content), "", 1, graph, diagnostics);
@@ -123,12 +136,14 @@ TEST_CASE("data are the same when their content is, whatever their file is calle
     const model::ModelGraph images = convnet();
     const auto identity_of_images = [&](const std::string& pixels, const std::string& labels) {
         folder.write("train-labels-idx1-ubyte", labels_header + labels);
-        const auto data = exec::load_data(folder.write("train-images-idx3-ubyte", images_header + pixels), "", 1, images, diagnostics);
+        const auto data = exec::load_data(folder.write("train-images-idx3-ubyte", images_header + pixels), "",
+                                          1, images, diagnostics);
         REQUIRE(data);
         return data->identity();
     };
     const std::string pixels(3 * 64, '\xFF');
     CHECK(identity_of_images(pixels, {'\1', '\4', '\0'}) == identity_of_images(pixels, {'\1', '\4', '\0'}));
     CHECK(identity_of_images(pixels, {'\1', '\4', '\0'}) != identity_of_images(pixels, {'\1', '\4', '\1'}));
-    CHECK(identity_of_images(pixels, {'\1', '\4', '\0'}) != identity_of_images("\1" + pixels.substr(1), {'\1', '\4', '\0'}));
+    CHECK(identity_of_images(pixels, {'\1', '\4', '\0'}) !=
+          identity_of_images("\1" + pixels.substr(1), {'\1', '\4', '\0'}));
 }

@@ -16,7 +16,8 @@ using exec::Float8;
 
 namespace {
 
-// By the definition of arXiv 2209.05433, table 1: sign, exponent and fraction put together in double precision.
+// By the definition of arXiv 2209.05433, table 1: sign, exponent and fraction put together in double
+// precision.
 double value_of(Float8 format, int code) {
     const int fraction = format == Float8::e4m3 ? 3 : 2, bias = format == Float8::e4m3 ? 7 : 15;
     const int digits = code % (1 << fraction), exponent = (code & 0x7F) >> fraction;
@@ -46,7 +47,8 @@ double nearest(Float8 format, double x) {
 
 }  // namespace
 
-TEST_CASE("every code of e4m3 and e5m2 is the number that the formats' table says, and comes back as itself") {
+TEST_CASE(
+    "every code of e4m3 and e5m2 is the number that the formats' table says, and comes back as itself") {
     for (const Float8 format : {Float8::e4m3, Float8::e5m2})
         for (int code = 0; code < 256; ++code) {
             const double expected = value_of(format, code);
@@ -59,25 +61,32 @@ TEST_CASE("every code of e4m3 and e5m2 is the number that the formats' table say
             }
             REQUIRE(static_cast<double>(value) == expected);
             REQUIRE(std::signbit(value) == (code >= 128));
-            if (std::isinf(expected)) REQUIRE(std::fabs(exec::from_float8(format, exec::to_float8(format, value))) == exec::largest(format));  // saturates
+            if (std::isinf(expected))
+                REQUIRE(std::fabs(exec::from_float8(format, exec::to_float8(format, value))) ==
+                        exec::largest(format));  // saturates
             else REQUIRE(exec::to_float8(format, value) == code);
         }
 }
 
-TEST_CASE("numbers are rounded to the nearest of fp8, ties to even, and what is too large becomes the largest") {
+TEST_CASE(
+    "numbers are rounded to the nearest of fp8, ties to even, and what is too large becomes the largest") {
     core::Random random(11);
     for (const Float8 format : {Float8::e4m3, Float8::e5m2}) {
         for (int i = 0; i < 20000; ++i) {
-            const auto x = static_cast<float>(random.normal() * std::exp2(static_cast<double>(random.below(40)) - 22));
+            const auto x =
+                static_cast<float>(random.normal() * std::exp2(static_cast<double>(random.below(40)) - 22));
             CAPTURE(x);
-            REQUIRE(static_cast<double>(exec::from_float8(format, exec::to_float8(format, x))) == nearest(format, static_cast<double>(x)));
+            REQUIRE(static_cast<double>(exec::from_float8(format, exec::to_float8(format, x))) ==
+                    nearest(format, static_cast<double>(x)));
         }
         // Half way between every two neighbours, and a little beside it.
         for (int code = 0; code < (format == Float8::e4m3 ? 0x7E : 0x7B); ++code) {
             const auto middle = static_cast<float>((value_of(format, code) + value_of(format, code + 1)) / 2);
-            for (const float x : {middle, std::nextafter(middle, 0.0f), std::nextafter(middle, INFINITY), -middle}) {
+            for (const float x :
+                 {middle, std::nextafter(middle, 0.0f), std::nextafter(middle, INFINITY), -middle}) {
                 CAPTURE(code, x);
-                REQUIRE(static_cast<double>(exec::from_float8(format, exec::to_float8(format, x))) == nearest(format, static_cast<double>(x)));
+                REQUIRE(static_cast<double>(exec::from_float8(format, exec::to_float8(format, x))) ==
+                        nearest(format, static_cast<double>(x)));
             }
         }
         for (const float x : {1e9f, std::numeric_limits<float>::max(), INFINITY}) {
@@ -87,15 +96,18 @@ TEST_CASE("numbers are rounded to the nearest of fp8, ties to even, and what is 
         CHECK(std::isnan(exec::from_float8(format, exec::to_float8(format, NAN))));
         CHECK(exec::to_float8(format, std::numeric_limits<float>::denorm_min()) == 0);
     }
-    CHECK(exec::largest(Float8::e4m3) == 448);  // 1.75 * 2^8
+    CHECK(exec::largest(Float8::e4m3) == 448);    // 1.75 * 2^8
     CHECK(exec::largest(Float8::e5m2) == 57344);  // 1.75 * 2^15
 }
 
-TEST_CASE("a tensor's scale is the largest power of two under which its largest magnitude stays within the format") {
+TEST_CASE(
+    "a tensor's scale is the largest power of two under which its largest magnitude stays within the "
+    "format") {
     core::Random random(12);
     for (const Float8 format : {Float8::e4m3, Float8::e5m2}) {
         for (int i = 0; i < 20000; ++i) {
-            const auto most = static_cast<float>(std::abs(random.normal()) * std::exp2(static_cast<double>(random.below(200)) - 100));
+            const auto most = static_cast<float>(std::abs(random.normal()) *
+                                                 std::exp2(static_cast<double>(random.below(200)) - 100));
             if (most == 0.0f) continue;
             const float scale = exec::float8_scale(format, most);
             CAPTURE(most, scale);
@@ -114,7 +126,8 @@ TEST_CASE("a tensor's scale is the largest power of two under which its largest 
     }
 }
 
-TEST_CASE("a tensor rounded to fp8 differs by half a unit of the last place of each element, whatever its size") {
+TEST_CASE(
+    "a tensor rounded to fp8 differs by half a unit of the last place of each element, whatever its size") {
     core::Random random(13);
     for (const Float8 format : {Float8::e4m3, Float8::e5m2})
         for (const double size : {1e-20, 1e-3, 1.0, 1e6, 1e20}) {
@@ -124,13 +137,17 @@ TEST_CASE("a tensor rounded to fp8 differs by half a unit of the last place of e
             exec::round_to_float8(format, static_cast<std::int64_t>(rounded.size()), rounded.data());
             float most = 0;
             for (const float value : values) most = std::max(most, std::fabs(value));
-            // Below the smallest normal number what is dropped does not shrink any more: largest / 2 at least is the scaled maximum, hence this share of it.
+            // Below the smallest normal number what is dropped does not shrink any more: largest / 2 at least
+            // is the scaled maximum, hence this share of it.
             const double half_unit = format == Float8::e4m3 ? 0x1p-4 : 0x1p-3;
-            const double floor = (format == Float8::e4m3 ? 0x1p-10 : 0x1p-17) / (static_cast<double>(exec::largest(format)) / 2) * static_cast<double>(most);
+            const double floor = (format == Float8::e4m3 ? 0x1p-10 : 0x1p-17) /
+                                 (static_cast<double>(exec::largest(format)) / 2) * static_cast<double>(most);
             for (std::size_t i = 0; i < values.size(); ++i)
-                REQUIRE(std::abs(static_cast<double>(rounded[i]) - static_cast<double>(values[i])) <= std::max(half_unit * std::abs(static_cast<double>(values[i])), floor));
+                REQUIRE(std::abs(static_cast<double>(rounded[i]) - static_cast<double>(values[i])) <=
+                        std::max(half_unit * std::abs(static_cast<double>(values[i])), floor));
         }
-    // One infinite element: scale 1, the infinite one becomes the largest. One that is no number stays so, and alone.
+    // One infinite element: scale 1, the infinite one becomes the largest. One that is no number stays so,
+    // and alone.
     std::vector<float> odd = {1.0f, 2.5f, INFINITY, NAN};
     exec::round_to_float8(Float8::e4m3, 4, odd.data());
     CHECK(odd[0] == 1.0f);
@@ -158,14 +175,18 @@ exec::RunResult train(const schedule::Plan& plan, const model::ModelGraph& graph
 
 }  // namespace
 
-TEST_CASE("linear layers of the blocks multiply in fp8: not logits, routers and experts, nor what matrix units do not take") {
+TEST_CASE(
+    "linear layers of the blocks multiply in fp8: not logits, routers and experts, nor what matrix units do "
+    "not take") {
     model::CostContext context;
     context.micro_batch = 2;
     const auto reasons = [&](const model::ModelGraph& graph) {
         std::map<std::string, std::string> result;
         for (std::size_t i = 0; i < graph.operators.size(); ++i)
-            if (graph.operators[i].kind == model::OperatorKind::linear || graph.operators[i].kind == model::OperatorKind::experts)
-                result[graph.operators[i].name] = model::fp8_obstacle(graph, model::OperatorId(static_cast<std::int32_t>(i)), context);
+            if (graph.operators[i].kind == model::OperatorKind::linear ||
+                graph.operators[i].kind == model::OperatorKind::experts)
+                result[graph.operators[i].name] =
+                    model::fp8_obstacle(graph, model::OperatorId(static_cast<std::int32_t>(i)), context);
         return result;
     };
     int low = 0;
@@ -176,25 +197,34 @@ TEST_CASE("linear layers of the blocks multiply in fp8: not logits, routers and 
         low += reason.empty();
     }
     CHECK(low == 2 * 4);  // qkv, output, two of the feed-forward
-    CHECK(model::fp8_summary(tiny::gpt(2), context) == "fp8: products of 8 of 9 linear layers; in bf16: head.logits (its results are logits)");
+    CHECK(model::fp8_summary(tiny::gpt(2), context) ==
+          "fp8: products of 8 of 9 linear layers; in bf16: head.logits (its results are logits)");
     // 24 inner columns are no multiple of 16; their double is.
     for (const auto& [name, reason] : reasons(tiny::llama(1)))
-        if (name.find("down") != std::string::npos || name.find("output") != std::string::npos) INFO(name << ": " << reason);
-    CHECK(model::fp8_summary(tiny::llama(1), context).find("(16 rows x 16 x 24 are not all multiples of 16)") != std::string::npos);
+        if (name.find("down") != std::string::npos || name.find("output") != std::string::npos)
+            INFO(name << ": " << reason);
+    CHECK(
+        model::fp8_summary(tiny::llama(1), context).find("(16 rows x 16 x 24 are not all multiples of 16)") !=
+        std::string::npos);
     // Two ranks share 48 columns of queries, keys and values: 24 each.
     context.tensor_parallel = 2;
-    CHECK(model::fp8_summary(tiny::gpt(1), context).find("16 rows x 24 x 16 are not all") != std::string::npos);
+    CHECK(model::fp8_summary(tiny::gpt(1), context).find("16 rows x 24 x 16 are not all") !=
+          std::string::npos);
     context.tensor_parallel = 1;
     context.micro_batch = 1;  // 8 rows
-    CHECK(model::fp8_summary(tiny::gpt(1), context).find("products of 0 of 5 linear layers") != std::string::npos);
+    CHECK(model::fp8_summary(tiny::gpt(1), context).find("products of 0 of 5 linear layers") !=
+          std::string::npos);
     context.micro_batch = 2;
     const model::ModelGraph mixture = tiny::model_of(
-        "family = 'mixtral'\nhidden = 16\nffn = 32\nlayers = 1\nheads = 4\nkv_heads = 2\nexperts = 4\nexperts_per_token = 2\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\n");
+        "family = 'mixtral'\nhidden = 16\nffn = 32\nlayers = 1\nheads = 4\nkv_heads = 2\nexperts = "
+        "4\nexperts_per_token = 2\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\n");
     for (const auto& [name, reason] : reasons(mixture))
         if (name.find("expert") != std::string::npos) CHECK(reason == "no linear layer");
 }
 
-TEST_CASE("one linear layer on the CPU computes the products of rounded operands, and the bias's gradient from gradients that are not rounded") {
+TEST_CASE(
+    "one linear layer on the CPU computes the products of rounded operands, and the bias's gradient from "
+    "gradients that are not rounded") {
     const model::ModelGraph graph = tiny::gpt(1);
     const schedule::Plan plan = [] {
         schedule::Plan p = fp8_plan();
@@ -224,9 +254,12 @@ TEST_CASE("one linear layer on the CPU computes the products of rounded operands
         exec::round_to_float8(format, static_cast<std::int64_t>(numbers.size()), numbers.data());
         return numbers;
     };
-    std::vector<std::uint16_t> x = stored(rows * inputs, 1), w = stored(outputs * inputs, 0.02), b = stored(outputs, 1), dy = stored(rows * outputs, 1e-4), y(dy.size()), dx(x.size(), 0),
-                               dw(w.size(), 0), db(b.size(), 0);
-    const auto at = [](std::vector<std::uint16_t>& values) { return reinterpret_cast<float*>(values.data()); };
+    std::vector<std::uint16_t> x = stored(rows * inputs, 1), w = stored(outputs * inputs, 0.02),
+                               b = stored(outputs, 1), dy = stored(rows * outputs, 1e-4), y(dy.size()),
+                               dx(x.size(), 0), dw(w.size(), 0), db(b.size(), 0);
+    const auto at = [](std::vector<std::uint16_t>& values) {
+        return reinterpret_cast<float*>(values.data());
+    };
     exec::Operands operands;
     operands.inputs = {at(x)};
     operands.output = at(y);
@@ -237,15 +270,19 @@ TEST_CASE("one linear layer on the CPU computes the products of rounded operands
     operators.backward_input(id, operands, at(dy), {at(dx)}, place);
     operators.backward_weight(id, operands, at(dy), {at(dw), at(db)});
 
-    const std::vector<float> low_x = in_fp8(Float8::e4m3, x), low_w = in_fp8(Float8::e4m3, w), low_dy = in_fp8(Float8::e5m2, dy), bias = wide(b), exact_dy = wide(dy);
+    const std::vector<float> low_x = in_fp8(Float8::e4m3, x), low_w = in_fp8(Float8::e4m3, w),
+                             low_dy = in_fp8(Float8::e5m2, dy), bias = wide(b), exact_dy = wide(dy);
     // Sums of at most 48 products in fp32, then one rounding to bf16.
-    const auto near = [](float got, double expected, double terms) { return std::abs(static_cast<double>(got) - expected) <= 0x1p-8 * std::abs(expected) + 0x1p-20 * terms; };
+    const auto near = [](float got, double expected, double terms) {
+        return std::abs(static_cast<double>(got) - expected) <= 0x1p-8 * std::abs(expected) + 0x1p-20 * terms;
+    };
     const std::vector<float> got_y = wide(y), got_dx = wide(dx), got_dw = wide(dw), got_db = wide(db);
     for (std::int64_t r = 0; r < rows; ++r)
         for (std::int64_t n = 0; n < outputs; ++n) {
             double sum = bias[static_cast<std::size_t>(n)], size = 1;
             for (std::int64_t k = 0; k < inputs; ++k) {
-                const double term = static_cast<double>(low_x[static_cast<std::size_t>(r * inputs + k)]) * static_cast<double>(low_w[static_cast<std::size_t>(n * inputs + k)]);
+                const double term = static_cast<double>(low_x[static_cast<std::size_t>(r * inputs + k)]) *
+                                    static_cast<double>(low_w[static_cast<std::size_t>(n * inputs + k)]);
                 sum += term;
                 size += std::abs(term);
             }
@@ -255,7 +292,8 @@ TEST_CASE("one linear layer on the CPU computes the products of rounded operands
         for (std::int64_t k = 0; k < inputs; ++k) {
             double sum = 0, size = 0;
             for (std::int64_t n = 0; n < outputs; ++n) {
-                const double term = static_cast<double>(low_dy[static_cast<std::size_t>(r * outputs + n)]) * static_cast<double>(low_w[static_cast<std::size_t>(n * inputs + k)]);
+                const double term = static_cast<double>(low_dy[static_cast<std::size_t>(r * outputs + n)]) *
+                                    static_cast<double>(low_w[static_cast<std::size_t>(n * inputs + k)]);
                 sum += term;
                 size += std::abs(term);
             }
@@ -271,7 +309,8 @@ TEST_CASE("one linear layer on the CPU computes the products of rounded operands
         for (std::int64_t k = 0; k < inputs; ++k) {
             double sum = 0, size = 0;
             for (std::int64_t r = 0; r < rows; ++r) {
-                const double term = static_cast<double>(low_dy[static_cast<std::size_t>(r * outputs + n)]) * static_cast<double>(low_x[static_cast<std::size_t>(r * inputs + k)]);
+                const double term = static_cast<double>(low_dy[static_cast<std::size_t>(r * outputs + n)]) *
+                                    static_cast<double>(low_x[static_cast<std::size_t>(r * inputs + k)]);
                 sum += term;
                 size += std::abs(term);
             }
@@ -280,7 +319,9 @@ TEST_CASE("one linear layer on the CPU computes the products of rounded operands
     }
 }
 
-TEST_CASE("a small GPT trained in fp8 on the CPU learns as it does in fp32, alone, in a pipeline, and with ranks that scale their own shares of tensors") {
+TEST_CASE(
+    "a small GPT trained in fp8 on the CPU learns as it does in fp32, alone, in a pipeline, and with ranks "
+    "that scale their own shares of tensors") {
     const model::ModelGraph graph = tiny::gpt(2);
     schedule::Plan plan = fp8_plan(), exact = tiny::plan();
     plan.optimizer.learning_rate = exact.optimizer.learning_rate = 0.1;
@@ -296,8 +337,9 @@ TEST_CASE("a small GPT trained in fp8 on the CPU learns as it does in fp32, alon
     }
     SECTION("tensor 2: products whose share is 24 columns wide stay in bf16") { plan.layout.tensor = 2; }
     const exec::RunResult low = train(plan, graph, steps), full = train(exact, graph, steps);
-    // Every element of an operand is off by up to 2^-4 of itself, as often up as down; means over 64 tokens, each of sums over 16 to 64 such terms, keep some hundredth of
-    // that (8e-4 is the most that was seen). What is off steers later steps: hence not many of them.
+    // Every element of an operand is off by up to 2^-4 of itself, as often up as down; means over 64 tokens,
+    // each of sums over 16 to 64 such terms, keep some hundredth of that (8e-4 is the most that was seen).
+    // What is off steers later steps: hence not many of them.
     for (std::size_t i = 0; i < low.losses.size(); ++i) {
         CAPTURE(i, low.losses[i], full.losses[i]);
         CHECK(std::abs(low.losses[i] - full.losses[i]) < 0x1p-4 / 20 * full.losses[i]);

@@ -1,4 +1,5 @@
-// Experts and sequences divided over ranks, activations that wait elsewhere: training equals the reference, memory and bytes are as planned.
+// Experts and sequences divided over ranks, activations that wait elsewhere: training equals the reference,
+// memory and bytes are as planned.
 #include <catch2/catch.hpp>
 
 #include "exec/context_parallel.h"
@@ -9,7 +10,8 @@ namespace {
 double bytes_of(const schedule::Program& program, schedule::CollectiveKind kind, schedule::GroupKind group) {
     double sum = 0;
     for (const schedule::Instruction& i : program.classes[0].instructions)
-        if (i.kind == schedule::InstructionKind::collective && i.collective == kind && i.group == group) sum += i.bytes.value;
+        if (i.kind == schedule::InstructionKind::collective && i.collective == kind && i.group == group)
+            sum += i.bytes.value;
     return sum;
 }
 
@@ -30,11 +32,14 @@ void in_divided_sections(schedule::Plan& plan) {
 TEST_CASE("experts spread over data-parallel ranks train as on one") {
     schedule::Plan plan = tiny::plan();
     plan.layout.data = plan.layout.expert = 2;
-    const std::string kind = GENERATE(std::string("experts_per_token = 2"), std::string("experts_per_token = 1\nauxiliary_loss = 0.3\ncapacity_factor = 1.0"));
+    const std::string kind =
+        GENERATE(std::string("experts_per_token = 2"),
+                 std::string("experts_per_token = 1\nauxiliary_loss = 0.3\ncapacity_factor = 1.0"));
     SECTION("every expert once") {}
     SECTION("experts in two copies") {
         plan.layout.data = 4;
-        plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::gradients, schedule::Sharding::parameters);
+        plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer,
+                                 schedule::Sharding::gradients, schedule::Sharding::parameters);
     }
     SECTION("hybrid sharding inside and across groups of experts") {
         plan.layout.data = 4;
@@ -72,11 +77,13 @@ TEST_CASE("clipping counts the gradients of every expert once, however experts a
 }
 
 TEST_CASE("copies of tokens cross to their experts and back, forward and backward") {
-    // Two layers, 4 micro-batches of 2 samples x 8 tokens x 2 copies x 16 values x 4 bytes; two exchanges forward, two backward.
+    // Two layers, 4 micro-batches of 2 samples x 8 tokens x 2 copies x 16 values x 4 bytes; two exchanges
+    // forward, two backward.
     schedule::Plan plan = tiny::plan();
     plan.layout.data = plan.layout.expert = 2;
     const schedule::Program program = tiny::program_of(plan, tiny::mixtral(2));
-    CHECK(bytes_of(program, schedule::CollectiveKind::all_to_all, schedule::GroupKind::expert) == 2 * 4 * 4 * (2 * 8 * 2 * 16 * 4));
+    CHECK(bytes_of(program, schedule::CollectiveKind::all_to_all, schedule::GroupKind::expert) ==
+          2 * 4 * 4 * (2 * 8 * 2 * 16 * 4));
 }
 
 TEST_CASE("ranks of a context-parallel group have as many scores each under a causal mask") {
@@ -127,11 +134,14 @@ TEST_CASE("sequences divided over ranks train as whole ones") {
 }
 
 TEST_CASE("experts and sequences are divided over the same ranks") {
-    // Balance is of all tokens of a micro-batch, whoever has them; capacity of the tokens that a rank has: the reference counts both so.
+    // Balance is of all tokens of a micro-batch, whoever has them; capacity of the tokens that a rank has:
+    // the reference counts both so.
     schedule::Plan plan = tiny::plan();
     plan.layout.data = 4;
     plan.layout.context = 2;
-    const std::string kind = GENERATE(as<std::string>{}, "", "\nauxiliary_loss = 0.5", "\ncapacity_factor = 0.6", "\nauxiliary_loss = 0.3\ncapacity_factor = 1.0");
+    const std::string kind =
+        GENERATE(as<std::string>{}, "", "\nauxiliary_loss = 0.5", "\ncapacity_factor = 0.6",
+                 "\nauxiliary_loss = 0.3\ncapacity_factor = 1.0");
     SECTION("alone") { plan.layout.expert = GENERATE(1, 2, 4); }
     SECTION("in four parts each, recomputed, sharded, clipped") {
         plan.layout.context = plan.layout.expert = 4;
@@ -155,20 +165,27 @@ TEST_CASE("experts and sequences are divided over the same ranks") {
 TEST_CASE("the balance of sequences divided over ranks is that of whole ones, and costs one sum of counts") {
     schedule::Plan whole = tiny::plan(), divided = whole;
     divided.layout.data = divided.layout.context = 2;
-    const model::ModelGraph balanced = tiny::mixtral(2, "experts_per_token = 2\nauxiliary_loss = 0.5"), free = tiny::mixtral(2);
-    const tiny::Comparison one = tiny::compare(whole, balanced), two = tiny::compare(divided, balanced), without = tiny::compare(divided, free);
-    // Same parameters after two steps; what a missing, or a doubled, balance loss would leave is far beyond rounding.
+    const model::ModelGraph balanced = tiny::mixtral(2, "experts_per_token = 2\nauxiliary_loss = 0.5"),
+                            free = tiny::mixtral(2);
+    const tiny::Comparison one = tiny::compare(whole, balanced), two = tiny::compare(divided, balanced),
+                           without = tiny::compare(divided, free);
+    // Same parameters after two steps; what a missing, or a doubled, balance loss would leave is far beyond
+    // rounding.
     double difference = 0, of_balance = 0;
     for (std::size_t p = 0; p < balanced.parameters.size(); ++p)
         for (std::size_t i = 0; i < one.run.parameters[p].size(); ++i) {
-            difference = std::max(difference, std::abs(static_cast<double>(one.run.parameters[p][i]) - two.run.parameters[p][i]));
-            of_balance = std::max(of_balance, std::abs(static_cast<double>(without.run.parameters[p][i]) - two.run.parameters[p][i]));
+            difference = std::max(difference, std::abs(static_cast<double>(one.run.parameters[p][i]) -
+                                                       two.run.parameters[p][i]));
+            of_balance = std::max(of_balance, std::abs(static_cast<double>(without.run.parameters[p][i]) -
+                                                       two.run.parameters[p][i]));
         }
     CHECK(difference < 1e-5);
     CHECK(of_balance > 1e-4);
     // Two layers, 4 micro-batches, 4 experts x 4 bytes.
-    CHECK(bytes_of(tiny::program_of(divided, balanced), schedule::CollectiveKind::all_reduce, schedule::GroupKind::context) == 2 * 4 * 4 * 4);
-    CHECK(bytes_of(tiny::program_of(divided, free), schedule::CollectiveKind::all_reduce, schedule::GroupKind::context) == 0);
+    CHECK(bytes_of(tiny::program_of(divided, balanced), schedule::CollectiveKind::all_reduce,
+                   schedule::GroupKind::context) == 2 * 4 * 4 * 4);
+    CHECK(bytes_of(tiny::program_of(divided, free), schedule::CollectiveKind::all_reduce,
+                   schedule::GroupKind::context) == 0);
 }
 
 TEST_CASE("experts take tokens of segments of sequences") {
@@ -177,7 +194,9 @@ TEST_CASE("experts take tokens of segments of sequences") {
     plan.segments = GENERATE(0, 4);
     plan.layout.pipeline = 2;
     const std::string kind = GENERATE(as<std::string>{}, "", "\nauxiliary_loss = 0.3\ncapacity_factor = 1.0");
-    SECTION("every rank has all experts") { plan.recompute = GENERATE(schedule::Recompute::none, schedule::Recompute::full); }
+    SECTION("every rank has all experts") {
+        plan.recompute = GENERATE(schedule::Recompute::none, schedule::Recompute::full);
+    }
     SECTION("spread over ranks") {
         plan.layout.data = 4;
         plan.layout.expert = GENERATE(2, 4);
@@ -196,7 +215,8 @@ TEST_CASE("experts take tokens of segments of sequences") {
 
 TEST_CASE("experts and sequences divided over ranks round in bf16 as one rank does") {
     schedule::Plan plan = tiny::plan();
-    plan.precision = {core::DataType::bf16, core::DataType::bf16, GENERATE(core::DataType::bf16, core::DataType::fp32), true};
+    plan.precision = {core::DataType::bf16, core::DataType::bf16,
+                      GENERATE(core::DataType::bf16, core::DataType::fp32), true};
     model::ModelGraph graph = tiny::mixtral(3, "experts_per_token = 2\nauxiliary_loss = 0.1");
     schedule::Plan alone = plan;
     plan.layout.data = 2;
@@ -220,7 +240,8 @@ TEST_CASE("experts and sequences divided over ranks round in bf16 as one rank do
     }
     SECTION("sequences") {
         plan.layout.context = 2;
-        plan.attention = alone.attention = GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
+        plan.attention = alone.attention =
+            GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
         graph = GENERATE(tiny::gpt(3, "dropout = 0.1\nattention_dropout = 0.1"), tiny::llama(3));
         SECTION("alone") {}
         SECTION("with split backward") {
@@ -235,7 +256,8 @@ TEST_CASE("experts and sequences divided over ranks round in bf16 as one rank do
     }
     INFO(graph.family << "\n" << core::to_toml(schedule::to_value(plan)));
     const tiny::Comparison one = tiny::compare(alone, graph), many = tiny::compare(plan, graph);
-    // Both round; the ranks' sums are of other parts, so a value on the edge between two bf16 numbers may fall to the other side.
+    // Both round; the ranks' sums are of other parts, so a value on the edge between two bf16 numbers may
+    // fall to the other side.
     CHECK(one.losses > 1e-7);
     CHECK(std::abs(many.run.losses[0] - one.run.losses[0]) < 3e-4 * one.run.losses[0]);
     CHECK(many.losses < 2 * one.losses + 2e-3);
@@ -246,7 +268,8 @@ TEST_CASE("activations that wait on the host or on disk leave losses as they are
     schedule::Plan plan = tiny::plan();
     plan.schedule = "gpipe";
     plan.micro_batches = 8;
-    plan.recompute = GENERATE(schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full);
+    plan.recompute =
+        GENERATE(schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full);
     plan.attention = GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
     plan.offload_bandwidth = core::gigabytes_per_second(1);
     const model::ModelGraph graph = tiny::gpt(4, "dropout = 0.1\nattention_dropout = 0.1");
@@ -259,7 +282,8 @@ TEST_CASE("activations that wait on the host or on disk leave losses as they are
     INFO(core::to_toml(schedule::to_value(plan)));
     const tiny::Comparison comparison = tiny::compare(plan, graph);
     tiny::check_equal(comparison);
-    // All eight micro-batches wait for their backward; what stays is what crosses stages and what comes back soon.
+    // All eight micro-batches wait for their backward; what stays is what crosses stages and what comes back
+    // soon.
     CHECK(comparison.run.memory.peak[0].value < before);
 }
 
@@ -273,19 +297,24 @@ TEST_CASE("activations that left are back before the first half of a split backw
     plan.offload = schedule::Offload::host;
     plan.activation_loading_horizon = GENERATE(1, 4);
     const model::ModelGraph graph = tiny::gpt(6, "dropout = 0.1\nattention_dropout = 0.1");
-    SECTION("alone") { plan.recompute = GENERATE(schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full); }
+    SECTION("alone") {
+        plan.recompute =
+            GENERATE(schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full);
+    }
     in_divided_sections(plan);
     INFO(core::to_toml(schedule::to_value(plan)));
     const schedule::Program program = tiny::program_of(plan, graph);
-    const auto copies = std::count_if(program.classes[0].instructions.begin(), program.classes[0].instructions.end(),
-                                      [](const schedule::Instruction& i) { return i.kind == schedule::InstructionKind::copy; });
+    const auto copies = std::count_if(
+        program.classes[0].instructions.begin(), program.classes[0].instructions.end(),
+        [](const schedule::Instruction& i) { return i.kind == schedule::InstructionKind::copy; });
     if (plan.recompute != schedule::Recompute::full) CHECK(copies > 0);
     tiny::check_equal(tiny::compare(plan, graph));
 }
 
 TEST_CASE("the axes run beside asynchronous and bidirectional schedules") {
     schedule::Plan plan = tiny::plan();
-    plan.schedule = GENERATE(as<std::string>{}, "pipedream", "pipedream-2bw", "chimera", "dualpipe", "dualpipe-v");
+    plan.schedule =
+        GENERATE(as<std::string>{}, "pipedream", "pipedream-2bw", "chimera", "dualpipe", "dualpipe-v");
     plan.layout.pipeline = 2;
     plan.group_size = plan.schedule == "pipedream-2bw" ? 2 : 0;
     plan.virtual_stages = plan.schedule == "dualpipe-v" ? 2 : 1;
@@ -300,16 +329,19 @@ TEST_CASE("the axes run beside asynchronous and bidirectional schedules") {
 }
 
 TEST_CASE("what is wanted back within the horizon does not leave") {
-    schedule::Plan plan = tiny::plan();  // 1F1B on one rank: the backward of a unit is at most 2 x 6 - 1 tasks after its forward
+    schedule::Plan plan = tiny::plan();  // 1F1B on one rank: the backward of a unit is at most 2 x 6 - 1
+                                         // tasks after its forward
     plan.offload = schedule::Offload::host;
     const auto copies = [&](int horizon) {
         plan.activation_loading_horizon = horizon;
         const schedule::Program program = tiny::program_of(plan, tiny::gpt(4));
-        return std::count_if(program.classes[0].instructions.begin(), program.classes[0].instructions.end(),
-                             [](const schedule::Instruction& i) { return i.kind == schedule::InstructionKind::copy; });
+        return std::count_if(
+            program.classes[0].instructions.begin(), program.classes[0].instructions.end(),
+            [](const schedule::Instruction& i) { return i.kind == schedule::InstructionKind::copy; });
     };
-    // Units: embedding, four layers, head. Forward of unit u is task u, its backward 11 - u. It leaves when 11 - 2 u >= horizon + 2: the embedding (nothing to
-    // keep but ids), layers 1 to 4 are units 1 ... 4 with distances 9, 7, 5, 3.
+    // Units: embedding, four layers, head. Forward of unit u is task u, its backward 11 - u. It leaves when
+    // 11 - 2 u >= horizon + 2: the embedding (nothing to keep but ids), layers 1 to 4 are units 1 ... 4 with
+    // distances 9, 7, 5, 3.
     CHECK(copies(1) == 2 * 4 * 4);
     CHECK(copies(4) == 2 * 2 * 4);
     CHECK(copies(9) == 0);

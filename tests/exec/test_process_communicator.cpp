@@ -6,11 +6,11 @@
 #include <thread>
 #include <vector>
 
+#include "exec/runtime/rank_run.h"
 #include "exec/transport/collective.h"
 #include "exec/transport/exchange.h"
 #include "exec/transport/process_communicator.h"
 #include "exec/transport/tcp/socket_wire.h"
-#include "exec/runtime/rank_run.h"
 #include "tests/exec/tiny.h"
 
 namespace {
@@ -29,7 +29,8 @@ std::vector<std::unique_ptr<exec::transport::Wire>> joined_wires(int ranks) {
             sockets[b][a] = ends[1];
         }
     std::vector<std::unique_ptr<exec::transport::Wire>> wires;
-    for (std::size_t r = 0; r < n; ++r) wires.push_back(exec::transport::make_socket_wire(static_cast<int>(r), sockets[r]));
+    for (std::size_t r = 0; r < n; ++r)
+        wires.push_back(exec::transport::make_socket_wire(static_cast<int>(r), sockets[r]));
     return wires;
 }
 
@@ -41,7 +42,8 @@ std::vector<std::string> on_processes(int ranks, core::Seconds limit, const Work
     std::vector<std::thread> threads;
     for (int rank = 0; rank < ranks; ++rank)
         threads.emplace_back([&, rank] {
-            ProcessCommunicator communicator(std::move(wires[static_cast<std::size_t>(rank)]), names, limit, false);
+            ProcessCommunicator communicator(std::move(wires[static_cast<std::size_t>(rank)]), names, limit,
+                                             false);
             try {
                 work(communicator);
                 communicator.leave(core::seconds(2));
@@ -61,23 +63,29 @@ TEST_CASE("collectives between processes give every member what their name says,
     for (const int ranks : {2, 3, 4})
         for (const std::size_t elements : {std::size_t(12), std::size_t(240000)})
             for (const CollectiveKind kind : {CollectiveKind::all_reduce, CollectiveKind::all_gather}) {
-                const schedule::Rounds rounds = schedule::find_collective_algorithm("ring")->rounds(kind, ranks, ranks);
+                const schedule::Rounds rounds =
+                    schedule::find_collective_algorithm("ring")->rounds(kind, ranks, ranks);
                 std::vector<int> members(static_cast<std::size_t>(ranks));
                 std::iota(members.begin(), members.end(), 0);
-                const auto failures = on_processes(ranks, core::seconds(20), [&](ProcessCommunicator& communicator) {
-                    const int self = communicator.rank();
-                    std::vector<float> data(elements);
-                    for (std::size_t i = 0; i < elements; ++i) data[i] = static_cast<float>(static_cast<int>(i % 1000) + 1000 * self);
-                    exec::perform(communicator, rounds, members, data, 1);
-                    const std::size_t piece = elements / static_cast<std::size_t>(ranks);
-                    for (std::size_t i = 0; i < elements; ++i) {
-                        const auto position = static_cast<int>(i % 1000);
-                        // All-reduce: the sum over r of position + 1000 r. All-gather: piece j comes from member j.
-                        const int expected = kind == CollectiveKind::all_reduce ? ranks * position + 1000 * ranks * (ranks - 1) / 2
-                                                                                : position + 1000 * static_cast<int>(i / piece);
-                        if (data[i] != static_cast<float>(expected)) throw std::runtime_error("element " + std::to_string(i) + " is wrong");
-                    }
-                });
+                const auto failures =
+                    on_processes(ranks, core::seconds(20), [&](ProcessCommunicator& communicator) {
+                        const int self = communicator.rank();
+                        std::vector<float> data(elements);
+                        for (std::size_t i = 0; i < elements; ++i)
+                            data[i] = static_cast<float>(static_cast<int>(i % 1000) + 1000 * self);
+                        exec::perform(communicator, rounds, members, data, 1);
+                        const std::size_t piece = elements / static_cast<std::size_t>(ranks);
+                        for (std::size_t i = 0; i < elements; ++i) {
+                            const auto position = static_cast<int>(i % 1000);
+                            // All-reduce: the sum over r of position + 1000 r. All-gather: piece j comes from
+                            // member j.
+                            const int expected = kind == CollectiveKind::all_reduce
+                                                     ? ranks * position + 1000 * ranks * (ranks - 1) / 2
+                                                     : position + 1000 * static_cast<int>(i / piece);
+                            if (data[i] != static_cast<float>(expected))
+                                throw std::runtime_error("element " + std::to_string(i) + " is wrong");
+                        }
+                    });
                 INFO(ranks << " ranks, " << elements << " elements, " << schedule::name_of(kind));
                 for (const std::string& failure : failures) CHECK(failure == "");
             }
@@ -88,7 +96,8 @@ TEST_CASE("what arrives before it is asked for waits; equal tags keep their orde
         std::vector<float> values(50000);
         std::iota(values.begin(), values.end(), 0.0f);
         if (communicator.rank() == 0) {
-            for (std::size_t i = 0; i < 3; ++i) communicator.start_send(1, i == 2 ? 8 : 7, std::span(values).subspan(i, 40000), nullptr);
+            for (std::size_t i = 0; i < 3; ++i)
+                communicator.start_send(1, i == 2 ? 8 : 7, std::span(values).subspan(i, 40000), nullptr);
             float done = 0;
             communicator.receive(1, 1, {&done, 1}, exec::Arrival::overwrites);
         } else {
@@ -116,7 +125,8 @@ TEST_CASE("a process that waits too long names itself, its instruction and every
         } else {
             communicator.set_activity(&second);
             std::this_thread::sleep_for(std::chrono::milliseconds(600));
-            communicator.finish(communicator.start_send(0, 99, {&value, 1}, nullptr));  // notices that all was stopped
+            communicator.finish(
+                communicator.start_send(0, 99, {&value, 1}, nullptr));  // notices that all was stopped
         }
     });
     CHECK(failures[0].find("rank 0 waited 200 ms for a message of rank 1") == 0);
@@ -126,7 +136,9 @@ TEST_CASE("a process that waits too long names itself, its instruction and every
     CHECK(failures[2] == failures[0]);
 }
 
-TEST_CASE("a process that has performed its last instruction says so, though the texts of its instructions are gone") {
+TEST_CASE(
+    "a process that has performed its last instruction says so, though the texts of its instructions are "
+    "gone") {
     const model::ModelGraph graph = tiny::gpt(2);
     schedule::Plan plan = tiny::plan();
     plan.layout.data = 2;
@@ -137,20 +149,25 @@ TEST_CASE("a process that has performed its last instruction says so, though the
         communicator.set_time_limit(core::seconds(20));
         {
             const exec::RunPreparation preparation = exec::prepare_run(program, graph);
-            exec::run_rank(program, graph, inputs, options, communicator, preparation, communicator.rank(), 2);
+            exec::run_rank(program, graph, inputs, options, communicator, preparation, communicator.rank(),
+                           2);
         }
         communicator.set_time_limit(core::milliseconds(300));
         float value = 0;
-        if (communicator.rank() == 0) communicator.receive(1, 5, {&value, 1}, exec::Arrival::overwrites);  // never sent
+        if (communicator.rank() == 0)
+            communicator.receive(1, 5, {&value, 1}, exec::Arrival::overwrites);  // never sent
         std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-        communicator.finish(communicator.start_send(0, 99, {&value, 1}, nullptr));  // notices that all was stopped
+        communicator.finish(
+            communicator.start_send(0, 99, {&value, 1}, nullptr));  // notices that all was stopped
     });
     CHECK(failures[0].find("rank 0 waited 300 ms for a message of rank 1") == 0);
     CHECK(failures[0].find("rank 0 is at: no instruction") != std::string::npos);
     CHECK(failures[0].find("rank 1 is at: no instruction") != std::string::npos);
 }
 
-TEST_CASE("a patient process waits for one that is busy, not for one that does not answer, and only while it is patient") {
+TEST_CASE(
+    "a patient process waits for one that is busy, not for one that does not answer, and only while it is "
+    "patient") {
     SECTION("busy, five times as long as the limit") {
         const auto failures = on_processes(2, core::milliseconds(200), [](ProcessCommunicator& communicator) {
             float value = 3;
@@ -158,7 +175,8 @@ TEST_CASE("a patient process waits for one that is busy, not for one that does n
                 std::this_thread::sleep_for(std::chrono::milliseconds(1000));
                 communicator.finish(communicator.start_send(1, 5, {&value, 1}, nullptr));
                 std::this_thread::sleep_for(std::chrono::milliseconds(600));
-                communicator.finish(communicator.start_send(1, 99, {&value, 1}, nullptr));  // notices that all was stopped
+                communicator.finish(
+                    communicator.start_send(1, 99, {&value, 1}, nullptr));  // notices that all was stopped
             } else {
                 communicator.set_patient(true);
                 communicator.receive(0, 5, {&value, 1}, exec::Arrival::overwrites);
@@ -171,8 +189,10 @@ TEST_CASE("a patient process waits for one that is busy, not for one that does n
     }
     SECTION("silent") {
         int ends[2];
-        REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);  // nobody reads the other end, as nobody does for a stopped process
-        ProcessCommunicator communicator(exec::transport::make_socket_wire(1, {ends[0], -1}), {"rank 0", "rank 1"}, core::milliseconds(200), false);
+        REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) ==
+                0);  // nobody reads the other end, as nobody does for a stopped process
+        ProcessCommunicator communicator(exec::transport::make_socket_wire(1, {ends[0], -1}),
+                                         {"rank 0", "rank 1"}, core::milliseconds(200), false);
         communicator.set_patient(true);
         float value = 0;
         std::string told;
@@ -206,13 +226,15 @@ TEST_CASE("frames that were read ahead when a turn ended are taken without anoth
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
     const int room = 256 * 1024 * 1024;
     static_cast<void>(::setsockopt(ends[1], SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof room));
-    if (::send(ends[1], sent.data(), frames * sizeof(Frame), MSG_DONTWAIT) != static_cast<ssize_t>(frames * sizeof(Frame))) {
+    if (::send(ends[1], sent.data(), frames * sizeof(Frame), MSG_DONTWAIT) !=
+        static_cast<ssize_t>(frames * sizeof(Frame))) {
         WARN("skipped: this user may not have so large a socket buffer");
         ::close(ends[0]);
         ::close(ends[1]);
         return;
     }
-    ProcessCommunicator communicator(exec::transport::make_socket_wire(0, {-1, ends[0]}), {"rank 0", "rank 1"}, core::seconds(5), false);
+    ProcessCommunicator communicator(exec::transport::make_socket_wire(0, {-1, ends[0]}),
+                                     {"rank 0", "rank 1"}, core::seconds(5), false);
     std::size_t right = 0;
     for (std::size_t i = 0; i < frames; ++i) {
         float values[10];
@@ -231,10 +253,12 @@ TEST_CASE("a process that is gone is named at once by everybody that is left") {
     std::vector<std::thread> threads;
     for (const int rank : {0, 2})
         threads.emplace_back([&, rank] {
-            ProcessCommunicator communicator(std::move(wires[static_cast<std::size_t>(rank)]), {"rank 0", "rank 1", "rank 2"}, core::seconds(60), false);
+            ProcessCommunicator communicator(std::move(wires[static_cast<std::size_t>(rank)]),
+                                             {"rank 0", "rank 1", "rank 2"}, core::seconds(60), false);
             float value = 0;
             try {
-                communicator.receive(rank == 0 ? 2 : 0, 5, {&value, 1}, exec::Arrival::overwrites);  // not even from the lost one
+                communicator.receive(rank == 0 ? 2 : 0, 5, {&value, 1},
+                                     exec::Arrival::overwrites);  // not even from the lost one
             } catch (const exec::Stopped& stopped) {
                 told[static_cast<std::size_t>(rank)] = stopped.what();
             }
@@ -253,7 +277,9 @@ TEST_CASE("half a frame, and bytes that are none, end a wait with who sent them"
         std::uint64_t tag = 5, bytes = 4096;
     } header;
     std::string sent, words = "rank 1 is gone: its connection closed";
-    const auto header_and = [&](std::size_t payload) { return std::string(reinterpret_cast<const char*>(&header), sizeof header) + std::string(payload, 'x'); };
+    const auto header_and = [&](std::size_t payload) {
+        return std::string(reinterpret_cast<const char*>(&header), sizeof header) + std::string(payload, 'x');
+    };
     SECTION("nothing") {}
     SECTION("half a header") { sent = header_and(0).substr(0, 11); }
     SECTION("a header without its payload") { sent = header_and(0); }
@@ -289,7 +315,8 @@ TEST_CASE("half a frame, and bytes that are none, end a wait with who sent them"
     REQUIRE(::send(ends[1], sent.data(), sent.size(), 0) == static_cast<ssize_t>(sent.size()));
     ::close(ends[1]);
     const auto begin = std::chrono::steady_clock::now();
-    ProcessCommunicator communicator(exec::transport::make_socket_wire(0, {-1, ends[0]}), {"rank 0", "rank 1"}, core::seconds(60), false);
+    ProcessCommunicator communicator(exec::transport::make_socket_wire(0, {-1, ends[0]}),
+                                     {"rank 0", "rank 1"}, core::seconds(60), false);
     std::vector<float> into(1024);
     std::string told;
     try {
@@ -310,7 +337,8 @@ TEST_CASE("texts of any length travel between ranks") {
         if (communicator.rank() == 0)
             for (std::size_t r = 0; r < 3; ++r)
                 if (all[r] != std::string(r * 12345, 'a')) throw std::runtime_error("wrong text");
-        if (exec::broadcast_text(communicator, 2, communicator.rank() == 0 ? "yes" : "") != "yes") throw std::runtime_error("wrong broadcast");
+        if (exec::broadcast_text(communicator, 2, communicator.rank() == 0 ? "yes" : "") != "yes")
+            throw std::runtime_error("wrong broadcast");
     });
     for (const std::string& failure : failures) CHECK(failure == "");
 }

@@ -21,7 +21,8 @@ std::vector<schedule::Plan> plans() {
     }
     result.push_back(result[1]);
     result.back().recompute = schedule::Recompute::full;
-    for (const schedule::Sharding sharding : {schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::parameters}) {
+    for (const schedule::Sharding sharding :
+         {schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::parameters}) {
         schedule::Plan plan = tiny::plan();
         plan.layout.data = 4;
         plan.sharding = sharding;
@@ -34,7 +35,8 @@ std::vector<schedule::Plan> plans() {
 
 }  // namespace
 
-TEST_CASE("a rank without its peers holds at its peak what it holds in the run, but for messages on their way") {
+TEST_CASE(
+    "a rank without its peers holds at its peak what it holds in the run, but for messages on their way") {
     const model::ModelGraph graph = tiny::gpt();
     for (const schedule::Plan& plan : plans()) {
         const schedule::Program program = tiny::program_of(plan, graph);
@@ -42,11 +44,14 @@ TEST_CASE("a rank without its peers holds at its peak what it holds in the run, 
         options.steps = 2;
         const exec::RunResult together = exec::run(program, graph, tiny::data_of(graph), options);
         for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
-            INFO(plan.schedule << ", pipeline " << plan.layout.pipeline << " data " << plan.layout.data << " tensor " << plan.layout.tensor << ", rank " << rank);
-            const std::vector<exec::RankRecord> alone = exec::run_alone(program, graph, tiny::data_of(graph), options, {rank});
+            INFO(plan.schedule << ", pipeline " << plan.layout.pipeline << " data " << plan.layout.data
+                               << " tensor " << plan.layout.tensor << ", rank " << rank);
+            const std::vector<exec::RankRecord> alone =
+                exec::run_alone(program, graph, tiny::data_of(graph), options, {rank});
             REQUIRE(alone.size() == 1);
             REQUIRE(alone[0].steps.size() == 2);
-            const auto rank_class = static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)]);
+            const auto rank_class =
+                static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)]);
             REQUIRE(alone[0].steps[1].size() == program.classes[rank_class].instructions.size());
             // A message on its way to a peer that computes is still held.
             const double held = together.memory.peak[static_cast<std::size_t>(rank)].value;
@@ -59,13 +64,16 @@ TEST_CASE("a rank without its peers holds at its peak what it holds in the run, 
 TEST_CASE("a profile has a time for every operator that computes, whichever rank has it") {
     const model::ModelGraph graph = tiny::gpt();
     for (const schedule::Plan& plan : plans()) {
-        const exec::PlanProfile profile = exec::profile_plan(tiny::program_of(plan, graph), graph, tiny::data_of(graph));
+        const exec::PlanProfile profile =
+            exec::profile_plan(tiny::program_of(plan, graph), graph, tiny::data_of(graph));
         std::map<std::string, const cluster::MeasuredOperator*> entries;
         for (const cluster::MeasuredOperator& entry : profile.operators) entries[entry.signature] = &entry;
         for (std::size_t op = 0; op < graph.operators.size(); ++op) {
             if (graph.operators[op].parameters.empty()) continue;
-            INFO(plan.schedule << ", pipeline " << plan.layout.pipeline << " data " << plan.layout.data << " tensor " << plan.layout.tensor << ", " << graph.operators[op].name);
-            const auto found = entries.find(model::signature(graph, model::OperatorId(static_cast<std::int32_t>(op)), plan.cost_context()));
+            INFO(plan.schedule << ", pipeline " << plan.layout.pipeline << " data " << plan.layout.data
+                               << " tensor " << plan.layout.tensor << ", " << graph.operators[op].name);
+            const auto found = entries.find(model::signature(
+                graph, model::OperatorId(static_cast<std::int32_t>(op)), plan.cost_context()));
             REQUIRE(found != entries.end());
             REQUIRE(found->second->forward.value > 0);
             REQUIRE(found->second->backward_weight.value > 0);

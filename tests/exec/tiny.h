@@ -34,18 +34,22 @@ inline model::ModelGraph gpt(int layers = 4, const std::string& more = "") {
                     "\nheads = 4\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\n" + more);
 }
 inline model::ModelGraph mixtral(int layers, const std::string& more = "experts_per_token = 2") {
-    return model_of("family = 'mixtral'\nhidden = 16\nffn = 12\nlayers = " + std::to_string(layers) +
-                    "\nheads = 4\nkv_heads = 2\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\nexperts = 4\n" + more);
+    return model_of(
+        "family = 'mixtral'\nhidden = 16\nffn = 12\nlayers = " + std::to_string(layers) +
+        "\nheads = 4\nkv_heads = 2\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\nexperts = 4\n" +
+        more);
 }
 inline model::ModelGraph llama(int layers = 4, const std::string& more = "") {
     return model_of("family = 'llama'\nhidden = 16\nffn = 24\nlayers = " + std::to_string(layers) +
-                    "\nheads = 4\nkv_heads = 2\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\n" + more);
+                    "\nheads = 4\nkv_heads = 2\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\n" +
+                    more);
 }
 
 inline schedule::Plan plan() {
     schedule::Plan plan;
     plan.precision = {core::DataType::fp32, core::DataType::fp32, core::DataType::fp32, false};
-    plan.optimizer.kind = schedule::OptimizerKind::sgd;  // Adam divides by gradients, and so magnifies their rounding
+    plan.optimizer.kind =
+        schedule::OptimizerKind::sgd;  // Adam divides by gradients, and so magnifies their rounding
     plan.optimizer.learning_rate = 0.1;
     plan.micro_batch = 2;
     plan.micro_batches = 4;
@@ -65,7 +69,8 @@ inline schedule::Program program_of(schedule::Plan plan, const model::ModelGraph
     INFO(core::format(diagnostics));
     REQUIRE(order);
     REQUIRE_FALSE(diagnostics.has_errors());
-    schedule::Program program = schedule::lower(plan, graph, *order, {.micro_batches = 0, .has_optimizer = !order->is_forward_only});
+    schedule::Program program =
+        schedule::lower(plan, graph, *order, {.micro_batches = 0, .has_optimizer = !order->is_forward_only});
     const auto violations = schedule::verify(program);
     for (const auto& violation : violations) UNSCOPED_INFO(violation.rule << ": " << violation.message);
     REQUIRE(violations.empty());
@@ -86,7 +91,8 @@ struct Comparison {
 };
 
 // Runs both; differences are relative to the largest value of the loss, of each gradient, of each parameter.
-inline Comparison compare(const schedule::Plan& plan, const model::ModelGraph& graph, int steps = 2, const exec::BackendMaker& make_backend = {}) {
+inline Comparison compare(const schedule::Plan& plan, const model::ModelGraph& graph, int steps = 2,
+                          const exec::BackendMaker& make_backend = {}) {
     const schedule::Program program = program_of(plan, graph);
     const auto data = data_of(graph);
     exec::RunOptions options;
@@ -98,18 +104,22 @@ inline Comparison compare(const schedule::Plan& plan, const model::ModelGraph& g
     result.run = exec::run(program, graph, data, options);
     const exec::ReferenceResult reference =
         program.micro_batches_per_update > 0
-            ? exec::run_asynchronous_reference(graph, program.plan, program.micro_batches_per_update, data, {steps, options.seed})
+            ? exec::run_asynchronous_reference(graph, program.plan, program.micro_batches_per_update, data,
+                                               {steps, options.seed})
             : exec::run_reference(graph, plan, data, {steps, options.seed, !schedule::trains(program)});
     REQUIRE(result.run.losses.size() == reference.losses.size());
     for (std::size_t i = 0; i < reference.losses.size(); ++i)
-        result.losses = std::max(result.losses, std::abs(result.run.losses[i] - reference.losses[i]) / std::abs(reference.losses[i]));
+        result.losses = std::max(result.losses, std::abs(result.run.losses[i] - reference.losses[i]) /
+                                                    std::abs(reference.losses[i]));
     for (std::size_t p = 0; p < graph.parameters.size(); ++p) {
         double largest = 0;  // biases of keys have no gradient but rounding
         for (const double g : reference.gradients[p]) largest = std::max(largest, std::abs(g));
-        const double gradient = largest < 1e-7 ? 0 : exec::relative_difference(result.run.gradients[p], reference.gradients[p]);
+        const double gradient =
+            largest < 1e-7 ? 0 : exec::relative_difference(result.run.gradients[p], reference.gradients[p]);
         if (gradient > result.gradients) result.worst = graph.parameters[p].name;
         result.gradients = std::max(result.gradients, gradient);
-        result.parameters = std::max(result.parameters, exec::relative_difference(result.run.parameters[p], reference.parameters[p]));
+        result.parameters = std::max(
+            result.parameters, exec::relative_difference(result.run.parameters[p], reference.parameters[p]));
     }
     result.copies = result.run.largest_copy_difference;
     return result;

@@ -1,4 +1,5 @@
-// Sequences and experts divided over emulated GPUs, activations that wait on the host, and what is done before the first step.
+// Sequences and experts divided over emulated GPUs, activations that wait on the host, and what is done
+// before the first step.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -24,14 +25,16 @@ TEST_CASE("sequences divided over emulated GPUs train as whole ones") {
     SECTION("alone") {
         tiny::check_equal(tiny::compare(plan, tiny::gpt(2), 1, emulated::backend(roomy)));
         tiny::check_equal(tiny::compare(plan, tiny::llama(2, "window = 3"), 1, emulated::backend(roomy)));
-        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "position_encoding = 'alibi'"), 1, emulated::backend(roomy)));
+        tiny::check_equal(
+            tiny::compare(plan, tiny::gpt(2, "position_encoding = 'alibi'"), 1, emulated::backend(roomy)));
     }
     if (plan.layout.context > 2) return;
     SECTION("with dropout, beside replicas, sharded") {
         plan.layout.data *= 2;
         plan.sharding = schedule::Sharding::parameters;
         plan.optimizer.gradient_clipping = 0.1;
-        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.1\nattention_dropout = 0.1"), 1, emulated::backend(roomy)));
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.1\nattention_dropout = 0.1"), 1,
+                                        emulated::backend(roomy)));
     }
     SECTION("with tensor and sequence parallelism") {
         plan.layout.tensor = 2;
@@ -64,17 +67,21 @@ exec::BackendMaker with_fused_attention(int& calls, bool with_its_masks = false)
     return [&calls, with_its_masks](const exec::BackendRequest& request) {
         exec::cuda::BackendSettings settings = roomy;
         settings.uses_library_masks = with_its_masks;
-        return exec::cuda::make_backend(request, std::make_shared<Fusing>(calls), std::make_shared<emulated::Messages>(request.communicator), settings);
+        return exec::cuda::make_backend(request, std::make_shared<Fusing>(calls),
+                                        std::make_shared<emulated::Messages>(request.communicator), settings);
     };
 }
 
 }  // namespace
 
-TEST_CASE("the library's attention trains whole sequences, parts of ranks and segments as the reference does") {
+TEST_CASE(
+    "the library's attention trains whole sequences, parts of ranks and segments as the reference does") {
     schedule::Plan plan = tiny::plan();
     plan.micro_batches = 2;
     int calls = 0;
-    SECTION("whole") { tiny::check_equal(tiny::compare(plan, tiny::llama(2), 2, with_fused_attention(calls))); }
+    SECTION("whole") {
+        tiny::check_equal(tiny::compare(plan, tiny::llama(2), 2, with_fused_attention(calls)));
+    }
     SECTION("divided, turned by rotary positions or not") {
         plan.layout.data = plan.layout.context = GENERATE(2, 4);
         tiny::check_equal(tiny::compare(plan, tiny::llama(2), 1, with_fused_attention(calls)));
@@ -91,7 +98,9 @@ TEST_CASE("the library's attention trains whole sequences, parts of ranks and se
     CHECK(calls > 0);
 }
 
-TEST_CASE("the library's own masks are the same when a layer runs again, others on every rank, and used where the reference need not be met") {
+TEST_CASE(
+    "the library's own masks are the same when a layer runs again, others on every rank, and used where the "
+    "reference need not be met") {
     schedule::Plan plan = tiny::plan();
     plan.micro_batches = 2;
     const model::ModelGraph graph = tiny::gpt(2, "attention_dropout = 0.3");
@@ -130,22 +139,28 @@ TEST_CASE("activations of an emulated GPU wait in the host's memory or on disk a
     const tiny::Comparison comparison = tiny::compare(plan, graph, 2, emulated::backend(roomy));
     tiny::check_equal(comparison);
     plan.offload = schedule::Offload::none;
-    CHECK(comparison.run.memory.peak[0] < tiny::compare(plan, graph, 1, emulated::backend(roomy)).run.memory.peak[0]);
+    CHECK(comparison.run.memory.peak[0] <
+          tiny::compare(plan, graph, 1, emulated::backend(roomy)).run.memory.peak[0]);
 }
 
 namespace {
 
-// Work of a stream waits until somebody asks, and then goes as late as events allow: the streams last in number first.
+// Work of a stream waits until somebody asks, and then goes as late as events allow: the streams last in
+// number first.
 class Lazy : public emulated::Emulated {
 public:
     void record(exec::cuda::Event event, exec::cuda::Stream stream) override {
         later(stream, [this, event, stream] { Emulated::record(event, stream); }, {}, event);
     }
-    void wait(exec::cuda::Stream stream, exec::cuda::Event event) override { later(stream, [] {}, event, {}); }
+    void wait(exec::cuda::Stream stream, exec::cuda::Event event) override {
+        later(stream, [] {}, event, {});
+    }
     void upload(exec::cuda::Stream stream, void* to, const void* from, std::size_t bytes) override {
         later(stream, [=] { std::memcpy(to, from, bytes); }, {}, {});
     }
-    void download(exec::cuda::Stream stream, void* to, const void* from, std::size_t bytes) override { upload(stream, to, from, bytes); }
+    void download(exec::cuda::Stream stream, void* to, const void* from, std::size_t bytes) override {
+        upload(stream, to, from, bytes);
+    }
     void call(exec::cuda::Stream stream, void (*function)(void*), void* argument) override {
         later(stream, [=] { function(argument); }, {}, {});
     }
@@ -153,7 +168,9 @@ public:
         for (bool moves = true; moves;) {
             moves = false;
             for (auto queue = queues_.rbegin(); queue != queues_.rend(); ++queue)
-                while (!queue->second.empty() && (!queue->second.front().after || queue->second.front().after_count <= recorded_[queue->second.front().after])) {
+                while (!queue->second.empty() &&
+                       (!queue->second.front().after ||
+                        queue->second.front().after_count <= recorded_[queue->second.front().after])) {
                     Work work = std::move(queue->second.front());
                     queue->second.pop_front();
                     work.does();
@@ -161,7 +178,8 @@ public:
                     moves = true;
                 }
         }
-        for (const auto& [ignored, queue] : queues_) core::require(queue.empty(), "nothing waits for what never happens");
+        for (const auto& [ignored, queue] : queues_)
+            core::require(queue.empty(), "nothing waits for what never happens");
     }
 
 private:
@@ -170,7 +188,8 @@ private:
         exec::cuda::Event after = nullptr, records = nullptr;
         int after_count = 0;
     };
-    void later(exec::cuda::Stream stream, std::function<void()> does, exec::cuda::Event after, exec::cuda::Event records) {
+    void later(exec::cuda::Stream stream, std::function<void()> does, exec::cuda::Event after,
+               exec::cuda::Event records) {
         queues_[stream].push_back({std::move(does), after, records, after ? asked_[after] : 0});
         if (records) ++asked_[records];
     }
@@ -180,10 +199,13 @@ private:
 
 }  // namespace
 
-TEST_CASE("arrays that go to disk and come back are whole however late streams get to them, and places of all are used again") {
+TEST_CASE(
+    "arrays that go to disk and come back are whole however late streams get to them, and places of all are "
+    "used again") {
     const bool disk_is_slow = GENERATE(true, false);
     Lazy machine;
-    const exec::cuda::Stream copies = machine.message_stream(disk_is_slow ? 2 : 1), disk = machine.message_stream(disk_is_slow ? 1 : 2);
+    const exec::cuda::Stream copies = machine.message_stream(disk_is_slow ? 2 : 1),
+                             disk = machine.message_stream(disk_is_slow ? 1 : 2);
     exec::cuda::DiskTransfers transfers(machine, disk, 0, 20 * 64, 64);
     for (int step = 0; step < 3; ++step) {
         transfers.begin_step();
@@ -191,13 +213,17 @@ TEST_CASE("arrays that go to disk and come back are whole however late streams g
         for (std::size_t i = 0; i < arrays.size(); ++i) {
             arrays[i].fill(static_cast<char>(10 * step + static_cast<int>(i)));
             transfers.store(copies, 1, 64 * i, arrays[i].data(), 64 - i);
-            if (i % 3 == 2) transfers.load(copies, 2, 64 * (i - 1), back[i - 1].data(), 64 - (i - 1));  // amid those that leave
+            if (i % 3 == 2)
+                transfers.load(copies, 2, 64 * (i - 1), back[i - 1].data(),
+                               64 - (i - 1));  // amid those that leave
         }
         for (std::size_t i = arrays.size(); i-- > 0;)
             if (i % 3 != 1) transfers.load(copies, 3, 64 * i, back[i].data(), 64 - i);
         machine.synchronize();
         for (std::size_t i = 0; i < arrays.size(); ++i)
-            if (i < 9) CHECK(std::equal(arrays[i].begin(), arrays[i].begin() + static_cast<std::ptrdiff_t>(64 - i), back[i].begin()));
+            if (i < 9)
+                CHECK(std::equal(arrays[i].begin(), arrays[i].begin() + static_cast<std::ptrdiff_t>(64 - i),
+                                 back[i].begin()));
         CHECK_FALSE(transfers.failure());
     }
 }
@@ -210,7 +236,8 @@ TEST_CASE("what the disk refuses is told with the instruction that asked") {
     transfers.load(machine.stream(schedule::Stream::copy), 7, 1 << 20, into, 64);
     REQUIRE(transfers.failure());
     CHECK(transfers.failure()->instruction == 7);
-    CHECK_THAT(transfers.failure()->words, Catch::Contains("cannot read from 64 bytes at 1048576: end of file"));
+    CHECK_THAT(transfers.failure()->words,
+               Catch::Contains("cannot read from 64 bytes at 1048576: end of file"));
 }
 
 TEST_CASE("pipelines whose messages have streams of their own train as the reference does") {
@@ -235,10 +262,13 @@ TEST_CASE("a step without exchange that loads all kernels leaves no trace in tra
 TEST_CASE("experts of emulated GPUs train as the reference does, whichever rank has them") {
     schedule::Plan plan = tiny::plan();
     plan.micro_batches = 2;
-    const std::string kind = GENERATE(as<std::string>{}, "experts_per_token = 2", "experts_per_token = 1\nauxiliary_loss = 0.3\ncapacity_factor = 1.0",
+    const std::string kind = GENERATE(as<std::string>{}, "experts_per_token = 2",
+                                      "experts_per_token = 1\nauxiliary_loss = 0.3\ncapacity_factor = 1.0",
                                       "experts_per_token = 2\nauxiliary_loss = 0.5\ncapacity_factor = 0.6");
     INFO(kind);
-    SECTION("one rank") { tiny::check_equal(tiny::compare(plan, tiny::mixtral(2, kind), 2, emulated::backend(roomy))); }
+    SECTION("one rank") {
+        tiny::check_equal(tiny::compare(plan, tiny::mixtral(2, kind), 2, emulated::backend(roomy)));
+    }
     SECTION("one rank, recomputed, gradients of weights apart") {
         plan.layout.pipeline = 2;
         plan.schedule = "zb-h1";
@@ -282,22 +312,30 @@ TEST_CASE("experts in bf16 on an emulated GPU stay near the CPU's") {
     plan.micro_batches = 2;
     plan.precision = {core::DataType::bf16, core::DataType::bf16, core::DataType::bf16, true};
     const model::ModelGraph graph = tiny::mixtral(2, "experts_per_token = 2\nauxiliary_loss = 0.1");
-    const tiny::Comparison gpu = tiny::compare(plan, graph, 3, emulated::backend(roomy)), cpu = tiny::compare(plan, graph, 3);
+    const tiny::Comparison gpu = tiny::compare(plan, graph, 3, emulated::backend(roomy)),
+                           cpu = tiny::compare(plan, graph, 3);
     // Logits near 3.4 of values rounded to 2^-9, on both: some units in the last place apart.
-    for (std::size_t i = 0; i < gpu.run.losses.size(); ++i) CHECK(std::abs(gpu.run.losses[i] - cpu.run.losses[i]) < 4e-3 * cpu.run.losses[i]);
+    for (std::size_t i = 0; i < gpu.run.losses.size(); ++i)
+        CHECK(std::abs(gpu.run.losses[i] - cpu.run.losses[i]) < 4e-3 * cpu.run.losses[i]);
 }
 
 TEST_CASE("more copies of tokens than a rank has room for end the run with their number") {
     schedule::Plan plan = tiny::plan();
     plan.layout.data = plan.layout.expert = 4;
-    CHECK_THROWS_WITH(tiny::compare(plan, tiny::mixtral(2, "experts_per_token = 1"), 1, emulated::backend({.expert_room = 1})),
-                      Catch::Contains("times the copies of tokens") && Catch::Contains("has room for 1.00 times"));
+    CHECK_THROWS_WITH(
+        tiny::compare(plan, tiny::mixtral(2, "experts_per_token = 1"), 1,
+                      emulated::backend({.expert_room = 1})),
+        Catch::Contains("times the copies of tokens") && Catch::Contains("has room for 1.00 times"));
 }
 
 TEST_CASE("memory is planned for no more copies of tokens than capacity lets come") {
     schedule::Plan plan = tiny::plan();
     plan.layout.data = plan.layout.expert = 4;
-    const auto bytes = [&](const std::string& more, double room) { return emulated::planned(plan, tiny::mixtral(2, "experts_per_token = 1" + more), 0, {.expert_room = room}).arena.bytes; };
+    const auto bytes = [&](const std::string& more, double room) {
+        return emulated::planned(plan, tiny::mixtral(2, "experts_per_token = 1" + more), 0,
+                                 {.expert_room = room})
+            .arena.bytes;
+    };
     CHECK(bytes("\ncapacity_factor = 1", 4) == bytes("\ncapacity_factor = 1", 1));
     CHECK(bytes("\ncapacity_factor = 2", 4) < bytes("", 4));
     CHECK(bytes("", 9) == bytes("", 4));  // all tokens of four ranks
@@ -309,7 +347,8 @@ TEST_CASE("the Program orders what divided sequences, experts and offload touch"
         for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
             const exec::cuda::RunPlan run = emulated::planned(plan, graph, rank);
             INFO(what << ", rank " << rank);
-            for (const auto& [first, second] : run.arena.unordered) UNSCOPED_INFO(first << " before " << second);
+            for (const auto& [first, second] : run.arena.unordered)
+                UNSCOPED_INFO(first << " before " << second);
             CHECK(run.arena.data_edges == 0);
         }
     };

@@ -1,4 +1,5 @@
-// The whole CUDA backend without a GPU: planning, arena, edges, precision and our kernels, with libraries replaced by loops.
+// The whole CUDA backend without a GPU: planning, arena, edges, precision and our kernels, with libraries
+// replaced by loops.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -13,11 +14,15 @@ TEST_CASE("on one emulated GPU a model trains as the reference does") {
     schedule::Plan plan = tiny::plan();
     const exec::BackendMaker emulated = emulated::backend();
     SECTION("GPT") { tiny::check_equal(tiny::compare(plan, tiny::gpt(), 2, emulated)); }
-    SECTION("GPT with dropout") { tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.2\nattention_dropout = 0.3"), 2, emulated)); }
+    SECTION("GPT with dropout") {
+        tiny::check_equal(
+            tiny::compare(plan, tiny::gpt(2, "dropout = 0.2\nattention_dropout = 0.3"), 2, emulated));
+    }
     SECTION("Llama") { tiny::check_equal(tiny::compare(plan, tiny::llama(), 2, emulated)); }
     SECTION("unfused attention") {
         plan.attention = model::AttentionImplementation::unfused;
-        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.2\nattention_dropout = 0.3"), 2, emulated));
+        tiny::check_equal(
+            tiny::compare(plan, tiny::gpt(2, "dropout = 0.2\nattention_dropout = 0.3"), 2, emulated));
         tiny::check_equal(tiny::compare(plan, tiny::llama(2), 2, emulated));
     }
     SECTION("fused cross-entropy") {
@@ -26,11 +31,14 @@ TEST_CASE("on one emulated GPU a model trains as the reference does") {
     }
 }
 
-TEST_CASE("an approximate GELU, residuals and gradients of biases go along with the products, where the machine has that, and nothing else changes") {
+TEST_CASE(
+    "an approximate GELU, residuals and gradients of biases go along with the products, where the machine "
+    "has that, and nothing else changes") {
     schedule::Plan plan = tiny::plan();
     plan.micro_batches = 2;
     const std::string approximate = "activation = 'gelu_tanh'\n";
-    const auto with = std::make_shared<emulated::Emulated>(true), without = std::make_shared<emulated::Emulated>(false);
+    const auto with = std::make_shared<emulated::Emulated>(true),
+               without = std::make_shared<emulated::Emulated>(false);
     SECTION("one rank") {
         constexpr int layers = 2, steps = 2, micro_batches = 2;
         const model::ModelGraph graph = tiny::gpt(layers, approximate);
@@ -43,18 +51,23 @@ TEST_CASE("an approximate GELU, residuals and gradients of biases go along with 
         CHECK(without->added() == with->added());
         // The exact GELU is not what the library computes.
         const auto exact = std::make_shared<emulated::Emulated>(true);
-        tiny::check_equal(tiny::compare(plan, tiny::gpt(layers, "activation = 'gelu'\n"), steps, emulated::backend_on(exact)));
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(layers, "activation = 'gelu'\n"), steps,
+                                        emulated::backend_on(exact)));
         CHECK(exact->fused() == steps * micro_batches * layers * 4);
     }
     SECTION("dropout takes the residual; attention and layers beside one another") {
-        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate + "dropout = 0.2\n"), 2, emulated::backend_on(with)));
+        tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate + "dropout = 0.2\n"), 2,
+                                        emulated::backend_on(with)));
         CHECK(with->added() == 0);
-        tiny::check_equal(tiny::compare(plan, tiny::model_of("family = 'gpt-neox'\nhidden = 16\nlayers = 2\nheads = 4\nvocabulary = 30\nmax_positions = 8\n"
-                                                             "sequence_length = 8\nactivation = 'gelu_tanh'\n"),
+        tiny::check_equal(tiny::compare(plan,
+                                        tiny::model_of("family = 'gpt-neox'\nhidden = 16\nlayers = 2\nheads "
+                                                       "= 4\nvocabulary = 30\nmax_positions = 8\n"
+                                                       "sequence_length = 8\nactivation = 'gelu_tanh'\n"),
                                         2, emulated::backend()));
     }
     SECTION("layers that run again, and every layer a stage of its own") {
-        for (const schedule::Recompute recompute : {schedule::Recompute::full, schedule::Recompute::selective}) {
+        for (const schedule::Recompute recompute :
+             {schedule::Recompute::full, schedule::Recompute::selective}) {
             plan.recompute = recompute;
             tiny::check_equal(tiny::compare(plan, tiny::gpt(2, approximate), 2, emulated::backend()));
         }
@@ -97,7 +110,8 @@ TEST_CASE("whoever writes all of a part of what is to be cleared takes it over, 
     CHECK(zeros.cut_all().empty());
     zeros.add(memory, 32);
     zeros.add(memory + 8, 8);  // again: still once
-    CHECK(zeros.cut(memory, 64) == std::vector<PendingZeros::Piece>{{memory, 8}, {memory + 8, 8}, {memory + 16, 16}});
+    CHECK(zeros.cut(memory, 64) ==
+          std::vector<PendingZeros::Piece>{{memory, 8}, {memory + 8, 8}, {memory + 16, 16}});
 }
 
 TEST_CASE("emulated GPUs train as the reference does with every parallelism") {
@@ -107,7 +121,9 @@ TEST_CASE("emulated GPUs train as the reference does with every parallelism") {
     SECTION("pipelines: every fourth schedule that has a flush, since an emulated step takes long") {
         int number = 0;
         for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules()) {
-            if (candidate.is_forward_only || candidate.is_asynchronous || candidate.is_bidirectional || candidate.has_segments) continue;
+            if (candidate.is_forward_only || candidate.is_asynchronous || candidate.is_bidirectional ||
+                candidate.has_segments)
+                continue;
             if (number++ % 4 != 0) continue;
             plan = tiny::plan();
             plan.schedule = candidate.name;
@@ -124,8 +140,9 @@ TEST_CASE("emulated GPUs train as the reference does with every parallelism") {
     }
     SECTION("data parallelism in every sharding") {
         plan.layout.data = 2;
-        for (const schedule::Sharding sharding : {schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::gradients,
-                                                  schedule::Sharding::parameters}) {
+        for (const schedule::Sharding sharding :
+             {schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::gradients,
+              schedule::Sharding::parameters}) {
             plan.sharding = sharding;
             INFO(schedule::name_of(sharding));
             tiny::check_equal(tiny::compare(plan, graph, 1, emulated));
@@ -134,7 +151,8 @@ TEST_CASE("emulated GPUs train as the reference does with every parallelism") {
     SECTION("tensor parallelism, along sequences too, with recomputation") {
         plan.layout.tensor = 2;
         for (const bool along_sequences : {false, true})
-            for (const schedule::Recompute recompute : {schedule::Recompute::none, schedule::Recompute::full}) {
+            for (const schedule::Recompute recompute :
+                 {schedule::Recompute::none, schedule::Recompute::full}) {
                 plan.sequence_parallel = along_sequences;
                 plan.recompute = recompute;
                 tiny::check_equal(tiny::compare(plan, graph, 1, emulated));
@@ -166,7 +184,8 @@ TEST_CASE("in bf16 with fp32 master weights an emulated GPU's losses stay near t
     const exec::ReferenceResult reference = exec::run_reference(graph, plan, data, {5, options.seed});
     REQUIRE(run.losses.size() == reference.losses.size());
     // The mean of 64 token losses near log 30, each from sums rounded to 2^-9: well below one hundredth.
-    for (std::size_t i = 0; i < run.losses.size(); ++i) CHECK(std::abs(run.losses[i] - reference.losses[i]) < 1e-2 * std::abs(reference.losses[i]));
+    for (std::size_t i = 0; i < run.losses.size(); ++i)
+        CHECK(std::abs(run.losses[i] - reference.losses[i]) < 1e-2 * std::abs(reference.losses[i]));
 }
 
 TEST_CASE("emulated GPUs clip gradients by the norm of all of them") {
@@ -183,7 +202,8 @@ TEST_CASE("emulated GPUs clip gradients by the norm of all of them") {
     tiny::check_equal(tiny::compare(plan, graph, 2, emulated::backend()));
 }
 
-TEST_CASE("emulated GPUs train by LAMB as the reference does, however parameters and their state are divided") {
+TEST_CASE(
+    "emulated GPUs train by LAMB as the reference does, however parameters and their state are divided") {
     schedule::Plan plan = tiny::plan();
     plan.optimizer.kind = schedule::OptimizerKind::lamb;
     plan.optimizer.learning_rate = 0.02;
@@ -213,7 +233,9 @@ TEST_CASE("emulated GPUs train by LAMB as the reference does, however parameters
     SECTION("data 2, in every sharding, in several buckets") {
         plan.layout.data = 2;
         plan.gradient_bucket = core::bytes(3000);
-        for (const schedule::Sharding sharding : {schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::gradients, schedule::Sharding::parameters}) {
+        for (const schedule::Sharding sharding :
+             {schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::gradients,
+              schedule::Sharding::parameters}) {
             plan.sharding = sharding;
             INFO(schedule::name_of(sharding));
             check(graph, 2);
@@ -231,7 +253,8 @@ TEST_CASE("an emulated GPU that evaluates drops nothing and has the reference's 
     schedule::Plan plan = tiny::plan();
     plan.schedule = "forward-only";
     plan.layout.pipeline = 2;
-    tiny::check_equal(tiny::compare(plan, tiny::gpt(2, "dropout = 0.2\nattention_dropout = 0.3"), 1, emulated::backend()));
+    tiny::check_equal(
+        tiny::compare(plan, tiny::gpt(2, "dropout = 0.2\nattention_dropout = 0.3"), 1, emulated::backend()));
 }
 
 namespace {
@@ -260,7 +283,9 @@ private:
 
 }  // namespace
 
-TEST_CASE("in fp16 an overflow on one rank leaves the update out on all, and training goes on with half the scale") {
+TEST_CASE(
+    "in fp16 an overflow on one rank leaves the update out on all, and training goes on with half the "
+    "scale") {
     const model::ModelGraph graph = tiny::gpt(2);
     schedule::Plan plan = tiny::plan();
     SECTION("pipeline 2") { plan.layout.pipeline = 2; }
@@ -289,8 +314,10 @@ TEST_CASE("in fp16 an overflow on one rank leaves the update out on all, and tra
         options.time_limit = core::seconds(20);
         options.make_backend = [overflows](const exec::BackendRequest& request) {
             const bool is_bad = overflows && request.communicator.rank() == 1;
-            std::shared_ptr<exec::cuda::Machine> machine = is_bad ? std::make_shared<Overflowing>() : std::make_shared<emulated::Emulated>();
-            return exec::cuda::make_backend(request, std::move(machine), std::make_shared<emulated::Messages>(request.communicator));
+            std::shared_ptr<exec::cuda::Machine> machine =
+                is_bad ? std::make_shared<Overflowing>() : std::make_shared<emulated::Emulated>();
+            return exec::cuda::make_backend(request, std::move(machine),
+                                            std::make_shared<emulated::Messages>(request.communicator));
         };
         return exec::run(own, graph, data, options);
     };
@@ -305,8 +332,10 @@ TEST_CASE("in fp16 an overflow on one rank leaves the update out on all, and tra
     CHECK(later.parameters[0] != start.parameters[0]);
     // Without an overflow losses follow the reference within fp16's rounding.
     const exec::RunResult run = train(2, 0.1, false);
-    const exec::ReferenceResult reference = exec::run_reference(graph, program.plan, data, {2, exec::RunOptions{}.seed});
-    for (std::size_t i = 0; i < run.losses.size(); ++i) CHECK(std::abs(run.losses[i] - reference.losses[i]) < 2e-3 * std::abs(reference.losses[i]));
+    const exec::ReferenceResult reference =
+        exec::run_reference(graph, program.plan, data, {2, exec::RunOptions{}.seed});
+    for (std::size_t i = 0; i < run.losses.size(); ++i)
+        CHECK(std::abs(run.losses[i] - reference.losses[i]) < 2e-3 * std::abs(reference.losses[i]));
 }
 
 TEST_CASE("exchange is measured for every operation and size in the groups that a rank is in") {
@@ -318,14 +347,15 @@ TEST_CASE("exchange is measured for every operation and size in the groups that 
             const auto communicator = network.communicator(rank);
             emulated::Emulated machine;
             emulated::Messages exchange(*communicator);
-            rates[static_cast<std::size_t>(rank)] =
-                exec::cuda::profile_exchange(machine, exchange, rank, {{0, 1, 2}, {0, 1}}, {core::bytes(192), core::bytes(4800)});
+            rates[static_cast<std::size_t>(rank)] = exec::cuda::profile_exchange(
+                machine, exchange, rank, {{0, 1, 2}, {0, 1}}, {core::bytes(192), core::bytes(4800)});
         });
     for (std::thread& thread : threads) thread.join();
     CHECK(rates[0].size() == 2 * 4 + 2 * 5);  // two sizes; among two ranks messages too
     CHECK(rates[2].size() == 2 * 4);
     for (const exec::cuda::ExchangeRate& rate : rates[0]) CHECK(rate.time.value > 0);
-    // nccl-tests, doc/PERFORMANCE.md: of an all-reduce over three ranks every link carries 2 (3 - 1) / 3 of the array.
+    // nccl-tests, doc/PERFORMANCE.md: of an all-reduce over three ranks every link carries 2 (3 - 1) / 3 of
+    // the array.
     const exec::cuda::ExchangeRate reduced{"all_reduce", 3, core::bytes(3e9), core::seconds(1)};
     CHECK(reduced.bus_bandwidth().value == Approx(4e9));
 }
@@ -335,7 +365,9 @@ namespace {
 // The plan of one rank's memory and edges, without running anything.
 }  // namespace
 
-TEST_CASE("arrays that live at one time never share memory, and the arena is little larger than what is held at most") {
+TEST_CASE(
+    "arrays that live at one time never share memory, and the arena is little larger than what is held at "
+    "most") {
     schedule::Plan plan = tiny::plan();
     plan.layout.pipeline = 2;
     const exec::cuda::RunPlan run = emulated::planned(plan, tiny::gpt(4), 0);
@@ -351,11 +383,14 @@ TEST_CASE("lowering orders every two instructions that touch the same array, one
         for (int rank = 0; rank < plan.layout.ranks(); ++rank) {
             const exec::cuda::RunPlan run = emulated::planned(plan, graph, rank);
             INFO(what << ", rank " << rank << ": " << run.arena.data_edges << " edges added");
-            for (const auto& [first, second] : run.arena.unordered) UNSCOPED_INFO(first << " before " << second);
+            for (const auto& [first, second] : run.arena.unordered)
+                UNSCOPED_INFO(first << " before " << second);
             CHECK(run.arena.data_edges == 0);
         }
     };
-    for (const schedule::Sharding sharding : {schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::gradients, schedule::Sharding::parameters}) {
+    for (const schedule::Sharding sharding :
+         {schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::gradients,
+          schedule::Sharding::parameters}) {
         schedule::Plan plan = tiny::plan();
         plan.layout.data = 2;
         plan.sharding = sharding;

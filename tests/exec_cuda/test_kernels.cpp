@@ -1,7 +1,9 @@
-// Every kernel of ours against the CPU's, over random shapes, in every precision: on the host thread by thread, and on a GPU where there is one.
+// Every kernel of ours against the CPU's, over random shapes, in every precision: on the host thread by
+// thread, and on a GPU where there is one.
 //
-// Inputs are rounded to the precision first, so that what is left is the kernel's own arithmetic (fp32, in another order) and the rounding of results: half a
-// unit in the last place (2^-24, 2^-9 in bf16, 2^-12 in fp16 of the value). Sums over n terms are allowed sqrt(n) of it, and gradients that are added to what is
+// Inputs are rounded to the precision first, so that what is left is the kernel's own arithmetic (fp32, in
+// another order) and the rounding of results: half a unit in the last place (2^-24, 2^-9 in bf16, 2^-12 in
+// fp16 of the value). Sums over n terms are allowed sqrt(n) of it, and gradients that are added to what is
 // there one more rounding.
 #include <catch2/catch.hpp>
 
@@ -27,12 +29,20 @@ namespace {
 using namespace exec::cuda;
 namespace cpu = exec::cpu;
 
-core::DataType data_type(Type type) { return type == Type::bf16 ? core::DataType::bf16 : type == Type::fp16 ? core::DataType::fp16 : core::DataType::fp32; }
+core::DataType data_type(Type type) {
+    return type == Type::bf16   ? core::DataType::bf16
+           : type == Type::fp16 ? core::DataType::fp16
+                                : core::DataType::fp32;
+}
 double unit(Type type) { return type == Type::bf16 ? 0x1p-8 : type == Type::fp16 ? 0x1p-11 : 0x1p-22; }
 
 class Bench {
 public:
-    Bench(Machine& machine, std::uint64_t seed) : machine(machine), k(machine.kernels()), s(machine.stream(schedule::Stream::compute)), random(seed) {}
+    Bench(Machine& machine, std::uint64_t seed)
+        : machine(machine),
+          k(machine.kernels()),
+          s(machine.stream(schedule::Stream::compute)),
+          random(seed) {}
     ~Bench() {
         machine.synchronize();
         for (void* block : blocks_) machine.release(block);
@@ -70,7 +80,9 @@ public:
         for (float& value : values) value = static_cast<float>(deviation * random.normal());
         return values;
     }
-    std::int64_t between(std::int64_t low, std::int64_t high) { return low + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(high - low + 1))); }
+    std::int64_t between(std::int64_t low, std::int64_t high) {
+        return low + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(high - low + 1)));
+    }
 
     Machine& machine;
     const Kernels& k;
@@ -82,7 +94,8 @@ private:
 };
 
 // Largest difference, relative to the largest expected value, in units of the precision.
-void near(const char* what, Type type, const std::vector<float>& got, const std::vector<float>& expected, double units) {
+void near(const char* what, Type type, const std::vector<float>& got, const std::vector<float>& expected,
+          double units) {
     REQUIRE(got.size() == expected.size());
     double largest = 1e-6, worst = 0;
     for (const float value : expected) largest = std::max(largest, std::fabs(static_cast<double>(value)));
@@ -108,8 +121,11 @@ void check_elementwise(Bench& b, Type type) {
     b.k.scale(b.s, type, count, 0.5f, dx, dz, true);
     for (std::size_t i = 0; i < x.size(); ++i) expected[i] = z[i] + 0.5f * x[i];
     near("scale", type, b.get(type, dz, x.size()), expected, 1);
-    for (const auto& [own, theirs] : {std::pair{Unary::gelu, cpu::Unary::gelu}, {Unary::gelu_tanh, cpu::Unary::gelu_tanh}, {Unary::relu, cpu::Unary::relu},
-                                      {Unary::silu, cpu::Unary::silu}, {Unary::tanh, cpu::Unary::tanh}}) {
+    for (const auto& [own, theirs] : {std::pair{Unary::gelu, cpu::Unary::gelu},
+                                      {Unary::gelu_tanh, cpu::Unary::gelu_tanh},
+                                      {Unary::relu, cpu::Unary::relu},
+                                      {Unary::silu, cpu::Unary::silu},
+                                      {Unary::tanh, cpu::Unary::tanh}}) {
         b.k.unary(b.s, type, own, count, dx, out);
         cpu::kernels().unary(theirs, count, x.data(), expected.data());
         near("unary", type, b.get(type, out, x.size()), expected, 4);
@@ -118,7 +134,8 @@ void check_elementwise(Bench& b, Type type) {
         cpu::kernels().unary_backward(theirs, count, x.data(), y.data(), expected.data());
         near("unary backward", type, b.get(type, out, x.size()), expected, 4);
     }
-    std::vector<float> pair = b.normal(rows * 2 * width), gradient = b.normal(rows * width), gated(gradient.size()), both(pair.size(), 0.0f);
+    std::vector<float> pair = b.normal(rows * 2 * width), gradient = b.normal(rows * width),
+                       gated(gradient.size()), both(pair.size(), 0.0f);
     const void *dpair = b.put(type, pair), *dgradient = b.put(type, gradient);
     void* wide = b.room(pair.size() * 4);
     b.k.gated(b.s, type, Unary::silu, rows, width, dpair, out = b.room(gated.size() * 4));
@@ -130,18 +147,20 @@ void check_elementwise(Bench& b, Type type) {
 }
 
 void check_dropout(Bench& b, Type type) {
-    const std::int64_t samples = b.between(1, 3), tokens = b.between(1, 9), width = b.between(1, 40), rows = samples * tokens;
+    const std::int64_t samples = b.between(1, 3), tokens = b.between(1, 9), width = b.between(1, 40),
+                       rows = samples * tokens;
     std::vector<float> x = b.normal(rows * width), residual = b.normal(rows * width), expected(x.size());
     std::vector<std::uint64_t> keys;
     for (std::int64_t i = 0; i < samples; ++i) keys.push_back(b.random.next());
     const void *dx = b.put(type, x), *dresidual = b.put(type, residual);
     void* out = b.room(x.size() * 4);
     auto* mask = static_cast<std::uint8_t*>(b.room(x.size()));
-    b.k.dropout(b.s, type, {rows, width, tokens, width, 0, 0, 0.3f, b.put_raw(keys)}, dx, dresidual, out, mask);
+    b.k.dropout(b.s, type, {rows, width, tokens, width, 0, 0, 0.3f, b.put_raw(keys)}, dx, dresidual, out,
+                mask);
     std::vector<std::uint8_t> kept(x.size());
     for (std::int64_t r = 0; r < rows; ++r)
-        cpu::kernels().dropout(keys[static_cast<std::size_t>(r / tokens)], r % tokens * width, width, 0.3f, x.data() + r * width, expected.data() + r * width,
-                               kept.data() + r * width);
+        cpu::kernels().dropout(keys[static_cast<std::size_t>(r / tokens)], r % tokens * width, width, 0.3f,
+                               x.data() + r * width, expected.data() + r * width, kept.data() + r * width);
     for (std::size_t i = 0; i < x.size(); ++i) expected[i] += residual[i];
     near("dropout and residual", type, b.get(type, out, x.size()), expected, 1);
     b.k.dropout_backward(b.s, type, rows * width, 0.3f, mask, dx, out, false);
@@ -153,13 +172,17 @@ void check_dropout(Bench& b, Type type) {
 void check_norms(Bench& b, Type type) {
     // Rows of a warp and of a block, in registers and not.
     const std::int64_t choice = b.between(0, 5), rows = b.between(1, choice < 3 ? 20 : 70);
-    const std::int64_t width = choice == 0 ? b.between(1025, 1300) : choice < 3 ? 8 * b.between(65, choice == 1 ? 600 : 300) : 8 * b.between(1, 20) + (choice == 3 ? 3 : 0);
-    std::vector<float> x = b.normal(rows * width), scale = b.normal(width), shift = b.normal(width), dy = b.normal(rows * width), y(x.size()), dx(x.size());
+    const std::int64_t width = choice == 0  ? b.between(1025, 1300)
+                               : choice < 3 ? 8 * b.between(65, choice == 1 ? 600 : 300)
+                                            : 8 * b.between(1, 20) + (choice == 3 ? 3 : 0);
+    std::vector<float> x = b.normal(rows * width), scale = b.normal(width), shift = b.normal(width),
+                       dy = b.normal(rows * width), y(x.size()), dx(x.size());
     const void *in = b.put(type, x), *gradient = b.put(type, dy);
     const Values factors{b.put(Type::fp32, scale), Type::fp32}, offsets{b.put(type, shift), type};
     void *out = b.room(x.size() * 4), *workspace = b.room(norm_workspace(rows, width));
     auto* statistics = static_cast<float*>(b.room(static_cast<std::size_t>(rows) * 8));
-    std::vector<float> kept(static_cast<std::size_t>(2 * rows)), start = b.normal(width), dscale = start, dshift = start;
+    std::vector<float> kept(static_cast<std::size_t>(2 * rows)), start = b.normal(width), dscale = start,
+                                                                 dshift = start;
     const double units = 8 + std::sqrt(static_cast<double>(rows));
     for (const bool is_layer : {true, false}) {
         std::fill(dx.begin(), dx.end(), 0.0f);
@@ -168,28 +191,35 @@ void check_norms(Bench& b, Type type) {
         dscale = dshift = start;
         if (is_layer) {
             b.k.layer_norm(b.s, type, rows, width, 1e-5f, in, factors, offsets, out, statistics);
-            cpu::kernels().layer_norm(rows, width, 1e-5f, x.data(), scale.data(), shift.data(), y.data(), kept.data());
+            cpu::kernels().layer_norm(rows, width, 1e-5f, x.data(), scale.data(), shift.data(), y.data(),
+                                      kept.data());
             near("layer norm", type, b.get(type, out, x.size()), y, 8);
             b.k.layer_norm_backward(b.s, type, rows, width, in, statistics, factors, gradient, out, nullptr);
-            cpu::kernels().layer_norm_backward(rows, width, x.data(), kept.data(), scale.data(), dy.data(), dx.data());
-            cpu::kernels().layer_norm_weights(rows, width, x.data(), kept.data(), dy.data(), dscale.data(), dshift.data());
+            cpu::kernels().layer_norm_backward(rows, width, x.data(), kept.data(), scale.data(), dy.data(),
+                                               dx.data());
+            cpu::kernels().layer_norm_weights(rows, width, x.data(), kept.data(), dy.data(), dscale.data(),
+                                              dshift.data());
         } else {
             b.k.rms_norm(b.s, type, rows, width, 1e-5f, in, factors, out, statistics);
             cpu::kernels().rms_norm(rows, width, 1e-5f, x.data(), scale.data(), y.data(), kept.data());
             near("rms norm", type, b.get(type, out, x.size()), y, 8);
             b.k.rms_norm_backward(b.s, type, rows, width, in, statistics, factors, gradient, out, nullptr);
-            cpu::kernels().rms_norm_backward(rows, width, x.data(), kept.data(), scale.data(), dy.data(), dx.data());
+            cpu::kernels().rms_norm_backward(rows, width, x.data(), kept.data(), scale.data(), dy.data(),
+                                             dx.data());
             cpu::kernels().rms_norm_weights(rows, width, x.data(), kept.data(), dy.data(), dscale.data());
         }
         near("norm backward", type, b.get(type, out, x.size()), dx, 16);
         // Added to another array.
-        if (is_layer) b.k.layer_norm_backward(b.s, type, rows, width, in, statistics, factors, gradient, out, in);
+        if (is_layer)
+            b.k.layer_norm_backward(b.s, type, rows, width, in, statistics, factors, gradient, out, in);
         else b.k.rms_norm_backward(b.s, type, rows, width, in, statistics, factors, gradient, out, in);
         for (std::size_t i = 0; i < dx.size(); ++i) dx[i] += x[i];
         near("norm backward that adds", type, b.get(type, out, x.size()), dx, 16);
-        b.k.norm_weights(b.s, type, is_layer, rows, width, in, statistics, gradient, {dfirst, Type::fp32}, is_layer ? Sums{dsecond, Type::fp32} : Sums{}, workspace);
+        b.k.norm_weights(b.s, type, is_layer, rows, width, in, statistics, gradient, {dfirst, Type::fp32},
+                         is_layer ? Sums{dsecond, Type::fp32} : Sums{}, workspace);
         near("norm scale", Type::fp32, b.get(Type::fp32, dfirst, scale.size()), dscale, 16 * units);
-        if (is_layer) near("norm shift", Type::fp32, b.get(Type::fp32, dsecond, scale.size()), dshift, 16 * units);
+        if (is_layer)
+            near("norm shift", Type::fp32, b.get(Type::fp32, dsecond, scale.size()), dshift, 16 * units);
     }
     std::vector<float> sum = start, expected = start;
     void* dsum = b.put(Type::fp32, sum);
@@ -204,17 +234,22 @@ void check_norms(Bench& b, Type type) {
 
 void check_embedding(Bench& b, Type type) {
     // Of many rows the search goes in several parts.
-    const std::int64_t rows = type == Type::bf16 && b.between(0, 3) == 0 ? b.between(2050, 2200) : b.between(1, 600), width = b.between(1, rows > 600 ? 3 : 40), table = b.between(1, 30), first = b.between(0, 5), tokens = b.between(1, 9);
+    const std::int64_t rows = type == Type::bf16 && b.between(0, 3) == 0 ? b.between(2050, 2200)
+                                                                         : b.between(1, 600),
+                       width = b.between(1, rows > 600 ? 3 : 40), table = b.between(1, 30),
+                       first = b.between(0, 5), tokens = b.between(1, 9);
     std::vector<std::int64_t> ids;
     for (std::int64_t r = 0; r < rows; ++r) ids.push_back(b.between(0, table + 8));
-    std::vector<float> values = b.normal(table * width), dy = b.normal(rows * width), y(dy.size(), 0.0f), dtable = b.normal(table * width);
+    std::vector<float> values = b.normal(table * width), dy = b.normal(rows * width), y(dy.size(), 0.0f),
+                       dtable = b.normal(table * width);
     const std::int64_t* places = b.put_raw(ids);
     const Values parameter{b.put(type, values), type};
     void* out = b.room(dy.size() * 4);
     b.k.embedding(b.s, type, rows, width, first, table, places, parameter, out);
     const void* gradient = b.put(type, dy);
     void* sums = b.put(Type::fp32, dtable);
-    b.k.embedding_weight(b.s, type, rows, width, first, table, places, gradient, {sums, Type::fp32}, b.room(embedding_workspace(rows, width)));
+    b.k.embedding_weight(b.s, type, rows, width, first, table, places, gradient, {sums, Type::fp32},
+                         b.room(embedding_workspace(rows, width)));
     for (std::int64_t r = 0; r < rows; ++r) {
         const std::int64_t id = ids[static_cast<std::size_t>(r)] - first;
         if (id < 0 || id >= table) continue;
@@ -225,12 +260,14 @@ void check_embedding(Bench& b, Type type) {
     }
     near("embedding", type, b.get(type, out, y.size()), y, 0);
     near("embedding weight", Type::fp32, b.get(Type::fp32, sums, dtable.size()), dtable, 64);
-    std::vector<float> learned = b.normal((tokens + 2) * width), dlearned = b.normal((tokens + 2) * width), x = b.normal(rows * width), placed = x;
+    std::vector<float> learned = b.normal((tokens + 2) * width), dlearned = b.normal((tokens + 2) * width),
+                       x = b.normal(rows * width), placed = x;
     const std::int64_t first_row = b.between(0, 7);
     const void* in = b.put(type, x);
     b.k.positions(b.s, type, rows, width, tokens, {}, first_row, 2, in, {b.put(type, learned), type}, out);
     void* dlearned_sums = b.put(Type::fp32, dlearned);
-    b.k.positions_weight(b.s, type, rows, width, tokens, {}, first_row, 2, gradient, {dlearned_sums, Type::fp32});
+    b.k.positions_weight(b.s, type, rows, width, tokens, {}, first_row, 2, gradient,
+                         {dlearned_sums, Type::fp32});
     for (std::int64_t i = 0; i < rows * width; ++i) {
         const auto at = static_cast<std::size_t>(((first_row + i / width) % tokens + 2) * width + i % width);
         placed[static_cast<std::size_t>(i)] = x[static_cast<std::size_t>(i)] + learned[at];
@@ -242,7 +279,8 @@ void check_embedding(Bench& b, Type type) {
 
 // Routing is the CPU's to the row; what is moved and summed is written out here.
 void check_mixture(Bench& b, Type type) {
-    const std::int64_t experts = b.between(1, 9), chosen = b.between(1, std::min<std::int64_t>(3, experts)), hidden = b.between(0, 1) ? 16 : b.between(1, 40);
+    const std::int64_t experts = b.between(1, 9), chosen = b.between(1, std::min<std::int64_t>(3, experts)),
+                       hidden = b.between(0, 1) ? 16 : b.between(1, 40);
     // Of many tokens counting goes in several rounds.
     const std::int64_t tokens = b.between(0, 4) == 0 ? b.between(1500, 2500) : b.between(1, 200);
     model::Attributes mixture;
@@ -253,9 +291,11 @@ void check_mixture(Bench& b, Type type) {
     std::vector<float> logits = b.normal(tokens * experts), probabilities(logits.size());
     for (std::int64_t t = 0; t < tokens; ++t) {
         float sum = 0;
-        for (std::int64_t e = 0; e < experts; ++e) sum += std::exp(logits[static_cast<std::size_t>(t * experts + e)]);
         for (std::int64_t e = 0; e < experts; ++e)
-            probabilities[static_cast<std::size_t>(t * experts + e)] = std::exp(logits[static_cast<std::size_t>(t * experts + e)]) / sum;
+            sum += std::exp(logits[static_cast<std::size_t>(t * experts + e)]);
+        for (std::int64_t e = 0; e < experts; ++e)
+            probabilities[static_cast<std::size_t>(t * experts + e)] =
+                std::exp(logits[static_cast<std::size_t>(t * experts + e)]) / sum;
     }
     void* own = b.room(probabilities.size() * 4);
     b.k.router_softmax(b.s, type, tokens, experts, b.put_raw(logits), own);
@@ -269,12 +309,15 @@ void check_mixture(Bench& b, Type type) {
         b.k.expert_counts(b.s, shape, routing, is_limited, counts);
         const std::vector<float> counted = b.get(Type::fp32, counts, static_cast<std::size_t>(experts));
         const std::vector<std::int64_t>& wanted = is_limited ? expected.rows : expected.chosen;
-        for (std::size_t e = 0; e < counted.size(); ++e) CHECK(static_cast<std::int64_t>(counted[e]) == wanted[e]);
+        for (std::size_t e = 0; e < counted.size(); ++e)
+            CHECK(static_cast<std::int64_t>(counted[e]) == wanted[e]);
     }
     const std::int64_t copies = tokens * chosen;
-    std::vector<float> x = b.normal(tokens * hidden), worked = b.normal(copies * hidden), dy = b.normal(tokens * hidden), start = b.normal(tokens * hidden);
+    std::vector<float> x = b.normal(tokens * hidden), worked = b.normal(copies * hidden),
+                       dy = b.normal(tokens * hidden), start = b.normal(tokens * hidden);
     const void *in = b.put(type, x), *back = b.put(type, worked), *gradient = b.put(type, dy);
-    std::vector<float> sent(worked.size(), 0.0f), combined(x.size(), 0.0f), dsent(worked.size(), 0.0f), dp(probabilities.size(), 0.0f), gathered;
+    std::vector<float> sent(worked.size(), 0.0f), combined(x.size(), 0.0f), dsent(worked.size(), 0.0f),
+        dp(probabilities.size(), 0.0f), gathered;
     void* base = b.put(type, start);
     gathered = start;
     for (std::int64_t t = 0; t < tokens; ++t) {
@@ -286,7 +329,8 @@ void check_mixture(Bench& b, Type type) {
             const std::int64_t row = expected.row[copy];
             if (row < 0) continue;
             for (std::int64_t c = 0; c < hidden; ++c) {
-                const auto to = static_cast<std::size_t>(t * hidden + c), from = static_cast<std::size_t>(row * hidden + c);
+                const auto to = static_cast<std::size_t>(t * hidden + c),
+                           from = static_cast<std::size_t>(row * hidden + c);
                 sent[from] = x[to];
                 combined[to] += expected.weight[copy] * worked[from];
                 gathered[to] += worked[from];
@@ -296,10 +340,13 @@ void check_mixture(Bench& b, Type type) {
             mean += dweight[static_cast<std::size_t>(j)] * expected.weight[copy];
         }
         for (std::int64_t j = 0; j < chosen; ++j)
-            dp[static_cast<std::size_t>(t * experts + expected.expert[static_cast<std::size_t>(t * chosen + j)])] +=
-                chosen > 1 ? (dweight[static_cast<std::size_t>(j)] - mean) / sum : dweight[static_cast<std::size_t>(j)];
+            dp[static_cast<std::size_t>(t * experts +
+                                        expected.expert[static_cast<std::size_t>(t * chosen + j)])] +=
+                chosen > 1 ? (dweight[static_cast<std::size_t>(j)] - mean) / sum
+                           : dweight[static_cast<std::size_t>(j)];
     }
-    void *out = b.room(sent.size() * 4), *result = b.room(x.size() * 4), *dout = b.room(sent.size() * 4), *dprobabilities = b.room(dp.size() * 4);
+    void *out = b.room(sent.size() * 4), *result = b.room(x.size() * 4), *dout = b.room(sent.size() * 4),
+         *dprobabilities = b.room(dp.size() * 4);
     for (void* cleared : {out, dout}) b.machine.fill_zero(b.s, cleared, sent.size() * size_of(type));
     b.machine.fill_zero(b.s, dprobabilities, dp.size() * size_of(type));
     b.k.dispatch(b.s, type, shape, routing, in, out);
@@ -312,23 +359,29 @@ void check_mixture(Bench& b, Type type) {
     near("combine backward", type, b.get(type, dout, dsent.size()), dsent, 2);
     near("combine backward, probabilities", type, b.get(type, dprobabilities, dp.size()), dp, 32);
     // Through the softmax, with a share for every choice.
-    std::vector<float> chosen_of_all(static_cast<std::size_t>(experts)), dlogits(probabilities.size()), g = b.normal(tokens * experts);
+    std::vector<float> chosen_of_all(static_cast<std::size_t>(experts)), dlogits(probabilities.size()),
+        g = b.normal(tokens * experts);
     for (std::size_t e = 0; e < chosen_of_all.size(); ++e) chosen_of_all[e] = static_cast<float>(e + 1);
     const void* incoming = b.put(type, g);
     for (std::int64_t t = 0; t < tokens; ++t) {
         float mean = 0;
         const auto at = [&](std::int64_t e) { return static_cast<std::size_t>(t * experts + e); };
-        const auto of = [&](std::int64_t e) { return g[at(e)] + 0.25f * chosen_of_all[static_cast<std::size_t>(e)]; };
+        const auto of = [&](std::int64_t e) {
+            return g[at(e)] + 0.25f * chosen_of_all[static_cast<std::size_t>(e)];
+        };
         for (std::int64_t e = 0; e < experts; ++e) mean += probabilities[at(e)] * of(e);
         for (std::int64_t e = 0; e < experts; ++e) dlogits[at(e)] = probabilities[at(e)] * (of(e) - mean);
     }
     void* turned = b.room(dlogits.size() * 4);
-    b.k.router_gradient(b.s, type, tokens, experts, 0.25f, nullptr, b.put_raw(chosen_of_all), p, incoming, turned);
+    b.k.router_gradient(b.s, type, tokens, experts, 0.25f, nullptr, b.put_raw(chosen_of_all), p, incoming,
+                        turned);
     near("router's gradient", type, b.get(type, turned, dlogits.size()), dlogits, 16);
 }
 
 void check_loss(Bench& b, Type type) {
-    const std::int64_t rows = b.between(1, 40), columns = b.between(0, 2) == 0 ? 8 * b.between(600, 640) : b.between(2, 300), valid = b.between(1, columns);
+    const std::int64_t rows = b.between(1, 40),
+                       columns = b.between(0, 2) == 0 ? 8 * b.between(600, 640) : b.between(2, 300),
+                       valid = b.between(1, columns);
     std::vector<float> logits = b.normal(rows * columns, 3), expected(logits.size(), 0.0f), p(logits.size());
     std::vector<std::int64_t> labels;
     for (std::int64_t r = 0; r < rows; ++r) labels.push_back(b.between(0, valid - 1));
@@ -346,22 +399,27 @@ void check_loss(Bench& b, Type type) {
     near("loss statistics", Type::fp32, b.get(Type::fp32, statistics, kept.size()), kept, 64);
     double mean = 0;
     for (std::int64_t r = 0; r < rows; ++r) {
-        sums.push_back(kept[static_cast<std::size_t>(3 * r)] + std::log(kept[static_cast<std::size_t>(3 * r + 1)]));
+        sums.push_back(kept[static_cast<std::size_t>(3 * r)] +
+                       std::log(kept[static_cast<std::size_t>(3 * r + 1)]));
         mean += (sums.back() - kept[static_cast<std::size_t>(3 * r + 2)]) / static_cast<double>(rows);
     }
-    near("cross-entropy", Type::fp32, b.get(Type::fp32, loss, 2), {static_cast<float>(mean), static_cast<float>(mean)}, 64);
+    near("cross-entropy", Type::fp32, b.get(Type::fp32, loss, 2),
+         {static_cast<float>(mean), static_cast<float>(mean)}, 64);
     cpu::kernels().softmax(rows, columns, valid, logits.data(), sums.data(), p.data());
     near("probabilities", Type::fp32, b.get(Type::fp32, probabilities, p.size()), p, 64);
-    cpu::kernels().cross_entropy_backward(rows, columns, 0, valid, 0.25f, p.data(), labels.data(), expected.data());
+    cpu::kernels().cross_entropy_backward(rows, columns, 0, valid, 0.25f, p.data(), labels.data(),
+                                          expected.data());
     for (const float* from : {static_cast<const float*>(nullptr), static_cast<const float*>(probabilities)}) {
-        b.k.cross_entropy_backward(b.s, type, shape, 0.25f, nullptr, in, statistics, from, classes, out, false);
+        b.k.cross_entropy_backward(b.s, type, shape, 0.25f, nullptr, in, statistics, from, classes, out,
+                                   false);
         near("cross-entropy backward", type, b.get(type, out, expected.size()), expected, 64);
     }
 }
 
 // The same with the tokens of a class next to one another.
 void check_loss_across(Bench& b, Type type) {
-    const std::int64_t rows = 8 * b.between(1, b.between(0, 2) == 0 ? 40 : 5), columns = b.between(2, 300), valid = b.between(1, columns);
+    const std::int64_t rows = 8 * b.between(1, b.between(0, 2) == 0 ? 40 : 5), columns = b.between(2, 300),
+                       valid = b.between(1, columns);
     std::vector<float> logits = b.normal(rows * columns, 3), p(logits.size()), expected(logits.size(), 0.0f);
     std::vector<std::int64_t> labels;
     for (std::int64_t r = 0; r < rows; ++r) labels.push_back(b.between(0, valid - 1));
@@ -369,7 +427,8 @@ void check_loss_across(Bench& b, Type type) {
         std::vector<float> to(from.size());
         const auto width = static_cast<std::int64_t>(from.size()) / lines;
         for (std::int64_t i = 0; i < lines; ++i)
-            for (std::int64_t j = 0; j < width; ++j) to[static_cast<std::size_t>(j * lines + i)] = from[static_cast<std::size_t>(i * width + j)];
+            for (std::int64_t j = 0; j < width; ++j)
+                to[static_cast<std::size_t>(j * lines + i)] = from[static_cast<std::size_t>(i * width + j)];
         return to;
     };
     std::vector<float> across = turned(logits, rows);
@@ -387,13 +446,19 @@ void check_loss_across(Bench& b, Type type) {
     std::vector<float> kept(static_cast<std::size_t>(3 * rows)), sums;
     cpu::kernels().loss_statistics(rows, columns, valid, 0, logits.data(), labels.data(), kept.data());
     near("loss statistics across", Type::fp32, b.get(Type::fp32, statistics, kept.size()), kept, 64);
-    for (std::int64_t r = 0; r < rows; ++r) sums.push_back(kept[static_cast<std::size_t>(3 * r)] + std::log(kept[static_cast<std::size_t>(3 * r + 1)]));
+    for (std::int64_t r = 0; r < rows; ++r)
+        sums.push_back(kept[static_cast<std::size_t>(3 * r)] +
+                       std::log(kept[static_cast<std::size_t>(3 * r + 1)]));
     cpu::kernels().softmax(rows, columns, valid, logits.data(), sums.data(), p.data());
-    near("probabilities across", Type::fp32, turned(b.get(Type::fp32, probabilities, p.size()), columns), p, 64);
-    cpu::kernels().cross_entropy_backward(rows, columns, 0, valid, 0.25f, p.data(), labels.data(), expected.data());
+    near("probabilities across", Type::fp32, turned(b.get(Type::fp32, probabilities, p.size()), columns), p,
+         64);
+    cpu::kernels().cross_entropy_backward(rows, columns, 0, valid, 0.25f, p.data(), labels.data(),
+                                          expected.data());
     for (const float* from : {static_cast<const float*>(nullptr), static_cast<const float*>(probabilities)}) {
-        b.k.cross_entropy_backward(b.s, type, shape, 0.25f, nullptr, in, statistics, from, classes, out, false);
-        near("cross-entropy backward across", type, turned(b.get(type, out, expected.size()), columns), expected, 64);
+        b.k.cross_entropy_backward(b.s, type, shape, 0.25f, nullptr, in, statistics, from, classes, out,
+                                   false);
+        near("cross-entropy backward across", type, turned(b.get(type, out, expected.size()), columns),
+             expected, 64);
     }
 }
 
@@ -411,7 +476,8 @@ AttentionCase random_attention(Bench& b, std::vector<std::uint64_t>& keys, std::
     c.own.is_causal = b.between(0, 3) > 0;
     c.own.window = c.own.is_causal && b.between(0, 2) == 0 ? b.between(1, 40) : 0;
     c.own.scale = 0.3f;
-    c.theirs = {c.own.samples, c.own.tokens, c.own.heads, c.own.kv_heads, c.own.head_dimension, c.own.is_causal, c.own.window, c.own.scale};
+    c.theirs = {c.own.samples,        c.own.tokens,    c.own.heads,  c.own.kv_heads,
+                c.own.head_dimension, c.own.is_causal, c.own.window, c.own.scale};
     if (b.between(0, 1)) {
         for (std::int64_t h = 0; h < c.own.heads; ++h) slopes.push_back(0.25f / static_cast<float>(h + 1));
         c.own.alibi_slopes = b.put_raw(slopes);
@@ -428,25 +494,34 @@ AttentionCase random_attention(Bench& b, std::vector<std::uint64_t>& keys, std::
 }
 
 // Some of a sequence's queries, keys and values in rows of their own.
-void check_attention_of_places(Bench& b, Type type, AttentionCase c, const std::vector<std::int32_t>& places) {
+void check_attention_of_places(Bench& b, Type type, AttentionCase c,
+                               const std::vector<std::int32_t>& places) {
     const std::int64_t d = c.own.head_dimension;
     c.theirs.keys = c.own.keys;
     c.theirs.tokens = c.own.tokens;
     c.theirs.whole_sequence = c.own.whole_sequence;
     c.theirs.places = places.data();
     c.theirs.query_row = c.own.row();
-    const std::int64_t rows = c.own.samples * c.own.tokens, scores = rows * c.own.heads, memory_size = c.own.samples * c.own.keys * c.own.key_row();
-    std::vector<float> qkv = b.normal(rows * c.own.row()), keys = b.normal(memory_size), dy = b.normal(rows * c.own.heads * d);
+    const std::int64_t rows = c.own.samples * c.own.tokens, scores = rows * c.own.heads,
+                       memory_size = c.own.samples * c.own.keys * c.own.key_row();
+    std::vector<float> qkv = b.normal(rows * c.own.row()), keys = b.normal(memory_size),
+                       dy = b.normal(rows * c.own.heads * d);
     const void *in = b.put(type, qkv), *memory = b.put(type, keys), *gradient = b.put(type, dy);
-    std::vector<float> y(dy.size()), sums(static_cast<std::size_t>(scores)), dqkv(qkv.size(), 0.0f), dkeys(keys.size(), 0.0f);
-    cpu::kernels().attention(c.theirs, qkv.data(), keys.data(), y.data(), {sums.data(), nullptr, nullptr, nullptr});
-    cpu::kernels().attention_backward(c.theirs, qkv.data(), keys.data(), {sums.data(), nullptr, nullptr, nullptr}, dy.data(), dqkv.data(), dkeys.data(), nullptr);
-    void *out = b.room(y.size() * 4), *result = b.room(qkv.size() * 4), *key_result = b.room(keys.size() * 4), *workspace = b.room(sums.size() * 4);
+    std::vector<float> y(dy.size()), sums(static_cast<std::size_t>(scores)), dqkv(qkv.size(), 0.0f),
+        dkeys(keys.size(), 0.0f);
+    cpu::kernels().attention(c.theirs, qkv.data(), keys.data(), y.data(),
+                             {sums.data(), nullptr, nullptr, nullptr});
+    cpu::kernels().attention_backward(c.theirs, qkv.data(), keys.data(),
+                                      {sums.data(), nullptr, nullptr, nullptr}, dy.data(), dqkv.data(),
+                                      dkeys.data(), nullptr);
+    void *out = b.room(y.size() * 4), *result = b.room(qkv.size() * 4), *key_result = b.room(keys.size() * 4),
+         *workspace = b.room(sums.size() * 4);
     auto* log_sums = static_cast<float*>(b.room(sums.size() * 4));
     b.machine.fill_zero(b.s, result, qkv.size() * size_of(type));
     b.k.attention(b.s, type, c.own, in, memory, out, log_sums);
     near("attention of a part", type, b.get(type, out, y.size()), y, 32);
-    b.k.attention_backward(b.s, type, c.own, in, memory, out, log_sums, gradient, result, key_result, workspace);
+    b.k.attention_backward(b.s, type, c.own, in, memory, out, log_sums, gradient, result, key_result,
+                           workspace);
     near("attention backward of a part", type, b.get(type, result, dqkv.size()), dqkv, 64);
     near("attention backward of a part, keys", type, b.get(type, key_result, dkeys.size()), dkeys, 64);
     if (!fuses(b.machine, type, c.own)) return;
@@ -454,7 +529,8 @@ void check_attention_of_places(Bench& b, Type type, AttentionCase c, const std::
     near("fused attention of a part", type, b.get(type, out, y.size()), y, 16);
     b.machine.fill_zero(b.s, result, qkv.size() * size_of(type));
     void* room = b.room(fused_workspace(c.own, type));
-    fused_attention_backward(b.machine, b.s, type, c.own, in, memory, out, log_sums, gradient, result, key_result, room);
+    fused_attention_backward(b.machine, b.s, type, c.own, in, memory, out, log_sums, gradient, result,
+                             key_result, room);
     near("fused attention backward of a part", type, b.get(type, result, dqkv.size()), dqkv, 32);
     near("fused attention backward of a part, keys", type, b.get(type, key_result, dkeys.size()), dkeys, 32);
 }
@@ -465,7 +541,8 @@ void check_divided_attention(Bench& b, Type type, AttentionCase c) {
     c.own.keys = 2 * degree * part;
     c.own.tokens = 2 * part;
     c.own.places = {part, rank * part, (2 * degree - 1 - rank) * part};
-    check_attention_of_places(b, type, c, exec::places_of_tokens(c.own.keys, static_cast<int>(degree), static_cast<int>(rank)));
+    check_attention_of_places(
+        b, type, c, exec::places_of_tokens(c.own.keys, static_cast<int>(degree), static_cast<int>(rank)));
 }
 
 // The queries of a segment of a sequence, keys and values of it and of those before.
@@ -489,7 +566,8 @@ void check_columns(Bench& b, Type type) {
     move.from_sample = move.rows * move.from_row + unit_width * b.between(0, 5);
     move.to_row = move.width + unit_width * b.between(0, 3);
     move.to_sample = move.rows * move.to_row + unit_width * b.between(0, 5);
-    std::vector<float> x = b.normal(move.samples * move.from_sample), y = b.normal(move.samples * move.to_sample);
+    std::vector<float> x = b.normal(move.samples * move.from_sample),
+                       y = b.normal(move.samples * move.to_sample);
     const void* from = b.put(type, x);
     for (const bool accumulates : {false, true}) {
         void* to = b.put(type, y);
@@ -497,8 +575,10 @@ void check_columns(Bench& b, Type type) {
         for (std::int64_t sample = 0; sample < move.samples; ++sample)
             for (std::int64_t row = 0; row < move.rows; ++row)
                 for (std::int64_t c = 0; c < move.width; ++c) {
-                    float& at = expected[static_cast<std::size_t>(sample * move.to_sample + row * move.to_row + c)];
-                    at = x[static_cast<std::size_t>(sample * move.from_sample + row * move.from_row + c)] + (accumulates ? at : 0.0f);
+                    float& at =
+                        expected[static_cast<std::size_t>(sample * move.to_sample + row * move.to_row + c)];
+                    at = x[static_cast<std::size_t>(sample * move.from_sample + row * move.from_row + c)] +
+                         (accumulates ? at : 0.0f);
                 }
         b.k.move_columns(b.s, type, move, from, to, accumulates);
         near("columns", type, b.get(type, to, y.size()), expected, 1);
@@ -510,17 +590,22 @@ void check_attention(Bench& b, Type type) {
     std::vector<float> slopes;
     const AttentionCase c = random_attention(b, keys, slopes);
     const std::int64_t rows = c.own.samples * c.own.tokens, scores = rows * c.own.heads;
-    std::vector<float> qkv = b.normal(rows * c.own.row()), dy = b.normal(rows * c.own.heads * c.own.head_dimension);
+    std::vector<float> qkv = b.normal(rows * c.own.row()),
+                       dy = b.normal(rows * c.own.heads * c.own.head_dimension);
     const void *in = b.put(type, qkv), *gradient = b.put(type, dy);
     std::vector<float> y(dy.size()), sums(static_cast<std::size_t>(scores)), dqkv(qkv.size(), 0.0f);
-    cpu::kernels().attention(c.theirs, qkv.data(), qkv.data(), y.data(), {sums.data(), nullptr, nullptr, nullptr});
-    cpu::kernels().attention_backward(c.theirs, qkv.data(), qkv.data(), {sums.data(), nullptr, nullptr, nullptr}, dy.data(), dqkv.data(), dqkv.data(), nullptr);
+    cpu::kernels().attention(c.theirs, qkv.data(), qkv.data(), y.data(),
+                             {sums.data(), nullptr, nullptr, nullptr});
+    cpu::kernels().attention_backward(c.theirs, qkv.data(), qkv.data(),
+                                      {sums.data(), nullptr, nullptr, nullptr}, dy.data(), dqkv.data(),
+                                      dqkv.data(), nullptr);
     void *out = b.room(y.size() * 4), *result = b.room(qkv.size() * 4), *workspace = b.room(sums.size() * 4);
     auto* log_sums = static_cast<float*>(b.room(sums.size() * 4));
     b.k.attention(b.s, type, c.own, in, nullptr, out, log_sums);
     near("attention", type, b.get(type, out, y.size()), y, 32);
     near("attention's logarithms of sums", Type::fp32, b.get(Type::fp32, log_sums, sums.size()), sums, 64);
-    b.k.attention_backward(b.s, type, c.own, in, nullptr, out, log_sums, gradient, result, nullptr, workspace);
+    b.k.attention_backward(b.s, type, c.own, in, nullptr, out, log_sums, gradient, result, nullptr,
+                           workspace);
     near("attention backward", type, b.get(type, result, dqkv.size()), dqkv, 64);
     AttentionCase plain = c;  // what libraries take too
     plain.own.window = plain.theirs.window = 0;
@@ -533,13 +618,16 @@ void check_attention(Bench& b, Type type) {
     if (!fuses(b.machine, type, c.own)) return;
     fused_attention(b.machine, b.s, type, c.own, in, nullptr, out, log_sums);
     near("fused attention", type, b.get(type, out, y.size()), y, 16);
-    near("fused attention's logarithms of sums", Type::fp32, b.get(Type::fp32, log_sums, sums.size()), sums, 1 << 14);
-    fused_attention_backward(b.machine, b.s, type, c.own, in, nullptr, out, log_sums, gradient, result, nullptr, nullptr);
+    near("fused attention's logarithms of sums", Type::fp32, b.get(Type::fp32, log_sums, sums.size()), sums,
+         1 << 14);
+    fused_attention_backward(b.machine, b.s, type, c.own, in, nullptr, out, log_sums, gradient, result,
+                             nullptr, nullptr);
     near("fused attention backward", type, b.get(type, result, dqkv.size()), dqkv, 32);
 }
 
 void check_rotation(Bench& b, Type type) {
-    // Heads of 8 are turned element by element, heads of 32 in packs of 16 bytes; of both a whole head or half of it.
+    // Heads of 8 are turned element by element, heads of 32 in packs of 16 bytes; of both a whole head or
+    // half of it.
     const std::int64_t head = b.between(0, 1) ? 8 : 32;
     RotationShape shape{2, b.between(1, 9), 4, 2, head, b.between(0, 1) ? head : head / 2};
     std::vector<float> cosines, sines;
@@ -556,7 +644,8 @@ void check_rotation(Bench& b, Type type) {
     for (std::int64_t row = 0; row < 2 * shape.tokens; ++row)
         for (std::int64_t h = 0; h < 6; ++h)  // four of queries, two of keys; values stay
             for (std::int64_t c = 0; c < half; ++c) {
-                const auto first = static_cast<std::size_t>(row * width + h * head + c), second = first + static_cast<std::size_t>(half);
+                const auto first = static_cast<std::size_t>(row * width + h * head + c),
+                           second = first + static_cast<std::size_t>(half);
                 const auto pair = static_cast<std::size_t>(row % shape.tokens * half + c);
                 expected[first] = x[first] * cosines[pair] - x[second] * sines[pair];
                 expected[second] = x[second] * cosines[pair] + x[first] * sines[pair];
@@ -570,32 +659,40 @@ void check_rotation(Bench& b, Type type) {
 
 // Moves and sums over tokens: places are written out here.
 void check_tokens(Bench& b, Type type) {
-    const std::int64_t samples = b.between(1, 3), tokens = b.between(1, 9), width = b.between(1, 40), selected = b.between(1, 5);
+    const std::int64_t samples = b.between(1, 3), tokens = b.between(1, 9), width = b.between(1, 40),
+                       selected = b.between(1, 5);
     std::vector<float> x = b.normal(samples * tokens * width), start = b.normal(samples * tokens * width);
     const void* in = b.put(type, x);
-    const auto at = [&](std::int64_t sample, std::int64_t token, std::int64_t c) { return static_cast<std::size_t>((sample * tokens + token) * width + c); };
+    const auto at = [&](std::int64_t sample, std::int64_t token, std::int64_t c) {
+        return static_cast<std::size_t>((sample * tokens + token) * width + c);
+    };
     void* out = b.put(type, start);
     std::vector<float> turned(x.size()), sums = start;
     for (std::int64_t s = 0; s < samples; ++s)
         for (std::int64_t k = 0; k < tokens; ++k)
-            for (std::int64_t c = 0; c < width; ++c) turned[static_cast<std::size_t>((s * width + c) * tokens + k)] = x[at(s, k, c)];
+            for (std::int64_t c = 0; c < width; ++c)
+                turned[static_cast<std::size_t>((s * width + c) * tokens + k)] = x[at(s, k, c)];
     for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += turned[i];
     b.k.transpose(b.s, type, samples, tokens, width, in, out, true);
     near("transpose that adds", type, b.get(type, out, sums.size()), sums, 1);
     b.k.transpose(b.s, type, samples, tokens, width, in, out, false);
     near("transpose", type, b.get(type, out, turned.size()), turned, 0);
 
-    std::vector<float> means(static_cast<std::size_t>(samples * width), 0.0f), dmeans = b.normal(samples * width), spread = start;
+    std::vector<float> means(static_cast<std::size_t>(samples * width), 0.0f),
+        dmeans = b.normal(samples * width), spread = start;
     for (std::int64_t s = 0; s < samples; ++s)
         for (std::int64_t k = 0; k < tokens; ++k)
-            for (std::int64_t c = 0; c < width; ++c) means[static_cast<std::size_t>(s * width + c)] += x[at(s, k, c)] / static_cast<float>(tokens);
+            for (std::int64_t c = 0; c < width; ++c)
+                means[static_cast<std::size_t>(s * width + c)] += x[at(s, k, c)] / static_cast<float>(tokens);
     void* mean = b.room(means.size() * 4);
     b.k.average_tokens(b.s, type, samples, tokens, width, in, mean);
     near("average of tokens", type, b.get(type, mean, means.size()), means, 8);
     const void* gradient = b.put(type, dmeans);
     for (std::int64_t s = 0; s < samples; ++s)
         for (std::int64_t k = 0; k < tokens; ++k)
-            for (std::int64_t c = 0; c < width; ++c) spread[at(s, k, c)] += dmeans[static_cast<std::size_t>(s * width + c)] / static_cast<float>(tokens);
+            for (std::int64_t c = 0; c < width; ++c)
+                spread[at(s, k, c)] +=
+                    dmeans[static_cast<std::size_t>(s * width + c)] / static_cast<float>(tokens);
     out = b.put(type, start);
     b.k.average_tokens_backward(b.s, type, samples, tokens, width, gradient, out, true);
     near("average of tokens backward", type, b.get(type, out, spread.size()), spread, 1);
@@ -604,14 +701,18 @@ void check_tokens(Bench& b, Type type) {
     for (const bool is_first : {true, false}) {
         const std::int64_t each = is_first ? 1 : selected;
         std::vector<std::int64_t> positions;
-        for (std::int64_t r = 0; r < samples * each; ++r) positions.push_back(is_first ? 0 : b.between(0, tokens - 1));
+        for (std::int64_t r = 0; r < samples * each; ++r)
+            positions.push_back(is_first ? 0 : b.between(0, tokens - 1));
         const std::int64_t* places = is_first ? nullptr : b.put_raw(positions);
-        std::vector<float> taken(static_cast<std::size_t>(samples * each * width)), dtaken = b.normal(samples * each * width), dx(x.size(), 0.0f);
+        std::vector<float> taken(static_cast<std::size_t>(samples * each * width)),
+            dtaken = b.normal(samples * each * width), dx(x.size(), 0.0f);
         const void* dout = b.put(type, dtaken);
         for (std::int64_t r = 0; r < samples * each; ++r)
             for (std::int64_t c = 0; c < width; ++c) {
-                taken[static_cast<std::size_t>(r * width + c)] = x[at(r / each, positions[static_cast<std::size_t>(r)], c)];
-                dx[at(r / each, positions[static_cast<std::size_t>(r)], c)] += dtaken[static_cast<std::size_t>(r * width + c)];
+                taken[static_cast<std::size_t>(r * width + c)] =
+                    x[at(r / each, positions[static_cast<std::size_t>(r)], c)];
+                dx[at(r / each, positions[static_cast<std::size_t>(r)], c)] +=
+                    dtaken[static_cast<std::size_t>(r * width + c)];
             }
         void *chosen = b.room(taken.size() * 4), *back = b.room(dx.size() * 4);
         b.k.select(b.s, type, samples * each, each, tokens, width, places, in, chosen);
@@ -633,8 +734,10 @@ void check_images(Bench& b, Type type) {
     s.padding = b.between(0, s.kernel_y / 2);
     s.out_rows = (s.rows + 2 * s.padding - s.kernel_y) / s.stride + 1;
     s.out_columns = (s.columns + 2 * s.padding - s.kernel_x) / s.stride + 1;
-    const cpu::ImageShape t{s.samples, s.channels, s.rows, s.columns, s.out_channels, s.out_rows, s.out_columns, s.kernel_y, s.kernel_x, s.stride, s.padding};
-    const std::int64_t in_count = s.samples * s.channels * s.rows * s.columns, out_count = s.samples * s.channels * s.out_rows * s.out_columns;
+    const cpu::ImageShape t{s.samples,     s.channels, s.rows,     s.columns, s.out_channels, s.out_rows,
+                            s.out_columns, s.kernel_y, s.kernel_x, s.stride,  s.padding};
+    const std::int64_t in_count = s.samples * s.channels * s.rows * s.columns,
+                       out_count = s.samples * s.channels * s.out_rows * s.out_columns;
     std::vector<float> x = b.normal(in_count), dy = b.normal(out_count), y(dy.size()), dx(x.size(), 0.0f);
     std::vector<std::int64_t> places(dy.size());
     const void *in = b.put(type, x), *gradient = b.put(type, dy);
@@ -654,8 +757,9 @@ void check_images(Bench& b, Type type) {
     near("average pool", type, b.get(type, out, y.size()), y, 4);
     near("average pool backward", type, b.get(type, back, dx.size()), dx, 4);
 
-    std::vector<float> scale = b.normal(s.channels), shift = b.normal(s.channels), dz = b.normal(in_count), z(x.size()), dscale(scale.size(), 0.0f),
-                       dshift(scale.size(), 0.0f), kept(2 * scale.size());
+    std::vector<float> scale = b.normal(s.channels), shift = b.normal(s.channels), dz = b.normal(in_count),
+                       z(x.size()), dscale(scale.size(), 0.0f), dshift(scale.size(), 0.0f),
+                       kept(2 * scale.size());
     std::fill(dx.begin(), dx.end(), 0.0f);
     const Values factors{b.put(Type::fp32, scale), Type::fp32}, offsets{b.put(Type::fp32, shift), Type::fp32};
     auto* statistics = static_cast<float*>(b.room(kept.size() * 4));
@@ -690,19 +794,24 @@ void check_images(Bench& b, Type type) {
 
 void check_update(Bench& b, Type type) {
     const std::vector<std::int64_t> counts{b.between(1, 40), b.between(8190, 8200), b.between(1, 3)};
-    StepFactors f{1e-2f, 0.9f, 0.99f, 1e-8f, 0.9f, 1e-2f / (1 - 0.9f), 1 / std::sqrt(1 - 0.99f), 2.0f, 1.0f, 0.5f, 1 - 0.9f, 1 - 0.99f};
+    StepFactors f{1e-2f, 0.9f, 0.99f, 1e-8f,    0.9f,     1e-2f / (1 - 0.9f), 1 / std::sqrt(1 - 0.99f),
+                  2.0f,  1.0f, 0.5f,  1 - 0.9f, 1 - 0.99f};
     for (const bool is_adam : {true, false}) {
         std::vector<DeviceRange> ranges;
         std::vector<UpdateChunk> chunks;
         std::vector<std::vector<float>> parameters, gradients, masters, firsts, seconds;
         for (std::size_t i = 0; i < counts.size(); ++i) {
-            for (auto* list : {&parameters, &gradients, &masters, &firsts, &seconds}) list->push_back(b.normal(counts[i], 0.1));
+            for (auto* list : {&parameters, &gradients, &masters, &firsts, &seconds})
+                list->push_back(b.normal(counts[i], 0.1));
             masters.back() = parameters.back();
             for (float& value : seconds.back()) value = std::fabs(value);
-            ranges.push_back({b.put(type, parameters.back()), b.put(type, gradients.back()), static_cast<float*>(b.put(Type::fp32, masters.back())),
-                              static_cast<float*>(b.put(Type::fp32, firsts.back())), static_cast<float*>(b.put(Type::fp32, seconds.back())), counts[i],
+            ranges.push_back({b.put(type, parameters.back()), b.put(type, gradients.back()),
+                              static_cast<float*>(b.put(Type::fp32, masters.back())),
+                              static_cast<float*>(b.put(Type::fp32, firsts.back())),
+                              static_cast<float*>(b.put(Type::fp32, seconds.back())), counts[i],
                               i == 1 ? 0.1f : 0.0f});
-            for (std::int64_t begin = 0; begin < counts[i]; begin += update_chunk) chunks.push_back({static_cast<std::int32_t>(i), begin});
+            for (std::int64_t begin = 0; begin < counts[i]; begin += update_chunk)
+                chunks.push_back({static_cast<std::int32_t>(i), begin});
         }
         const auto chunk_count = static_cast<std::int64_t>(chunks.size());
         const DeviceRange* device_ranges = b.put_raw(ranges);
@@ -719,55 +828,74 @@ void check_update(Bench& b, Type type) {
         CHECK(got[1] == 0.0f);
         // Some rounds clip to half of the norm: the kernel writes the clipped gradients back.
         const bool clips = b.between(0, 1) == 1;
-        b.k.update(b.s, is_adam ? UpdateRule::adam : UpdateRule::sgd, type, type, device_ranges, device_chunks, chunk_count, factors, norm + 1, clips ? norm : nullptr);
+        b.k.update(b.s, is_adam ? UpdateRule::adam : UpdateRule::sgd, type, type, device_ranges,
+                   device_chunks, chunk_count, factors, norm + 1, clips ? norm : nullptr);
         const float clip = clips ? std::min(1.0f, f.largest_norm / (std::sqrt(got[0]) + 1e-6f)) : 1.0f;
         for (std::size_t i = 0; i < counts.size(); ++i) {
             std::vector<float> halved = gradients[i];
             for (float& g : halved) g *= clip;
-            if (clip < 1) near("clipped gradient", type, b.get(type, ranges[i].gradient, halved.size()), halved, 1);
+            if (clip < 1)
+                near("clipped gradient", type, b.get(type, ranges[i].gradient, halved.size()), halved, 1);
             for (float& g : halved) g /= f.loss_scale;
             if (is_adam)
-                cpu::kernels().adam(counts[i], {1e-2f, 0.9f, 0.99f, 1e-8f, ranges[i].weight_decay, 1 - 0.9f, 1 - 0.99f, true, 1 - 0.9f, 1 - 0.99f}, halved.data(), masters[i].data(),
-                                    firsts[i].data(), seconds[i].data());
+                cpu::kernels().adam(counts[i],
+                                    {1e-2f, 0.9f, 0.99f, 1e-8f, ranges[i].weight_decay, 1 - 0.9f, 1 - 0.99f,
+                                     true, 1 - 0.9f, 1 - 0.99f},
+                                    halved.data(), masters[i].data(), firsts[i].data(), seconds[i].data());
             else
-                cpu::kernels().sgd(counts[i], 1e-2f, 0.9f, ranges[i].weight_decay, halved.data(), masters[i].data(), firsts[i].data());
-            near("master", Type::fp32, b.get(Type::fp32, ranges[i].master, masters[i].size()), masters[i], 16);
-            near("parameter", type, b.get(type, ranges[i].parameter, masters[i].size()), masters[i], type == Type::fp32 ? 16 : 1);
-            near("first state", Type::fp32, b.get(Type::fp32, ranges[i].first, masters[i].size()), firsts[i], 16);
+                cpu::kernels().sgd(counts[i], 1e-2f, 0.9f, ranges[i].weight_decay, halved.data(),
+                                   masters[i].data(), firsts[i].data());
+            near("master", Type::fp32, b.get(Type::fp32, ranges[i].master, masters[i].size()), masters[i],
+                 16);
+            near("parameter", type, b.get(type, ranges[i].parameter, masters[i].size()), masters[i],
+                 type == Type::fp32 ? 16 : 1);
+            near("first state", Type::fp32, b.get(Type::fp32, ranges[i].first, masters[i].size()), firsts[i],
+                 16);
         }
     }
 }
 
-// Some ranges have other places in their bucket than in the table, one is counted by another rank, and of one place this rank has nothing.
+// Some ranges have other places in their bucket than in the table, one is counted by another rank, and of one
+// place this rank has nothing.
 void check_lamb(Bench& b, Type type) {
-    const std::vector<std::int64_t> counts{b.between(1, 40), b.between(8190, 8200), b.between(1, 3), b.between(16384, 20000)};
+    const std::vector<std::int64_t> counts{b.between(1, 40), b.between(8190, 8200), b.between(1, 3),
+                                           b.between(16384, 20000)};
     const std::vector<std::int32_t> places{3, 0, 1, 4};
     constexpr std::size_t bucket = 5, uncounted = 2;
-    StepFactors f{1e-2f, 0.9f, 0.99f, 1e-6f, 0, 1 / (1 - 0.9f), 1 / std::sqrt(1 - 0.99f), 2.0f, 0, 0.5f, 1 - 0.9f, 1 - 0.99f};
+    StepFactors f{1e-2f, 0.9f, 0.99f, 1e-6f,    0,        1 / (1 - 0.9f), 1 / std::sqrt(1 - 0.99f),
+                  2.0f,  0,    0.5f,  1 - 0.9f, 1 - 0.99f};
     const bool has_master = type != Type::fp32 || b.between(0, 1) == 1, clips = b.between(0, 1) == 1;
     std::vector<DeviceRange> ranges;
     std::vector<UpdateChunk> chunks;
     std::vector<std::vector<float>> parameters, gradients, firsts, seconds;
     for (std::size_t i = 0; i < counts.size(); ++i) {
-        for (auto* list : {&parameters, &gradients, &firsts, &seconds}) list->push_back(b.normal(counts[i], 0.1));
+        for (auto* list : {&parameters, &gradients, &firsts, &seconds})
+            list->push_back(b.normal(counts[i], 0.1));
         for (float& value : seconds.back()) value = std::fabs(value);
         void* const rounded = b.put(type, parameters.back());
-        ranges.push_back({rounded, b.put(type, gradients.back()), has_master ? static_cast<float*>(b.put(Type::fp32, parameters.back())) : nullptr,
-                          static_cast<float*>(b.put(Type::fp32, firsts.back())), static_cast<float*>(b.put(Type::fp32, seconds.back())), counts[i], i % 2 ? 0.1f : 0.0f,
-                          places[i], i == uncounted ? 0 : 1, static_cast<std::int64_t>(chunks.size())});
-        for (std::int64_t begin = 0; begin < counts[i]; begin += update_chunk) chunks.push_back({static_cast<std::int32_t>(i), begin});
+        ranges.push_back({rounded, b.put(type, gradients.back()),
+                          has_master ? static_cast<float*>(b.put(Type::fp32, parameters.back())) : nullptr,
+                          static_cast<float*>(b.put(Type::fp32, firsts.back())),
+                          static_cast<float*>(b.put(Type::fp32, seconds.back())), counts[i],
+                          i % 2 ? 0.1f : 0.0f, places[i], i == uncounted ? 0 : 1,
+                          static_cast<std::int64_t>(chunks.size())});
+        for (std::int64_t begin = 0; begin < counts[i]; begin += update_chunk)
+            chunks.push_back({static_cast<std::int32_t>(i), begin});
     }
-    const auto chunk_count = static_cast<std::int64_t>(chunks.size()), range_count = static_cast<std::int64_t>(ranges.size());
+    const auto chunk_count = static_cast<std::int64_t>(chunks.size()),
+               range_count = static_cast<std::int64_t>(ranges.size());
     const DeviceRange* device_ranges = b.put_raw(ranges);
     const UpdateChunk* device_chunks = b.put_raw(chunks);
     const StepFactors* factors = b.put_raw(std::vector<StepFactors>{f});
     auto* partials = static_cast<float*>(b.room(chunks.size() * 8));
-    const std::vector<float> norm{1.0f, 0.0f, 1.0f};  // clipped: squares 1, to half; no gradient is bad; one is
+    const std::vector<float> norm{1.0f, 0.0f,
+                                  1.0f};  // clipped: squares 1, to half; no gradient is bad; one is
     const float* device_norm = b.put_raw(norm);
     std::vector<float> untouched(2 * bucket, -7.0f);
     auto* sums = static_cast<float*>(b.put(Type::fp32, untouched));
     const auto take = [&](const float* bad) {
-        b.k.update_norms(b.s, type, type, device_ranges, range_count, device_chunks, chunk_count, factors, bad, clips ? device_norm : nullptr, partials, sums);
+        b.k.update_norms(b.s, type, type, device_ranges, range_count, device_chunks, chunk_count, factors,
+                         bad, clips ? device_norm : nullptr, partials, sums);
     };
     take(device_norm + 2);
     b.k.lamb(b.s, type, device_ranges, device_chunks, chunk_count, factors, device_norm + 2, sums);
@@ -780,7 +908,8 @@ void check_lamb(Bench& b, Type type) {
     const std::vector<float> got = b.get(Type::fp32, sums, untouched.size());
     std::vector<double> squares(2 * bucket, 0.0);
     squares[2 * 2] = squares[2 * 2 + 1] = -7;  // nothing of place 2
-    std::vector<cpu::AdamStep> steps(counts.size(), {1e-2f, 0.9f, 0.99f, 1e-6f, 0, 1 - 0.9f, 1 - 0.99f, false, 1 - 0.9f, 1 - 0.99f});
+    std::vector<cpu::AdamStep> steps(
+        counts.size(), {1e-2f, 0.9f, 0.99f, 1e-6f, 0, 1 - 0.9f, 1 - 0.99f, false, 1 - 0.9f, 1 - 0.99f});
     for (std::size_t i = 0; i < counts.size(); ++i) {
         std::vector<float> g = gradients[i];
         if (clips) {
@@ -790,28 +919,36 @@ void check_lamb(Bench& b, Type type) {
         for (float& value : g) value /= f.loss_scale;
         steps[i].weight_decay = ranges[i].weight_decay;
         double of_range[2] = {};
-        cpu::kernels().lamb_norms(counts[i], steps[i], g.data(), parameters[i].data(), firsts[i].data(), seconds[i].data(), of_range);
+        cpu::kernels().lamb_norms(counts[i], steps[i], g.data(), parameters[i].data(), firsts[i].data(),
+                                  seconds[i].data(), of_range);
         near("first moment", Type::fp32, b.get(Type::fp32, ranges[i].first, g.size()), firsts[i], 16);
         near("second moment", Type::fp32, b.get(Type::fp32, ranges[i].second, g.size()), seconds[i], 16);
-        for (std::size_t s = 0; s < 2; ++s) squares[2 * static_cast<std::size_t>(places[i]) + s] = i == uncounted ? 0 : of_range[s];
+        for (std::size_t s = 0; s < 2; ++s)
+            squares[2 * static_cast<std::size_t>(places[i]) + s] = i == uncounted ? 0 : of_range[s];
     }
     for (std::size_t s = 0; s < squares.size(); ++s) CHECK(got[s] == Approx(squares[s]).epsilon(1e-5));
     // Sums as they come back from the other ranks.
     std::vector<float> whole(2 * bucket);
     for (std::size_t s = 0; s < whole.size(); ++s) whole[s] = s % 2 ? 4.0f : 9.0f;
     whole[2 * 3] = 0;  // a parameter of zeros
-    b.k.lamb(b.s, type, device_ranges, device_chunks, chunk_count, factors, device_norm + 1, static_cast<float*>(b.put(Type::fp32, whole)));
+    b.k.lamb(b.s, type, device_ranges, device_chunks, chunk_count, factors, device_norm + 1,
+             static_cast<float*>(b.put(Type::fp32, whole)));
     for (std::size_t i = 0; i < counts.size(); ++i) {
-        cpu::kernels().lamb(counts[i], steps[i], 1e-2f * (places[i] == 3 ? 1.0f : 1.5f), parameters[i].data(), firsts[i].data(), seconds[i].data());
-        if (has_master) near("master", Type::fp32, b.get(Type::fp32, ranges[i].master, parameters[i].size()), parameters[i], 16);
-        near("parameter", type, b.get(type, ranges[i].parameter, parameters[i].size()), parameters[i], type == Type::fp32 ? 16 : 1);
+        cpu::kernels().lamb(counts[i], steps[i], 1e-2f * (places[i] == 3 ? 1.0f : 1.5f), parameters[i].data(),
+                            firsts[i].data(), seconds[i].data());
+        if (has_master)
+            near("master", Type::fp32, b.get(Type::fp32, ranges[i].master, parameters[i].size()),
+                 parameters[i], 16);
+        near("parameter", type, b.get(type, ranges[i].parameter, parameters[i].size()), parameters[i],
+             type == Type::fp32 ? 16 : 1);
     }
 }
 
 void check_products(Bench& b, Type type) {
     const std::int64_t m = b.between(1, 40), n = 8 * b.between(1, 6), k = 8 * b.between(1, 6);
     for (const auto& [ta, tb] : {std::pair{false, true}, {false, false}, {true, false}}) {
-        std::vector<float> x = b.normal(m * k), w = b.normal(k * n), c = b.normal(m * n), bias = b.normal(n), expected = c;
+        std::vector<float> x = b.normal(m * k), w = b.normal(k * n), c = b.normal(m * n), bias = b.normal(n),
+                           expected = c;
         Product p;
         p.in = p.out = type;
         p.transpose_a = ta;
@@ -840,7 +977,8 @@ void check_products(Bench& b, Type type) {
         added.addend = b.put(type, residual);
         b.machine.product(b.s, added);
         std::fill(expected.begin(), expected.end(), 0.0f);
-        cpu::kernels().product(ta, tb, m, n, k, 1, x.data(), p.lda, w.data(), p.ldb, expected.data(), n, false);
+        cpu::kernels().product(ta, tb, m, n, k, 1, x.data(), p.lda, w.data(), p.ldb, expected.data(), n,
+                               false);
         if (tb) cpu::kernels().add_row(m, n, bias.data(), expected.data());
         const std::vector<float> plain = expected;
         for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += residual[i];
@@ -858,7 +996,8 @@ void check_products(Bench& b, Type type) {
             if (!b.machine.offers(with)) continue;
             b.machine.product(b.s, with);
             std::fill(expected.begin(), expected.end(), 0.0f);
-            cpu::kernels().unary_backward(cpu::Unary::gelu_tanh, m * n, residual.data(), plain.data(), expected.data());
+            cpu::kernels().unary_backward(cpu::Unary::gelu_tanh, m * n, residual.data(), plain.data(),
+                                          expected.data());
             near("GELU backward with a product", type, b.get(type, with.c, expected.size()), expected, 24);
         } else {
             with.accumulates = false;
@@ -876,7 +1015,8 @@ void check_products(Bench& b, Type type) {
     }
 }
 
-// The library's convolutions (here loops) against sums written out: input and weight gradients are the derivatives of the forward sum.
+// The library's convolutions (here loops) against sums written out: input and weight gradients are the
+// derivatives of the forward sum.
 void check_convolutions(Bench& b, Type type) {
     ImageShape s;
     s.samples = b.between(1, 2);
@@ -888,8 +1028,10 @@ void check_convolutions(Bench& b, Type type) {
     s.padding = s.kernel_y / 2;
     s.out_rows = s.out_columns = (s.rows + 2 * s.padding - s.kernel_y) / s.stride + 1;
     const std::int64_t kernel = s.channels * s.kernel_y * s.kernel_x;
-    std::vector<float> x = b.normal(s.samples * s.channels * s.rows * s.columns), w = b.normal(s.out_channels * kernel),
-                       dy = b.normal(s.samples * s.out_channels * s.out_rows * s.out_columns), dw = b.normal(s.out_channels * kernel);
+    std::vector<float> x = b.normal(s.samples * s.channels * s.rows * s.columns),
+                       w = b.normal(s.out_channels * kernel),
+                       dy = b.normal(s.samples * s.out_channels * s.out_rows * s.out_columns),
+                       dw = b.normal(s.out_channels * kernel);
     const void *in = b.put(type, x), *weight = b.put(type, w), *gradient = b.put(type, dy);
     void *out = b.room(dy.size() * 4), *back = b.room(x.size() * 4), *dweight = b.put(type, dw);
     b.machine.convolution(b.s, ConvolutionPass::forward, type, s, in, weight, out, false);
@@ -903,11 +1045,15 @@ void check_convolutions(Bench& b, Type type) {
                     for (std::int64_t c = 0; c < s.channels; ++c)
                         for (std::int64_t i = 0; i < s.kernel_y; ++i)
                             for (std::int64_t j = 0; j < s.kernel_x; ++j) {
-                                const std::int64_t row = r * s.stride - s.padding + i, column = q * s.stride - s.padding + j;
+                                const std::int64_t row = r * s.stride - s.padding + i,
+                                                   column = q * s.stride - s.padding + j;
                                 if (row < 0 || row >= s.rows || column < 0 || column >= s.columns) continue;
-                                const auto from = static_cast<std::size_t>(((n * s.channels + c) * s.rows + row) * s.columns + column);
-                                const auto to = static_cast<std::size_t>(((n * s.out_channels + o) * s.out_rows + r) * s.out_columns + q);
-                                const auto by = static_cast<std::size_t>(o * kernel + (c * s.kernel_y + i) * s.kernel_x + j);
+                                const auto from = static_cast<std::size_t>(
+                                    ((n * s.channels + c) * s.rows + row) * s.columns + column);
+                                const auto to = static_cast<std::size_t>(
+                                    ((n * s.out_channels + o) * s.out_rows + r) * s.out_columns + q);
+                                const auto by = static_cast<std::size_t>(
+                                    o * kernel + (c * s.kernel_y + i) * s.kernel_x + j);
                                 y[to] += x[from] * w[by];
                                 dx[from] += dy[to] * w[by];
                                 dw[by] += x[from] * dy[to];
@@ -917,17 +1063,21 @@ void check_convolutions(Bench& b, Type type) {
     near("convolution backward to its weight", type, b.get(type, dweight, dw.size()), dw, 32);
 }
 
-// Octets are exact: scales are powers of two, and the host's conversion is told apart from the device's nowhere.
+// Octets are exact: scales are powers of two, and the host's conversion is told apart from the device's
+// nowhere.
 void check_float8(Bench& b, Type type) {
     const std::int64_t kind = b.between(0, 5);
     // Beyond a square of 128 in one direction, and in neither; whole packs and not.
-    const std::int64_t rows = kind < 3 ? 16 * b.between(1, kind == 0 ? 10 : 4) : b.between(1, kind == 3 ? 150 : 40);
-    const std::int64_t columns = kind < 3 ? 16 * b.between(1, kind == 1 ? 10 : 4) : b.between(1, kind == 4 ? 150 : 40);
+    const std::int64_t rows =
+        kind < 3 ? 16 * b.between(1, kind == 0 ? 10 : 4) : b.between(1, kind == 3 ? 150 : 40);
+    const std::int64_t columns =
+        kind < 3 ? 16 * b.between(1, kind == 1 ? 10 : 4) : b.between(1, kind == 4 ? 150 : 40);
     std::vector<float> x = b.normal(rows * columns, std::exp2(static_cast<double>(b.between(-12, 12))));
     if (kind == 5) std::fill(x.begin(), x.end(), 0.0f);
     if (kind == 2) x[x.size() / 2] = b.between(0, 1) == 0 ? INFINITY : NAN;
     const void* in = b.put(type, x);
-    auto *partials = static_cast<float*>(b.room(float8_partials * sizeof(float))), *unscale = static_cast<float*>(b.room(sizeof(float)));
+    auto *partials = static_cast<float*>(b.room(float8_partials * sizeof(float))),
+         *unscale = static_cast<float*>(b.room(sizeof(float)));
     float most = 0;
     for (const float value : x) most = std::max(most, std::isfinite(value) ? std::fabs(value) : INFINITY);
     for (const exec::Float8 format : {exec::Float8::e4m3, exec::Float8::e5m2})
@@ -948,7 +1098,8 @@ void check_float8(Bench& b, Type type) {
                 for (std::int64_t c = 0; c < columns; ++c) {
                     const float value = x[static_cast<std::size_t>(r * columns + c)] * scale;
                     const auto is_same = [&](std::uint8_t got) {
-                        return std::isnan(value) ? std::isnan(exec::from_float8(format, got)) : got == exec::to_float8(format, value);
+                        return std::isnan(value) ? std::isnan(exec::from_float8(format, got))
+                                                 : got == exec::to_float8(format, value);
                     };
                     wrong += plain && !is_same(got_plain[static_cast<std::size_t>(r * columns + c)]);
                     wrong += turned && !is_same(got_turned[static_cast<std::size_t>(c * rows + r)]);
@@ -957,13 +1108,17 @@ void check_float8(Bench& b, Type type) {
         }
 }
 
-// c [m, n] = a [m, k] b^T [n, k] of operands rounded to fp8: equal to that product, and as near to the product of what they were as rounding lets it be.
+// c [m, n] = a [m, k] b^T [n, k] of operands rounded to fp8: equal to that product, and as near to the
+// product of what they were as rounding lets it be.
 void check_float8_products(Bench& b, Type type) {
     const std::int64_t m = 16 * b.between(1, 3), n = 16 * b.between(1, 3), k = 16 * b.between(1, 4);
-    for (const auto& [a_format, b_format] : {std::pair{exec::Float8::e4m3, exec::Float8::e4m3}, {exec::Float8::e5m2, exec::Float8::e4m3}}) {
+    for (const auto& [a_format, b_format] :
+         {std::pair{exec::Float8::e4m3, exec::Float8::e4m3}, {exec::Float8::e5m2, exec::Float8::e4m3}}) {
         std::vector<float> x = b.normal(m * k, 1e-3), w = b.normal(n * k, 20), c = b.normal(m * n, 0.1);
-        const auto octets = [&](exec::Float8 format, const void* from, std::int64_t rows, const float*& unscale) {
-            auto *partials = static_cast<float*>(b.room(float8_partials * sizeof(float))), *back = static_cast<float*>(b.room(sizeof(float)));
+        const auto octets = [&](exec::Float8 format, const void* from, std::int64_t rows,
+                                const float*& unscale) {
+            auto *partials = static_cast<float*>(b.room(float8_partials * sizeof(float))),
+                 *back = static_cast<float*>(b.room(sizeof(float)));
             auto* to = static_cast<std::uint8_t*>(b.room(static_cast<std::size_t>(rows * k)));
             b.k.largest_magnitudes(b.s, type, rows * k, from, partials);
             b.k.cast_to_float8(b.s, type, format, rows, k, from, partials, back, to, nullptr);
@@ -997,9 +1152,11 @@ void check_float8_products(Bench& b, Type type) {
         exec::round_to_float8(a_format, m * k, low_x.data());
         exec::round_to_float8(b_format, n * k, low_w.data());
         if (half.accumulates) expected = c;
-        cpu::kernels().product(false, true, m, n, k, 1, low_x.data(), k, low_w.data(), k, expected.data(), n, half.accumulates);
+        cpu::kernels().product(false, true, m, n, k, 1, low_x.data(), k, low_w.data(), k, expected.data(), n,
+                               half.accumulates);
         const std::vector<float> got = b.get(type, p.c, expected.size());
-        near("product in fp8", type, got, expected, 16 + (type == Type::fp32 ? 0x1p12 : 0));  // fast sums keep 14 bits on Hopper
+        near("product in fp8", type, got, expected,
+             16 + (type == Type::fp32 ? 0x1p12 : 0));  // fast sums keep 14 bits on Hopper
 
         // What goes along with it: bias and GELU there, the GELU's slope back.
         if (Product with = p; a_format == exec::Float8::e4m3) {
@@ -1011,7 +1168,8 @@ void check_float8_products(Bench& b, Type type) {
                 b.machine.product(b.s, with);
                 cpu::kernels().add_row(m, n, bias.data(), sums.data());
                 cpu::kernels().unary(cpu::Unary::gelu_tanh, m * n, sums.data(), activated.data());
-                near("product in fp8 before its GELU", type, b.get(type, with.before_gelu, sums.size()), sums, 16);
+                near("product in fp8 before its GELU", type, b.get(type, with.before_gelu, sums.size()), sums,
+                     16);
                 near("GELU with a product in fp8", type, b.get(type, with.c, sums.size()), activated, 24);
             }
         } else {
@@ -1022,15 +1180,20 @@ void check_float8_products(Bench& b, Type type) {
             with.c = b.room(expected.size() * 4);
             if (type != Type::fp32 && b.machine.offers(with)) {
                 b.machine.product(b.s, with);
-                cpu::kernels().unary_backward(cpu::Unary::gelu_tanh, m * n, input.data(), sums.data(), back.data());
-                near("slope of a GELU with a product in fp8", type, b.get(type, with.c, back.size()), back, 24);
+                cpu::kernels().unary_backward(cpu::Unary::gelu_tanh, m * n, input.data(), sums.data(),
+                                              back.data());
+                near("slope of a GELU with a product in fp8", type, b.get(type, with.c, back.size()), back,
+                     24);
             }
         }
 
-        // Against double precision on what was rounded: half a unit of each element's last place, or of the smallest normal number's.
+        // Against double precision on what was rounded: half a unit of each element's last place, or of the
+        // smallest normal number's.
         const auto off = [](exec::Float8 format, const std::vector<float>& of, std::size_t i, float most) {
-            const double half_unit = format == exec::Float8::e4m3 ? 0x1p-4 : 0x1p-3, floor = format == exec::Float8::e4m3 ? 0x1p-10 : 0x1p-17;
-            return std::max(half_unit * std::fabs(static_cast<double>(of[i])), floor / static_cast<double>(exec::float8_scale(format, most)));
+            const double half_unit = format == exec::Float8::e4m3 ? 0x1p-4 : 0x1p-3,
+                         floor = format == exec::Float8::e4m3 ? 0x1p-10 : 0x1p-17;
+            return std::max(half_unit * std::fabs(static_cast<double>(of[i])),
+                            floor / static_cast<double>(exec::float8_scale(format, most)));
         };
         float most_x = 0, most_w = 0;
         for (const float value : x) most_x = std::max(most_x, std::fabs(value));
@@ -1042,18 +1205,23 @@ void check_float8_products(Bench& b, Type type) {
                 const auto at = static_cast<std::size_t>(i * n + j);
                 double sum = half.accumulates ? static_cast<double>(c[at]) : 0.0, allowed = 0;
                 for (std::int64_t t = 0; t < k; ++t) {
-                    const auto l = static_cast<std::size_t>(i * k + t), r = static_cast<std::size_t>(j * k + t);
-                    const double left = std::fabs(static_cast<double>(x[l])), right = std::fabs(static_cast<double>(w[r]));
+                    const auto l = static_cast<std::size_t>(i * k + t),
+                               r = static_cast<std::size_t>(j * k + t);
+                    const double left = std::fabs(static_cast<double>(x[l])),
+                                 right = std::fabs(static_cast<double>(w[r]));
                     sum += static_cast<double>(x[l]) * static_cast<double>(w[r]);
-                    allowed += (left + off(a_format, x, l, most_x)) * (right + off(b_format, w, r, most_w)) - left * right;
+                    allowed += (left + off(a_format, x, l, most_x)) * (right + off(b_format, w, r, most_w)) -
+                               left * right;
                 }
                 const double difference = static_cast<double>(got[at]) - sum;
-                is_within = is_within && std::fabs(difference) <= allowed + 16 * unit(type) * (std::fabs(sum) + allowed);
+                is_within = is_within &&
+                            std::fabs(difference) <= allowed + 16 * unit(type) * (std::fabs(sum) + allowed);
                 squares += sum * sum;
                 differences += difference * difference;
             }
         CHECK(is_within);
-        // A rounding is off by 2^-4 (2^-3) at most and by some 0.42 of that in the root of the mean square, of two operands; sums of many terms keep that share.
+        // A rounding is off by 2^-4 (2^-3) at most and by some 0.42 of that in the root of the mean square,
+        // of two operands; sums of many terms keep that share.
         CHECK(std::sqrt(differences / squares) < (a_format == exec::Float8::e4m3 ? 0x1p-4 : 0x1p-3));
     }
 }
@@ -1062,9 +1230,24 @@ struct Family {
     const char* name;
     void (*check)(Bench&, Type);
 };
-constexpr Family families[] = {{"elementwise", check_elementwise}, {"dropout", check_dropout},     {"norms", check_norms},   {"embedding", check_embedding},
-                               {"loss", check_loss},               {"mixture", check_mixture},         {"loss across", check_loss_across}, {"attention", check_attention}, {"columns", check_columns}, {"rotation", check_rotation}, {"tokens", check_tokens},
-                               {"images", check_images},           {"update", check_update},       {"lamb", check_lamb}, {"products", check_products}, {"float8", check_float8},         {"products in float8", check_float8_products}, {"convolutions", check_convolutions}};
+constexpr Family families[] = {{"elementwise", check_elementwise},
+                               {"dropout", check_dropout},
+                               {"norms", check_norms},
+                               {"embedding", check_embedding},
+                               {"loss", check_loss},
+                               {"mixture", check_mixture},
+                               {"loss across", check_loss_across},
+                               {"attention", check_attention},
+                               {"columns", check_columns},
+                               {"rotation", check_rotation},
+                               {"tokens", check_tokens},
+                               {"images", check_images},
+                               {"update", check_update},
+                               {"lamb", check_lamb},
+                               {"products", check_products},
+                               {"float8", check_float8},
+                               {"products in float8", check_float8_products},
+                               {"convolutions", check_convolutions}};
 
 void check_family(Machine& machine, const Family& family, int rounds) {
     for (int round = 0; round < rounds; ++round)
@@ -1087,7 +1270,8 @@ TEST_CASE("every kernel of ours computes what the CPU's does, thread by thread o
     emulated::Emulated machine;
     machine.fuses_attention = true;
     for (const Family& family : families) check_family(machine, family, 6);
-    CHECK(machine.fused_attentions() >= 2 * 2 * 6 * 3);  // both ways, divided and a segment, in every round and precision
+    CHECK(machine.fused_attentions() >=
+          2 * 2 * 6 * 3);  // both ways, divided and a segment, in every round and precision
 }
 
 // A section for each family: one that fails or throws does not keep the others from being tried.
@@ -1097,7 +1281,9 @@ TEST_CASE("every kernel of ours computes what the CPU's does on a GPU", "[device
         return;
     }
     static const std::shared_ptr<Machine> machine = open_machine(0);
-    for (const Family& family : families) DYNAMIC_SECTION(family.name) { check_family(*machine, family, device_rounds()); }
+    for (const Family& family : families) DYNAMIC_SECTION(family.name) {
+            check_family(*machine, family, device_rounds());
+        }
 }
 
 TEST_CASE("products are right by whichever algorithm is the fastest", "[device]") {
@@ -1116,7 +1302,8 @@ TEST_CASE("cuDNN's fused attention takes the shapes of the usual models", "[devi
         return;
     }
     const std::shared_ptr<Machine> machine = open_machine(0);
-    for (const auto& [tokens, heads, kv_heads, head] : {std::tuple{1024, 12, 12, 64}, {1024, 25, 25, 64}, {2048, 32, 4, 64}, {4096, 32, 8, 128}}) {
+    for (const auto& [tokens, heads, kv_heads, head] :
+         {std::tuple{1024, 12, 12, 64}, {1024, 25, 25, 64}, {2048, 32, 4, 64}, {4096, 32, 8, 128}}) {
         AttentionShape shape;
         shape.samples = 2;
         shape.tokens = tokens;
@@ -1127,7 +1314,8 @@ TEST_CASE("cuDNN's fused attention takes the shapes of the usual models", "[devi
         shape.scale = 0.125f;
         CAPTURE(tokens, heads, kv_heads, head);
         CHECK(fuses(*machine, Type::bf16, shape));
-        // Parts of a sequence whose keys lie apart: a rank's of four, and the last of four segments; and whole ones with dropout.
+        // Parts of a sequence whose keys lie apart: a rank's of four, and the last of four segments; and
+        // whole ones with dropout.
         AttentionShape part = shape;
         part.keys = tokens;
         part.tokens = tokens / 4;
@@ -1154,7 +1342,8 @@ TEST_CASE("every number of bf16 and fp16 is kept, and others go to the nearest, 
             if (back != half) FAIL(core::name_of(type) << " " << bits << " comes back as " << back);
         }
     std::uint16_t half = 0;
-    const float tie = 1.0f + 0x1p-8f, above = 1.0f + 0x1.8p-7f;  // between 1 and 1 + 2^-7; between 1 + 2^-7 and 1 + 2^-6
+    const float tie = 1.0f + 0x1p-8f,
+                above = 1.0f + 0x1.8p-7f;  // between 1 and 1 + 2^-7; between 1 + 2^-7 and 1 + 2^-6
     to_precision(core::DataType::bf16, {&tie, 1}, &half);
     CHECK(half == 0x3F80);
     to_precision(core::DataType::bf16, {&above, 1}, &half);

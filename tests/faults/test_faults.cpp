@@ -1,5 +1,6 @@
-// Ranks as processes that die at random moments: everybody else ends within seconds with a message, nothing committed is lost, and what is resumed is what an
-// unbroken run would have been. The seed is printed; SMSIM_FAULT_SEED repeats it, SMSIM_KILLS changes how many.
+// Ranks as processes that die at random moments: everybody else ends within seconds with a message, nothing
+// committed is lost, and what is resumed is what an unbroken run would have been. The seed is printed;
+// SMSIM_FAULT_SEED repeats it, SMSIM_KILLS changes how many.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdlib>
@@ -19,10 +20,13 @@ namespace {
 
 using namespace processes;
 
-std::string write_plan(const std::string& folder, const std::string& name, const std::string& degrees, const std::string& model = "hidden = 16") {
+std::string write_plan(const std::string& folder, const std::string& name, const std::string& degrees,
+                       const std::string& model = "hidden = 16") {
     const std::string path = folder + "/" + name;
-    std::ofstream(path) << "version = 1\n[model]\nfamily = \"gpt\"\nname = \"tiny\"\n" << model
-                        << "\nlayers = 2\nheads = 4\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\n[cluster]\ninstance = \"local-cpu\"\n"
+    std::ofstream(path) << "version = 1\n[model]\nfamily = \"gpt\"\nname = \"tiny\"\n"
+                        << model
+                        << "\nlayers = 2\nheads = 4\nvocabulary = 30\nmax_positions = 8\nsequence_length = "
+                           "8\n[cluster]\ninstance = \"local-cpu\"\n"
                            "[plan]\nprecision = \"fp32\"\nmicro_batch = 1\nmicro_batches = 4\n"
                         << degrees << "\n[training]\nsteps = 40\nlearning_rate = 1e-3\n";
     return path;
@@ -62,11 +66,15 @@ std::vector<pid_t> children_of(pid_t parent) {
 
 }  // namespace
 
-TEST_CASE("ranks killed at random moments: the job ends, nothing committed is lost, and the losses are those of an unbroken run") {
+TEST_CASE(
+    "ranks killed at random moments: the job ends, nothing committed is lost, and the losses are those of an "
+    "unbroken run") {
     const Folder folder;
     const std::string plan = write_plan(folder.path, "plan.toml", "pipeline_parallel = 2");
     const int steps = 40;
-    const std::vector<std::string> common = {smexec, plan, "--no-compare", "--json", "--steps", std::to_string(steps), "--every", "5", "--time-limit", "5", "--checkpoint"};
+    const std::vector<std::string> common = {
+        smexec,    plan, "--no-compare", "--json", "--steps",     std::to_string(steps),
+        "--every", "5",  "--time-limit", "5",      "--checkpoint"};
     const auto with = [&](const std::string& checkpoints, bool resumes) {
         std::vector<std::string> arguments = common;
         arguments.push_back(checkpoints);
@@ -104,15 +112,17 @@ TEST_CASE("ranks killed at random moments: the job ends, nothing committed is lo
         CHECK(newest(checkpoints) >= before);
         if (!ranks[victim].was_killed()) continue;  // it had come to its end
         ++kills;
-        if (ranks[other].code() == 0) continue;     // only the goodbye was missing
+        if (ranks[other].code() == 0) continue;  // only the goodbye was missing
         slowest = std::max(slowest, seconds);
-        INFO("kill " << kills << " of rank " << victim << " after " << seconds << " s; rank " << other << " said: " << content_of(ranks[other].out)
-                     << content_of(ranks[other].err));
+        INFO("kill " << kills << " of rank " << victim << " after " << seconds << " s; rank " << other
+                     << " said: " << content_of(ranks[other].out) << content_of(ranks[other].err));
         CHECK(ranks[other].code() == 4);
         // The one that is left tells why, whichever it is.
         const std::string told = content_of(ranks[other].out);
-        CHECK((told.find(fmt::format("rank {} is gone", victim)) != std::string::npos || told.find("rank 0 at 127.0.0.1") != std::string::npos ||
-               told.find("did not report to rank 0") != std::string::npos || told.find("no connection to rank 0") != std::string::npos ||
+        CHECK((told.find(fmt::format("rank {} is gone", victim)) != std::string::npos ||
+               told.find("rank 0 at 127.0.0.1") != std::string::npos ||
+               told.find("did not report to rank 0") != std::string::npos ||
+               told.find("no connection to rank 0") != std::string::npos ||
                told.find("is gone before the start") != std::string::npos));
     }
     if (newest(checkpoints) < steps) {
@@ -121,7 +131,8 @@ TEST_CASE("ranks killed at random moments: the job ends, nothing committed is lo
         CHECK(last[0].code() == 0);
     }
     CHECK(losses_of(checkpoints) == expected);
-    WARN(kills << " kills, " << completed + 1 << " trainings completed, slowest end " << slowest << " s after the kill");
+    WARN(kills << " kills, " << completed + 1 << " trainings completed, slowest end " << slowest
+               << " s after the kill");
 }
 
 TEST_CASE("ranks of mpirun killed at random moments: the job ends and goes on to the same losses") {
@@ -133,13 +144,15 @@ TEST_CASE("ranks of mpirun killed at random moments: the job ends and goes on to
     const std::string plan = write_plan(folder.path, "plan.toml", "pipeline_parallel = 2");
     const auto with = [&](const std::string& checkpoints, bool resumes) {
         std::vector<std::string> arguments = mpirun(2);
-        for (const std::string& argument : {smexec, plan, std::string("--no-compare"), std::string("--json"), std::string("--every"), std::string("5"),
-                                            std::string("--checkpoint"), checkpoints})
+        for (const std::string& argument :
+             {smexec, plan, std::string("--no-compare"), std::string("--json"), std::string("--every"),
+              std::string("5"), std::string("--checkpoint"), checkpoints})
             arguments.push_back(argument);
         if (resumes) arguments.push_back("--resume");
         return arguments;
     };
-    std::vector<Process> unbroken = {start(with(folder.path + "/unbroken", false), {}, folder.path + "/mpirun")};
+    std::vector<Process> unbroken = {
+        start(with(folder.path + "/unbroken", false), {}, folder.path + "/mpirun")};
     REQUIRE(wait_for_all(unbroken, std::chrono::seconds(60)));
     INFO(content_of(unbroken[0].err));
     if (content_of(unbroken[0].out).find("this build has no MPI") != std::string::npos) {
@@ -162,7 +175,8 @@ TEST_CASE("ranks of mpirun killed at random moments: the job ends and goes on to
         }
         std::vector<Process> job = {start(with(checkpoints, before > 0), {}, folder.path + "/mpirun")};
         std::vector<pid_t> ranks;
-        for (const Clock::time_point begin = Clock::now(); ranks.size() < 2 && Clock::now() - begin < std::chrono::seconds(10);) {
+        for (const Clock::time_point begin = Clock::now();
+             ranks.size() < 2 && Clock::now() - begin < std::chrono::seconds(10);) {
             ranks = children_of(job[0].id);
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
@@ -173,7 +187,8 @@ TEST_CASE("ranks of mpirun killed at random moments: the job ends and goes on to
         if (job[0].code() != 0) CHECK_FALSE(content_of(job[0].err).empty());  // mpirun names the signal
     }
     if (newest(checkpoints) < 40) {
-        std::vector<Process> last = {start(with(checkpoints, newest(checkpoints) > 0), {}, folder.path + "/mpirun")};
+        std::vector<Process> last = {
+            start(with(checkpoints, newest(checkpoints) > 0), {}, folder.path + "/mpirun")};
         REQUIRE(wait_for_all(last, std::chrono::seconds(60)));
         CHECK(last[0].code() == 0);
     }
@@ -183,9 +198,12 @@ TEST_CASE("ranks of mpirun killed at random moments: the job ends and goes on to
 
 TEST_CASE("ranks that would run different Programs are told apart before the start, by one of them") {
     const Folder folder;
-    const std::string plan = write_plan(folder.path, "a.toml", "pipeline_parallel = 2"), other = write_plan(folder.path, "b.toml", "data_parallel = 2"),
+    const std::string plan = write_plan(folder.path, "a.toml", "pipeline_parallel = 2"),
+                      other = write_plan(folder.path, "b.toml", "data_parallel = 2"),
                       wider = write_plan(folder.path, "c.toml", "pipeline_parallel = 2", "hidden = 32");
-    const auto command = [&](const std::string& path) { return std::vector<std::string>{smexec, path, "--no-compare"}; };
+    const auto command = [&](const std::string& path) {
+        return std::vector<std::string>{smexec, path, "--no-compare"};
+    };
     std::string words;
     std::vector<std::string> second;
     SECTION("another plan") {
@@ -222,7 +240,8 @@ TEST_CASE("ranks that would run different Programs are told apart before the sta
 TEST_CASE("a rank that stands still is named with its instruction by those who wait for it") {
     const Folder folder;
     const std::string plan = write_plan(folder.path, "plan.toml", "pipeline_parallel = 2");
-    std::vector<Process> ranks = start_ranks({smexec, plan, "--no-compare", "--steps", "1000000", "--time-limit", "4"}, 2, folder.path);
+    std::vector<Process> ranks = start_ranks(
+        {smexec, plan, "--no-compare", "--steps", "1000000", "--time-limit", "4"}, 2, folder.path);
     std::this_thread::sleep_for(std::chrono::milliseconds(3500));  // a busy machine starts processes late
     ::kill(ranks[1].id, SIGSTOP);
     std::vector<Process> first = {ranks[0]};

@@ -1,4 +1,5 @@
-// Any bytes as TOML, JSON and CSV: a value or diagnostics, never a crash; and what is read is written and read again the same.
+// Any bytes as TOML, JSON and CSV: a value or diagnostics, never a crash; and what is read is written and
+// read again the same.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -32,7 +33,8 @@ bool holds_only_what_toml_can_write(const core::Value& value) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     const std::string_view text(reinterpret_cast<const char*>(data), size);
     core::Diagnostics diagnostics;
-    if (const auto value = core::parse_toml(text, "input.toml", diagnostics); value && holds_only_what_toml_can_write(*value)) {
+    if (const auto value = core::parse_toml(text, "input.toml", diagnostics);
+        value && holds_only_what_toml_can_write(*value)) {
         // Order of scalars and tables may change once (scalars first); after that it must be stable.
         core::Diagnostics first;
         const auto ordered = core::parse_toml(core::to_toml(*value), "ordered.toml", first);

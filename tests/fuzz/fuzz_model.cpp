@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "core/document.h"
-#include "model/operators/cost.h"
 #include "model/load.h"
+#include "model/operators/cost.h"
 #include "model/reader/huggingface.h"
 
 namespace {
@@ -34,7 +34,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (const auto value = core::parse_json(text, "input.json", diagnostics)) {
         std::vector<std::string> assumptions;
         core::Diagnostics config_diagnostics;
-        if (const auto table = model::description_of_config(*value, assumptions, config_diagnostics)) load(*table);
+        if (const auto table = model::description_of_config(*value, assumptions, config_diagnostics))
+            load(*table);
         else if (!config_diagnostics.has_errors()) std::abort();
     }
     return 0;

@@ -1,5 +1,5 @@
-// Any bytes as a graph of smplan partition: a sound problem or diagnostics; small problems are placed. The first byte chooses the format.
-// Seeds: one small graph of each format, after that byte.
+// Any bytes as a graph of smplan partition: a sound problem or diagnostics; small problems are placed. The
+// first byte chooses the format. Seeds: one small graph of each format, after that byte.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -18,7 +18,8 @@ constexpr std::size_t most_placed = 12;
 
 void place(partition::PlacementProblem problem) {
     if (problem.items.size() > most_placed) return;
-    const partition::PlacementResult result = partition::place_contiguous(problem, {.time_limit = core::Seconds(0.05), .threads = 1});
+    const partition::PlacementResult result =
+        partition::place_contiguous(problem, {.time_limit = core::Seconds(0.05), .threads = 1});
     if (!result.is_feasible) {
         if (result.reason.empty()) std::abort();  // refused without saying why
         return;
@@ -37,7 +38,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         if (auto problem = partition::read_pipedream(text, "f", diagnostics)) {
             is_read = true;
             problem->levels = {{2, core::BytesPerSecond(1e9)}, {2, core::BytesPerSecond(1e8)}};
-            if (problem->nodes.size() <= most_placed) partition::place_hierarchical(*problem, {.time_limit = core::Seconds(0.05)});
+            if (problem->nodes.size() <= most_placed)
+                partition::place_hierarchical(*problem, {.time_limit = core::Seconds(0.05)});
         }
     } else if (data[0] % 4 == 1) {
         const auto document = core::parse_toml(text, "f", diagnostics);

@@ -17,7 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto violations = schedule::verify(*schedule);
     schedule::draw(*schedule, violations.empty() ? nullptr : &violations.front());
     core::Diagnostics again_diagnostics;
-    const auto again = schedule::parse_schedule(schedule::print_schedule(*schedule), "input.csv", again_diagnostics);
+    const auto again =
+        schedule::parse_schedule(schedule::print_schedule(*schedule), "input.csv", again_diagnostics);
     if (!again || again->actions != schedule->actions) std::abort();
     return 0;
 }

@@ -1,5 +1,6 @@
-// Golden runs of the command line. Each case is a file of bad_input/ (or a command of runs/) with its expected exit code and output beside it (*.expected).
-// SMSIM_UPDATE_GOLDEN=1 rewrites the expectations: read the difference before committing it.
+// Golden runs of the command line. Each case is a file of bad_input/ (or a command of runs/) with its
+// expected exit code and output beside it (*.expected). SMSIM_UPDATE_GOLDEN=1 rewrites the expectations: read
+// the difference before committing it.
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -23,7 +24,9 @@ struct Outcome {
 };
 
 Outcome run(const std::string& command, const fs::path& directory) {
-    const std::string line = "cd '" + directory.string() + "' && export PATH='" BINARY_DIR "':\"$PATH\" && ( " + command + " ) 2>&1 </dev/null";
+    const std::string line = "cd '" + directory.string() +
+                             "' && export PATH='" BINARY_DIR "':\"$PATH\" && ( " + command +
+                             " ) 2>&1 </dev/null";
     FILE* pipe = popen(line.c_str(), "r");
     REQUIRE(pipe != nullptr);
     Outcome outcome;
@@ -39,10 +42,12 @@ std::string read(const fs::path& path) {
     return {std::istreambuf_iterator<char>(file), {}};
 }
 
-std::vector<fs::path> files_of(const fs::path& directory, const std::string& prefix, const std::string& extension) {
+std::vector<fs::path> files_of(const fs::path& directory, const std::string& prefix,
+                               const std::string& extension) {
     std::vector<fs::path> files;
     for (const auto& entry : fs::directory_iterator(directory))
-        if (entry.path().extension() == extension && entry.path().filename().string().starts_with(prefix)) files.push_back(entry.path());
+        if (entry.path().extension() == extension && entry.path().filename().string().starts_with(prefix))
+            files.push_back(entry.path());
     std::sort(files.begin(), files.end());
     return files;
 }
@@ -60,9 +65,11 @@ void expect_wrong_input(const std::string& command, const fs::path& file) {
     const Outcome outcome = run(command, bad_input);
     CHECK(outcome.exit_code == 2);
     CHECK(outcome.output.find("error: ") != std::string::npos);
-    // The place: the file with a line, unless nothing in it can be pointed at (empty or unreadable as a whole).
+    // The place: the file with a line, unless nothing in it can be pointed at (empty or unreadable as a
+    // whole).
     CHECK(outcome.output.find(file.filename().string()) != std::string::npos);
-    compare(fs::path(file.string() + ".expected"), "$ " + command + "\nexit " + std::to_string(outcome.exit_code) + "\n" + outcome.output);
+    compare(fs::path(file.string() + ".expected"),
+            "$ " + command + "\nexit " + std::to_string(outcome.exit_code) + "\n" + outcome.output);
     const Outcome as_json = run(command + " --json", bad_input);
     CHECK(as_json.exit_code == 2);
     CHECK(as_json.output.find("{") != std::string::npos);
@@ -90,14 +97,17 @@ TEST_CASE("every malformed Hugging Face config ends with exit 2, the place, the 
 }
 
 TEST_CASE("every malformed hardware profile ends with exit 2, the place, the key and a hint") {
-    for (const fs::path& file : files_of(bad_input, "profile_", ".toml")) expect_wrong_input("smsim hardware ./" + file.filename().string(), file);
+    for (const fs::path& file : files_of(bad_input, "profile_", ".toml"))
+        expect_wrong_input("smsim hardware ./" + file.filename().string(), file);
 }
 
 TEST_CASE("every malformed graph ends with exit 2, the place, the key and a hint") {
     int files = 0;
     for (const char* extension : {".json", ".toml", ".txt"})
         for (const fs::path& file : files_of(bad_input, "graph_", extension)) {
-            expect_wrong_input("smplan partition --graph " + file.filename().string() + (std::string(extension) == ".txt" ? " --devices 2" : ""), file);
+            expect_wrong_input("smplan partition --graph " + file.filename().string() +
+                                   (std::string(extension) == ".txt" ? " --devices 2" : ""),
+                               file);
             ++files;
         }
     CHECK(files >= 20);
@@ -118,8 +128,10 @@ TEST_CASE("ten megabytes of noise, deep nesting and a directory in place of a fi
         for (int i = 0; i < 50000; ++i) key += ".a";
         return key;
     }() << " = 1\n";
-    for (const std::string command : {"smsim noise.toml", "smsim model noise.json", "smsim deep.toml", "smsim model deep.json", "smsim dotted.toml",
-                                      "smsim folder.toml", "smsim model noise.toml", "smsim hardware ./noise.toml", "smsim missing.toml", "smexec noise.toml", "smexec deep.toml", "smexec missing.toml"}) {
+    for (const std::string command :
+         {"smsim noise.toml", "smsim model noise.json", "smsim deep.toml", "smsim model deep.json",
+          "smsim dotted.toml", "smsim folder.toml", "smsim model noise.toml", "smsim hardware ./noise.toml",
+          "smsim missing.toml", "smexec noise.toml", "smexec deep.toml", "smexec missing.toml"}) {
         INFO(command);
         const Outcome outcome = run(command, directory);
         CHECK(outcome.exit_code == 2);
@@ -138,6 +150,7 @@ TEST_CASE("every run of the command line prints what it printed before") {
         while (!command.empty() && command.back() == '\n') command.pop_back();
         INFO(command);
         const Outcome outcome = run(command, SOURCE_DIR);
-        compare(fs::path(file).replace_extension(".expected"), "$ " + command + "\nexit " + std::to_string(outcome.exit_code) + "\n" + outcome.output);
+        compare(fs::path(file).replace_extension(".expected"),
+                "$ " + command + "\nexit " + std::to_string(outcome.exit_code) + "\n" + outcome.output);
     }
 }

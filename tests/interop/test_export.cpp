@@ -16,9 +16,12 @@ namespace {
 // A Llama of 8 layers on 2 p4d.24xlarge; `plan` is the body of [plan].
 interop::ExportSource source_with(const std::string& plan) {
     static int count = 0;
-    const auto path = std::filesystem::temp_directory_path() / ("smplan_export_" + std::to_string(getpid()) + "_" + std::to_string(count++) + ".toml");
-    std::ofstream(path) << "version = 1\n[model]\nfamily = \"llama\"\nname = \"small\"\nhidden = 512\nlayers = 8\nheads = 8\nffn = 1024\nvocabulary = 1024\nsequence_length = 256\n"
-                        << "[cluster]\ninstance = \"p4d.24xlarge\"\nnodes = 2\n[plan]\n" << plan;
+    const auto path = std::filesystem::temp_directory_path() /
+                      ("smplan_export_" + std::to_string(getpid()) + "_" + std::to_string(count++) + ".toml");
+    std::ofstream(path) << "version = 1\n[model]\nfamily = \"llama\"\nname = \"small\"\nhidden = 512\nlayers "
+                           "= 8\nheads = 8\nffn = 1024\nvocabulary = 1024\nsequence_length = 256\n"
+                        << "[cluster]\ninstance = \"p4d.24xlarge\"\nnodes = 2\n[plan]\n"
+                        << plan;
     core::Diagnostics diagnostics;
     auto source = interop::load_export_source(path.string(), diagnostics);
     std::filesystem::remove(path);
@@ -27,7 +30,8 @@ interop::ExportSource source_with(const std::string& plan) {
     return *source;
 }
 
-std::optional<interop::Export> exported(const interop::ExportSource& source, const std::string& target, core::Diagnostics& diagnostics) {
+std::optional<interop::Export> exported(const interop::ExportSource& source, const std::string& target,
+                                        core::Diagnostics& diagnostics) {
     return interop::find_exchange_target(target)->write(source, {}, diagnostics);
 }
 
@@ -38,10 +42,12 @@ schedule::Plan there_and_back(const std::string& plan, const std::string& target
     INFO(core::format(diagnostics));
     REQUIRE(written);
     const std::string text = by_companion ? written->companions.front().text : written->text;
-    const auto read = interop::find_exchange_target(target)->read(text, "file", {.model = "small", .instance = "p4d.24xlarge", .nodes = 2}, diagnostics);
+    const auto read = interop::find_exchange_target(target)->read(
+        text, "file", {.model = "small", .instance = "p4d.24xlarge", .nodes = 2}, diagnostics);
     INFO(text << core::format(diagnostics));
     REQUIRE(read);
-    CHECK(core::to_json(schedule::to_value(read->plan)) == core::to_json(schedule::to_value(source.file.plan)));
+    CHECK(core::to_json(schedule::to_value(read->plan)) ==
+          core::to_json(schedule::to_value(source.file.plan)));
     return read->plan;
 }
 
@@ -52,26 +58,46 @@ void refused(const std::string& plan, const std::string& target, const std::stri
     CHECK(!exported(source, target, diagnostics));
     const auto& entries = diagnostics.entries();
     CHECK(std::any_of(entries.begin(), entries.end(), [&](const core::Diagnostic& d) {
-        return d.severity == core::Severity::error && d.key == "plan." + key && !d.hint.empty() && d.message.find("cannot be expressed by") != std::string::npos;
+        return d.severity == core::Severity::error && d.key == "plan." + key && !d.hint.empty() &&
+               d.message.find("cannot be expressed by") != std::string::npos;
     }));
 }
 
 }  // namespace
 
 TEST_CASE("what a target can express comes back from its file as it was") {
-    there_and_back("order = \"DPT\"\nschedule = \"interleaved\"\npipeline_parallel = 2\ndata_parallel = 8\nmicro_batch = 2\nmicro_batches = 4\nprecision = \"fp16\"\nsharding = \"optimizer\"\nactive_micro_batches = 3\n",
-                   "sagemaker-smp-v1", true);
-    there_and_back("order = \"DPT\"\ndata_parallel = 8\ntensor_parallel = 2\nmicro_batch = 2\nsharding = \"parameters\"\nshard_degree = 4\nrecompute = \"full\"\n", "sagemaker-smp-v2", true);
-    there_and_back("data_parallel = 4\ntensor_parallel = 2\npipeline_parallel = 2\nsequence_parallel = true\nmicro_batches = 4\nsharding = \"optimizer\"\nshard_degree = 2\npartition = [0, 5]\n", "megatron");
-    there_and_back("order = \"DPT\"\ndata_parallel = 4\npipeline_parallel = 4\nvirtual_stages = 2\nschedule = \"interleaved-1f1b\"\nmicro_batches = 8\noverlaps_parameter_gathering = false\npartition = [0,1,3,4,5,6,7,8]\n", "megatron");
-    there_and_back("data_parallel = 16\nmicro_batch = 2\nmicro_batches = 4\nsharding = \"parameters\"\nshard_degree = 8\nrecompute = \"full\"\n", "deepspeed");
+    there_and_back(
+        "order = \"DPT\"\nschedule = \"interleaved\"\npipeline_parallel = 2\ndata_parallel = 8\nmicro_batch "
+        "= 2\nmicro_batches = 4\nprecision = \"fp16\"\nsharding = \"optimizer\"\nactive_micro_batches = 3\n",
+        "sagemaker-smp-v1", true);
+    there_and_back(
+        "order = \"DPT\"\ndata_parallel = 8\ntensor_parallel = 2\nmicro_batch = 2\nsharding = "
+        "\"parameters\"\nshard_degree = 4\nrecompute = \"full\"\n",
+        "sagemaker-smp-v2", true);
+    there_and_back(
+        "data_parallel = 4\ntensor_parallel = 2\npipeline_parallel = 2\nsequence_parallel = "
+        "true\nmicro_batches = 4\nsharding = \"optimizer\"\nshard_degree = 2\npartition = [0, 5]\n",
+        "megatron");
+    there_and_back(
+        "order = \"DPT\"\ndata_parallel = 4\npipeline_parallel = 4\nvirtual_stages = 2\nschedule = "
+        "\"interleaved-1f1b\"\nmicro_batches = 8\noverlaps_parameter_gathering = false\npartition = "
+        "[0,1,3,4,5,6,7,8]\n",
+        "megatron");
+    there_and_back(
+        "data_parallel = 16\nmicro_batch = 2\nmicro_batches = 4\nsharding = \"parameters\"\nshard_degree = "
+        "8\nrecompute = \"full\"\n",
+        "deepspeed");
 }
 
 TEST_CASE("what a target cannot express is refused by its key") {
-    const std::string piped = "data_parallel = 4\npipeline_parallel = 4\nmicro_batches = 8\nprecision = \"fp16\"\n";
+    const std::string piped =
+        "data_parallel = 4\npipeline_parallel = 4\nmicro_batches = 8\nprecision = \"fp16\"\n";
     refused(piped + "order = \"DPT\"\n", "sagemaker-smp-v1", "schedule");
     // With one tensor rank PDT is TPD; with two it is neither of the words that the SDK takes.
-    refused("data_parallel = 2\ntensor_parallel = 2\npipeline_parallel = 4\nprecision = \"fp16\"\nschedule = \"interleaved\"\n", "sagemaker-smp-v1", "order");
+    refused(
+        "data_parallel = 2\ntensor_parallel = 2\npipeline_parallel = 4\nprecision = \"fp16\"\nschedule = "
+        "\"interleaved\"\n",
+        "sagemaker-smp-v1", "order");
     refused("data_parallel = 16\nsharding = \"gradients\"\n", "sagemaker-smp-v1", "sharding");
     refused("data_parallel = 16\n", "sagemaker-smp-v1", "precision");
     refused("data_parallel = 16\nrecompute = \"selective\"\n", "sagemaker-smp-v1", "recompute");
@@ -93,16 +119,21 @@ TEST_CASE("a launcher starts smexec with the plan on every rank") {
     core::Diagnostics diagnostics;
     const auto written = exported(source, "torchrun", diagnostics);
     REQUIRE(written);
-    CHECK(written->text.find("torchrun --nnodes=2 --nproc_per_node=8 --node_rank=$NODE_RANK --master_addr=REPLACE_WITH_FIRST_HOST --master_port=29500 --no-python "
+    CHECK(written->text.find("torchrun --nnodes=2 --nproc_per_node=8 --node_rank=$NODE_RANK "
+                             "--master_addr=REPLACE_WITH_FIRST_HOST --master_port=29500 --no-python "
                              "smexec plan.toml --backend cuda --ranks-from env\n") != std::string::npos);
 }
 
 TEST_CASE("the announcement's estimator is read although its distribution has lost its name") {
     core::Diagnostics diagnostics;
-    const auto read = interop::find_exchange_target("sagemaker-smp-v1")
-                          ->read("from x import TensorFlow\ne = TensorFlow(role=role, instance_count=1, instance_type='ml.p3.8xlarge',\n {\"smdistributed\": {\"modelparallel\": {\"parameters\": "
-                                 "{\"microbatches\": 2, \"partitions\": 2, \"pipeline\": \"interleaved\", \"optimize\": \"memory\", \"horovod\": True,}}}, \"mpi\": {\"processes_per_host\": 2}})\ne.fit(i)\n",
-                                 "notebook.py", {}, diagnostics);
+    const auto read =
+        interop::find_exchange_target("sagemaker-smp-v1")
+            ->read(
+                "from x import TensorFlow\ne = TensorFlow(role=role, instance_count=1, "
+                "instance_type='ml.p3.8xlarge',\n {\"smdistributed\": {\"modelparallel\": {\"parameters\": "
+                "{\"microbatches\": 2, \"partitions\": 2, \"pipeline\": \"interleaved\", \"optimize\": "
+                "\"memory\", \"horovod\": True,}}}, \"mpi\": {\"processes_per_host\": 2}})\ne.fit(i)\n",
+                "notebook.py", {}, diagnostics);
     INFO(core::format(diagnostics));
     REQUIRE(read);
     CHECK(read->plan.layout == schedule::ParallelLayout{1, 1, 2, "DPT"});

@@ -42,7 +42,9 @@ inline ConfigResult read_config(const std::string& json) {
     if (const auto config = core::parse_json(json, "config.json", diagnostics))
         if (const auto description = model::description_of_config(*config, assumptions, diagnostics)) {
             result.graph = model::build_from_description(*description, "", "test", diagnostics);
-            if (result.graph) result.graph->assumptions.insert(result.graph->assumptions.end(), assumptions.begin(), assumptions.end());
+            if (result.graph)
+                result.graph->assumptions.insert(result.graph->assumptions.end(), assumptions.begin(),
+                                                 assumptions.end());
         }
     result.errors = core::format(diagnostics);
     return result;

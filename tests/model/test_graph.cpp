@@ -7,7 +7,8 @@
 
 namespace {
 
-const char* const small_gpt = "family = \"gpt\"\nhidden = 64\nlayers = 3\nheads = 4\nvocabulary = 100\nmax_positions = 16\n";
+const char* const small_gpt =
+    "family = \"gpt\"\nhidden = 64\nlayers = 3\nheads = 4\nvocabulary = 100\nmax_positions = 16\n";
 
 model::ModelGraph catalogued(const std::string& name) {
     core::Diagnostics diagnostics;
@@ -20,7 +21,8 @@ model::ModelGraph catalogued(const std::string& name) {
 }  // namespace
 
 TEST_CASE("a GPT is embedding, layers and head, and one tensor crosses every boundary between them") {
-    for (const char* name : {"gpt2", "gpt-neox-20b", "gpt-j-6b", "llama-2-7b", "bloom-560m", "mixtral-8x7b", "bert-base", "vit-base-16"}) {
+    for (const char* name : {"gpt2", "gpt-neox-20b", "gpt-j-6b", "llama-2-7b", "bloom-560m", "mixtral-8x7b",
+                             "bert-base", "vit-base-16"}) {
         const model::ModelGraph graph = catalogued(name);
         INFO(name);
         CHECK(graph.units.front().name == "embedding");
@@ -53,8 +55,9 @@ TEST_CASE("tied parameters name every unit that uses them") {
     const model::ModelGraph t5 = catalogued("t5-small");
     const auto tied = model::tied_parameters(t5);
     REQUIRE(tied.size() == 3);
-    CHECK(tied[0].units == std::vector<std::int32_t>{0, 7, 14});          // tokens: encoder, decoder, head
-    CHECK(tied[1].units == std::vector<std::int32_t>{1, 2, 3, 4, 5, 6});  // relative bias of the encoder's stack
+    CHECK(tied[0].units == std::vector<std::int32_t>{0, 7, 14});  // tokens: encoder, decoder, head
+    CHECK(tied[1].units ==
+          std::vector<std::int32_t>{1, 2, 3, 4, 5, 6});  // relative bias of the encoder's stack
     CHECK(tied[2].units == std::vector<std::int32_t>{8, 9, 10, 11, 12, 13});
 }
 
@@ -62,14 +65,19 @@ TEST_CASE("parameters of a range count each tied parameter once, task heads incl
     const model::ModelGraph bert = catalogued("bert-base");
     const model::OperatorRange all{0, static_cast<std::int32_t>(bert.operators.size())};
     CHECK(model::parameter_count(bert, all) == model::trained_parameter_count(bert));
-    // transformers' BertForPreTraining: transform 768 x 768 + 768, norm 2 x 768, vocabulary bias 30522, next sentence 2 x 768 + 2.
-    CHECK(model::trained_parameter_count(bert) - model::parameter_count(bert) == 768 * 768 + 768 + 2 * 768 + 30522 + 2 * 768 + 2);
+    // transformers' BertForPreTraining: transform 768 x 768 + 768, norm 2 x 768, vocabulary bias 30522, next
+    // sentence 2 x 768 + 2.
+    CHECK(model::trained_parameter_count(bert) - model::parameter_count(bert) ==
+          768 * 768 + 768 + 2 * 768 + 30522 + 2 * 768 + 2);
 }
 
-TEST_CASE("a transformer layer reduces twice forward and twice backward; without dropout GPT-J's and NeoX's parallel branches reduce once") {
+TEST_CASE(
+    "a transformer layer reduces twice forward and twice backward; without dropout GPT-J's and NeoX's "
+    "parallel branches reduce once") {
     const auto count = [](const model::ModelGraph& graph, model::OperatorKind kind) {
         int n = 0;
-        for (const model::Operator& op : graph.operators) n += op.kind == kind && op.name.starts_with("layers.0.");
+        for (const model::Operator& op : graph.operators)
+            n += op.kind == kind && op.name.starts_with("layers.0.");
         return n;
     };
     using model::OperatorKind;
@@ -105,8 +113,10 @@ TEST_CASE("equal models have equal hashes, whatever their names; any dimension c
 TEST_CASE("tensor parallelism is refused where it does not divide, vocabularies excepted") {
     CHECK(model::tensor_parallel_obstacle(catalogued("gpt2"), 2).empty());  // 50257 is odd, and padded
     CHECK(model::tensor_parallel_obstacle(catalogued("gpt2"), 5) == "heads = 12 of layers.0.attention.core");
-    CHECK(model::tensor_parallel_obstacle(catalogued("llama-2-70b"), 16) == "kv_heads = 8 of layers.0.attention.core");
-    CHECK(model::tensor_parallel_obstacle(catalogued("resnet50"), 2) == "the model has no tensor-parallel regions");
+    CHECK(model::tensor_parallel_obstacle(catalogued("llama-2-70b"), 16) ==
+          "kv_heads = 8 of layers.0.attention.core");
+    CHECK(model::tensor_parallel_obstacle(catalogued("resnet50"), 2) ==
+          "the model has no tensor-parallel regions");
     CHECK(model::tensor_parallel_obstacle(catalogued("resnet50"), 1).empty());
     CHECK(model::sequence_parallel_obstacle(catalogued("gpt2")).empty());
     CHECK_FALSE(model::sequence_parallel_obstacle(catalogued("bert-base")).empty());
@@ -131,7 +141,8 @@ TEST_CASE("a broken graph is a broken promise") {
 
 TEST_CASE("the module tree covers the operators: layers, blocks, operators") {
     const model::ModelGraph graph = graph_of(small_gpt);
-    CHECK(graph.modules[0].operators == model::OperatorRange{0, static_cast<std::int32_t>(graph.operators.size())});
+    CHECK(graph.modules[0].operators ==
+          model::OperatorRange{0, static_cast<std::int32_t>(graph.operators.size())});
     std::size_t leaves = 0;
     for (std::size_t i = 0; i < graph.modules.size(); ++i) {
         const model::Module& module = graph.modules[i];
@@ -153,7 +164,8 @@ TEST_CASE("equal layers have equal signatures; another shard, micro-batch or pre
     const model::OperatorRange first = graph.units[1].operators, second = graph.units[2].operators;
     REQUIRE(first.size() == second.size());
     for (std::int32_t i = 0; i < first.size(); ++i)
-        CHECK(model::signature(graph, model::OperatorId(first.begin + i), {}) == model::signature(graph, model::OperatorId(second.begin + i), {}));
+        CHECK(model::signature(graph, model::OperatorId(first.begin + i), {}) ==
+              model::signature(graph, model::OperatorId(second.begin + i), {}));
     for (std::int32_t i = first.begin; i < first.end; ++i) {
         const model::OperatorId op(i);
         if (graph.op(op).kind != model::OperatorKind::linear) continue;

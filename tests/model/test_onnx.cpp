@@ -1,4 +1,5 @@
-// ONNX graphs as models. Graphs of these tests are written through libonnx's protobuf API and read back through load_model.
+// ONNX graphs as models. Graphs of these tests are written through libonnx's protobuf API and read back
+// through load_model.
 #include "tests/model/model_from_text.h"
 
 #ifdef HAS_ONNX
@@ -20,7 +21,9 @@ class File {
 public:
     explicit File(const std::string& bytes) {
         static int count = 0;
-        path_ = (fs::temp_directory_path() / ("test_onnx_" + std::to_string(::getpid()) + "_" + std::to_string(count++) + ".onnx")).string();
+        path_ = (fs::temp_directory_path() /
+                 ("test_onnx_" + std::to_string(::getpid()) + "_" + std::to_string(count++) + ".onnx"))
+                    .string();
         std::ofstream(path_, std::ios::binary) << bytes;
     }
     ~File() { fs::remove(path_); }
@@ -45,7 +48,9 @@ Loaded load(const std::string& bytes, const model::LoadOptions& options = {}) {
     return result;
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+}
 
 // A light model of the shared collection, or nothing where it is absent.
 std::optional<model::ModelGraph> shared_graph(const std::string& name) {
@@ -70,11 +75,14 @@ public:
         model.mutable_graph()->set_name("test");
     }
     // Extents below zero are symbolic: -1 "batch", -2 "sequence".
-    std::string input(const std::string& name, const std::vector<std::int64_t>& shape, int type = onnx::TensorProto::FLOAT) {
+    std::string input(const std::string& name, const std::vector<std::int64_t>& shape,
+                      int type = onnx::TensorProto::FLOAT) {
         declare(*model.mutable_graph()->add_input(), name, shape, type);
         return name;
     }
-    void output(const std::string& name) { declare(*model.mutable_graph()->add_output(), name, {}, onnx::TensorProto::FLOAT); }
+    void output(const std::string& name) {
+        declare(*model.mutable_graph()->add_output(), name, {}, onnx::TensorProto::FLOAT);
+    }
     // A weight whose payload lies in a file that does not exist.
     std::string weight(const std::string& name, const std::vector<std::int64_t>& shape) {
         onnx::TensorProto* tensor = model.mutable_graph()->add_initializer();
@@ -102,7 +110,8 @@ public:
         for (std::int64_t value : values) tensor->add_int64_data(value);
         return name;
     }
-    onnx::NodeProto& node(const std::string& type, const std::vector<std::string>& inputs, const std::string& output) {
+    onnx::NodeProto& node(const std::string& type, const std::vector<std::string>& inputs,
+                          const std::string& output) {
         onnx::NodeProto* added = model.mutable_graph()->add_node();
         added->set_op_type(type);
         added->set_name(output + "_node");
@@ -110,7 +119,8 @@ public:
         added->add_output(output);
         return *added;
     }
-    std::string make(const std::string& type, const std::vector<std::string>& inputs, const std::string& output) {
+    std::string make(const std::string& type, const std::vector<std::string>& inputs,
+                     const std::string& output) {
         node(type, inputs, output);
         return output;
     }
@@ -131,7 +141,8 @@ public:
     onnx::ModelProto model;
 
 private:
-    static void declare(onnx::ValueInfoProto& info, const std::string& name, const std::vector<std::int64_t>& shape, int type) {
+    static void declare(onnx::ValueInfoProto& info, const std::string& name,
+                        const std::vector<std::int64_t>& shape, int type) {
         info.set_name(name);
         info.mutable_type()->mutable_tensor_type()->set_elem_type(type);
         if (shape.empty()) return;
@@ -143,8 +154,10 @@ private:
     }
 };
 
-// A pre-norm GPT as torch.onnx writes it at opset 13: layer norms and GELU taken apart, heads by Reshape and Transpose, shapes computed from Shape.
-std::string gpt(std::int64_t layers, std::int64_t hidden, std::int64_t heads, std::int64_t vocabulary, std::int64_t positions) {
+// A pre-norm GPT as torch.onnx writes it at opset 13: layer norms and GELU taken apart, heads by Reshape and
+// Transpose, shapes computed from Shape.
+std::string gpt(std::int64_t layers, std::int64_t hidden, std::int64_t heads, std::int64_t vocabulary,
+                std::int64_t positions) {
     Writer w;
     const std::string ids = w.input("input_ids", {-1, -2}, onnx::TensorProto::INT64);
     w.weight("wte", {vocabulary, hidden});
@@ -168,14 +181,16 @@ std::string gpt(std::int64_t layers, std::int64_t hidden, std::int64_t heads, st
         Writer::set(w.node("ReduceMean", {in}, name + ".mean"), "axes", std::vector<std::int64_t>{-1});
         w.make("Sub", {in, name + ".mean"}, name + ".difference");
         w.make("Pow", {name + ".difference", "two"}, name + ".square");
-        Writer::set(w.node("ReduceMean", {name + ".square"}, name + ".variance"), "axes", std::vector<std::int64_t>{-1});
+        Writer::set(w.node("ReduceMean", {name + ".square"}, name + ".variance"), "axes",
+                    std::vector<std::int64_t>{-1});
         w.make("Add", {name + ".variance", "epsilon"}, name + ".sum");
         w.make("Sqrt", {name + ".sum"}, name + ".root");
         w.make("Div", {name + ".difference", name + ".root"}, name + ".unit");
         w.make("Mul", {name + ".unit", w.weight(name + ".scale", {hidden})}, name + ".scaled");
         return w.make("Add", {name + ".scaled", w.weight(name + ".shift", {hidden})}, name);
     };
-    const auto linear = [&](const std::string& name, const std::string& in, std::int64_t from, std::int64_t to) {
+    const auto linear = [&](const std::string& name, const std::string& in, std::int64_t from,
+                            std::int64_t to) {
         w.make("MatMul", {in, w.weight(name + ".weight", {from, to})}, name + ".product");
         return w.make("Add", {w.weight(name + ".bias", {to}), name + ".product"}, name);
     };
@@ -195,9 +210,11 @@ std::string gpt(std::int64_t layers, std::int64_t hidden, std::int64_t heads, st
         w.make("Div", {p + "scores", "root_d"}, p + "scaled");
         Writer::set(w.node("Softmax", {p + "scaled"}, p + "probabilities"), "axis", -1);
         w.make("MatMul", {p + "probabilities", p + "v.moved"}, p + "context");
-        Writer::set(w.node("Transpose", {p + "context"}, p + "context.moved"), "perm", std::vector<std::int64_t>{0, 2, 1, 3});
+        Writer::set(w.node("Transpose", {p + "context"}, p + "context.moved"), "perm",
+                    std::vector<std::int64_t>{0, 2, 1, 3});
         w.make("Reshape", {p + "context.moved", "merged_shape"}, p + "merged");
-        const std::string attended = w.make("Add", {linear(p + "output", p + "merged", hidden, hidden), x}, p + "attended");
+        const std::string attended =
+            w.make("Add", {linear(p + "output", p + "merged", hidden, hidden), x}, p + "attended");
         const std::string up = linear(p + "up", norm(p + "norm2", attended), hidden, 4 * hidden);
         w.make("Div", {up, "root2"}, p + "e1");
         w.make("Erf", {p + "e1"}, p + "e2");
@@ -233,13 +250,17 @@ TEST_CASE("ONNX graphs of published networks have the published numbers of param
         const char* file;
         std::int64_t parameters;
     };
-    // torchvision's pages: ResNet-18 11,689,512; ResNet-50 25,557,032; VGG-19 143,667,240; DenseNet-121 7,978,856; SqueezeNet 1.1 1,235,496. Caffe's models:
-    // AlexNet with two groups 60,965,224; GoogLeNet without its auxiliary heads 6,998,552.
-    for (const Row& row : {Row{"nnlqp/resnet18-v1-7-no-weight.onnx", 11689512}, Row{"light/light_resnet50.onnx", 25557032},
-                           Row{"light/light_vgg19.onnx", 143667240}, Row{"light/light_densenet121.onnx", 7978856}, Row{"light/light_squeezenet.onnx", 1235496},
-                           Row{"light/light_bvlc_alexnet.onnx", 60965224}, Row{"light/light_inception_v1.onnx", 6998552}}) {
+    // torchvision's pages: ResNet-18 11,689,512; ResNet-50 25,557,032; VGG-19 143,667,240; DenseNet-121
+    // 7,978,856; SqueezeNet 1.1 1,235,496. Caffe's models: AlexNet with two groups 60,965,224; GoogLeNet
+    // without its auxiliary heads 6,998,552.
+    for (const Row& row :
+         {Row{"nnlqp/resnet18-v1-7-no-weight.onnx", 11689512}, Row{"light/light_resnet50.onnx", 25557032},
+          Row{"light/light_vgg19.onnx", 143667240}, Row{"light/light_densenet121.onnx", 7978856},
+          Row{"light/light_squeezenet.onnx", 1235496}, Row{"light/light_bvlc_alexnet.onnx", 60965224},
+          Row{"light/light_inception_v1.onnx", 6998552}}) {
         INFO(row.file);
-        if (const auto graph = shared_graph(row.file)) CHECK(model::parameter_count(*graph) == row.parameters);
+        if (const auto graph = shared_graph(row.file))
+            CHECK(model::parameter_count(*graph) == row.parameters);
     }
 }
 
@@ -249,21 +270,25 @@ TEST_CASE("ONNX graphs of published networks have the published multiply-adds") 
         double giga;
     };
     // torchvision's pages, GFLOPS (multiply-adds): ResNet-50 4.09, VGG-19 19.63, DenseNet-121 2.83.
-    for (const Row& row : {Row{"light/light_resnet50.onnx", 4.09}, Row{"light/light_vgg19.onnx", 19.63}, Row{"light/light_densenet121.onnx", 2.83}}) {
+    for (const Row& row : {Row{"light/light_resnet50.onnx", 4.09}, Row{"light/light_vgg19.onnx", 19.63},
+                           Row{"light/light_densenet121.onnx", 2.83}}) {
         INFO(row.file);
-        if (const auto graph = shared_graph(row.file)) CHECK(model::forward_flops_per_sample(*graph).value / 2e9 == Approx(row.giga).epsilon(0.01));
+        if (const auto graph = shared_graph(row.file))
+            CHECK(model::forward_flops_per_sample(*graph).value / 2e9 == Approx(row.giga).epsilon(0.01));
     }
 }
 
 TEST_CASE("Every light ONNX model is read, cut into units, and crossed by one activation at each cut") {
-    for (const char* name : {"bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19", "zfnet512"}) {
+    for (const char* name : {"bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50",
+                             "shufflenet", "squeezenet", "vgg19", "zfnet512"}) {
         INFO(name);
         const auto graph = shared_graph(std::string("light/light_") + name + ".onnx");
         if (!graph) continue;
         CHECK(graph->units.size() >= 8);
         CHECK(graph->image_size >= 224);
         for (const model::Unit& unit : graph->units)
-            if (unit.operators.begin > 0) CHECK(model::tensors_crossing(*graph, unit.operators.begin).size() == 1);
+            if (unit.operators.begin > 0)
+                CHECK(model::tensors_crossing(*graph, unit.operators.begin).size() == 1);
     }
 }
 
@@ -274,7 +299,8 @@ TEST_CASE("ResNet-50 from ONNX costs what our own ResNet-50 costs") {
     const auto own = model::load_model("resnet50", {}, diagnostics);
     REQUIRE(own);
     CHECK(model::parameter_count(*graph) == model::parameter_count(*own));
-    CHECK(model::forward_flops_per_sample(*graph).value == Approx(model::forward_flops_per_sample(*own).value).epsilon(1e-9));
+    CHECK(model::forward_flops_per_sample(*graph).value ==
+          Approx(model::forward_flops_per_sample(*own).value).epsilon(1e-9));
 }
 
 TEST_CASE("A GPT exported node by node equals the built one in parameters and FLOPs") {
@@ -284,13 +310,16 @@ TEST_CASE("A GPT exported node by node equals the built one in parameters and FL
     INFO(loaded.errors);
     REQUIRE(loaded.graph);
     const model::ModelGraph& graph = *loaded.graph;
-    const model::ModelGraph own =
-        graph_of("family = \"gpt\"\nlayers = 3\nhidden = 64\nheads = 4\nvocabulary = 100\nsequence_length = 24\nmax_positions = 32\ndropout = 0.0\n");
+    const model::ModelGraph own = graph_of(
+        "family = \"gpt\"\nlayers = 3\nhidden = 64\nheads = 4\nvocabulary = 100\nsequence_length = "
+        "24\nmax_positions = 32\ndropout = 0.0\n");
     CHECK(model::parameter_count(graph) == model::parameter_count(own));
-    CHECK(model::forward_flops_per_sample(graph).value == Approx(model::forward_flops_per_sample(own).value).epsilon(1e-12));
+    CHECK(model::forward_flops_per_sample(graph).value ==
+          Approx(model::forward_flops_per_sample(own).value).epsilon(1e-12));
     CHECK(graph.tokens_per_sample == 24);
     CHECK(graph.vocabulary == 100);
-    // Backward of a product is two products: three times forward in all, less the products into nothing (none here).
+    // Backward of a product is two products: three times forward in all, less the products into nothing (none
+    // here).
     const model::OperatorRange all{0, static_cast<std::int32_t>(graph.operators.size())};
     const double forward = model::phase_cost(graph, all, model::Phase::forward, {}).flops.value;
     const double backward = model::phase_cost(graph, all, model::Phase::backward_input, {}).flops.value +
@@ -317,18 +346,26 @@ TEST_CASE("A fixed batch is divided out") {
     const Loaded one = load(w.bytes());
     INFO(one.errors);
     REQUIRE(one.graph);
-    w.model.mutable_graph()->mutable_input(0)->mutable_type()->mutable_tensor_type()->mutable_shape()->mutable_dim(0)->set_dim_value(6);
+    w.model.mutable_graph()
+        ->mutable_input(0)
+        ->mutable_type()
+        ->mutable_tensor_type()
+        ->mutable_shape()
+        ->mutable_dim(0)
+        ->set_dim_value(6);
     const Loaded six = load(w.bytes());
     INFO(six.errors);
     REQUIRE(six.graph);
-    CHECK(model::forward_flops_per_sample(*six.graph).value == model::forward_flops_per_sample(*one.graph).value);
+    CHECK(model::forward_flops_per_sample(*six.graph).value ==
+          model::forward_flops_per_sample(*one.graph).value);
     // 2 x 6 x 6 outputs x 4 filters x 27 + 2 x 4 x 10
     CHECK(model::forward_flops_per_sample(*one.graph).value == 2.0 * 36 * 4 * 27 + 80);
     CHECK(model::parameter_count(*one.graph) == 4 * 27 + 40 + 10);
 }
 
 TEST_CASE("Operators of sets beyond libonnx's are read as what they say in older words") {
-    // Set 18 gives Split a number of outputs and reductions their axes as an input, 20 has Gelu, 23 RMSNormalization; torch's default exporter writes all but the last.
+    // Set 18 gives Split a number of outputs and reductions their axes as an input, 20 has Gelu, 23
+    // RMSNormalization; torch's default exporter writes all but the last.
     Writer w;
     w.model.mutable_opset_import(0)->set_version(23);
     w.input("tokens", {1, 6, 7});
@@ -343,7 +380,8 @@ TEST_CASE("Operators of sets beyond libonnx's are read as what they say in older
     w.make("RMSNormalization", {"active", w.weight("scale", {8})}, "norm");
     w.make("Transpose", {"norm"}, "turned");
     w.model.mutable_graph()->mutable_node(w.model.graph().node_size() - 1)->clear_attribute();
-    Writer::set(*w.model.mutable_graph()->mutable_node(w.model.graph().node_size() - 1), "perm", std::vector<std::int64_t>{0, 2, 1});
+    Writer::set(*w.model.mutable_graph()->mutable_node(w.model.graph().node_size() - 1), "perm",
+                std::vector<std::int64_t>{0, 2, 1});
     // Scores of 8 x 6 by 6 x 8 with a stored mask, which is not trained.
     w.make("MatMul", {"turned", "norm"}, "scores");
     w.make("Add", {"scores", w.weight("mask", {1, 8, 8})}, "masked");
@@ -358,7 +396,8 @@ TEST_CASE("Operators of sets beyond libonnx's are read as what they say in older
     REQUIRE(loaded.graph);
     CHECK(model::parameter_count(*loaded.graph) == 4 * 8 + 3 * 8 + 8 + 8 * 5);
     // 6 tokens by 4 x 8 and by 3 x 8; 8 x 6 x 8; one row of 8 by 5
-    CHECK(model::forward_flops_per_sample(*loaded.graph).value == 2.0 * 6 * (4 + 3) * 8 + 2.0 * 8 * 6 * 8 + 2.0 * 8 * 5);
+    CHECK(model::forward_flops_per_sample(*loaded.graph).value ==
+          2.0 * 6 * (4 + 3) * 8 + 2.0 * 8 * 6 * 8 + 2.0 * 8 * 5);
     w.model.mutable_opset_import(0)->set_version(99);
     CHECK(load(w.bytes()).errors.find("operator set 99 is not supported") != std::string::npos);
 }
@@ -412,7 +451,8 @@ TEST_CASE("What is wrong with an ONNX file is told with the node") {
         REQUIRE(loaded.graph);
         for (std::size_t i = 0; i < loaded.graph->operators.size(); ++i) {
             if (loaded.graph->operators[i].kind != model::OperatorKind::unknown) continue;
-            const auto kernels = model::kernels(*loaded.graph, model::OperatorId(static_cast<std::int32_t>(i)), model::Phase::forward, {});
+            const auto kernels = model::kernels(
+                *loaded.graph, model::OperatorId(static_cast<std::int32_t>(i)), model::Phase::forward, {});
             REQUIRE(kernels.size() == 1);
             CHECK(kernels[0].read.value == 4 * 36 * 2);  // 4 maps of 6 x 6 in bf16
             CHECK(kernels[0].written.value == 4 * 36 * 2);
@@ -434,7 +474,8 @@ TEST_CASE("What is wrong with an ONNX file is told with the node") {
         Writer::set(*w.model.mutable_graph()->mutable_node(0), "strides", std::vector<std::int64_t>{0, 0});
         CHECK(contains(load(w.bytes()).errors, "strides"));
     }
-    SECTION("a filter of more dimensions than what it goes over") {  // libonnx takes the kernel's shape from it
+    SECTION(
+        "a filter of more dimensions than what it goes over") {  // libonnx takes the kernel's shape from it
         for (const char* type : {"Conv", "ConvTranspose"}) {
             INFO(type);
             Writer w;
@@ -462,8 +503,10 @@ TEST_CASE("Weights larger than a constant are skipped, whatever they hold") {
 
 TEST_CASE("A [model] table may name an ONNX file") {
     const File file(gpt(1, 64, 4, 100, 32));
-    CHECK(graph_of("config = \"" + file.path() + "\"\nsequence_length = 16\nallow_unknown = true\n").tokens_per_sample == 16);
-    CHECK(contains(errors_of("config = \"" + file.path() + "\"\nsequence_length = 16\nlayers = 3\n"), "layers"));
+    CHECK(graph_of("config = \"" + file.path() + "\"\nsequence_length = 16\nallow_unknown = true\n")
+              .tokens_per_sample == 16);
+    CHECK(contains(errors_of("config = \"" + file.path() + "\"\nsequence_length = 16\nlayers = 3\n"),
+                   "layers"));
 }
 
 TEST_CASE("Mutated ONNX files are refused or read, never fatal") {
@@ -479,7 +522,8 @@ TEST_CASE("Mutated ONNX files are refused or read, never fatal") {
         std::string bytes = i % 2 == 0 ? network : transformer;
         options.sequence_length = i % 2 == 0 ? std::nullopt : std::optional<std::int64_t>(8);
         options.allow_unknown = i % 4 < 2;
-        for (std::size_t k = 0; k <= random(4); ++k) bytes[random(bytes.size())] = static_cast<char>(random(256));
+        for (std::size_t k = 0; k <= random(4); ++k)
+            bytes[random(bytes.size())] = static_cast<char>(random(256));
         const Loaded loaded = load(bytes, options);
         if (!loaded.graph) continue;
         ++read;

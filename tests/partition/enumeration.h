@@ -1,5 +1,6 @@
-// Oracles of the placement searches: every set of items is costed by the definition, once, and every sequence (or family) of sets is tried by dynamic
-// programming over bit masks. No bound, no reduction, no code of the planner but the types: up to some 13 items.
+// Oracles of the placement searches: every set of items is costed by the definition, once, and every sequence
+// (or family) of sets is tried by dynamic programming over bit masks. No bound, no reduction, no code of the
+// planner but the types: up to some 13 items.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,11 @@ using Mask = std::uint32_t;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 struct Enumeration {
-    explicit Enumeration(const partition::PlacementProblem& p) : problem(p), classes(partition::device_classes(p)), count(p.items.size()), all((Mask{1} << count) - 1) {
+    explicit Enumeration(const partition::PlacementProblem& p)
+        : problem(p),
+          classes(partition::device_classes(p)),
+          count(p.items.size()),
+          all((Mask{1} << count) - 1) {
         fixed.assign(all + std::size_t{1}, 0);
         activations = fixed;
         cpu_only.assign(all + std::size_t{1}, 0);
@@ -34,11 +39,14 @@ struct Enumeration {
             for (const partition::Transfer& transfer : problem.transfers) {
                 Mask destinations = 0;
                 for (int d : transfer.destinations) destinations |= Mask{1} << d;
-                const bool is_torn = set >> transfer.source & 1 ? (destinations & ~set) != 0 : (destinations & set) != 0;
+                const bool is_torn =
+                    set >> transfer.source & 1 ? (destinations & ~set) != 0 : (destinations & set) != 0;
                 if (is_torn) moved += transfer.time.value;
             }
             for (std::size_t c = 0; c < classes.size(); ++c)
-                load[c][set] = classes[c].is_cpu ? cpu * classes[c].slowness : accelerator * classes[c].slowness + moved * classes[c].transfer_slowness;
+                load[c][set] = classes[c].is_cpu
+                                   ? cpu * classes[c].slowness
+                                   : accelerator * classes[c].slowness + moved * classes[c].transfer_slowness;
         }
         after.assign(count, 0);
         for (auto [a, b] : problem.precedence) after[static_cast<std::size_t>(a)] |= Mask{1} << b;
@@ -50,7 +58,8 @@ struct Enumeration {
     }
 
     bool may_hold(std::size_t c, Mask set, int in_flight) const {
-        return classes[c].is_cpu || (!cpu_only[set] && fixed[set] + activations[set] * in_flight <= classes[c].memory_limit.value);
+        return classes[c].is_cpu ||
+               (!cpu_only[set] && fixed[set] + activations[set] * in_flight <= classes[c].memory_limit.value);
     }
     int used(std::size_t combination, std::size_t c) const {
         return static_cast<int>(combination / stride[c] % (static_cast<std::size_t>(classes[c].count) + 1));
@@ -61,14 +70,16 @@ struct Enumeration {
         return true;
     }
 
-    // Least largest load of stages in order, from the last to the first: with this one, `stages` are behind, as many micro-batches are in flight (at most all).
+    // Least largest load of stages in order, from the last to the first: with this one, `stages` are behind,
+    // as many micro-batches are in flight (at most all).
     double contiguous() const { return best(true); }
     // Of any assignment; every device keeps the activations of all micro-batches of a step.
     double anywhere() const { return best(false); }
 
 private:
     double best(bool in_order) const {
-        std::vector<std::vector<double>> value(combinations, std::vector<double>(all + std::size_t{1}, infinity));
+        std::vector<std::vector<double>> value(combinations,
+                                               std::vector<double>(all + std::size_t{1}, infinity));
         std::vector<char> is_end(all + std::size_t{1}, 1);
         for (Mask set = 0; in_order && set <= all; ++set) is_end[set] = is_upset(set);
         value[0][0] = 0;
@@ -84,7 +95,8 @@ private:
                 for (Mask rest = all & ~placed, stage = rest; stage; stage = (stage - 1) & rest) {
                     if (!is_end[placed | stage]) continue;
                     for (std::size_t c = 0; c < classes.size(); ++c) {
-                        if (used(combination, c) >= classes[c].count || !may_hold(c, stage, in_flight)) continue;
+                        if (used(combination, c) >= classes[c].count || !may_hold(c, stage, in_flight))
+                            continue;
                         double& to = value[combination + stride[c]][placed | stage];
                         to = std::min(to, std::max(so_far, load[c][stage]));
                     }

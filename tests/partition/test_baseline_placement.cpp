@@ -45,7 +45,9 @@ PlacementItem item(double time, double memory = 0) {
 
 }  // namespace
 
-TEST_CASE("the exact search is never worse than SMP's tree, a chain or a multilevel partitioner on the models of the catalogue") {
+TEST_CASE(
+    "the exact search is never worse than SMP's tree, a chain or a multilevel partitioner on the models of "
+    "the catalogue") {
     core::Diagnostics diagnostics;
     const auto instance = cluster::load_instance("p4d.24xlarge", diagnostics);
     REQUIRE(instance);
@@ -57,13 +59,15 @@ TEST_CASE("the exact search is never worse than SMP's tree, a chain or a multile
         const auto graph = model::load_model(name, {}, problems);
         REQUIRE(graph);
         schedule::Plan plan = planner::default_plan(instance->device);
-        for (model::AttentionImplementation attention : {model::AttentionImplementation::fused_softmax, model::AttentionImplementation::unfused}) {
+        for (model::AttentionImplementation attention :
+             {model::AttentionImplementation::fused_softmax, model::AttentionImplementation::unfused}) {
             core::Diagnostics refused;
             if (sim::ComputeCost::make(*graph, instance->device, plan, refused)) break;
             plan.attention = attention;
         }
         for (Granularity granularity : {Granularity::unit, Granularity::module}) {
-            auto placement = model_placement(*graph, cluster, plan, 4, granularity, TiedParameters::copied, problems);
+            auto placement =
+                model_placement(*graph, cluster, plan, 4, granularity, TiedParameters::copied, problems);
             INFO(name << core::format(problems));
             REQUIRE(placement);
             placement->problem.memory_limit = core::Bytes(INFINITY);
@@ -94,7 +98,8 @@ TEST_CASE("nor on the graphs of dnn-partitioning") {
 }
 
 TEST_CASE("SMP's tree deals devices to segments in proportion to cost") {
-    // Root with children of cost 6 (two leaves of 3) and 2, three devices: one segment and one device a child; D'Hondt gives the third to 6/2 against 2/2.
+    // Root with children of cost 6 (two leaves of 3) and 2, three devices: one segment and one device a
+    // child; D'Hondt gives the third to 6/2 against 2/2.
     PlacementProblem problem;
     problem.items = {item(3), item(3), item(2)};
     problem.precedence = {{0, 1}, {1, 2}};
@@ -108,12 +113,16 @@ TEST_CASE("SMP's tree deals devices to segments in proportion to cost") {
     CHECK(stages[2].items == std::vector<int>{2});
 }
 
-TEST_CASE("memory_weight 0 finds the least largest time and 1 the least largest memory, as enumeration of all cuts does") {
+TEST_CASE(
+    "memory_weight 0 finds the least largest time and 1 the least largest memory, as enumeration of all cuts "
+    "does") {
     core::Random random(3);
     for (int round = 0; round < 100; ++round) {
         PlacementProblem problem;
         const int n = 2 + static_cast<int>(random.below(11));
-        for (int i = 0; i < n; ++i) problem.items.push_back(item(1 + static_cast<double>(random.below(9)), 1 + static_cast<double>(random.below(9))));
+        for (int i = 0; i < n; ++i)
+            problem.items.push_back(
+                item(1 + static_cast<double>(random.below(9)), 1 + static_cast<double>(random.below(9))));
         for (int i = 1; i < n; ++i) problem.precedence.emplace_back(i - 1, i);
         problem.accelerators = 2;
         double best_time = INFINITY, best_memory = INFINITY;
@@ -141,7 +150,9 @@ TEST_CASE("memory_weight 0 finds the least largest time and 1 the least largest 
     }
 }
 
-TEST_CASE("tied parameters lie on one device when they are to stay together, and operators without parameters lie with their parent's leaf") {
+TEST_CASE(
+    "tied parameters lie on one device when they are to stay together, and operators without parameters lie "
+    "with their parent's leaf") {
     core::Diagnostics diagnostics;
     const auto instance = cluster::load_instance("p4d.24xlarge", diagnostics);
     const auto graph = model::load_model("gpt2", {}, diagnostics);
@@ -151,37 +162,49 @@ TEST_CASE("tied parameters lie on one device when they are to stay together, and
     cluster.instance = *instance;
     const schedule::Plan plan = planner::default_plan(instance->device);
     for (Granularity granularity : {Granularity::unit, Granularity::module, Granularity::operation}) {
-        const auto together = model_placement(*graph, cluster, plan, 4, granularity, TiedParameters::together, diagnostics);
+        const auto together =
+            model_placement(*graph, cluster, plan, 4, granularity, TiedParameters::together, diagnostics);
         REQUIRE(together);
-        // The embedding and the head share a parameter, so they and all between them are one item of an order.
+        // The embedding and the head share a parameter, so they and all between them are one item of an
+        // order.
         CHECK(together->problem.items.size() < 4);
-        const auto copied = model_placement(*graph, cluster, plan, 4, granularity, TiedParameters::copied, diagnostics);
+        const auto copied =
+            model_placement(*graph, cluster, plan, 4, granularity, TiedParameters::copied, diagnostics);
         REQUIRE(copied);
         CHECK(copied->problem.items.size() >= graph->units.size());
         std::size_t operators = 0;
         for (const auto& group : copied->operators) operators += group.size();
-        const auto inputs = std::count_if(graph->operators.begin(), graph->operators.end(), [](const model::Operator& op) { return op.kind == model::OperatorKind::input; });
+        const auto inputs =
+            std::count_if(graph->operators.begin(), graph->operators.end(),
+                          [](const model::Operator& op) { return op.kind == model::OperatorKind::input; });
         CHECK(operators + static_cast<std::size_t>(inputs) == graph->operators.size());
         if (granularity != Granularity::module) continue;
         for (const auto& group : copied->operators)
-            CHECK(std::count_if(group.begin(), group.end(), [&](int op) { return !graph->operators[static_cast<std::size_t>(op)].parameters.empty(); }) == 1);
+            CHECK(std::count_if(group.begin(), group.end(), [&](int op) {
+                      return !graph->operators[static_cast<std::size_t>(op)].parameters.empty();
+                  }) == 1);
     }
 }
 
-TEST_CASE("a costed graph in TOML keeps colocation, unlike devices and micro-batches in flight, and names what is wrong") {
+TEST_CASE(
+    "a costed graph in TOML keeps colocation, unlike devices and micro-batches in flight, and names what is "
+    "wrong") {
     const std::string text =
-        "version = 1\n[graph]\nbandwidth = \"1GB/s\"\nmicro_batches = 2\n[[device]]\nname = \"fast\"\nspeed = 2.0\nmemory = \"10B\"\n[[device]]\nname = \"slow\"\nmemory = \"100B\"\n"
+        "version = 1\n[graph]\nbandwidth = \"1GB/s\"\nmicro_batches = 2\n[[device]]\nname = \"fast\"\nspeed "
+        "= 2.0\nmemory = \"10B\"\n[[device]]\nname = \"slow\"\nmemory = \"100B\"\n"
         "[[node]]\nname = \"a\"\ntime = \"4s\"\nactivations = \"4B\"\noutput = \"500MB\"\n"
-        "[[node]]\nname = \"b\"\ntime = \"1s\"\ninputs = [\"a\"]\ncolocate = \"x\"\n[[node]]\nname = \"c\"\ntime = \"1s\"\ninputs = [\"b\"]\ncolocate = \"x\"\n";
+        "[[node]]\nname = \"b\"\ntime = \"1s\"\ninputs = [\"a\"]\ncolocate = \"x\"\n[[node]]\nname = "
+        "\"c\"\ntime = \"1s\"\ninputs = [\"b\"]\ncolocate = \"x\"\n";
     core::Diagnostics diagnostics;
     const auto document = core::parse_toml(text, "g.toml", diagnostics);
     REQUIRE(document);
     const auto problem = read_costed_graph(*document, diagnostics);
     INFO(core::format(diagnostics));
     REQUIRE(problem);
-    REQUIRE(problem->items.size() == 2);  // a; b and c
+    REQUIRE(problem->items.size() == 2);                         // a; b and c
     CHECK(problem->transfers.front().time == core::Seconds(1));  // 500 MB forward and back at 1 GB/s
-    // a on the fast device with two micro-batches in flight: 4/2 + 1 = 3 s, 8 of 10 bytes; b and c on the slow one: 2 + 1 = 3 s. Everything on the fast one: 3 s too.
+    // a on the fast device with two micro-batches in flight: 4/2 + 1 = 3 s, 8 of 10 bytes; b and c on the
+    // slow one: 2 + 1 = 3 s. Everything on the fast one: 3 s too.
     const PlacementResult result = place_contiguous(*problem);
     CHECK(result.objective.value == Approx(3));
     auto refusal = [&](const std::string& changed, const std::string& by) {

@@ -31,13 +31,15 @@ PlacementProblem load(const std::string& path) {
 }  // namespace
 
 TEST_CASE("a placement does not depend on the number of threads") {
-    // Wide enough for threads to be started: 5 chains of 8 items between a fork and a join, with loads that differ.
+    // Wide enough for threads to be started: 5 chains of 8 items between a fork and a join, with loads that
+    // differ.
     PlacementProblem problem;
     core::Random random(5);
     for (int i = 0; i < 42; ++i) {
         PlacementItem item;
         item.nodes = {i};
-        item.accelerator_time = item.cpu_time = core::Seconds(1 + static_cast<double>(random.below(1000)) / 7);
+        item.accelerator_time = item.cpu_time =
+            core::Seconds(1 + static_cast<double>(random.below(1000)) / 7);
         item.memory = core::Bytes(1);
         problem.items.push_back(item);
     }
@@ -45,7 +47,8 @@ TEST_CASE("a placement does not depend on the number of threads") {
         for (int i = 0; i <= 8; ++i) {
             const int before = i == 0 ? 0 : 1 + chain * 8 + i - 1, after = i == 8 ? 41 : 1 + chain * 8 + i;
             problem.precedence.emplace_back(before, after);
-            problem.transfers.push_back({before, {after}, core::Seconds(static_cast<double>(random.below(20)))});
+            problem.transfers.push_back(
+                {before, {after}, core::Seconds(static_cast<double>(random.below(20)))});
         }
     std::sort(problem.precedence.begin(), problem.precedence.end());
     problem.accelerators = 6;
@@ -70,10 +73,15 @@ TEST_CASE("the published optima of dnn-partitioning are reproduced and proven") 
         const char* file;
         double optimum;  // milliseconds; reference/partitioning/partitioning.md
     };
-    for (Row row : {Row{"LayerGraphs/bert24_inference", 17.789906}, Row{"LayerGraphs/bert24_training", 41.745812}, Row{"LayerGraphs/resnet50_inference", 33.774666},
-                    Row{"LayerGraphs/gnmt_inference", 32.910658}, Row{"LayerGraphs/inceptionv3_inference", 51.551864}, Row{"OperatorGraphs/bert_l-3_inference", 27.918568},
-                    Row{"OperatorGraphs/bert_l-3_training", 65.303149}, Row{"OperatorGraphs/bert_l-6_inference", 29.579506},
-                    Row{"OperatorGraphs/bert_l-12_inference", 147.477984}, Row{"OperatorGraphs/resnet50_inference", 124.348850}}) {
+    for (Row row :
+         {Row{"LayerGraphs/bert24_inference", 17.789906}, Row{"LayerGraphs/bert24_training", 41.745812},
+          Row{"LayerGraphs/resnet50_inference", 33.774666}, Row{"LayerGraphs/gnmt_inference", 32.910658},
+          Row{"LayerGraphs/inceptionv3_inference", 51.551864},
+          Row{"OperatorGraphs/bert_l-3_inference", 27.918568},
+          Row{"OperatorGraphs/bert_l-3_training", 65.303149},
+          Row{"OperatorGraphs/bert_l-6_inference", 29.579506},
+          Row{"OperatorGraphs/bert_l-12_inference", 147.477984},
+          Row{"OperatorGraphs/resnet50_inference", 124.348850}}) {
         INFO(row.file);
         PlacementResult result = place_contiguous(load(graphs + "/throughput-inputs/" + row.file + ".json"));
         CHECK(result.is_proven_optimal);
@@ -111,12 +119,14 @@ TEST_CASE("the loads of the expert splits are reproduced by the checker") {
         const char* file;
         double load;
     };
-    for (Row row : {Row{"bert24_inference", 20.084}, Row{"bert24_training", 49.4049}, Row{"gnmt_inference", 46.2085}, Row{"resnet50_inference", 43.9183},
-                    Row{"inceptionv3_inference", 102.482}}) {
+    for (Row row :
+         {Row{"bert24_inference", 20.084}, Row{"bert24_training", 49.4049}, Row{"gnmt_inference", 46.2085},
+          Row{"resnet50_inference", 43.9183}, Row{"inceptionv3_inference", 102.482}}) {
         INFO(row.file);
         PlacementProblem problem = load(graphs + "/throughput-inputs/LayerGraphs/" + row.file + ".json");
         core::Diagnostics diagnostics;
-        auto document = core::load_document(graphs + "/human-experts/" + row.file + "_expert.json", diagnostics);
+        auto document =
+            core::load_document(graphs + "/human-experts/" + row.file + "_expert.json", diagnostics);
         REQUIRE(document);
         auto stages = read_dnn_partitioning_split(*document, problem, diagnostics);
         INFO(core::format(diagnostics));
@@ -134,7 +144,8 @@ TEST_CASE("without contiguity the three published local searches are matched wit
         const char* file;
         double at_most;
     };
-    for (Row row : {Row{"LayerGraphs/bert24_inference", 17.7776}, Row{"LayerGraphs/bert24_training", 39.9432}, Row{"OperatorGraphs/bert_l-3_inference", 27.5741}}) {
+    for (Row row : {Row{"LayerGraphs/bert24_inference", 17.7776}, Row{"LayerGraphs/bert24_training", 39.9432},
+                    Row{"OperatorGraphs/bert_l-3_inference", 27.5741}}) {
         INFO(row.file);
         PlacementProblem problem = load(graphs + "/throughput-inputs/" + row.file + ".json");
         PlacementResult result = place_anywhere(problem, {.time_limit = core::Seconds(120)});
@@ -171,7 +182,11 @@ TEST_CASE("a graph that cannot fit says what is missing") {
 TEST_CASE("a chain of 20,000 nodes on 1,000 devices is placed within its time limit, or soon after") {
     PlacementProblem problem;
     for (int i = 0; i < 20000; ++i) {
-        problem.items.push_back({.nodes = {i}, .accelerator_time = core::Seconds(1), .cpu_time = core::Seconds(1), .memory = {}, .activations = {}});
+        problem.items.push_back({.nodes = {i},
+                                 .accelerator_time = core::Seconds(1),
+                                 .cpu_time = core::Seconds(1),
+                                 .memory = {},
+                                 .activations = {}});
         if (i > 0) problem.precedence.emplace_back(i - 1, i);
     }
     problem.accelerators = 1000;
@@ -179,7 +194,8 @@ TEST_CASE("a chain of 20,000 nodes on 1,000 devices is placed within its time li
     options.time_limit = core::Seconds(2);
     const auto begin = std::chrono::steady_clock::now();
     const PlacementResult result = place_contiguous(problem, options);
-    // The dynamic program would take 20,000^2 / 2 * 1,000 = 2e11 steps, minutes; what does not look at the clock is O(items^2 / 64).
+    // The dynamic program would take 20,000^2 / 2 * 1,000 = 2e11 steps, minutes; what does not look at the
+    // clock is O(items^2 / 64).
     CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() < 30);
     REQUIRE(result.is_feasible);
     CHECK(result.objective == core::Seconds(20));  // 20,000 equal nodes over 1,000 devices
@@ -188,40 +204,54 @@ TEST_CASE("a chain of 20,000 nodes on 1,000 devices is placed within its time li
 }
 
 TEST_CASE("four kinds of 100 devices each do not fill the host's memory") {
-    // 101^4 ways to have used devices, for each of 100 places in the order: 10^10 entries, where 10^7 are affordable.
+    // 101^4 ways to have used devices, for each of 100 places in the order: 10^10 entries, where 10^7 are
+    // affordable.
     PlacementProblem problem;
     for (int i = 0; i < 100; ++i) {
-        problem.items.push_back({.nodes = {i}, .accelerator_time = core::Seconds(12), .cpu_time = core::Seconds(12), .memory = {}, .activations = {}});
+        problem.items.push_back({.nodes = {i},
+                                 .accelerator_time = core::Seconds(12),
+                                 .cpu_time = core::Seconds(12),
+                                 .memory = {},
+                                 .activations = {}});
         if (i > 0) {
             problem.precedence.emplace_back(i - 1, i);
             problem.transfers.push_back({i - 1, {i}, core::Seconds(1)});
         }
     }
-    for (double slowness : {1.0, 2.0, 3.0, 4.0}) problem.devices.push_back({.name = "speed", .count = 100, .slowness = slowness});
+    for (double slowness : {1.0, 2.0, 3.0, 4.0})
+        problem.devices.push_back({.name = "speed", .count = 100, .slowness = slowness});
     PlacementOptions options;
     options.time_limit = core::Seconds(1);
     const PlacementResult result = place_contiguous(problem, options);
     REQUIRE(result.is_feasible);
-    CHECK(result.objective.value <= 14);  // each node alone on the fastest kind, with the transfers before and behind
+    CHECK(result.objective.value <=
+          14);  // each node alone on the fastest kind, with the transfers before and behind
     CHECK(result.objective >= result.lower_bound);
     const std::vector<PlacedStage> chain = place_on_orders(problem);
     REQUIRE_FALSE(chain.empty());
     CHECK(largest_load(problem, chain).value <= 14);
 }
 
-TEST_CASE("stages filled one after the other respect memory, order and kind, and are as good as the dynamic program on equal items") {
+TEST_CASE(
+    "stages filled one after the other respect memory, order and kind, and are as good as the dynamic "
+    "program on equal items") {
     // A deadline that is over leaves the filling alone.
     const auto over = std::chrono::steady_clock::time_point::min();
     for (int devices : {1, 3, 4, 7}) {
         PlacementProblem problem;
         for (int i = 0; i < 24; ++i) {
-            problem.items.push_back({.nodes = {i}, .accelerator_time = core::Seconds(1), .cpu_time = core::Seconds(5), .memory = core::Bytes(2), .activations = core::Bytes(1)});
+            problem.items.push_back({.nodes = {i},
+                                     .accelerator_time = core::Seconds(1),
+                                     .cpu_time = core::Seconds(5),
+                                     .memory = core::Bytes(2),
+                                     .activations = core::Bytes(1)});
             if (i > 0) problem.precedence.emplace_back(i - 1, i);
         }
         problem.accelerators = devices;
         problem.micro_batches = 3;
         problem.memory_limit = core::Bytes(24 / devices * 5 + 5);
-        const std::vector<PlacedStage> filled = place_on_orders(problem, over), best = place_on_orders(problem);
+        const std::vector<PlacedStage> filled = place_on_orders(problem, over),
+                                       best = place_on_orders(problem);
         REQUIRE_FALSE(filled.empty());
         CHECK(largest_load(problem, filled) == largest_load(problem, best));
         CHECK(largest_load(problem, best) == core::Seconds(std::ceil(24.0 / devices)));
@@ -234,6 +264,7 @@ TEST_CASE("stages filled one after the other respect memory, order and kind, and
         const std::vector<PlacedStage> with_cpu = place_on_orders(problem, over);
         REQUIRE_FALSE(with_cpu.empty());
         for (const PlacedStage& stage : with_cpu)
-            if (std::find(stage.items.begin(), stage.items.end(), 11) != stage.items.end()) CHECK(stage.is_cpu);
+            if (std::find(stage.items.begin(), stage.items.end(), 11) != stage.items.end())
+                CHECK(stage.is_cpu);
     }
 }

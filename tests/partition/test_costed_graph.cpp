@@ -26,7 +26,8 @@ PlacementProblem read(const std::string& toml) {
 TEST_CASE("a CPU's speed divides cpu_time, as a device's divides time") {
     for (const bool is_cpu : {true, false}) {
         const std::string kind = is_cpu ? "cpu = true\n" : "";
-        const PlacementProblem problem = read("version = 1\n[[device]]\n" + kind + "speed = 4.0\n[[node]]\nname = \"only\"\ntime = \"1s\"\n");
+        const PlacementProblem problem = read("version = 1\n[[device]]\n" + kind +
+                                              "speed = 4.0\n[[node]]\nname = \"only\"\ntime = \"1s\"\n");
         for (const PlacementResult& result : {place_contiguous(problem), place_anywhere(problem)}) {
             REQUIRE(result.is_proven_optimal);
             CHECK(result.objective == core::Seconds(0.25));
@@ -34,8 +35,11 @@ TEST_CASE("a CPU's speed divides cpu_time, as a device's divides time") {
         }
     }
     // Of two kinds of CPUs the fast one takes three nodes while the slow one takes one: 3 s / 3 = 1 s / 1.
-    std::string text = "version = 1\n[[device]]\nname = \"fast\"\ncpu = true\nspeed = 3.0\n[[device]]\nname = \"slow\"\ncpu = true\n";
-    for (const char* name : {"a", "b", "c", "d"}) text += "[[node]]\nname = \"" + std::string(name) + "\"\ntime = \"1s\"\n";
+    std::string text =
+        "version = 1\n[[device]]\nname = \"fast\"\ncpu = true\nspeed = 3.0\n[[device]]\nname = \"slow\"\ncpu "
+        "= true\n";
+    for (const char* name : {"a", "b", "c", "d"})
+        text += "[[node]]\nname = \"" + std::string(name) + "\"\ntime = \"1s\"\n";
     const PlacementResult result = place_contiguous(read(text));
     REQUIRE(result.is_proven_optimal);
     CHECK(result.objective == core::Seconds(1));
@@ -43,9 +47,13 @@ TEST_CASE("a CPU's speed divides cpu_time, as a device's divides time") {
 
 TEST_CASE("output_time is of one way, as output is: in training the gradient returns and takes as long") {
     for (const bool trains : {true, false}) {
-        const std::string begin = std::string("version = 1\n[graph]\ndevices = 2\nbandwidth = \"1MB/s\"\ntraining = ") + (trains ? "true" : "false") + "\n";
-        const std::string node = "[[node]]\nname = \"a\"\ntime = \"5s\"\n", next = "\n[[node]]\nname = \"b\"\ntime = \"5s\"\ninputs = [\"a\"]\n";
-        for (const char* output : {"output = \"1MB\"", "output_time = \"1s\"", "output = \"7MB\"\noutput_time = \"1s\""}) {
+        const std::string begin =
+            std::string("version = 1\n[graph]\ndevices = 2\nbandwidth = \"1MB/s\"\ntraining = ") +
+            (trains ? "true" : "false") + "\n";
+        const std::string node = "[[node]]\nname = \"a\"\ntime = \"5s\"\n",
+                          next = "\n[[node]]\nname = \"b\"\ntime = \"5s\"\ninputs = [\"a\"]\n";
+        for (const char* output :
+             {"output = \"1MB\"", "output_time = \"1s\"", "output = \"7MB\"\noutput_time = \"1s\""}) {
             const PlacementResult result = place_contiguous(read(begin + node + output + next));
             INFO(output);
             REQUIRE(result.is_proven_optimal);

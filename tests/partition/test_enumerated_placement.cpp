@@ -1,4 +1,5 @@
-// Every search against enumeration on random graphs of up to 12 items. SMSIM_ROUNDS=5000 makes the same tests ten times as long.
+// Every search against enumeration on random graphs of up to 12 items. SMSIM_ROUNDS=5000 makes the same tests
+// ten times as long.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -40,19 +41,25 @@ PlacementProblem random_problem(core::Random& random, int most_items = 12) {
         for (int b = a + 1; b < n; ++b)
             if (random.uniform() < density) problem.precedence.emplace_back(a, b);
     for (int i = 0; i < n; ++i) {
-        Transfer transfer{.source = i, .destinations = {}, .time = core::Seconds(static_cast<double>(random.below(6)))};
-        const bool is_gradient = random.below(4) == 0;  // transfers against the order, as backward nodes make them
+        Transfer transfer{
+            .source = i, .destinations = {}, .time = core::Seconds(static_cast<double>(random.below(6)))};
+        const bool is_gradient =
+            random.below(4) == 0;  // transfers against the order, as backward nodes make them
         for (auto [a, b] : problem.precedence)
-            if ((is_gradient ? b : a) == i && random.below(4) != 0) transfer.destinations.push_back(is_gradient ? a : b);
+            if ((is_gradient ? b : a) == i && random.below(4) != 0)
+                transfer.destinations.push_back(is_gradient ? a : b);
         if (!transfer.destinations.empty() && transfer.time.value > 0) problem.transfers.push_back(transfer);
     }
     problem.accelerators = static_cast<int>(random.below(6));
     problem.cpus = static_cast<int>(random.below(3));
-    if (random.below(2) == 0) problem.memory_limit = core::Bytes(1 + static_cast<double>(random.below(static_cast<std::uint64_t>(total_memory) + 1)));
+    if (random.below(2) == 0)
+        problem.memory_limit =
+            core::Bytes(1 + static_cast<double>(random.below(static_cast<std::uint64_t>(total_memory) + 1)));
     return problem;
 }
 
-// Up to three classes of devices with speeds, links and memories of their own; activations of several micro-batches in flight.
+// Up to three classes of devices with speeds, links and memories of their own; activations of several
+// micro-batches in flight.
 void make_uneven(PlacementProblem& problem, core::Random& random) {
     double kept = 0;
     for (PlacementItem& item : problem.items) {
@@ -62,7 +69,9 @@ void make_uneven(PlacementProblem& problem, core::Random& random) {
     problem.micro_batches = 1 + static_cast<int>(random.below(4));
     const std::size_t classes = 1 + random.below(3);
     for (std::size_t c = 0; c < classes; ++c) {
-        DeviceClass device{.name = std::string(1, static_cast<char>('a' + c)), .count = static_cast<int>(random.below(3)), .is_cpu = c == 2};
+        DeviceClass device{.name = std::string(1, static_cast<char>('a' + c)),
+                           .count = static_cast<int>(random.below(3)),
+                           .is_cpu = c == 2};
         device.slowness = 1 + 0.5 * static_cast<double>(random.below(4));
         device.transfer_slowness = 1 + static_cast<double>(random.below(2));
         if (random.below(3)) device.memory_limit = core::Bytes(1 + kept * random.uniform() * 1.5);
@@ -76,7 +85,8 @@ struct Tally {
 };
 
 // The verdict and the optimum of enumeration; false where there is no placement.
-bool check_verdict(const PlacementProblem& problem, const PlacementResult& result, double want, Tally& tally) {
+bool check_verdict(const PlacementProblem& problem, const PlacementResult& result, double want,
+                   Tally& tally) {
     tally.largest = std::max(tally.largest, problem.items.size());
     REQUIRE(result.is_feasible == std::isfinite(want));
     if (!result.is_feasible) {
@@ -93,25 +103,29 @@ bool check_verdict(const PlacementProblem& problem, const PlacementResult& resul
     return true;
 }
 
-void check_contiguous(const PlacementProblem& problem, const PlacementResult& result, double want, Tally& tally) {
+void check_contiguous(const PlacementProblem& problem, const PlacementResult& result, double want,
+                      Tally& tally) {
     if (!check_verdict(problem, result, want, tally)) return;
     CHECK(placement_lower_bound(problem).value <= want * (1 + 1e-9));
     const std::vector<DeviceClass> classes = device_classes(problem);
     std::vector<int> used(classes.size(), 0);
     for (const PlacedStage& stage : result.stages) {
         ++used[static_cast<std::size_t>(stage.device_class)];
-        if (!stage.is_cpu) CHECK(stage.memory <= classes[static_cast<std::size_t>(stage.device_class)].memory_limit);
+        if (!stage.is_cpu)
+            CHECK(stage.memory <= classes[static_cast<std::size_t>(stage.device_class)].memory_limit);
     }
     for (std::size_t c = 0; c < used.size(); ++c) CHECK(used[c] <= classes[c].count);
     // Contiguous: no edge runs back to an earlier stage.
     std::vector<std::size_t> stage_of_item(problem.items.size());
     for (std::size_t s = 0; s < result.stages.size(); ++s)
         for (int i : result.stages[s].items) stage_of_item[static_cast<std::size_t>(i)] = s;
-    for (auto [a, b] : problem.precedence) CHECK(stage_of_item[static_cast<std::size_t>(a)] <= stage_of_item[static_cast<std::size_t>(b)]);
+    for (auto [a, b] : problem.precedence)
+        CHECK(stage_of_item[static_cast<std::size_t>(a)] <= stage_of_item[static_cast<std::size_t>(b)]);
 }
 
 void check_anywhere(const PlacementProblem& problem, double contiguous, double free, Tally& tally) {
-    // A pipeline's stages keep fewer micro-batches than devices that may be visited at any time: the better of both.
+    // A pipeline's stages keep fewer micro-batches than devices that may be visited at any time: the better
+    // of both.
     check_verdict(problem, place_anywhere(problem), std::min(contiguous, free), tally);
 }
 
@@ -136,13 +150,13 @@ void check_all_modes(bool is_uneven, std::uint64_t seed) {
 
 }  // namespace
 
-TEST_CASE("contiguous and free placements equal enumeration on 500 random graphs of up to 12 items with CPUs and memory limits, verdicts included") {
+TEST_CASE(
+    "contiguous and free placements equal enumeration on 500 random graphs of up to 12 items with CPUs and "
+    "memory limits, verdicts included") {
     check_all_modes(false, 20261121);
 }
 
-TEST_CASE("so they do on 500 with unlike devices and micro-batches in flight") {
-    check_all_modes(true, 14);
-}
+TEST_CASE("so they do on 500 with unlike devices and micro-batches in flight") { check_all_modes(true, 14); }
 
 namespace {
 
@@ -164,13 +178,19 @@ FileGraph random_file(core::Random& random) {
     const int forward = 2 + static_cast<int>(random.below(5));
     auto node = [&](bool is_backward, int color) {
         const double time = static_cast<double>(random.below(12));
-        graph.nodes.push_back({time * (1 + 3 * random.uniform()), time, static_cast<double>(random.below(5)), static_cast<double>(random.below(5)), random.below(20) != 0, is_backward, color});
+        graph.nodes.push_back({time * (1 + 3 * random.uniform()), time, static_cast<double>(random.below(5)),
+                               static_cast<double>(random.below(5)), random.below(20) != 0, is_backward,
+                               color});
     };
-    for (int i = 0; i < forward; ++i) node(false, i > 0 && random.below(6) == 0 ? static_cast<int>(random.below(static_cast<std::uint64_t>(graph.colors))) : graph.colors++);
+    for (int i = 0; i < forward; ++i)
+        node(false, i > 0 && random.below(6) == 0
+                        ? static_cast<int>(random.below(static_cast<std::uint64_t>(graph.colors)))
+                        : graph.colors++);
     for (int a = 0; a < forward; ++a)
         for (int b = a + 1; b < forward; ++b)
             if (random.below(2) || b == a + 1) graph.edges.emplace_back(a, b);
-    // Backward: partners of some forward nodes in their colour, gradients' own nodes in colours of their own; the mirror of the forward edges, and from the loss.
+    // Backward: partners of some forward nodes in their colour, gradients' own nodes in colours of their own;
+    // the mirror of the forward edges, and from the loss.
     std::vector<int> partner(static_cast<std::size_t>(forward), -1);
     for (int i = forward - 1; i >= 0 && random.below(8) != 0; --i) {
         const bool is_own = graph.colors < 8 && random.below(4) == 0;
@@ -180,9 +200,11 @@ FileGraph random_file(core::Random& random) {
     }
     for (auto [a, b] : std::vector<std::pair<int, int>>(graph.edges))
         if (partner[static_cast<std::size_t>(a)] >= 0 && partner[static_cast<std::size_t>(b)] >= 0)
-            graph.edges.emplace_back(partner[static_cast<std::size_t>(b)], partner[static_cast<std::size_t>(a)]);
+            graph.edges.emplace_back(partner[static_cast<std::size_t>(b)],
+                                     partner[static_cast<std::size_t>(a)]);
     for (int i = 0; i < forward; ++i)
-        if (partner[static_cast<std::size_t>(i)] >= 0 && random.below(2)) graph.edges.emplace_back(i, partner[static_cast<std::size_t>(i)]);
+        if (partner[static_cast<std::size_t>(i)] >= 0 && random.below(2))
+            graph.edges.emplace_back(i, partner[static_cast<std::size_t>(i)]);
     double total = 0;
     for (const FileGraph::Node& n : graph.nodes) total += n.size;
     graph.accelerators = 1 + static_cast<int>(random.below(3));
@@ -220,7 +242,8 @@ core::Value document_of(const FileGraph& graph) {
     return document;
 }
 
-// Every way to give each colour a place in a row of devices, in every order of accelerators and CPUs; loads node by node as the format's description has them.
+// Every way to give each colour a place in a row of devices, in every order of accelerators and CPUs; loads
+// node by node as the format's description has them.
 struct FileEnumeration {
     const FileGraph& graph;
     bool is_contiguous;
@@ -229,7 +252,10 @@ struct FileEnumeration {
     double best = std::numeric_limits<double>::infinity();
 
     FileEnumeration(const FileGraph& g, bool contiguous)
-        : graph(g), is_contiguous(contiguous), has_forward(static_cast<std::size_t>(g.colors), 0), place(static_cast<std::size_t>(g.colors), 0) {
+        : graph(g),
+          is_contiguous(contiguous),
+          has_forward(static_cast<std::size_t>(g.colors), 0),
+          place(static_cast<std::size_t>(g.colors), 0) {
         for (const FileGraph::Node& n : graph.nodes)
             if (!n.is_backward) has_forward[static_cast<std::size_t>(n.color)] = 1;
         const std::size_t devices = static_cast<std::size_t>(graph.accelerators + graph.cpus);
@@ -239,7 +265,9 @@ struct FileEnumeration {
             assign(0);
         }
     }
-    int place_of(int node) const { return place[static_cast<std::size_t>(graph.nodes[static_cast<std::size_t>(node)].color)]; }
+    int place_of(int node) const {
+        return place[static_cast<std::size_t>(graph.nodes[static_cast<std::size_t>(node)].color)];
+    }
     void assign(std::size_t color) {
         if (color == place.size()) return judge();
         for (std::size_t d = 0; d < is_cpu.size(); ++d) {
@@ -250,9 +278,11 @@ struct FileEnumeration {
     void judge() {
         for (auto [u, v] : graph.edges) {
             if (!is_contiguous) break;
-            const FileGraph::Node &a = graph.nodes[static_cast<std::size_t>(u)], &b = graph.nodes[static_cast<std::size_t>(v)];
+            const FileGraph::Node &a = graph.nodes[static_cast<std::size_t>(u)],
+                                  &b = graph.nodes[static_cast<std::size_t>(v)];
             if (!a.is_backward && !b.is_backward && place_of(u) > place_of(v)) return;
-            const bool has_twin = !has_forward[static_cast<std::size_t>(a.color)] || !has_forward[static_cast<std::size_t>(b.color)];
+            const bool has_twin = !has_forward[static_cast<std::size_t>(a.color)] ||
+                                  !has_forward[static_cast<std::size_t>(b.color)];
             if (a.is_backward && b.is_backward && has_twin && place_of(v) > place_of(u)) return;
         }
         double largest = 0;
@@ -267,7 +297,9 @@ struct FileEnumeration {
                 if (is_cpu[d]) continue;
                 bool is_torn = false;
                 for (auto [u, v] : graph.edges)
-                    if (u == static_cast<int>(i)) is_torn = is_torn || (is_here ? place_of(v) != static_cast<int>(d) : place_of(v) == static_cast<int>(d));
+                    if (u == static_cast<int>(i))
+                        is_torn = is_torn || (is_here ? place_of(v) != static_cast<int>(d)
+                                                      : place_of(v) == static_cast<int>(d));
                 if (is_torn) load += n.output;
             }
             if (!is_cpu[d] && memory > graph.memory_limit) return;
@@ -279,7 +311,9 @@ struct FileEnumeration {
 
 }  // namespace
 
-TEST_CASE("training graphs of the dnn-partitioning format, colours and backward halves included, equal enumeration node by node") {
+TEST_CASE(
+    "training graphs of the dnn-partitioning format, colours and backward halves included, equal enumeration "
+    "node by node") {
     core::Random random(33);
     Tally tally;
     int trained = 0, fused = 0;
@@ -296,11 +330,13 @@ TEST_CASE("training graphs of the dnn-partitioning format, colours and backward 
             REQUIRE(problem);
             fused += static_cast<int>(problem->items.size()) < graph.colors;
             const FileEnumeration every(graph, is_contiguous);
-            const PlacementResult result = is_contiguous ? place_contiguous(*problem) : place_anywhere(*problem);
+            const PlacementResult result =
+                is_contiguous ? place_contiguous(*problem) : place_anywhere(*problem);
             check_verdict(*problem, result, every.best * 1e-3, tally);  // the format's times are milliseconds
         }
         largest = std::max(largest, graph.nodes.size());
-        trained += std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const FileGraph::Node& n) { return n.is_backward; });
+        trained += std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                               [](const FileGraph::Node& n) { return n.is_backward; });
     }
     CHECK(largest >= 10);
     CHECK(tally.infeasible > rounds() / 25);

@@ -12,7 +12,8 @@
 namespace {
 
 struct Amounts {
-    double saved, for_weight, kept;  // from forward to backward; of it until backward_weight; from backward_input to backward_weight
+    double saved, for_weight, kept;  // from forward to backward; of it until backward_weight; from
+                                     // backward_input to backward_weight
 };
 
 std::vector<double> peaks(const schedule::Schedule& order, const std::vector<Amounts>& of_stage) {
@@ -40,7 +41,9 @@ std::vector<double> peaks(const schedule::Schedule& order, const std::vector<Amo
 
 }  // namespace
 
-TEST_CASE("under every registered schedule the order that memory is bounded by holds no more at any rank's peak than the order of the whole step") {
+TEST_CASE(
+    "under every registered schedule the order that memory is bounded by holds no more at any rank's peak "
+    "than the order of the whole step") {
     std::mt19937 random(20261122);
     std::uniform_real_distribution<double> part(0, 1);
     int compared = 0;
@@ -49,7 +52,8 @@ TEST_CASE("under every registered schedule the order that memory is bounded by h
         for (const int pipeline : {2, 3, 4, 6, 8})
             for (const int chunks : {1, 2, 3}) {
                 planner::OrderCollection orders;
-                for (const int micro_batches : {3 * pipeline + 1, 4 * pipeline, 5 * pipeline + 2, 6 * pipeline, 9 * pipeline}) {
+                for (const int micro_batches :
+                     {3 * pipeline + 1, 4 * pipeline, 5 * pipeline + 2, 6 * pipeline, 9 * pipeline}) {
                     schedule::Plan plan;
                     plan.schedule = registered.name;
                     plan.layout.pipeline = pipeline;
@@ -57,7 +61,8 @@ TEST_CASE("under every registered schedule the order that memory is bounded by h
                     plan.micro_batches = micro_batches;
                     if (registered.has_segments) plan.segments = schedule::default_segments;
                     core::Diagnostics diagnostics;
-                    const std::optional<schedule::Schedule> whole = schedule::make_schedule(plan, diagnostics);
+                    const std::optional<schedule::Schedule> whole =
+                        schedule::make_schedule(plan, diagnostics);
                     if (!whole) continue;
                     const schedule::Schedule* bounding = orders.order(plan);
                     REQUIRE(bounding);
@@ -68,8 +73,10 @@ TEST_CASE("under every registered schedule the order that memory is bounded by h
                             a.for_weight = a.saved * (sample == 0 ? 0.5 : part(random));
                             a.kept = sample == 0 ? 0.5 : part(random);
                         }
-                        const std::vector<double> least = peaks(*bounding, of_stage), all = peaks(*whole, of_stage);
-                        INFO(registered.name << " of " << pipeline << " ranks with " << chunks << " stages each, " << micro_batches << " micro-batches");
+                        const std::vector<double> least = peaks(*bounding, of_stage),
+                                                  all = peaks(*whole, of_stage);
+                        INFO(registered.name << " of " << pipeline << " ranks with " << chunks
+                                             << " stages each, " << micro_batches << " micro-batches");
                         for (std::size_t r = 0; r < all.size(); ++r) CHECK(least[r] <= all[r] * (1 + 1e-12));
                         ++compared;
                     }

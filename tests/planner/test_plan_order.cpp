@@ -2,10 +2,10 @@
 
 #include "core/document.h"
 #include "planner/order/plan_order.h"
-#include "schedule/plan/explicit_order.h"
 #include "schedule/pass/lower.h"
-#include "schedule/plan/partition.h"
 #include "schedule/pipeline/registry.h"
+#include "schedule/plan/explicit_order.h"
+#include "schedule/plan/partition.h"
 #include "schedule/verify.h"
 #include "sim/evaluate.h"
 #include "tests/cluster/instances.h"
@@ -33,7 +33,8 @@ TEST_CASE("A plan's searched order is an order of the plan that no registered sc
             INFO(stages << " ranks, " << chunks << " virtual stages each");
             core::Diagnostics diagnostics;
             const schedule::Plan plan = plan_of(stages, chunks, 8);
-            const auto ordered = planner::with_searched_order(graph, cluster, plan, diagnostics, {core::Seconds(0.1), 1});
+            const auto ordered =
+                planner::with_searched_order(graph, cluster, plan, diagnostics, {core::Seconds(0.1), 1});
             INFO(core::format(diagnostics));
             REQUIRE(ordered);
             CHECK(ordered->explanation.find("schedule = \"auto\"") == 0);
@@ -44,18 +45,22 @@ TEST_CASE("A plan's searched order is an order of the plan that no registered sc
             REQUIRE(evaluation);
             CHECK(evaluation->fits);
             for (const schedule::PipelineSchedule& registered : schedule::pipeline_schedules()) {
-                if (registered.is_forward_only || registered.is_asynchronous || registered.is_bidirectional || registered.has_segments) continue;
+                if (registered.is_forward_only || registered.is_asynchronous || registered.is_bidirectional ||
+                    registered.has_segments)
+                    continue;
                 schedule::Plan named = plan;
                 named.schedule = registered.name;
                 core::Diagnostics refusals;
                 if (!schedule::check_schedule(named, refusals)) continue;
                 INFO(registered.name);
-                CHECK(evaluation->step_time.value <= sim::evaluate(graph, cluster, named, refusals)->step_time.value * (1 + 1e-9));
+                CHECK(evaluation->step_time.value <=
+                      sim::evaluate(graph, cluster, named, refusals)->step_time.value * (1 + 1e-9));
             }
         }
 }
 
-TEST_CASE("The stage times of a plan add up to what its plain schedule takes on one micro-batch after the other") {
+TEST_CASE(
+    "The stage times of a plan add up to what its plain schedule takes on one micro-batch after the other") {
     const model::ModelGraph graph = load_graph("gpt2");
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
     core::Diagnostics diagnostics;
@@ -69,7 +74,8 @@ TEST_CASE("The stage times of a plan add up to what its plain schedule takes on 
         CHECK(stage.backward_weight.value > 0);
         CHECK(stage.memory_forward.value > 0);
         // What a forward takes, its backward gives back.
-        CHECK((stage.memory_forward + stage.memory_backward_input + stage.memory_backward_weight).value == Approx(0).margin(1));
+        CHECK((stage.memory_forward + stage.memory_backward_input + stage.memory_backward_weight).value ==
+              Approx(0).margin(1));
     }
 }
 

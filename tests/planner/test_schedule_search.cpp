@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 
-#include <functional>
 #include <fstream>
+#include <functional>
 #include <sstream>
 
 #include "core/csv.h"
@@ -25,7 +25,8 @@ OrderProblem problem_of(int ranks, int micro_batches, OrderObjective objective, 
     return problem;
 }
 
-OrderProblem random_problem(core::Random& random, int ranks, int micro_batches, OrderObjective objective, int chunks = 1) {
+OrderProblem random_problem(core::Random& random, int ranks, int micro_batches, OrderObjective objective,
+                            int chunks = 1) {
     OrderProblem problem = problem_of(ranks, micro_batches, objective, chunks);
     for (sim::StageCost& stage : problem.stages) {
         stage.forward = core::Seconds(1.0 + static_cast<double>(random.below(5)));
@@ -33,12 +34,14 @@ OrderProblem random_problem(core::Random& random, int ranks, int micro_batches, 
         stage.backward_weight = core::Seconds(1.0 + static_cast<double>(random.below(5)));
     }
     problem.transfer = core::Seconds(static_cast<double>(random.below(3)));
-    problem.memory_limit = core::Bytes(chunks * (1.0 + static_cast<double>(random.below(static_cast<std::uint64_t>(micro_batches)))));
+    problem.memory_limit = core::Bytes(
+        chunks * (1.0 + static_cast<double>(random.below(static_cast<std::uint64_t>(micro_batches)))));
     return problem;
 }
 
 // Every word of a rank.
-void append_words(std::vector<planner::Word>& words, planner::Word word, std::vector<int> counts, int micro_batches) {
+void append_words(std::vector<planner::Word>& words, planner::Word word, std::vector<int> counts,
+                  int micro_batches) {
     bool is_done = true;
     for (std::size_t letter = 0; letter < counts.size(); ++letter) {
         is_done = is_done && counts[letter] == micro_batches;
@@ -57,7 +60,8 @@ void append_words(std::vector<planner::Word>& words, planner::Word word, std::ve
 double exhaustive_optimum(const OrderProblem& problem) {
     planner::OrderEvaluator evaluator(problem);
     std::vector<planner::Word> words;
-    append_words(words, {}, std::vector<int>(static_cast<std::size_t>(3 * problem.chunks), 0), problem.micro_batches);
+    append_words(words, {}, std::vector<int>(static_cast<std::size_t>(3 * problem.chunks), 0),
+                 problem.micro_batches);
     std::vector<std::vector<planner::Word>> allowed(static_cast<std::size_t>(problem.ranks));
     for (int rank = 0; rank < problem.ranks; ++rank)
         for (const planner::Word& word : words)
@@ -81,7 +85,9 @@ double exhaustive_optimum(const OrderProblem& problem) {
 schedule::ScheduleLimits limits_of(const OrderProblem& problem) {
     schedule::ScheduleLimits limits;
     limits.memory_limit = problem.memory_limit;
-    for (const sim::StageCost& stage : problem.stages) limits.activation.push_back({stage.memory_forward, stage.memory_backward_input, stage.memory_backward_weight});
+    for (const sim::StageCost& stage : problem.stages)
+        limits.activation.push_back(
+            {stage.memory_forward, stage.memory_backward_input, stage.memory_backward_weight});
     return limits;
 }
 
@@ -120,9 +126,11 @@ TEST_CASE("The search reaches the optimum of an exhaustive enumeration and prove
             check(problem);
         }
     for (int trial = 0; trial < 12; ++trial)
-        for (const schedule::StagePlacement placement : {schedule::StagePlacement::loop, schedule::StagePlacement::v_shape}) {
+        for (const schedule::StagePlacement placement :
+             {schedule::StagePlacement::loop, schedule::StagePlacement::v_shape}) {
             INFO("two chunks a rank, trial " << trial);
-            OrderProblem problem = random_problem(random, 3, 1, trial % 2 == 0 ? OrderObjective::makespan : OrderObjective::span, 2);
+            OrderProblem problem = random_problem(
+                random, 3, 1, trial % 2 == 0 ? OrderObjective::makespan : OrderObjective::span, 2);
             problem.placement = placement;
             problem.memory_limit = core::Bytes(2);
             check(problem);
@@ -135,16 +143,21 @@ TEST_CASE("No order undercuts what memory must hold for how long") {
         const int chunks = 1 + trial % 2, micro_batches = chunks == 1 ? 3 : 1;
         for (const auto placement : {schedule::StagePlacement::loop, schedule::StagePlacement::v_shape}) {
             if (placement == schedule::StagePlacement::v_shape && chunks == 1) continue;
-            OrderProblem problem = random_problem(random, 2, micro_batches, trial % 4 < 2 ? OrderObjective::makespan : OrderObjective::span, chunks);
+            OrderProblem problem =
+                random_problem(random, 2, micro_batches,
+                               trial % 4 < 2 ? OrderObjective::makespan : OrderObjective::span, chunks);
             problem.placement = placement;
             for (sim::StageCost& stage : problem.stages) {
                 stage.memory_forward = core::Bytes(1.0 + static_cast<double>(random.below(3)));
-                stage.memory_backward_input = core::Bytes(0) - static_cast<double>(random.below(3)) / 4 * stage.memory_forward;
-                stage.memory_backward_weight = core::Bytes(0) - stage.memory_forward - stage.memory_backward_input;
+                stage.memory_backward_input =
+                    core::Bytes(0) - static_cast<double>(random.below(3)) / 4 * stage.memory_forward;
+                stage.memory_backward_weight =
+                    core::Bytes(0) - stage.memory_forward - stage.memory_backward_input;
             }
             problem.memory_limit = core::Bytes(3.0 * chunks + static_cast<double>(random.below(4)));
             const double optimum = exhaustive_optimum(problem);
-            for (int rank = 0; rank < problem.ranks; ++rank) CHECK(planner::residence_bound(problem, rank) <= optimum * (1 + 1e-9));
+            for (int rank = 0; rank < problem.ranks; ++rank)
+                CHECK(planner::residence_bound(problem, rank) <= optimum * (1 + 1e-9));
             CHECK(planner::order_lower_bound(problem).value <= optimum * (1 + 1e-9));
             // Of larger ones any order that is found.
             problem.micro_batches = 6;
@@ -153,19 +166,22 @@ TEST_CASE("No order undercuts what memory must hold for how long") {
             CHECK(planner::order_lower_bound(problem).value <= found->objective.value * (1 + 1e-9));
             // Without a limit memory holds nothing up.
             problem.memory_limit = core::Bytes(std::numeric_limits<double>::infinity());
-            for (int rank = 0; rank < problem.ranks; ++rank) CHECK(planner::residence_bound(problem, rank) == 0);
+            for (int rank = 0; rank < problem.ranks; ++rank)
+                CHECK(planner::residence_bound(problem, rank) == 0);
         }
     }
 }
 
 TEST_CASE("Tight memory with several stages a rank leaves a gap of a tenth or two, not half") {
-    for (const auto& [chunks, limit, most] : {std::tuple{2, 4.0, 25.0}, {2, 6.0, 35.0}, {4, 16.0, 15.0}, {2, 12.0, 3.0}}) {
+    for (const auto& [chunks, limit, most] :
+         {std::tuple{2, 4.0, 25.0}, {2, 6.0, 35.0}, {4, 16.0, 15.0}, {2, 12.0, 3.0}}) {
         OrderProblem problem = problem_of(8, 32, OrderObjective::makespan, chunks);
         problem.memory_limit = core::Bytes(limit);
         const auto found = planner::search_placements(problem);
         REQUIRE(found);
         const double gap = 100 * (found->objective - found->lower_bound).value / found->objective.value;
-        INFO(chunks << " chunks, limit " << limit << ": " << found->objective.value << " against " << found->lower_bound.value);
+        INFO(chunks << " chunks, limit " << limit << ": " << found->objective.value << " against "
+                    << found->lower_bound.value);
         CHECK(gap <= most);
     }
 }
@@ -177,13 +193,15 @@ TEST_CASE("One rank with two chunks is as long as its work") {
         const auto found = search_placements(problem, {core::Seconds(0.05), 1});
         REQUIRE(found);
         double work = 0;
-        for (const sim::StageCost& stage : problem.stages) work += 5 * (stage.forward + stage.backward_input + stage.backward_weight).value;
+        for (const sim::StageCost& stage : problem.stages)
+            work += 5 * (stage.forward + stage.backward_input + stage.backward_weight).value;
         CHECK(found->objective.value == Approx(work));
         CHECK(found->is_proven_optimal);
     }
 }
 
-// Problems like those of the reference's file, with other shapes, times and limits: there is no file of their optima, so branch and bound has to close them.
+// Problems like those of the reference's file, with other shapes, times and limits: there is no file of their
+// optima, so branch and bound has to close them.
 TEST_CASE("Random problems of up to five ranks and six micro-batches are solved to proven optimality") {
     core::Random random(2024);
     int problems = 0, proven = 0;
@@ -206,7 +224,8 @@ TEST_CASE("A changed order tried from where it differs is as long as it is when 
     int tried = 0;
     for (const OrderObjective objective : {OrderObjective::makespan, OrderObjective::span})
         for (int trial = 0; trial < 12; ++trial) {
-            OrderProblem problem = random_problem(random, 2 + static_cast<int>(random.below(4)), 12, objective, 1 + trial % 2);
+            OrderProblem problem =
+                random_problem(random, 2 + static_cast<int>(random.below(4)), 12, objective, 1 + trial % 2);
             problem.memory_limit = core::Bytes(std::numeric_limits<double>::infinity());
             planner::OrderEvaluator evaluator(problem), whole(problem);
             const auto found = search_schedule(problem, {core::Seconds(0.001), 1});
@@ -217,14 +236,18 @@ TEST_CASE("A changed order tried from where it differs is as long as it is when 
                 planner::Order changed = order;
                 std::vector<planner::OrderEvaluator::Change> changes;
                 for (int moves = 0; moves < 1 + step % 2; ++moves) {
-                    const int rank = static_cast<int>(random.below(static_cast<std::uint64_t>(problem.ranks)));
+                    const int rank =
+                        static_cast<int>(random.below(static_cast<std::uint64_t>(problem.ranks)));
                     planner::Word& word = changed[static_cast<std::size_t>(rank)];
-                    const std::size_t a = random.below(word.size()), b = std::min(word.size() - 1, a + random.below(9));
+                    const std::size_t a = random.below(word.size()),
+                                      b = std::min(word.size() - 1, a + random.below(9));
                     std::swap(word[a], word[b]);
                     changes.push_back({rank, static_cast<int>(a), static_cast<int>(b)});
                 }
                 bool is_allowed = true;
-                for (int rank = 0; rank < problem.ranks; ++rank) is_allowed = is_allowed && evaluator.is_allowed(changed[static_cast<std::size_t>(rank)], rank);
+                for (int rank = 0; rank < problem.ranks; ++rank)
+                    is_allowed =
+                        is_allowed && evaluator.is_allowed(changed[static_cast<std::size_t>(rank)], rank);
                 if (!is_allowed) continue;
                 const double quick = evaluator.try_change(changed, changes), slow = whole.evaluate(changed);
                 REQUIRE(quick == slow);
@@ -242,7 +265,9 @@ TEST_CASE("What is found is a valid schedule within memory that takes as long as
     core::Random random(11);
     for (int trial = 0; trial < 20; ++trial)
         for (const OrderObjective objective : {OrderObjective::makespan, OrderObjective::span}) {
-            const OrderProblem problem = random_problem(random, 2 + static_cast<int>(random.below(4)), 2 + static_cast<int>(random.below(6)), objective, 1 + trial % 3);
+            const OrderProblem problem =
+                random_problem(random, 2 + static_cast<int>(random.below(4)),
+                               2 + static_cast<int>(random.below(6)), objective, 1 + trial % 3);
             INFO("trial " << trial);
             const auto found = search_placements(problem, {core::Seconds(0.02), 3});
             REQUIRE(found);
@@ -250,10 +275,12 @@ TEST_CASE("What is found is a valid schedule within memory that takes as long as
             sim::ScheduleCosts costs = costs_of(problem);
             costs.releases = found->releases;
             const sim::ScheduleTiming timing = time_schedule(found->schedule, costs);
-            CHECK((objective == OrderObjective::span ? timing.greatest_span() : timing.makespan).value == Approx(found->objective.value).epsilon(1e-9));
+            CHECK((objective == OrderObjective::span ? timing.greatest_span() : timing.makespan).value ==
+                  Approx(found->objective.value).epsilon(1e-9));
             CHECK(found->objective <= found->start_objective);
             CHECK(found->lower_bound <= found->objective);
-            CHECK(found->is_proven_optimal == (found->objective.value <= found->lower_bound.value * (1 + 1e-12)));
+            CHECK(found->is_proven_optimal ==
+                  (found->objective.value <= found->lower_bound.value * (1 + 1e-12)));
         }
 }
 
@@ -261,7 +288,8 @@ TEST_CASE("The same seed finds the same order") {
     core::Random random(5);
     for (int trial = 0; trial < 5; ++trial) {
         const OrderProblem problem = random_problem(random, 4, 6, OrderObjective::span);
-        const auto first = search_schedule(problem, {core::Seconds(0.05), 9}), second = search_schedule(problem, {core::Seconds(0.05), 9});
+        const auto first = search_schedule(problem, {core::Seconds(0.05), 9}),
+                   second = search_schedule(problem, {core::Seconds(0.05), 9});
         REQUIRE((first && second));
         CHECK(first->schedule == second->schedule);
         CHECK(first->evaluations == second->evaluations);
@@ -283,7 +311,8 @@ TEST_CASE("Eight stages and 32 micro-batches come within 3 % of the bound") {
                 problem.memory_limit = core::Bytes(limit);
                 const auto found = search_schedule(problem);
                 REQUIRE(found);
-                INFO("transfer " << transfer << " limit " << limit << ": " << found->objective.value << " against " << found->lower_bound.value);
+                INFO("transfer " << transfer << " limit " << limit << ": " << found->objective.value
+                                 << " against " << found->lower_bound.value);
                 CHECK(found->objective.value <= 1.03 * found->lower_bound.value);
             }
 }
@@ -295,19 +324,24 @@ TEST_CASE("The proven optima of the zero-bubble integer program with unequal sta
         return;
     }
     core::Diagnostics diagnostics;
-    const auto table = core::load_csv(path, {"p", "m", "T_F_per_stage", "T_B_per_stage", "T_W_per_stage", "T_comm", "max_mem", "heuristic_cost", "ilp_cost", "ilp_status"}, diagnostics);
+    const auto table = core::load_csv(path,
+                                      {"p", "m", "T_F_per_stage", "T_B_per_stage", "T_W_per_stage", "T_comm",
+                                       "max_mem", "heuristic_cost", "ilp_cost", "ilp_status"},
+                                      diagnostics);
     REQUIRE(table);
     int reached = 0, rows = 0, proven = 0;
     for (const core::CsvRow& row : table->rows) {
         auto number = [&](const char* column) { return *core::parse_real(table->cell(row, column)); };
-        OrderProblem problem = problem_of(static_cast<int>(number("p")), static_cast<int>(number("m")), OrderObjective::span);
+        OrderProblem problem =
+            problem_of(static_cast<int>(number("p")), static_cast<int>(number("m")), OrderObjective::span);
         auto times = [&](const char* column) {
             std::istringstream text{std::string(table->cell(row, column))};
             std::vector<core::Seconds> result;
             for (double time = 0; text >> time;) result.push_back(core::Seconds(time));
             return result;
         };
-        const auto forward = times("T_F_per_stage"), input = times("T_B_per_stage"), weight = times("T_W_per_stage");
+        const auto forward = times("T_F_per_stage"), input = times("T_B_per_stage"),
+                   weight = times("T_W_per_stage");
         for (std::size_t s = 0; s < problem.stages.size(); ++s) {
             problem.stages[s].forward = forward.at(s);
             problem.stages[s].backward_input = input.at(s);
@@ -317,8 +351,10 @@ TEST_CASE("The proven optima of the zero-bubble integer program with unequal sta
         problem.memory_limit = core::Bytes(number("max_mem"));
         const auto found = search_schedule(problem, {core::Seconds(0.3), 1});
         REQUIRE(found);
-        INFO(table->cell(row, "T_F_per_stage") << " | " << table->cell(row, "T_B_per_stage") << " | " << table->cell(row, "T_W_per_stage"));
-        CHECK((table->cell(row, "heuristic_cost").empty() || found->objective.value <= number("heuristic_cost") + 1e-9));
+        INFO(table->cell(row, "T_F_per_stage")
+             << " | " << table->cell(row, "T_B_per_stage") << " | " << table->cell(row, "T_W_per_stage"));
+        CHECK((table->cell(row, "heuristic_cost").empty() ||
+               found->objective.value <= number("heuristic_cost") + 1e-9));
         if (table->cell(row, "ilp_status").find("not") != std::string_view::npos) continue;
         ++rows;
         CHECK(found->objective.value >= number("ilp_cost") - 1e-9);

@@ -20,7 +20,14 @@ model::ModelGraph mixture(std::int64_t tokens) {
     core::Value table;
     table["family"] = "mixtral";
     table["name"] = "small mixture";
-    for (const auto& [key, value] : {std::pair{"hidden", 512}, {"ffn", 1024}, {"layers", 4}, {"heads", 8}, {"kv_heads", 4}, {"vocabulary", 4096}, {"experts", 8}, {"experts_per_token", 2}})
+    for (const auto& [key, value] : {std::pair{"hidden", 512},
+                                     {"ffn", 1024},
+                                     {"layers", 4},
+                                     {"heads", 8},
+                                     {"kv_heads", 4},
+                                     {"vocabulary", 4096},
+                                     {"experts", 8},
+                                     {"experts_per_token", 2}})
         table[key] = value;
     table["sequence_length"] = tokens;
     table["max_positions"] = tokens;
@@ -42,19 +49,25 @@ std::size_t sum_of(const planner::SearchAccount& account) {
 
 }  // namespace
 
-TEST_CASE("layouts are the factorisations into tensor, pipeline and data degrees that the model and the batch allow") {
-    // bert-base has 12 heads. 4 devices, global batch 2: data degrees 1 and 2 only, tensor 1, 2, 4 (all divide 12), pipeline the rest:
-    // (t, p, d) = (1,4,1) (1,2,2) (2,2,1) (2,1,2) (4,1,1).
+TEST_CASE(
+    "layouts are the factorisations into tensor, pipeline and data degrees that the model and the batch "
+    "allow") {
+    // bert-base has 12 heads. 4 devices, global batch 2: data degrees 1 and 2 only, tensor 1, 2, 4 (all
+    // divide 12), pipeline the rest: (t, p, d) = (1,4,1) (1,2,2) (2,2,1) (2,1,2) (4,1,1).
     const auto graph = load_graph("bert-base");
     const auto layouts = planner::legal_layouts(graph, 4, 2);
     std::set<std::tuple<int, int, int>> found;
     for (const auto& layout : layouts) found.insert({layout.tensor, layout.pipeline, layout.data});
-    CHECK(found == std::set<std::tuple<int, int, int>>{{1, 4, 1}, {1, 2, 2}, {2, 2, 1}, {2, 1, 2}, {4, 1, 1}});
+    CHECK(found ==
+          std::set<std::tuple<int, int, int>>{{1, 4, 1}, {1, 2, 2}, {2, 2, 1}, {2, 1, 2}, {4, 1, 1}});
     CHECK(layouts.size() == found.size());
 }
 
-TEST_CASE("experts are spread over every divisor of the data axis that divides them, samples over parts of a thousand tokens and more") {
-    // Tensor and pipeline 1 leave a data axis of 16: experts over 1, 2, 4, 8 of them (16 does not divide 8). 8,192 tokens are long: parts of 8,192 to 1,024.
+TEST_CASE(
+    "experts are spread over every divisor of the data axis that divides them, samples over parts of a "
+    "thousand tokens and more") {
+    // Tensor and pipeline 1 leave a data axis of 16: experts over 1, 2, 4, 8 of them (16 does not divide 8).
+    // 8,192 tokens are long: parts of 8,192 to 1,024.
     const auto parts = [](const model::ModelGraph& graph, int devices, int batch) {
         std::set<std::pair<int, int>> found;  // context, expert
         for (const auto& layout : planner::legal_layouts(graph, devices, batch))
@@ -65,14 +78,16 @@ TEST_CASE("experts are spread over every divisor of the data axis that divides t
     for (const int context : {1, 2, 4, 8})
         for (const int expert : {1, 2, 4, 8}) want.insert({context, expert});
     CHECK(parts(mixture(8192), 16, 16) == want);
-    // Shorter samples are divided only where there are fewer of them than ranks: 4 samples on 16 ranks are parts of 4,096 / 4 tokens, and no whole sample for each.
+    // Shorter samples are divided only where there are fewer of them than ranks: 4 samples on 16 ranks are
+    // parts of 4,096 / 4 tokens, and no whole sample for each.
     CHECK(parts(mixture(4096), 16, 16) == std::set<std::pair<int, int>>{{1, 1}, {1, 2}, {1, 4}, {1, 8}});
     CHECK(parts(mixture(4096), 16, 4) == std::set<std::pair<int, int>>{{4, 1}, {4, 2}, {4, 4}, {4, 8}});
     CHECK(parts(load_graph("gpt2", 1024), 16, 4).empty());
 }
 
 TEST_CASE("a mixture too large for whole copies is spread over the ranks of the data axis") {
-    // Mixtral 8x7B: 46.7 billion parameters, 45.1 of them in experts. On 64 x 40 GiB without pipeline or tensor parallelism whole copies do not fit.
+    // Mixtral 8x7B: 46.7 billion parameters, 45.1 of them in experts. On 64 x 40 GiB without pipeline or
+    // tensor parallelism whole copies do not fit.
     const auto graph = load_graph("mixtral-8x7b");
     planner::SearchRequest request;
     request.global_batch = 64;
@@ -85,7 +100,8 @@ TEST_CASE("a mixture too large for whole copies is spread over the ranks of the 
 TEST_CASE("every plan of a space uses all devices, makes the global batch and is named once") {
     const auto graph = load_graph("gpt2", 128);
     const auto candidate = place("p3.16xlarge", 1);
-    const auto plans = planner::legal_plans(graph, candidate.cluster, {.global_batch = 16, .base = candidate.base, .most_virtual_stages = 3});
+    const auto plans = planner::legal_plans(
+        graph, candidate.cluster, {.global_batch = 16, .base = candidate.base, .most_virtual_stages = 3});
     REQUIRE(plans.size() > 100);
     for (const auto& plan : plans) {
         CHECK(plan.layout.ranks() == 8);
@@ -106,33 +122,38 @@ TEST_CASE("sequences are cut into 2 and 4 segments where they may be") {
         return planner::segment_counts(graph, plan);
     };
     CHECK(segments(load_graph("gpt2", 512), 1, 1, 1) == std::vector<int>{2, 4});
-    CHECK(segments(load_graph("gpt2", 510), 1, 1, 1) == std::vector<int>{2});    // 4 does not divide 510
-    CHECK(segments(load_graph("gpt2", 8), 1, 4, 1) == std::vector<int>{2});      // 2 tokens of a quarter are too few for four ranks
+    CHECK(segments(load_graph("gpt2", 510), 1, 1, 1) == std::vector<int>{2});  // 4 does not divide 510
+    CHECK(segments(load_graph("gpt2", 8), 1, 4, 1) ==
+          std::vector<int>{2});  // 2 tokens of a quarter are too few for four ranks
     CHECK(segments(load_graph("gpt2", 8), 2, 4, 1) == std::vector<int>{2, 4});
-    CHECK(segments(load_graph("gpt2", 512), 1, 1, 2).empty());                   // parts of samples already
-    CHECK(segments(load_graph("bert-base", 512), 1, 1, 1).empty());              // not causal
+    CHECK(segments(load_graph("gpt2", 512), 1, 1, 2).empty());       // parts of samples already
+    CHECK(segments(load_graph("bert-base", 512), 1, 1, 1).empty());  // not causal
     auto balanced = load_graph("mixtral-8x7b");
     CHECK(segments(balanced, 1, 1, 1) == std::vector<int>{2, 4});
     for (model::Operator& op : balanced.operators)
         if (op.kind == model::OperatorKind::router) op.attributes.auxiliary_loss = 0.01;
-    CHECK(segments(balanced, 1, 1, 1).empty());                                  // a balance loss is of a whole micro-batch
+    CHECK(segments(balanced, 1, 1, 1).empty());  // a balance loss is of a whole micro-batch
 }
 
 TEST_CASE("no plan of segments of sequences needs less memory or less time than its bounds say") {
-    for (const auto& [name, tokens, instance, batch] : {std::tuple{"gpt2", 1024, "p3.16xlarge", 16}, std::tuple{"gpt2", 512, "p4d.24xlarge", 64},
-                                                        std::tuple{"gpt2", 1024, "g4dn.12xlarge", 8}, std::tuple{"mixture", 4096, "p4d.24xlarge", 8}}) {
+    for (const auto& [name, tokens, instance, batch] :
+         {std::tuple{"gpt2", 1024, "p3.16xlarge", 16}, std::tuple{"gpt2", 512, "p4d.24xlarge", 64},
+          std::tuple{"gpt2", 1024, "g4dn.12xlarge", 8}, std::tuple{"mixture", 4096, "p4d.24xlarge", 8}}) {
         const bool is_mixture = std::string(name) == "mixture";
         const auto graph = is_mixture ? mixture(tokens) : load_graph(name, tokens);
         const auto candidate = place(instance, 1);
         planner::OrderCollection orders;
         planner::StageCollection stages(graph, candidate.cluster.instance.device);
         planner::Bounds bounds(candidate.cluster, orders, stages);
-        const auto plans = planner::legal_plans(graph, candidate.cluster, {.global_batch = batch, .base = candidate.base, .most_virtual_stages = 1});
+        const auto plans =
+            planner::legal_plans(graph, candidate.cluster,
+                                 {.global_batch = batch, .base = candidate.base, .most_virtual_stages = 1});
         // As a search does, of every plan first: what plans share is computed for one of them.
         for (const schedule::Plan& plan : plans) bounds.time(plan);
         int seen = 0, simulated = 0;
         for (schedule::Plan plan : plans) {
-            const auto partition = plan.segments > 1 ? schedule::complete_partition(plan, graph) : std::nullopt;
+            const auto partition =
+                plan.segments > 1 ? schedule::complete_partition(plan, graph) : std::nullopt;
             if (!partition || seen++ % 3 != 0) continue;
             const auto memory = bounds.memory(plan);
             REQUIRE(memory);
@@ -141,7 +162,8 @@ TEST_CASE("no plan of segments of sequences needs less memory or less time than 
             core::Diagnostics diagnostics;
             const auto evaluation = sim::evaluate(graph, candidate.cluster, plan, diagnostics);
             REQUIRE(evaluation);
-            INFO(name << " of " << tokens << " tokens on " << instance << ": " << planner::describe(plan) << ", recompute " << schedule::name_of(plan.recompute));
+            INFO(name << " of " << tokens << " tokens on " << instance << ": " << planner::describe(plan)
+                      << ", recompute " << schedule::name_of(plan.recompute));
             CHECK(memory->peak.value <= evaluation->peak_memory.value * (1 + 1e-9));
             CHECK(time.value <= evaluation->step_time.value * (1 + 1e-9));
             CHECK(time.value >= evaluation->step_time.value * 0.3);  // and it says something
@@ -153,13 +175,16 @@ TEST_CASE("no plan of segments of sequences needs less memory or less time than 
 
 TEST_CASE("the bounds of a plan do not depend on which plans were asked about before it") {
     for (const auto& [name, tokens, instance, batch, framework, offload] :
-         {std::tuple{"gpt2", 512, "p4d.24xlarge", 32, "", schedule::Offload::none}, std::tuple{"mixture", 4096, "p4d.24xlarge", 8, "", schedule::Offload::none},
-          std::tuple{"gpt2", 510, "p3.16xlarge", 16, "pytorch", schedule::Offload::host}, std::tuple{"gpt2", 1023, "p3.16xlarge", 16, "megatron-lm 2023", schedule::Offload::none}}) {
+         {std::tuple{"gpt2", 512, "p4d.24xlarge", 32, "", schedule::Offload::none},
+          std::tuple{"mixture", 4096, "p4d.24xlarge", 8, "", schedule::Offload::none},
+          std::tuple{"gpt2", 510, "p3.16xlarge", 16, "pytorch", schedule::Offload::host},
+          std::tuple{"gpt2", 1023, "p3.16xlarge", 16, "megatron-lm 2023", schedule::Offload::none}}) {
         const auto graph = std::string(name) == "mixture" ? mixture(tokens) : load_graph(name, tokens);
         auto candidate = place(instance, 1);
         candidate.base.framework = framework;
-        const auto plans = planner::legal_plans(graph, candidate.cluster,
-                                                {.global_batch = batch, .base = candidate.base, .most_virtual_stages = 2, .offload = offload});
+        const auto plans = planner::legal_plans(
+            graph, candidate.cluster,
+            {.global_batch = batch, .base = candidate.base, .most_virtual_stages = 2, .offload = offload});
         struct Answer {
             core::Bytes memory;
             core::Seconds time, time_of_order;
@@ -170,7 +195,8 @@ TEST_CASE("the bounds of a plan do not depend on which plans were asked about be
             planner::Bounds bounds(candidate.cluster, orders, stages);
             std::vector<Answer> found(plans.size());
             for (const std::size_t i : asked)
-                if (const auto memory = bounds.memory(plans[i])) found[i] = {memory->peak, bounds.time(plans[i]), bounds.time_of_order(plans[i])};
+                if (const auto memory = bounds.memory(plans[i]))
+                    found[i] = {memory->peak, bounds.time(plans[i]), bounds.time_of_order(plans[i])};
             return found;
         };
         std::vector<std::size_t> order(plans.size());
@@ -180,13 +206,19 @@ TEST_CASE("the bounds of a plan do not depend on which plans were asked about be
         const auto last = answers(order);
         std::size_t different = 0;
         for (std::size_t i = 0; i < plans.size(); ++i) {
-            if (first[i].memory == last[i].memory && first[i].time == last[i].time && first[i].time_of_order == last[i].time_of_order) continue;
+            if (first[i].memory == last[i].memory && first[i].time == last[i].time &&
+                first[i].time_of_order == last[i].time_of_order)
+                continue;
             if (++different > 3) continue;
-            UNSCOPED_INFO(std::setprecision(17) << planner::describe(plans[i]) << ", recompute " << schedule::name_of(plans[i].recompute) << ": " << first[i].memory.value << " or " << last[i].memory.value
-                                                      << " bytes, " << first[i].time.value << " or " << last[i].time.value << " s, of the order "
-                                                      << first[i].time_of_order.value << " or " << last[i].time_of_order.value << " s");
+            UNSCOPED_INFO(std::setprecision(17)
+                          << planner::describe(plans[i]) << ", recompute "
+                          << schedule::name_of(plans[i].recompute) << ": " << first[i].memory.value << " or "
+                          << last[i].memory.value << " bytes, " << first[i].time.value << " or "
+                          << last[i].time.value << " s, of the order " << first[i].time_of_order.value
+                          << " or " << last[i].time_of_order.value << " s");
         }
-        INFO(name << " of " << tokens << " tokens on " << instance << " with " << framework << ", " << plans.size() << " plans");
+        INFO(name << " of " << tokens << " tokens on " << instance << " with " << framework << ", "
+                  << plans.size() << " plans");
         CHECK(different == 0);
     }
 }
@@ -194,10 +226,14 @@ TEST_CASE("the bounds of a plan do not depend on which plans were asked about be
 TEST_CASE("no plan needs less memory or less time than its bounds say") {
     using schedule::Offload;
     for (const auto& [name, tokens, instance, nodes, batch, offload] :
-         {std::tuple{"gpt2", 256, "p3.16xlarge", 1, 16, Offload::none}, std::tuple{"gpt2", 512, "p4d.24xlarge", 2, 32, Offload::none},
-          std::tuple{"bert-base", 128, "g4dn.12xlarge", 1, 16, Offload::none}, std::tuple{"mixture", 8192, "p4d.24xlarge", 2, 16, Offload::none},
-          std::tuple{"mixture", 2048, "p4d.24xlarge", 1, 4, Offload::none}, std::tuple{"gpt2", 512, "p3.16xlarge", 1, 32, Offload::host},
-          std::tuple{"bert-base", 128, "g4dn.12xlarge", 1, 64, Offload::host}, std::tuple{"mixture", 8192, "p4d.24xlarge", 1, 8, Offload::host}}) {
+         {std::tuple{"gpt2", 256, "p3.16xlarge", 1, 16, Offload::none},
+          std::tuple{"gpt2", 512, "p4d.24xlarge", 2, 32, Offload::none},
+          std::tuple{"bert-base", 128, "g4dn.12xlarge", 1, 16, Offload::none},
+          std::tuple{"mixture", 8192, "p4d.24xlarge", 2, 16, Offload::none},
+          std::tuple{"mixture", 2048, "p4d.24xlarge", 1, 4, Offload::none},
+          std::tuple{"gpt2", 512, "p3.16xlarge", 1, 32, Offload::host},
+          std::tuple{"bert-base", 128, "g4dn.12xlarge", 1, 64, Offload::host},
+          std::tuple{"mixture", 8192, "p4d.24xlarge", 1, 8, Offload::host}}) {
         const bool is_mixture = std::string(name) == "mixture";
         const auto graph = is_mixture ? mixture(tokens) : load_graph(name, tokens);
         const auto candidate = place(instance, nodes);
@@ -205,8 +241,9 @@ TEST_CASE("no plan needs less memory or less time than its bounds say") {
         planner::StageCollection stages(graph, candidate.cluster.instance.device);
         planner::Bounds bounds(candidate.cluster, orders, stages);
         int seen = 0;
-        const auto plans =
-            planner::legal_plans(graph, candidate.cluster, {.global_batch = batch, .base = candidate.base, .most_virtual_stages = 2, .offload = offload});
+        const auto plans = planner::legal_plans(
+            graph, candidate.cluster,
+            {.global_batch = batch, .base = candidate.base, .most_virtual_stages = 2, .offload = offload});
         const std::size_t step = plans.size() < 4000 ? 7 : plans.size() / 400;
         for (std::size_t i = 0; i < plans.size(); i += step) {
             schedule::Plan plan = plans[i];
@@ -219,10 +256,13 @@ TEST_CASE("no plan needs less memory or less time than its bounds say") {
             core::Diagnostics diagnostics;
             const auto evaluation = sim::evaluate(graph, candidate.cluster, plan, diagnostics);
             REQUIRE(evaluation);
-            INFO(name << " on " << instance << ": plan " << i << " tensor " << plan.layout.tensor << " pipeline " << plan.layout.pipeline << " data "
-                      << plan.layout.data << " context " << plan.layout.context << " expert " << plan.layout.expert << " " << plan.schedule << " sharding " << schedule::name_of(plan.sharding) << " recompute "
-                      << schedule::name_of(plan.recompute) << " micro-batch " << plan.micro_batch << " x " << plan.micro_batches << " chunks " << plan.virtual_stages
-                      << " offload " << schedule::name_of(plan.offload) << " " << plan.activation_loading_horizon);
+            INFO(name << " on " << instance << ": plan " << i << " tensor " << plan.layout.tensor
+                      << " pipeline " << plan.layout.pipeline << " data " << plan.layout.data << " context "
+                      << plan.layout.context << " expert " << plan.layout.expert << " " << plan.schedule
+                      << " sharding " << schedule::name_of(plan.sharding) << " recompute "
+                      << schedule::name_of(plan.recompute) << " micro-batch " << plan.micro_batch << " x "
+                      << plan.micro_batches << " chunks " << plan.virtual_stages << " offload "
+                      << schedule::name_of(plan.offload) << " " << plan.activation_loading_horizon);
             CHECK(memory->peak.value <= evaluation->peak_memory.value * (1 + 1e-9));
             CHECK(time.value <= time_of_order.value);
             CHECK(time_of_order.value <= evaluation->step_time.value * (1 + 1e-9));
@@ -235,7 +275,8 @@ TEST_CASE("no plan needs less memory or less time than its bounds say") {
 TEST_CASE("pruning by bounds finds the very plan that simulating everything finds") {
     const auto graph = load_graph("gpt2", 128);
     const std::vector<planner::Candidate> places = {place("p3.8xlarge", 1)};
-    for (const auto objective : {planner::Objective::speed, planner::Objective::memory, planner::Objective::cost}) {
+    for (const auto objective :
+         {planner::Objective::speed, planner::Objective::memory, planner::Objective::cost}) {
         planner::SearchRequest request;
         request.objective = objective;
         request.global_batch = 8;
@@ -254,12 +295,21 @@ TEST_CASE("pruning by bounds finds the very plan that simulating everything find
     }
 }
 
-TEST_CASE("where activations do not fit, pruning finds the very plan that every loading horizon of every plan offers") {
-    // Eight layers of 1,024 on samples of 8,192 tokens: a layer keeps some 0.3 GiB of a sample, and its input 16 MiB.
+TEST_CASE(
+    "where activations do not fit, pruning finds the very plan that every loading horizon of every plan "
+    "offers") {
+    // Eight layers of 1,024 on samples of 8,192 tokens: a layer keeps some 0.3 GiB of a sample, and its input
+    // 16 MiB.
     core::Value table;
     table["family"] = "llama";
     table["name"] = "small llama";
-    for (const auto& [key, value] : {std::pair{"hidden", 1024}, {"ffn", 2816}, {"layers", 8}, {"heads", 8}, {"vocabulary", 1024}, {"sequence_length", 8192}, {"max_positions", 8192}})
+    for (const auto& [key, value] : {std::pair{"hidden", 1024},
+                                     {"ffn", 2816},
+                                     {"layers", 8},
+                                     {"heads", 8},
+                                     {"vocabulary", 1024},
+                                     {"sequence_length", 8192},
+                                     {"max_positions", 8192}})
         table[key] = value;
     const auto graph = graph_of(table);
     const auto tight = [](double gibibytes) {
@@ -295,7 +345,8 @@ TEST_CASE("where activations do not fit, pruning finds the very plan that every 
 
 TEST_CASE("every candidate ends in exactly one place of the account") {
     for (const auto& [name, instance, batch] :
-         {std::tuple{"gpt2-xl", "p3.16xlarge", 32}, std::tuple{"gpt2", "p3.8xlarge", 8}, std::tuple{"gpt3-175b", "g4dn.12xlarge", 8}}) {
+         {std::tuple{"gpt2-xl", "p3.16xlarge", 32}, std::tuple{"gpt2", "p3.8xlarge", 8},
+          std::tuple{"gpt3-175b", "g4dn.12xlarge", 8}}) {
         const auto graph = load_graph(name, 256);
         planner::SearchRequest request;
         request.global_batch = batch;
@@ -340,7 +391,8 @@ TEST_CASE("a model that cannot fit leaves the shortfall of the plan that came ne
     CHECK(result.plans.empty());
     REQUIRE(result.shortfall.is_known);
     // 174.6 billion parameters in fp16 with fp32 master and two Adam moments: 2 + 2 + 4 + 8 = 16 bytes each.
-    CHECK(result.shortfall.state.value == Approx(16.0 * static_cast<double>(model::parameter_count(graph))).epsilon(1e-3));
+    CHECK(result.shortfall.state.value ==
+          Approx(16.0 * static_cast<double>(model::parameter_count(graph))).epsilon(1e-3));
     CHECK(result.shortfall.needed > result.shortfall.available);
     CHECK_FALSE(planner::find_fitting_plan(graph, place("g4dn.xlarge", 1), 8));
 }

@@ -33,7 +33,9 @@ SearchResult search(bool searches_orders, Objective objective) {
 
 }  // namespace
 
-TEST_CASE("plans whose order was searched are ranked, costed and explained by the order found, and no bound of registered schedules is claimed for them") {
+TEST_CASE(
+    "plans whose order was searched are ranked, costed and explained by the order found, and no bound of "
+    "registered schedules is claimed for them") {
     const SearchResult registered = search(false, Objective::speed);
     for (const Objective objective : {Objective::speed, Objective::time_to_train, Objective::cost}) {
         const SearchResult result = search(true, objective);
@@ -47,13 +49,17 @@ TEST_CASE("plans whose order was searched are ranked, costed and explained by th
             INFO("plan " << i << ": " << plan.why);
             CHECK(plan.order.empty() == !schedule::is_explicit_order(plan.plan.schedule));
             // 1e9 tokens in steps of 8 samples of 1024.
-            CHECK(plan.training_time.value == Approx(plan.evaluation.step_time.value * std::ceil(1e9 / (8 * 1024.0))));
+            CHECK(plan.training_time.value ==
+                  Approx(plan.evaluation.step_time.value * std::ceil(1e9 / (8 * 1024.0))));
             CHECK(plan.training_cost.value == Approx((plan.evaluation.rate * plan.training_time).value));
-            CHECK(plan.value == Approx(objective == Objective::cost ? (plan.evaluation.rate * plan.evaluation.step_time).value : plan.evaluation.step_time.value));
+            CHECK(plan.value == Approx(objective == Objective::cost
+                                           ? (plan.evaluation.rate * plan.evaluation.step_time).value
+                                           : plan.evaluation.step_time.value));
             if (i > 0) CHECK(result.plans[i - 1].value <= plan.value);
             if (i > 0) CHECK_FALSE(result.plans[i - 1].plan == plan.plan);
             // Every plan is held against another's step as it is now.
-            CHECK(plan.why.find(core::format(result.plans[i == 0 ? 1 : 0].evaluation.step_time)) != std::string::npos);
+            CHECK(plan.why.find(core::format(result.plans[i == 0 ? 1 : 0].evaluation.step_time)) !=
+                  std::string::npos);
             CHECK(plan.why.find(core::format(plan.evaluation.step_time)) != std::string::npos);
         }
         CHECK(result.account.best_value == first.value);

@@ -17,16 +17,19 @@ model::OperatorRange units(const model::ModelGraph& graph, std::size_t first, st
     return {graph.units[first].operators.begin, graph.units[end - 1].operators.end};
 }
 
-constexpr const char* catalogue[] = {"gpt2", "llama-2-7b", "bert-base", "t5-small", "mixtral-8x7b", "resnet50", "swin-t", "vit-base-16"};
+constexpr const char* catalogue[] = {"gpt2",         "llama-2-7b", "bert-base", "t5-small",
+                                     "mixtral-8x7b", "resnet50",   "swin-t",    "vit-base-16"};
 
 }  // namespace
 
-TEST_CASE("layers of a uniform model are alike wherever they are; embedding, head and what touches them are not") {
+TEST_CASE(
+    "layers of a uniform model are alike wherever they are; embedding, head and what touches them are not") {
     const auto graph = load_graph("gpt2");  // embedding, 12 layers, head
     REQUIRE(graph.units.size() == 14);
     model::Repetition repetition(graph);
     const auto third = repetition.first_like(units(graph, 5, 8));
-    CHECK(third == units(graph, 2, 5));  // though nobody asked about those before; units 1 to 4 follow on the embedding
+    CHECK(third == units(graph, 2,
+                         5));  // though nobody asked about those before; units 1 to 4 follow on the embedding
     CHECK(repetition.first_like(units(graph, 8, 11)) == third);
     CHECK_FALSE(repetition.first_like(units(graph, 2, 6)) == third);
     CHECK(repetition.first_like(units(graph, 0, 3)) == units(graph, 0, 3));
@@ -40,19 +43,24 @@ TEST_CASE("stages that are alike keep and need the same memory under every recom
         model::Repetition repetition(graph);
         std::size_t alike = 0;
         for (int sample = 0; sample < 60; ++sample) {
-            const std::size_t first = random() % graph.units.size(), count = 1 + random() % std::min<std::size_t>(4, graph.units.size() - first);
-            const model::OperatorRange range = units(graph, first, first + count), like = repetition.first_like(range);
+            const std::size_t first = random() % graph.units.size(),
+                              count = 1 + random() % std::min<std::size_t>(4, graph.units.size() - first);
+            const model::OperatorRange range = units(graph, first, first + count),
+                                       like = repetition.first_like(range);
             if (like == range) continue;
             ++alike;
             schedule::Plan plan;
             plan.recompute = static_cast<schedule::Recompute>(random() % 3);
             plan.micro_batch = 1 + static_cast<int>(random() % 4);
-            plan.attention = random() % 2 ? model::AttentionImplementation::flash : model::AttentionImplementation::unfused;
+            plan.attention = random() % 2 ? model::AttentionImplementation::flash
+                                          : model::AttentionImplementation::unfused;
             if (random() % 2 && model::tensor_parallel_obstacle(graph, 2).empty()) {
                 plan.layout.tensor = 2;
-                plan.sequence_parallel = random() % 2 && model::sequence_parallel_obstacle(graph).empty() && graph.tokens_per_sample % 2 == 0;
+                plan.sequence_parallel = random() % 2 && model::sequence_parallel_obstacle(graph).empty() &&
+                                         graph.tokens_per_sample % 2 == 0;
             }
-            const auto a = schedule::activation_footprint(graph, range, plan), b = schedule::activation_footprint(graph, like, plan);
+            const auto a = schedule::activation_footprint(graph, range, plan),
+                       b = schedule::activation_footprint(graph, like, plan);
             INFO(name << " units " << first << "+" << count);
             CHECK(a.saved.value == b.saved.value);
             CHECK(a.forward_transient.value == b.forward_transient.value);
@@ -66,7 +74,8 @@ TEST_CASE("stages that are alike keep and need the same memory under every recom
             CHECK(a.kept_for_weight.value == b.kept_for_weight.value);
             CHECK(a.input_transient.value == b.input_transient.value);
             CHECK(a.weight_transient.value == b.weight_transient.value);
-            CHECK(schedule::state_footprint(graph, range, plan).parameters.value == schedule::state_footprint(graph, like, plan).parameters.value);
+            CHECK(schedule::state_footprint(graph, range, plan).parameters.value ==
+                  schedule::state_footprint(graph, like, plan).parameters.value);
         }
         INFO(name);
         CHECK(alike > 0);
@@ -78,7 +87,8 @@ TEST_CASE("a stage's passes cost what the operators of its instructions cost") {
     core::Diagnostics diagnostics;
     for (const char* name : {"gpt2", "t5-small", "mixtral-8x7b"}) {
         const auto graph = load_graph(name);
-        for (const auto recompute : {schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full}) {
+        for (const auto recompute :
+             {schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full}) {
             planner::StageCollection stages(graph, cluster.instance.device);
             schedule::Plan plan = planner::default_plan(cluster.instance.device);
             plan.recompute = recompute;
@@ -88,12 +98,18 @@ TEST_CASE("a stage's passes cost what the operators of its instructions cost") {
             for (std::size_t u = 0; u < graph.units.size(); ++u) {
                 const model::OperatorRange range = graph.units[u].operators;
                 const planner::StageCost cost = stages.compute(plan, range);
-                const auto device = [&](schedule::ComputePhase phase) { return compute->price(range, phase).device + compute->price(range, phase).blocked; };
+                const auto device = [&](schedule::ComputePhase phase) {
+                    return compute->price(range, phase).device + compute->price(range, phase).blocked;
+                };
                 INFO(name << " unit " << u);
                 CHECK(cost.forward.device.value == Approx(device(schedule::ComputePhase::forward).value));
                 // Whatever is computed again comes on top.
-                if (recompute == schedule::Recompute::none) CHECK(cost.backward.device.value == Approx(device(schedule::ComputePhase::backward).value));
-                else CHECK(cost.backward.device.value >= device(schedule::ComputePhase::backward).value * (1 - 1e-12));
+                if (recompute == schedule::Recompute::none)
+                    CHECK(cost.backward.device.value ==
+                          Approx(device(schedule::ComputePhase::backward).value));
+                else
+                    CHECK(cost.backward.device.value >=
+                          device(schedule::ComputePhase::backward).value * (1 - 1e-12));
                 CHECK(cost.backward_input.device <= cost.backward.device);
             }
         }

@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include <catch2/catch.hpp>
 #include <fmt/core.h>
+#include <catch2/catch.hpp>
 
 #include "exec/checkpoint/checkpoint.h"
 
@@ -67,7 +67,8 @@ struct Process {
     int code() const { return WIFEXITED(status) ? WEXITSTATUS(status) : -1; }
 };
 
-inline Process start(const std::vector<std::string>& arguments, const std::vector<std::string>& environment, const std::string& output) {
+inline Process start(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
+                     const std::string& output) {
     Process process;
     process.out = output + ".out";
     process.err = output + ".err";
@@ -93,7 +94,8 @@ inline bool wait_for_all(std::vector<Process>& processes, std::chrono::milliseco
     while (true) {
         bool all = true;
         for (Process& process : processes) {
-            if (!process.has_ended) process.has_ended = ::waitpid(process.id, &process.status, WNOHANG) == process.id;
+            if (!process.has_ended)
+                process.has_ended = ::waitpid(process.id, &process.status, WNOHANG) == process.id;
             all = all && process.has_ended;
         }
         if (all) return true;
@@ -109,14 +111,16 @@ inline bool wait_for_all(std::vector<Process>& processes, std::chrono::milliseco
 }
 
 // One process a rank, joined over TCP.
-inline std::vector<Process> start_ranks(const std::vector<std::string>& arguments, int ranks, const std::string& folder,
+inline std::vector<Process> start_ranks(const std::vector<std::string>& arguments, int ranks,
+                                        const std::string& folder,
                                         const std::vector<std::vector<std::string>>& special = {}) {
     const int port = free_port();
     std::vector<Process> processes;
     for (int rank = 0; rank < ranks; ++rank) {
         const auto r = static_cast<std::size_t>(rank);
         processes.push_back(start(r < special.size() && !special[r].empty() ? special[r] : arguments,
-                                  {fmt::format("RANK={}", rank), fmt::format("WORLD_SIZE={}", ranks), "MASTER_ADDR=127.0.0.1", fmt::format("MASTER_PORT={}", port)},
+                                  {fmt::format("RANK={}", rank), fmt::format("WORLD_SIZE={}", ranks),
+                                   "MASTER_ADDR=127.0.0.1", fmt::format("MASTER_PORT={}", port)},
                                   fmt::format("{}/rank{}", folder, rank)));
     }
     return processes;
@@ -132,7 +136,10 @@ inline std::vector<double> losses_of(const std::string& checkpoints) {
 
 inline bool has_mpirun() { return std::system("command -v mpirun >/dev/null 2>&1") == 0; }
 
-inline std::vector<std::string> mpirun(int ranks) { return {"mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", std::to_string(ranks)}; }
+inline std::vector<std::string> mpirun(int ranks) {
+    return {"mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
+            "-n",     std::to_string(ranks)};
+}
 
 // A command that is waited for.
 inline Process run(const std::vector<std::string>& arguments, const std::string& output) {
@@ -147,11 +154,17 @@ struct TinyPlan {
 };
 inline std::string write_plan(const std::string& path, const TinyPlan& tiny) {
     const bool is_gpt = tiny.family == "gpt";
-    std::ofstream(path) << "version = 1\n[model]\nfamily = \"" << tiny.family << "\"\nname = \"tiny\"\nhidden = 16\nlayers = 4\nheads = 4\nvocabulary = 30\nmax_positions = 8\n"
-                        << "sequence_length = 8\n" << (is_gpt ? "" : "ffn = 24\nkv_heads = 2\n") << tiny.model
-                        << "\n[cluster]\n" << tiny.cluster << "\n[plan]\nmicro_batch = 2\n"
-                        << (tiny.plan.find("micro_batches") == std::string::npos ? "micro_batches = 4\n" : "") << (tiny.plan.find("precision") == std::string::npos ? "precision = \"fp32\"\n" : "") << tiny.plan << "\n[training]\nsteps = 40\n"
-                        << (tiny.training.find("learning_rate") == std::string::npos ? "learning_rate = 1e-3\n" : "") << tiny.training << "\n";
+    std::ofstream(path)
+        << "version = 1\n[model]\nfamily = \"" << tiny.family
+        << "\"\nname = \"tiny\"\nhidden = 16\nlayers = 4\nheads = 4\nvocabulary = 30\nmax_positions = 8\n"
+        << "sequence_length = 8\n"
+        << (is_gpt ? "" : "ffn = 24\nkv_heads = 2\n") << tiny.model << "\n[cluster]\n"
+        << tiny.cluster << "\n[plan]\nmicro_batch = 2\n"
+        << (tiny.plan.find("micro_batches") == std::string::npos ? "micro_batches = 4\n" : "")
+        << (tiny.plan.find("precision") == std::string::npos ? "precision = \"fp32\"\n" : "") << tiny.plan
+        << "\n[training]\nsteps = 40\n"
+        << (tiny.training.find("learning_rate") == std::string::npos ? "learning_rate = 1e-3\n" : "")
+        << tiny.training << "\n";
     return path;
 }
 

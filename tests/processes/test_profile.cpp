@@ -20,7 +20,8 @@ cluster::InstanceType instance_of(const std::string& file) {
     return *instance;
 }
 
-// Whatever else this machine does: between a byte and a terabyte in a second, less than ten seconds for nothing.
+// Whatever else this machine does: between a byte and a terabyte in a second, less than ten seconds for
+// nothing.
 void check_plausible(const cluster::TransportRate& rate) {
     CHECK(std::isfinite(rate.bandwidth.value));
     CHECK((rate.bandwidth.value > 1 && rate.bandwidth.value < 1e12));
@@ -31,7 +32,8 @@ void check_plausible(const cluster::TransportRate& rate) {
 // A profile whose links were measured between two processes joined by TCP.
 std::string profile_over_tcp(const Folder& folder) {
     const std::string file = folder.path + "/links.toml";
-    std::vector<Process> ranks = start_ranks({smexec, "profile", "--links-only", "--out", file}, 2, folder.path);
+    std::vector<Process> ranks =
+        start_ranks({smexec, "profile", "--links-only", "--out", file}, 2, folder.path);
     REQUIRE(wait_for_all(ranks, std::chrono::seconds(60)));
     for (const Process& rank : ranks) {
         INFO(content_of(rank.err));
@@ -51,7 +53,8 @@ core::Value json_of(const Process& process) {
 }  // namespace
 
 TEST_CASE("smexec profile measures latency and bandwidth over TCP and MPI") {
-    for (const exec::transport::MeasuredTransport& one : exec::transport::measure_transports({smexec, "profile", "--links-only", "--out"}, core::seconds(60))) {
+    for (const exec::transport::MeasuredTransport& one : exec::transport::measure_transports(
+             {smexec, "profile", "--links-only", "--out"}, core::seconds(60))) {
         INFO(one.name << ": " << one.obstacle);
         if (one.name == "mpi" && !has_mpirun()) {
             CHECK_FALSE(one.obstacle.empty());
@@ -68,7 +71,8 @@ TEST_CASE("a transport that cannot be measured is named with its reason, and not
     const auto measured = exec::transport::measure_transports({"/bin/false"}, core::seconds(60));
     REQUIRE(measured.size() == 2);
     for (const exec::transport::MeasuredTransport& one : measured) CHECK_FALSE(one.obstacle.empty());
-    const auto late = exec::transport::measure_transports({"/bin/sh", "-c", "sleep 60"}, core::milliseconds(200));
+    const auto late =
+        exec::transport::measure_transports({"/bin/sh", "-c", "sleep 60"}, core::milliseconds(200));
     CHECK_THAT(late.at(0).obstacle, Contains("did not come to an end"));
     CHECK(Clock::now() - begin < std::chrono::seconds(30));
 }
@@ -81,8 +85,11 @@ TEST_CASE("a profile of links is read back, and smexec predicts and runs a plan 
     REQUIRE(instance.transports.contains("tcp"));
     check_plausible(instance.transports.at("tcp"));
 
-    const std::string plan = write_plan(folder.path + "/plan.toml", {"gpt", "", "pipeline_parallel = 2", "", "instance = \"links.toml\"\nprocess_transport = \"tcp\""});
-    std::vector<Process> ranks = start_ranks({smexec, plan, "--compare", "--json", "--steps", "4"}, 2, folder.path);
+    const std::string plan = write_plan(
+        folder.path + "/plan.toml",
+        {"gpt", "", "pipeline_parallel = 2", "", "instance = \"links.toml\"\nprocess_transport = \"tcp\""});
+    std::vector<Process> ranks =
+        start_ranks({smexec, plan, "--compare", "--json", "--steps", "4"}, 2, folder.path);
     REQUIRE(wait_for_all(ranks, std::chrono::seconds(60)));
     INFO(content_of(ranks[0].err) << content_of(ranks[0].out));
     REQUIRE(ranks[0].code() == 0);
@@ -95,26 +102,34 @@ TEST_CASE("a profile of links is read back, and smexec predicts and runs a plan 
     CHECK(answer.find("losses")->size() == 4);
 }
 
-TEST_CASE("cluster.process_transport takes the links of one transport, and a wrong one is refused at its place") {
+TEST_CASE(
+    "cluster.process_transport takes the links of one transport, and a wrong one is refused at its place") {
     const Folder folder;
     const std::string profile = profile_over_tcp(folder);
     const auto at = [&](const std::string& transport) {
-        return write_plan(folder.path + "/plan.toml", {"gpt", "", "pipeline_parallel = 2", "", "instance = \"links.toml\"\nprocess_transport = \"" + transport + "\""});
+        return write_plan(folder.path + "/plan.toml",
+                          {"gpt", "", "pipeline_parallel = 2", "",
+                           "instance = \"links.toml\"\nprocess_transport = \"" + transport + "\""});
     };
     // Lines of write_plan: 14 is the cluster's second.
     const auto refusal = [&](const std::string& transport) {
-        const Process process = run({smexec, at(transport), "--no-compare", "--ranks-from", "threads", "--steps", "1"}, folder.path + "/log");
+        const Process process =
+            run({smexec, at(transport), "--no-compare", "--ranks-from", "threads", "--steps", "1"},
+                folder.path + "/log");
         CHECK(process.code() == 2);
         CHECK(content_of(process.out).empty());
         return content_of(process.err);
     };
     const std::string wrong = refusal("smoke"), unmeasured = refusal("threads");
     INFO(wrong << unmeasured);
-    CHECK_THAT(wrong, Contains("plan.toml:14:21: ") && Contains("process_transport") && Contains("smoke") && Contains("tcp"));
-    CHECK_THAT(unmeasured, Contains("plan.toml:14:21: ") && Contains("joined by threads") && Contains("it has tcp"));
+    CHECK_THAT(wrong, Contains("plan.toml:14:21: ") && Contains("process_transport") && Contains("smoke") &&
+                          Contains("tcp"));
+    CHECK_THAT(unmeasured,
+               Contains("plan.toml:14:21: ") && Contains("joined by threads") && Contains("it has tcp"));
     CHECK(unmeasured.find("error: ") == unmeasured.rfind("error: "));  // one message
 
-    // The simulator takes the rate that the key names: a thousandth of the bandwidth and a thousand times the latency make the step longer.
+    // The simulator takes the rate that the key names: a thousandth of the bandwidth and a thousand times the
+    // latency make the step longer.
     cluster::InstanceType two = instance_of(profile);
     const cluster::TransportRate fast = two.transports.at("tcp");
     two.transports["mpi"] = {fast.bandwidth / 1000, fast.latency * 1000};
@@ -138,7 +153,9 @@ TEST_CASE("smexec profile refuses what it cannot do") {
         return content_of(process.err);
     };
     CHECK_THAT(refusal({}), Contains("--out is missing"));
-    CHECK_THAT(refusal({"--out", folder.path + "/a.toml", "--links-only", "--ranks-from", "threads"}), Contains("what lies between processes"));
-    CHECK_THAT(refusal({"--out", folder.path + "/a.toml", "--ranks-from", "smoke"}), Contains("--ranks-from") && Contains("threads"));
+    CHECK_THAT(refusal({"--out", folder.path + "/a.toml", "--links-only", "--ranks-from", "threads"}),
+               Contains("what lies between processes"));
+    CHECK_THAT(refusal({"--out", folder.path + "/a.toml", "--ranks-from", "smoke"}),
+               Contains("--ranks-from") && Contains("threads"));
     CHECK_FALSE(fs::exists(folder.path + "/a.toml"));
 }

@@ -1,4 +1,5 @@
-// How ranks find each other, and what is said when they do not: wrong variables, strangers, ranks that go before the start, folders and files that will not do.
+// How ranks find each other, and what is said when they do not: wrong variables, strangers, ranks that go
+// before the start, folders and files that will not do.
 #include "tests/processes/processes.h"
 
 namespace {
@@ -8,7 +9,8 @@ using Catch::Contains;
 using Catch::StartsWith;
 
 // One process of the tool with a launcher's variables.
-Process run_with(const std::vector<std::string>& environment, const std::vector<std::string>& arguments, const std::string& output) {
+Process run_with(const std::vector<std::string>& environment, const std::vector<std::string>& arguments,
+                 const std::string& output) {
     std::vector<Process> one = {start(arguments, environment, output)};
     REQUIRE(wait_for_all(one, std::chrono::seconds(60)));
     return one[0];
@@ -16,12 +18,14 @@ Process run_with(const std::vector<std::string>& environment, const std::vector<
 
 int errors_in(const std::string& text) {
     int count = 0;
-    for (std::size_t at = text.find("error: "); at != std::string::npos; at = text.find("error: ", at + 1)) ++count;
+    for (std::size_t at = text.find("error: "); at != std::string::npos; at = text.find("error: ", at + 1))
+        ++count;
     return count;
 }
 
 std::vector<std::string> rank_variables(const std::string& rank, const std::string& size, int port) {
-    return {"RANK=" + rank, "WORLD_SIZE=" + size, "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port)};
+    return {"RANK=" + rank, "WORLD_SIZE=" + size, "MASTER_ADDR=127.0.0.1",
+            "MASTER_PORT=" + std::to_string(port)};
 }
 
 // Connects to a port of this machine as soon as somebody listens there.
@@ -32,8 +36,10 @@ int connect_to(int port) {
     address.sin_port = htons(static_cast<std::uint16_t>(port));
     const Clock::time_point deadline = Clock::now() + std::chrono::seconds(20);
     while (Clock::now() < deadline) {
-        const int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);  // ranks started later must not hold it too
-        if (::connect(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return descriptor;
+        const int descriptor =
+            ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);  // ranks started later must not hold it too
+        if (::connect(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0)
+            return descriptor;
         ::close(descriptor);
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
@@ -48,7 +54,9 @@ struct Report {
     char host[256] = "elsewhere";
 };
 
-void say(int descriptor, const void* words, std::size_t bytes) { REQUIRE(::send(descriptor, words, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes)); }
+void say(int descriptor, const void* words, std::size_t bytes) {
+    REQUIRE(::send(descriptor, words, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes));
+}
 
 struct Job {
     Folder folder;
@@ -57,7 +65,8 @@ struct Job {
     int port = free_port();
 
     Process rank(int r, int size, const std::string& of_plan) const {
-        return start({smexec, of_plan, "--no-compare", "--steps", "2", "--time-limit", "30"}, rank_variables(std::to_string(r), std::to_string(size), port),
+        return start({smexec, of_plan, "--no-compare", "--steps", "2", "--time-limit", "30"},
+                     rank_variables(std::to_string(r), std::to_string(size), port),
                      fmt::format("{}/rank{}", folder.path, r));
     }
 };
@@ -80,11 +89,13 @@ TEST_CASE("wrong variables of a launcher are one message and exit code 2") {
         {rank_variables("0", "2", 70000), "MASTER_PORT = '70000'"},
         {{"RANK=0", "WORLD_SIZE=2"}, "MASTER_ADDR is not set"},
         {{"SLURM_PROCID=4", "SLURM_STEP_NUM_TASKS=4", "SLURM_STEP_NODELIST=n1"}, "SLURM_PROCID = '4'"},
-        {{"SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=many", "SLURM_STEP_NODELIST=n1"}, "SLURM_STEP_NUM_TASKS = 'many'"},
+        {{"SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=many", "SLURM_STEP_NODELIST=n1"},
+         "SLURM_STEP_NUM_TASKS = 'many'"},
         {{"SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2"}, "MASTER_ADDR is not set"},
     };
     for (const auto& one : cases) {
-        const Process process = run_with(one.variables, {smexec, job.plan, "--no-compare"}, job.folder.path + "/log");
+        const Process process =
+            run_with(one.variables, {smexec, job.plan, "--no-compare"}, job.folder.path + "/log");
         const std::string told = content_of(process.err);
         INFO(told);
         CHECK(process.code() == 2);
@@ -97,7 +108,8 @@ TEST_CASE("wrong variables of a launcher are one message and exit code 2") {
 TEST_CASE("strangers at rank 0's port, silent or talking, keep no rank from starting") {
     const Job job;
     std::vector<Process> ranks = {job.rank(0, 2, job.plan)};
-    const int silent = connect_to(job.port), half = connect_to(job.port), gone = connect_to(job.port), other = connect_to(job.port);
+    const int silent = connect_to(job.port), half = connect_to(job.port), gone = connect_to(job.port),
+              other = connect_to(job.port);
     Report report;
     report.rank = 1;
     report.size = 2;
@@ -203,13 +215,15 @@ TEST_CASE("nobody to talk to is said with the address, in time") {
     CHECK_THAT(content_of(lonely.err), Contains("of 2 ranks these did not report to rank 0 in time: 1"));
     const Process lost = run_with(rank_variables("1", "2", job.port), command, job.folder.path + "/b");
     CHECK(lost.code() == 4);
-    CHECK_THAT(content_of(lost.err), Contains(fmt::format("no connection to rank 0 at 127.0.0.1:{}", job.port)));
+    CHECK_THAT(content_of(lost.err),
+               Contains(fmt::format("no connection to rank 0 at 127.0.0.1:{}", job.port)));
 }
 
 TEST_CASE("a folder that checkpoints cannot be written into is said before training") {
     const Job job;
     const auto told = [&](std::vector<std::string> before, const std::string& checkpoints) {
-        before.insert(before.end(), {smexec, job.plan, "--no-compare", "--ranks-from", "threads", "--steps", "1000000", "--checkpoint", checkpoints});
+        before.insert(before.end(), {smexec, job.plan, "--no-compare", "--ranks-from", "threads", "--steps",
+                                     "1000000", "--checkpoint", checkpoints});
         const Process process = run(before, job.folder.path + "/log");
         CHECK(process.code() == 2);
         const std::string text = content_of(process.err);
@@ -220,7 +234,8 @@ TEST_CASE("a folder that checkpoints cannot be written into is said before train
     CHECK_THAT(told({}, job.plan + "/below"), Contains("plan.toml is no folder"));
     const std::string closed = job.folder.path + "/closed";
     fs::create_directory(closed);
-    fs::permissions(closed, fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_read | fs::perms::others_exec);
+    fs::permissions(closed, fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_read |
+                                fs::perms::others_exec);
     std::vector<std::string> as_user;
     if (::geteuid() == 0) {  // who may write everywhere
         as_user = {"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"};
@@ -240,22 +255,31 @@ TEST_CASE("a text shorter than a sequence is refused with both lengths") {
     const Job job;
     const std::string text = job.folder.path + "/text";
     std::ofstream(text) << "abcdefgh";  // 8 tokens and the label of the last one take 9
-    const std::string plan = write_plan(job.folder.path + "/bytes.toml", {"gpt", "", "pipeline_parallel = 2", ""});
-    for (const auto& [file, words] : {std::pair{text, "has 8 bytes, a sample takes 9"}, std::pair{job.folder.path + "/absent", "absent"}}) {
-        const Process process = run({smexec, plan, "--no-compare", "--ranks-from", "threads", "--data", file}, job.folder.path + "/log");
+    const std::string plan =
+        write_plan(job.folder.path + "/bytes.toml", {"gpt", "", "pipeline_parallel = 2", ""});
+    for (const auto& [file, words] : {std::pair{text, "has 8 bytes, a sample takes 9"},
+                                      std::pair{job.folder.path + "/absent", "absent"}}) {
+        const Process process = run({smexec, plan, "--no-compare", "--ranks-from", "threads", "--data", file},
+                                    job.folder.path + "/log");
         CHECK(process.code() == 2);
         CHECK_THAT(content_of(process.err), Contains(words));
         CHECK(errors_in(content_of(process.err)) == 1);
     }
 }
 
-TEST_CASE("a folder with later checkpoints of another training is refused, or they are set aside on request") {
+TEST_CASE(
+    "a folder with later checkpoints of another training is refused, or they are set aside on request") {
     const Folder folder;
     const std::string plan = write_plan(folder.path + "/plan.toml", {"gpt", "", "pipeline_parallel = 2", ""}),
-                      other = write_plan(folder.path + "/other.toml", {"gpt", "", "pipeline_parallel = 2", "seed = 5"}),
-                      evaluation = write_plan(folder.path + "/evaluation.toml", {"gpt", "", "pipeline_parallel = 2\nschedule = \"forward-only\"", ""}), states = folder.path + "/states";
+                      other = write_plan(folder.path + "/other.toml",
+                                         {"gpt", "", "pipeline_parallel = 2", "seed = 5"}),
+                      evaluation =
+                          write_plan(folder.path + "/evaluation.toml",
+                                     {"gpt", "", "pipeline_parallel = 2\nschedule = \"forward-only\"", ""}),
+                      states = folder.path + "/states";
     const auto train = [&](const std::string& of_plan, const std::vector<std::string>& more) {
-        std::vector<std::string> arguments = {smexec, of_plan, "--no-compare", "--ranks-from", "threads", "--every", "2", "--checkpoint", states};
+        std::vector<std::string> arguments = {smexec,    of_plan, "--no-compare", "--ranks-from", "threads",
+                                              "--every", "2",     "--checkpoint", states};
         arguments.insert(arguments.end(), more.begin(), more.end());
         return run(arguments, folder.path + "/log");
     };
@@ -268,8 +292,10 @@ TEST_CASE("a folder with later checkpoints of another training is refused, or th
     REQUIRE(exec::committed_steps(states) == std::vector<std::int64_t>{4, 6});
     const std::vector<double> losses = losses_of(states);
 
-    CHECK_THAT(told(train(other, {"--steps", "3"})), Contains("has checkpoints of step 4, 6 already") && Contains("--resume") && Contains("--set-aside"));
-    CHECK_THAT(told(train(plan, {"--steps", "5", "--resume", "--from-step", "4"})), Contains("has checkpoints of step 6, after step 4") && Contains("--set-aside"));
+    CHECK_THAT(told(train(other, {"--steps", "3"})), Contains("has checkpoints of step 4, 6 already") &&
+                                                         Contains("--resume") && Contains("--set-aside"));
+    CHECK_THAT(told(train(plan, {"--steps", "5", "--resume", "--from-step", "4"})),
+               Contains("has checkpoints of step 6, after step 4") && Contains("--set-aside"));
     CHECK(exec::committed_steps(states) == std::vector<std::int64_t>{4, 6});
     // An evaluation writes nothing, so nothing is in its way.
     CHECK(train(evaluation, {"--steps", "5", "--resume", "--from-step", "4"}).code() == 0);
@@ -286,7 +312,9 @@ TEST_CASE("a folder with later checkpoints of another training is refused, or th
     CHECK(losses_of(states + "/set-aside-1") == losses);
 
     // What was set aside can be gone on with.
-    std::vector<std::string> again = {smexec, plan, "--no-compare", "--ranks-from", "threads", "--steps", "7", "--resume", "--checkpoint", states + "/set-aside-1"};
+    std::vector<std::string> again = {
+        smexec,    plan, "--no-compare", "--ranks-from", "threads",
+        "--steps", "7",  "--resume",     "--checkpoint", states + "/set-aside-1"};
     CHECK(run(again, folder.path + "/log").code() == 0);
     CHECK(losses_of(states + "/set-aside-1").size() == 7);
 }
@@ -294,18 +322,23 @@ TEST_CASE("a folder with later checkpoints of another training is refused, or th
 TEST_CASE("the reference that rank 0 trains alone is not held against the time limit") {
     const Folder folder;
     const std::string plan = folder.path + "/plan.toml";
-    std::ofstream(plan) << "version = 1\n[model]\nfamily = \"gpt\"\nhidden = 64\nlayers = 4\nheads = 4\nvocabulary = 128\nmax_positions = 64\nsequence_length = 64\n"
-                           "[cluster]\ninstance = \"local-cpu\"\n[plan]\nprecision = \"fp32\"\nmicro_batch = 2\nmicro_batches = 2\ndata_parallel = 2\n";
-    // Some 12 s of one core for the reference, with sanitizers 20; a step of the ranks takes some milliseconds.
+    std::ofstream(plan) << "version = 1\n[model]\nfamily = \"gpt\"\nhidden = 64\nlayers = 4\nheads = "
+                           "4\nvocabulary = 128\nmax_positions = 64\nsequence_length = 64\n"
+                           "[cluster]\ninstance = \"local-cpu\"\n[plan]\nprecision = \"fp32\"\nmicro_batch = "
+                           "2\nmicro_batches = 2\ndata_parallel = 2\n";
+    // Some 12 s of one core for the reference, with sanitizers 20; a step of the ranks takes some
+    // milliseconds.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     const char* const steps = "5";
 #else
     const char* const steps = "150";
 #endif
     const auto begin = std::chrono::steady_clock::now();
-    std::vector<Process> ranks = start_ranks({smexec, plan, "--no-compare", "--check", "--steps", steps, "--time-limit", "6"}, 2, folder.path);
+    std::vector<Process> ranks = start_ranks(
+        {smexec, plan, "--no-compare", "--check", "--steps", steps, "--time-limit", "6"}, 2, folder.path);
     REQUIRE(wait_for_all(ranks, std::chrono::seconds(240)));
-    if (std::chrono::steady_clock::now() - begin < std::chrono::seconds(7)) WARN("nothing shown: this machine trained the reference within the time limit");
+    if (std::chrono::steady_clock::now() - begin < std::chrono::seconds(7))
+        WARN("nothing shown: this machine trained the reference within the time limit");
     INFO(content_of(ranks[0].out) << content_of(ranks[0].err) << content_of(ranks[1].err));
     CHECK(ranks[0].code() == 0);
     CHECK(ranks[1].code() == 0);
@@ -318,8 +351,12 @@ TEST_CASE("a machine that gives no more threads ends the job with a message") {
     const Folder folder;
     const std::string plan = write_plan(folder.path + "/plan.toml", {"gpt", "", "data_parallel = 400", ""});
     // A thread's stack takes 8 MiB of it.
-    const Process process = run({"sh", "-c", fmt::format("ulimit -s 8192 && ulimit -v 2000000 && exec {} {} --no-compare --ranks-from threads --steps 1", smexec, plan)},
-                                folder.path + "/log");
+    const Process process = run(
+        {"sh", "-c",
+         fmt::format(
+             "ulimit -s 8192 && ulimit -v 2000000 && exec {} {} --no-compare --ranks-from threads --steps 1",
+             smexec, plan)},
+        folder.path + "/log");
     INFO(content_of(process.err));
     CHECK(process.code() == 4);
     CHECK_THAT(content_of(process.err), Contains("starting a thread for rank ") && Contains(" of 400: "));
@@ -327,31 +364,41 @@ TEST_CASE("a machine that gives no more threads ends the job with a message") {
 #endif
 }
 
-TEST_CASE("data are known by their content: moved they are resumed with, changed they are refused, and ranks that read others are told apart") {
+TEST_CASE(
+    "data are known by their content: moved they are resumed with, changed they are refused, and ranks that "
+    "read others are told apart") {
     const Folder folder;
     const auto write = [&](const std::string& name, const std::string& text) {
         fs::create_directories(fs::path(folder.path + "/" + name).parent_path());
         std::ofstream(folder.path + "/" + name) << text;
         return folder.path + "/" + name;
     };
-    const std::string plan = folder.path + "/plan.toml", text = "the quick brown fox jumps over the lazy dog, and the dog sleeps on\n";
+    const std::string plan = folder.path + "/plan.toml",
+                      text = "the quick brown fox jumps over the lazy dog, and the dog sleeps on\n";
     write_plan(plan, {"gpt", "", "pipeline_parallel = 2", ""});
     std::string content = content_of(plan);
     content.replace(content.find("vocabulary = 30"), 15, "vocabulary = 256");
     std::ofstream(plan) << content;
-    const std::string first = write("text", text), moved = write("elsewhere/text", text), changed = write("changed", "T" + text.substr(1));
+    const std::string first = write("text", text), moved = write("elsewhere/text", text),
+                      changed = write("changed", "T" + text.substr(1));
     const auto train = [&](const std::string& data, const std::vector<std::string>& more) {
-        std::vector<std::string> arguments = {smexec, plan, "--no-compare", "--ranks-from", "threads", "--checkpoint", folder.path + "/states", "--data", data};
+        std::vector<std::string> arguments = {
+            smexec,    plan,           "--no-compare",          "--ranks-from",
+            "threads", "--checkpoint", folder.path + "/states", "--data",
+            data};
         arguments.insert(arguments.end(), more.begin(), more.end());
         return run(arguments, folder.path + "/log");
     };
     REQUIRE(train(first, {"--steps", "2"}).code() == 0);
     CHECK(train(moved, {"--steps", "3", "--resume"}).code() == 0);
     CHECK(train(changed, {"--steps", "4", "--resume"}).code() == 2);
-    CHECK_THAT(content_of(folder.path + "/log.err"), Contains("the checkpoint was trained on 67 bytes of ") && Contains("now it is 67 bytes of ") && Contains("xxh64"));
+    CHECK_THAT(content_of(folder.path + "/log.err"), Contains("the checkpoint was trained on 67 bytes of ") &&
+                                                         Contains("now it is 67 bytes of ") &&
+                                                         Contains("xxh64"));
 
     const auto ranks_with = [&](const std::string& second) {
-        const std::vector<std::string> common = {smexec, plan, "--no-compare", "--steps", "2", "--time-limit", "20", "--data"};
+        const std::vector<std::string> common = {smexec, plan,           "--no-compare", "--steps",
+                                                 "2",    "--time-limit", "20",           "--data"};
         std::vector<std::string> own = common, other = common;
         own.push_back(first);
         other.push_back(second);
@@ -363,35 +410,50 @@ TEST_CASE("data are known by their content: moved they are resumed with, changed
     CHECK(ranks_with(moved).code() == 0);
     const Process differs = ranks_with(changed);
     CHECK(differs.code() == 2);
-    CHECK_THAT(content_of(differs.err), Contains("would run another training than rank 0: data 67 bytes, xxh64 "));
+    CHECK_THAT(content_of(differs.err),
+               Contains("would run another training than rank 0: data 67 bytes, xxh64 "));
 }
 
-TEST_CASE("--check follows the plan: evaluation, asynchronous schedules, and resumed training as long as nothing else has changed") {
+TEST_CASE(
+    "--check follows the plan: evaluation, asynchronous schedules, and resumed training as long as nothing "
+    "else has changed") {
     const Folder folder;
     const std::string untied = "tied_embeddings = false";
     const auto check = [&](const TinyPlan& tiny, const std::vector<std::string>& more) {
-        std::vector<std::string> arguments = {smexec, write_plan(folder.path + "/plan.toml", tiny), "--no-compare", "--check", "--json", "--ranks-from", "threads"};
+        std::vector<std::string> arguments = {smexec,         write_plan(folder.path + "/plan.toml", tiny),
+                                              "--no-compare", "--check",
+                                              "--json",       "--ranks-from",
+                                              "threads"};
         arguments.insert(arguments.end(), more.begin(), more.end());
         return run(arguments, folder.path + "/log");
     };
     for (const std::string schedule : {"forward-only", "pipedream", "pipedream-2bw", "1f1b"}) {
-        const Process process = check({"gpt", untied, fmt::format("pipeline_parallel = 2\nschedule = \"{}\"", schedule), ""}, {"--steps", "3"});
+        const Process process =
+            check({"gpt", untied, fmt::format("pipeline_parallel = 2\nschedule = \"{}\"", schedule), ""},
+                  {"--steps", "3"});
         INFO(schedule << content_of(process.out) << content_of(process.err));
         CHECK(process.code() == 0);
     }
     const std::string states = folder.path + "/states";
-    const TinyPlan trained = {"gpt", "", "pipeline_parallel = 2", "weight_decay = 0.1"}, divided = {"gpt", "", "data_parallel = 2\nmicro_batches = 2", "weight_decay = 0.1"},
+    const TinyPlan trained = {"gpt", "", "pipeline_parallel = 2", "weight_decay = 0.1"},
+                   divided = {"gpt", "", "data_parallel = 2\nmicro_batches = 2", "weight_decay = 0.1"},
                    otherwise = {"gpt", "", "pipeline_parallel = 2", "weight_decay = 0.2"};
     REQUIRE(check(trained, {"--steps", "2", "--checkpoint", states}).code() == 0);
     CHECK(check(trained, {"--steps", "3", "--checkpoint", states, "--resume"}).code() == 0);
-    CHECK(check(divided, {"--steps", "4", "--checkpoint", states, "--resume"}).code() == 0);  // the same batch on other ranks
+    CHECK(check(divided, {"--steps", "4", "--checkpoint", states, "--resume"}).code() ==
+          0);  // the same batch on other ranks
     const Process changed = check(otherwise, {"--steps", "5", "--checkpoint", states, "--resume"});
     CHECK(changed.code() == 2);
-    CHECK_THAT(content_of(changed.out), Contains("\"--check\"") && Contains("weight decay 0.1") && Contains("weight decay 0.2"));
-    const Process evaluated = check({"gpt", "", "pipeline_parallel = 2\nschedule = \"forward-only\"", ""}, {"--steps", "5", "--checkpoint", states, "--resume"});
+    CHECK_THAT(content_of(changed.out),
+               Contains("\"--check\"") && Contains("weight decay 0.1") && Contains("weight decay 0.2"));
+    const Process evaluated = check({"gpt", "", "pipeline_parallel = 2\nschedule = \"forward-only\"", ""},
+                                    {"--steps", "5", "--checkpoint", states, "--resume"});
     CHECK(evaluated.code() == 2);
     // Once the recipe has changed no reference follows, even when it is the first one again.
-    REQUIRE(run({smexec, write_plan(folder.path + "/plan.toml", otherwise), "--no-compare", "--ranks-from", "threads", "--steps", "5", "--checkpoint", states, "--resume"}, folder.path + "/log").code() == 0);
+    REQUIRE(run({smexec, write_plan(folder.path + "/plan.toml", otherwise), "--no-compare", "--ranks-from",
+                 "threads", "--steps", "5", "--checkpoint", states, "--resume"},
+                folder.path + "/log")
+                .code() == 0);
     CHECK(check(otherwise, {"--steps", "6", "--checkpoint", states, "--resume"}).code() == 2);
     CHECK(check(trained, {"--steps", "6", "--checkpoint", states, "--resume"}).code() == 2);
 }
@@ -399,8 +461,10 @@ TEST_CASE("--check follows the plan: evaluation, asynchronous schedules, and res
 TEST_CASE("a plan that does not fit is one document with --json") {
     const Folder folder;
     const std::string plan = folder.path + "/plan.toml";
-    std::ofstream(plan) << "version = 1\n[model]\nname = \"gpt3-175b\"\n[cluster]\ninstance = \"local-cpu\"\n[plan]\npipeline_parallel = 2\nmicro_batch = 1\nmicro_batches = 2\n"
-                           "precision = \"fp32\"\n";
+    std::ofstream(plan)
+        << "version = 1\n[model]\nname = \"gpt3-175b\"\n[cluster]\ninstance = "
+           "\"local-cpu\"\n[plan]\npipeline_parallel = 2\nmicro_batch = 1\nmicro_batches = 2\n"
+           "precision = \"fp32\"\n";
     for (const bool as_json : {false, true}) {
         std::vector<std::string> arguments = {smexec, plan, "--no-compare", "--ranks-from", "threads"};
         if (as_json) arguments.push_back("--json");
@@ -408,7 +472,8 @@ TEST_CASE("a plan that does not fit is one document with --json") {
         const std::string out = content_of(process.out), err = content_of(process.err);
         INFO(out << err);
         CHECK(process.code() == 3);
-        CHECK_THAT(as_json ? out : err, Contains("does not fit: parameters, gradients and optimizer state of 2 ranks take"));
+        CHECK_THAT(as_json ? out : err,
+                   Contains("does not fit: parameters, gradients and optimizer state of 2 ranks take"));
         CHECK((as_json ? err : out).empty());
         if (as_json) CHECK_THAT(out, StartsWith("{") && Contains("\"errors\""));
     }
@@ -416,9 +481,13 @@ TEST_CASE("a plan that does not fit is one document with --json") {
 
 TEST_CASE("a trace that cannot be written is refused before training") {
     const Job job;
-    for (const auto& [path, words] : {std::pair{job.folder.path + "/absent/trace.json", "absent does not exist"}, std::pair{job.folder.path, "it is a folder"},
-                                      std::pair{job.plan + "/trace.json", "plan.toml is no folder"}}) {
-        const Process process = run({smexec, job.plan, "--no-compare", "--ranks-from", "threads", "--steps", "1000000", "--trace", path}, job.folder.path + "/log");
+    for (const auto& [path, words] :
+         {std::pair{job.folder.path + "/absent/trace.json", "absent does not exist"},
+          std::pair{job.folder.path, "it is a folder"},
+          std::pair{job.plan + "/trace.json", "plan.toml is no folder"}}) {
+        const Process process = run({smexec, job.plan, "--no-compare", "--ranks-from", "threads", "--steps",
+                                     "1000000", "--trace", path},
+                                    job.folder.path + "/log");
         CHECK(process.code() == 2);
         CHECK_THAT(content_of(process.err), Contains("--trace") && Contains(words));
         CHECK(content_of(process.out).empty());
@@ -427,11 +496,14 @@ TEST_CASE("a trace that cannot be written is refused before training") {
 
 TEST_CASE("a profile that cannot be written is refused before measuring") {
     const Folder folder;
-    const Process process = run({smexec, "profile", "--ranks-from", "threads", "--out", folder.path + "/absent/here.toml"}, folder.path + "/log");
+    const Process process =
+        run({smexec, "profile", "--ranks-from", "threads", "--out", folder.path + "/absent/here.toml"},
+            folder.path + "/log");
     CHECK(process.code() == 2);
     CHECK_THAT(content_of(process.err), Contains("--out") && Contains("absent"));
 
-    std::vector<Process> ranks = start_ranks({smexec, "profile", "--out", folder.path + "/absent/here.toml"}, 2, folder.path);
+    std::vector<Process> ranks =
+        start_ranks({smexec, "profile", "--out", folder.path + "/absent/here.toml"}, 2, folder.path);
     REQUIRE(wait_for_all(ranks, std::chrono::seconds(60)));
     CHECK(ranks[0].code() == 2);
     CHECK(ranks[1].code() == 2);
@@ -441,7 +513,8 @@ TEST_CASE("a profile that cannot be written is refused before measuring") {
 
 TEST_CASE("a wrong option under a launcher is told by rank 0 alone") {
     const Job job;
-    const std::vector<std::string> good = {smexec, job.plan, "--no-compare", "--steps", "2", "--json"}, wrong = {smexec, job.plan, "--no-compare", "--steps", "two", "--json"};
+    const std::vector<std::string> good = {smexec, job.plan, "--no-compare", "--steps", "2", "--json"},
+                                   wrong = {smexec, job.plan, "--no-compare", "--steps", "two", "--json"};
     SECTION("given to all") {
         std::vector<Process> ranks = start_ranks(wrong, 2, job.folder.path);
         REQUIRE(wait_for_all(ranks, std::chrono::seconds(30)));

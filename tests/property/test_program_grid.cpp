@@ -8,10 +8,14 @@
 #include "tests/exec/tiny.h"
 
 TEST_CASE("every Program of the grid is verified, simulated and executed, and trains as the reference does") {
-    // Sixteen stages of one layer and more, small enough that a thousand runs take seconds. Tied embeddings are summed over the pipeline; asynchronous
-    // schedules update stages at different times and take a model without them; forward-only evaluates; Seq1F1B cuts the four tokens into two and four segments.
-    const std::string small = "family = 'gpt'\nhidden = 8\nlayers = 15\nheads = 2\nvocabulary = 11\nmax_positions = 4\nsequence_length = 4\n";
-    const model::ModelGraph tied = tiny::model_of(small), untied = tiny::model_of(small + "tied_embeddings = false");
+    // Sixteen stages of one layer and more, small enough that a thousand runs take seconds. Tied embeddings
+    // are summed over the pipeline; asynchronous schedules update stages at different times and take a model
+    // without them; forward-only evaluates; Seq1F1B cuts the four tokens into two and four segments.
+    const std::string small =
+        "family = 'gpt'\nhidden = 8\nlayers = 15\nheads = 2\nvocabulary = 11\nmax_positions = "
+        "4\nsequence_length = 4\n";
+    const model::ModelGraph tied = tiny::model_of(small),
+                            untied = tiny::model_of(small + "tied_embeddings = false");
     const auto data = tiny::data_of(tied);
     std::map<std::string, int> programs;  // by schedule
     for (const int micro_batches : {1, 2, 3, 4, 6, 8, 16}) {
@@ -19,8 +23,10 @@ TEST_CASE("every Program of the grid is verified, simulated and executed, and tr
         base.micro_batch = 1;
         base.micro_batches = micro_batches;
         base.optimizer.learning_rate = 0.01;
-        const exec::ReferenceResult synchronous = exec::run_reference(tied, base, data, {1, exec::RunOptions{}.seed});
-        const exec::ReferenceResult evaluation = exec::run_reference(tied, base, data, {1, exec::RunOptions{}.seed, true});
+        const exec::ReferenceResult synchronous =
+            exec::run_reference(tied, base, data, {1, exec::RunOptions{}.seed});
+        const exec::ReferenceResult evaluation =
+            exec::run_reference(tied, base, data, {1, exec::RunOptions{}.seed, true});
         for (const schedule::PipelineSchedule& candidate : schedule::pipeline_schedules()) {
             const model::ModelGraph& graph = candidate.is_asynchronous ? untied : tied;
             for (int stages = 1; stages <= 8; ++stages)
@@ -32,38 +38,52 @@ TEST_CASE("every Program of the grid is verified, simulated and executed, and tr
                     plan.virtual_stages = chunks;
                     if (candidate.has_segments) plan.segments = variant < 3 ? 2 : 4;
                     core::Diagnostics diagnostics;
-                    if (plan.stages() > static_cast<int>(graph.units.size()) || !schedule::make_schedule(plan, diagnostics)) continue;
-                    INFO(candidate.name << ", " << stages << " ranks, " << chunks << " chunks, " << micro_batches << " micro-batches");
+                    if (plan.stages() > static_cast<int>(graph.units.size()) ||
+                        !schedule::make_schedule(plan, diagnostics))
+                        continue;
+                    INFO(candidate.name << ", " << stages << " ranks, " << chunks << " chunks, "
+                                        << micro_batches << " micro-batches");
                     const schedule::Program program = tiny::program_of(plan, graph);
 
                     sim::Durations durations;
-                    for (const schedule::RankProgram& list : program.classes) durations.of.emplace_back(list.instructions.size(), core::microseconds(1));
-                    const sim::Simulation predicted = sim::simulate(program, durations, {.has_concurrent_streams = false, .is_folded = false});
+                    for (const schedule::RankProgram& list : program.classes)
+                        durations.of.emplace_back(list.instructions.size(), core::microseconds(1));
+                    const sim::Simulation predicted = sim::simulate(
+                        program, durations, {.has_concurrent_streams = false, .is_folded = false});
                     exec::RunOptions options;
                     options.keeps_state = true;
                     options.time_limit = core::seconds(20);
                     const exec::RunResult measured = exec::run(program, graph, data, options);
                     const exec::ReferenceResult reference =
-                        candidate.is_asynchronous
-                            ? exec::run_asynchronous_reference(graph, program.plan, program.micro_batches_per_update, data, {1, options.seed})
-                            : candidate.is_forward_only ? evaluation : synchronous;
+                        candidate.is_asynchronous ? exec::run_asynchronous_reference(
+                                                        graph, program.plan, program.micro_batches_per_update,
+                                                        data, {1, options.seed})
+                        : candidate.is_forward_only ? evaluation
+                                                    : synchronous;
 
                     REQUIRE(measured.losses.size() == 1);
                     CHECK(std::abs(measured.losses[0] - reference.losses[0]) <= 1e-5 * reference.losses[0]);
-                    for (std::size_t p = 0; p < graph.parameters.size() && !candidate.is_forward_only; ++p) {  // evaluation has no gradients
+                    for (std::size_t p = 0; p < graph.parameters.size() && !candidate.is_forward_only;
+                         ++p) {  // evaluation has no gradients
                         double largest = 0;
-                        for (const double g : reference.gradients[p]) largest = std::max(largest, std::abs(g));
-                        if (largest > 1e-7 && exec::relative_difference(measured.gradients[p], reference.gradients[p]) >= 1e-5)
+                        for (const double g : reference.gradients[p])
+                            largest = std::max(largest, std::abs(g));
+                        if (largest > 1e-7 &&
+                            exec::relative_difference(measured.gradients[p], reference.gradients[p]) >= 1e-5)
                             FAIL_CHECK("gradient of " << graph.parameters[p].name);
                     }
                     // Both clocks performed the same lists, and memory came out as predicted.
                     REQUIRE(predicted.timeline.spans.size() == measured.timelines[0].spans.size());
-                    // Which message waits in a buffer when another buffer is largest is up to the clock: one of 4 tokens x 8 values more or less in each direction.
-                    // In evaluation no gradient holds a sender back: all it sends may wait.
-                    const double messages = (candidate.is_forward_only ? micro_batches * chunks : 2) * 4 * 8 * 4;
+                    // Which message waits in a buffer when another buffer is largest is up to the clock: one
+                    // of 4 tokens x 8 values more or less in each direction. In evaluation no gradient holds
+                    // a sender back: all it sends may wait.
+                    const double messages =
+                        (candidate.is_forward_only ? micro_batches * chunks : 2) * 4 * 8 * 4;
                     for (std::size_t rank = 0; rank < measured.timelines[0].spans.size(); ++rank) {
-                        CHECK(predicted.timeline.spans[rank].size() == measured.timelines[0].spans[rank].size());
-                        CHECK(measured.memory.peak[rank].value == Approx(predicted.memory.peak[rank].value).epsilon(0.10).margin(messages));
+                        CHECK(predicted.timeline.spans[rank].size() ==
+                              measured.timelines[0].spans[rank].size());
+                        CHECK(measured.memory.peak[rank].value ==
+                              Approx(predicted.memory.peak[rank].value).epsilon(0.10).margin(messages));
                     }
                     ++programs[candidate.name];
                 }
@@ -84,10 +104,12 @@ TEST_CASE("what a run allocates is within a tenth of what was predicted, for eve
     schedule::Plan plan = tiny::plan();
     plan.optimizer.kind = schedule::OptimizerKind::adamw;
     plan.attention = GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
-    plan.recompute = GENERATE(schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full);
+    plan.recompute =
+        GENERATE(schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full);
     SECTION("data") {
         plan.layout.data = 2;
-        plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::gradients, schedule::Sharding::parameters);
+        plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer,
+                                 schedule::Sharding::gradients, schedule::Sharding::parameters);
     }
     SECTION("tensor") {
         plan.layout.tensor = 2;
@@ -115,12 +137,15 @@ TEST_CASE("what a run allocates is within a tenth of what was predicted, for eve
         plan.layout.data = plan.layout.context = plan.layout.pipeline = 2;
         plan.schedule = "zb-h1";
     }
-    INFO(schedule::name_of(plan.sharding) << ", recompute " << schedule::name_of(plan.recompute) << ", sequence parallel " << plan.sequence_parallel
-                                          << ", pipeline " << plan.layout.pipeline);
+    INFO(schedule::name_of(plan.sharding)
+         << ", recompute " << schedule::name_of(plan.recompute) << ", sequence parallel "
+         << plan.sequence_parallel << ", pipeline " << plan.layout.pipeline);
     const schedule::Program program = tiny::program_of(plan, graph);
     sim::Durations durations;
-    for (const schedule::RankProgram& list : program.classes) durations.of.emplace_back(list.instructions.size(), core::microseconds(1));
-    const sim::Simulation predicted = sim::simulate(program, durations, {.has_concurrent_streams = false, .is_folded = false});
+    for (const schedule::RankProgram& list : program.classes)
+        durations.of.emplace_back(list.instructions.size(), core::microseconds(1));
+    const sim::Simulation predicted =
+        sim::simulate(program, durations, {.has_concurrent_streams = false, .is_folded = false});
     const exec::RunResult measured = exec::run(program, graph, data, {});
     for (std::size_t rank = 0; rank < measured.memory.peak.size(); ++rank)
         CHECK(measured.memory.peak[rank].value == Approx(predicted.memory.peak[rank].value).epsilon(0.10));

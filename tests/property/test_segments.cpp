@@ -1,4 +1,5 @@
-// Sequences in segments through the pipeline (Seq1F1B): what comes out is what whole sequences give, whatever else the plan asks for.
+// Sequences in segments through the pipeline (Seq1F1B): what comes out is what whole sequences give, whatever
+// else the plan asks for.
 #include <catch2/catch.hpp>
 
 #include <map>
@@ -20,8 +21,10 @@ schedule::Plan in_segments(int stages, int segments) {
 // Peaks that the simulator predicts for the Program against those of the run.
 void check_memory(const schedule::Program& program, const exec::RunResult& run, double share) {
     sim::Durations durations;
-    for (const schedule::RankProgram& list : program.classes) durations.of.emplace_back(list.instructions.size(), core::microseconds(1));
-    const sim::Simulation predicted = sim::simulate(program, durations, {.has_concurrent_streams = false, .is_folded = false});
+    for (const schedule::RankProgram& list : program.classes)
+        durations.of.emplace_back(list.instructions.size(), core::microseconds(1));
+    const sim::Simulation predicted =
+        sim::simulate(program, durations, {.has_concurrent_streams = false, .is_folded = false});
     for (std::size_t rank = 0; rank < run.memory.peak.size(); ++rank) {
         INFO("rank " << rank);
         CHECK(run.memory.peak[rank].value == Approx(predicted.memory.peak[rank].value).epsilon(share));
@@ -30,11 +33,15 @@ void check_memory(const schedule::Program& program, const exec::RunResult& run, 
 
 }  // namespace
 
-TEST_CASE("segments of a sequence train as the whole sequence does, for every kind of position and attention") {
-    const std::string more = GENERATE(as<std::string>{}, "", "dropout = 0.2\nattention_dropout = 0.1", "tied_embeddings = false");
+TEST_CASE(
+    "segments of a sequence train as the whole sequence does, for every kind of position and attention") {
+    const std::string more =
+        GENERATE(as<std::string>{}, "", "dropout = 0.2\nattention_dropout = 0.1", "tied_embeddings = false");
     const int segments = GENERATE(2, 4, 8);
-    const auto attention = GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
-    for (const model::ModelGraph& graph : {tiny::gpt(4, more), tiny::llama(4, more.find("dropout") != std::string::npos ? "" : more)}) {
+    const auto attention =
+        GENERATE(model::AttentionImplementation::flash, model::AttentionImplementation::unfused);
+    for (const model::ModelGraph& graph :
+         {tiny::gpt(4, more), tiny::llama(4, more.find("dropout") != std::string::npos ? "" : more)}) {
         schedule::Plan plan = in_segments(2, segments);
         plan.attention = attention;
         INFO(graph.family << " in " << segments << " segments, " << more);
@@ -44,9 +51,11 @@ TEST_CASE("segments of a sequence train as the whole sequence does, for every ki
     }
 }
 
-TEST_CASE("segments train as the whole under recomputation, tensor, sequence and data parallelism and sharding") {
+TEST_CASE(
+    "segments train as the whole under recomputation, tensor, sequence and data parallelism and sharding") {
     schedule::Plan plan = in_segments(2, 2);
-    plan.recompute = GENERATE(schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full);
+    plan.recompute =
+        GENERATE(schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full);
     double share = 0.05;
     SECTION("alone") {}
     SECTION("four segments") { plan.segments = 4; }
@@ -57,11 +66,14 @@ TEST_CASE("segments train as the whole under recomputation, tensor, sequence and
     }
     SECTION("data") {
         plan.layout.data = 2;
-        plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::gradients, schedule::Sharding::parameters);
+        plan.sharding = GENERATE(schedule::Sharding::none, schedule::Sharding::optimizer,
+                                 schedule::Sharding::gradients, schedule::Sharding::parameters);
         share = 0.10;
     }
-    for (const model::ModelGraph& graph : {tiny::gpt(4, "dropout = 0.1\nattention_dropout = 0.1"), tiny::llama(4)}) {
-        INFO(graph.family << ", recompute " << schedule::name_of(plan.recompute) << ", sharding " << schedule::name_of(plan.sharding));
+    for (const model::ModelGraph& graph :
+         {tiny::gpt(4, "dropout = 0.1\nattention_dropout = 0.1"), tiny::llama(4)}) {
+        INFO(graph.family << ", recompute " << schedule::name_of(plan.recompute) << ", sharding "
+                          << schedule::name_of(plan.sharding));
         const tiny::Comparison result = tiny::compare(plan, graph);
         tiny::check_equal(result);
         check_memory(tiny::program_of(plan, graph), result.run, share);
@@ -86,7 +98,8 @@ TEST_CASE("segments in bf16 follow fp32 as closely as whole sequences in bf16 do
     CHECK(segments.gradients < 2 * whole.gradients + 1e-2);
 }
 
-TEST_CASE("smaller segments hold less at once: the first rank keeps p - 1 + s segments of its micro-batches") {
+TEST_CASE(
+    "smaller segments hold less at once: the first rank keeps p - 1 + s segments of its micro-batches") {
     const model::ModelGraph graph = tiny::gpt(4);
     std::map<int, double> activations;
     for (const int segments : {1, 2, 4}) {
@@ -95,11 +108,15 @@ TEST_CASE("smaller segments hold less at once: the first rank keeps p - 1 + s se
         if (segments == 1) plan.schedule = "1f1b", plan.segments = 0;
         const schedule::Program program = tiny::program_of(plan, graph);
         sim::Durations durations;
-        for (const schedule::RankProgram& list : program.classes) durations.of.emplace_back(list.instructions.size(), core::microseconds(1));
-        const sim::Simulation run = sim::simulate(program, durations, {.has_concurrent_streams = false, .is_folded = false});
-        activations[segments] = run.memory.at_peak[0][static_cast<std::size_t>(schedule::MemoryKind::activations)].value;
+        for (const schedule::RankProgram& list : program.classes)
+            durations.of.emplace_back(list.instructions.size(), core::microseconds(1));
+        const sim::Simulation run =
+            sim::simulate(program, durations, {.has_concurrent_streams = false, .is_folded = false});
+        activations[segments] =
+            run.memory.at_peak[0][static_cast<std::size_t>(schedule::MemoryKind::activations)].value;
     }
-    // min(s m, p - 1 - r + s) segments: 4 whole, 5 halves, 7 quarters; beside them the gradients that wait for keys and values.
+    // min(s m, p - 1 - r + s) segments: 4 whole, 5 halves, 7 quarters; beside them the gradients that wait
+    // for keys and values.
     CHECK(activations[2] < 0.75 * activations[1]);
     CHECK(activations[4] < 0.60 * activations[1]);
 }
@@ -110,10 +127,12 @@ TEST_CASE("what cannot be cut into segments is said at its key") {
         schedule::check_plan(plan, graph, 1 << 20, nullptr, diagnostics);
         return core::format(diagnostics);
     };
-    CHECK(problems(tiny::gpt(), in_segments(2, 3)).find("8 tokens are not a multiple of 3") != std::string::npos);
+    CHECK(problems(tiny::gpt(), in_segments(2, 3)).find("8 tokens are not a multiple of 3") !=
+          std::string::npos);
     CHECK(problems(tiny::gpt(), in_segments(2, 0)).find("error") == std::string::npos);
-    const model::ModelGraph bert =
-        tiny::model_of("family = 'bert'\nhidden = 16\nlayers = 4\nheads = 4\nvocabulary = 30\nmax_positions = 8\nsequence_length = 8\n");
+    const model::ModelGraph bert = tiny::model_of(
+        "family = 'bert'\nhidden = 16\nlayers = 4\nheads = 4\nvocabulary = 30\nmax_positions = "
+        "8\nsequence_length = 8\n");
     CHECK(problems(bert, in_segments(2, 2)).find("is not causal") != std::string::npos);
     schedule::Plan whole = in_segments(2, 2);
     whole.schedule = "1f1b";

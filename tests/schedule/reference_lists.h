@@ -1,4 +1,5 @@
-// Lists that PyTorch, Megatron-LM, the zero-bubble authors, DeepSeek and DeepSpeed generate with their own code (reference/schedules/README.md).
+// Lists that PyTorch, Megatron-LM, the zero-bubble authors, DeepSeek and DeepSpeed generate with their own
+// code (reference/schedules/README.md).
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -26,7 +27,8 @@ inline bool are_absent() {
 inline std::vector<std::filesystem::path> files_of(const char* group) {
     std::vector<std::filesystem::path> files;
     for (const std::filesystem::directory_entry& entry : std::filesystem::directory_iterator(folder / group))
-        if (entry.path().extension() == ".csv" && entry.path().filename() != "INDEX.csv") files.push_back(entry.path());
+        if (entry.path().extension() == ".csv" && entry.path().filename() != "INDEX.csv")
+            files.push_back(entry.path());
     std::sort(files.begin(), files.end());
     return files;
 }
@@ -40,7 +42,8 @@ inline std::string read(const std::filesystem::path& path) {
 
 inline std::optional<schedule::Schedule> load(const std::filesystem::path& path) {
     core::Diagnostics diagnostics;
-    std::optional<schedule::Schedule> schedule = schedule::parse_schedule(read(path), path.string(), diagnostics);
+    std::optional<schedule::Schedule> schedule =
+        schedule::parse_schedule(read(path), path.string(), diagnostics);
     if (!schedule) UNSCOPED_INFO(core::format(diagnostics));
     return schedule;
 }

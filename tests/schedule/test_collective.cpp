@@ -18,8 +18,10 @@ State performed(const Rounds& rounds, State state) {
             REQUIRE(t.from != t.to);
             REQUIRE(t.first + t.count <= rounds.pieces);
             for (std::int32_t i = 0; i < t.count; ++i) {
-                const std::int64_t value = before[static_cast<std::size_t>(t.from)][static_cast<std::size_t>(t.first + i)];
-                std::int64_t& own = state[static_cast<std::size_t>(t.to)][static_cast<std::size_t>((t.into >= 0 ? t.into : t.first) + i)];
+                const std::int64_t value =
+                    before[static_cast<std::size_t>(t.from)][static_cast<std::size_t>(t.first + i)];
+                std::int64_t& own = state[static_cast<std::size_t>(t.to)]
+                                         [static_cast<std::size_t>((t.into >= 0 ? t.into : t.first) + i)];
                 own = t.reduces ? own + value : value;
             }
         }
@@ -63,7 +65,8 @@ void check_result(CollectiveKind kind, const Rounds& rounds, int n) {
                 break;
             case CollectiveKind::broadcast: CHECK(end[r] == start[0]); break;
             case CollectiveKind::all_to_all:
-                for (std::size_t other = 0; other < static_cast<std::size_t>(n); ++other) CHECK(end[r][other] == start[other][r]);
+                for (std::size_t other = 0; other < static_cast<std::size_t>(n); ++other)
+                    CHECK(end[r][other] == start[other][r]);
                 break;
         }
     }
@@ -74,11 +77,13 @@ int most_sent(const Rounds& rounds, int n, int ranks_per_node = 0) {
     std::vector<int> sent(static_cast<std::size_t>(n));
     for (const auto& round : rounds.rounds)
         for (const Transfer& t : round)
-            if (ranks_per_node == 0 || t.from / ranks_per_node != t.to / ranks_per_node) sent[static_cast<std::size_t>(t.from)] += t.count;
+            if (ranks_per_node == 0 || t.from / ranks_per_node != t.to / ranks_per_node)
+                sent[static_cast<std::size_t>(t.from)] += t.count;
     return *std::max_element(sent.begin(), sent.end());
 }
 
-constexpr CollectiveKind all_kinds[] = {CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::reduce_scatter, CollectiveKind::broadcast,
+constexpr CollectiveKind all_kinds[] = {CollectiveKind::all_reduce, CollectiveKind::all_gather,
+                                        CollectiveKind::reduce_scatter, CollectiveKind::broadcast,
                                         CollectiveKind::all_to_all};
 
 }  // namespace
@@ -91,14 +96,17 @@ TEST_CASE("performing the rounds of any algorithm gives what the collective prom
                 for (int per_node = 0; per_node <= n; ++per_node) {
                     if (!algorithm.supports(kind, n, per_node)) continue;
                     if (!algorithm.name.starts_with("hierarchical") && per_node > 0) continue;
-                    INFO(algorithm.name << " " << name_of(kind) << " " << n << " ranks, " << per_node << " a node");
+                    INFO(algorithm.name << " " << name_of(kind) << " " << n << " ranks, " << per_node
+                                        << " a node");
                     check_result(kind, algorithm.rounds(kind, n, per_node), n);
                     ++checked;
                 }
     CHECK(checked > 150);
 }
 
-TEST_CASE("a ring sends the least possible: 2 (n-1)/n of the payload in 2 (n-1) rounds for an all-reduce, half of it for its halves") {
+TEST_CASE(
+    "a ring sends the least possible: 2 (n-1)/n of the payload in 2 (n-1) rounds for an all-reduce, half of "
+    "it for its halves") {
     const CollectiveAlgorithm& ring = *find_collective_algorithm("ring");
     for (int n = 2; n <= 17; ++n) {
         const Rounds all_reduce = ring.rounds(CollectiveKind::all_reduce, n, 0);
@@ -129,7 +137,9 @@ TEST_CASE("a tree needs two times the logarithm of the group in rounds") {
     }
 }
 
-TEST_CASE("the hierarchical all-reduce puts 2 (m-1)/m of the payload divided by the ranks of a node on each rank's way out") {
+TEST_CASE(
+    "the hierarchical all-reduce puts 2 (m-1)/m of the payload divided by the ranks of a node on each rank's "
+    "way out") {
     const CollectiveAlgorithm& hierarchical = *find_collective_algorithm("hierarchical");
     for (const int k : {2, 4, 8})
         for (const int m : {2, 3, 4, 16}) {
@@ -142,7 +152,8 @@ TEST_CASE("the hierarchical all-reduce puts 2 (m-1)/m of the payload divided by 
         }
 }
 
-TEST_CASE("the selector takes the tree for small all-reduces, the hierarchy across nodes and the ring elsewhere") {
+TEST_CASE(
+    "the selector takes the tree for small all-reduces, the hierarchy across nodes and the ring elsewhere") {
     const auto chosen = [](const char* wanted, CollectiveKind kind, int n, int per_node, core::Bytes bytes) {
         return select_collective(wanted, kind, n, per_node, bytes).name;
     };
@@ -153,15 +164,18 @@ TEST_CASE("the selector takes the tree for small all-reduces, the hierarchy acro
     CHECK(chosen("auto", CollectiveKind::all_reduce, 60, 8, core::mebibytes(64)) == "ring");
     CHECK(chosen("auto", CollectiveKind::all_reduce, 2, 2, core::bytes(4)) == "ring");
     CHECK(chosen("ring", CollectiveKind::all_reduce, 64, 8, core::kibibytes(1)) == "ring");
-    CHECK(chosen("tree", CollectiveKind::all_gather, 8, 8, core::kibibytes(1)) == "ring");  // a tree gathers nothing
+    CHECK(chosen("tree", CollectiveKind::all_gather, 8, 8, core::kibibytes(1)) ==
+          "ring");  // a tree gathers nothing
 }
 
 TEST_CASE("an all-gather over two levels that starts inside the node sends k times the bytes between nodes") {
-    const CollectiveAlgorithm &outside_first = *find_collective_algorithm("hierarchical"), &inside_first = *find_collective_algorithm("hierarchical-intra-first");
+    const CollectiveAlgorithm &outside_first = *find_collective_algorithm("hierarchical"),
+                              &inside_first = *find_collective_algorithm("hierarchical-intra-first");
     for (int k : {2, 4, 8})
         for (int nodes : {2, 3, 4}) {
             const int n = k * nodes;
-            const int first = most_sent(outside_first.rounds(CollectiveKind::all_gather, n, k), n, k), second = most_sent(inside_first.rounds(CollectiveKind::all_gather, n, k), n, k);
+            const int first = most_sent(outside_first.rounds(CollectiveKind::all_gather, n, k), n, k),
+                      second = most_sent(inside_first.rounds(CollectiveKind::all_gather, n, k), n, k);
             CHECK(first == nodes - 1);
             CHECK(second == k * first);
         }

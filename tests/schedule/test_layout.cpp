@@ -50,7 +50,8 @@ TEST_CASE("eight ranks with two of each axis follow the letters, the rightmost f
 }
 
 TEST_CASE("SageMaker's DTP example has pairs of neighbours as pipelines and every other rank as data group") {
-    // developer guide, tensor parallelism: PP groups (0,1)(2,3)(4,5)(6,7), TP groups (0,2)(1,3)(4,6)(5,7), reduced-data groups (0,4)(1,5)(2,6)(3,7).
+    // developer guide, tensor parallelism: PP groups (0,1)(2,3)(4,5)(6,7), TP groups (0,2)(1,3)(4,6)(5,7),
+    // reduced-data groups (0,4)(1,5)(2,6)(3,7).
     const ParallelLayout layout{.data = 2, .tensor = 2, .pipeline = 2, .order = "DTP"};
     CHECK(groups(layout, GroupKind::pipeline) == Groups{{0, 1}, {2, 3}, {4, 5}, {6, 7}});
     CHECK(groups(layout, GroupKind::tensor) == Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}});
@@ -58,7 +59,8 @@ TEST_CASE("SageMaker's DTP example has pairs of neighbours as pipelines and ever
 }
 
 TEST_CASE("shard groups are neighbours in the data group and replicas stride over them") {
-    // 32 ranks, tensor 4, shard 4 (SMP 1.15 release notes): sharding groups of tensor rank 0 are (0,4,8,12) and (16,20,24,28).
+    // 32 ranks, tensor 4, shard 4 (SMP 1.15 release notes): sharding groups of tensor rank 0 are (0,4,8,12)
+    // and (16,20,24,28).
     const ParallelLayout layout{.data = 8, .tensor = 4, .pipeline = 1, .order = "DPT"};
     CHECK(process_group(layout, GroupKind::shard, 8, 4) == std::vector<int>{0, 4, 8, 12});
     CHECK(process_group(layout, GroupKind::shard, 16, 4) == std::vector<int>{16, 20, 24, 28});
@@ -70,7 +72,8 @@ TEST_CASE("a rank and its coordinates determine each other for every order") {
         const ParallelLayout layout{.data = 3, .tensor = 2, .pipeline = 4, .order = order};
         for (int rank = 0; rank < layout.ranks(); ++rank) {
             CHECK(rank_of(layout, coordinates_of(layout, rank)) == rank);
-            for (const GroupKind kind : {GroupKind::world, GroupKind::tensor, GroupKind::data, GroupKind::pipeline, GroupKind::shard, GroupKind::replica}) {
+            for (const GroupKind kind : {GroupKind::world, GroupKind::tensor, GroupKind::data,
+                                         GroupKind::pipeline, GroupKind::shard, GroupKind::replica}) {
                 const std::vector<int> group = process_group(layout, kind, rank, 3);
                 CHECK(std::count(group.begin(), group.end(), rank) == 1);
                 for (const int member : group) CHECK(process_group(layout, kind, member, 3) == group);

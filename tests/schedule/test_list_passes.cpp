@@ -14,9 +14,9 @@
 namespace {
 
 namespace fs = std::filesystem;
+using reference_lists::read;
 using schedule::Action;
 using schedule::ActionKind;
-using reference_lists::read;
 using schedule::Schedule;
 
 const fs::path& reference = reference_lists::folder;
@@ -47,7 +47,8 @@ std::map<std::string, std::pair<int, int>> compare(const std::string& suffix, Ma
                 Schedule a = made, b = wanted;
                 a.actions = {made.actions[rank]};
                 b.actions = {wanted.actions[rank]};
-                UNSCOPED_INFO(stem << " rank " << rank << "\nours    " << print_schedule(a) << "PyTorch " << print_schedule(b));
+                UNSCOPED_INFO(stem << " rank " << rank << "\nours    " << print_schedule(a) << "PyTorch "
+                                   << print_schedule(b));
                 break;
             }
     }
@@ -67,10 +68,14 @@ TEST_CASE("Transfers stand where PyTorch's pass puts them, in every list") {
     CHECK(lists == 428);
 }
 
-TEST_CASE("Windows of gathered parameters and gradient reductions stand where PyTorch's passes put them, in every list") {
+TEST_CASE(
+    "Windows of gathered parameters and gradient reductions stand where PyTorch's passes put them, in every "
+    "list") {
     if (reference_lists::are_absent()) return;
     int lists = 0;
-    for (const auto& [family, count] : compare("_fsdp.csv", [](const Schedule& list) { return with_gradient_reductions(schedule::with_sharded_parameters(list)); })) {
+    for (const auto& [family, count] : compare("_fsdp.csv", [](const Schedule& list) {
+             return with_gradient_reductions(schedule::with_sharded_parameters(list));
+         })) {
         INFO(family);
         CHECK(count.first == count.second);
         lists += count.first;
@@ -100,15 +105,20 @@ TEST_CASE("PyTorch's own test cases of its passes hold") {
         CHECK(printed == item.items()[0].string());
     }
     for (const core::Value& item : cases->find("test_unshard_reshard")->items())
-        CHECK(with_sharded_parameters(parsed(row_of(*item.find("compute")))).actions == parsed(row_of(*item.find("comms"))).actions);
+        CHECK(with_sharded_parameters(parsed(row_of(*item.find("compute")))).actions ==
+              parsed(row_of(*item.find("comms"))).actions);
     for (const core::Value& item : cases->find("test_merge_bw")->items())
-        CHECK(merge_backward_halves(parsed(row_of(*item.find("compute")))).actions == parsed(row_of(*item.find("comms"))).actions);
-    // An empty cell is a turn of PyTorch 2.6's pass and nothing here, so receives may stand elsewhere among the computations: everything else agrees.
+        CHECK(merge_backward_halves(parsed(row_of(*item.find("compute")))).actions ==
+              parsed(row_of(*item.find("comms"))).actions);
+    // An empty cell is a turn of PyTorch 2.6's pass and nothing here, so receives may stand elsewhere among
+    // the computations: everything else agrees.
     auto check_but_for_turns = [](const Schedule& made, const Schedule& wanted) {
         REQUIRE(made.actions.size() == wanted.actions.size());
         for (std::size_t rank = 0; rank < made.actions.size(); ++rank) {
             auto without_receives = [](std::vector<Action> list) {
-                std::erase_if(list, [](const Action& a) { return a.kind == ActionKind::receive_forward || a.kind == ActionKind::receive_backward; });
+                std::erase_if(list, [](const Action& a) {
+                    return a.kind == ActionKind::receive_forward || a.kind == ActionKind::receive_backward;
+                });
                 return list;
             };
             CHECK(without_receives(made.actions[rank]) == without_receives(wanted.actions[rank]));
@@ -123,9 +133,12 @@ TEST_CASE("PyTorch's own test cases of its passes hold") {
     };
     // (The second of these cases is no whole schedule: it has B and W of the same cell.)
     for (const core::Value& item : cases->find("test_send_recv")->items())
-        check_but_for_turns(schedule::with_transfers(parsed(row_of(*item.find("compute")->find("0")) + row_of(*item.find("compute")->find("1")))),
-                            parsed(row_of(*item.find("comms")->find("0")) + row_of(*item.find("comms")->find("1"))));
-    check_but_for_turns(schedule::with_transfers(merge_backward_halves(parsed(read(reference / "pytorch/zb1p_2rank_2stagep_compute.csv")))),
+        check_but_for_turns(
+            schedule::with_transfers(
+                parsed(row_of(*item.find("compute")->find("0")) + row_of(*item.find("compute")->find("1")))),
+            parsed(row_of(*item.find("comms")->find("0")) + row_of(*item.find("comms")->find("1"))));
+    check_but_for_turns(schedule::with_transfers(merge_backward_halves(
+                            parsed(read(reference / "pytorch/zb1p_2rank_2stagep_compute.csv")))),
                         parsed(read(reference / "pytorch/zb1p_2rank_2stagep_comms.csv")));
 }
 
@@ -146,7 +159,8 @@ TEST_CASE("Complete lists of every schedule keep all rules") {
                     if (entry.is_asynchronous) continue;  // its updates are in the order already
                     schedule::ScheduleLimits limits;
                     limits.most_unsharded_stages = entry.overlaps_forward_backward ? 4 : 3;
-                    CHECK(verify(with_gradient_reductions(schedule::with_sharded_parameters(order)), limits).empty());
+                    CHECK(verify(with_gradient_reductions(schedule::with_sharded_parameters(order)), limits)
+                              .empty());
                     ++lists;
                 }
     CHECK(lists > 200);

@@ -6,8 +6,8 @@
 #include "core/document.h"
 #include "model/load.h"
 #include "schedule/pass/lower.h"
-#include "schedule/plan/memory.h"
 #include "schedule/pipeline/registry.h"
+#include "schedule/plan/memory.h"
 #include "tests/model/catalogue.h"
 
 using namespace schedule;
@@ -15,13 +15,15 @@ using namespace schedule;
 namespace {
 
 // Equal numbers of units per stage.
-Plan plan_of(const model::ModelGraph& graph, int data, int tensor, int pipeline, int micro_batches, int virtual_stages = 1) {
+Plan plan_of(const model::ModelGraph& graph, int data, int tensor, int pipeline, int micro_batches,
+             int virtual_stages = 1) {
     Plan plan;
     plan.layout = {.data = data, .tensor = tensor, .pipeline = pipeline};
     plan.virtual_stages = virtual_stages;
     plan.micro_batches = micro_batches;
     plan.schedule = virtual_stages > 1 ? "interleaved-1f1b" : "1f1b";
-    for (int s = 0; s < plan.stages(); ++s) plan.partition.first_units.push_back(s * static_cast<int>(graph.units.size()) / plan.stages());
+    for (int s = 0; s < plan.stages(); ++s)
+        plan.partition.first_units.push_back(s * static_cast<int>(graph.units.size()) / plan.stages());
     return plan;
 }
 
@@ -35,16 +37,19 @@ Program lowered(const Plan& plan, const model::ModelGraph& graph) {
 
 template <class Predicate>
 std::size_t count(const RankProgram& list, Predicate matches) {
-    return static_cast<std::size_t>(std::count_if(list.instructions.begin(), list.instructions.end(), matches));
+    return static_cast<std::size_t>(
+        std::count_if(list.instructions.begin(), list.instructions.end(), matches));
 }
 
 bool is_collective(const Instruction& i, CollectiveKind kind, GroupKind group, PayloadKind payload) {
-    return i.kind == InstructionKind::collective && i.collective == kind && i.group == group && i.payload == payload;
+    return i.kind == InstructionKind::collective && i.collective == kind && i.group == group &&
+           i.payload == payload;
 }
 
 std::vector<std::string> text_of(const Program& program, int class_index) {
     std::vector<std::string> lines;
-    for (std::uint32_t i = 0; i < program.classes[static_cast<std::size_t>(class_index)].instructions.size(); ++i)
+    for (std::uint32_t i = 0; i < program.classes[static_cast<std::size_t>(class_index)].instructions.size();
+         ++i)
         lines.push_back(describe(program, class_index, i));
     return lines;
 }
@@ -56,8 +61,9 @@ TEST_CASE("one rank with one micro-batch zeroes, runs forward and backward, and 
     const Program program = lowered(plan_of(graph, 1, 1, 1, 1), graph);
     const int operators = static_cast<int>(graph.operators.size());
     const std::string range = "ops [0, " + std::to_string(operators) + ")";
-    CHECK(text_of(program, 0) ==
-          std::vector<std::string>{"0 zero_gradients", "1 compute F0 stage 0 " + range, "2 compute B0 stage 0 " + range, "3 optimizer_step bucket 0"});
+    CHECK(text_of(program, 0) == std::vector<std::string>{"0 zero_gradients", "1 compute F0 stage 0 " + range,
+                                                          "2 compute B0 stage 0 " + range,
+                                                          "3 optimizer_step bucket 0"});
 }
 
 TEST_CASE("a pipeline of two sends activations down and gradients up, once per micro-batch") {
@@ -66,64 +72,92 @@ TEST_CASE("a pipeline of two sends activations down and gradients up, once per m
     // [128 tokens, 128 features] in bf16.
     const double message = 128 * 128 * 2;
     for (const RankProgram& list : program.classes) {
-        CHECK(count(list, [&](const Instruction& i) { return i.kind == InstructionKind::send && i.bytes.value == message; }) == 3);
-        CHECK(count(list, [&](const Instruction& i) { return i.kind == InstructionKind::receive && i.bytes.value == message; }) == 3);
+        CHECK(count(list, [&](const Instruction& i) {
+                  return i.kind == InstructionKind::send && i.bytes.value == message;
+              }) == 3);
+        CHECK(count(list, [&](const Instruction& i) {
+                  return i.kind == InstructionKind::receive && i.bytes.value == message;
+              }) == 3);
     }
     // The tied embedding is summed over both ends.
     for (const RankProgram& list : program.classes) {
         CHECK(count(list, [](const Instruction& i) {
-                  return is_collective(i, CollectiveKind::all_reduce, GroupKind::tied_stages, PayloadKind::parameter_gradient);
+                  return is_collective(i, CollectiveKind::all_reduce, GroupKind::tied_stages,
+                                       PayloadKind::parameter_gradient);
               }) == 1);
         CHECK(list.buckets.back().tied_ranks == std::vector<std::int32_t>{0, 1});
     }
-    const Instruction& tied = *std::find_if(program.classes[0].instructions.begin(), program.classes[0].instructions.end(),
-                                            [](const Instruction& i) { return i.group == GroupKind::tied_stages; });
+    const Instruction& tied =
+        *std::find_if(program.classes[0].instructions.begin(), program.classes[0].instructions.end(),
+                      [](const Instruction& i) { return i.group == GroupKind::tied_stages; });
     CHECK(members_of(program, 1, tied) == std::vector<int>{0, 1});
 }
 
-TEST_CASE("tensor parallelism performs two all-reduces per layer forward and two backward, and those of embedding, head and loss") {
+TEST_CASE(
+    "tensor parallelism performs two all-reduces per layer forward and two backward, and those of embedding, "
+    "head and loss") {
     const model::ModelGraph graph = load_graph("gpt-tiny");
     const int layers = 4;
     const Program program = lowered(plan_of(graph, 1, 2, 1, 1), graph);
     const RankProgram& list = program.classes[0];
     const auto on_tensor = [&](CollectiveKind kind, PayloadKind payload) {
-        return count(list, [&](const Instruction& i) { return is_collective(i, kind, GroupKind::tensor, payload); });
+        return count(
+            list, [&](const Instruction& i) { return is_collective(i, kind, GroupKind::tensor, payload); });
     };
-    CHECK(on_tensor(CollectiveKind::all_reduce, PayloadKind::activation) == 2 * layers + 1);           // + the embedding's exit
-    CHECK(on_tensor(CollectiveKind::all_reduce, PayloadKind::activation_gradient) == 2 * layers + 1);  // + the head's enter
-    CHECK(on_tensor(CollectiveKind::all_gather, PayloadKind::activation) == 1);                        // the loss statistics
+    CHECK(on_tensor(CollectiveKind::all_reduce, PayloadKind::activation) ==
+          2 * layers + 1);  // + the embedding's exit
+    CHECK(on_tensor(CollectiveKind::all_reduce, PayloadKind::activation_gradient) ==
+          2 * layers + 1);                                                       // + the head's enter
+    CHECK(on_tensor(CollectiveKind::all_gather, PayloadKind::activation) == 1);  // the loss statistics
 }
 
-TEST_CASE("sequence parallelism turns each all-reduce into a gather and a scatter, and gathers again for the weights' gradients") {
+TEST_CASE(
+    "sequence parallelism turns each all-reduce into a gather and a scatter, and gathers again for the "
+    "weights' gradients") {
     const model::ModelGraph graph = load_graph("gpt-tiny");
     const int layers = 4;
     Plan plan = plan_of(graph, 1, 2, 1, 1);
     plan.sequence_parallel = true;
     const RankProgram list = lowered(plan, graph).classes[0];
     const auto on_tensor = [&](CollectiveKind kind, PayloadKind payload, ComputePhase phase) {
-        return count(list, [&](const Instruction& i) { return is_collective(i, kind, GroupKind::tensor, payload) && i.phase == phase; });
+        return count(list, [&](const Instruction& i) {
+            return is_collective(i, kind, GroupKind::tensor, payload) && i.phase == phase;
+        });
     };
     CHECK(on_tensor(CollectiveKind::all_gather, PayloadKind::activation, ComputePhase::forward) ==
           2 * layers + 2);  // + the head's enter and the loss statistics
-    CHECK(on_tensor(CollectiveKind::reduce_scatter, PayloadKind::activation, ComputePhase::forward) == 2 * layers + 1);
-    CHECK(on_tensor(CollectiveKind::all_gather, PayloadKind::activation, ComputePhase::recompute) == 2 * layers + 1);
-    CHECK(on_tensor(CollectiveKind::reduce_scatter, PayloadKind::activation_gradient, ComputePhase::backward) == 2 * layers + 1);
-    CHECK(on_tensor(CollectiveKind::all_gather, PayloadKind::activation_gradient, ComputePhase::backward) == 2 * layers + 1);
+    CHECK(on_tensor(CollectiveKind::reduce_scatter, PayloadKind::activation, ComputePhase::forward) ==
+          2 * layers + 1);
+    CHECK(on_tensor(CollectiveKind::all_gather, PayloadKind::activation, ComputePhase::recompute) ==
+          2 * layers + 1);
+    CHECK(on_tensor(CollectiveKind::reduce_scatter, PayloadKind::activation_gradient,
+                    ComputePhase::backward) == 2 * layers + 1);
+    CHECK(on_tensor(CollectiveKind::all_gather, PayloadKind::activation_gradient, ComputePhase::backward) ==
+          2 * layers + 1);
     CHECK(on_tensor(CollectiveKind::all_reduce, PayloadKind::activation, ComputePhase::forward) == 0);
     // Norms and positions see a share of the tokens only; biases after a reduce-scatter do not.
     for (const ParameterBucket& bucket : list.buckets)
         for (const model::ParameterId id : bucket.parameters) {
             const std::string& name = graph.parameter(id).name;
             INFO(name);
-            CHECK(bucket.is_partial_over_tensor == (name.find("norm") != std::string::npos || name.find("positions") != std::string::npos));
+            CHECK(bucket.is_partial_over_tensor ==
+                  (name.find("norm") != std::string::npos || name.find("positions") != std::string::npos));
         }
-    CHECK(count(list, [](const Instruction& i) { return is_collective(i, CollectiveKind::all_reduce, GroupKind::tensor, PayloadKind::parameter_gradient); }) ==
-          static_cast<std::size_t>(std::count_if(list.buckets.begin(), list.buckets.end(), [](const ParameterBucket& b) { return b.is_partial_over_tensor; })));
+    CHECK(count(list,
+                [](const Instruction& i) {
+                    return is_collective(i, CollectiveKind::all_reduce, GroupKind::tensor,
+                                         PayloadKind::parameter_gradient);
+                }) == static_cast<std::size_t>(std::count_if(list.buckets.begin(), list.buckets.end(),
+                                                             [](const ParameterBucket& b) {
+                                                                 return b.is_partial_over_tensor;
+                                                             })));
 }
 
-TEST_CASE("every parameter of a rank lies in exactly one bucket, at its place, for every sharding and layout") {
+TEST_CASE(
+    "every parameter of a rank lies in exactly one bucket, at its place, for every sharding and layout") {
     const model::ModelGraph graph = load_graph("gpt-tiny");
-    for (const Sharding sharding : {Sharding::none, Sharding::optimizer, Sharding::gradients, Sharding::parameters})
+    for (const Sharding sharding :
+         {Sharding::none, Sharding::optimizer, Sharding::gradients, Sharding::parameters})
         for (const int pipeline : {1, 2, 3})
             for (const int virtual_stages : {1, 2}) {
                 if (pipeline == 1 && virtual_stages == 2) continue;
@@ -136,13 +170,16 @@ TEST_CASE("every parameter of a rank lies in exactly one bucket, at its place, f
                     for (const StageInfo& stage : program.stages)
                         if (stage.rank == list.pipeline)
                             for (int i = stage.operators.begin; i < stage.operators.end; ++i)
-                                for (const model::ParameterId id : graph.operators[static_cast<std::size_t>(i)].parameters) expected.insert(id.index);
+                                for (const model::ParameterId id :
+                                     graph.operators[static_cast<std::size_t>(i)].parameters)
+                                    expected.insert(id.index);
                     for (const ParameterBucket& bucket : list.buckets) {
                         std::int64_t offset = 0;
                         for (std::size_t k = 0; k < bucket.parameters.size(); ++k) {
                             CHECK(seen.insert(bucket.parameters[k].index).second);
                             CHECK(bucket.offsets[k] == offset);
-                            offset += model::parameter_elements(graph, bucket.parameters[k], plan.cost_context());
+                            offset +=
+                                model::parameter_elements(graph, bucket.parameters[k], plan.cost_context());
                         }
                         CHECK(bucket.elements == offset);
                         CHECK(bucket.padded_elements % (sharding == Sharding::none ? 1 : 4) == 0);
@@ -156,7 +193,8 @@ TEST_CASE("every parameter of a rank lies in exactly one bucket, at its place, f
 TEST_CASE("gradients are reduced once a step, or after every micro-batch when they are sharded") {
     const model::ModelGraph graph = load_graph("llama-tiny");  // nothing tied
     const int micro_batches = 3;
-    for (const Sharding sharding : {Sharding::none, Sharding::optimizer, Sharding::gradients, Sharding::parameters}) {
+    for (const Sharding sharding :
+         {Sharding::none, Sharding::optimizer, Sharding::gradients, Sharding::parameters}) {
         Plan plan = plan_of(graph, 4, 1, 1, micro_batches);
         plan.sharding = sharding;
         plan.gradient_bucket = core::kibibytes(100);
@@ -164,22 +202,30 @@ TEST_CASE("gradients are reduced once a step, or after every micro-batch when th
         const std::size_t buckets = list.buckets.size();
         REQUIRE(buckets > 2);
         const auto times = [&](CollectiveKind kind, PayloadKind payload) {
-            return count(list, [&](const Instruction& i) { return i.kind == InstructionKind::collective && i.collective == kind && i.payload == payload; });
+            return count(list, [&](const Instruction& i) {
+                return i.kind == InstructionKind::collective && i.collective == kind && i.payload == payload;
+            });
         };
-        CHECK(times(CollectiveKind::all_reduce, PayloadKind::parameter_gradient) == (sharding == Sharding::none ? buckets : 0));
-        CHECK(times(CollectiveKind::reduce_scatter, PayloadKind::parameter_gradient) == (sharding == Sharding::none        ? 0
-                                                                                         : sharding == Sharding::optimizer ? buckets
-                                                                                                                           : buckets * micro_batches));
-        // Sharded parameters: before forward and before backward of every micro-batch; else once after the update.
-        CHECK(times(CollectiveKind::all_gather, PayloadKind::parameter) == (sharding == Sharding::none         ? 0
-                                                                            : sharding == Sharding::parameters ? buckets * micro_batches * 2
-                                                                                                               : buckets));
-        CHECK(count(list, [](const Instruction& i) { return i.kind == InstructionKind::optimizer_step; }) == buckets);
+        CHECK(times(CollectiveKind::all_reduce, PayloadKind::parameter_gradient) ==
+              (sharding == Sharding::none ? buckets : 0));
+        CHECK(times(CollectiveKind::reduce_scatter, PayloadKind::parameter_gradient) ==
+              (sharding == Sharding::none        ? 0
+               : sharding == Sharding::optimizer ? buckets
+                                                 : buckets * micro_batches));
+        // Sharded parameters: before forward and before backward of every micro-batch; else once after the
+        // update.
+        CHECK(times(CollectiveKind::all_gather, PayloadKind::parameter) == (sharding == Sharding::none ? 0
+                                                                            : sharding == Sharding::parameters
+                                                                                ? buckets * micro_batches * 2
+                                                                                : buckets));
+        CHECK(count(list, [](const Instruction& i) { return i.kind == InstructionKind::optimizer_step; }) ==
+              buckets);
     }
 }
 
 TEST_CASE("LAMB adds norms up over the groups that divide a bucket, and over no others") {
-    // Norms of a bucket are on their way while those of the next are taken; where nothing is divided the step follows at once.
+    // Norms of a bucket are on their way while those of the next are taken; where nothing is divided the step
+    // follows at once.
     const auto update_of = [](const RankProgram& list, std::size_t bucket) {
         std::vector<std::string> lines;
         for (const Instruction& i : list.instructions) {
@@ -187,7 +233,11 @@ TEST_CASE("LAMB adds norms up over the groups that divide a bucket, and over no 
             if (i.kind == InstructionKind::update_norm) lines.emplace_back("norm");
             if (i.payload == PayloadKind::update_norm) {
                 lines.emplace_back(name_of(i.group));
-                CHECK(i.bytes == core::bytes(8.0 * static_cast<double>(list.buckets[bucket].parameters.size())));  // two fp32 numbers a parameter
+                CHECK(
+                    i.bytes ==
+                    core::bytes(
+                        8.0 * static_cast<double>(
+                                  list.buckets[bucket].parameters.size())));  // two fp32 numbers a parameter
             }
             if (i.kind == InstructionKind::optimizer_step) lines.emplace_back("step");
         }
@@ -196,9 +246,11 @@ TEST_CASE("LAMB adds norms up over the groups that divide a bucket, and over no 
     using Lines = std::vector<std::string>;
     const model::ModelGraph dense = load_graph("llama-tiny");
     core::Diagnostics diagnostics;
-    const auto document = core::parse_toml("family = 'mixtral'\nhidden = 64\nffn = 48\nlayers = 3\nheads = 4\nkv_heads = 2\nvocabulary = 96\nmax_positions = 8\n"
-                                           "sequence_length = 8\nexperts = 4\nexperts_per_token = 2",
-                                           "test", diagnostics);
+    const auto document = core::parse_toml(
+        "family = 'mixtral'\nhidden = 64\nffn = 48\nlayers = 3\nheads = 4\nkv_heads = 2\nvocabulary = "
+        "96\nmax_positions = 8\n"
+        "sequence_length = 8\nexperts = 4\nexperts_per_token = 2",
+        "test", diagnostics);
     REQUIRE(document);
     const model::ModelGraph mixture = *model::load_model(*document, {}, diagnostics);
     struct Case {
@@ -206,7 +258,8 @@ TEST_CASE("LAMB adds norms up over the groups that divide a bucket, and over no 
         Sharding sharding;
         Lines of_dense, of_experts;
     };
-    const Lines alone{"norm", "step"}, shards{"norm", "shard", "step"}, experts{"norm", "expert", "step"}, tensor{"norm", "tensor", "step"};
+    const Lines alone{"norm", "step"}, shards{"norm", "shard", "step"}, experts{"norm", "expert", "step"},
+        tensor{"norm", "tensor", "step"};
     const std::vector<Case> cases = {
         {1, 1, 1, 0, Sharding::none, alone, {}},
         {4, 1, 1, 0, Sharding::none, alone, {}},
@@ -215,13 +268,15 @@ TEST_CASE("LAMB adds norms up over the groups that divide a bucket, and over no 
         {1, 2, 1, 0, Sharding::none, tensor, {}},
         {4, 2, 1, 0, Sharding::gradients, {"norm", "shard", "tensor", "step"}, {}},
         {4, 1, 2, 0, Sharding::none, alone, experts},
-        {4, 1, 4, 0, Sharding::optimizer, shards, experts},   // as many experts as shards: a rank has its own whole
-        {4, 1, 2, 0, Sharding::optimizer, shards, shards},    // every expert in two pieces
-        {4, 1, 4, 2, Sharding::optimizer, shards, experts},   // spread wider than shards
+        {4, 1, 4, 0, Sharding::optimizer, shards,
+         experts},  // as many experts as shards: a rank has its own whole
+        {4, 1, 2, 0, Sharding::optimizer, shards, shards},   // every expert in two pieces
+        {4, 1, 4, 2, Sharding::optimizer, shards, experts},  // spread wider than shards
         {2, 2, 2, 0, Sharding::none, tensor, {"norm", "expert", "tensor", "step"}},
     };
     for (const Case& c : cases) {
-        INFO("data " << c.data << ", tensor " << c.tensor << ", experts over " << c.expert << ", shards " << c.degree << ", " << name_of(c.sharding));
+        INFO("data " << c.data << ", tensor " << c.tensor << ", experts over " << c.expert << ", shards "
+                     << c.degree << ", " << name_of(c.sharding));
         const model::ModelGraph& graph = c.expert > 1 ? mixture : dense;
         Plan plan = plan_of(graph, c.data, c.tensor, 1, 2);
         plan.layout.expert = c.expert;
@@ -241,7 +296,8 @@ TEST_CASE("LAMB adds norms up over the groups that divide a bucket, and over no 
         std::size_t first_step = list.instructions.size(), last_sum = 0;
         for (std::size_t n = list.instructions.size(); n-- > 0;)
             if (list.instructions[n].kind == InstructionKind::optimizer_step) first_step = n;
-            else if (list.instructions[n].payload == PayloadKind::update_norm) last_sum = std::max(last_sum, n);
+            else if (list.instructions[n].payload == PayloadKind::update_norm)
+                last_sum = std::max(last_sum, n);
         CHECK(last_sum < first_step);
     }
 }
@@ -255,18 +311,23 @@ TEST_CASE("hybrid sharding sums the pieces over the replicas once a step") {
         const RankProgram list = lowered(plan, graph).classes[0];
         double pieces = 0, full = 0;
         for (const Instruction& i : list.instructions)
-            if (is_collective(i, CollectiveKind::all_reduce, GroupKind::replica, PayloadKind::parameter_gradient)) {
+            if (is_collective(i, CollectiveKind::all_reduce, GroupKind::replica,
+                              PayloadKind::parameter_gradient)) {
                 CHECK(i.on_shard);
                 pieces += i.bytes.value;
             }
-        for (const ParameterBucket& bucket : list.buckets) full += static_cast<double>(bucket.padded_elements) * 2;
+        for (const ParameterBucket& bucket : list.buckets)
+            full += static_cast<double>(bucket.padded_elements) * 2;
         CHECK(pieces == full / 2);
-        // Where reductions may run beside the backward pass, so may these: only the last unit's come after it.
+        // Where reductions may run beside the backward pass, so may these: only the last unit's come after
+        // it.
         std::size_t last_backward = 0, before = 0, after = 0;
         for (std::size_t n = 0; n < list.instructions.size(); ++n)
             if (list.instructions[n].kind == InstructionKind::compute) last_backward = n;
         for (std::size_t n = 0; n < list.instructions.size(); ++n)
-            if (is_collective(list.instructions[n], CollectiveKind::all_reduce, GroupKind::replica, PayloadKind::parameter_gradient)) ++(n < last_backward ? before : after);
+            if (is_collective(list.instructions[n], CollectiveKind::all_reduce, GroupKind::replica,
+                              PayloadKind::parameter_gradient))
+                ++(n < last_backward ? before : after);
         INFO(before << " before the last pass, " << after << " after it");
         if (sharding == Sharding::parameters) CHECK((before >= list.buckets.size() - 2 && before > 0));
     }
@@ -281,17 +342,21 @@ TEST_CASE("recomputing everything repeats each layer once, and selective recompu
         int repeated = 0, expected = 0;
         for (const RankProgram& list : program.classes)
             for (const Instruction& i : list.instructions)
-                if (i.kind == InstructionKind::compute && i.phase == ComputePhase::recompute) repeated += i.operators.size();
+                if (i.kind == InstructionKind::compute && i.phase == ComputePhase::recompute)
+                    repeated += i.operators.size();
         for (const model::Unit& unit : graph.units)
-            if (recompute == Recompute::full && unit.name.rfind("layers.", 0) == 0) expected += unit.operators.size();
-        for (const model::Operator& op : graph.operators) expected += recompute == Recompute::selective && op.in_attention_core;
+            if (recompute == Recompute::full && unit.name.rfind("layers.", 0) == 0)
+                expected += unit.operators.size();
+        for (const model::Operator& op : graph.operators)
+            expected += recompute == Recompute::selective && op.in_attention_core;
         CHECK(repeated == expected * plan.micro_batches);
     }
 }
 
 TEST_CASE("recomputation keeps less and never more") {
     const model::ModelGraph graph = load_graph("gpt-tiny");
-    for (const model::AttentionImplementation attention : {model::AttentionImplementation::unfused, model::AttentionImplementation::flash}) {
+    for (const model::AttentionImplementation attention :
+         {model::AttentionImplementation::unfused, model::AttentionImplementation::flash}) {
         Plan plan = plan_of(graph, 1, 1, 1, 1);
         plan.attention = attention;
         const model::OperatorRange all{0, static_cast<std::int32_t>(graph.operators.size())};
@@ -305,11 +370,14 @@ TEST_CASE("recomputation keeps less and never more") {
     }
 }
 
-TEST_CASE("a GPT layer of one tensor-parallel rank keeps s b h (34 + 5 a s / h) bytes without recomputation") {
-    // Korthikanti et al., arXiv 2205.05198, equation 1, with dropout; the exact count of the stored tensors of the second layer of two.
+TEST_CASE(
+    "a GPT layer of one tensor-parallel rank keeps s b h (34 + 5 a s / h) bytes without recomputation") {
+    // Korthikanti et al., arXiv 2205.05198, equation 1, with dropout; the exact count of the stored tensors
+    // of the second layer of two.
     core::Diagnostics diagnostics;
     const std::optional<core::Value> table = core::parse_toml(
-        "family = 'gpt2'\nhidden = 512\nlayers = 3\nheads = 8\nffn = 2048\nvocabulary = 1000\nmax_positions = 256\ndropout = 0.1\nattention_dropout = "
+        "family = 'gpt2'\nhidden = 512\nlayers = 3\nheads = 8\nffn = 2048\nvocabulary = 1000\nmax_positions "
+        "= 256\ndropout = 0.1\nattention_dropout = "
         "0.1\nactivation = 'gelu'\n",
         "model", diagnostics);
     REQUIRE(table);
@@ -322,10 +390,13 @@ TEST_CASE("a GPT layer of one tensor-parallel rank keeps s b h (34 + 5 a s / h) 
     const double s = 256, b = 2, h = 512, a = 8;
     const model::OperatorRange layer = graph->units[2].operators;
     const ActivationFootprint f = activation_footprint(*graph, layer, plan);
-    CHECK(f.saved.value == Approx(s * b * h * (34 + 5 * a * s / h)).epsilon(0.01));  // norms' statistics are ours
+    CHECK(f.saved.value ==
+          Approx(s * b * h * (34 + 5 * a * s / h)).epsilon(0.01));  // norms' statistics are ours
 }
 
-TEST_CASE("state takes sixteen bytes per parameter in mixed precision with Adam, each kind divided by the degree from its stage of sharding on") {
+TEST_CASE(
+    "state takes sixteen bytes per parameter in mixed precision with Adam, each kind divided by the degree "
+    "from its stage of sharding on") {
     const model::ModelGraph graph = load_graph("llama-tiny");
     const model::OperatorRange all{0, static_cast<std::int32_t>(graph.operators.size())};
     const auto n = static_cast<double>(model::parameter_count(graph));

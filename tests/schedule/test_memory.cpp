@@ -12,7 +12,10 @@ namespace {
 
 Plan fp32_plan() {
     Plan plan;
-    plan.precision = {.compute = core::DataType::fp32, .parameters = core::DataType::fp32, .gradients = core::DataType::fp32, .has_master_parameters = false};
+    plan.precision = {.compute = core::DataType::fp32,
+                      .parameters = core::DataType::fp32,
+                      .gradients = core::DataType::fp32,
+                      .has_master_parameters = false};
     return plan;
 }
 
@@ -37,15 +40,17 @@ Held played(const RankProgram& list, MemoryKind kind) {
 }
 
 // The MNIST convnet, one image, fp32: bytes of its tensors.
-constexpr double images = 28 * 28 * 4, maps = 26 * 26 * 32 * 4, dense = 128 * 4, logits = 10 * 4, labels = 8, statistics = 3 * 4, softmax = 10 * 4;
+constexpr double images = 28 * 28 * 4, maps = 26 * 26 * 32 * 4, dense = 128 * 4, logits = 10 * 4, labels = 8,
+                 statistics = 3 * 4, softmax = 10 * 4;
 
 }  // namespace
 
 TEST_CASE("the convnet keeps what its operators need and peaks where the walk by hand does") {
     const model::ModelGraph graph = load_graph("mnist-convnet");
-    const ActivationFootprint f = activation_footprint(graph, {0, static_cast<std::int32_t>(graph.operators.size())}, fp32_plan());
-    // conv keeps the images; relu its output, which the dense layer keeps too (flatten is a view); the second relu its output; the loss logits, labels,
-    // statistics.
+    const ActivationFootprint f =
+        activation_footprint(graph, {0, static_cast<std::int32_t>(graph.operators.size())}, fp32_plan());
+    // conv keeps the images; relu its output, which the dense layer keeps too (flatten is a view); the second
+    // relu its output; the loss logits, labels, statistics.
     const double saved = images + maps + dense + logits + labels + statistics + softmax;
     CHECK(f.saved.value == saved);
     // Forward peaks in the first relu: images, its input and its output.
@@ -57,7 +62,8 @@ TEST_CASE("the convnet keeps what its operators need and peaks where the walk by
     // Split: convolution and both dense layers keep their inputs and their output gradients.
     CHECK(f.saved_for_weight.value == images + maps + dense);
     CHECK(f.kept_for_weight.value == maps + dense + logits);
-    CHECK(f.input_transient.value == (images + maps + dense) + (dense + logits) + 2 * maps - saved - (maps + dense + logits));
+    CHECK(f.input_transient.value ==
+          (images + maps + dense) + (dense + logits) + 2 * maps - saved - (maps + dense + logits));
 }
 
 TEST_CASE("what crosses a boundary is counted once: as saved where backward needs it") {
@@ -67,15 +73,18 @@ TEST_CASE("what crosses a boundary is counted once: as saved where backward need
     CHECK(stem.saved.value == images + maps);
     CHECK(stem.sent.value == 0);  // its relu keeps it anyway
     CHECK(stem.received_gradient.value == maps);
-    const ActivationFootprint rest = activation_footprint(graph, {graph.units[1].operators.begin, static_cast<std::int32_t>(graph.operators.size())}, plan);
+    const ActivationFootprint rest = activation_footprint(
+        graph, {graph.units[1].operators.begin, static_cast<std::int32_t>(graph.operators.size())}, plan);
     CHECK(rest.received_saved.value == maps);
     CHECK(rest.received.value == 0);
     CHECK(rest.saved.value == maps + dense + logits + labels + statistics + softmax);
     CHECK(rest.sent_gradient.value == maps);
 }
 
-TEST_CASE("activations leave when one task at least lies between their forward and the beginning of their load") {
-    // Forward is task 0. With a horizon of 4 the load of backward task b begins with task b - 4: task 1 follows the forward at once, task 2 does not.
+TEST_CASE(
+    "activations leave when one task at least lies between their forward and the beginning of their load") {
+    // Forward is task 0. With a horizon of 4 the load of backward task b begins with task b - 4: task 1
+    // follows the forward at once, task 2 does not.
     CHECK_FALSE(schedule::leaves(0, 5, 4));
     CHECK(schedule::leaves(0, 6, 4));
     CHECK(schedule::leaves(10, 16, 4));
@@ -84,7 +93,8 @@ TEST_CASE("activations leave when one task at least lies between their forward a
 
 TEST_CASE("forward alone keeps nothing") {
     const model::ModelGraph graph = load_graph("mnist-convnet");
-    const ActivationFootprint f = activation_footprint(graph, {0, static_cast<std::int32_t>(graph.operators.size())}, fp32_plan(), true);
+    const ActivationFootprint f = activation_footprint(
+        graph, {0, static_cast<std::int32_t>(graph.operators.size())}, fp32_plan(), true);
     CHECK(f.saved.value == 0);
     CHECK(f.forward_transient.value == 2 * maps);  // the relu's input and output; the images are gone
 }
@@ -98,17 +108,21 @@ TEST_CASE("1F1B holds min(m, p - s) micro-batches' activations on stage s, GPipe
                 plan.layout.pipeline = p;
                 plan.micro_batches = m;
                 plan.schedule = schedule;
-                for (int s = 0; s < p; ++s) plan.partition.first_units.push_back(s * static_cast<int>(graph.units.size()) / p);
+                for (int s = 0; s < p; ++s)
+                    plan.partition.first_units.push_back(s * static_cast<int>(graph.units.size()) / p);
                 core::Diagnostics diagnostics;
                 const Program program = lower(plan, graph, *make_schedule(plan, diagnostics));
                 for (int s = 0; s < p; ++s) {
                     INFO(schedule << " p " << p << " m " << m << " stage " << s);
-                    const ActivationFootprint f = activation_footprint(graph, program.stages[static_cast<std::size_t>(s)].operators, plan);
+                    const ActivationFootprint f = activation_footprint(
+                        graph, program.stages[static_cast<std::size_t>(s)].operators, plan);
                     const int in_flight = schedule == std::string("1f1b") ? std::min(m, p - s) : m;
-                    const Held held = played(program.classes[static_cast<std::size_t>(s)], MemoryKind::activations);
+                    const Held held =
+                        played(program.classes[static_cast<std::size_t>(s)], MemoryKind::activations);
                     // Beside them: one gradient on its way in, or one more input on its way in.
                     CHECK(held.peak >= in_flight * f.saved.value);
-                    CHECK(held.peak <= in_flight * f.saved.value + f.received_gradient.value + f.received.value);
+                    CHECK(held.peak <=
+                          in_flight * f.saved.value + f.received_gradient.value + f.received.value);
                     CHECK(held.end == Approx(0).margin(1e-6));
                 }
             }
@@ -127,10 +141,12 @@ TEST_CASE("sharded parameters hold one gathered unit and the next, and give all 
         const RankProgram list = lower(plan, graph, *make_schedule(plan, diagnostics)).classes[0];
         const Held held = played(list, MemoryKind::parameters);
         std::vector<double> units;  // one bucket a unit, last first
-        for (const ParameterBucket& b : list.buckets) units.push_back(static_cast<double>(b.padded_elements) * 4);
+        for (const ParameterBucket& b : list.buckets)
+            units.push_back(static_cast<double>(b.padded_elements) * 4);
         REQUIRE(units.size() == graph.units.size());
         double largest = 0;
-        for (std::size_t i = 0; i < units.size(); ++i) largest = std::max(largest, units[i] + (prefetches && i + 1 < units.size() ? units[i + 1] : 0));
+        for (std::size_t i = 0; i < units.size(); ++i)
+            largest = std::max(largest, units[i] + (prefetches && i + 1 < units.size() ? units[i + 1] : 0));
         CHECK(held.peak == largest);
         CHECK(held.end == 0);
         double all = 0;

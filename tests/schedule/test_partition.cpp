@@ -14,7 +14,8 @@ namespace {
 // The slow oracle: every way to cut.
 double best_by_enumeration(const PartitionProblem& p, std::size_t begin, int stages) {
     const std::size_t units = p.load.size();
-    double best = std::numeric_limits<double>::infinity(), load = begin > 0 && begin < units ? p.boundary[begin - 1].value : 0, memory = 0;
+    double best = std::numeric_limits<double>::infinity(),
+           load = begin > 0 && begin < units ? p.boundary[begin - 1].value : 0, memory = 0;
     for (std::size_t end = begin + 1; end <= units; ++end) {
         load += p.load[end - 1].value;
         memory += p.memory[end - 1].value;
@@ -33,8 +34,11 @@ double largest_load(const PartitionProblem& p, const Partition& partition) {
     double largest = 0;
     for (std::size_t s = 0; s < partition.first_units.size(); ++s) {
         const auto begin = static_cast<std::size_t>(partition.first_units[s]);
-        const std::size_t end = s + 1 < partition.first_units.size() ? static_cast<std::size_t>(partition.first_units[s + 1]) : p.load.size();
-        double load = (begin > 0 ? p.boundary[begin - 1].value : 0) + (end < p.load.size() ? p.boundary[end - 1].value : 0);
+        const std::size_t end = s + 1 < partition.first_units.size()
+                                    ? static_cast<std::size_t>(partition.first_units[s + 1])
+                                    : p.load.size();
+        double load = (begin > 0 ? p.boundary[begin - 1].value : 0) +
+                      (end < p.load.size() ? p.boundary[end - 1].value : 0);
         for (std::size_t i = begin; i < end; ++i) load += p.load[i].value;
         largest = std::max(largest, load);
     }
@@ -51,7 +55,8 @@ TEST_CASE("the partition is the best of all that exist, with and without a memor
         const std::size_t units = 1 + random.below(9);
         p.stages = 1 + static_cast<int>(random.below(5));
         for (std::size_t i = 0; i < units; ++i) {
-            p.load.push_back(core::Seconds(static_cast<double>(random.below(20))));  // small integers: sums are exact
+            p.load.push_back(
+                core::Seconds(static_cast<double>(random.below(20))));  // small integers: sums are exact
             p.memory.push_back(core::Bytes(static_cast<double>(1 + random.below(9))));
             if (i > 0) p.boundary.push_back(core::Seconds(static_cast<double>(random.below(6))));
         }
@@ -81,9 +86,11 @@ TEST_CASE("stages that do not decide the maximum are evened out too") {
 
 TEST_CASE("an automatic partition gives the stage with the head fewer layers") {
     core::Diagnostics diagnostics;
-    // GPT-2 large, 1024 tokens: a layer is 24 s h^2 + 4 s^2 h FLOPs, the head 2 s h v = 2.9 layers, so four stages share 38.9 layers' worth:
-    // 10 + 10 + 9 + (7 and the head = 9.9) in some order of the first three is the best.
-    const std::optional<model::ModelGraph> graph = model::load_model(std::string("gpt2-large"), {}, diagnostics);
+    // GPT-2 large, 1024 tokens: a layer is 24 s h^2 + 4 s^2 h FLOPs, the head 2 s h v = 2.9 layers, so four
+    // stages share 38.9 layers' worth: 10 + 10 + 9 + (7 and the head = 9.9) in some order of the first three
+    // is the best.
+    const std::optional<model::ModelGraph> graph =
+        model::load_model(std::string("gpt2-large"), {}, diagnostics);
     INFO(core::format(diagnostics));
     REQUIRE(graph);
     Plan plan;
@@ -105,7 +112,8 @@ TEST_CASE("an automatic partition gives the stage with the head fewer layers") {
 
 TEST_CASE("counted by layers, stages hold equal numbers or the first and the last one less") {
     core::Diagnostics diagnostics;
-    const std::optional<model::ModelGraph> graph = model::load_model(std::string("gpt2-large"), {}, diagnostics);  // embedding, 36 layers, head
+    const std::optional<model::ModelGraph> graph =
+        model::load_model(std::string("gpt2-large"), {}, diagnostics);  // embedding, 36 layers, head
     REQUIRE(graph);
     using Units = std::vector<std::int32_t>;
     CHECK(partition_by_layers(*graph, 4)->first_units == Units{0, 10, 19, 28});

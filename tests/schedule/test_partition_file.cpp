@@ -24,7 +24,9 @@ struct Folder {
 };
 
 std::string plan_text(const std::string& keys) {
-    return "version = 1\n[model]\nname = \"gpt2\"\n[cluster]\ninstance = \"p3.16xlarge\"\n[plan]\npipeline_parallel = 2\n" + keys;
+    return "version = 1\n[model]\nname = \"gpt2\"\n[cluster]\ninstance = "
+           "\"p3.16xlarge\"\n[plan]\npipeline_parallel = 2\n" +
+           keys;
 }
 
 // Errors of a plan against a model.
@@ -40,8 +42,17 @@ std::string check(const std::string& path, const model::ModelGraph& graph, Plan*
 }  // namespace
 
 TEST_CASE("A partition file says the same after writing and reading") {
-    PartitionFile file{.graph = "a.onnx", .graph_hash = "0123", .algorithm = "exact", .granularity = "unit", .unit = "s", .objective = 0.25, .lower_bound = 0.2, .is_proven_optimal = false,
-                       .first_units = {0, 3}, .stages = {{"accelerator", {"a", "b"}, {4, 2}, 8, {"plain", "recomputed"}}, {"cpu", {"c"}}}};
+    PartitionFile file{
+        .graph = "a.onnx",
+        .graph_hash = "0123",
+        .algorithm = "exact",
+        .granularity = "unit",
+        .unit = "s",
+        .objective = 0.25,
+        .lower_bound = 0.2,
+        .is_proven_optimal = false,
+        .first_units = {0, 3},
+        .stages = {{"accelerator", {"a", "b"}, {4, 2}, 8, {"plain", "recomputed"}}, {"cpu", {"c"}}}};
     Folder folder;
     core::Diagnostics diagnostics;
     const auto read = load_partition_file(folder.write("p.toml", write_partition_file(file)), diagnostics);
@@ -63,19 +74,27 @@ TEST_CASE("A plan takes its partition from a file beside it, and refuses it when
     CHECK(refusal.find("was decided for another graph") != std::string::npos);
     CHECK(refusal.find(decision.graph_hash) != std::string::npos);
     // SageMaker's own words for the same.
-    const std::string sagemaker = folder.write("sagemaker.toml", "version = 1\n[model]\nname = \"gpt2\"\n[cluster]\ninstance = \"p3.16xlarge\"\n[plan]\n[plan.sagemaker]\nprocesses_per_host = 2\n"
-                                                                 "[plan.sagemaker.parameters]\npartitions = 2\nmicrobatches = 2\nload_partition = true\npartition_file = \"decision.toml\"\n");
+    const std::string sagemaker =
+        folder.write("sagemaker.toml",
+                     "version = 1\n[model]\nname = \"gpt2\"\n[cluster]\ninstance = "
+                     "\"p3.16xlarge\"\n[plan]\n[plan.sagemaker]\nprocesses_per_host = 2\n"
+                     "[plan.sagemaker.parameters]\npartitions = 2\nmicrobatches = 2\nload_partition = "
+                     "true\npartition_file = \"decision.toml\"\n");
     CHECK(check(sagemaker, graph, &plan).find("error") == std::string::npos);
     CHECK(plan.partition.first_units == std::vector<std::int32_t>{0, 5});
     // Stages that are no runs of units cannot be a pipeline's.
-    folder.write("decision.toml", write_partition_file({.stages = {{"accelerator", {"x"}}, {"accelerator", {"y"}}}}));
+    folder.write("decision.toml",
+                 write_partition_file({.stages = {{"accelerator", {"x"}}, {"accelerator", {"y"}}}}));
     CHECK(check(plan_path, graph).find("no runs of whole units") != std::string::npos);
 }
 
-TEST_CASE("SMP's memory_weight is 0.2 for speed and 0.8 for memory, and 0 and 1 balance compute and memory alone") {
+TEST_CASE(
+    "SMP's memory_weight is 0.2 for speed and 0.8 for memory, and 0 and 1 balance compute and memory alone") {
     core::Diagnostics diagnostics;
     auto weight = [&](const std::string& parameters) {
-        const auto document = core::parse_toml("[sagemaker]\nprocesses_per_host = 2\n[sagemaker.parameters]\npartitions = 2\n" + parameters, "p.toml", diagnostics);
+        const auto document = core::parse_toml(
+            "[sagemaker]\nprocesses_per_host = 2\n[sagemaker.parameters]\npartitions = 2\n" + parameters,
+            "p.toml", diagnostics);
         REQUIRE(document);
         const auto plan = read_plan(*document, nullptr, diagnostics);
         INFO(core::format(diagnostics));
@@ -87,7 +106,8 @@ TEST_CASE("SMP's memory_weight is 0.2 for speed and 0.8 for memory, and 0 and 1 
     CHECK(weight("") == 0.8);
     CHECK(weight("memory_weight = 0.5\n") == 0.5);
 
-    // GPT-2 has most parameters in the embedding (38 of 124 million): balancing memory gives the first stage fewer layers than balancing compute.
+    // GPT-2 has most parameters in the embedding (38 of 124 million): balancing memory gives the first stage
+    // fewer layers than balancing compute.
     const model::ModelGraph graph = load_graph("gpt2");
     Plan plan;
     plan.layout.pipeline = 2;

@@ -56,7 +56,8 @@ void check_family(const Family& family) {
                     Schedule a = made, b = wanted;
                     a.actions = {made.actions[rank]};
                     b.actions = {wanted.actions[rank]};
-                    FAIL_CHECK("rank " << rank << "\nours      " << print_schedule(a) << "reference " << print_schedule(b));
+                    FAIL_CHECK("rank " << rank << "\nours      " << print_schedule(a) << "reference "
+                                       << print_schedule(b));
                     break;
                 }
         }
@@ -80,7 +81,9 @@ TEST_CASE("Every reference list passes verify") {
             REQUIRE(schedule);
             const std::vector<schedule::Violation> violations = verify(*schedule);
             if (violations.empty()) ++passed[folder];
-            else FAIL_CHECK(violations[0].rule << ": " << violations[0].message << "\n" << draw(*schedule, &violations[0], 12));
+            else
+                FAIL_CHECK(violations[0].rule << ": " << violations[0].message << "\n"
+                                              << draw(*schedule, &violations[0], 12));
         }
     CHECK(passed["pytorch"] == 3);
     CHECK(passed["pytorch_gen"] == 1284);
@@ -96,7 +99,8 @@ TEST_CASE("The list of PyTorch 2.14.1 whose last rank starts at micro-batch 1 is
         REQUIRE_FALSE(violations.empty());
         CHECK(violations[0].rule == "completeness");
         bool names_missing = false;
-        for (const schedule::Violation& violation : violations) names_missing = names_missing || violation.message.find("1F0 is missing") != std::string::npos;
+        for (const schedule::Violation& violation : violations)
+            names_missing = names_missing || violation.message.find("1F0 is missing") != std::string::npos;
         CHECK(names_missing);
     }
 }
@@ -106,21 +110,28 @@ TEST_CASE("Our generators equal the reference lists action by action") {
     using Numbers = std::vector<int>;
     using Shape = schedule::PipelineShape;
     auto pvm = [](Shape& s, const Numbers& n) { s.ranks = n[0], s.chunks = n[1], s.micro_batches = n[2]; };
-    auto pvmg = [](Shape& s, const Numbers& n) { s.ranks = n[0], s.chunks = n[1], s.micro_batches = n[2], s.group_size = n[3]; };
+    auto pvmg = [](Shape& s, const Numbers& n) {
+        s.ranks = n[0], s.chunks = n[1], s.micro_batches = n[2], s.group_size = n[3];
+    };
     auto pm = [](Shape& s, const Numbers& n) { s.ranks = n[0], s.micro_batches = n[1]; };
     // PyTorch chooses the group from the number of rounds: g = m / max(1, m / p).
-    auto rounds = [](Shape& s, const Numbers& n) { s.ranks = n[0], s.chunks = n[1], s.micro_batches = n[2], s.group_size = n[2] / std::max(1, n[2] / n[0]); };
-    // Times and memory of the zero-bubble lists: every stage the same; a forward holds 34h + 5as, W frees 32h of it, I the rest (arXiv 2401.10241, table 1, with
-    // h = 4096, a = 32, s = 1024 as for the 6.2B model).
+    auto rounds = [](Shape& s, const Numbers& n) {
+        s.ranks = n[0], s.chunks = n[1], s.micro_batches = n[2],
+        s.group_size = n[2] / std::max(1, n[2] / n[0]);
+    };
+    // Times and memory of the zero-bubble lists: every stage the same; a forward holds 34h + 5as, W frees 32h
+    // of it, I the rest (arXiv 2401.10241, table 1, with h = 4096, a = 32, s = 1024 as for the 6.2B model).
     auto measured = [](Shape& s, const Numbers& n, int chunks) {
         s.ranks = n[0], s.chunks = chunks, s.micro_batches = n[1], s.transfer = n[5];
         const double whole = 34 * 4096 + 5 * 32 * 1024, weight = 32 * 4096;
-        s.stage_costs.assign(static_cast<std::size_t>(s.stages()), {1.0 * n[2], 1.0 * n[3], 1.0 * n[4], whole, weight - whole, -weight});
+        s.stage_costs.assign(static_cast<std::size_t>(s.stages()),
+                             {1.0 * n[2], 1.0 * n[3], 1.0 * n[4], whole, weight - whole, -weight});
     };
     auto within = [measured](double ranks) {
         return [measured, ranks](Shape& s, const Numbers& n) {
             measured(s, n, 1);
-            s.memory_limit = (ranks > 0 ? ranks * s.ranks : 3.0 * s.micro_batches) * s.stage_costs.front().memory_forward;
+            s.memory_limit =
+                (ranks > 0 ? ranks * s.ranks : 3.0 * s.micro_batches) * s.stage_costs.front().memory_forward;
         };
     };
     auto pm2 = [](Shape& s, const Numbers& n) { s.ranks = n[0], s.chunks = 2, s.micro_batches = n[1]; };
@@ -130,25 +141,31 @@ TEST_CASE("Our generators equal the reference lists action by action") {
              {"megatron_gen", "megatron_p(\\d+)_v(\\d+)_m(\\d+)_g(\\d+).csv", "interleaved-1f1b", pvmg},
              {"megatron_gen", "megatron_fwdonly_p(\\d+)_v(\\d+)_m(\\d+)_g(\\d+).csv", "forward-only", pvmg},
              {"sail_gen", "vpp_p(\\d+)_v(\\d+)_m(\\d+).csv", "interleaved-1f1b", pvm},
-             {"pytorch_gen", "Interleaved1F1B_p(\\d+)_v(\\d+)_m(\\d+)_compute.csv", "interleaved-1f1b", rounds},
+             {"pytorch_gen", "Interleaved1F1B_p(\\d+)_v(\\d+)_m(\\d+)_compute.csv", "interleaved-1f1b",
+              rounds},
              {"pytorch_gen", "LoopedBFS_p(\\d+)_v(\\d+)_m(\\d+)_compute.csv", "looped-bfs", pvm},
-             {"pytorch_gen", "InterleavedZeroBubble_p(\\d+)_v(\\d+)_m(\\d+)_compute.csv", "interleaved-zero-bubble", pvm},
+             {"pytorch_gen", "InterleavedZeroBubble_p(\\d+)_v(\\d+)_m(\\d+)_compute.csv",
+              "interleaved-zero-bubble", pvm},
              {"pytorch_gen", "ZBVZeroBubble_p(\\d+)_v(\\d+)_m(\\d+)_compute.csv", "zb-v", pvm},
              {"pytorch_gen", "DualPipeV_p(\\d+)_v(\\d+)_m(\\d+)_compute.csv", "dualpipe-v", pvm},
-             {"pytorch", "dualpipev_(\\d)rank_(\\d+)mb.csv", "dualpipe-v", [](Shape& s, const Numbers& n) { s.ranks = n[0], s.chunks = 2, s.micro_batches = n[1]; }},
-             {"dualpipe_gen", "DualPipeV_p(\\d+)_m(\\d+).csv", "dualpipe-v", [](Shape& s, const Numbers& n) { s.ranks = n[0], s.chunks = 2, s.micro_batches = n[1]; }},
+             {"pytorch", "dualpipev_(\\d)rank_(\\d+)mb.csv", "dualpipe-v",
+              [](Shape& s, const Numbers& n) { s.ranks = n[0], s.chunks = 2, s.micro_batches = n[1]; }},
+             {"dualpipe_gen", "DualPipeV_p(\\d+)_m(\\d+).csv", "dualpipe-v",
+              [](Shape& s, const Numbers& n) { s.ranks = n[0], s.chunks = 2, s.micro_batches = n[1]; }},
              {"dualpipe_gen", "DualPipe_p(\\d+)_m(\\d+).csv", "dualpipe", pm},
              {"sail_gen", "zb_unit_p(\\d+)_m(\\d+)_memp.csv", "zb-h1", pm},
              {"sail_gen", "zb_unit_p(\\d+)_m(\\d+)_mem2p-1.csv", "zb-h2", pm},
              {"sail_gen", "zb_p(\\d+)_m(\\d+)_f(\\d+)b(\\d+)w(\\d+)c(\\d+)_mem1p.csv", "zb-1p", within(1)},
              {"sail_gen", "zb_p(\\d+)_m(\\d+)_f(\\d+)b(\\d+)w(\\d+)c(\\d+)_mem2p.csv", "zb-2p", within(2)},
              {"sail_gen", "zb_p(\\d+)_m(\\d+)_f(\\d+)b(\\d+)w(\\d+)c(\\d+)_meminfp.csv", "zb-2p", within(0)},
-             {"sail_gen", "zbv_p(\\d+)_m(\\d+)_f(\\d+)b(\\d+)w(\\d+)c(\\d+).csv", "zb-v-auto", [measured](Shape& s, const Numbers& n) { measured(s, n, 2); }},
+             {"sail_gen", "zbv_p(\\d+)_m(\\d+)_f(\\d+)b(\\d+)w(\\d+)c(\\d+).csv", "zb-v-auto",
+              [measured](Shape& s, const Numbers& n) { measured(s, n, 2); }},
              {"sail_gen", "vmin_p(\\d+)_m(\\d+)_f1000b1000w1000c0.csv", "v-min", pm2},
              {"sail_gen", "vhalf_p(\\d+)_m(\\d+)_f1000b1000w1000c0.csv", "v-half", pm2},
              {"sail_gen", "v1f1b_p(\\d+)_m(\\d+).csv", "1f1b-v", pm2},
              {"sail_gen", "groupint_p(\\d+)_v(\\d+)_m(\\d+)_g(\\d+).csv", "grouped-interleaved", pvmg},
-             {"sail_gen", "seq1f1b_p(\\d+)_m(\\d+)_s(\\d+).csv", "seq1f1b", [](Shape& s, const Numbers& n) { s.ranks = n[0], s.micro_batches = n[1], s.segments = n[2]; }},
+             {"sail_gen", "seq1f1b_p(\\d+)_m(\\d+)_s(\\d+).csv", "seq1f1b",
+              [](Shape& s, const Numbers& n) { s.ranks = n[0], s.micro_batches = n[1], s.segments = n[2]; }},
          })
         check_family(family);
     WARN(matches << " reference lists equal ours");

@@ -21,7 +21,8 @@ TEST_CASE("Names and aliases of pipeline schedules are unique and find their sch
         CHECK_FALSE(entry.constraint.empty());
     }
     CHECK(schedule::find_pipeline_schedule("gpipe") == schedule::find_pipeline_schedule("simple"));
-    CHECK(schedule::find_pipeline_schedule("interleaved") != schedule::find_pipeline_schedule("interleaved-1f1b"));
+    CHECK(schedule::find_pipeline_schedule("interleaved") !=
+          schedule::find_pipeline_schedule("interleaved-1f1b"));
     CHECK(schedule::find_pipeline_schedule("no such schedule") == nullptr);
 }
 

@@ -7,7 +7,8 @@ namespace {
 
 schedule::Schedule parsed(const std::string& text) {
     core::Diagnostics diagnostics;
-    const std::optional<schedule::Schedule> result = schedule::parse_schedule(text, "folder/list.csv", diagnostics);
+    const std::optional<schedule::Schedule> result =
+        schedule::parse_schedule(text, "folder/list.csv", diagnostics);
     INFO(core::format(diagnostics));
     REQUIRE(result);
     return *result;
@@ -23,9 +24,12 @@ core::Diagnostics refused(const std::string& text) {
 }  // namespace
 
 TEST_CASE("Every kind of cell is read and written back as it was") {
-    for (const std::string text : {"0F0,0B0\n1F0,1B0\n", "0F0,0I0,0W0\n", "0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD,0OPT\n1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD,1OPT\n",
-                                   "0UNSHARD,0F0,0R0,0B0,0RESHARD\n", "0F0.0,0F0.1,0B0.1,0B0.0\n", "0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2\n",
-                                   "d0:0F0,d1:1F0,d1:1B0,d0:0B0\nd1:0F0,d0:1F0,d0:1B0,d1:0B0\n", "0F0,0B0,0OPT0,0F1,0B1,0OPT1\n"}) {
+    for (const std::string text :
+         {"0F0,0B0\n1F0,1B0\n", "0F0,0I0,0W0\n",
+          "0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD,0OPT\n1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD,1OPT\n",
+          "0UNSHARD,0F0,0R0,0B0,0RESHARD\n", "0F0.0,0F0.1,0B0.1,0B0.0\n",
+          "0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2\n",
+          "d0:0F0,d1:1F0,d1:1B0,d0:0B0\nd1:0F0,d0:1F0,d0:1B0,d1:0B0\n", "0F0,0B0,0OPT0,0F1,0B1,0OPT1\n"}) {
         const schedule::Schedule schedule = parsed(text);
         CHECK(print_schedule(schedule) == text);
         CHECK(schedule.name == "list");
@@ -57,8 +61,9 @@ TEST_CASE("A malformed cell is refused at its line and column") {
     CHECK(diagnostics.entries()[0].location.line == 2);
     CHECK(diagnostics.entries()[0].location.column == 5);
     CHECK(diagnostics.entries()[0].message.find("1X0") != std::string::npos);
-    for (const char* cell : {"F0", "0F", "0F-1", "-1F0", "0F0x", "0F99999999999", "0f0", "0UNSHARD3", "(0F0;0B0)", "(0F0,0B0)OVERLAP_F_B", "(0B0;0F0)OVERLAP_F_B", "d:0F0", "0F0.",
-                             "99999999F0", "\xff\xfe"})
+    for (const char* cell :
+         {"F0", "0F", "0F-1", "-1F0", "0F0x", "0F99999999999", "0f0", "0UNSHARD3", "(0F0;0B0)",
+          "(0F0,0B0)OVERLAP_F_B", "(0B0;0F0)OVERLAP_F_B", "d:0F0", "0F0.", "99999999F0", "\xff\xfe"})
         refused(cell);
     refused("");
     refused("\n\n");
@@ -70,7 +75,9 @@ TEST_CASE("A file that is no schedule gives a bounded number of diagnostics") {
     CHECK(refused(noise).entries().size() <= 20);
 }
 
-TEST_CASE("Cells with far-apart numbers do not claim memory for what is between them") { refused("60000F0,0F1000000\n0F0\n"); }
+TEST_CASE("Cells with far-apart numbers do not claim memory for what is between them") {
+    refused("60000F0,0F1000000\n0F0\n");
+}
 
 TEST_CASE("The drawing shows waiting as dots and brackets the marked cell") {
     const schedule::Schedule schedule = parsed("0F0,0B0\n1F0,1B0\n");

@@ -22,7 +22,8 @@ struct Reading {
     std::string text() const { return core::format(diagnostics); }
 };
 
-const std::string head = "version = 1\nmodel = {name = 'gpt-tiny'}\ncluster = {instance = 'p3.8xlarge', nodes = 1}\n";
+const std::string head =
+    "version = 1\nmodel = {name = 'gpt-tiny'}\ncluster = {instance = 'p3.8xlarge', nodes = 1}\n";
 
 bool says(const std::string& text, const std::string& part) {
     INFO(text);
@@ -43,10 +44,13 @@ std::string checked(const Plan& plan, const model::ModelGraph& graph, int device
 TEST_CASE("a plan file says what it decides and keeps the defaults for the rest") {
     const Reading reading(
         head +
-        "[plan]\ntensor_parallel = 8\npipeline_parallel = 4\ndata_parallel = 2\nvirtual_stages = 2\nplacement = 'spread'\nschedule = "
+        "[plan]\ntensor_parallel = 8\npipeline_parallel = 4\ndata_parallel = 2\nvirtual_stages = "
+        "2\nplacement = 'spread'\nschedule = "
         "'interleaved-1f1b'\nmicro_batch = 2\n"
-        "global_batch = 64\nsharding = 'optimizer'\nshard_degree = 2\nrecompute = 'full'\nsequence_parallel = true\nprecision = 'fp16'\nattention = 'unfused'\n"
-        "gradient_bucket = '10MiB'\npartition = [0, 1, 2, 3, 4, 5, 6, 7]\n[training]\noptimizer = 'sgd'\nmomentum = 0.9\nlearning_rate = 0.1\nsteps = 3\n");
+        "global_batch = 64\nsharding = 'optimizer'\nshard_degree = 2\nrecompute = 'full'\nsequence_parallel "
+        "= true\nprecision = 'fp16'\nattention = 'unfused'\n"
+        "gradient_bucket = '10MiB'\npartition = [0, 1, 2, 3, 4, 5, 6, 7]\n[training]\noptimizer = "
+        "'sgd'\nmomentum = 0.9\nlearning_rate = 0.1\nsteps = 3\n");
     INFO(reading.text());
     REQUIRE(reading.file);
     const Plan& plan = reading.file->plan;
@@ -55,7 +59,8 @@ TEST_CASE("a plan file says what it decides and keeps the defaults for the rest"
     CHECK(plan.global_batch() == 64);
     CHECK(plan.sharding == Sharding::optimizer);
     CHECK(plan.recompute == Recompute::full);
-    CHECK(plan.precision == Precision{core::DataType::fp16, core::DataType::fp16, core::DataType::fp16, true});
+    CHECK(plan.precision ==
+          Precision{core::DataType::fp16, core::DataType::fp16, core::DataType::fp16, true});
     CHECK(plan.attention == model::AttentionImplementation::unfused);
     CHECK(plan.gradient_bucket == core::mebibytes(10));
     CHECK(plan.partition.first_units.size() == 8);
@@ -67,8 +72,11 @@ TEST_CASE("a plan file says what it decides and keeps the defaults for the rest"
 
 TEST_CASE("writing a plan file and reading it again changes nothing") {
     core::Random random(11);
-    const auto any = [&](int below) { return static_cast<int>(random.below(static_cast<std::uint64_t>(below))); };
-    const core::DataType types[] = {core::DataType::fp32, core::DataType::tf32, core::DataType::fp16, core::DataType::bf16, core::DataType::fp8};
+    const auto any = [&](int below) {
+        return static_cast<int>(random.below(static_cast<std::uint64_t>(below)));
+    };
+    const core::DataType types[] = {core::DataType::fp32, core::DataType::tf32, core::DataType::fp16,
+                                    core::DataType::bf16, core::DataType::fp8};
     for (int trial = 0; trial < 200; ++trial) {
         PlanFile file;
         file.path = "p.toml";
@@ -77,16 +85,18 @@ TEST_CASE("writing a plan file and reading it again changes nothing") {
         file.cluster = core::Value::table();
         file.cluster["instance"] = "p4d.24xlarge";
         Plan& plan = file.plan;
-        plan.layout = {.data = 1 + any(8),
-                       .tensor = 1 + any(8),
-                       .pipeline = 1 + any(4),
-                       .order = std::vector<std::string>{"DPT", "DTP", "PDT", "PTD", "TDP", "TPD"}[random.below(6)]};
+        plan.layout = {
+            .data = 1 + any(8),
+            .tensor = 1 + any(8),
+            .pipeline = 1 + any(4),
+            .order = std::vector<std::string>{"DPT", "DTP", "PDT", "PTD", "TDP", "TPD"}[random.below(6)]};
         plan.virtual_stages = 1 + any(3);
         plan.schedule = any(2) ? "1f1b" : "gpipe";
         plan.active_micro_batches = any(3);
         plan.strict_order = any(2);
         plan.group_size = any(3);
-        for (int s = 0; any(2) && s < plan.stages(); ++s) plan.partition.first_units.push_back(s == 0 ? 0 : plan.partition.first_units.back() + 1 + any(3));
+        for (int s = 0; any(2) && s < plan.stages(); ++s)
+            plan.partition.first_units.push_back(s == 0 ? 0 : plan.partition.first_units.back() + 1 + any(3));
         plan.micro_batch = 1 + any(9);
         plan.micro_batches = 1 + any(99);
         plan.sharding = static_cast<Sharding>(any(4));
@@ -105,7 +115,10 @@ TEST_CASE("writing a plan file and reading it again changes nothing") {
         plan.overlaps_gradient_reduction = any(2);
         plan.overlaps_parameter_gathering = any(2);
         plan.collective = any(2) ? "ring" : "auto";
-        file.training = {.seed = random.next() >> 1, .steps = 1 + any(100), .data = any(2) ? "a b.txt" : "", .data_format = any(2) ? "bytes" : ""};
+        file.training = {.seed = random.next() >> 1,
+                         .steps = 1 + any(100),
+                         .data = any(2) ? "a b.txt" : "",
+                         .data_format = any(2) ? "bytes" : ""};
         file.provenance = core::Value::table();
         file.provenance["tool"] = "smplan";
 
@@ -124,7 +137,8 @@ TEST_CASE("writing a plan file and reading it again changes nothing") {
 
 TEST_CASE("wrong keys and values are all diagnosed at their place") {
     const Reading reading(head +
-                          "[plan]\ntensor_paralel = 2\nmicro_batch = 0\nsharding = 'zero'\nprecision = 'bf61'\norder = 'DDT'\npartition = [1, "
+                          "[plan]\ntensor_paralel = 2\nmicro_batch = 0\nsharding = 'zero'\nprecision = "
+                          "'bf61'\norder = 'DDT'\npartition = [1, "
                           "2]\ngradient_bucket = '25Mb'\nschedule = 4\n");
     CHECK_FALSE(reading.file);
     CHECK(reading.diagnostics.error_count() == 8);
@@ -150,21 +164,25 @@ TEST_CASE("a global batch that cannot be divided or contradicts is an error with
     CHECK_FALSE(reading.file);
     says(reading.text(), "global_batch = 64 is not a multiple of micro_batch = 3 x data_parallel = 4 = 12");
     says(reading.text(), "use 60 or 72");
-    says(Reading(head + "[plan]\nmicro_batches = 3\nglobal_batch = 64\n").text(), "micro_batches or global_batch");
+    says(Reading(head + "[plan]\nmicro_batches = 3\nglobal_batch = 64\n").text(),
+         "micro_batches or global_batch");
     CHECK(Reading(head + "[plan]\nmicro_batches = 64\nglobal_batch = 64\n").file);
 }
 
 TEST_CASE("what a plan cannot do is refused, not dropped") {
     says(Reading(head + "[plan]\noffload = 'activations'\n").text(), "offload");
-    says(Reading(head + "[plan]\n[training]\noptimizer = 'adamw'\nmomentum = 0.9\n").text(), "momentum is of sgd");
+    says(Reading(head + "[plan]\n[training]\noptimizer = 'adamw'\nmomentum = 0.9\n").text(),
+         "momentum is of sgd");
     CHECK(Reading(head + "[plan]\nexpert_parallel = 1\noffload = 'none'\n").file);
 }
 
 TEST_CASE("the announcement's SageMaker block is read word for word, with Horovod and the idle half named") {
-    // AWS announcement of 8 December 2020: {"enabled": True, "parameters": {"microbatches": 2, "partitions": 2, "pipeline": "interleaved", "optimize":
-    // "memory", "horovod": True}}, processes_per_host = 2, on one ml.p3.8xlarge with four V100.
+    // AWS announcement of 8 December 2020: {"enabled": True, "parameters": {"microbatches": 2, "partitions":
+    // 2, "pipeline": "interleaved", "optimize": "memory", "horovod": True}}, processes_per_host = 2, on one
+    // ml.p3.8xlarge with four V100.
     const std::string text = head +
-                             "[plan]\n[plan.sagemaker]\nenabled = true\nprocesses_per_host = 2\n[plan.sagemaker.parameters]\nmicrobatches = 2\npartitions = "
+                             "[plan]\n[plan.sagemaker]\nenabled = true\nprocesses_per_host = "
+                             "2\n[plan.sagemaker.parameters]\nmicrobatches = 2\npartitions = "
                              "2\npipeline = 'interleaved'\n"
                              "optimize = 'memory'\nhorovod = true\n";
     const Reading reading(text);
@@ -188,8 +206,8 @@ TEST_CASE("the announcement's SageMaker block is read word for word, with Horovo
 
 TEST_CASE("SageMaker's own rules hold for its parameters") {
     const auto with = [](const std::string& parameters, const std::string& plan = "", int processes = 8) {
-        return Reading(head + "[plan]\n" + plan + "[plan.sagemaker]\nprocesses_per_host = " + std::to_string(processes) + "\n[plan.sagemaker.parameters]\n" +
-                       parameters);
+        return Reading(head + "[plan]\n" + plan + "[plan.sagemaker]\nprocesses_per_host = " +
+                       std::to_string(processes) + "\n[plan.sagemaker.parameters]\n" + parameters);
     };
     says(with("microbatches = 2\n").text(), "partitions");
     says(with("partitions = 2\nhorovod = true\nddp = true\n").text(),
@@ -201,12 +219,15 @@ TEST_CASE("SageMaker's own rules hold for its parameters") {
     says(with("partitions = 2\nddp_port = 80\n").text(), "ddp_port needs ddp = true");
     says(with("partitions = 2\ntensor_parallel_degree = 2\n").text(), "needs ddp = true");
     says(with("partitions = 3\nddp = true\n").text(), "8 processes cannot be divided into replicas of 3");
-    says(with("partitions = 2\nddp = true\nsharded_data_parallel_degree = 2\n").text(), "cannot be given together");
-    says(with("partitions = 2\nddp = true\nfp16 = true\n", "precision = 'bf16'\n").text(), "both set the precision");
+    says(with("partitions = 2\nddp = true\nsharded_data_parallel_degree = 2\n").text(),
+         "cannot be given together");
+    says(with("partitions = 2\nddp = true\nfp16 = true\n", "precision = 'bf16'\n").text(),
+         "both set the precision");
     says(with("partitions = 2\nddp = true\n", "pipeline_parallel = 2\n").text(),
          "plan.pipeline_parallel and plan.sagemaker.parameters cannot be given together");
     says(with("partitions = 2\nddp = true\nmicrobatchs = 4\n").text(), "microbatches");
-    const Reading away = with("partitions = 2\nddp = true\noffload_activations = true\nactivation_loading_horizon = 6\n");
+    const Reading away =
+        with("partitions = 2\nddp = true\noffload_activations = true\nactivation_loading_horizon = 6\n");
     says(away.text(), "counts passes through units");
     REQUIRE(away.file);
     CHECK(away.file->plan.offload == Offload::host);
@@ -214,7 +235,8 @@ TEST_CASE("SageMaker's own rules hold for its parameters") {
     says(with("partitions = 2\n").text(), "neither ddp nor horovod");
 
     const Reading good = with(
-        "partitions = 2\nmicrobatches = 4\nddp = true\nplacement_strategy = 'spread'\ntensor_parallel_degree = 2\nprescaled_batch = "
+        "partitions = 2\nmicrobatches = 4\nddp = true\nplacement_strategy = 'spread'\ntensor_parallel_degree "
+        "= 2\nprescaled_batch = "
         "true\nshard_optimizer_state = true\n"
         "active_microbatches = 3\noptimize = 'speed'\npipeline = 'simple'\nfp16 = true\n");
     INFO(good.text());
@@ -230,8 +252,10 @@ TEST_CASE("SageMaker's own rules hold for its parameters") {
 }
 
 TEST_CASE("ranks that divide tokens or experts stand on the data axis, and a batch counts replicas") {
-    const Reading reading(head + "[plan]\ndata_parallel = 2\ncontext_parallel = 2\nexpert_parallel = 4\nmicro_batch = 2\nglobal_batch = 8\noffload = 'disk'\n"
-                                 "offload_bandwidth = '2GB/s'\nactivation_loading_horizon = 7\n");
+    const Reading reading(head +
+                          "[plan]\ndata_parallel = 2\ncontext_parallel = 2\nexpert_parallel = 4\nmicro_batch "
+                          "= 2\nglobal_batch = 8\noffload = 'disk'\n"
+                          "offload_bandwidth = '2GB/s'\nactivation_loading_horizon = 7\n");
     INFO(reading.text());
     REQUIRE(reading.file);
     const Plan& plan = reading.file->plan;
@@ -248,7 +272,8 @@ TEST_CASE("ranks that divide tokens or experts stand on the data axis, and a bat
     CHECK(again.file->plan == plan);
 }
 
-TEST_CASE("groups on the data axis are consecutive, and shards of experts are among ranks with the same ones") {
+TEST_CASE(
+    "groups on the data axis are consecutive, and shards of experts are among ranks with the same ones") {
     const ParallelLayout layout{.data = 8, .context = 2, .expert = 4};
     CHECK(process_group(layout, GroupKind::context, 5) == std::vector<int>{4, 5});
     CHECK(process_group(layout, GroupKind::expert, 5) == std::vector<int>{4, 5, 6, 7});
@@ -346,7 +371,8 @@ TEST_CASE("a plan is checked against model and cluster, all at once") {
 
 TEST_CASE("degrees whose products no machine counts are refused before anything is computed from them") {
     const Reading reading(head +
-                          "[plan]\ndata_parallel = 1048576\ntensor_parallel = 1048576\npipeline_parallel = 1048576\nvirtual_stages = 1048576\nmicro_batch = "
+                          "[plan]\ndata_parallel = 1048576\ntensor_parallel = 1048576\npipeline_parallel = "
+                          "1048576\nvirtual_stages = 1048576\nmicro_batch = "
                           "1048576\nmicro_batches = 1048576\n");
     REQUIRE(reading.file);
     const std::string text = checked(reading.file->plan, load_graph("gpt-tiny"), 8);

@@ -16,11 +16,11 @@
 namespace {
 
 namespace fs = std::filesystem;
+using reference_lists::files_of;
+using reference_lists::load;
 using schedule::Action;
 using schedule::ActionKind;
 using schedule::Schedule;
-using reference_lists::files_of;
-using reference_lists::load;
 
 // Where the fault has to be reported.
 struct Fault {
@@ -46,17 +46,21 @@ std::optional<std::pair<int, int>> any_cell(const Schedule& list, core::Random& 
     return found[random.below(found.size())];
 }
 
-bool is_part_of_pair(const Cells& row, std::size_t i) { return row[i].overlaps_next || (i > 0 && row[i - 1].overlaps_next); }
+bool is_part_of_pair(const Cells& row, std::size_t i) {
+    return row[i].overlaps_next || (i > 0 && row[i - 1].overlaps_next);
+}
 
 // Compute cells of one kind that stand alone.
 auto of_kind(ActionKind kind) {
-    return [kind](const Cells& row, std::size_t i) { return row[i].kind == kind && !is_part_of_pair(row, i); };
+    return
+        [kind](const Cells& row, std::size_t i) { return row[i].kind == kind && !is_part_of_pair(row, i); };
 }
 
 int position_of(const Cells& row, const Action& cell, std::initializer_list<ActionKind> kinds) {
     for (std::size_t i = 0; i < row.size(); ++i)
         for (const ActionKind kind : kinds)
-            if (row[i].kind == kind && row[i].stage == cell.stage && row[i].micro_batch == cell.micro_batch && row[i].segment == cell.segment && row[i].direction == cell.direction)
+            if (row[i].kind == kind && row[i].stage == cell.stage && row[i].micro_batch == cell.micro_batch &&
+                row[i].segment == cell.segment && row[i].direction == cell.direction)
                 return static_cast<int>(i);
     return -1;
 }
@@ -64,7 +68,8 @@ int position_of(const Cells& row, const Action& cell, std::initializer_list<Acti
 Mutation forget(ActionKind kind) {
     return [kind](Schedule& list, core::Random& random) -> std::optional<Fault> {
         const auto at = any_cell(list, random, of_kind(kind));
-        if (!at || list.micro_batches * list.segments == 1) return std::nullopt;  // the only one of its number would change what the list is about
+        if (!at || list.micro_batches * list.segments == 1)
+            return std::nullopt;  // the only one of its number would change what the list is about
         cells(list, at->first).erase(cells(list, at->first).begin() + at->second);
         return Fault{"completeness", at->first, -1};
     };
@@ -113,16 +118,20 @@ Mutation hasten(ActionKind kind, std::initializer_list<ActionKind> needs) {
         const Action moved = row[static_cast<std::size_t>(at->second)];
         int to = position_of(row, moved, {needed.front()});
         if (to < 0 && needed.size() > 1) to = position_of(row, moved, {needed[1]});
-        if (to < 0 || to > at->second || is_part_of_pair(row, static_cast<std::size_t>(to))) return std::nullopt;
+        if (to < 0 || to > at->second || is_part_of_pair(row, static_cast<std::size_t>(to)))
+            return std::nullopt;
         row.erase(row.begin() + at->second);
         row.insert(row.begin() + to, moved);
         return Fault{"local order", at->first, to};
     };
 }
 
-// A rank does a whole micro-batch's forward and gradient before the next forward that its successor asks for first: both wait for ever.
+// A rank does a whole micro-batch's forward and gradient before the next forward that its successor asks for
+// first: both wait for ever.
 std::optional<Fault> wait_for_each_other(Schedule& list, core::Random&) {
-    if (list.stages != list.ranks || list.ranks < 2 || list.micro_batches < 2 || list.segments > 1 || list.directions > 1 || list.is_forward_only) return std::nullopt;
+    if (list.stages != list.ranks || list.ranks < 2 || list.micro_batches < 2 || list.segments > 1 ||
+        list.directions > 1 || list.is_forward_only)
+        return std::nullopt;
     Cells &first = cells(list, 0), &second = cells(list, 1);
     const std::initializer_list<ActionKind> gradient = {ActionKind::backward, ActionKind::backward_input};
     // Rank 0: gradient of micro-batch 0 before forward 1. Rank 1: forward 1 before gradient 0.
@@ -132,9 +141,11 @@ std::optional<Fault> wait_for_each_other(Schedule& list, core::Random&) {
         row.erase(row.begin() + from);
         row.insert(row.begin() + to, moved);
     };
-    move_before(first, position_of(first, {ActionKind::backward, 0, 0}, gradient), position_of(first, {ActionKind::forward, 0, 1}, {ActionKind::forward}));
+    move_before(first, position_of(first, {ActionKind::backward, 0, 0}, gradient),
+                position_of(first, {ActionKind::forward, 0, 1}, {ActionKind::forward}));
     const int waits = position_of(first, {ActionKind::backward, 0, 0}, gradient);
-    move_before(second, position_of(second, {ActionKind::forward, 1, 1}, {ActionKind::forward}), position_of(second, {ActionKind::backward, 1, 0}, gradient));
+    move_before(second, position_of(second, {ActionKind::forward, 1, 1}, {ActionKind::forward}),
+                position_of(second, {ActionKind::backward, 1, 0}, gradient));
     return Fault{"progress", 0, waits};
 }
 
@@ -149,7 +160,8 @@ Mutation forget_transfer(ActionKind kind) {
         const bool is_send = kind == ActionKind::send_forward || kind == ActionKind::send_backward;
         Action partner = lost;
         partner.stage += is_forward == is_send ? 1 : -1;
-        partner.kind = is_forward ? (is_send ? ActionKind::receive_forward : ActionKind::send_forward) : (is_send ? ActionKind::receive_backward : ActionKind::send_backward);
+        partner.kind = is_forward ? (is_send ? ActionKind::receive_forward : ActionKind::send_forward)
+                                  : (is_send ? ActionKind::receive_backward : ActionKind::send_backward);
         const int other = rank_of_stage(list, partner.stage, partner.direction);
         return Fault{"transfers", other, position_of(cells(list, other), partner, {partner.kind})};
     };
@@ -181,7 +193,8 @@ std::optional<Fault> gather_late(Schedule& list, core::Random& random) {
     const Action lost = row[static_cast<std::size_t>(at->second)];
     row.erase(row.begin() + at->second);
     for (std::size_t i = static_cast<std::size_t>(at->second); i < row.size(); ++i)
-        if (is_compute(row[i].kind) && row[i].stage == lost.stage && row[i].direction == lost.direction) return Fault{"sharded parameters", at->first, static_cast<int>(i)};
+        if (is_compute(row[i].kind) && row[i].stage == lost.stage && row[i].direction == lost.direction)
+            return Fault{"sharded parameters", at->first, static_cast<int>(i)};
     return std::nullopt;
 }
 
@@ -271,13 +284,20 @@ TEST_CASE("Twenty-eight kinds of fault in the reference lists are rejected with 
                 const std::optional<Fault> fault = mutate(bad, random);
                 if (!fault) continue;
                 const std::vector<schedule::Violation> violations = verify(bad);
-                const bool is_named = std::any_of(violations.begin(), violations.end(), [&](const schedule::Violation& v) {
-                    return v.rule == fault->rule && v.rank == fault->rank && v.position == fault->position;
-                });
+                const bool is_named =
+                    std::any_of(violations.begin(), violations.end(), [&](const schedule::Violation& v) {
+                        return v.rule == fault->rule && v.rank == fault->rank &&
+                               v.position == fault->position;
+                    });
                 if (!is_named) {
                     std::string found;
-                    for (const schedule::Violation& v : violations) found += v.rule + " at " + std::to_string(v.rank) + "," + std::to_string(v.position) + ": " + v.message + "\n";
-                    FAIL_CHECK(path.filename().string() << ": " << what << " at rank " << fault->rank << " cell " << fault->position << " (" << fault->rule << ") is not named:\n" << found);
+                    for (const schedule::Violation& v : violations)
+                        found += v.rule + " at " + std::to_string(v.rank) + "," + std::to_string(v.position) +
+                                 ": " + v.message + "\n";
+                    FAIL_CHECK(path.filename().string()
+                               << ": " << what << " at rank " << fault->rank << " cell " << fault->position
+                               << " (" << fault->rule << ") is not named:\n"
+                               << found);
                     return;
                 }
                 ++rejected[what];
@@ -292,8 +312,8 @@ TEST_CASE("Twenty-eight kinds of fault in the reference lists are rejected with 
     WARN(all << " mutated lists rejected with their rule and cell");
 }
 
-// DeepSpeed's own instruction lists: steps of a stage are separated by commas, instructions of a step by semicolons. Its k-th ForwardPass is the forward of
-// micro-batch k, whatever buffer it names.
+// DeepSpeed's own instruction lists: steps of a stage are separated by commas, instructions of a step by
+// semicolons. Its k-th ForwardPass is the forward of micro-batch k, whatever buffer it names.
 TEST_CASE("DeepSpeed's training lists are 1F1B and its inference lists forward-only") {
     if (reference_lists::are_absent()) return;
     int equal = 0;
@@ -308,8 +328,10 @@ TEST_CASE("DeepSpeed's training lists are 1F1B and its inference lists forward-o
             const int stage = static_cast<int>(list.actions.size()) - 1;
             int forwards = 0, backwards = 0;
             for (std::string instruction; std::getline(instructions, instruction, ',');) {
-                if (instruction.starts_with("ForwardPass")) cells_of_rank.push_back({ActionKind::forward, stage, forwards++});
-                if (instruction.starts_with("BackwardPass")) cells_of_rank.push_back({ActionKind::backward, stage, backwards++});
+                if (instruction.starts_with("ForwardPass"))
+                    cells_of_rank.push_back({ActionKind::forward, stage, forwards++});
+                if (instruction.starts_with("BackwardPass"))
+                    cells_of_rank.push_back({ActionKind::backward, stage, backwards++});
             }
             list.micro_batches = std::max(list.micro_batches, forwards);
         }
@@ -319,7 +341,9 @@ TEST_CASE("DeepSpeed's training lists are 1F1B and its inference lists forward-o
         schedule::PipelineShape shape;
         shape.ranks = list.ranks;
         shape.micro_batches = list.micro_batches;
-        CHECK(schedule::find_pipeline_schedule(list.is_forward_only ? "forward-only" : "1f1b")->generate(shape).actions == list.actions);
+        CHECK(schedule::find_pipeline_schedule(list.is_forward_only ? "forward-only" : "1f1b")
+                  ->generate(shape)
+                  .actions == list.actions);
         ++equal;
     }
     CHECK(equal == 90);

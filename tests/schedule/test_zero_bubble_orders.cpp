@@ -1,4 +1,5 @@
-// What the two builders of zero-bubble orders promise whatever stages cost: a limit kept, and no stage that asks for more than the one before has given.
+// What the two builders of zero-bubble orders promise whatever stages cost: a limit kept, and no stage that
+// asks for more than the one before has given.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -22,12 +23,14 @@ void check_order(const schedule::PipelineShape& shape, const ActionLists& lists,
     REQUIRE(lists.size() == static_cast<std::size_t>(shape.ranks));
     for (const auto& list : lists) CHECK(list.size() == static_cast<std::size_t>(3 * shape.micro_batches));
     CHECK(std::isfinite(schedule::play_order(shape, lists, limit).span));
-    for (std::size_t s = 1; s < lists.size(); ++s) CHECK(forwards_before_first_gradient(lists[s]) <= forwards_before_first_gradient(lists[s - 1]));
+    for (std::size_t s = 1; s < lists.size(); ++s)
+        CHECK(forwards_before_first_gradient(lists[s]) <= forwards_before_first_gradient(lists[s - 1]));
 }
 
 }  // namespace
 
-// The first stage holds two micro-batches (2 x 2 of 5), the second has room and, before the slow third, time for all three.
+// The first stage holds two micro-batches (2 x 2 of 5), the second has room and, before the slow third, time
+// for all three.
 TEST_CASE("a stage that memory stops in the warm-up is not overtaken by the next") {
     schedule::PipelineShape shape;
     shape.ranks = 3;
@@ -56,7 +59,8 @@ TEST_CASE("zero-bubble orders keep to their limit for any times and any memory o
             shape.stage_costs.push_back(stage);
         }
         const double limit = most * static_cast<double>(1 + random.below(4));
-        INFO("trial " << trial << ": " << shape.ranks << " ranks, " << shape.micro_batches << " micro-batches, limit " << limit);
+        INFO("trial " << trial << ": " << shape.ranks << " ranks, " << shape.micro_batches
+                      << " micro-batches, limit " << limit);
         for (const auto& build : {schedule::zero_bubble_by_rounds, schedule::zero_bubble_by_clock})
             if (const auto lists = build(shape, limit)) {
                 check_order(shape, *lists, limit);

@@ -25,7 +25,8 @@ struct Step {
     sim::Durations durations;
     std::vector<std::vector<Seconds>> host;
 
-    Step(schedule::ParallelLayout layout, tiny::Builder builder, std::vector<double> times, std::vector<double> host_times = {}) {
+    Step(schedule::ParallelLayout layout, tiny::Builder builder, std::vector<double> times,
+         std::vector<double> host_times = {}) {
         program.plan.layout = layout;
         program.stages.resize(1);
         program.classes.push_back(builder.list);
@@ -37,8 +38,10 @@ struct Step {
         for (double time : host_times) host[0].emplace_back(time);
     }
     sim::Breakdown parts(bool has_streams = true) const {
-        const sim::Simulation simulation = sim::simulate(program, durations, {.has_concurrent_streams = has_streams});
-        const sim::Breakdown breakdown = sim::break_down(program, simulation, host, sim::critical_performer(program, simulation), has_streams);
+        const sim::Simulation simulation =
+            sim::simulate(program, durations, {.has_concurrent_streams = has_streams});
+        const sim::Breakdown breakdown = sim::break_down(
+            program, simulation, host, sim::critical_performer(program, simulation), has_streams);
         REQUIRE(sim::sum(breakdown).value == Approx(simulation.timeline.makespan.value));
         return breakdown;
     }
@@ -50,14 +53,18 @@ TEST_CASE("communication counts only where no compute hides it, and each kind un
     tiny::Builder b;
     schedule::Instruction zero;
     zero.kind = schedule::InstructionKind::zero_gradients;
-    b.add(zero);                                                                                                               // 0: 0 - 0.5
-    const auto gathered = b.add(collective(Stream::data, GroupKind::data, PayloadKind::parameter));                            // 1: 0 - 2
-    const auto forward = b.add(tiny::compute(schedule::ComputePhase::forward, 0, 0), {gathered});                              // 2: 2 - 5
-    const auto exit = b.add(collective(Stream::tensor, GroupKind::tensor, PayloadKind::activation), {forward});                // 3: 5 - 6
-    const auto again = b.add(tiny::compute(schedule::ComputePhase::recompute, 0, 0), {exit});                                  // 4: 6 - 9
-    const auto backward = b.add(tiny::compute(schedule::ComputePhase::backward, 0, 0), {again});                               // 5: 9 - 15
-    const auto reduced = b.add(collective(Stream::data, GroupKind::data, PayloadKind::parameter_gradient), {again});           // 6: 9 - 13, hidden
-    const auto last = b.add(collective(Stream::data, GroupKind::data, PayloadKind::parameter_gradient), {reduced, backward});  // 7: 15 - 17
+    b.add(zero);  // 0: 0 - 0.5
+    const auto gathered =
+        b.add(collective(Stream::data, GroupKind::data, PayloadKind::parameter));                  // 1: 0 - 2
+    const auto forward = b.add(tiny::compute(schedule::ComputePhase::forward, 0, 0), {gathered});  // 2: 2 - 5
+    const auto exit =
+        b.add(collective(Stream::tensor, GroupKind::tensor, PayloadKind::activation), {forward});  // 3: 5 - 6
+    const auto again = b.add(tiny::compute(schedule::ComputePhase::recompute, 0, 0), {exit});      // 4: 6 - 9
+    const auto backward = b.add(tiny::compute(schedule::ComputePhase::backward, 0, 0), {again});  // 5: 9 - 15
+    const auto reduced = b.add(collective(Stream::data, GroupKind::data, PayloadKind::parameter_gradient),
+                               {again});  // 6: 9 - 13, hidden
+    const auto last = b.add(collective(Stream::data, GroupKind::data, PayloadKind::parameter_gradient),
+                            {reduced, backward});  // 7: 15 - 17
     schedule::Instruction step;
     step.kind = schedule::InstructionKind::optimizer_step;
     b.add(step, {last});  // 8: 17 - 18
@@ -81,10 +88,12 @@ TEST_CASE("time the device waits for the host to dispatch is host, not compute")
 }
 
 TEST_CASE("a receive is pipeline time while data moves and bubble while its sender works") {
-    // Two stages, one micro-batch, F = 1, B = 2, transfers 0.5: stage 0 ends the step. It waits from 1 to 5: of that only the last half second moves data to
-    // it.
+    // Two stages, one micro-batch, F = 1, B = 2, transfers 0.5: stage 0 ends the step. It waits from 1 to 5:
+    // of that only the last half second moves data to it.
     const schedule::Program program = tiny::pipeline(2, 1, tiny::Order::all_forward_first);
-    const sim::Durations durations = sim::durations_of(program, {{Seconds(1), Seconds(1)}, {Seconds(1), Seconds(1)}, {Seconds(1), Seconds(1)}, Seconds(0.5)});
+    const sim::Durations durations = sim::durations_of(
+        program,
+        {{Seconds(1), Seconds(1)}, {Seconds(1), Seconds(1)}, {Seconds(1), Seconds(1)}, Seconds(0.5)});
     std::vector<std::vector<Seconds>> host;
     for (const auto& of : durations.of) host.emplace_back(of.size());
     const sim::Simulation simulation = sim::simulate(program, durations);
@@ -98,7 +107,9 @@ TEST_CASE("a receive is pipeline time while data moves and bubble while its send
 
 TEST_CASE("without streams a send costs its rank time of its own") {
     const schedule::Program program = tiny::pipeline(2, 1, tiny::Order::all_forward_first);
-    const sim::Durations durations = sim::durations_of(program, {{Seconds(1), Seconds(1)}, {Seconds(1), Seconds(1)}, {Seconds(1), Seconds(1)}, Seconds(0.5)});
+    const sim::Durations durations = sim::durations_of(
+        program,
+        {{Seconds(1), Seconds(1)}, {Seconds(1), Seconds(1)}, {Seconds(1), Seconds(1)}, Seconds(0.5)});
     std::vector<std::vector<Seconds>> host;
     for (const auto& of : durations.of) host.emplace_back(of.size());
     const sim::Simulation simulation = sim::simulate(program, durations, {.has_concurrent_streams = false});

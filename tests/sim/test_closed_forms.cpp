@@ -4,8 +4,8 @@
 #include "core/diagnostics.h"
 #include "model/load.h"
 #include "schedule/pass/lower.h"
-#include "schedule/plan/partition.h"
 #include "schedule/pipeline/registry.h"
+#include "schedule/plan/partition.h"
 #include "sim/cost/pricing.h"
 #include "sim/engine/simulate.h"
 #include "tests/cluster/instances.h"
@@ -14,23 +14,27 @@ namespace {
 
 using core::Seconds;
 
-double makespan(const char* name, schedule::PipelineShape shape, double forward, double backward, double transfer = 0) {
+double makespan(const char* name, schedule::PipelineShape shape, double forward, double backward,
+                double transfer = 0) {
     const schedule::PipelineSchedule* generator = schedule::find_pipeline_schedule(name);
     REQUIRE(generator != nullptr);
     const schedule::Schedule order = generator->generate(shape);
     const schedule::Program program = schedule::lower_compute_only(order);
     const auto stages = static_cast<std::size_t>(order.stages);
-    const sim::StageTimes times{std::vector<Seconds>(stages, Seconds(forward)), std::vector<Seconds>(stages, Seconds(backward / 2)),
+    const sim::StageTimes times{std::vector<Seconds>(stages, Seconds(forward)),
+                                std::vector<Seconds>(stages, Seconds(backward / 2)),
                                 std::vector<Seconds>(stages, Seconds(backward / 2)), Seconds(transfer)};
     const sim::Simulation folded = sim::simulate(program, sim::durations_of(program, times));
-    const sim::Simulation serial = sim::simulate(program, sim::durations_of(program, times), {.has_concurrent_streams = false});
+    const sim::Simulation serial =
+        sim::simulate(program, sim::durations_of(program, times), {.has_concurrent_streams = false});
     if (transfer == 0) REQUIRE(folded.timeline.makespan.value == serial.timeline.makespan.value);
     return folded.timeline.makespan.value;
 }
 
 }  // namespace
 
-TEST_CASE("lowered simple, interleaved and 1F1B take (m + p - 1)(F + B) with equal stages and free communication") {
+TEST_CASE(
+    "lowered simple, interleaved and 1F1B take (m + p - 1)(F + B) with equal stages and free communication") {
     for (const char* name : {"simple", "interleaved", "1f1b"})
         for (int p = 1; p <= 6; ++p)
             for (int m : {1, 2, 3, 4, 6, 8, 12, 16}) {
@@ -38,13 +42,17 @@ TEST_CASE("lowered simple, interleaved and 1F1B take (m + p - 1)(F + B) with equ
                 shape.ranks = p;
                 shape.micro_batches = m;
                 shape.active_micro_batches = std::max(m, p);
-                if (schedule::find_pipeline_schedule(name)->violation && schedule::find_pipeline_schedule(name)->violation(shape)) continue;
+                if (schedule::find_pipeline_schedule(name)->violation &&
+                    schedule::find_pipeline_schedule(name)->violation(shape))
+                    continue;
                 INFO(name << " p " << p << " m " << m);
                 REQUIRE(makespan(name, shape, 1, 2) == (m + p - 1) * 3.0);
             }
 }
 
-TEST_CASE("SMP interleaved with 4 stages, 16 micro-batches, F 1 and B 2 takes 57 with 6 active micro-batches and 99 with 2") {
+TEST_CASE(
+    "SMP interleaved with 4 stages, 16 micro-batches, F 1 and B 2 takes 57 with 6 active micro-batches and "
+    "99 with 2") {
     schedule::PipelineShape shape;
     shape.ranks = 4;
     shape.micro_batches = 16;
@@ -72,9 +80,11 @@ TEST_CASE("folding changes nothing: every rank of a lowered plan has the times o
     const std::optional<model::ModelGraph> graph = model::load_model(std::string("gpt2"), {}, diagnostics);
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 2);
     REQUIRE(graph.has_value());
-    for (schedule::Sharding sharding : {schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::parameters})
+    for (schedule::Sharding sharding :
+         {schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::parameters})
         for (const schedule::ParallelLayout& layout :
-             {schedule::ParallelLayout{4, 2, 2, "PDT"}, schedule::ParallelLayout{2, 2, 4, "DPT"}, schedule::ParallelLayout{16, 1, 1, "PDT"}}) {
+             {schedule::ParallelLayout{4, 2, 2, "PDT"}, schedule::ParallelLayout{2, 2, 4, "DPT"},
+              schedule::ParallelLayout{16, 1, 1, "PDT"}}) {
             schedule::Plan plan;
             plan.layout = layout;
             plan.micro_batches = 5;

@@ -15,10 +15,13 @@ schedule::Plan ring_plan(int data, int tensor, int pipeline) {
     return plan;
 }
 
-// Seconds a byte of large payloads, on the links alone: without the steps' latency and the handing on of slices.
-double slope(sim::CommunicationCost& cost, CollectiveKind kind, GroupKind group) { return cost.choice(kind, group, core::Bytes(3e9), 0).seconds_per_byte; }
+// Seconds a byte of large payloads, on the links alone: without the steps' latency and the handing on of
+// slices.
+double slope(sim::CommunicationCost& cost, CollectiveKind kind, GroupKind group) {
+    return cost.choice(kind, group, core::Bytes(3e9), 0).seconds_per_byte;
+}
 
-constexpr double nvlink = 12 * 20e9;            // A100: twelve links, of which a channel of NCCL moves 20 GB/s each
+constexpr double nvlink = 12 * 20e9;  // A100: twelve links, of which a channel of NCCL moves 20 GB/s each
 constexpr double network_card = 12.5e9 * 0.85;  // EFA: 100 Gbit/s, 85 % achieved
 
 // Closed forms are of links at their stated rates, whatever the number of nodes.
@@ -28,10 +31,11 @@ sim::CostConstants without_congestion() {
     return constants;
 }
 
-
 }  // namespace
 
-TEST_CASE("an uncontended ring moves 2(n-1)/n of the payload for an all-reduce, half of it for gathering or scattering") {
+TEST_CASE(
+    "an uncontended ring moves 2(n-1)/n of the payload for an all-reduce, half of it for gathering or "
+    "scattering") {
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
     for (int n : {2, 4, 8}) {
         const schedule::Plan plan = ring_plan(n, 1, 1);
@@ -55,14 +59,16 @@ TEST_CASE("eight data-parallel rings over four network cards get half a card eac
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 4);
     const schedule::Plan plan = ring_plan(4, 8, 1);
     sim::CommunicationCost cost(plan, cluster, without_congestion());
-    REQUIRE(slope(cost, CollectiveKind::all_reduce, GroupKind::data) == Approx(2 * 3.0 / 4 / (network_card / 2)));
+    REQUIRE(slope(cost, CollectiveKind::all_reduce, GroupKind::data) ==
+            Approx(2 * 3.0 / 4 / (network_card / 2)));
 }
 
 TEST_CASE("one ring over all devices of several nodes uses all four cards") {
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 4);
     const schedule::Plan plan = ring_plan(32, 1, 1);
     sim::CommunicationCost cost(plan, cluster, without_congestion());
-    REQUIRE(slope(cost, CollectiveKind::all_reduce, GroupKind::data) == Approx(2 * 31.0 / 32 / (4 * network_card)));
+    REQUIRE(slope(cost, CollectiveKind::all_reduce, GroupKind::data) ==
+            Approx(2 * 31.0 / 32 / (4 * network_card)));
 }
 
 TEST_CASE("an all-reduce on eight V100 of the cube mesh uses six links a device") {
@@ -73,15 +79,19 @@ TEST_CASE("an all-reduce on eight V100 of the cube mesh uses six links a device"
     REQUIRE(slope(cost, CollectiveKind::all_reduce, GroupKind::data) == Approx(2 * 7.0 / 8 / (6 * 20e9)));
 }
 
-TEST_CASE("a pipeline transfer of eight tensor ranks through four cards takes twice what one rank a card would") {
+TEST_CASE(
+    "a pipeline transfer of eight tensor ranks through four cards takes twice what one rank a card would") {
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 2);
     const schedule::Plan plan = ring_plan(1, 8, 2);
     sim::CommunicationCost cost(plan, cluster, without_congestion());
-    const double slope = (cost.transfer(0, 1, core::Bytes(3e9)) - cost.transfer(0, 1, core::Bytes(1e9))).value / 2e9;
+    const double slope =
+        (cost.transfer(0, 1, core::Bytes(3e9)) - cost.transfer(0, 1, core::Bytes(1e9))).value / 2e9;
     REQUIRE(slope == Approx(2 / network_card));
 }
 
-TEST_CASE("Megatron-LM's tensor-parallel ranks each send an eighth and gather the rest, but with sequence parallelism the share they have") {
+TEST_CASE(
+    "Megatron-LM's tensor-parallel ranks each send an eighth and gather the rest, but with sequence "
+    "parallelism the share they have") {
     schedule::Plan plan = ring_plan(1, 8, 2);
     plan.framework = "Megatron-LM";
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 2);
@@ -89,7 +99,8 @@ TEST_CASE("Megatron-LM's tensor-parallel ranks each send an eighth and gather th
     const auto payload = schedule::PayloadKind::activation;
     sim::CommunicationCost whole(plan, cluster);
     CHECK(whole.sent(bytes, payload) == bytes / 8.0);
-    CHECK(whole.assembly(1, bytes, payload) == whole.collective(schedule::CollectiveKind::all_gather, schedule::GroupKind::tensor, bytes, 1));
+    CHECK(whole.assembly(1, bytes, payload) ==
+          whole.collective(schedule::CollectiveKind::all_gather, schedule::GroupKind::tensor, bytes, 1));
     CHECK(whole.assembly(1, bytes, payload) > core::Seconds(0));
     plan.sequence_parallel = true;
     sim::CommunicationCost shares(plan, cluster);
@@ -117,14 +128,16 @@ TEST_CASE("a thousand ranks are priced within a second") {
     schedule::Plan plan = ring_plan(1024, 1, 1);
     sim::CommunicationCost cost(plan, cluster, without_congestion());
     // 128 nodes: nearly the whole payload crosses each node's four cards twice.
-    REQUIRE(slope(cost, CollectiveKind::all_reduce, GroupKind::data) == Approx(2 * 1023.0 / 1024 / (4 * network_card)));
+    REQUIRE(slope(cost, CollectiveKind::all_reduce, GroupKind::data) ==
+            Approx(2 * 1023.0 / 1024 / (4 * network_card)));
 }
 
 TEST_CASE("without NCCL a ring of 600 ranks costs what its rounds do, as one of 512 does") {
     const cluster::Cluster cluster = nodes_of("local-cpu", 1);
     for (int n : {512, 600})
         for (CollectiveKind kind :
-             {CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::reduce_scatter, CollectiveKind::broadcast, CollectiveKind::all_to_all}) {
+             {CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::reduce_scatter,
+              CollectiveKind::broadcast, CollectiveKind::all_to_all}) {
             const schedule::Plan plan = ring_plan(n, 1, 1);
             sim::CommunicationCost cost(plan, cluster);
             // Round by round, ranks dealt to the devices in turn.
@@ -134,13 +147,16 @@ TEST_CASE("without NCCL a ring of 600 ranks costs what its rounds do, as one of 
             for (const std::vector<schedule::Transfer>& round : rounds.rounds) {
                 std::vector<sim::Flow> flows;
                 for (const schedule::Transfer& transfer : round)
-                    flows.push_back({transfer.from % cluster.device_count(), transfer.to % cluster.device_count(), static_cast<double>(transfer.count) / rounds.pieces});
+                    flows.push_back({transfer.from % cluster.device_count(),
+                                     transfer.to % cluster.device_count(),
+                                     static_cast<double>(transfer.count) / rounds.pieces});
                 total += network.price(flows);
             }
             INFO(n << " ranks, kind " << static_cast<int>(kind));
             REQUIRE(total.seconds_per_byte > 0);
             const sim::Candidate& ring = cost.choice(kind, GroupKind::data, core::Bytes(3e9), 0);
-            if (n == 512 && ring.algorithm != "ring") continue;  // where there is a choice another may be taken
+            if (n == 512 && ring.algorithm != "ring")
+                continue;  // where there is a choice another may be taken
             CHECK(ring.algorithm == "ring");
             CHECK(ring.seconds_per_byte == Approx(total.seconds_per_byte));
             CHECK(ring.latency.value == Approx(total.latency.value));

@@ -4,8 +4,8 @@
 #include "core/diagnostics.h"
 #include "model/load.h"
 #include "model/operators/signature.h"
-#include "sim/cost/kernel/attention.h"
 #include "sim/cost/compute.h"
+#include "sim/cost/kernel/attention.h"
 
 namespace {
 
@@ -46,26 +46,33 @@ double time_of(const model::Kernel& kernel, const cluster::DeviceSpec& device) {
 
 TEST_CASE("a product takes launch and the longer of arithmetic and memory") {
     const cluster::DeviceSpec device = round_device();
-    // 4096^3: 137.4 GFLOP at 50 TFLOP/s = 2.749 ms, a little more under sustained load; 100.7 MB at 800 GB/s = 0.126 ms.
+    // 4096^3: 137.4 GFLOP at 50 TFLOP/s = 2.749 ms, a little more under sustained load; 100.7 MB at 800 GB/s
+    // = 0.126 ms.
     const double sustained = sim::CostConstants().sustained_half;
-    REQUIRE(time_of(product(4096, 4096, 4096), device) == Approx(4e-6 + 2.0 * 4096 * 4096 * 4096 / (50e12 * sustained)));
+    REQUIRE(time_of(product(4096, 4096, 4096), device) ==
+            Approx(4e-6 + 2.0 * 4096 * 4096 * 4096 / (50e12 * sustained)));
     // One row: 33.6 MB at 800 GB/s bind, not 33.6 MFLOP.
-    REQUIRE(time_of(product(1, 4096, 4096), device) == Approx(4e-6 + 2.0 * (4096 + 4096 * 4096.0 + 4096) / 800e9));
+    REQUIRE(time_of(product(1, 4096, 4096), device) ==
+            Approx(4e-6 + 2.0 * (4096 + 4096 * 4096.0 + 4096) / 800e9));
 }
 
-TEST_CASE("tiles: a product that fills whole waves runs at the full-tile rate, one tile more costs part of a wave, and heads off the tensor cores run at fp32") {
+TEST_CASE(
+    "tiles: a product that fills whole waves runs at the full-tile rate, one tile more costs part of a wave, "
+    "and heads off the tensor cores run at fp32") {
     cluster::DeviceSpec device = round_device();
     device.multiprocessors = 128;
     sim::CostConstants constants;
     constants.tile_fill_depth = 0;
     constants.sustained_half = 1;
     const auto time = [&](const model::Kernel& kernel) {
-        return sim::kernel_time(kernel, model::Phase::forward, device, DataType::bf16, {}, constants).value - device.kernel_launch.value;
+        return sim::kernel_time(kernel, model::Phase::forward, device, DataType::bf16, {}, constants).value -
+               device.kernel_launch.value;
     };
     // 4096 x 4096 = 16 x 32 tiles of 256 x 128 = 512 = 4 waves of 128.
     const double full = 2.0 * 4096 * 4096 * 4096 / (50e12 * constants.full_tile_rate);
     REQUIRE(time(product(4096, 4096, 4096)) == Approx(full));
-    // One row more makes a fifth wave of the largest tile; no tile shape does better than 513/512 of the time, none worse than 5/4.
+    // One row more makes a fifth wave of the largest tile; no tile shape does better than 513/512 of the
+    // time, none worse than 5/4.
     const double more = time(product(4097, 4096, 4096));
     REQUIRE(more > full);
     REQUIRE(more <= full * 1.25 * (1 + 1e-12));
@@ -79,30 +86,45 @@ TEST_CASE("tiles: a product that fills whole waves runs at the full-tile rate, o
     logits.alignment = 1;
     REQUIRE(time(logits) == Approx(2 * full));
     const auto with = [&](const char* framework) {
-        return sim::kernel_time(logits, model::Phase::forward, device, DataType::bf16, sim::framework_traits(framework, constants), constants).value - device.kernel_launch.value;
+        return sim::kernel_time(logits, model::Phase::forward, device, DataType::bf16,
+                                sim::framework_traits(framework, constants), constants)
+                   .value -
+               device.kernel_launch.value;
     };
-    for (const char* framework : {"PyTorch FSDP", "Megatron-LM", "llm.c", "nanoGPT"}) CHECK(with(framework) == Approx(2 * full));
-    for (const char* framework : {"PyTorch 2.4, torch.compile", "JAX"}) CHECK(with(framework) == Approx(full));
+    for (const char* framework : {"PyTorch FSDP", "Megatron-LM", "llm.c", "nanoGPT"})
+        CHECK(with(framework) == Approx(2 * full));
+    for (const char* framework : {"PyTorch 2.4, torch.compile", "JAX"})
+        CHECK(with(framework) == Approx(full));
 }
 
 TEST_CASE("who pads the vocabulary pads the product that ends in it, and compilers every product") {
     core::Value table;
-    for (const auto& [key, value] : {std::pair{"hidden", 1024}, {"ffn", 4099}, {"layers", 1}, {"heads", 16}, {"vocabulary", 50257}, {"max_positions", 1024}}) table[key] = value;
+    for (const auto& [key, value] : {std::pair{"hidden", 1024},
+                                     {"ffn", 4099},
+                                     {"layers", 1},
+                                     {"heads", 16},
+                                     {"vocabulary", 50257},
+                                     {"max_positions", 1024}})
+        table[key] = value;
     table["family"] = "gpt2";
     core::Diagnostics diagnostics;
     const std::optional<model::ModelGraph> graph = model::load_model(table, {}, diagnostics);
     REQUIRE(graph.has_value());
-    const cluster::DeviceSpec device = round_device();  // without tiles: times are proportional to FLOPs and rate
+    const cluster::DeviceSpec device =
+        round_device();  // without tiles: times are proportional to FLOPs and rate
     // Of the product with so many outputs, over what all of its FLOPs take at the full rate.
     const auto slowdown = [&](std::int64_t outputs, const char* framework, schedule::ComputePhase phase) {
         schedule::Plan plan;
         plan.framework = framework;
         plan.micro_batch = 4;
-        const std::optional<sim::ComputeCost> cost = sim::ComputeCost::make(*graph, device, plan, diagnostics);
+        const std::optional<sim::ComputeCost> cost =
+            sim::ComputeCost::make(*graph, device, plan, diagnostics);
         REQUIRE(cost.has_value());
         for (std::int32_t i = 0; i < std::ssize(graph->operators); ++i) {
             const model::Operator& op = graph->operators[static_cast<std::size_t>(i)];
-            if (op.kind != model::OperatorKind::linear || graph->parameter(op.parameters[0]).shape[0] != outputs) continue;
+            if (op.kind != model::OperatorKind::linear ||
+                graph->parameter(op.parameters[0]).shape[0] != outputs)
+                continue;
             const sim::ComputePrice price = cost->price({i, i + 1}, phase);
             return price.device.value / (price.flops.value / (50e12 * sim::CostConstants().sustained_half));
         }
@@ -110,10 +132,15 @@ TEST_CASE("who pads the vocabulary pads the product that ends in it, and compile
         return 0.0;
     };
     for (const auto phase : {schedule::ComputePhase::forward, schedule::ComputePhase::backward_input})
-        for (const auto& [framework, words, others] : {std::tuple{"PyTorch FSDP", 2.0, 2.0}, {"Megatron-LM", 1.0, 2.0}, {"llm.c", 1.0, 2.0}, {"nanoGPT", 1.0, 2.0},
-                                                       {"PyTorch 2.4, torch.compile", 1.0, 1.0}, {"JAX", 1.0, 1.0}}) {
+        for (const auto& [framework, words, others] : {std::tuple{"PyTorch FSDP", 2.0, 2.0},
+                                                       {"Megatron-LM", 1.0, 2.0},
+                                                       {"llm.c", 1.0, 2.0},
+                                                       {"nanoGPT", 1.0, 2.0},
+                                                       {"PyTorch 2.4, torch.compile", 1.0, 1.0},
+                                                       {"JAX", 1.0, 1.0}}) {
             INFO(framework);
-            CHECK(slowdown(50257, framework, phase) == Approx(words).epsilon(0.02));  // launches are a hundredth
+            CHECK(slowdown(50257, framework, phase) ==
+                  Approx(words).epsilon(0.02));  // launches are a hundredth
             CHECK(slowdown(4099, framework, phase) == Approx(others).epsilon(0.1));
         }
 }
@@ -128,7 +155,8 @@ TEST_CASE("shallow batched products before Ampere fill and drain their tiles as 
         kernel.batch = batch;
         kernel.flops = kernel.flops * static_cast<double>(batch);
         kernel.read = kernel.written = core::Bytes(0);
-        return sim::kernel_time(kernel, model::Phase::forward, device, DataType::bf16, {}, constants).value - device.matrix_product.at(DataType::bf16).launch.value;
+        return sim::kernel_time(kernel, model::Phase::forward, device, DataType::bf16, {}, constants).value -
+               device.matrix_product.at(DataType::bf16).launch.value;
     };
     // 128 deep: 1 + 128/128 against the 1 + 128/2048 that the plateau holds already.
     REQUIRE(arithmetic(128, 8) / (8 * arithmetic(128, 1)) == Approx(2.0 / (1 + 128.0 / 2048)));
@@ -139,12 +167,14 @@ TEST_CASE("a memory-bound kernel takes launch and its bytes at streaming bandwid
     model::Kernel kernel;
     kernel.read = core::Bytes(3e6);
     kernel.written = core::Bytes(1e6);
-    REQUIRE(time_of(kernel, round_device()) == Approx(2e-6 + 4e6 / (500e9 * sim::CostConstants().memory_rate)));
+    REQUIRE(time_of(kernel, round_device()) ==
+            Approx(2e-6 + 4e6 / (500e9 * sim::CostConstants().memory_rate)));
 }
 
 TEST_CASE("measured rates of products are met at their points and interpolated between") {
     cluster::DeviceSpec device = round_device();
-    device.matrix_product[DataType::bf16].points = {{core::Flops(1e9), core::teraflops_per_second(10)}, {core::Flops(1e11), core::teraflops_per_second(50)}};
+    device.matrix_product[DataType::bf16].points = {{core::Flops(1e9), core::teraflops_per_second(10)},
+                                                    {core::Flops(1e11), core::teraflops_per_second(50)}};
     const auto cube = [](double flops) {
         const double side = std::cbrt(flops / 2);
         model::Kernel kernel = product(1, 1, 1);
@@ -166,11 +196,14 @@ TEST_CASE("flash attention on an A100 meets the published bars, forward and back
         bool is_causal;
         double rate;  // TFLOP/s, assets of Dao-AILab/flash-attention@0251105
     };
-    for (const Bar& bar : {Bar{64, 512, false, 132}, Bar{64, 2048, true, 140}, Bar{128, 4096, true, 173}, Bar{128, 16384, false, 203}}) {
+    for (const Bar& bar : {Bar{64, 512, false, 132}, Bar{64, 2048, true, 140}, Bar{128, 4096, true, 173},
+                           Bar{128, 16384, false, 203}}) {
         const double forward = 1.0, backward = 2.5;  // FLOPs in units of forward
         const double time =
-            forward / core::to_teraflops_per_second(sim::flash_attention_rate(device, DataType::bf16, bar.head_dimension, bar.sequence, bar.is_causal, false)) +
-            backward / core::to_teraflops_per_second(sim::flash_attention_rate(device, DataType::bf16, bar.head_dimension, bar.sequence, bar.is_causal, true));
+            forward / core::to_teraflops_per_second(sim::flash_attention_rate(
+                          device, DataType::bf16, bar.head_dimension, bar.sequence, bar.is_causal, false)) +
+            backward / core::to_teraflops_per_second(sim::flash_attention_rate(
+                           device, DataType::bf16, bar.head_dimension, bar.sequence, bar.is_causal, true));
         REQUIRE((forward + backward) / time == Approx(bar.rate).epsilon(0.005));
     }
 }
@@ -201,17 +234,22 @@ TEST_CASE("prices of ranges add up, backward is both of its halves, and the host
     const auto count = static_cast<std::int32_t>(graph->operators.size());
     const model::OperatorRange all{0, count};
     for (std::int32_t cut : {1, count / 3, count - 1}) {
-        const double low = cost->price({0, cut}, ComputePhase::forward).device.value, high = cost->price({cut, count}, ComputePhase::forward).device.value;
+        const double low = cost->price({0, cut}, ComputePhase::forward).device.value,
+                     high = cost->price({cut, count}, ComputePhase::forward).device.value;
         REQUIRE(low + high == Approx(cost->price(all, ComputePhase::forward).device.value));
     }
     REQUIRE(cost->price(all, ComputePhase::backward).device.value ==
-            Approx(cost->price(all, ComputePhase::backward_input).device.value + cost->price(all, ComputePhase::backward_weight).device.value));
-    const model::PhaseCost forward = model::phase_cost(*graph, all, model::Phase::forward, plan.cost_context());
+            Approx(cost->price(all, ComputePhase::backward_input).device.value +
+                   cost->price(all, ComputePhase::backward_weight).device.value));
+    const model::PhaseCost forward =
+        model::phase_cost(*graph, all, model::Phase::forward, plan.cost_context());
     REQUIRE(cost->price(all, ComputePhase::forward).host.value == Approx(forward.kernels * 10e-6));
     REQUIRE(cost->price(all, ComputePhase::forward).flops.value == Approx(forward.flops.value));
 }
 
-TEST_CASE("a layer that PyTorch's non-reentrant checkpoint runs again stops before its last product; reentrant checkpoints run all of it") {
+TEST_CASE(
+    "a layer that PyTorch's non-reentrant checkpoint runs again stops before its last product; reentrant "
+    "checkpoints run all of it") {
     core::Diagnostics diagnostics;
     const cluster::DeviceSpec device = round_device();
     const auto share_of_flops = [&](const char* name, const char* framework) {
@@ -220,13 +258,17 @@ TEST_CASE("a layer that PyTorch's non-reentrant checkpoint runs again stops befo
         schedule::Plan plan;
         plan.recompute = schedule::Recompute::full;
         plan.framework = framework;
-        const std::optional<sim::ComputeCost> cost = sim::ComputeCost::make(*graph, device, plan, diagnostics);
+        const std::optional<sim::ComputeCost> cost =
+            sim::ComputeCost::make(*graph, device, plan, diagnostics);
         REQUIRE(cost.has_value());
         const model::OperatorRange layer = graph->units[1].operators;
-        REQUIRE(cost->price(layer, schedule::ComputePhase::recompute).device <= cost->price(layer, schedule::ComputePhase::forward).device);
-        return cost->price(layer, schedule::ComputePhase::recompute).flops.value / cost->price(layer, schedule::ComputePhase::forward).flops.value;
+        REQUIRE(cost->price(layer, schedule::ComputePhase::recompute).device <=
+                cost->price(layer, schedule::ComputePhase::forward).device);
+        return cost->price(layer, schedule::ComputePhase::recompute).flops.value /
+               cost->price(layer, schedule::ComputePhase::forward).flops.value;
     };
-    // A layer of MPT-7B, 2048 tokens a sample: products of 24 h^2 a token, attention of 4 s h; the last product has 8 h^2 of them.
+    // A layer of MPT-7B, 2048 tokens a sample: products of 24 h^2 a token, attention of 4 s h; the last
+    // product has 8 h^2 of them.
     const double h = 4096, s = 2048;
     REQUIRE(share_of_flops("mpt-7b", "PyTorch FSDP") == Approx(1 - 8 * h * h / (24 * h * h + 4 * s * h)));
     REQUIRE(share_of_flops("mpt-7b", "Megatron-LM 2022") == 1);
@@ -243,7 +285,8 @@ TEST_CASE("a measured operator replaces the curve") {
     std::int32_t linear = 0;
     while (graph->operators[static_cast<std::size_t>(linear)].kind != model::OperatorKind::linear) ++linear;
     device.measured_operators.push_back(
-        {model::signature(*graph, model::OperatorId(linear), plan.cost_context()), core::Seconds(0.25), core::Seconds(0.5), core::Seconds(1)});
+        {model::signature(*graph, model::OperatorId(linear), plan.cost_context()), core::Seconds(0.25),
+         core::Seconds(0.5), core::Seconds(1)});
     const std::optional<sim::ComputeCost> cost = sim::ComputeCost::make(*graph, device, plan, diagnostics);
     REQUIRE(cost.has_value());
     const model::OperatorRange only{linear, linear + 1};
@@ -260,19 +303,25 @@ TEST_CASE("the optimizer moves every byte of state once each way") {
     const cluster::DeviceSpec device = round_device();
     const std::optional<sim::ComputeCost> cost = sim::ComputeCost::make(*graph, device, plan, diagnostics);
     REQUIRE(cost.has_value());
-    // Read: gradient 2, moments 8, master 4. Written: moments 8, master 4, copy 2. 28 bytes a parameter at 500 GB/s.
-    REQUIRE(cost->optimizer_step(1'000'000, 1).device.value == Approx(2e-6 + 28e6 / (500e9 * sim::CostConstants().memory_rate)));
+    // Read: gradient 2, moments 8, master 4. Written: moments 8, master 4, copy 2. 28 bytes a parameter at
+    // 500 GB/s.
+    REQUIRE(cost->optimizer_step(1'000'000, 1).device.value ==
+            Approx(2e-6 + 28e6 / (500e9 * sim::CostConstants().memory_rate)));
     REQUIRE(cost->update_norm(1'000'000).time().value == 0);
-    // LAMB before its norms reads gradient 2, moments 8, master 4 and writes moments 8; after them it reads and writes master 4 + 4, writes the copy 2 and reads the
-    // update 4: 8 more in all, and one launch.
+    // LAMB before its norms reads gradient 2, moments 8, master 4 and writes moments 8; after them it reads
+    // and writes master 4 + 4, writes the copy 2 and reads the update 4: 8 more in all, and one launch.
     plan.optimizer.kind = schedule::OptimizerKind::lamb;
     const std::optional<sim::ComputeCost> lamb = sim::ComputeCost::make(*graph, device, plan, diagnostics);
     REQUIRE(lamb.has_value());
-    REQUIRE(lamb->update_norm(1'000'000).time().value == Approx(22e6 / (500e9 * sim::CostConstants().memory_rate)));
-    REQUIRE(lamb->optimizer_step(1'000'000, 1).device.value == Approx(2e-6 + 14e6 / (500e9 * sim::CostConstants().memory_rate)));
+    REQUIRE(lamb->update_norm(1'000'000).time().value ==
+            Approx(22e6 / (500e9 * sim::CostConstants().memory_rate)));
+    REQUIRE(lamb->optimizer_step(1'000'000, 1).device.value ==
+            Approx(2e-6 + 14e6 / (500e9 * sim::CostConstants().memory_rate)));
 }
 
-TEST_CASE("of a plan in fp8 the blocks' linear layers are priced in fp8 with the casts of their operands, logits and attention in bf16") {
+TEST_CASE(
+    "of a plan in fp8 the blocks' linear layers are priced in fp8 with the casts of their operands, logits "
+    "and attention in bf16") {
     core::Diagnostics diagnostics;
     const std::optional<model::ModelGraph> graph = model::load_model(std::string("gpt2"), {}, diagnostics);
     REQUIRE(graph.has_value());
@@ -282,7 +331,8 @@ TEST_CASE("of a plan in fp8 the blocks' linear layers are priced in fp8 with the
     schedule::Plan low, half;
     low.precision.compute = DataType::fp8;
     low.micro_batch = half.micro_batch = 8;
-    const auto in_fp8 = sim::ComputeCost::make(*graph, device, low, diagnostics), in_bf16 = sim::ComputeCost::make(*graph, device, half, diagnostics);
+    const auto in_fp8 = sim::ComputeCost::make(*graph, device, low, diagnostics),
+               in_bf16 = sim::ComputeCost::make(*graph, device, half, diagnostics);
     REQUIRE(in_fp8.has_value());
     REQUIRE(in_bf16.has_value());
     int linear = 0, others = 0;
@@ -290,8 +340,10 @@ TEST_CASE("of a plan in fp8 the blocks' linear layers are priced in fp8 with the
         const model::Operator& op = graph->operators[i];
         const auto at = static_cast<std::int32_t>(i);
         INFO(op.name);
-        for (const auto phase : {schedule::ComputePhase::forward, schedule::ComputePhase::backward_input, schedule::ComputePhase::backward_weight}) {
-            const double eighth = in_fp8->price({at, at + 1}, phase).device.value, plain = in_bf16->price({at, at + 1}, phase).device.value;
+        for (const auto phase : {schedule::ComputePhase::forward, schedule::ComputePhase::backward_input,
+                                 schedule::ComputePhase::backward_weight}) {
+            const double eighth = in_fp8->price({at, at + 1}, phase).device.value,
+                         plain = in_bf16->price({at, at + 1}, phase).device.value;
             if (op.kind == model::OperatorKind::linear && op.name.find("logits") == std::string::npos) {
                 CHECK(eighth != Approx(plain).epsilon(1e-3));
                 ++linear;
@@ -305,6 +357,10 @@ TEST_CASE("of a plan in fp8 the blocks' linear layers are priced in fp8 with the
     CHECK(others > linear);
     // The user is told.
     bool is_told = false;
-    for (const std::string& assumption : in_fp8->assumptions()) is_told = is_told || assumption == "fp8: products of 48 of 49 linear layers; in bf16: head.logits (its results are logits)";
+    for (const std::string& assumption : in_fp8->assumptions())
+        is_told =
+            is_told ||
+            assumption ==
+                "fp8: products of 48 of 49 linear layers; in bf16: head.logits (its results are logits)";
     CHECK(is_told);
 }

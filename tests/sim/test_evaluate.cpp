@@ -6,8 +6,8 @@
 #include "core/document.h"
 #include "core/value.h"
 #include "schedule/pipeline/registry.h"
-#include "sim/report/breakdown.h"
 #include "sim/evaluate.h"
+#include "sim/report/breakdown.h"
 #include "sim/report/report.h"
 #include "sim/report/trace.h"
 #include "tests/cluster/instances.h"
@@ -23,7 +23,8 @@ schedule::Plan plan_of(int data, int tensor, int pipeline, int micro_batches, co
     return plan;
 }
 
-sim::Evaluation evaluate(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan, sim::EvaluateOptions options = {}) {
+sim::Evaluation evaluate(const model::ModelGraph& graph, const cluster::Cluster& cluster,
+                         const schedule::Plan& plan, sim::EvaluateOptions options = {}) {
     core::Diagnostics diagnostics;
     std::optional<sim::Evaluation> evaluation = sim::evaluate(graph, cluster, plan, diagnostics, options);
     INFO(core::format(diagnostics));
@@ -42,16 +43,20 @@ TEST_CASE("the parts of the breakdown add up to the step on every kind of plan, 
         schedule::Recompute recompute;
     };
     using schedule::Recompute, schedule::Sharding;
-    for (const Case& c : {Case{1, 1, 1, Sharding::none, Recompute::none}, Case{16, 1, 1, Sharding::none, Recompute::none},
-                          Case{16, 1, 1, Sharding::parameters, Recompute::full}, Case{8, 1, 1, Sharding::gradients, Recompute::selective},
-                          Case{1, 4, 4, Sharding::none, Recompute::selective}, Case{4, 2, 2, Sharding::optimizer, Recompute::full}}) {
+    for (const Case& c :
+         {Case{1, 1, 1, Sharding::none, Recompute::none}, Case{16, 1, 1, Sharding::none, Recompute::none},
+          Case{16, 1, 1, Sharding::parameters, Recompute::full},
+          Case{8, 1, 1, Sharding::gradients, Recompute::selective},
+          Case{1, 4, 4, Sharding::none, Recompute::selective},
+          Case{4, 2, 2, Sharding::optimizer, Recompute::full}}) {
         schedule::Plan plan = plan_of(c.data, c.tensor, c.pipeline, 4);
         plan.sharding = c.sharding;
         plan.recompute = c.recompute;
         plan.sequence_parallel = c.tensor > 1;
         const sim::Evaluation evaluation = evaluate(graph, cluster, plan);
         REQUIRE(sim::sum(evaluation.breakdown).value == Approx(evaluation.step_time.value).epsilon(1e-12));
-        for (const sim::BreakdownPart& part : sim::breakdown_parts()) REQUIRE((evaluation.breakdown.*part.part).value >= 0);
+        for (const sim::BreakdownPart& part : sim::breakdown_parts())
+            REQUIRE((evaluation.breakdown.*part.part).value >= 0);
         REQUIRE((evaluation.breakdown.recompute.value > 0) == (c.recompute != Recompute::none));
         REQUIRE((evaluation.breakdown.tensor_parallel.value > 0) == (c.tensor > 1));
         REQUIRE((evaluation.breakdown.bubble.value > 1e-6) == (c.pipeline > 1));
@@ -106,7 +111,8 @@ TEST_CASE("extrapolating in micro-batches equals the full simulation in time, br
                 REQUIRE(line.step_time.value == Approx(whole.step_time.value).epsilon(1e-9));
                 REQUIRE(line.peak_memory.value == Approx(whole.peak_memory.value).epsilon(1e-9));
                 for (const sim::BreakdownPart& part : sim::breakdown_parts())
-                    REQUIRE(std::abs((line.breakdown.*part.part - whole.breakdown.*part.part).value) <= 1e-8 * whole.step_time.value);
+                    REQUIRE(std::abs((line.breakdown.*part.part - whole.breakdown.*part.part).value) <=
+                            1e-8 * whole.step_time.value);
             }
     }
 }
@@ -119,7 +125,8 @@ TEST_CASE("memory alone agrees with the memory of a full evaluation of a serial 
     const sim::Evaluation all = evaluate(graph, cluster, plan);
     const sim::Evaluation memory = evaluate(graph, cluster, plan, {.memory_only = true});
     REQUIRE(memory.memory.size() == 4);
-    for (std::size_t i = 0; i < 4; ++i) REQUIRE(memory.memory[i].peak.value == Approx(all.memory[i].peak.value));
+    for (std::size_t i = 0; i < 4; ++i)
+        REQUIRE(memory.memory[i].peak.value == Approx(all.memory[i].peak.value));
     REQUIRE(memory.step_time.value == 0);
 }
 
@@ -137,25 +144,28 @@ TEST_CASE("a plan beyond memory is evaluated and says by how much it does not fi
 }
 
 TEST_CASE("Llama-2-70B on 16 p4d with tensor 8 and pipeline 8 reaches between 30 and 60 % MFU and fits") {
-    const model::ModelGraph graph = load_graph(std::string(SOURCE_DIR) + "/scenarios/models/llama-2-70b.config.json");
+    const model::ModelGraph graph =
+        load_graph(std::string(SOURCE_DIR) + "/scenarios/models/llama-2-70b.config.json");
     schedule::Plan plan = plan_of(2, 8, 8, 256);
     plan.sequence_parallel = true;
     plan.sharding = schedule::Sharding::optimizer;
     plan.recompute = schedule::Recompute::selective;
-    const sim::Evaluation evaluation = evaluate(graph, nodes_of("p4d.24xlarge", 16), plan, {.most_micro_batches = 64});
+    const sim::Evaluation evaluation =
+        evaluate(graph, nodes_of("p4d.24xlarge", 16), plan, {.most_micro_batches = 64});
     REQUIRE(evaluation.mfu > 0.3);
     REQUIRE(evaluation.mfu < 0.6);
     REQUIRE(evaluation.fits);
 }
 
 TEST_CASE("GPT-3 175B on 1,024 A100 comes near the 140 TFLOP/s a GPU that Megatron-LM published") {
-    // Narayanan et al., SC21 (arXiv 2104.04473), table 2: 175B on 1,024 A100 80 GB, tensor 8, pipeline 16, batch 1536: 140 TFLOP/s with full recomputation
-    // counted.
+    // Narayanan et al., SC21 (arXiv 2104.04473), table 2: 175B on 1,024 A100 80 GB, tensor 8, pipeline 16,
+    // batch 1536: 140 TFLOP/s with full recomputation counted.
     const model::ModelGraph graph = load_graph("gpt3-175b");
     schedule::Plan plan = plan_of(8, 8, 16, 192);
     plan.recompute = schedule::Recompute::full;
     plan.attention = model::AttentionImplementation::fused_softmax;
-    const sim::Evaluation evaluation = evaluate(graph, nodes_of("p4de.24xlarge", 128), plan, {.most_micro_batches = 64});
+    const sim::Evaluation evaluation =
+        evaluate(graph, nodes_of("p4de.24xlarge", 128), plan, {.most_micro_batches = 64});
     const double published = 140e12;
     REQUIRE(evaluation.hardware_flops_per_gpu.value == Approx(published).epsilon(0.25));
 }
@@ -168,7 +178,8 @@ TEST_CASE("two evaluations give the same report, JSON and trace to the byte") {
     const auto texts = [&] {
         const sim::Evaluation e = evaluate(graph, cluster, plan, {.keeps_timeline = true});
         return sim::text_report(e, graph, cluster, plan) + core::to_json(sim::to_value(e, graph, plan)) +
-               sim::chrome_trace(*e.program, e.timeline, e.memory_timeline) + sim::html_timeline(*e.program, e.timeline, e.memory_timeline, "title", "report");
+               sim::chrome_trace(*e.program, e.timeline, e.memory_timeline) +
+               sim::html_timeline(*e.program, e.timeline, e.memory_timeline, "title", "report");
     };
     REQUIRE(texts() == texts());
 }
@@ -179,23 +190,27 @@ TEST_CASE("a trace is JSON with a complete event for every instruction of every 
     const schedule::Plan plan = plan_of(1, 2, 2, 3);
     const sim::Evaluation e = evaluate(graph, cluster, plan, {.keeps_timeline = true});
     core::Diagnostics diagnostics;
-    const std::optional<core::Value> trace = core::parse_json(sim::chrome_trace(*e.program, e.timeline, e.memory_timeline), "trace", diagnostics);
+    const std::optional<core::Value> trace =
+        core::parse_json(sim::chrome_trace(*e.program, e.timeline, e.memory_timeline), "trace", diagnostics);
     REQUIRE(trace.has_value());
     std::size_t complete = 0, instructions = 0;
-    for (const core::Value& event : trace->find("traceEvents")->items()) complete += event.find("ph")->string() == "X";
+    for (const core::Value& event : trace->find("traceEvents")->items())
+        complete += event.find("ph")->string() == "X";
     for (const schedule::RankProgram& list : e.program->classes) instructions += list.instructions.size();
     REQUIRE(complete == instructions);
 }
 
 TEST_CASE("parameters tied over any pipeline ranks are reduced by those that hold a copy") {
-    // T5 shares its embedding between encoder, decoder and head, and a table of relative positions between the layers of each: copies lie on middle ranks too.
+    // T5 shares its embedding between encoder, decoder and head, and a table of relative positions between
+    // the layers of each: copies lie on middle ranks too.
     const model::ModelGraph graph = load_graph("t5-small");
     for (int pipeline : {2, 3, 4, 6})
         for (const char* instance : {"p4d.24xlarge", "local-cpu"}) {
             schedule::Plan plan = plan_of(2, 1, pipeline, 4);
             plan.precision = {core::DataType::fp32, core::DataType::fp32, core::DataType::fp32, false};
             plan.attention = model::AttentionImplementation::unfused;
-            const sim::Evaluation evaluation = evaluate(graph, nodes_of(instance, std::string(instance) == "local-cpu" ? 1 : 2), plan);
+            const sim::Evaluation evaluation =
+                evaluate(graph, nodes_of(instance, std::string(instance) == "local-cpu" ? 1 : 2), plan);
             REQUIRE(evaluation.step_time.value > 0);
             REQUIRE(evaluation.memory.size() == static_cast<std::size_t>(pipeline));
         }
@@ -205,7 +220,10 @@ TEST_CASE("an order made from times says in a plan that the times are not the pl
     const model::ModelGraph graph = load_graph("gpt2");
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
     const auto says = [&](const sim::Evaluation& evaluation) {
-        return std::any_of(evaluation.assumptions.begin(), evaluation.assumptions.end(), [](const std::string& line) { return line.find("ordered for equal stages") != std::string::npos; });
+        return std::any_of(evaluation.assumptions.begin(), evaluation.assumptions.end(),
+                           [](const std::string& line) {
+                               return line.find("ordered for equal stages") != std::string::npos;
+                           });
     };
     for (const schedule::PipelineSchedule& entry : schedule::pipeline_schedules()) {
         if (entry.is_forward_only || entry.is_asynchronous) continue;
@@ -223,7 +241,9 @@ TEST_CASE("the report says where a price is from, and ends no line with blanks")
     const model::ModelGraph graph = load_graph("gpt2");
     const schedule::Plan plan = plan_of(8, 1, 1, 1);
     cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
-    const auto report = [&] { return sim::text_report(evaluate(graph, cluster, plan), graph, cluster, plan); };
+    const auto report = [&] {
+        return sim::text_report(evaluate(graph, cluster, plan), graph, cluster, plan);
+    };
     const std::string listed = report();
     CHECK(listed.find("USD an hour (on-demand us-east-1, ") != std::string::npos);
     CHECK(listed.find(" \n") == std::string::npos);

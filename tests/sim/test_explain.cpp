@@ -10,11 +10,13 @@
 
 namespace {
 
-sim::Explanation explanation_of(const std::string& model, const cluster::Cluster& cluster, const schedule::Plan& plan) {
+sim::Explanation explanation_of(const std::string& model, const cluster::Cluster& cluster,
+                                const schedule::Plan& plan) {
     core::Diagnostics diagnostics;
     const std::optional<model::ModelGraph> graph = model::load_model(model, {}, diagnostics);
     REQUIRE(graph.has_value());
-    const std::optional<sim::Evaluation> evaluation = sim::evaluate(*graph, cluster, plan, diagnostics, {.keeps_timeline = true});
+    const std::optional<sim::Evaluation> evaluation =
+        sim::evaluate(*graph, cluster, plan, diagnostics, {.keeps_timeline = true});
     INFO(core::format(diagnostics));
     REQUIRE(evaluation.has_value());
     return sim::explain(*evaluation, *graph, cluster, plan);

@@ -32,7 +32,8 @@ TEST_CASE("two flows on one link get half each, and the second all of it when th
 }
 
 TEST_CASE("a flow that starts later takes its part from then on") {
-    // Alone from 0 to 1 at 10: 10 of 30 units. Shared at 5: the other's 10 units take until 3; then 10 left at 10: t = 4.
+    // Alone from 0 to 1 at 10: 10 of 30 units. Shared at 5: the other's 10 units take until 3; then 10 left
+    // at 10: t = 4.
     sim::FlowEngine engine({10.0});
     const Uses link = {{0, 1.0}};
     engine.start_flow(30, 0, link, 1);
@@ -45,7 +46,8 @@ TEST_CASE("a flow that starts later takes its part from then on") {
 }
 
 TEST_CASE("what one flow cannot use others get: max-min over a chain of links") {
-    // Links a = 10, b = 4. Flow 1 on a and b, flow 2 on a, flow 3 on b. b gives 2 each to flows 1 and 3; a leaves 8 to flow 2.
+    // Links a = 10, b = 4. Flow 1 on a and b, flow 2 on a, flow 3 on b. b gives 2 each to flows 1 and 3; a
+    // leaves 8 to flow 2.
     sim::FlowEngine engine({10.0, 4.0});
     const Uses both = {{0, 1.0}, {1, 1.0}}, a = {{0, 1.0}}, b = {{1, 1.0}};
     engine.start_flow(2, 0, both, 1);
@@ -64,7 +66,9 @@ TEST_CASE("a flow's own limit leaves the rest to others: TCP flows of 5 Gbit/s b
     REQUIRE(ends.at(2) == Approx(1));
 }
 
-TEST_CASE("weights and shares: a flow with weight two gets twice the level, and takes of a link what its share says") {
+TEST_CASE(
+    "weights and shares: a flow with weight two gets twice the level, and takes of a link what its share "
+    "says") {
     sim::FlowEngine weighted({9.0});
     const Uses link = {{0, 1.0}};
     weighted.start_flow(6, 0, link, 1, 2.0);
@@ -91,7 +95,9 @@ TEST_CASE("flows that share nothing do not touch each other, and ties come in th
     REQUIRE(engine.completed() == 3);
 }
 
-TEST_CASE("on random networks every link carries exactly the bytes of the flows that cross it, and is never more than full") {
+TEST_CASE(
+    "on random networks every link carries exactly the bytes of the flows that cross it, and is never more "
+    "than full") {
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {
         core::Random random(seed);
         const int links = 6;
@@ -106,7 +112,8 @@ TEST_CASE("on random networks every link carries exactly the bytes of the flows 
                 if (random.uniform() < 0.4) uses[f].push_back({l, 0.25 + random.uniform()});
             if (uses[f].empty()) uses[f].push_back({0, 1.0});
             work[f] = 1 + 10 * random.uniform();
-            for (const sim::ResourceUse& use : uses[f]) expected[static_cast<std::size_t>(use.resource)] += use.share * work[f];
+            for (const sim::ResourceUse& use : uses[f])
+                expected[static_cast<std::size_t>(use.resource)] += use.share * work[f];
             engine.start_timer(5 * random.uniform(), static_cast<std::uint32_t>(f));
         }
         int ended = 0;
@@ -114,19 +121,24 @@ TEST_CASE("on random networks every link carries exactly the bytes of the flows 
         while (const auto token = engine.next()) {
             REQUIRE(engine.now() >= before);
             before = engine.now();
-            if (*token < 40) engine.start_flow(work[*token], *token % 3 == 0 ? 2.0 : 0.0, uses[*token], *token + 40);
+            if (*token < 40)
+                engine.start_flow(work[*token], *token % 3 == 0 ? 2.0 : 0.0, uses[*token], *token + 40);
             else ++ended;
             // Rates in force fill no link beyond its capacity.
             std::vector<double> load(links, 0);
             for (std::uint32_t f = 0; f < 40; ++f)
                 if (const auto rate = engine.rate_of(f + 40))
-                    for (const sim::ResourceUse& use : uses[f]) load[static_cast<std::size_t>(use.resource)] += use.share * *rate;
-            for (int l = 0; l < links; ++l) REQUIRE(load[static_cast<std::size_t>(l)] <= capacities[static_cast<std::size_t>(l)] * (1 + 1e-9));
+                    for (const sim::ResourceUse& use : uses[f])
+                        load[static_cast<std::size_t>(use.resource)] += use.share * *rate;
+            for (int l = 0; l < links; ++l)
+                REQUIRE(load[static_cast<std::size_t>(l)] <=
+                        capacities[static_cast<std::size_t>(l)] * (1 + 1e-9));
         }
         REQUIRE(ended == 40);
         for (int l = 0; l < links; ++l) {
             REQUIRE(engine.used(l) == Approx(expected[static_cast<std::size_t>(l)]).epsilon(1e-9));
-            REQUIRE(expected[static_cast<std::size_t>(l)] <= capacities[static_cast<std::size_t>(l)] * engine.now() * (1 + 1e-9));
+            REQUIRE(expected[static_cast<std::size_t>(l)] <=
+                    capacities[static_cast<std::size_t>(l)] * engine.now() * (1 + 1e-9));
         }
     }
 }

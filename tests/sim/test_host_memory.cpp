@@ -3,14 +3,15 @@
 #include "schedule/pass/lower.h"
 #include "schedule/plan/memory.h"
 #include "schedule/plan/partition.h"
-#include "sim/evaluate.h"
 #include "sim/cost/host_memory.h"
+#include "sim/evaluate.h"
 #include "tests/cluster/instances.h"
 #include "tests/model/catalogue.h"
 
 namespace {
 
-sim::Evaluation evaluation_of(const model::ModelGraph& graph, const cluster::Cluster& cluster, const schedule::Plan& plan) {
+sim::Evaluation evaluation_of(const model::ModelGraph& graph, const cluster::Cluster& cluster,
+                              const schedule::Plan& plan) {
     core::Diagnostics diagnostics;
     std::optional<sim::Evaluation> evaluation = sim::evaluate(graph, cluster, plan, diagnostics);
     INFO(core::format(diagnostics));
@@ -28,17 +29,23 @@ schedule::Plan offloading(int data, int micro_batches) {
 
 }  // namespace
 
-TEST_CASE("a host holds what its ranks have away at a time: of one micro-batch, all layers that wait long enough, whatever the number of micro-batches") {
+TEST_CASE(
+    "a host holds what its ranks have away at a time: of one micro-batch, all layers that wait long enough, "
+    "whatever the number of micro-batches") {
     const model::ModelGraph graph = load_graph("gpt2", 256);
     for (const int ranks : {1, 8})
         for (const int micro_batches : {1, 4}) {
             const schedule::Plan plan = offloading(ranks, micro_batches);
-            const auto footprint = schedule::activation_footprint(graph, {0, static_cast<std::int32_t>(graph.operators.size())}, plan);
-            // Unit u of U runs forward as task u and backward as task 2 U - 1 - u of its micro-batch; it leaves when the load, four tasks before the backward, comes two or more after the
-            // forward: 2 U - 1 - 2 u >= 6. All of those are away when the first of them, u = U - 4, is wanted: 2 U - 1 - u - 4 = U - 1 is the last forward task.
+            const auto footprint = schedule::activation_footprint(
+                graph, {0, static_cast<std::int32_t>(graph.operators.size())}, plan);
+            // Unit u of U runs forward as task u and backward as task 2 U - 1 - u of its micro-batch; it
+            // leaves when the load, four tasks before the backward, comes two or more after the forward: 2 U
+            // - 1 - 2 u >= 6. All of those are away when the first of them, u = U - 4, is wanted: 2 U - 1 - u
+            // - 4 = U - 1 is the last forward task.
             const auto units = static_cast<int>(footprint.offloadable.size());
             core::Bytes away;
-            for (int u = 0; 2 * units - 1 - 2 * u >= 6; ++u) away += footprint.offloadable[static_cast<std::size_t>(u)].bytes;
+            for (int u = 0; 2 * units - 1 - 2 * u >= 6; ++u)
+                away += footprint.offloadable[static_cast<std::size_t>(u)].bytes;
             const sim::Evaluation evaluation = evaluation_of(graph, nodes_of("p4d.24xlarge", 1), plan);
             CHECK(evaluation.host_memory.value == Approx(away.value * ranks));
             CHECK(evaluation.available_host_memory == core::gibibytes(1152));
@@ -49,7 +56,8 @@ TEST_CASE("nodes do not add up, and what stays or goes to disk takes nothing of 
     const model::ModelGraph graph = load_graph("gpt2", 256);
     const core::Bytes one = evaluation_of(graph, nodes_of("p4d.24xlarge", 1), offloading(8, 1)).host_memory;
     CHECK(one.value > 0);
-    CHECK(evaluation_of(graph, nodes_of("p4d.24xlarge", 2), offloading(16, 1)).host_memory.value == Approx(one.value));
+    CHECK(evaluation_of(graph, nodes_of("p4d.24xlarge", 2), offloading(16, 1)).host_memory.value ==
+          Approx(one.value));
     schedule::Plan plan = offloading(8, 1);
     plan.offload = schedule::Offload::disk;
     plan.offload_bandwidth = core::gigabytes_per_second(6);
@@ -70,7 +78,9 @@ TEST_CASE("a plan whose offloaded activations exceed the host does not fit and s
     CHECK(evaluation.tightest.find("host of the fullest node") != std::string::npos);
 }
 
-TEST_CASE("processors' ranks lie in their host's memory: of ten on two nodes of eight cores, with what they have away, the eight of the first") {
+TEST_CASE(
+    "processors' ranks lie in their host's memory: of ten on two nodes of eight cores, with what they have "
+    "away, the eight of the first") {
     const model::ModelGraph graph = load_graph("gpt2", 256);
     cluster::Cluster cluster = nodes_of("local-cpu", 1);
     cluster.instance.devices = 8;
@@ -79,7 +89,8 @@ TEST_CASE("processors' ranks lie in their host's memory: of ten on two nodes of 
     options.memory_only = true;  // times would need routes between such nodes
     const auto evaluation_on = [&](int ranks) {
         core::Diagnostics diagnostics;
-        std::optional<sim::Evaluation> evaluation = sim::evaluate(graph, cluster, offloading(ranks, 1), diagnostics, options);
+        std::optional<sim::Evaluation> evaluation =
+            sim::evaluate(graph, cluster, offloading(ranks, 1), diagnostics, options);
         INFO(core::format(diagnostics));
         REQUIRE(evaluation);
         return *evaluation;

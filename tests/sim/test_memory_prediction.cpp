@@ -1,4 +1,5 @@
-// Memory as the simulator predicts it: how it moves with the plan, where a plan fails, and what an explanation adds up to.
+// Memory as the simulator predicts it: how it moves with the plan, where a plan fails, and what an
+// explanation adds up to.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -28,7 +29,8 @@ model::ModelGraph gpt(int layers, int sequence) {
     return *graph;
 }
 
-sim::Evaluation memory_of(const model::ModelGraph& graph, const schedule::Plan& plan, const cluster::Cluster& cluster) {
+sim::Evaluation memory_of(const model::ModelGraph& graph, const schedule::Plan& plan,
+                          const cluster::Cluster& cluster) {
     core::Diagnostics diagnostics;
     const auto evaluation = sim::evaluate(graph, cluster, plan, diagnostics, {.memory_only = true});
     INFO(core::format(diagnostics));
@@ -45,12 +47,16 @@ schedule::Plan plan_of(int data, int micro_batch) {
 
 }  // namespace
 
-TEST_CASE("memory grows with the micro-batch, the sequence and the layers, whatever is recomputed or sharded") {
+TEST_CASE(
+    "memory grows with the micro-batch, the sequence and the layers, whatever is recomputed or sharded") {
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 1);
-    for (const schedule::Recompute recompute : {schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full})
-        for (const schedule::Sharding sharding : {schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::parameters})
+    for (const schedule::Recompute recompute :
+         {schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full})
+        for (const schedule::Sharding sharding :
+             {schedule::Sharding::none, schedule::Sharding::optimizer, schedule::Sharding::parameters})
             for (const char* framework : {"", "Megatron-LM", "PyTorch FSDP", "DeepSpeed"}) {
-                INFO(schedule::name_of(recompute) << ", " << schedule::name_of(sharding) << ", " << framework);
+                INFO(schedule::name_of(recompute)
+                     << ", " << schedule::name_of(sharding) << ", " << framework);
                 const auto peak = [&](int layers, int sequence, int micro_batch) {
                     schedule::Plan plan = plan_of(8, micro_batch);
                     plan.recompute = recompute;
@@ -73,15 +79,20 @@ TEST_CASE("a shard degree divides the state that it shards, and recomputation ne
         schedule::Plan plan = plan_of(8, 1);
         plan.shard_degree = degree;
         plan.sharding = schedule::Sharding::optimizer;
-        CHECK(schedule::state_footprint(graph, all, plan).optimizer.value == Approx(whole.optimizer.value / degree));
+        CHECK(schedule::state_footprint(graph, all, plan).optimizer.value ==
+              Approx(whole.optimizer.value / degree));
         CHECK(schedule::state_footprint(graph, all, plan).gradients == whole.gradients);
         plan.sharding = schedule::Sharding::parameters;
-        CHECK(schedule::state_footprint(graph, all, plan).parameters.value == Approx(whole.parameters.value / degree));
-        CHECK(schedule::state_footprint(graph, all, plan).gradients.value == Approx(whole.gradients.value / degree));
+        CHECK(schedule::state_footprint(graph, all, plan).parameters.value ==
+              Approx(whole.parameters.value / degree));
+        CHECK(schedule::state_footprint(graph, all, plan).gradients.value ==
+              Approx(whole.gradients.value / degree));
     }
-    for (const auto attention : {model::AttentionImplementation::unfused, model::AttentionImplementation::flash}) {
+    for (const auto attention :
+         {model::AttentionImplementation::unfused, model::AttentionImplementation::flash}) {
         core::Bytes saved[3];
-        for (const schedule::Recompute recompute : {schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full}) {
+        for (const schedule::Recompute recompute :
+             {schedule::Recompute::none, schedule::Recompute::selective, schedule::Recompute::full}) {
             schedule::Plan plan = plan_of(1, 4);
             plan.attention = attention;
             plan.recompute = recompute;
@@ -96,7 +107,9 @@ TEST_CASE("kernels' workspace only adds to transients") {
     const model::ModelGraph graph = gpt(2, 512);
     const model::OperatorRange all{0, static_cast<std::int32_t>(graph.operators.size())};
     const schedule::Plan plan = plan_of(1, 2);
-    const schedule::ActivationFootprint bare = schedule::activation_footprint(graph, all, plan), with = schedule::activation_footprint(graph, all, plan, model::WorkspaceRules{});
+    const schedule::ActivationFootprint bare = schedule::activation_footprint(graph, all, plan),
+                                        with = schedule::activation_footprint(graph, all, plan,
+                                                                              model::WorkspaceRules{});
     CHECK(with.saved == bare.saved);
     CHECK(with.forward_transient >= bare.forward_transient);
     CHECK(with.backward_transient >= bare.backward_transient);
@@ -107,8 +120,10 @@ TEST_CASE("kernels' workspace only adds to transients") {
 TEST_CASE("a communicator's buffers follow its channels") {
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 2);
     CHECK(sim::communicator_memory(cluster, {0}).value == 0);
-    // Inside the node: twelve NVLinks, two channels each, three connections of 9.2 MiB: 662 MiB, at most what the profile states.
-    CHECK(sim::communicator_memory(cluster, {0, 1, 2, 3, 4, 5, 6, 7}) == cluster.instance.device.further_communicator_memory);
+    // Inside the node: twelve NVLinks, two channels each, three connections of 9.2 MiB: 662 MiB, at most what
+    // the profile states.
+    CHECK(sim::communicator_memory(cluster, {0, 1, 2, 3, 4, 5, 6, 7}) ==
+          cluster.instance.device.further_communicator_memory);
     // One rank a node: half a network card, at least one: two channels of four connections.
     CHECK(core::to_gibibytes(sim::communicator_memory(cluster, {0, 8})) * 1024 == Approx(2 * 4 * 9.2));
 }
@@ -122,7 +137,8 @@ TEST_CASE("a plan that does not fit fails where its activations have used up the
     REQUIRE(evaluation.out_of_memory.has_value());
     const sim::OutOfMemory& failure = *evaluation.out_of_memory;
     CHECK(failure.needed > failure.available);
-    CHECK(failure.needed - failure.available <= failure.asked * 1.05);  // the allocation before it still fitted
+    CHECK(failure.needed - failure.available <=
+          failure.asked * 1.05);  // the allocation before it still fitted
     CHECK(failure.needed <= evaluation.peak_memory);
     CHECK(failure.micro_batch == 0);
     CHECK_FALSE(failure.operators.empty());
@@ -151,7 +167,9 @@ TEST_CASE("an explanation accounts for the compute of the critical rank and find
     REQUIRE_FALSE(explanation.figures.empty());
     CHECK(explanation.constants.size() == sim::named_constants().size());
     for (std::size_t i = 1; i < explanation.figures.size(); ++i)
-        CHECK(std::abs(explanation.figures[i].step_change) <= std::abs(explanation.figures[i - 1].step_change));
+        CHECK(std::abs(explanation.figures[i].step_change) <=
+              std::abs(explanation.figures[i - 1].step_change));
     for (const sim::Influence& figure : explanation.figures)  // a faster device never takes longer
-        if (figure.name == "device.precision.bf16" || figure.name == "device.memory_bandwidth") CHECK(figure.step_change <= 0);
+        if (figure.name == "device.precision.bf16" || figure.name == "device.memory_bandwidth")
+            CHECK(figure.step_change <= 0);
 }

@@ -17,7 +17,8 @@ double alone(const cluster::Cluster& cluster, int from, int to) {
 TEST_CASE("two flows over one network card take twice as long, over two cards as long as one") {
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 2);
     sim::Network network(cluster);
-    const std::vector<sim::Flow> one = {{0, 8}}, shared = {{0, 8}, {1, 9}}, apart = {{0, 8}, {2, 10}}, opposite = {{0, 8}, {8, 0}};
+    const std::vector<sim::Flow> one = {{0, 8}}, shared = {{0, 8}, {1, 9}}, apart = {{0, 8}, {2, 10}},
+                                 opposite = {{0, 8}, {8, 0}};
     const double single = alone(cluster, 0, 8);
     // p4d: 100 Gbit/s a card at 85 %.
     REQUIRE(single == Approx(1 / (12.5e9 * 0.85)));
@@ -58,11 +59,13 @@ TEST_CASE("the 8-V100 cube mesh carries three rings in both directions, each phy
         REQUIRE(std::set<int>(ring.devices.begin(), ring.devices.end()).size() == 8);
     }
     REQUIRE(share == Approx(1.0));
-    // Six links a device in each direction, all busy: a round of 1/8 of the payload takes what six links need.
+    // Six links a device in each direction, all busy: a round of 1/8 of the payload takes what six links
+    // need.
     sim::Network network(cluster);
     std::vector<sim::Flow> flows;
     for (const sim::Ring& ring : rings)
-        for (std::size_t i = 0; i < 8; ++i) flows.push_back({ring.devices[i], ring.devices[(i + 1) % 8], ring.share});
+        for (std::size_t i = 0; i < 8; ++i)
+            flows.push_back({ring.devices[i], ring.devices[(i + 1) % 8], ring.share});
     const double link = alone(cluster, 0, 1);  // one link joins 0 and 1
     REQUIRE(network.price(flows).seconds_per_byte == Approx(link / 6));
 }
@@ -75,7 +78,8 @@ TEST_CASE("half of the cube mesh has two rings each way, a pair one") {
     REQUIRE(pair[0].devices == std::vector<std::int32_t>{0, 3});
 }
 
-TEST_CASE("rings over several nodes leave each node at every device once, so all network cards carry their part") {
+TEST_CASE(
+    "rings over several nodes leave each node at every device once, so all network cards carry their part") {
     const cluster::Cluster cluster = nodes_of("p4d.24xlarge", 4);
     std::vector<std::int32_t> group;
     for (int device = 0; device < 32; ++device) group.push_back(device);

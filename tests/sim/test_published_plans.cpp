@@ -1,4 +1,5 @@
-// Plans that their authors published as running must fit in prediction; the figures and their sources are in tests/validation/published_plans.csv.
+// Plans that their authors published as running must fit in prediction; the figures and their sources are in
+// tests/validation/published_plans.csv.
 #include <catch2/catch.hpp>
 #include <string>
 
@@ -14,7 +15,9 @@ struct Case {
     const core::CsvTable& table;
     const core::CsvRow& row;
     std::string text(const char* column) const { return std::string(table.cell(row, column)); }
-    std::int64_t integer(const char* column) const { return core::parse_integer(table.cell(row, column)).value(); }
+    std::int64_t integer(const char* column) const {
+        return core::parse_integer(table.cell(row, column)).value();
+    }
 };
 
 core::Value model_of(const Case& c) {
@@ -22,7 +25,8 @@ core::Value model_of(const Case& c) {
     model["family"] = c.text("family");
     model["name"] = c.text("model");
     for (const char* key : {"layers", "hidden", "heads", "ffn", "vocabulary"}) model[key] = c.integer(key);
-    if (c.text("family") == "llama" || c.text("family") == "mixtral") model["kv_heads"] = c.integer("kv_heads");
+    if (c.text("family") == "llama" || c.text("family") == "mixtral")
+        model["kv_heads"] = c.integer("kv_heads");
     if (c.integer("experts") > 0) {
         model["experts"] = c.integer("experts");
         model["experts_per_token"] = 2;
@@ -37,13 +41,19 @@ schedule::Plan plan_of(const Case& c) {
     plan.layout.tensor = static_cast<int>(c.integer("tensor_parallel"));
     plan.layout.pipeline = static_cast<int>(c.integer("pipeline_parallel"));
     plan.layout.data = static_cast<int>(c.integer("nodes") * 8 / plan.layout.tensor / plan.layout.pipeline);
-    plan.sharding = c.text("sharding") == "optimizer" ? schedule::Sharding::optimizer : schedule::Sharding::parameters;
+    plan.sharding =
+        c.text("sharding") == "optimizer" ? schedule::Sharding::optimizer : schedule::Sharding::parameters;
     plan.shard_degree = static_cast<int>(c.integer("shard_degree"));
     plan.micro_batch = static_cast<int>(c.integer("micro_batch"));
     plan.micro_batches = static_cast<int>(c.integer("micro_batches"));
     plan.recompute = c.text("recompute") == "full" ? schedule::Recompute::full : schedule::Recompute::none;
-    const core::DataType compute = c.text("precision") == "fp16" ? core::DataType::fp16 : c.text("precision") == "fp8" ? core::DataType::fp8 : core::DataType::bf16;
-    plan.precision = {.compute = compute, .parameters = core::DataType::bf16, .gradients = core::DataType::bf16, .has_master_parameters = true};
+    const core::DataType compute = c.text("precision") == "fp16"  ? core::DataType::fp16
+                                   : c.text("precision") == "fp8" ? core::DataType::fp8
+                                                                  : core::DataType::bf16;
+    plan.precision = {.compute = compute,
+                      .parameters = core::DataType::bf16,
+                      .gradients = core::DataType::bf16,
+                      .has_master_parameters = true};
     plan.framework = c.text("framework");
     // The library splits layers over Transformer Engine's regions, tokens between them.
     plan.sequence_parallel = plan.layout.tensor > 1;
@@ -61,7 +71,8 @@ std::optional<sim::Evaluation> predict(const Case& c, const std::string& instanc
     REQUIRE((graph && cluster));
     const schedule::Plan plan = plan_of(c);
     schedule::check_plan(plan, *graph, cluster->device_count(), nullptr, diagnostics);
-    const std::optional<sim::Evaluation> evaluation = sim::evaluate(*graph, *cluster, plan, diagnostics, {.memory_only = true});
+    const std::optional<sim::Evaluation> evaluation =
+        sim::evaluate(*graph, *cluster, plan, diagnostics, {.memory_only = true});
     INFO(core::format(diagnostics));
     REQUIRE(evaluation.has_value());
     return evaluation;
@@ -71,7 +82,8 @@ std::optional<sim::Evaluation> predict(const Case& c, const std::string& instanc
 
 TEST_CASE("of the 39 plans that AWS published as running at least 37 fit in prediction") {
     core::Diagnostics diagnostics;
-    const auto table = core::load_csv(std::string(SOURCE_DIR) + "/tests/validation/published_plans.csv", {"id", "family", "instance", "nodes"}, diagnostics);
+    const auto table = core::load_csv(std::string(SOURCE_DIR) + "/tests/validation/published_plans.csv",
+                                      {"id", "family", "instance", "nodes"}, diagnostics);
     REQUIRE(table.has_value());
     REQUIRE(table->rows.size() == 39);
     int fitting = 0;
@@ -87,9 +99,11 @@ TEST_CASE("of the 39 plans that AWS published as running at least 37 fit in pred
 }
 
 TEST_CASE("what has no room for its state alone does not fit") {
-    // GPT-3 175B on one p4d.24xlarge: 16 bytes for each of 175e9 parameters over eight devices are 326 GiB a device (2.8 TB in all; a node has 320 GiB).
+    // GPT-3 175B on one p4d.24xlarge: 16 bytes for each of 175e9 parameters over eight devices are 326 GiB a
+    // device (2.8 TB in all; a node has 320 GiB).
     core::Diagnostics diagnostics;
-    const auto table = core::load_csv(std::string(SOURCE_DIR) + "/tests/validation/published_plans.csv", {"id"}, diagnostics);
+    const auto table = core::load_csv(std::string(SOURCE_DIR) + "/tests/validation/published_plans.csv",
+                                      {"id"}, diagnostics);
     REQUIRE(table.has_value());
     for (const core::CsvRow& row : table->rows) {
         const Case c{*table, row};

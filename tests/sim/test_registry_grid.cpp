@@ -1,4 +1,5 @@
-// Two clocks for one order: the longest path through the compute list, and the event simulation of the Program that it is lowered to.
+// Two clocks for one order: the longest path through the compute list, and the event simulation of the
+// Program that it is lowered to.
 #include <catch2/catch.hpp>
 
 #include "core/random.h"
@@ -8,7 +9,9 @@
 #include "sim/engine/schedule_timing.h"
 #include "sim/engine/simulate.h"
 
-TEST_CASE("Every registered schedule takes as long in the simulated Program as its longest path says, for unequal stages and transfers") {
+TEST_CASE(
+    "Every registered schedule takes as long in the simulated Program as its longest path says, for unequal "
+    "stages and transfers") {
     core::Random random(23);
     int orders = 0, simulated = 0;
     for (const schedule::PipelineSchedule& entry : schedule::pipeline_schedules())
@@ -26,9 +29,12 @@ TEST_CASE("Every registered schedule takes as long in the simulated Program as i
                     ++orders;
                     sim::ScheduleCosts costs;
                     costs.stages.clear();
-                    auto time = [&] { return core::Seconds(1 + 0.25 * static_cast<double>(random.below(8))); };
+                    auto time = [&] {
+                        return core::Seconds(1 + 0.25 * static_cast<double>(random.below(8)));
+                    };
                     for (int s = 0; s < order.stages; ++s) costs.stages.push_back({time(), time(), time()});
-                    costs.transfer = core::Seconds(0.25);  // shorter than any action: a rank's transfers never queue
+                    costs.transfer =
+                        core::Seconds(0.25);  // shorter than any action: a rank's transfers never queue
                     const sim::ScheduleTiming timing = time_schedule(order, costs);
                     double work = 0;
                     for (const core::Seconds busy : timing.rank_work) work += busy.value;
@@ -48,7 +54,8 @@ TEST_CASE("Every registered schedule takes as long in the simulated Program as i
                     const sim::Simulation simulation = simulate(program, durations_of(program, times));
                     double last = 0;
                     for (const core::Seconds end : simulation.end) last = std::max(last, end.value);
-                    // An overlapped forward and backward is one slot for the longest path, two instructions for the Program: its forward is sent on sooner.
+                    // An overlapped forward and backward is one slot for the longest path, two instructions
+                    // for the Program: its forward is sent on sooner.
                     if (entry.overlaps_forward_backward) CHECK(last <= timing.makespan.value * (1 + 1e-9));
                     else CHECK(last == Approx(timing.makespan.value).epsilon(1e-9));
                     ++simulated;

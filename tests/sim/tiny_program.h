@@ -1,4 +1,5 @@
-// Programs written by hand for tests of the clock: compute and transfers of simple pipelines, with one activation buffer a micro-batch.
+// Programs written by hand for tests of the clock: compute and transfers of simple pipelines, with one
+// activation buffer a micro-batch.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +14,10 @@ using namespace schedule;
 struct Builder {
     RankProgram list;
 
-    std::uint32_t add(Instruction instruction, std::vector<std::uint32_t> after = {}, std::vector<std::uint32_t> takes = {},
-                      std::vector<std::uint32_t> gives = {}) {
-        const auto append = [](std::vector<std::uint32_t>& pool, const std::vector<std::uint32_t>& items, std::uint32_t& begin, std::uint32_t& count) {
+    std::uint32_t add(Instruction instruction, std::vector<std::uint32_t> after = {},
+                      std::vector<std::uint32_t> takes = {}, std::vector<std::uint32_t> gives = {}) {
+        const auto append = [](std::vector<std::uint32_t>& pool, const std::vector<std::uint32_t>& items,
+                               std::uint32_t& begin, std::uint32_t& count) {
             begin = static_cast<std::uint32_t>(pool.size());
             count = static_cast<std::uint32_t>(items.size());
             pool.insert(pool.end(), items.begin(), items.end());
@@ -26,7 +28,8 @@ struct Builder {
         list.instructions.push_back(instruction);
         return static_cast<std::uint32_t>(list.instructions.size() - 1);
     }
-    std::uint32_t buffer(core::Bytes bytes, bool is_persistent = false, MemoryKind kind = MemoryKind::activations) {
+    std::uint32_t buffer(core::Bytes bytes, bool is_persistent = false,
+                         MemoryKind kind = MemoryKind::activations) {
         list.buffers.push_back({kind, bytes, is_persistent});
         return static_cast<std::uint32_t>(list.buffers.size() - 1);
     }
@@ -52,7 +55,8 @@ inline Instruction transfer(InstructionKind kind, PayloadKind payload, int stage
 
 enum class Order { all_forward_first, one_forward_one_backward };
 
-// p stages on p ranks. Every forward takes one byte of activations that its backward gives back; 10 bytes are persistent.
+// p stages on p ranks. Every forward takes one byte of activations that its backward gives back; 10 bytes are
+// persistent.
 inline Program pipeline(int p, int m, Order order, int data = 1, int tensor = 1) {
     Program program;
     program.micro_batches = m;
@@ -67,15 +71,22 @@ inline Program pipeline(int p, int m, Order order, int data = 1, int tensor = 1)
         for (int k = 0; k < m; ++k) saved.push_back(b.buffer(core::Bytes(1)));
         const auto forward = [&](int k) {
             std::vector<std::uint32_t> after;
-            if (s > 0) after.push_back(b.add(transfer(InstructionKind::receive, PayloadKind::activation, s, k, s - 1)));
-            const std::uint32_t f = b.add(compute(ComputePhase::forward, s, k), after, {saved[static_cast<std::size_t>(k)]});
+            if (s > 0)
+                after.push_back(
+                    b.add(transfer(InstructionKind::receive, PayloadKind::activation, s, k, s - 1)));
+            const std::uint32_t f =
+                b.add(compute(ComputePhase::forward, s, k), after, {saved[static_cast<std::size_t>(k)]});
             if (s + 1 < p) b.add(transfer(InstructionKind::send, PayloadKind::activation, s, k, s + 1), {f});
         };
         const auto backward = [&](int k) {
             std::vector<std::uint32_t> after;
-            if (s + 1 < p) after.push_back(b.add(transfer(InstructionKind::receive, PayloadKind::activation_gradient, s, k, s + 1)));
-            const std::uint32_t g = b.add(compute(ComputePhase::backward, s, k), after, {}, {saved[static_cast<std::size_t>(k)]});
-            if (s > 0) b.add(transfer(InstructionKind::send, PayloadKind::activation_gradient, s, k, s - 1), {g});
+            if (s + 1 < p)
+                after.push_back(
+                    b.add(transfer(InstructionKind::receive, PayloadKind::activation_gradient, s, k, s + 1)));
+            const std::uint32_t g =
+                b.add(compute(ComputePhase::backward, s, k), after, {}, {saved[static_cast<std::size_t>(k)]});
+            if (s > 0)
+                b.add(transfer(InstructionKind::send, PayloadKind::activation_gradient, s, k, s - 1), {g});
         };
         const int warm = order == Order::all_forward_first ? m : std::min(m, p - s);
         for (int k = 0; k < warm; ++k) forward(k);
@@ -85,7 +96,8 @@ inline Program pipeline(int p, int m, Order order, int data = 1, int tensor = 1)
         }
         program.classes.push_back(std::move(b.list));
     }
-    for (int rank = 0; rank < program.plan.layout.ranks(); ++rank) program.class_of_rank.push_back(coordinates_of(program.plan.layout, rank).pipeline);
+    for (int rank = 0; rank < program.plan.layout.ranks(); ++rank)
+        program.class_of_rank.push_back(coordinates_of(program.plan.layout, rank).pipeline);
     return program;
 }
 

@@ -1,4 +1,5 @@
-// Published measurements in this project's own form (README.md of this folder) as the tables that validation::validate takes.
+// Published measurements in this project's own form (README.md of this folder) as the tables that
+// validation::validate takes.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -18,7 +19,8 @@ struct PublishedFigures {
 
 inline core::CsvTable load_table(const std::string& file, const std::vector<std::string>& columns) {
     core::Diagnostics diagnostics;
-    const auto table = core::load_csv(std::string(SOURCE_DIR) + "/tests/validation/published/" + file, columns, diagnostics);
+    const auto table =
+        core::load_csv(std::string(SOURCE_DIR) + "/tests/validation/published/" + file, columns, diagnostics);
     for (const core::Diagnostic& entry : diagnostics.entries()) FAIL(file << ": " << entry.message);
     REQUIRE(table.has_value());
     return *table;
@@ -28,22 +30,31 @@ inline core::CsvTable load_table(const std::string& file, const std::vector<std:
 inline std::string degree(const std::string& layout, char letter, const std::string& otherwise) {
     std::istringstream words(layout);
     for (std::string word; words >> word;)
-        if (word.size() > 1 && word[0] == letter && std::isdigit(static_cast<unsigned char>(word[1]))) return word.substr(1);
+        if (word.size() > 1 && word[0] == letter && std::isdigit(static_cast<unsigned char>(word[1])))
+            return word.substr(1);
     return otherwise;
 }
 
 inline std::pair<std::string, std::string> halves(const std::string& text, char between) {
     const std::size_t at = text.find(between);
-    return at == std::string::npos ? std::pair(text, std::string()) : std::pair(text.substr(0, at), text.substr(at + 1));
+    return at == std::string::npos ? std::pair(text, std::string())
+                                   : std::pair(text.substr(0, at), text.substr(at + 1));
 }
 
 inline PublishedFigures published_figures() {
-    const core::CsvTable architectures = load_table("architectures.csv", {"architecture", "family", "layers", "hidden", "heads", "kv_heads", "ffn", "vocabulary", "tokens", "ties_embeddings", "pixels"});
-    const core::CsvTable given = load_table("runs.csv", {"run", "group", "architecture", "precision", "optimizer", "cluster", "devices", "layout", "schedule", "sharded", "batch", "recomputes",
-                                                          "attention", "code", "settings", "step_s", "peak_gib", "scatter_pct", "source"});
-    const core::CsvTable machines = load_table("clusters.csv", {"cluster", "device", "usable_gib", "node", "inside", "inside_gbs", "cards", "card_gbps", "transport", "gpudirect", "instance", "source"});
+    const core::CsvTable architectures =
+        load_table("architectures.csv", {"architecture", "family", "layers", "hidden", "heads", "kv_heads",
+                                         "ffn", "vocabulary", "tokens", "ties_embeddings", "pixels"});
+    const core::CsvTable given = load_table(
+        "runs.csv", {"run", "group", "architecture", "precision", "optimizer", "cluster", "devices", "layout",
+                     "schedule", "sharded", "batch", "recomputes", "attention", "code", "settings", "step_s",
+                     "peak_gib", "scatter_pct", "source"});
+    const core::CsvTable machines =
+        load_table("clusters.csv", {"cluster", "device", "usable_gib", "node", "inside", "inside_gbs",
+                                    "cards", "card_gbps", "transport", "gpudirect", "instance", "source"});
     std::map<std::string, const core::CsvRow*> architecture_of;
-    for (const core::CsvRow& row : architectures.rows) architecture_of[std::string(architectures.cell(row, "architecture"))] = &row;
+    for (const core::CsvRow& row : architectures.rows)
+        architecture_of[std::string(architectures.cell(row, "architecture"))] = &row;
 
     PublishedFigures figures;
     figures.runs.file = given.file;
@@ -53,7 +64,9 @@ inline PublishedFigures published_figures() {
         const auto cell = [&](const char* column) { return std::string(given.cell(row, column)); };
         const core::CsvRow* architecture = architecture_of[cell("architecture")];
         REQUIRE(architecture != nullptr);
-        const auto shape = [&](const char* column) { return std::string(architectures.cell(*architecture, column)); };
+        const auto shape = [&](const char* column) {
+            return std::string(architectures.cell(*architecture, column));
+        };
         const auto [nodes, devices] = halves(cell("devices"), 'x');
         const auto [micro_batch, micro_batches] = halves(cell("batch"), 'x');
         const auto [sharding, shard_degree] = halves(cell("sharded"), '/');
@@ -92,7 +105,8 @@ inline PublishedFigures published_figures() {
             {"sharding", sharding.empty() ? "none" : sharding},
             {"shard_degree", shard_degree},
             {"micro_batch", micro_batch},
-            {"global_batch", std::to_string(std::stoll(micro_batch) * std::stoll(micro_batches) * std::stoll(data))},
+            {"global_batch",
+             std::to_string(std::stoll(micro_batch) * std::stoll(micro_batches) * std::stoll(data))},
             {"grad_accumulation", micro_batches},
             {"recompute", cell("recomputes")},
             {"schedule", cell("schedule")},
@@ -132,12 +146,15 @@ inline PublishedFigures published_figures() {
     for (std::size_t i = 0; i < given.rows.size(); ++i) {
         const auto cell = [&](const char* column) { return std::string(given.cell(given.rows[i], column)); };
         const std::string batch = std::string(figures.runs.cell(figures.runs.rows[i], "global_batch"));
-        auto& [plans, runs] = sweeps[cell("group") + ' ' + cell("architecture") + ' ' + cell("cluster") + ' ' + cell("devices") + ' ' + batch];
-        plans.insert(cell("layout") + cell("schedule") + cell("sharded") + cell("batch") + cell("recomputes"));
+        auto& [plans, runs] = sweeps[cell("group") + ' ' + cell("architecture") + ' ' + cell("cluster") +
+                                     ' ' + cell("devices") + ' ' + batch];
+        plans.insert(cell("layout") + cell("schedule") + cell("sharded") + cell("batch") +
+                     cell("recomputes"));
         runs += cell("run") + ' ';
     }
     figures.sweeps.header = {"sweep_id", "ids"};
     for (const auto& [name, members] : sweeps)
-        if (members.first.size() >= 5 && !name.starts_with("pollux") && !name.starts_with("fsdp")) figures.sweeps.rows.push_back({0, {name, members.second}});
+        if (members.first.size() >= 5 && !name.starts_with("pollux") && !name.starts_with("fsdp"))
+            figures.sweeps.rows.push_back({0, {name, members.second}});
     return figures;
 }

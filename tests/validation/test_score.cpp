@@ -6,7 +6,8 @@ using validation::PredictionStatus;
 
 namespace {
 
-validation::ScoredRow row(const char* id, const char* group, double predicted, double measured, PredictionStatus status = PredictionStatus::ok) {
+validation::ScoredRow row(const char* id, const char* group, double predicted, double measured,
+                          PredictionStatus status = PredictionStatus::ok) {
     validation::ScoredRow r;
     r.id = id;
     r.group = group;
@@ -18,9 +19,13 @@ validation::ScoredRow row(const char* id, const char* group, double predicted, d
 
 }  // namespace
 
-TEST_CASE("errors are averaged within a group first and over groups second, so that a large group does not drown a small one") {
-    // Group a: errors 0.1, 0.3 -> 0.2, bias (0.1 - 0.3)/2 = -0.1, median 0.2, p95 = 0.1 + 0.95 * 0.2. Group b: one row refused -> 1.
-    const auto groups = validation::score_groups({row("a1", "a", 1.1, 1), row("a2", "a", 0.7, 1), row("b1", "b", 5, 1, PredictionStatus::unsupported)});
+TEST_CASE(
+    "errors are averaged within a group first and over groups second, so that a large group does not drown a "
+    "small one") {
+    // Group a: errors 0.1, 0.3 -> 0.2, bias (0.1 - 0.3)/2 = -0.1, median 0.2, p95 = 0.1 + 0.95 * 0.2. Group
+    // b: one row refused -> 1.
+    const auto groups = validation::score_groups({row("a1", "a", 1.1, 1), row("a2", "a", 0.7, 1),
+                                                  row("b1", "b", 5, 1, PredictionStatus::unsupported)});
     REQUIRE(groups.size() == 2);
     CHECK(groups[0].mape == Approx(0.2));
     CHECK(groups[0].bias == Approx(-0.1));

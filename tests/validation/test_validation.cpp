@@ -29,7 +29,8 @@ TEST_CASE("published measurements are predicted, every row, within a few per cen
         CHECK(row.status == validation::PredictionStatus::ok);
         CHECK(row.predicted.value > 0);
     }
-    // docs/accuracy.md has the figures of the day; these leave room for changes that trade groups against each other.
+    // docs/accuracy.md has the figures of the day; these leave room for changes that trade groups against
+    // each other.
     CHECK(validation->macro_mape < 0.085);
     REQUIRE(validation->memory_mape.has_value());
     CHECK(*validation->memory_mape < 0.06);
@@ -50,7 +51,9 @@ TEST_CASE("a wrong cell spoils its own row only, and says where it stands") {
     const auto clusters = core::load_csv(folder + "clusters.csv", validation::cluster_columns(), diagnostics);
     REQUIRE(runs);
     runs->rows.resize(4);
-    const auto cell = [&](std::size_t row, const char* column) -> std::string& { return runs->rows[row].cells[static_cast<std::size_t>(runs->column(column))]; };
+    const auto cell = [&](std::size_t row, const char* column) -> std::string& {
+        return runs->rows[row].cells[static_cast<std::size_t>(runs->column(column))];
+    };
     cell(0, "precision") = "int3";
     cell(0, "micro_batch") = "two";
     cell(1, "cluster") = "nowhere";
@@ -78,7 +81,8 @@ TEST_CASE("constants of the cost model lie in their physical ranges and say wher
         CHECK(std::string(constant.meaning).size() > 5);
         CHECK(std::string(constant.source).size() > 3);
     }
-    CHECK(sizeof(sim::CostConstants) == sim::named_constants().size() * sizeof(double));  // none is left out of the list
+    CHECK(sizeof(sim::CostConstants) ==
+          sim::named_constants().size() * sizeof(double));  // none is left out of the list
 }
 
 TEST_CASE("frameworks are told apart by their names, and an unknown one is an eager PyTorch") {
@@ -96,9 +100,14 @@ TEST_CASE("frameworks are told apart by their names, and an unknown one is an ea
     CHECK(sim::framework_traits("DeepSpeed, CUDA 11.8").name == "DeepSpeed");
     CHECK(sim::framework_traits("Megatron-LM, CUDA 12").name == "Megatron-LM");
     CHECK(sim::FrameworkName("somebody's trainer").is_unknown());
-    for (const char* name : {"", "PyTorch FSDP", "DeepSpeed ZeRO-3", "torchtitan", "Megatron-Core", "MaxText", "SageMaker SMP v2"}) CHECK_FALSE(sim::FrameworkName(name).is_unknown());
+    for (const char* name : {"", "PyTorch FSDP", "DeepSpeed ZeRO-3", "torchtitan", "Megatron-Core", "MaxText",
+                             "SageMaker SMP v2"})
+        CHECK_FALSE(sim::FrameworkName(name).is_unknown());
     // Time and memory know the same names.
-    for (const auto& [one, other] : {std::pair("MaxText", "JAX"), {"LiBai", "OneFlow"}, {"GPT-NeoX", "Megatron-DeepSpeed"}, {"mcore", "Megatron-LM"}}) {
+    for (const auto& [one, other] : {std::pair("MaxText", "JAX"),
+                                     {"LiBai", "OneFlow"},
+                                     {"GPT-NeoX", "Megatron-DeepSpeed"},
+                                     {"mcore", "Megatron-LM"}}) {
         INFO(one << " and " << other);
         const sim::FrameworkMemory a = sim::framework_memory(one), b = sim::framework_memory(other);
         CHECK(a.keeps_whole_gradients == b.keeps_whole_gradients);
@@ -110,7 +119,8 @@ TEST_CASE("frameworks are told apart by their names, and an unknown one is an ea
     // Where a plan does not name its attention, it is that of the code's year.
     CHECK(sim::framework_traits("torchtitan").attention == model::AttentionImplementation::flash);
     CHECK(sim::framework_traits("PyTorch 2020").attention == model::AttentionImplementation::unfused);
-    CHECK(sim::framework_traits("Megatron-LM 2021").attention == model::AttentionImplementation::fused_softmax);
+    CHECK(sim::framework_traits("Megatron-LM 2021").attention ==
+          model::AttentionImplementation::fused_softmax);
     // Nothing said: what the device profile has, nothing added.
     CHECK(sim::framework_traits("").dispatch.value == 0);
     CHECK(sim::framework_traits("").memory_passes == 1);

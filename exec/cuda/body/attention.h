@@ -1,8 +1,10 @@
-// Attention for whatever cuDNN's fused kernels do not take: fp32, windows, ALiBi, our own dropout, GPUs before Ampere.
+// Attention for whatever cuDNN's fused kernels do not take: fp32, windows, ALiBi, our own dropout, GPUs
+// before Ampere.
 //
-// Tiles of queries and keys in shared memory with a running maximum and sum (Dao et al., arXiv 2205.14135), arithmetic in fp32 on the ordinary units. Backward
-// recomputes the probabilities from the kept logarithms of sums; gradients of keys and values are the work of a block per key tile, those of queries of a block
-// per query tile: no atomic additions, the same bits every time.
+// Tiles of queries and keys in shared memory with a running maximum and sum (Dao et al., arXiv 2205.14135),
+// arithmetic in fp32 on the ordinary units. Backward recomputes the probabilities from the kept logarithms of
+// sums; gradients of keys and values are the work of a block per key tile, those of queries of a block per
+// query tile: no atomic additions, the same bits every time.
 #pragma once
 
 #include "exec/cuda/body/elementwise.h"
@@ -14,14 +16,20 @@ inline constexpr float hidden = -3.402823466e38f;  // score of a key that a quer
 template <class T>
 struct AttentionTiles {
     AttentionShape shape;
-    int tile, stride;  // stride: floats of a row in shared memory, one more than the head so that rows start in different banks
+    int tile, stride;  // stride: floats of a row in shared memory, one more than the head so that rows start
+                       // in different banks
     std::int64_t tiles, key_tiles;
 
-    SMSIM_DEVICE std::int64_t query(std::int64_t sample, std::int64_t head) const { return sample * shape.tokens * shape.row() + head * shape.head_dimension; }
-    SMSIM_DEVICE std::int64_t key(std::int64_t sample, std::int64_t kv) const {
-        return shape.keys > 0 ? sample * shape.keys * shape.key_row() + kv * shape.head_dimension : query(sample, shape.heads + kv);
+    SMSIM_DEVICE std::int64_t query(std::int64_t sample, std::int64_t head) const {
+        return sample * shape.tokens * shape.row() + head * shape.head_dimension;
     }
-    SMSIM_DEVICE std::int64_t value(std::int64_t sample, std::int64_t kv) const { return key(sample, kv) + shape.kv_heads * shape.head_dimension; }
+    SMSIM_DEVICE std::int64_t key(std::int64_t sample, std::int64_t kv) const {
+        return shape.keys > 0 ? sample * shape.keys * shape.key_row() + kv * shape.head_dimension
+                              : query(sample, shape.heads + kv);
+    }
+    SMSIM_DEVICE std::int64_t value(std::int64_t sample, std::int64_t kv) const {
+        return key(sample, kv) + shape.kv_heads * shape.head_dimension;
+    }
     SMSIM_DEVICE std::int64_t output(std::int64_t sample, std::int64_t head) const {
         return (sample * shape.tokens * shape.heads + head) * shape.head_dimension;
     }
@@ -32,22 +40,31 @@ struct AttentionTiles {
         return shape.window <= 0 || j > place - shape.window;
     }
     SMSIM_DEVICE std::int64_t last_place(std::int64_t first_query) const {
-        return place_of(shape.places, (first_query + tile < shape.tokens ? first_query + tile : shape.tokens) - 1);
+        return place_of(shape.places,
+                        (first_query + tile < shape.tokens ? first_query + tile : shape.tokens) - 1);
     }
     // Keys that some query of a tile may see.
     SMSIM_DEVICE std::int64_t least_key(std::int64_t first_query) const {
         const std::int64_t place = place_of(shape.places, first_query);
-        const std::int64_t least = shape.window > 0 && place - shape.window + 1 > 0 ? place - shape.window + 1 : 0;
+        const std::int64_t least =
+            shape.window > 0 && place - shape.window + 1 > 0 ? place - shape.window + 1 : 0;
         return least / tile * tile;
     }
-    SMSIM_DEVICE std::int64_t key_end(std::int64_t first_query) const { return shape.is_causal ? last_place(first_query) + 1 : shape.key_count(); }
-    SMSIM_DEVICE float kept(std::int64_t sample, std::int64_t head, std::int64_t i, std::int64_t j, std::uint64_t threshold) const {
-        const auto place = static_cast<std::uint64_t>(((shape.first_head + head) * shape.sequence() + place_of(shape.places, i)) * shape.sequence() + j);
-        return is_dropped(shape.dropout_keys[sample], place, threshold) ? 0.0f : 1.0f / (1.0f - shape.dropout);
+    SMSIM_DEVICE std::int64_t key_end(std::int64_t first_query) const {
+        return shape.is_causal ? last_place(first_query) + 1 : shape.key_count();
+    }
+    SMSIM_DEVICE float kept(std::int64_t sample, std::int64_t head, std::int64_t i, std::int64_t j,
+                            std::uint64_t threshold) const {
+        const auto place = static_cast<std::uint64_t>(
+            ((shape.first_head + head) * shape.sequence() + place_of(shape.places, i)) * shape.sequence() +
+            j);
+        return is_dropped(shape.dropout_keys[sample], place, threshold) ? 0.0f
+                                                                        : 1.0f / (1.0f - shape.dropout);
     }
     // Rows [first, first + tile) of the `rows` at `from`, which are `width` elements apart.
     template <class Thread>
-    SMSIM_DEVICE void fetch(const Thread& t, const T* from, std::int64_t rows, std::int64_t width, std::int64_t first, float* to) const {
+    SMSIM_DEVICE void fetch(const Thread& t, const T* from, std::int64_t rows, std::int64_t width,
+                            std::int64_t first, float* to) const {
         const auto d = static_cast<int>(shape.head_dimension);
         for (int e = t.thread(); e < tile * d; e += t.threads()) {
             const std::int64_t row = first + e / d;
@@ -55,15 +72,18 @@ struct AttentionTiles {
         }
     }
     template <class Thread>
-    SMSIM_DEVICE void fetch_queries(const Thread& t, const T* qkv, std::int64_t sample, std::int64_t head, std::int64_t first, float* to) const {
+    SMSIM_DEVICE void fetch_queries(const Thread& t, const T* qkv, std::int64_t sample, std::int64_t head,
+                                    std::int64_t first, float* to) const {
         fetch(t, qkv + query(sample, head), shape.tokens, shape.row(), first, to);
     }
     template <class Thread>
-    SMSIM_DEVICE void fetch_output(const Thread& t, const T* y, std::int64_t sample, std::int64_t head, std::int64_t first, float* to) const {
+    SMSIM_DEVICE void fetch_output(const Thread& t, const T* y, std::int64_t sample, std::int64_t head,
+                                   std::int64_t first, float* to) const {
         fetch(t, y + output(sample, head), shape.tokens, shape.heads * shape.head_dimension, first, to);
     }
     template <class Thread>
-    SMSIM_DEVICE void fetch_keys(const Thread& t, const T* memory, std::int64_t sample, std::int64_t kv, std::int64_t first, float* k, float* v) const {
+    SMSIM_DEVICE void fetch_keys(const Thread& t, const T* memory, std::int64_t sample, std::int64_t kv,
+                                 std::int64_t first, float* k, float* v) const {
         fetch(t, memory + key(sample, kv), shape.key_count(), shape.key_row(), first, k);
         fetch(t, memory + value(sample, kv), shape.key_count(), shape.key_row(), first, v);
     }
@@ -76,10 +96,13 @@ struct AttentionTiles {
         for (int c = 0; c < shape.head_dimension; ++c) sum += a[c] * b[c];
         return sum;
     }
-    SMSIM_DEVICE float score(const float* q, const float* k, std::int64_t head, std::int64_t i, std::int64_t j) const {
+    SMSIM_DEVICE float score(const float* q, const float* k, std::int64_t head, std::int64_t i,
+                             std::int64_t j) const {
         if (!sees(i, j)) return hidden;
         const float s = shape.scale * dot(q, k);
-        return shape.alibi_slopes ? s + shape.alibi_slopes[head] * static_cast<float>(j - place_of(shape.places, i)) : s;
+        return shape.alibi_slopes
+                   ? s + shape.alibi_slopes[head] * static_cast<float>(j - place_of(shape.places, i))
+                   : s;
     }
 };
 
@@ -94,15 +117,19 @@ struct AttentionForward {
     T* y;
     float* log_sums;
 
-    static std::size_t shared(int tile, int stride) { return (4 * static_cast<std::size_t>(tile) * stride + tile * (tile + 1) + 3 * tile) * sizeof(float); }
+    static std::size_t shared(int tile, int stride) {
+        return (4 * static_cast<std::size_t>(tile) * stride + tile * (tile + 1) + 3 * tile) * sizeof(float);
+    }
 
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
         const AttentionShape& shape = a.shape;
         const int n = a.tile;
-        const std::int64_t first = t.block() % a.tiles * n, head = t.block() / a.tiles % shape.heads, sample = t.block() / (a.tiles * shape.heads);
+        const std::int64_t first = t.block() % a.tiles * n, head = t.block() / a.tiles % shape.heads,
+                           sample = t.block() / (a.tiles * shape.heads);
         const std::int64_t kv = head / (shape.heads / shape.kv_heads);
-        float *q = t.template shared<float>(), *k = q + n * a.stride, *v = k + n * a.stride, *o = v + n * a.stride, *p = o + n * a.stride;
+        float *q = t.template shared<float>(), *k = q + n * a.stride, *v = k + n * a.stride,
+              *o = v + n * a.stride, *p = o + n * a.stride;
         float *largest = p + n * (n + 1), *sum = largest + n, *change = sum + n;
         a.fetch_queries(t, qkv, sample, head, first, q);
         a.clear(t, o);
@@ -115,7 +142,8 @@ struct AttentionForward {
             a.fetch_keys(t, memory, sample, kv, k0, k, v);
             t.synchronize();
             for (int e = t.thread(); e < n * n; e += t.threads())
-                p[e / n * (n + 1) + e % n] = a.score(q + e / n * a.stride, k + e % n * a.stride, head, first + e / n, k0 + e % n);
+                p[e / n * (n + 1) + e % n] =
+                    a.score(q + e / n * a.stride, k + e % n * a.stride, head, first + e / n, k0 + e % n);
             t.synchronize();
             for (int i = t.thread(); i < n; i += t.threads()) {
                 float* row = p + i * (n + 1);
@@ -126,14 +154,17 @@ struct AttentionForward {
                 for (int j = 0; j < n; ++j) {
                     const float x = row[j] > hidden ? expf(row[j] - most) : 0.0f;
                     total += x;
-                    row[j] = shape.dropout > 0 && x > 0 ? x * a.kept(sample, head, first + i, k0 + j, threshold) : x;
+                    row[j] = shape.dropout > 0 && x > 0
+                                 ? x * a.kept(sample, head, first + i, k0 + j, threshold)
+                                 : x;
                 }
                 sum[i] = total;
                 largest[i] = most;
             }
             t.synchronize();
             for (int e = t.thread(); e < n * shape.head_dimension; e += t.threads()) {
-                const int i = e / static_cast<int>(shape.head_dimension), c = e % static_cast<int>(shape.head_dimension);
+                const int i = e / static_cast<int>(shape.head_dimension),
+                          c = e % static_cast<int>(shape.head_dimension);
                 float x = o[i * a.stride + c] * change[i];
                 for (int j = 0; j < n; ++j) x += p[i * (n + 1) + j] * v[j * a.stride + c];
                 o[i * a.stride + c] = x;
@@ -141,12 +172,16 @@ struct AttentionForward {
             t.synchronize();
         }
         for (int e = t.thread(); e < n * shape.head_dimension; e += t.threads()) {
-            const int i = e / static_cast<int>(shape.head_dimension), c = e % static_cast<int>(shape.head_dimension);
+            const int i = e / static_cast<int>(shape.head_dimension),
+                      c = e % static_cast<int>(shape.head_dimension);
             if (first + i >= shape.tokens) continue;
-            y[a.output(sample, head) + (first + i) * shape.heads * shape.head_dimension + c] = from_float<T>(o[i * a.stride + c] / sum[i]);
+            y[a.output(sample, head) + (first + i) * shape.heads * shape.head_dimension + c] =
+                from_float<T>(o[i * a.stride + c] / sum[i]);
         }
         for (int i = t.thread(); i < n; i += t.threads())
-            if (first + i < shape.tokens) log_sums[(sample * shape.heads + head) * shape.tokens + first + i] = largest[i] + logf(sum[i]);
+            if (first + i < shape.tokens)
+                log_sums[(sample * shape.heads + head) * shape.tokens + first + i] =
+                    largest[i] + logf(sum[i]);
     }
 };
 
@@ -168,7 +203,8 @@ struct AttentionDelta {
         for (std::int64_t c = t.thread() % 32; c < shape.head_dimension; c += 32)
             sum += to_float(y[row * shape.head_dimension + c]) * to_float(dy[row * shape.head_dimension + c]);
         sum = warp_sum(t, sum);
-        const std::int64_t head = row % shape.heads, token = row / shape.heads % shape.tokens, sample = row / (shape.heads * shape.tokens);
+        const std::int64_t head = row % shape.heads, token = row / shape.heads % shape.tokens,
+                           sample = row / (shape.heads * shape.tokens);
         if (t.thread() % 32 == 0) delta[(sample * shape.heads + head) * shape.tokens + token] = sum;
     }
 };
@@ -181,8 +217,9 @@ struct AttentionGradients {
     const float *log_sums, *delta;
 
     template <class Thread>
-    SMSIM_DEVICE void operator()(const Thread& t, std::int64_t sample, std::int64_t head, std::int64_t q0, std::int64_t k0, const float* q, const float* k,
-                                 const float* v, const float* dout, float* p, float* ds) const {
+    SMSIM_DEVICE void operator()(const Thread& t, std::int64_t sample, std::int64_t head, std::int64_t q0,
+                                 std::int64_t k0, const float* q, const float* k, const float* v,
+                                 const float* dout, float* p, float* ds) const {
         const int n = a.tile;
         const std::int64_t base = (sample * a.shape.heads + head) * a.shape.tokens;
         for (int e = t.thread(); e < n * n; e += t.threads()) {
@@ -191,8 +228,10 @@ struct AttentionGradients {
             float x = 0, gradient = 0;
             if (s > hidden) {
                 x = expf(s - log_sums[base + q0 + i]);
-                const float kept = a.shape.dropout > 0 ? a.kept(sample, head, q0 + i, k0 + j, threshold) : 1.0f;
-                gradient = a.shape.scale * x * (kept * a.dot(dout + i * a.stride, v + j * a.stride) - delta[base + q0 + i]);
+                const float kept =
+                    a.shape.dropout > 0 ? a.kept(sample, head, q0 + i, k0 + j, threshold) : 1.0f;
+                gradient = a.shape.scale * x *
+                           (kept * a.dot(dout + i * a.stride, v + j * a.stride) - delta[base + q0 + i]);
                 x *= kept;
             }
             p[i * (n + 1) + j] = x;
@@ -210,15 +249,19 @@ struct AttentionKeyBackward {
     const T *qkv, *memory, *dy;
     T* dmemory;
 
-    static std::size_t shared(int tile, int stride) { return (6 * static_cast<std::size_t>(tile) * stride + 2 * tile * (tile + 1)) * sizeof(float); }
+    static std::size_t shared(int tile, int stride) {
+        return (6 * static_cast<std::size_t>(tile) * stride + 2 * tile * (tile + 1)) * sizeof(float);
+    }
 
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
         const AttentionTiles<T>& a = gradients.a;
         const AttentionShape& shape = a.shape;
         const int n = a.tile, d = static_cast<int>(shape.head_dimension);
-        const std::int64_t k0 = t.block() % a.key_tiles * n, kv = t.block() / a.key_tiles % shape.kv_heads, sample = t.block() / (a.key_tiles * shape.kv_heads);
-        float *k = t.template shared<float>(), *v = k + n * a.stride, *dk = v + n * a.stride, *dv = dk + n * a.stride, *q = dv + n * a.stride;
+        const std::int64_t k0 = t.block() % a.key_tiles * n, kv = t.block() / a.key_tiles % shape.kv_heads,
+                           sample = t.block() / (a.key_tiles * shape.kv_heads);
+        float *k = t.template shared<float>(), *v = k + n * a.stride, *dk = v + n * a.stride,
+              *dv = dk + n * a.stride, *q = dv + n * a.stride;
         float *dout = q + n * a.stride, *p = dout + n * a.stride, *ds = p + n * (n + 1);
         a.fetch_keys(t, memory, sample, kv, k0, k, v);
         a.clear(t, dk);
@@ -250,8 +293,10 @@ struct AttentionKeyBackward {
         for (int e = t.thread(); e < n * d; e += t.threads()) {
             const std::int64_t row = k0 + e / d;
             if (row >= shape.key_count()) continue;
-            dmemory[a.key(sample, kv) + row * shape.key_row() + e % d] = from_float<T>(dk[e / d * a.stride + e % d]);
-            dmemory[a.value(sample, kv) + row * shape.key_row() + e % d] = from_float<T>(dv[e / d * a.stride + e % d]);
+            dmemory[a.key(sample, kv) + row * shape.key_row() + e % d] =
+                from_float<T>(dk[e / d * a.stride + e % d]);
+            dmemory[a.value(sample, kv) + row * shape.key_row() + e % d] =
+                from_float<T>(dv[e / d * a.stride + e % d]);
         }
     }
 };
@@ -265,16 +310,20 @@ struct AttentionQueryBackward {
     const T *qkv, *memory, *dy;
     T* dqkv;
 
-    static std::size_t shared(int tile, int stride) { return (5 * static_cast<std::size_t>(tile) * stride + 2 * tile * (tile + 1)) * sizeof(float); }
+    static std::size_t shared(int tile, int stride) {
+        return (5 * static_cast<std::size_t>(tile) * stride + 2 * tile * (tile + 1)) * sizeof(float);
+    }
 
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
         const AttentionTiles<T>& a = gradients.a;
         const AttentionShape& shape = a.shape;
         const int n = a.tile, d = static_cast<int>(shape.head_dimension);
-        const std::int64_t q0 = t.block() % a.tiles * n, head = t.block() / a.tiles % shape.heads, sample = t.block() / (a.tiles * shape.heads);
+        const std::int64_t q0 = t.block() % a.tiles * n, head = t.block() / a.tiles % shape.heads,
+                           sample = t.block() / (a.tiles * shape.heads);
         const std::int64_t kv = head / (shape.heads / shape.kv_heads);
-        float *q = t.template shared<float>(), *dout = q + n * a.stride, *dq = dout + n * a.stride, *k = dq + n * a.stride, *v = k + n * a.stride;
+        float *q = t.template shared<float>(), *dout = q + n * a.stride, *dq = dout + n * a.stride,
+              *k = dq + n * a.stride, *v = k + n * a.stride;
         float *p = v + n * a.stride, *ds = p + n * (n + 1);
         a.fetch_queries(t, qkv, sample, head, q0, q);
         a.fetch_output(t, dy, sample, head, q0, dout);
@@ -293,7 +342,9 @@ struct AttentionQueryBackward {
         }
         t.synchronize();
         for (int e = t.thread(); e < n * d; e += t.threads())
-            if (q0 + e / d < shape.tokens) dqkv[a.query(sample, head) + (q0 + e / d) * shape.row() + e % d] = from_float<T>(dq[e / d * a.stride + e % d]);
+            if (q0 + e / d < shape.tokens)
+                dqkv[a.query(sample, head) + (q0 + e / d) * shape.row() + e % d] =
+                    from_float<T>(dq[e / d * a.stride + e % d]);
     }
 };
 
@@ -312,8 +363,10 @@ struct AttentionSoftmax {
     SMSIM_DEVICE void operator()(const Thread& t) const {
         float* scratch = t.template shared<float>();
         const std::int64_t i = place_of(shape.places, t.block() % shape.tokens), keys = shape.key_count();
-        const std::int64_t head = t.block() / shape.tokens % shape.heads, sample = t.block() / (shape.tokens * shape.heads);
-        const std::int64_t low = shape.window > 0 && i - shape.window + 1 > 0 ? i - shape.window + 1 : 0, high = shape.is_causal ? i + 1 : keys;
+        const std::int64_t head = t.block() / shape.tokens % shape.heads,
+                           sample = t.block() / (shape.tokens * shape.heads);
+        const std::int64_t low = shape.window > 0 && i - shape.window + 1 > 0 ? i - shape.window + 1 : 0,
+                           high = shape.is_causal ? i + 1 : keys;
         T* row = scores + t.block() * keys;
         const float slope = shape.alibi_slopes ? shape.alibi_slopes[head] : 0.0f;
         float most = hidden, sum = 0;
@@ -322,14 +375,18 @@ struct AttentionSoftmax {
             most = most > x ? most : x;
         }
         most = block_max(t, most, scratch);
-        for (std::int64_t j = low + t.thread(); j < high; j += t.threads()) sum += expf(to_float(row[j]) + slope * static_cast<float>(j - i) - most);
+        for (std::int64_t j = low + t.thread(); j < high; j += t.threads())
+            sum += expf(to_float(row[j]) + slope * static_cast<float>(j - i) - most);
         sum = block_sum(t, sum, scratch);
         const float kept = 1.0f / (1.0f - shape.dropout);
         for (std::int64_t j = t.thread(); j < keys; j += t.threads()) {
-            const float p = j >= low && j < high ? expf(to_float(row[j]) + slope * static_cast<float>(j - i) - most) / sum : 0.0f;
+            const float p = j >= low && j < high
+                                ? expf(to_float(row[j]) + slope * static_cast<float>(j - i) - most) / sum
+                                : 0.0f;
             row[j] = from_float<T>(p);
             if (!dropped) continue;
-            const auto place = static_cast<std::uint64_t>(((shape.first_head + head) * shape.sequence() + i) * shape.sequence() + j);
+            const auto place = static_cast<std::uint64_t>(
+                ((shape.first_head + head) * shape.sequence() + i) * shape.sequence() + j);
             const bool drops = is_dropped(shape.dropout_keys[sample], place, threshold);
             mask[t.block() * keys + j] = drops ? 0 : 1;
             dropped[t.block() * keys + j] = from_float<T>(drops ? 0.0f : p * kept);
@@ -357,14 +414,17 @@ struct AttentionSoftmaxBackward {
         float* scratch = t.template shared<float>();
         const std::int64_t base = t.block() * shape.key_count();
         float sum = 0;
-        for (std::int64_t j = t.thread(); j < shape.key_count(); j += t.threads()) sum += to_float(probabilities[base + j]) * gradient(t, base + j);
+        for (std::int64_t j = t.thread(); j < shape.key_count(); j += t.threads())
+            sum += to_float(probabilities[base + j]) * gradient(t, base + j);
         sum = block_sum(t, sum, scratch);
         for (std::int64_t j = t.thread(); j < shape.key_count(); j += t.threads())
-            dp[base + j] = from_float<T>(shape.scale * to_float(probabilities[base + j]) * (gradient(t, base + j) - sum));
+            dp[base + j] = from_float<T>(shape.scale * to_float(probabilities[base + j]) *
+                                         (gradient(t, base + j) - sum));
     }
 };
 
-// Rotary position embedding, Su et al., arXiv 2104.09864, in the layout of GPT-NeoX and Llama (first half paired with second half).
+// Rotary position embedding, Su et al., arXiv 2104.09864, in the layout of GPT-NeoX and Llama (first half
+// paired with second half).
 template <class T>
 struct Rotate {
     static constexpr const char* name = "rotate";
@@ -377,7 +437,8 @@ struct Rotate {
     // V divides what is turned of a head, half of it, and the head.
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
-        const std::int64_t width = (shape.heads + 2 * shape.kv_heads) * shape.head_dimension, half = shape.dimension / 2;
+        const std::int64_t width = (shape.heads + 2 * shape.kv_heads) * shape.head_dimension,
+                           half = shape.dimension / 2;
         const Divided row = divide(i, width), head = divide(row.remainder, shape.head_dimension);
         const std::int64_t c = head.remainder;
         const Pack<T, V> own = load<T, V>(x + i);
@@ -386,10 +447,14 @@ struct Rotate {
         if (head.quotient < shape.heads + shape.kv_heads && c < shape.dimension) {
             const bool is_first = c < half;
             const Pack<T, V> other = load<T, V>(is_first ? x + i + half : x + i - half);
-            const std::int64_t pair = place_of(shape.places, divide(row.quotient, shape.tokens).remainder) * half + (is_first ? c : c - half);
-            const Pack<float, V> cosines = load<float, V>(shape.cosines + pair), sines = load<float, V>(shape.sines + pair);
+            const std::int64_t pair =
+                place_of(shape.places, divide(row.quotient, shape.tokens).remainder) * half +
+                (is_first ? c : c - half);
+            const Pack<float, V> cosines = load<float, V>(shape.cosines + pair),
+                                 sines = load<float, V>(shape.sines + pair);
             const float turn = is_first ? -sign : sign;
-            for (int j = 0; j < V; ++j) out[j] = out[j] * cosines.at[j] + to_float(other.at[j]) * turn * sines.at[j];
+            for (int j = 0; j < V; ++j)
+                out[j] = out[j] * cosines.at[j] + to_float(other.at[j]) * turn * sines.at[j];
         }
         put<T, V>(y + i, out, accumulates);
     }
@@ -398,58 +463,78 @@ struct Rotate {
 template <class T>
 AttentionTiles<T> attention_tiles(const AttentionShape& shape) {
     const int tile = shape.head_dimension <= 64 ? 32 : 16;
-    return {shape, tile, static_cast<int>(shape.head_dimension) + 1, ceiling(shape.tokens, tile), ceiling(shape.key_count(), tile)};
+    return {shape, tile, static_cast<int>(shape.head_dimension) + 1, ceiling(shape.tokens, tile),
+            ceiling(shape.key_count(), tile)};
 }
 
-inline void attention(Stream s, Type type, const AttentionShape& shape, const void* qkv, const void* memory, void* y, float* log_sums) {
+inline void attention(Stream s, Type type, const AttentionShape& shape, const void* qkv, const void* memory,
+                      void* y, float* log_sums) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
         const AttentionTiles<T> a = attention_tiles<T>(shape);
-        launch(s, a.tiles * shape.heads * shape.samples, 128, AttentionForward<T>::shared(a.tile, a.stride),
-               AttentionForward<T>{a, threshold_of(shape.dropout), static_cast<const T*>(qkv), static_cast<const T*>(memory ? memory : qkv), static_cast<T*>(y), log_sums});
+        launch(
+            s, a.tiles * shape.heads * shape.samples, 128, AttentionForward<T>::shared(a.tile, a.stride),
+            AttentionForward<T>{a, threshold_of(shape.dropout), static_cast<const T*>(qkv),
+                                static_cast<const T*>(memory ? memory : qkv), static_cast<T*>(y), log_sums});
     });
 }
 
-inline void attention_backward(Stream s, Type type, const AttentionShape& shape, const void* qkv, const void* memory, const void* y, const float* log_sums,
-                               const void* dy, void* dqkv, void* dmemory, void* workspace) {
+inline void attention_backward(Stream s, Type type, const AttentionShape& shape, const void* qkv,
+                               const void* memory, const void* y, const float* log_sums, const void* dy,
+                               void* dqkv, void* dmemory, void* workspace) {
     auto* delta = static_cast<float*>(workspace);
     with_type(type, [&](auto t) {
         using T = decltype(t);
         const AttentionTiles<T> a = attention_tiles<T>(shape);
-        const T *in = static_cast<const T*>(qkv), *keys = static_cast<const T*>(memory ? memory : qkv), *gradient = static_cast<const T*>(dy);
+        const T *in = static_cast<const T*>(qkv), *keys = static_cast<const T*>(memory ? memory : qkv),
+                *gradient = static_cast<const T*>(dy);
         T *out = static_cast<T*>(dqkv), *key_out = static_cast<T*>(memory ? dmemory : dqkv);
-        launch(s, ceiling(shape.samples * shape.tokens * shape.heads, 4), 128, 0, AttentionDelta<T>{shape, static_cast<const T*>(y), gradient, delta});
+        launch(s, ceiling(shape.samples * shape.tokens * shape.heads, 4), 128, 0,
+               AttentionDelta<T>{shape, static_cast<const T*>(y), gradient, delta});
         const AttentionGradients<T> gradients{a, threshold_of(shape.dropout), log_sums, delta};
-        launch(s, a.key_tiles * shape.kv_heads * shape.samples, 128, AttentionKeyBackward<T>::shared(a.tile, a.stride),
+        launch(s, a.key_tiles * shape.kv_heads * shape.samples, 128,
+               AttentionKeyBackward<T>::shared(a.tile, a.stride),
                AttentionKeyBackward<T>{gradients, in, keys, gradient, key_out});
-        launch(s, a.tiles * shape.heads * shape.samples, 128, AttentionQueryBackward<T>::shared(a.tile, a.stride),
+        launch(s, a.tiles * shape.heads * shape.samples, 128,
+               AttentionQueryBackward<T>::shared(a.tile, a.stride),
                AttentionQueryBackward<T>{gradients, in, keys, gradient, out});
     });
 }
 
-inline void attention_softmax(Stream s, Type type, const AttentionShape& shape, void* scores, void* dropped, std::uint8_t* mask) {
+inline void attention_softmax(Stream s, Type type, const AttentionShape& shape, void* scores, void* dropped,
+                              std::uint8_t* mask) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        launch(s, shape.samples * shape.heads * shape.tokens, shape.key_count() > 512 ? 256 : 128, 32 * sizeof(float),
-               AttentionSoftmax<T>{shape, threshold_of(shape.dropout), static_cast<T*>(scores), static_cast<T*>(dropped), mask});
+        launch(s, shape.samples * shape.heads * shape.tokens, shape.key_count() > 512 ? 256 : 128,
+               32 * sizeof(float),
+               AttentionSoftmax<T>{shape, threshold_of(shape.dropout), static_cast<T*>(scores),
+                                   static_cast<T*>(dropped), mask});
     });
 }
 
-inline void attention_softmax_backward(Stream s, Type type, const AttentionShape& shape, const void* probabilities, const std::uint8_t* mask, void* dp) {
+inline void attention_softmax_backward(Stream s, Type type, const AttentionShape& shape,
+                                       const void* probabilities, const std::uint8_t* mask, void* dp) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        launch(s, shape.samples * shape.heads * shape.tokens, shape.key_count() > 512 ? 256 : 128, 32 * sizeof(float),
-               AttentionSoftmaxBackward<T>{shape, static_cast<const T*>(probabilities), mask, static_cast<T*>(dp)});
+        launch(s, shape.samples * shape.heads * shape.tokens, shape.key_count() > 512 ? 256 : 128,
+               32 * sizeof(float),
+               AttentionSoftmaxBackward<T>{shape, static_cast<const T*>(probabilities), mask,
+                                           static_cast<T*>(dp)});
     });
 }
 
-inline void rotate(Stream s, Type type, const RotationShape& shape, bool is_inverse, const void* x, void* y, bool accumulates) {
-    const std::int64_t count = shape.samples * shape.tokens * (shape.heads + 2 * shape.kv_heads) * shape.head_dimension;
+inline void rotate(Stream s, Type type, const RotationShape& shape, bool is_inverse, const void* x, void* y,
+                   bool accumulates) {
+    const std::int64_t count =
+        shape.samples * shape.tokens * (shape.heads + 2 * shape.kv_heads) * shape.head_dimension;
     with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int wide = 16 / sizeof(T);
-        const Rotate<T> f{shape, is_inverse ? -1.0f : 1.0f, static_cast<const T*>(x), static_cast<T*>(y), accumulates};
-        if (shape.head_dimension % wide == 0 && shape.dimension / 2 % wide == 0 && are_aligned(16, x, y, shape.cosines, shape.sines)) each<wide>(s, count, f);
+        const Rotate<T> f{shape, is_inverse ? -1.0f : 1.0f, static_cast<const T*>(x), static_cast<T*>(y),
+                          accumulates};
+        if (shape.head_dimension % wide == 0 && shape.dimension / 2 % wide == 0 &&
+            are_aligned(16, x, y, shape.cosines, shape.sines))
+            each<wide>(s, count, f);
         else each<1>(s, count, f);
     });
 }
@@ -464,10 +549,12 @@ struct MoveColumns {
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
         const Divided place = divide(i, move.width), row = divide(place.quotient, move.rows);
-        const Pack<T, V> in = load<T, V>(from + row.quotient * move.from_sample + row.remainder * move.from_row + place.remainder);
+        const Pack<T, V> in = load<T, V>(from + row.quotient * move.from_sample +
+                                         row.remainder * move.from_row + place.remainder);
         float out[V];
         for (int j = 0; j < V; ++j) out[j] = to_float(in.at[j]);
-        put<T, V>(to + row.quotient * move.to_sample + row.remainder * move.to_row + place.remainder, out, accumulates);
+        put<T, V>(to + row.quotient * move.to_sample + row.remainder * move.to_row + place.remainder, out,
+                  accumulates);
     }
 };
 
@@ -481,30 +568,38 @@ struct OrderParts {
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
         const std::int64_t part = tokens / (2 * degree);
-        const Divided place = divide(i, width), token = divide(place.quotient, tokens), piece = divide(token.remainder, part);
+        const Divided place = divide(i, width), token = divide(place.quotient, tokens),
+                      piece = divide(token.remainder, part);
         const bool is_front = piece.quotient < degree;
         const std::int64_t rank = is_front ? piece.quotient : 2 * degree - 1 - piece.quotient;
-        const std::int64_t apart = (((rank * samples + token.quotient) * 2 + (is_front ? 0 : 1)) * part + piece.remainder) * width + place.remainder;
+        const std::int64_t apart =
+            (((rank * samples + token.quotient) * 2 + (is_front ? 0 : 1)) * part + piece.remainder) * width +
+            place.remainder;
         store<T, V>(y + (is_inverse ? apart : i), load<T, V>(x + (is_inverse ? i : apart)));
     }
 };
 
-inline void move_columns(Stream s, Type type, const ColumnMove& move, const void* from, void* to, bool accumulates) {
+inline void move_columns(Stream s, Type type, const ColumnMove& move, const void* from, void* to,
+                         bool accumulates) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int wide = 16 / sizeof(T);
         const MoveColumns<T> f{move, static_cast<const T*>(from), static_cast<T*>(to), accumulates};
-        const bool are_wide = move.from_row % wide == 0 && move.to_row % wide == 0 && move.from_sample % wide == 0 && move.to_sample % wide == 0;
+        const bool are_wide = move.from_row % wide == 0 && move.to_row % wide == 0 &&
+                              move.from_sample % wide == 0 && move.to_sample % wide == 0;
         if (are_wide) each_in_rows<T>(s, move.samples * move.rows, move.width, f, from, to);
         else each<1>(s, move.samples * move.rows * move.width, f);
     });
 }
 
-inline void order_parts(Stream s, Type type, std::int64_t samples, std::int64_t tokens, std::int64_t degree, std::int64_t width, bool is_inverse, const void* x,
-                        void* y) {
+inline void order_parts(Stream s, Type type, std::int64_t samples, std::int64_t tokens, std::int64_t degree,
+                        std::int64_t width, bool is_inverse, const void* x, void* y) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each_in_rows<T>(s, samples * tokens, width, OrderParts<T>{samples, tokens, degree, width, is_inverse, static_cast<const T*>(x), static_cast<T*>(y)}, x, y);
+        each_in_rows<T>(s, samples * tokens, width,
+                        OrderParts<T>{samples, tokens, degree, width, is_inverse, static_cast<const T*>(x),
+                                      static_cast<T*>(y)},
+                        x, y);
     });
 }
 

@@ -18,7 +18,8 @@ struct Elementwise {
 
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
-        const std::int64_t self = t.block() * t.threads() + t.thread(), stride = t.blocks() * t.threads(), packs = count / V;
+        const std::int64_t self = t.block() * t.threads() + t.thread(), stride = t.blocks() * t.threads(),
+                           packs = count / V;
         for (std::int64_t p = self; p < packs; p += stride) f.template at<V>(p * V);
         if (packs * V + self < count) f.template at<1>(packs * V + self);
     }
@@ -84,7 +85,9 @@ template <Unary kind, class T>
 SMSIM_DEVICE float unary_value(float x) {
     if constexpr (kind == Unary::gelu) return 0.5f * x * (1.0f + erff(x * 0.70710678118654752440f));
     // Hendrycks and Gimpel, arXiv 1606.08415; (1 + tanh u)/2 = 1/(1 + exp(-2u)).
-    if constexpr (kind == Unary::gelu_tanh) return x * reciprocal_of<T>(1.0f + exponential<T>(-2.0f * 0.79788456080286535588f * (x + 0.044715f * x * x * x)));
+    if constexpr (kind == Unary::gelu_tanh)
+        return x * reciprocal_of<T>(
+                       1.0f + exponential<T>(-2.0f * 0.79788456080286535588f * (x + 0.044715f * x * x * x)));
     if constexpr (kind == Unary::relu) return x > 0.0f ? x : 0.0f;
     if constexpr (kind == Unary::silu) return x * reciprocal_of<T>(1.0f + exponential<T>(-x));
     if constexpr (kind == Unary::tanh) return tanhf(x);
@@ -92,12 +95,16 @@ SMSIM_DEVICE float unary_value(float x) {
 // From the input for gelu and silu, from the output for relu and tanh.
 template <Unary kind, class T>
 SMSIM_DEVICE float unary_slope(float x) {
-    if constexpr (kind == Unary::gelu) return 0.5f * (1.0f + erff(x * 0.70710678118654752440f)) + x * 0.39894228040143267794f * exponential<T>(-0.5f * x * x);
+    if constexpr (kind == Unary::gelu)
+        return 0.5f * (1.0f + erff(x * 0.70710678118654752440f)) +
+               x * 0.39894228040143267794f * exponential<T>(-0.5f * x * x);
     if constexpr (kind == Unary::gelu_tanh) {
-        // With e = exp(-2|u|): (1 + tanh u)/2 is 1/(1 + e) or e/(1 + e), and 1 - tanh^2 u = 4 e/(1 + e)^2, both without cancellation.
+        // With e = exp(-2|u|): (1 + tanh u)/2 is 1/(1 + e) or e/(1 + e), and 1 - tanh^2 u = 4 e/(1 + e)^2,
+        // both without cancellation.
         const float u = 0.79788456080286535588f * (x + 0.044715f * x * x * x);
         const float e = exponential<T>(-2.0f * fabsf(u)), s = reciprocal_of<T>(1.0f + e);
-        return (u > 0.0f ? s : e * s) + 2.0f * x * e * s * s * 0.79788456080286535588f * (1.0f + 3.0f * 0.044715f * x * x);
+        return (u > 0.0f ? s : e * s) +
+               2.0f * x * e * s * s * 0.79788456080286535588f * (1.0f + 3.0f * 0.044715f * x * x);
     }
     if constexpr (kind == Unary::relu) return x > 0.0f ? 1.0f : 0.0f;
     if constexpr (kind == Unary::silu) {
@@ -147,7 +154,9 @@ struct ApplyBackward {
         const Pack<T, V> in = load<T, V>(saved + i), gradient = load<T, V>(dy + i);
         float out[V] = {};
         with_unary(kind, [&](auto unary) {
-            for (int j = 0; j < V; ++j) out[j] = unary_slope<decltype(unary)::value, T>(to_float(in.at[j])) * to_float(gradient.at[j]);
+            for (int j = 0; j < V; ++j)
+                out[j] =
+                    unary_slope<decltype(unary)::value, T>(to_float(in.at[j])) * to_float(gradient.at[j]);
         });
         put<T, V>(dx + i, out, accumulates);
     }
@@ -167,7 +176,8 @@ struct Gated {
         const Pack<T, V> gate = load<T, V>(x + from), up = load<T, V>(x + from + width);
         float out[V] = {};
         with_unary(kind, [&](auto unary) {
-            for (int j = 0; j < V; ++j) out[j] = unary_value<decltype(unary)::value, T>(to_float(gate.at[j])) * to_float(up.at[j]);
+            for (int j = 0; j < V; ++j)
+                out[j] = unary_value<decltype(unary)::value, T>(to_float(gate.at[j])) * to_float(up.at[j]);
         });
         put<T, V>(y + i, out, false);
     }
@@ -184,7 +194,8 @@ struct GatedBackward {
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
         const std::int64_t from = i + divide(i, width).quotient * width;
-        const Pack<T, V> gate = load<T, V>(x + from), up = load<T, V>(x + from + width), gradient = load<T, V>(dy + i);
+        const Pack<T, V> gate = load<T, V>(x + from), up = load<T, V>(x + from + width),
+                         gradient = load<T, V>(dy + i);
         float dgate[V] = {}, dup[V] = {};
         with_unary(kind, [&](auto unary) {
             for (int j = 0; j < V; ++j) {
@@ -210,9 +221,11 @@ struct Dropout {
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
         const float kept = 1.0f / (1.0f - shape.probability);
-        const Divided own = divide(i, shape.columns), row = divide(shape.first_row + own.quotient, shape.rows_per_sample);
+        const Divided own = divide(i, shape.columns),
+                      row = divide(shape.first_row + own.quotient, shape.rows_per_sample);
         const std::uint64_t key = shape.keys[row.quotient];
-        const auto place = static_cast<std::uint64_t>(place_of(shape.places, row.remainder) * shape.width + shape.first_column + own.remainder);
+        const auto place = static_cast<std::uint64_t>(place_of(shape.places, row.remainder) * shape.width +
+                                                      shape.first_column + own.remainder);
         const Pack<T, V> in = load<T, V>(x + i);
         Pack<T, V> base;
         if (residual) base = load<T, V>(residual + i);
@@ -262,14 +275,17 @@ inline void cast(Stream s, Type from, Type to, std::int64_t count, const void* x
 inline void add(Stream s, Type type, std::int64_t count, const void* a, const void* b, void* y) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each_of<T>(s, count, Add<T>{static_cast<const T*>(a), static_cast<const T*>(b), static_cast<T*>(y)}, a, b, y);
+        each_of<T>(s, count, Add<T>{static_cast<const T*>(a), static_cast<const T*>(b), static_cast<T*>(y)},
+                   a, b, y);
     });
 }
 
-inline void scale(Stream s, Type type, std::int64_t count, float factor, const void* x, void* y, bool accumulates) {
+inline void scale(Stream s, Type type, std::int64_t count, float factor, const void* x, void* y,
+                  bool accumulates) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each_of<T>(s, count, Scale<T>{static_cast<const T*>(x), static_cast<T*>(y), factor, accumulates}, x, y);
+        each_of<T>(s, count, Scale<T>{static_cast<const T*>(x), static_cast<T*>(y), factor, accumulates}, x,
+                   y);
     });
 }
 
@@ -280,47 +296,67 @@ inline void unary(Stream s, Type type, Unary kind, std::int64_t count, const voi
     });
 }
 
-inline void unary_backward(Stream s, Type type, Unary kind, std::int64_t count, const void* saved, const void* dy, void* dx, bool accumulates) {
+inline void unary_backward(Stream s, Type type, Unary kind, std::int64_t count, const void* saved,
+                           const void* dy, void* dx, bool accumulates) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each_of<T>(s, count, ApplyBackward<T>{kind, static_cast<const T*>(saved), static_cast<const T*>(dy), static_cast<T*>(dx), accumulates}, saved, dy, dx);
+        each_of<T>(s, count,
+                   ApplyBackward<T>{kind, static_cast<const T*>(saved), static_cast<const T*>(dy),
+                                    static_cast<T*>(dx), accumulates},
+                   saved, dy, dx);
     });
 }
 
 template <class T, class Function, class... Pointers>
-void each_in_rows(Stream s, std::int64_t rows, std::int64_t width, const Function& f, const Pointers*... pointers) {
+void each_in_rows(Stream s, std::int64_t rows, std::int64_t width, const Function& f,
+                  const Pointers*... pointers) {
     constexpr int wide = 16 / sizeof(T);
     if (width % wide == 0 && are_aligned(16, pointers...)) each<wide>(s, rows * width, f);
     else each<1>(s, rows * width, f);
 }
 
-inline void gated(Stream s, Type type, Unary kind, std::int64_t rows, std::int64_t width, const void* x, void* y) {
+inline void gated(Stream s, Type type, Unary kind, std::int64_t rows, std::int64_t width, const void* x,
+                  void* y) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each_in_rows<T>(s, rows, width, Gated<T>{kind, width, static_cast<const T*>(x), static_cast<T*>(y)}, x, y);
+        each_in_rows<T>(s, rows, width, Gated<T>{kind, width, static_cast<const T*>(x), static_cast<T*>(y)},
+                        x, y);
     });
 }
 
-inline void gated_backward(Stream s, Type type, Unary kind, std::int64_t rows, std::int64_t width, const void* x, const void* dy, void* dx, bool accumulates) {
+inline void gated_backward(Stream s, Type type, Unary kind, std::int64_t rows, std::int64_t width,
+                           const void* x, const void* dy, void* dx, bool accumulates) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each_in_rows<T>(s, rows, width, GatedBackward<T>{kind, width, static_cast<const T*>(x), static_cast<const T*>(dy), static_cast<T*>(dx), accumulates}, x,
-                        dy, dx);
+        each_in_rows<T>(s, rows, width,
+                        GatedBackward<T>{kind, width, static_cast<const T*>(x), static_cast<const T*>(dy),
+                                         static_cast<T*>(dx), accumulates},
+                        x, dy, dx);
     });
 }
 
-inline void dropout(Stream s, Type type, const DropoutShape& shape, const void* x, const void* residual, void* y, std::uint8_t* mask) {
+inline void dropout(Stream s, Type type, const DropoutShape& shape, const void* x, const void* residual,
+                    void* y, std::uint8_t* mask) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        const Dropout<T> f{shape, threshold_of(shape.probability), static_cast<const T*>(x), static_cast<const T*>(residual), static_cast<T*>(y), mask};
+        const Dropout<T> f{shape,
+                           threshold_of(shape.probability),
+                           static_cast<const T*>(x),
+                           static_cast<const T*>(residual),
+                           static_cast<T*>(y),
+                           mask};
         each_in_rows<T>(s, shape.rows, shape.columns, f, x, residual, y, mask);
     });
 }
 
-inline void dropout_backward(Stream s, Type type, std::int64_t count, float probability, const std::uint8_t* mask, const void* dy, void* dx, bool accumulates) {
+inline void dropout_backward(Stream s, Type type, std::int64_t count, float probability,
+                             const std::uint8_t* mask, const void* dy, void* dx, bool accumulates) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each_of<T>(s, count, DropoutBackward<T>{1.0f / (1.0f - probability), mask, static_cast<const T*>(dy), static_cast<T*>(dx), accumulates}, mask, dy, dx);
+        each_of<T>(s, count,
+                   DropoutBackward<T>{1.0f / (1.0f - probability), mask, static_cast<const T*>(dy),
+                                      static_cast<T*>(dx), accumulates},
+                   mask, dy, dx);
     });
 }
 

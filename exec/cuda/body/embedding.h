@@ -34,7 +34,8 @@ struct Positions {
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
         const Divided place = divide(i, width);
-        const std::int64_t position = place_of(places, divide(first_row + place.quotient, tokens).remainder) + offset;
+        const std::int64_t position =
+            place_of(places, divide(first_row + place.quotient, tokens).remainder) + offset;
         const Pack<T, V> in = load<T, V>(x + i);
         float out[V] = {};
         values_at<V>(table, position * width + place.remainder, out);
@@ -57,36 +58,46 @@ struct PositionsWeight {
         const std::int64_t begin = (place.quotient - first_row % tokens + tokens) % tokens;
         if (begin >= rows) return;
         float sum[V] = {};
-SMSIM_UNROLL_4
+        SMSIM_UNROLL_4
         for (std::int64_t r = begin; r < rows; r += tokens) {
             const Pack<T, V> gradient = load<T, V>(dy + r * width + place.remainder);
             for (int j = 0; j < V; ++j) sum[j] += to_float(gradient.at[j]);
         }
-        for (int j = 0; j < V; ++j) add_at(dtable, (place_of(places, place.quotient) + offset) * width + place.remainder + j, sum[j]);
+        for (int j = 0; j < V; ++j)
+            add_at(dtable, (place_of(places, place.quotient) + offset) * width + place.remainder + j, sum[j]);
     }
 };
 
-inline void embedding(Stream s, Type type, std::int64_t rows, std::int64_t width, std::int64_t first, std::int64_t table, const std::int64_t* ids,
-                      Values parameter, void* y) {
+inline void embedding(Stream s, Type type, std::int64_t rows, std::int64_t width, std::int64_t first,
+                      std::int64_t table, const std::int64_t* ids, Values parameter, void* y) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each_in_rows<T>(s, rows, width, Embedding<T>{width, first, table, ids, parameter, static_cast<T*>(y)}, y);
+        each_in_rows<T>(s, rows, width, Embedding<T>{width, first, table, ids, parameter, static_cast<T*>(y)},
+                        y);
     });
 }
 
-inline void positions(Stream s, Type type, std::int64_t rows, std::int64_t width, std::int64_t tokens, const Places& places, std::int64_t first_row,
-                      std::int64_t offset, const void* x, Values table, void* y) {
+inline void positions(Stream s, Type type, std::int64_t rows, std::int64_t width, std::int64_t tokens,
+                      const Places& places, std::int64_t first_row, std::int64_t offset, const void* x,
+                      Values table, void* y) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each_in_rows<T>(s, rows, width, Positions<T>{width, tokens, first_row, offset, places, static_cast<const T*>(x), table, static_cast<T*>(y)}, x, y);
+        each_in_rows<T>(s, rows, width,
+                        Positions<T>{width, tokens, first_row, offset, places, static_cast<const T*>(x),
+                                     table, static_cast<T*>(y)},
+                        x, y);
     });
 }
 
-inline void positions_weight(Stream s, Type type, std::int64_t rows, std::int64_t width, std::int64_t tokens, const Places& places, std::int64_t first_row,
-                             std::int64_t offset, const void* dy, Sums dtable) {
+inline void positions_weight(Stream s, Type type, std::int64_t rows, std::int64_t width, std::int64_t tokens,
+                             const Places& places, std::int64_t first_row, std::int64_t offset,
+                             const void* dy, Sums dtable) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each_in_rows<T>(s, tokens, width, PositionsWeight<T>{rows, width, tokens, first_row, offset, places, static_cast<const T*>(dy), dtable}, dy);
+        each_in_rows<T>(s, tokens, width,
+                        PositionsWeight<T>{rows, width, tokens, first_row, offset, places,
+                                           static_cast<const T*>(dy), dtable},
+                        dy);
     });
 }
 

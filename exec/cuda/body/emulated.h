@@ -1,5 +1,6 @@
-// Runs a kernel's body on the host as a GPU would: every thread of a block is a fibre, barriers and warp exchanges switch between them. A barrier that part of
-// a block does not reach is reported, as is an exchange that part of a warp does not take part in.
+// Runs a kernel's body on the host as a GPU would: every thread of a block is a fibre, barriers and warp
+// exchanges switch between them. A barrier that part of a block does not reach is reported, as is an exchange
+// that part of a warp does not take part in.
 #pragma once
 
 #include <cstddef>
@@ -31,6 +32,7 @@ struct EmulatedThread {
 };
 
 // `is_cooperative`: the body has barriers or exchanges; without them threads simply run one after another.
-void emulate(long long blocks, int threads, std::size_t shared_bytes, bool is_cooperative, const std::function<void(const EmulatedThread&)>& body);
+void emulate(long long blocks, int threads, std::size_t shared_bytes, bool is_cooperative,
+             const std::function<void(const EmulatedThread&)>& body);
 
 }  // namespace exec::cuda::emulation

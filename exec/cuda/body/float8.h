@@ -1,7 +1,9 @@
-// Operands of products in fp8: a tensor's largest magnitude, then its octets under the scale that follows from it (exec/float8.h), as they are and transposed, since
-// matrix units take fp8 with the common dimension of both operands contiguous only (cuBLAS documentation, cublasLtMatmul: "TN").
+// Operands of products in fp8: a tensor's largest magnitude, then its octets under the scale that follows
+// from it (exec/float8.h), as they are and transposed, since matrix units take fp8 with the common dimension
+// of both operands contiguous only (cuBLAS documentation, cublasLtMatmul: "TN").
 //
-// A maximum has no order, so the scale is the same every time. One pass over the tensor finds it, one writes both copies; between them goes one number a block.
+// A maximum has no order, so the scale is the same every time. One pass over the tensor finds it, one writes
+// both copies; between them goes one number a block.
 #pragma once
 
 #include <type_traits>
@@ -32,12 +34,13 @@ struct LargestMagnitudes {
             const float size = magnitude_of(value);
             most = size > most ? size : most;
         };
-        const std::int64_t self = t.block() * t.threads() + t.thread(), stride = t.blocks() * t.threads(), packs = count / V;
-SMSIM_UNROLL_4
+        const std::int64_t self = t.block() * t.threads() + t.thread(), stride = t.blocks() * t.threads(),
+                           packs = count / V;
+        SMSIM_UNROLL_4
         for (std::int64_t p = self; p < packs; p += stride) {
             float values[V];
             widen_from<T, V, true>(x + p * V, values);
-SMSIM_UNROLL
+            SMSIM_UNROLL
             for (int j = 0; j < V; ++j) take(values[j]);
         }
         if (packs * V + self < count) take(to_float(x[packs * V + self]));
@@ -50,7 +53,8 @@ SMSIM_UNROLL
 template <Float8 format>
 SMSIM_DEVICE void narrow(float a, float b, std::uint8_t* to) {
 #if defined(__CUDA_ARCH__)
-    const __nv_fp8x2_storage_t pair = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, format == Float8::e4m3 ? __NV_E4M3 : __NV_E5M2);
+    const __nv_fp8x2_storage_t pair = __nv_cvt_float2_to_fp8x2(
+        make_float2(a, b), __NV_SATFINITE, format == Float8::e4m3 ? __NV_E4M3 : __NV_E5M2);
     to[0] = static_cast<std::uint8_t>(pair & 0xFF);
     to[1] = static_cast<std::uint8_t>(pair >> 8);
 #else
@@ -59,12 +63,16 @@ SMSIM_DEVICE void narrow(float a, float b, std::uint8_t* to) {
 #endif
 }
 
-// A block takes a square of the matrix: V = 16 elements of a row a thread, through shared memory to 16 elements of a column.
+// A block takes a square of the matrix: V = 16 elements of a row a thread, through shared memory to 16
+// elements of a column.
 template <class T, Float8 format, int V>
 struct CastToFloat8 {
     static constexpr bool is_cooperative = true;
     static constexpr int most_threads = 256;
-    static constexpr int side = 128, pitch = side + 1;  // octets that are read together, 16 rows apart, lie in banks of their own
+    static constexpr int side = 128,
+                         pitch =
+                             side +
+                             1;  // octets that are read together, 16 rows apart, lie in banks of their own
     static constexpr std::size_t shared_bytes = 32 * sizeof(float) + static_cast<std::size_t>(side) * pitch;
     static constexpr const char* name = "cast_to_float8";
     static_assert(float8_partials <= most_threads);
@@ -79,13 +87,15 @@ struct CastToFloat8 {
     SMSIM_DEVICE void operator()(const Thread& t) const {
         float* scratch = t.template shared<float>();
         auto* square = reinterpret_cast<std::uint8_t*>(scratch + 32);
-        const float scale = float8_scale(format, block_max(t, t.thread() < partial_count ? partials[t.thread()] : 0.0f, scratch));
+        const float scale = float8_scale(
+            format, block_max(t, t.thread() < partial_count ? partials[t.thread()] : 0.0f, scratch));
         if (t.block() == 0 && t.thread() == 0) *unscale = 1.0f / scale;  // of a power of two, exactly
         const Divided place = divide(t.block(), (columns + side - 1) / side);
         const std::int64_t first_row = place.quotient * side, first_column = place.remainder * side;
         const int square_rows = static_cast<int>(rows - first_row < side ? rows - first_row : side);
-        const int square_columns = static_cast<int>(columns - first_column < side ? columns - first_column : side);
-SMSIM_UNROLL_4
+        const int square_columns =
+            static_cast<int>(columns - first_column < side ? columns - first_column : side);
+        SMSIM_UNROLL_4
         for (int i = t.thread(); i < side * (side / V); i += most_threads) {
             const int r = i / (side / V), c = i % (side / V) * V;
             if (r >= square_rows || c >= square_columns) continue;
@@ -98,22 +108,23 @@ SMSIM_UNROLL_4
             } else {
                 float values[V];
                 widen_from<T, V, true>(x + at, values);
-SMSIM_UNROLL
-                for (int j = 0; j < V; j += 2) narrow<format>(values[j] * scale, values[j + 1] * scale, octets.at + j);
+                SMSIM_UNROLL
+                for (int j = 0; j < V; j += 2)
+                    narrow<format>(values[j] * scale, values[j + 1] * scale, octets.at + j);
             }
             if (plain) store<std::uint8_t, V>(plain + at, octets);
             if (!turned) continue;
-SMSIM_UNROLL
+            SMSIM_UNROLL
             for (int j = 0; j < V; ++j) square[r * pitch + c + j] = octets.at[j];
         }
         if (!turned) return;
         t.synchronize();
-SMSIM_UNROLL_4
+        SMSIM_UNROLL_4
         for (int i = t.thread(); i < side * (side / V); i += most_threads) {
             const int c = i / (side / V), r = i % (side / V) * V;
             if (r >= square_rows || c >= square_columns) continue;
             Pack<std::uint8_t, V> octets;
-SMSIM_UNROLL
+            SMSIM_UNROLL
             for (int j = 0; j < V; ++j) octets.at[j] = square[(r + j) * pitch + c];
             store<std::uint8_t, V>(turned + (first_column + c) * rows + first_row + r, octets);
         }
@@ -129,29 +140,36 @@ inline void largest_magnitudes(Stream s, Type type, std::int64_t count, const vo
         constexpr int wide = 16 / sizeof(T);
         const auto* from = static_cast<const T*>(x);
         const std::int64_t blocks = partials_of(count);
-        if (is_aligned(x, 16)) launch(s, blocks, 256, 32 * sizeof(float), LargestMagnitudes<T, wide>{count, from, partials});
+        if (is_aligned(x, 16))
+            launch(s, blocks, 256, 32 * sizeof(float), LargestMagnitudes<T, wide>{count, from, partials});
         else launch(s, blocks, 256, 32 * sizeof(float), LargestMagnitudes<T, 1>{count, from, partials});
     });
 }
 
 template <class T, Float8 format>
-void cast_as(Stream s, std::int64_t rows, std::int64_t columns, const void* x, const float* partials, float* unscale, std::uint8_t* plain, std::uint8_t* turned) {
+void cast_as(Stream s, std::int64_t rows, std::int64_t columns, const void* x, const float* partials,
+             float* unscale, std::uint8_t* plain, std::uint8_t* turned) {
     const auto with_width = [&](auto width) {
         using Body = CastToFloat8<T, format, decltype(width)::value>;
         const std::int64_t squares = ceiling(rows, Body::side) * ceiling(columns, Body::side);
-        launch(s, squares, Body::most_threads, Body::shared_bytes, Body{rows, columns, static_cast<const T*>(x), partials, static_cast<int>(partials_of(rows * columns)), unscale, plain, turned});
+        launch(s, squares, Body::most_threads, Body::shared_bytes,
+               Body{rows, columns, static_cast<const T*>(x), partials,
+                    static_cast<int>(partials_of(rows * columns)), unscale, plain, turned});
     };
     constexpr int wide = 16;
-    const bool is_wide = columns % wide == 0 && (!turned || rows % wide == 0) && are_aligned(16, x, plain, turned);
+    const bool is_wide =
+        columns % wide == 0 && (!turned || rows % wide == 0) && are_aligned(16, x, plain, turned);
     if (is_wide) with_width(std::integral_constant<int, wide>{});
     else with_width(std::integral_constant<int, 1>{});
 }
 
-inline void cast_to_float8(Stream s, Type type, Float8 format, std::int64_t rows, std::int64_t columns, const void* x, const float* partials, float* unscale,
-                           std::uint8_t* plain, std::uint8_t* turned) {
+inline void cast_to_float8(Stream s, Type type, Float8 format, std::int64_t rows, std::int64_t columns,
+                           const void* x, const float* partials, float* unscale, std::uint8_t* plain,
+                           std::uint8_t* turned) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        if (format == Float8::e4m3) cast_as<T, Float8::e4m3>(s, rows, columns, x, partials, unscale, plain, turned);
+        if (format == Float8::e4m3)
+            cast_as<T, Float8::e4m3>(s, rows, columns, x, partials, unscale, plain, turned);
         else cast_as<T, Float8::e5m2>(s, rows, columns, x, partials, unscale, plain, turned);
     });
 }

@@ -5,7 +5,8 @@
 
 namespace exec::cuda::kernel_body {
 
-// A channel a block: mean and reciprocal deviation over samples and pixels, two passes over the (cached) values.
+// A channel a block: mean and reciprocal deviation over samples and pixels, two passes over the (cached)
+// values.
 template <class T>
 struct BatchNorm {
     static constexpr bool is_cooperative = true;
@@ -21,8 +22,11 @@ struct BatchNorm {
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
         float* scratch = t.template shared<float>();
-        const std::int64_t channel = t.block(), pixels = shape.rows * shape.columns, count = shape.samples * pixels;
-        const auto place = [&](std::int64_t i) { return (i / pixels * shape.channels + channel) * pixels + i % pixels; };
+        const std::int64_t channel = t.block(), pixels = shape.rows * shape.columns,
+                           count = shape.samples * pixels;
+        const auto place = [&](std::int64_t i) {
+            return (i / pixels * shape.channels + channel) * pixels + i % pixels;
+        };
         float sum = 0, squares = 0;
         for (std::int64_t i = t.thread(); i < count; i += t.threads()) sum += to_float(x[place(i)]);
         const float mean = block_sum(t, sum, scratch) / static_cast<float>(count);
@@ -30,9 +34,11 @@ struct BatchNorm {
             const float centred = to_float(x[place(i)]) - mean;
             squares += centred * centred;
         }
-        const float reciprocal = 1.0f / sqrtf(block_sum(t, squares, scratch) / static_cast<float>(count) + epsilon);
+        const float reciprocal =
+            1.0f / sqrtf(block_sum(t, squares, scratch) / static_cast<float>(count) + epsilon);
         const float factor = reciprocal * value_at(scale, channel), offset = value_at(shift, channel);
-        for (std::int64_t i = t.thread(); i < count; i += t.threads()) y[place(i)] = from_float<T>((to_float(x[place(i)]) - mean) * factor + offset);
+        for (std::int64_t i = t.thread(); i < count; i += t.threads())
+            y[place(i)] = from_float<T>((to_float(x[place(i)]) - mean) * factor + offset);
         if (t.thread() == 0) {
             statistics[2 * channel] = mean;
             statistics[2 * channel + 1] = reciprocal;
@@ -58,8 +64,11 @@ struct BatchNormBackward {
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
         float* scratch = t.template shared<float>();
-        const std::int64_t channel = t.block(), pixels = shape.rows * shape.columns, count = shape.samples * pixels;
-        const auto place = [&](std::int64_t i) { return (i / pixels * shape.channels + channel) * pixels + i % pixels; };
+        const std::int64_t channel = t.block(), pixels = shape.rows * shape.columns,
+                           count = shape.samples * pixels;
+        const auto place = [&](std::int64_t i) {
+            return (i / pixels * shape.channels + channel) * pixels + i % pixels;
+        };
         const float mean = statistics[2 * channel], reciprocal = statistics[2 * channel + 1];
         float sum = 0, product = 0;
         for (std::int64_t i = t.thread(); i < count; i += t.threads()) {
@@ -77,7 +86,8 @@ struct BatchNormBackward {
         }
         const float factor = value_at(scale, channel) * reciprocal, share = 1.0f / static_cast<float>(count);
         for (std::int64_t i = t.thread(); i < count; i += t.threads()) {
-            const float out[1] = {factor * (to_float(dy[place(i)]) - sum * share - (to_float(x[place(i)]) - mean) * (reciprocal * product * share))};
+            const float out[1] = {factor * (to_float(dy[place(i)]) - sum * share -
+                                            (to_float(x[place(i)]) - mean) * (reciprocal * product * share))};
             put<T, 1>(dx + place(i), out, accumulates);
         }
     }
@@ -156,7 +166,8 @@ struct MaxPool {
         std::int64_t best = -1;
         for (std::int64_t py = w.y0; py < w.y1; ++py)
             for (std::int64_t px = w.x0; px < w.x1; ++px)
-                if (best < 0 || to_float(in[py * shape.columns + px]) > to_float(in[best])) best = py * shape.columns + px;
+                if (best < 0 || to_float(in[py * shape.columns + px]) > to_float(in[best]))
+                    best = py * shape.columns + px;
         y[i] = in[best];
         positions[i] = best;
     }
@@ -173,7 +184,8 @@ struct MaxPoolBackward {
     bool accumulates;
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
-        const std::int64_t pixels = shape.rows * shape.columns, plane = i / pixels * shape.out_rows * shape.out_columns;
+        const std::int64_t pixels = shape.rows * shape.columns,
+                           plane = i / pixels * shape.out_rows * shape.out_columns;
         const Covering c(shape, i % pixels / shape.columns, i % shape.columns);
         float out[1] = {0};
         for (std::int64_t oy = c.y0; oy <= c.y1; ++oy)
@@ -213,11 +225,13 @@ struct AveragePoolBackward {
     bool accumulates;
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
-        const std::int64_t pixels = shape.rows * shape.columns, plane = i / pixels * shape.out_rows * shape.out_columns;
+        const std::int64_t pixels = shape.rows * shape.columns,
+                           plane = i / pixels * shape.out_rows * shape.out_columns;
         const Covering c(shape, i % pixels / shape.columns, i % shape.columns);
         float out[1] = {0};
         for (std::int64_t oy = c.y0; oy <= c.y1; ++oy)
-            for (std::int64_t ox = c.x0; ox <= c.x1; ++ox) out[0] += to_float(dy[plane + oy * shape.out_columns + ox]);
+            for (std::int64_t ox = c.x0; ox <= c.x1; ++ox)
+                out[0] += to_float(dy[plane + oy * shape.out_columns + ox]);
         out[0] /= static_cast<float>(shape.kernel_y * shape.kernel_x);
         put<T, 1>(dx + i, out, accumulates);
     }
@@ -247,7 +261,8 @@ struct AverageTokens {
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
         float sum = 0;
-        for (std::int64_t k = 0; k < tokens; ++k) sum += to_float(x[(i / width * tokens + k) * width + i % width]);
+        for (std::int64_t k = 0; k < tokens; ++k)
+            sum += to_float(x[(i / width * tokens + k) * width + i % width]);
         y[i] = from_float<T>(sum / static_cast<float>(tokens));
     }
 };
@@ -261,7 +276,8 @@ struct AverageTokensBackward {
     bool accumulates;
     template <int V>
     SMSIM_DEVICE void at(std::int64_t i) const {
-        const float out[1] = {to_float(dy[i / (tokens * width) * width + i % width]) / static_cast<float>(tokens)};
+        const float out[1] = {to_float(dy[i / (tokens * width) * width + i % width]) /
+                              static_cast<float>(tokens)};
         put<T, 1>(dx + i, out, accumulates);
     }
 };
@@ -298,100 +314,136 @@ struct SelectBackward {
     }
 };
 
-inline void batch_norm(Stream s, Type type, const ImageShape& shape, float epsilon, const void* x, Values scale, Values shift, void* y, float* statistics) {
+inline void batch_norm(Stream s, Type type, const ImageShape& shape, float epsilon, const void* x,
+                       Values scale, Values shift, void* y, float* statistics) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
         launch(s, shape.channels, 512, 32 * sizeof(float),
-               BatchNorm<T>{shape, epsilon, static_cast<const T*>(x), scale, shift, static_cast<T*>(y), statistics});
+               BatchNorm<T>{shape, epsilon, static_cast<const T*>(x), scale, shift, static_cast<T*>(y),
+                            statistics});
     });
 }
-inline void batch_norm_backward(Stream s, Type type, const ImageShape& shape, const void* x, const float* statistics, Values scale, const void* dy, void* dx,
+inline void batch_norm_backward(Stream s, Type type, const ImageShape& shape, const void* x,
+                                const float* statistics, Values scale, const void* dy, void* dx,
                                 bool accumulates) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
         launch(s, shape.channels, 512, 32 * sizeof(float),
-               BatchNormBackward<T>{shape, static_cast<const T*>(x), statistics, scale, static_cast<const T*>(dy), static_cast<T*>(dx), accumulates, {}, {}});
+               BatchNormBackward<T>{shape,
+                                    static_cast<const T*>(x),
+                                    statistics,
+                                    scale,
+                                    static_cast<const T*>(dy),
+                                    static_cast<T*>(dx),
+                                    accumulates,
+                                    {},
+                                    {}});
     });
 }
-inline void batch_norm_weights(Stream s, Type type, const ImageShape& shape, const void* x, const float* statistics, const void* dy, Sums dscale,
-                               Sums dshift) {
+inline void batch_norm_weights(Stream s, Type type, const ImageShape& shape, const void* x,
+                               const float* statistics, const void* dy, Sums dscale, Sums dshift) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
         launch(s, shape.channels, 512, 32 * sizeof(float),
-               BatchNormBackward<T>{shape, static_cast<const T*>(x), statistics, {}, static_cast<const T*>(dy), nullptr, false, dscale, dshift});
+               BatchNormBackward<T>{shape,
+                                    static_cast<const T*>(x),
+                                    statistics,
+                                    {},
+                                    static_cast<const T*>(dy),
+                                    nullptr,
+                                    false,
+                                    dscale,
+                                    dshift});
     });
 }
 inline void channel_sums(Stream s, Type type, const ImageShape& shape, const void* dy, Sums sum) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        launch(s, shape.out_channels, 512, 32 * sizeof(float), ChannelSums<T>{shape, static_cast<const T*>(dy), sum});
+        launch(s, shape.out_channels, 512, 32 * sizeof(float),
+               ChannelSums<T>{shape, static_cast<const T*>(dy), sum});
     });
 }
 inline void add_channel_bias(Stream s, Type type, const ImageShape& shape, Values bias, void* y) {
     const std::int64_t pixels = shape.out_rows * shape.out_columns;
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each<1>(s, shape.samples * shape.out_channels * pixels, ChannelBias<T>{pixels, shape.out_channels, bias, static_cast<T*>(y)});
+        each<1>(s, shape.samples * shape.out_channels * pixels,
+                ChannelBias<T>{pixels, shape.out_channels, bias, static_cast<T*>(y)});
     });
 }
-inline void max_pool(Stream s, Type type, const ImageShape& shape, const void* x, void* y, std::int64_t* positions) {
+inline void max_pool(Stream s, Type type, const ImageShape& shape, const void* x, void* y,
+                     std::int64_t* positions) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
         each<1>(s, shape.samples * shape.channels * shape.out_rows * shape.out_columns,
                 MaxPool<T>{shape, static_cast<const T*>(x), static_cast<T*>(y), positions});
     });
 }
-inline void max_pool_backward(Stream s, Type type, const ImageShape& shape, const std::int64_t* positions, const void* dy, void* dx, bool accumulates) {
+inline void max_pool_backward(Stream s, Type type, const ImageShape& shape, const std::int64_t* positions,
+                              const void* dy, void* dx, bool accumulates) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
         each<1>(s, shape.samples * shape.channels * shape.rows * shape.columns,
-                MaxPoolBackward<T>{shape, positions, static_cast<const T*>(dy), static_cast<T*>(dx), accumulates});
+                MaxPoolBackward<T>{shape, positions, static_cast<const T*>(dy), static_cast<T*>(dx),
+                                   accumulates});
     });
 }
 inline void average_pool(Stream s, Type type, const ImageShape& shape, const void* x, void* y) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each<1>(s, shape.samples * shape.channels * shape.out_rows * shape.out_columns, AveragePool<T>{shape, static_cast<const T*>(x), static_cast<T*>(y)});
+        each<1>(s, shape.samples * shape.channels * shape.out_rows * shape.out_columns,
+                AveragePool<T>{shape, static_cast<const T*>(x), static_cast<T*>(y)});
     });
 }
-inline void average_pool_backward(Stream s, Type type, const ImageShape& shape, const void* dy, void* dx, bool accumulates) {
+inline void average_pool_backward(Stream s, Type type, const ImageShape& shape, const void* dy, void* dx,
+                                  bool accumulates) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
         each<1>(s, shape.samples * shape.channels * shape.rows * shape.columns,
                 AveragePoolBackward<T>{shape, static_cast<const T*>(dy), static_cast<T*>(dx), accumulates});
     });
 }
-inline void transpose(Stream s, Type type, std::int64_t samples, std::int64_t leading, std::int64_t rest, const void* x, void* y, bool accumulates) {
+inline void transpose(Stream s, Type type, std::int64_t samples, std::int64_t leading, std::int64_t rest,
+                      const void* x, void* y, bool accumulates) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each<1>(s, samples * leading * rest, Transpose<T>{leading, rest, static_cast<const T*>(x), static_cast<T*>(y), accumulates});
+        each<1>(s, samples * leading * rest,
+                Transpose<T>{leading, rest, static_cast<const T*>(x), static_cast<T*>(y), accumulates});
     });
 }
-inline void average_tokens(Stream s, Type type, std::int64_t samples, std::int64_t tokens, std::int64_t width, const void* x, void* y) {
+inline void average_tokens(Stream s, Type type, std::int64_t samples, std::int64_t tokens, std::int64_t width,
+                           const void* x, void* y) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each<1>(s, samples * width, AverageTokens<T>{tokens, width, static_cast<const T*>(x), static_cast<T*>(y)});
+        each<1>(s, samples * width,
+                AverageTokens<T>{tokens, width, static_cast<const T*>(x), static_cast<T*>(y)});
     });
 }
-inline void average_tokens_backward(Stream s, Type type, std::int64_t samples, std::int64_t tokens, std::int64_t width, const void* dy, void* dx,
-                                    bool accumulates) {
+inline void average_tokens_backward(Stream s, Type type, std::int64_t samples, std::int64_t tokens,
+                                    std::int64_t width, const void* dy, void* dx, bool accumulates) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each<1>(s, samples * tokens * width, AverageTokensBackward<T>{tokens, width, static_cast<const T*>(dy), static_cast<T*>(dx), accumulates});
+        each<1>(s, samples * tokens * width,
+                AverageTokensBackward<T>{tokens, width, static_cast<const T*>(dy), static_cast<T*>(dx),
+                                         accumulates});
     });
 }
-inline void select(Stream s, Type type, std::int64_t rows, std::int64_t selected, std::int64_t tokens, std::int64_t width, const std::int64_t* positions,
-                   const void* x, void* y) {
+inline void select(Stream s, Type type, std::int64_t rows, std::int64_t selected, std::int64_t tokens,
+                   std::int64_t width, const std::int64_t* positions, const void* x, void* y) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each<1>(s, rows * width, Select<T>{selected, tokens, width, positions, static_cast<const T*>(x), static_cast<T*>(y)});
+        each<1>(s, rows * width,
+                Select<T>{selected, tokens, width, positions, static_cast<const T*>(x), static_cast<T*>(y)});
     });
 }
-inline void select_backward(Stream s, Type type, std::int64_t rows, std::int64_t selected, std::int64_t tokens, std::int64_t width,
-                            const std::int64_t* positions, const void* dy, void* dx) {
+inline void select_backward(Stream s, Type type, std::int64_t rows, std::int64_t selected,
+                            std::int64_t tokens, std::int64_t width, const std::int64_t* positions,
+                            const void* dy, void* dx) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
-        each<1>(s, rows / selected * width, SelectBackward<T>{selected, tokens, width, positions, static_cast<const T*>(dy), static_cast<T*>(dx)});
+        each<1>(s, rows / selected * width,
+                SelectBackward<T>{selected, tokens, width, positions, static_cast<const T*>(dy),
+                                  static_cast<T*>(dx)});
     });
 }
 

@@ -31,18 +31,25 @@ void launch(Stream stream, std::int64_t blocks, int threads, std::size_t shared,
     if (blocks <= 0) return;
     // More than 48 KiB has to be asked for, once a kernel; asking again costs a microsecond and nothing else.
     if (shared > 48 * 1024)
-        check(cudaFuncSetAttribute(entry<Body>(), cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)), "cudaFuncSetAttribute", Body::name);
-    entry<Body>()<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared, static_cast<cudaStream_t>(stream)>>>(body);
+        check(cudaFuncSetAttribute(entry<Body>(), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(shared)),
+              "cudaFuncSetAttribute", Body::name);
+    entry<Body>()<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared,
+                    static_cast<cudaStream_t>(stream)>>>(body);
     check(cudaGetLastError(), "launch", Body::name);
 }
 #else
 template <class Body>
 void launch(Stream, std::int64_t blocks, int threads, std::size_t shared, const Body& body) {
-    if (blocks > 0) emulation::emulate(blocks, threads, shared, Body::is_cooperative, [&body](const emulation::EmulatedThread& thread) { body(thread); });
+    if (blocks > 0)
+        emulation::emulate(blocks, threads, shared, Body::is_cooperative,
+                           [&body](const emulation::EmulatedThread& thread) { body(thread); });
 }
 #endif
 
-inline bool is_aligned(const void* p, std::size_t bytes) { return reinterpret_cast<std::uintptr_t>(p) % bytes == 0; }
+inline bool is_aligned(const void* p, std::size_t bytes) {
+    return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
+}
 template <class... Pointers>
 bool are_aligned(std::size_t bytes, const Pointers*... pointers) {
     return (is_aligned(pointers, bytes) && ...);

@@ -1,4 +1,5 @@
-// Cross-entropy over logits of which a rank may hold a part of the classes: the logits are read once forward and once backward, nothing of their size is kept.
+// Cross-entropy over logits of which a rank may hold a part of the classes: the logits are read once forward
+// and once backward, nothing of their size is kept.
 #pragma once
 
 #include "exec/cuda/body/elementwise.h"
@@ -55,7 +56,8 @@ struct LossStatistics {
     }
 };
 
-// The logarithm of the sum of exponentials of row r, from the parts of all ranks; the label's logit in `label`.
+// The logarithm of the sum of exponentials of row r, from the parts of all ranks; the label's logit in
+// `label`.
 SMSIM_DEVICE float log_sum(const ClassShape& shape, const float* statistics, std::int64_t r, float& label) {
     float largest = statistics[3 * r], sum = 0;
     label = 0;
@@ -109,7 +111,8 @@ struct Probabilities {
         float label;
         const float sum = log_sum(shape, statistics, t.block(), label);
         const std::int64_t at = t.block() * shape.columns;
-        for (std::int64_t c = t.thread(); c < shape.columns; c += t.threads()) p[at + c] = c < shape.valid ? expf(to_float(logits[at + c]) - sum) : 0.0f;
+        for (std::int64_t c = t.thread(); c < shape.columns; c += t.threads())
+            p[at + c] = c < shape.valid ? expf(to_float(logits[at + c]) - sum) : 0.0f;
     }
 };
 
@@ -133,14 +136,16 @@ struct CrossEntropyBackward {
         const float weight = factors ? factor * factors->loss_scale : factor;
         const float sum = probabilities ? 0.0f : log_sum(shape, statistics, t.block(), ignored);
         const std::int64_t at = t.block() * shape.columns, label = labels[t.block()] - shape.first_class;
-        for (std::int64_t c = static_cast<std::int64_t>(t.thread()) * V; c < shape.columns; c += static_cast<std::int64_t>(t.threads()) * V) {
+        for (std::int64_t c = static_cast<std::int64_t>(t.thread()) * V; c < shape.columns;
+             c += static_cast<std::int64_t>(t.threads()) * V) {
             Pack<T, V> pack;
             if (!probabilities) pack = load<T, V>(logits + at + c);
             float out[V] = {};
             for (int j = 0; j < V; ++j) {
                 out[j] = 0;
                 if (c + j >= shape.valid) continue;
-                const float p = probabilities ? probabilities[at + c + j] : exponential<T>(to_float(pack.at[j]) - sum);
+                const float p =
+                    probabilities ? probabilities[at + c + j] : exponential<T>(to_float(pack.at[j]) - sum);
                 out[j] = weight * (c + j == label ? p - 1.0f : p);
             }
             put<T, V>(dlogits + at + c, out, accumulates);
@@ -148,8 +153,8 @@ struct CrossEntropyBackward {
     }
 };
 
-// Logits stored [columns, rows] (ClassShape::is_across). A lane has as many neighbouring rows as 16 bytes hold, a warp every eighth class of its block's chunk of
-// classes: what a warp reads at once lies together.
+// Logits stored [columns, rows] (ClassShape::is_across). A lane has as many neighbouring rows as 16 bytes
+// hold, a warp every eighth class of its block's chunk of classes: what a warp reads at once lies together.
 inline constexpr int across_warps = 8;
 
 template <class T>
@@ -158,16 +163,22 @@ struct AcrossTile {
     std::int64_t tiles, classes_per_chunk;
 
     template <class Thread>
-    SMSIM_DEVICE std::int64_t row(const Thread& t) const { return t.block() % tiles * rows_per_block + t.thread() % 32 * V; }
+    SMSIM_DEVICE std::int64_t row(const Thread& t) const {
+        return t.block() % tiles * rows_per_block + t.thread() % 32 * V;
+    }
     template <class Thread>
-    SMSIM_DEVICE std::int64_t begin(const Thread& t) const { return chunk(t) * classes_per_chunk + t.thread() / 32; }
+    SMSIM_DEVICE std::int64_t begin(const Thread& t) const {
+        return chunk(t) * classes_per_chunk + t.thread() / 32;
+    }
     template <class Thread>
     SMSIM_DEVICE std::int64_t end(const Thread& t, std::int64_t classes) const {
         const std::int64_t last = (chunk(t) + 1) * classes_per_chunk;
         return last < classes ? last : classes;
     }
     template <class Thread>
-    SMSIM_DEVICE std::int64_t chunk(const Thread& t) const { return t.block() / tiles; }
+    SMSIM_DEVICE std::int64_t chunk(const Thread& t) const {
+        return t.block() / tiles;
+    }
 };
 
 // Of every chunk and row: largest logit and the sum of exponentials relative to it, [chunks][2][rows].
@@ -184,12 +195,13 @@ struct LossPartialsAcross {
 
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
-        float *largest = t.template shared<float>(), *sums = largest + across_warps * tile.rows_per_block;  // [warps][rows of the block] each
+        float *largest = t.template shared<float>(),
+              *sums = largest + across_warps * tile.rows_per_block;  // [warps][rows of the block] each
         const std::int64_t row = tile.row(t), end = tile.end(t, shape.valid);
         float most[V], sum[V] = {};
         for (int j = 0; j < V; ++j) most[j] = least_float;
         const auto take = [&](const Pack<T, V>& pack) {
-SMSIM_UNROLL
+            SMSIM_UNROLL
             for (int j = 0; j < V; ++j) {
                 const float x = to_float(pack.at[j]);
                 if (x > most[j]) {
@@ -205,9 +217,9 @@ SMSIM_UNROLL
             std::int64_t c = tile.begin(t);
             for (; c + 3 * across_warps < end; c += 4 * across_warps) {
                 Pack<T, V> packs[4];
-SMSIM_UNROLL
+                SMSIM_UNROLL
                 for (int i = 0; i < 4; ++i) packs[i] = load<T, V>(from + (c + i * across_warps) * shape.rows);
-SMSIM_UNROLL
+                SMSIM_UNROLL
                 for (int i = 0; i < 4; ++i) take(packs[i]);
             }
             for (; c < end; c += across_warps) take(load<T, V>(from + c * shape.rows));
@@ -222,9 +234,13 @@ SMSIM_UNROLL
             const std::int64_t r = t.block() % tile.tiles * tile.rows_per_block + place % 32 * V + place / 32;
             if (r >= shape.rows) continue;
             float all = largest[place], total = 0;
-            for (int w = 1; w < across_warps; ++w) all = all > largest[w * tile.rows_per_block + place] ? all : largest[w * tile.rows_per_block + place];
+            for (int w = 1; w < across_warps; ++w)
+                all = all > largest[w * tile.rows_per_block + place]
+                          ? all
+                          : largest[w * tile.rows_per_block + place];
             for (int w = 0; w < across_warps; ++w)
-                total += sums[w * tile.rows_per_block + place] * expf(largest[w * tile.rows_per_block + place] - all);
+                total += sums[w * tile.rows_per_block + place] *
+                         expf(largest[w * tile.rows_per_block + place] - all);
             partials[tile.chunk(t) * 2 * shape.rows + r] = all;
             partials[(tile.chunk(t) * 2 + 1) * shape.rows + r] = total;
         }
@@ -247,11 +263,14 @@ struct LossStatisticsAcross {
             const float other = partials[c * 2 * shape.rows + r];
             largest = largest > other ? largest : other;
         }
-        for (std::int64_t c = 0; c < chunks; ++c) total += partials[(c * 2 + 1) * shape.rows + r] * expf(partials[c * 2 * shape.rows + r] - largest);
+        for (std::int64_t c = 0; c < chunks; ++c)
+            total +=
+                partials[(c * 2 + 1) * shape.rows + r] * expf(partials[c * 2 * shape.rows + r] - largest);
         const std::int64_t label = labels[r] - shape.first_class;
         statistics[3 * r] = largest;
         statistics[3 * r + 1] = total;
-        statistics[3 * r + 2] = label >= 0 && label < shape.valid ? to_float(logits[label * shape.rows + r]) : 0.0f;
+        statistics[3 * r + 2] =
+            label >= 0 && label < shape.valid ? to_float(logits[label * shape.rows + r]) : 0.0f;
     }
 };
 
@@ -281,7 +300,7 @@ struct CrossEntropyAcross {
         const float weight = factors ? factor * factors->loss_scale : factor;
         float sums[V], ignored;
         std::int64_t own[V] = {};
-SMSIM_UNROLL
+        SMSIM_UNROLL
         for (int j = 0; j < V; ++j) {
             sums[j] = is_kept ? 0.0f : log_sum(shape, statistics, row + j, ignored);
             if (dlogits) own[j] = labels[row + j] - shape.first_class;
@@ -290,28 +309,34 @@ SMSIM_UNROLL
             const std::int64_t at = c * shape.rows + row;
             float p[V] = {};
             if (is_kept) {
-SMSIM_UNROLL
+                SMSIM_UNROLL
                 for (int j = 0; j < V; ++j) p[j] = probabilities[at + j];
             } else {
                 const Pack<T, V> pack = load<T, V>(logits + at);
-SMSIM_UNROLL
-                for (int j = 0; j < V; ++j) p[j] = c < shape.valid ? exponential<T>(to_float(pack.at[j]) - sums[j]) : 0.0f;
+                SMSIM_UNROLL
+                for (int j = 0; j < V; ++j)
+                    p[j] = c < shape.valid ? exponential<T>(to_float(pack.at[j]) - sums[j]) : 0.0f;
             }
             if (!dlogits) {
-SMSIM_UNROLL
+                SMSIM_UNROLL
                 for (int j = 0; j < V; ++j) probabilities[at + j] = p[j];
                 continue;
             }
-SMSIM_UNROLL
-            for (int j = 0; j < V; ++j) p[j] = c < shape.valid ? weight * (c == own[j] ? p[j] - 1.0f : p[j]) : 0.0f;
+            SMSIM_UNROLL
+            for (int j = 0; j < V; ++j)
+                p[j] = c < shape.valid ? weight * (c == own[j] ? p[j] - 1.0f : p[j]) : 0.0f;
             put<T, V>(dlogits + at, p, accumulates);
         }
     }
 };
 
 // Chunks so many that every multiprocessor has work; of a tile of 128 rows or more.
-inline std::int64_t across_chunks(const ClassShape& shape) { return at_most(at_most(ceiling(1024, ceiling(shape.rows, 256)), ceiling(shape.columns, 64)), 128); }
-inline std::size_t across_workspace(const ClassShape& shape) { return static_cast<std::size_t>(across_chunks(shape) * 2 * shape.rows) * sizeof(float); }
+inline std::int64_t across_chunks(const ClassShape& shape) {
+    return at_most(at_most(ceiling(1024, ceiling(shape.rows, 256)), ceiling(shape.columns, 64)), 128);
+}
+inline std::size_t across_workspace(const ClassShape& shape) {
+    return static_cast<std::size_t>(across_chunks(shape) * 2 * shape.rows) * sizeof(float);
+}
 template <class T>
 AcrossTile<T> across_tile(const ClassShape& shape) {
     return {ceiling(shape.rows, AcrossTile<T>::rows_per_block), ceiling(shape.columns, across_chunks(shape))};
@@ -328,7 +353,8 @@ struct AddLoss {
     }
 };
 
-inline void loss_statistics(Stream s, Type type, const ClassShape& shape, const void* logits, const std::int64_t* labels, float* statistics, void* workspace) {
+inline void loss_statistics(Stream s, Type type, const ClassShape& shape, const void* logits,
+                            const std::int64_t* labels, float* statistics, void* workspace) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int wide = 16 / sizeof(T);
@@ -338,48 +364,65 @@ inline void loss_statistics(Stream s, Type type, const ClassShape& shape, const 
             auto* partials = static_cast<float*>(workspace);
             const AcrossTile<T> tile = across_tile<T>(shape);
             const std::int64_t chunks = ceiling(shape.columns, tile.classes_per_chunk);
-            launch(s, tile.tiles * chunks, 32 * across_warps, 2 * sizeof(float) * across_warps * AcrossTile<T>::rows_per_block,
+            launch(s, tile.tiles * chunks, 32 * across_warps,
+                   2 * sizeof(float) * across_warps * AcrossTile<T>::rows_per_block,
                    LossPartialsAcross<T>{shape, tile, in, partials});
             each<1>(s, shape.rows, LossStatisticsAcross<T>{shape, chunks, in, labels, partials, statistics});
         } else if (shape.columns % wide == 0 && are_aligned(16, logits))
-            launch(s, shape.rows, threads, 32 * sizeof(float), LossStatistics<T, wide>{shape, in, labels, statistics});
-        else launch(s, shape.rows, threads, 32 * sizeof(float), LossStatistics<T, 1>{shape, in, labels, statistics});
+            launch(s, shape.rows, threads, 32 * sizeof(float),
+                   LossStatistics<T, wide>{shape, in, labels, statistics});
+        else
+            launch(s, shape.rows, threads, 32 * sizeof(float),
+                   LossStatistics<T, 1>{shape, in, labels, statistics});
     });
 }
 
 template <class T>
 void cross_entropy_across(Stream s, const CrossEntropyAcross<T>& body) {
-    launch(s, body.tile.tiles * ceiling(body.shape.columns, body.tile.classes_per_chunk), 32 * across_warps, 0, body);
+    launch(s, body.tile.tiles * ceiling(body.shape.columns, body.tile.classes_per_chunk), 32 * across_warps,
+           0, body);
 }
 
-inline void cross_entropy(Stream s, Type type, const ClassShape& shape, const void* logits, const float* statistics, float* loss, std::int64_t copies,
-                          float* probabilities) {
+inline void cross_entropy(Stream s, Type type, const ClassShape& shape, const void* logits,
+                          const float* statistics, float* loss, std::int64_t copies, float* probabilities) {
     launch(s, 1, 1024, 32 * sizeof(float), CrossEntropy{shape, statistics, loss, copies});
     if (!probabilities) return;
     with_type(type, [&](auto t) {
         using T = decltype(t);
         const T* in = static_cast<const T*>(logits);
-        if (shape.is_across) cross_entropy_across<T>(s, {shape, across_tile<T>(shape), 1.0f, nullptr, in, statistics, probabilities, nullptr, nullptr, false});
+        if (shape.is_across)
+            cross_entropy_across<T>(s, {shape, across_tile<T>(shape), 1.0f, nullptr, in, statistics,
+                                        probabilities, nullptr, nullptr, false});
         else launch(s, shape.rows, 256, 0, Probabilities<T>{shape, in, statistics, probabilities});
     });
 }
 
-inline void cross_entropy_backward(Stream s, Type type, const ClassShape& shape, float factor, const StepFactors* factors, const void* logits,
-                                   const float* statistics, const float* probabilities, const std::int64_t* labels, void* dlogits, bool accumulates) {
+inline void cross_entropy_backward(Stream s, Type type, const ClassShape& shape, float factor,
+                                   const StepFactors* factors, const void* logits, const float* statistics,
+                                   const float* probabilities, const std::int64_t* labels, void* dlogits,
+                                   bool accumulates) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int wide = 16 / sizeof(T);
         const T* in = static_cast<const T*>(logits);
         T* out = static_cast<T*>(dlogits);
         if (shape.is_across)
-            cross_entropy_across<T>(s, {shape, across_tile<T>(shape), factor, factors, in, statistics, const_cast<float*>(probabilities), labels, out, accumulates});
+            cross_entropy_across<T>(s, {shape, across_tile<T>(shape), factor, factors, in, statistics,
+                                        const_cast<float*>(probabilities), labels, out, accumulates});
         else if (shape.columns % wide == 0 && are_aligned(16, logits, dlogits))
-            launch(s, shape.rows, 256, 0, CrossEntropyBackward<T, wide>{shape, factor, factors, in, statistics, probabilities, labels, out, accumulates});
-        else launch(s, shape.rows, 256, 0, CrossEntropyBackward<T, 1>{shape, factor, factors, in, statistics, probabilities, labels, out, accumulates});
+            launch(s, shape.rows, 256, 0,
+                   CrossEntropyBackward<T, wide>{shape, factor, factors, in, statistics, probabilities,
+                                                 labels, out, accumulates});
+        else
+            launch(s, shape.rows, 256, 0,
+                   CrossEntropyBackward<T, 1>{shape, factor, factors, in, statistics, probabilities, labels,
+                                              out, accumulates});
     });
 }
 
-inline void add_loss(Stream s, const float* loss, float weight, float* sum) { launch(s, 1, 1, 0, Elementwise<AddLoss, 1>{{loss, weight, sum}, 1}); }
+inline void add_loss(Stream s, const float* loss, float weight, float* sum) {
+    launch(s, 1, 1, 0, Elementwise<AddLoss, 1>{{loss, weight, sum}, 1});
+}
 
 inline void fill_loss(Kernels& table) {
     table.loss_statistics = loss_statistics;

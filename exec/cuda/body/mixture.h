@@ -1,7 +1,9 @@
-// A mixture of experts: which tokens go to which experts, copies of them and what comes back. The experts' products are the library's.
+// A mixture of experts: which tokens go to which experts, copies of them and what comes back. The experts'
+// products are the library's.
 //
-// Places of copies are found without atomic additions: a block an expert counts those who chose it, first choices before second ones and tokens in order, as on the
-// CPU. Whoever needs the routing computes it anew: it is a fraction of what one product of the experts takes, and nothing has to be kept.
+// Places of copies are found without atomic additions: a block an expert counts those who chose it, first
+// choices before second ones and tokens in order, as on the CPU. Whoever needs the routing computes it anew:
+// it is a fraction of what one product of the experts takes, and nothing has to be kept.
 #pragma once
 
 #include "exec/cuda/body/elementwise.h"
@@ -78,9 +80,10 @@ struct PlaceCopies {
             int* here = counts + turn * parts * warps;
             unsigned votes[parts];
             std::int64_t places[parts];
-SMSIM_UNROLL
+            SMSIM_UNROLL
             for (int part = 0; part < parts; ++part) {
-                const std::int64_t i = begin + part * threads + t.thread();  // choice by choice, tokens in order
+                const std::int64_t i =
+                    begin + part * threads + t.thread();  // choice by choice, tokens in order
                 const Divided choice = divide(i, shape.tokens);
                 places[part] = choice.remainder * shape.chosen + choice.quotient;
                 votes[part] = t.ballot(i < copies && to.expert[places[part]] == own);
@@ -88,7 +91,7 @@ SMSIM_UNROLL
             }
             t.synchronize();
             std::int64_t before = found;
-SMSIM_UNROLL
+            SMSIM_UNROLL
             for (int part = 0; part < parts; ++part)
                 for (int w = 0; w < warps; ++w) {
                     if (w == warp && (votes[part] >> lane & 1u)) {
@@ -125,7 +128,8 @@ struct PlaceExperts {
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
         std::int32_t* first = t.template shared<std::int32_t>();  // [experts]
-        for (std::int64_t e = t.thread(); e < shape.experts; e += t.threads()) first[e] = rows_of(shape, to.count[e]);
+        for (std::int64_t e = t.thread(); e < shape.experts; e += t.threads())
+            first[e] = rows_of(shape, to.count[e]);
         t.synchronize();
         if (t.thread() == 0) {
             std::int32_t sum = 0;
@@ -175,11 +179,13 @@ struct RouterSoftmax {
         most = warp_max(t, most);
         for (std::int64_t e = t.thread() % 32; e < experts; e += 32) sum += expf(row[e] - most);
         sum = warp_sum(t, sum);
-        for (std::int64_t e = t.thread() % 32; e < experts; e += 32) probabilities[token * experts + e] = from_float<T>(expf(row[e] - most) / sum);
+        for (std::int64_t e = t.thread() % 32; e < experts; e += 32)
+            probabilities[token * experts + e] = from_float<T>(expf(row[e] - most) / sum);
     }
 };
 
-// Gradients of the logits: through the softmax, with the balance loss's own share, balance * how often an expert was chosen.
+// Gradients of the logits: through the softmax, with the balance loss's own share, balance * how often an
+// expert was chosen.
 template <class T>
 struct RouterGradient {
     static constexpr bool is_cooperative = true;
@@ -198,11 +204,14 @@ struct RouterGradient {
         if (token >= tokens) return;
         const T *p = probabilities + token * experts, *g = dy + token * experts;
         const float weight = factors ? balance * factors->loss_scale : balance;
-        const auto gradient = [&](std::int64_t e) { return to_float(g[e]) + (chosen ? weight * chosen[e] : 0.0f); };
+        const auto gradient = [&](std::int64_t e) {
+            return to_float(g[e]) + (chosen ? weight * chosen[e] : 0.0f);
+        };
         float sum = 0;
         for (std::int64_t e = t.thread() % 32; e < experts; e += 32) sum += to_float(p[e]) * gradient(e);
         sum = warp_sum(t, sum);
-        for (std::int64_t e = t.thread() % 32; e < experts; e += 32) dlogits[token * experts + e] = from_float<T>(to_float(p[e]) * (gradient(e) - sum));
+        for (std::int64_t e = t.thread() % 32; e < experts; e += 32)
+            dlogits[token * experts + e] = from_float<T>(to_float(p[e]) * (gradient(e) - sum));
     }
 };
 
@@ -217,7 +226,10 @@ struct Dispatch {
     SMSIM_DEVICE void at(std::int64_t i) const {
         const Divided copy = divide(i, shape.hidden);
         const std::int64_t row = routing.row[copy.quotient];
-        if (row >= 0) store<T, V>(y + row * shape.hidden + copy.remainder, load<T, V>(x + divide(copy.quotient, shape.chosen).quotient * shape.hidden + copy.remainder));
+        if (row >= 0)
+            store<T, V>(
+                y + row * shape.hidden + copy.remainder,
+                load<T, V>(x + divide(copy.quotient, shape.chosen).quotient * shape.hidden + copy.remainder));
     }
 };
 
@@ -285,7 +297,8 @@ struct CombineBackward {
         const bool is_choice = lane < shape.chosen;
         const std::int64_t copy = token * shape.chosen + (is_choice ? lane : 0);
         const std::int64_t place = token * shape.experts + routing.expert[copy];
-        const float total = warp_sum(t, is_choice ? to_float(probabilities[place]) : 0.0f), mean = warp_sum(t, is_choice ? own * routing.weight[copy] : 0.0f);
+        const float total = warp_sum(t, is_choice ? to_float(probabilities[place]) : 0.0f),
+                    mean = warp_sum(t, is_choice ? own * routing.weight[copy] : 0.0f);
         if (is_choice) add_to(dprobabilities[place], shape.chosen > 1 ? (own - mean) / total : own, true);
     }
 };
@@ -301,54 +314,70 @@ inline void route(Stream s, Type type, const RoutingShape& shape, const void* pr
         each<1>(s, shape.tokens, ChooseExperts<T>{shape, static_cast<const T*>(probabilities), to});
     });
     launch(s, shape.experts, PlaceCopies::threads, PlaceCopies::shared, PlaceCopies{shape, to});
-    launch(s, at_most(ceiling(shape.tokens * shape.chosen, 256), 1024), 256, static_cast<std::size_t>(shape.experts) * sizeof(std::int32_t), PlaceExperts{shape, to});
+    launch(s, at_most(ceiling(shape.tokens * shape.chosen, 256), 1024), 256,
+           static_cast<std::size_t>(shape.experts) * sizeof(std::int32_t), PlaceExperts{shape, to});
 }
 
-inline void expert_counts(Stream s, const RoutingShape& shape, const void* routing, bool is_limited, float* counts) {
-    each<1>(s, shape.experts, ExpertCounts{shape, routing_arrays(shape, const_cast<void*>(routing)), is_limited, counts});
+inline void expert_counts(Stream s, const RoutingShape& shape, const void* routing, bool is_limited,
+                          float* counts) {
+    each<1>(s, shape.experts,
+            ExpertCounts{shape, routing_arrays(shape, const_cast<void*>(routing)), is_limited, counts});
 }
 
-inline void router_softmax(Stream s, Type type, std::int64_t tokens, std::int64_t experts, const float* logits, void* probabilities) {
-    with_type(type, [&](auto t) {
-        using T = decltype(t);
-        launch(s, ceiling(tokens, 4), 128, 0, RouterSoftmax<T>{tokens, experts, logits, static_cast<T*>(probabilities)});
-    });
-}
-
-inline void router_gradient(Stream s, Type type, std::int64_t tokens, std::int64_t experts, float balance, const StepFactors* factors, const float* chosen,
-                            const void* probabilities, const void* dy, void* dlogits) {
+inline void router_softmax(Stream s, Type type, std::int64_t tokens, std::int64_t experts,
+                           const float* logits, void* probabilities) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
         launch(s, ceiling(tokens, 4), 128, 0,
-               RouterGradient<T>{tokens, experts, balance, factors, chosen, static_cast<const T*>(probabilities), static_cast<const T*>(dy), static_cast<T*>(dlogits)});
+               RouterSoftmax<T>{tokens, experts, logits, static_cast<T*>(probabilities)});
     });
 }
 
-inline void dispatch(Stream s, Type type, const RoutingShape& shape, const void* routing, const void* x, void* y) {
+inline void router_gradient(Stream s, Type type, std::int64_t tokens, std::int64_t experts, float balance,
+                            const StepFactors* factors, const float* chosen, const void* probabilities,
+                            const void* dy, void* dlogits) {
+    with_type(type, [&](auto t) {
+        using T = decltype(t);
+        launch(
+            s, ceiling(tokens, 4), 128, 0,
+            RouterGradient<T>{tokens, experts, balance, factors, chosen, static_cast<const T*>(probabilities),
+                              static_cast<const T*>(dy), static_cast<T*>(dlogits)});
+    });
+}
+
+inline void dispatch(Stream s, Type type, const RoutingShape& shape, const void* routing, const void* x,
+                     void* y) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
         each_in_rows<T>(s, shape.tokens * shape.chosen, shape.hidden,
-                        Dispatch<T>{shape, routing_arrays(shape, const_cast<void*>(routing)), static_cast<const T*>(x), static_cast<T*>(y)}, x, y);
+                        Dispatch<T>{shape, routing_arrays(shape, const_cast<void*>(routing)),
+                                    static_cast<const T*>(x), static_cast<T*>(y)},
+                        x, y);
     });
 }
 
 template <bool is_weighted>
-void gather(Stream s, Type type, const RoutingShape& shape, const void* routing, const void* x, void* y, bool accumulates) {
+void gather(Stream s, Type type, const RoutingShape& shape, const void* routing, const void* x, void* y,
+            bool accumulates) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
         each_in_rows<T>(s, shape.tokens, shape.hidden,
-                        Gather<T, is_weighted>{shape, routing_arrays(shape, const_cast<void*>(routing)), static_cast<const T*>(x), static_cast<T*>(y), accumulates}, x,
-                        y);
+                        Gather<T, is_weighted>{shape, routing_arrays(shape, const_cast<void*>(routing)),
+                                               static_cast<const T*>(x), static_cast<T*>(y), accumulates},
+                        x, y);
     });
 }
-inline void dispatch_backward(Stream s, Type type, const RoutingShape& shape, const void* routing, const void* dy, void* dx, bool accumulates) {
+inline void dispatch_backward(Stream s, Type type, const RoutingShape& shape, const void* routing,
+                              const void* dy, void* dx, bool accumulates) {
     gather<false>(s, type, shape, routing, dy, dx, accumulates);
 }
-inline void combine(Stream s, Type type, const RoutingShape& shape, const void* routing, const void* x, void* y) {
+inline void combine(Stream s, Type type, const RoutingShape& shape, const void* routing, const void* x,
+                    void* y) {
     gather<true>(s, type, shape, routing, x, y, false);
 }
 
-inline void combine_backward(Stream s, Type type, const RoutingShape& shape, const void* routing, const void* x, const void* probabilities, const void* dy, void* dx,
+inline void combine_backward(Stream s, Type type, const RoutingShape& shape, const void* routing,
+                             const void* x, const void* probabilities, const void* dy, void* dx,
                              void* dprobabilities, bool accumulates) {
     const RoutingArrays from = routing_arrays(shape, const_cast<void*>(routing));
     with_type(type, [&](auto t) {
@@ -356,8 +385,9 @@ inline void combine_backward(Stream s, Type type, const RoutingShape& shape, con
         constexpr int wide = 16 / sizeof(T);
         const auto start = [&]<int V>() {
             launch(s, ceiling(shape.tokens, 4), 128, 0,
-                   CombineBackward<T, V>{shape, from, static_cast<const T*>(x), static_cast<const T*>(probabilities), static_cast<const T*>(dy), static_cast<T*>(dx),
-                                         static_cast<T*>(dprobabilities), accumulates});
+                   CombineBackward<T, V>{shape, from, static_cast<const T*>(x),
+                                         static_cast<const T*>(probabilities), static_cast<const T*>(dy),
+                                         static_cast<T*>(dx), static_cast<T*>(dprobabilities), accumulates});
         };
         if (shape.hidden % wide == 0 && are_aligned(16, x, dy, dx)) start.template operator()<wide>();
         else start.template operator()<1>();

@@ -1,7 +1,8 @@
 // Normalisation, and sums over rows.
 //
-// A row is the work of a warp when it is short, of a block when it is long, and stays in registers: device memory sees every element once, and all of a row's
-// loads are under way together. Sums over rows go in two launches, chunks of rows first: the same bits every time, without atomic additions.
+// A row is the work of a warp when it is short, of a block when it is long, and stays in registers: device
+// memory sees every element once, and all of a row's loads are under way together. Sums over rows go in two
+// launches, chunks of rows first: the same bits every time, without atomic additions.
 #pragma once
 
 #include <type_traits>
@@ -26,10 +27,13 @@ struct Row {
         lanes = is_short ? 32 : t.threads();
         scratch = t.template shared<float>();
     }
-    SMSIM_DEVICE float sum(const Thread& t, float x) const { return lanes == 32 ? warp_sum(t, x) : block_sum(t, x, scratch); }
+    SMSIM_DEVICE float sum(const Thread& t, float x) const {
+        return lanes == 32 ? warp_sum(t, x) : block_sum(t, x, scratch);
+    }
 };
 
-// What one thread has of a row: `packs` packs in registers, or, with packs = 0 (rows too long for that, or not aligned), read again from the cache each time.
+// What one thread has of a row: `packs` packs in registers, or, with packs = 0 (rows too long for that, or
+// not aligned), read again from the cache each time.
 template <class T, int V, int packs>
 struct RowPart {
     const T* from;
@@ -37,25 +41,28 @@ struct RowPart {
 
     SMSIM_DEVICE RowPart(const T* row, std::int64_t width, int lane, int lanes) : from(row) {
         if constexpr (packs > 0) {
-SMSIM_UNROLL
+            SMSIM_UNROLL
             for (int p = 0; p < packs; ++p)
                 if (const std::int64_t c = place(p, lane, lanes); c < width) kept[p] = load<T, V>(row + c);
         }
     }
-    SMSIM_DEVICE static std::int64_t place(int p, int lane, int lanes) { return (static_cast<std::int64_t>(p) * lanes + lane) * V; }
+    SMSIM_DEVICE static std::int64_t place(int p, int lane, int lanes) {
+        return (static_cast<std::int64_t>(p) * lanes + lane) * V;
+    }
     SMSIM_DEVICE Pack<T, V> at(int p, std::int64_t c) const {
         if constexpr (packs > 0) return kept[p];
         else return load<T, V>(from + c);
     }
-    // What was computed from the packs is computed anew from here on: fp32 copies of a row of halves would take twice the registers.
+    // What was computed from the packs is computed anew from here on: fp32 copies of a row of halves would
+    // take twice the registers.
     SMSIM_DEVICE void forget_copies() {
 #if defined(__CUDA_ARCH__)
         if constexpr (packs > 0 && sizeof(T) == 2) {
-SMSIM_UNROLL
+            SMSIM_UNROLL
             for (int p = 0; p < packs; ++p) {
                 unsigned words[V / 2];
                 memcpy(words, &kept[p], sizeof words);
-SMSIM_UNROLL
+                SMSIM_UNROLL
                 for (int w = 0; w < V / 2; ++w) asm volatile("" : "+r"(words[w]));
                 memcpy(&kept[p], words, sizeof words);
             }
@@ -67,11 +74,14 @@ SMSIM_UNROLL
 template <int V, int packs, class Visit>
 SMSIM_DEVICE void each_pack(std::int64_t width, int lane, int lanes, const Visit& visit) {
     if constexpr (packs > 0) {
-SMSIM_UNROLL
+        SMSIM_UNROLL
         for (int p = 0; p < packs; ++p)
-            if (const std::int64_t c = (static_cast<std::int64_t>(p) * lanes + lane) * V; c < width) visit(p, c);
+            if (const std::int64_t c = (static_cast<std::int64_t>(p) * lanes + lane) * V; c < width)
+                visit(p, c);
     } else {
-        for (std::int64_t c = static_cast<std::int64_t>(lane) * V; c < width; c += static_cast<std::int64_t>(lanes) * V) visit(0, c);
+        for (std::int64_t c = static_cast<std::int64_t>(lane) * V; c < width;
+             c += static_cast<std::int64_t>(lanes) * V)
+            visit(0, c);
     }
 }
 
@@ -117,7 +127,8 @@ struct Norm {
             float out[V], factors[V] = {}, offsets[V] = {};
             values_at<V, true>(scale, c, factors);
             if (shift.data) values_at<V, true>(shift, c, offsets);
-            for (int j = 0; j < V; ++j) out[j] = (to_float(pack.at[j]) - mean) * reciprocal * factors[j] + offsets[j];
+            for (int j = 0; j < V; ++j)
+                out[j] = (to_float(pack.at[j]) - mean) * reciprocal * factors[j] + offsets[j];
             put<T, V>(y + r.row * width + c, out, false);
         });
         if (r.lane == 0) {
@@ -146,8 +157,10 @@ struct NormBackward {
     SMSIM_DEVICE void operator()(const Thread& t) const {
         const Row<Thread> r(t, is_short);
         if (r.row >= rows) return;
-        RowPart<T, V, packs> in(x + r.row * width, width, r.lane, r.lanes), gradient(dy + r.row * width, width, r.lane, r.lanes);
-        const float mean = is_layer ? statistics[2 * r.row] : 0.0f, reciprocal = statistics[is_layer ? 2 * r.row + 1 : r.row];
+        RowPart<T, V, packs> in(x + r.row * width, width, r.lane, r.lanes),
+            gradient(dy + r.row * width, width, r.lane, r.lanes);
+        const float mean = is_layer ? statistics[2 * r.row] : 0.0f,
+                    reciprocal = statistics[is_layer ? 2 * r.row + 1 : r.row];
         float sum = 0, product = 0;
         each_pack<V, packs>(width, r.lane, r.lanes, [&](int p, std::int64_t c) {
             const Pack<T, V> a = in.at(p, c), d = gradient.at(p, c);
@@ -168,14 +181,16 @@ struct NormBackward {
             float out[V], factors[V] = {};
             values_at<V, true>(scale, c, factors);
             for (int j = 0; j < V; ++j)
-                out[j] = reciprocal * (to_float(d.at[j]) * factors[j] - mean_gradient - (to_float(a.at[j]) - mean) * mean_product);
+                out[j] = reciprocal * (to_float(d.at[j]) * factors[j] - mean_gradient -
+                                       (to_float(a.at[j]) - mean) * mean_product);
             put<T, V>(dx + r.row * width + c, out, base ? base + r.row * width + c : nullptr);
         });
     }
 };
 
-// Sums over a chunk of rows: a warp takes 32 V neighbouring columns of a row, eight warps every eighth row. partials[chunk][2][columns] (the product with the
-// normalised row first, the plain sum second) or [chunk][columns].
+// Sums over a chunk of rows: a warp takes 32 V neighbouring columns of a row, eight warps every eighth row.
+// partials[chunk][2][columns] (the product with the normalised row first, the plain sum second) or
+// [chunk][columns].
 template <class T, int V, bool has_product, bool is_layer>
 struct ColumnPartials {
     static constexpr bool is_cooperative = true;
@@ -191,20 +206,24 @@ struct ColumnPartials {
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
         float* scratch = t.template shared<float>();  // [rows at once][columns of the block]
-        const std::int64_t chunk = t.block() / column_blocks, first = t.block() % column_blocks * columns_per_block;
+        const std::int64_t chunk = t.block() / column_blocks,
+                           first = t.block() % column_blocks * columns_per_block;
         const int part = t.thread() / 32, lane = t.thread() % 32;
         const std::int64_t column = first + lane * V;
-        const std::int64_t begin = chunk * rows_per_chunk, end = begin + rows_per_chunk < rows ? begin + rows_per_chunk : rows;
+        const std::int64_t begin = chunk * rows_per_chunk,
+                           end = begin + rows_per_chunk < rows ? begin + rows_per_chunk : rows;
         float sum[V] = {}, product[V] = {};
         if (column < columns) {
-SMSIM_UNROLL_4
+            SMSIM_UNROLL_4
             for (std::int64_t r = begin + part; r < end; r += rows_at_once) {
                 const Pack<T, V> d = load<T, V>(dy + r * columns + column);
                 for (int j = 0; j < V; ++j) sum[j] += to_float(d.at[j]);
                 if constexpr (has_product) {
-                    const float mean = is_layer ? statistics[2 * r] : 0.0f, reciprocal = statistics[is_layer ? 2 * r + 1 : r];
+                    const float mean = is_layer ? statistics[2 * r] : 0.0f,
+                                reciprocal = statistics[is_layer ? 2 * r + 1 : r];
                     const Pack<T, V> a = load<T, V>(x + r * columns + column);
-                    for (int j = 0; j < V; ++j) product[j] += to_float(d.at[j]) * (to_float(a.at[j]) - mean) * reciprocal;
+                    for (int j = 0; j < V; ++j)
+                        product[j] += to_float(d.at[j]) * (to_float(a.at[j]) - mean) * reciprocal;
                 }
             }
         }
@@ -212,13 +231,17 @@ SMSIM_UNROLL_4
             add_parts(t, scratch, product, part, lane, first, partials + chunk * 2 * columns);
             t.synchronize();
         }
-        add_parts(t, scratch, sum, part, lane, first, partials + (has_product ? chunk * 2 + 1 : chunk) * columns);
+        add_parts(t, scratch, sum, part, lane, first,
+                  partials + (has_product ? chunk * 2 + 1 : chunk) * columns);
     }
 
     // What the eight warps have, added up by all threads.
     template <class Thread>
-    SMSIM_DEVICE void add_parts(const Thread& t, float* scratch, const float (&own)[V], int part, int lane, std::int64_t first, float* result) const {
-        for (int j = 0; j < V; ++j) scratch[part * columns_per_block + lane + 32 * j] = own[j];  // neighbouring lanes in neighbouring banks
+    SMSIM_DEVICE void add_parts(const Thread& t, float* scratch, const float (&own)[V], int part, int lane,
+                                std::int64_t first, float* result) const {
+        for (int j = 0; j < V; ++j)
+            scratch[part * columns_per_block + lane + 32 * j] =
+                own[j];  // neighbouring lanes in neighbouring banks
         t.synchronize();
         for (int place = t.thread(); place < columns_per_block; place += t.threads()) {
             const std::int64_t column = first + place % 32 * V + place / 32;
@@ -229,8 +252,8 @@ SMSIM_UNROLL_4
     }
 };
 
-// 32 columns a block; 32 warps take every 32nd chunk: what takes as long as a few loads one after the other should not take many. The first and, where there are
-// twice as many partial sums, the second half of them.
+// 32 columns a block; 32 warps take every 32nd chunk: what takes as long as a few loads one after the other
+// should not take many. The first and, where there are twice as many partial sums, the second half of them.
 struct AddPartials {
     static constexpr bool is_cooperative = true;
     static constexpr int warps = 32;
@@ -251,8 +274,9 @@ struct AddPartials {
         const float* own = partials + (is_second ? columns : 0) + column;
         float total = 0;
         if (column < columns) {
-SMSIM_UNROLL_4
-            for (std::int64_t chunk = t.thread() / 32; chunk < chunks; chunk += warps) total += own[chunk * stride];
+            SMSIM_UNROLL_4
+            for (std::int64_t chunk = t.thread() / 32; chunk < chunks; chunk += warps)
+                total += own[chunk * stride];
         }
         scratch[t.thread()] = total;
         t.synchronize();
@@ -268,13 +292,16 @@ inline std::int64_t row_chunks(std::int64_t rows, std::int64_t columns) {
     return at_most(at_most(ceiling(rows, 32), wanted), 256);
 }
 
-// Calls with constants (elements of a pack, packs of a thread) and whether a warp takes a row, so that every thread has work and a row fits into registers.
+// Calls with constants (elements of a pack, packs of a thread) and whether a warp takes a row, so that every
+// thread has work and a row fits into registers.
 template <class T, class Call>
 void with_row_layout(std::int64_t rows, std::int64_t width, bool is_aligned, const Call& call) {
     constexpr int wide = 16 / sizeof(T);
     const auto with = [&]<int V, int packs>(bool is_short) {
-        call(std::integral_constant<int, V>{}, std::integral_constant<int, packs>{}, is_short, is_short ? ceiling(rows, rows_per_block) : rows,
-             is_short ? 32 * rows_per_block : long_row_threads, is_short ? std::size_t{0} : 32 * sizeof(float));
+        call(std::integral_constant<int, V>{}, std::integral_constant<int, packs>{}, is_short,
+             is_short ? ceiling(rows, rows_per_block) : rows,
+             is_short ? 32 * rows_per_block : long_row_threads,
+             is_short ? std::size_t{0} : 32 * sizeof(float));
     };
     if (!is_aligned || width % wide != 0) with.template operator()<1, 0>(width <= 1024);
     else if (width <= 32 * wide * 4) with.template operator()<wide, 4>(true);
@@ -284,76 +311,97 @@ void with_row_layout(std::int64_t rows, std::int64_t width, bool is_aligned, con
 }
 
 template <bool is_layer>
-void norm(Stream s, Type type, std::int64_t rows, std::int64_t width, float epsilon, const void* x, Values scale, Values shift, void* y, float* statistics) {
+void norm(Stream s, Type type, std::int64_t rows, std::int64_t width, float epsilon, const void* x,
+          Values scale, Values shift, void* y, float* statistics) {
     with_type(type, [&](auto element) {
         using T = decltype(element);
-        with_row_layout<T>(rows, width, are_aligned(16, x, y, scale.data, shift.data), [&](auto v, auto packs, bool is_short, std::int64_t blocks, int threads, std::size_t shared) {
-            launch(s, blocks, threads, shared,
-                   Norm<T, v(), packs(), is_layer>{is_short, rows, width, epsilon, static_cast<const T*>(x), scale, shift, static_cast<T*>(y), statistics});
-        });
+        with_row_layout<T>(
+            rows, width, are_aligned(16, x, y, scale.data, shift.data),
+            [&](auto v, auto packs, bool is_short, std::int64_t blocks, int threads, std::size_t shared) {
+                launch(
+                    s, blocks, threads, shared,
+                    Norm<T, v(), packs(), is_layer>{is_short, rows, width, epsilon, static_cast<const T*>(x),
+                                                    scale, shift, static_cast<T*>(y), statistics});
+            });
     });
 }
 
-inline void layer_norm(Stream s, Type type, std::int64_t rows, std::int64_t width, float epsilon, const void* x, Values scale, Values shift, void* y,
-                       float* statistics) {
+inline void layer_norm(Stream s, Type type, std::int64_t rows, std::int64_t width, float epsilon,
+                       const void* x, Values scale, Values shift, void* y, float* statistics) {
     norm<true>(s, type, rows, width, epsilon, x, scale, shift, y, statistics);
 }
-inline void rms_norm(Stream s, Type type, std::int64_t rows, std::int64_t width, float epsilon, const void* x, Values scale, void* y, float* statistics) {
+inline void rms_norm(Stream s, Type type, std::int64_t rows, std::int64_t width, float epsilon, const void* x,
+                     Values scale, void* y, float* statistics) {
     norm<false>(s, type, rows, width, epsilon, x, scale, {}, y, statistics);
 }
 
 template <bool is_layer>
-void norm_backward(Stream s, Type type, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, Values scale, const void* dy, void* dx,
-                   const void* base) {
+void norm_backward(Stream s, Type type, std::int64_t rows, std::int64_t width, const void* x,
+                   const float* statistics, Values scale, const void* dy, void* dx, const void* base) {
     with_type(type, [&](auto element) {
         using T = decltype(element);
-        with_row_layout<T>(rows, width, are_aligned(16, x, dy, dx, base, scale.data), [&](auto v, auto packs, bool is_short, std::int64_t blocks, int threads, std::size_t shared) {
-            launch(s, blocks, threads, shared,
-                   NormBackward<T, v(), packs(), is_layer>{is_short, rows, width, static_cast<const T*>(x), statistics, scale, static_cast<const T*>(dy),
-                                                           static_cast<T*>(dx), static_cast<const T*>(base)});
-        });
+        with_row_layout<T>(
+            rows, width, are_aligned(16, x, dy, dx, base, scale.data),
+            [&](auto v, auto packs, bool is_short, std::int64_t blocks, int threads, std::size_t shared) {
+                launch(s, blocks, threads, shared,
+                       NormBackward<T, v(), packs(), is_layer>{
+                           is_short, rows, width, static_cast<const T*>(x), statistics, scale,
+                           static_cast<const T*>(dy), static_cast<T*>(dx), static_cast<const T*>(base)});
+            });
     });
 }
-inline void layer_norm_backward(Stream s, Type type, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, Values scale,
-                                const void* dy, void* dx, const void* base) {
+inline void layer_norm_backward(Stream s, Type type, std::int64_t rows, std::int64_t width, const void* x,
+                                const float* statistics, Values scale, const void* dy, void* dx,
+                                const void* base) {
     norm_backward<true>(s, type, rows, width, x, statistics, scale, dy, dx, base);
 }
-inline void rms_norm_backward(Stream s, Type type, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, Values scale, const void* dy,
-                              void* dx, const void* base) {
+inline void rms_norm_backward(Stream s, Type type, std::int64_t rows, std::int64_t width, const void* x,
+                              const float* statistics, Values scale, const void* dy, void* dx,
+                              const void* base) {
     norm_backward<false>(s, type, rows, width, x, statistics, scale, dy, dx, base);
 }
 
 template <class T, int V, bool has_product, bool is_layer>
-void column_partials(Stream s, std::int64_t rows, std::int64_t columns, std::int64_t chunks, const void* x, const float* statistics, const void* dy,
-                     float* partials) {
+void column_partials(Stream s, std::int64_t rows, std::int64_t columns, std::int64_t chunks, const void* x,
+                     const float* statistics, const void* dy, float* partials) {
     using Body = ColumnPartials<T, V, has_product, is_layer>;
     const std::int64_t column_blocks = ceiling(columns, Body::columns_per_block);
-    launch(s, chunks * column_blocks, 256, static_cast<std::size_t>(Body::rows_at_once) * Body::columns_per_block * sizeof(float),
-           Body{rows, columns, ceiling(rows, chunks), column_blocks, static_cast<const T*>(x), statistics, static_cast<const T*>(dy), partials});
+    launch(s, chunks * column_blocks, 256,
+           static_cast<std::size_t>(Body::rows_at_once) * Body::columns_per_block * sizeof(float),
+           Body{rows, columns, ceiling(rows, chunks), column_blocks, static_cast<const T*>(x), statistics,
+                static_cast<const T*>(dy), partials});
 }
 
 template <bool has_product, bool is_layer>
-void sum_columns(Stream s, Type type, std::int64_t rows, std::int64_t columns, const void* x, const float* statistics, const void* dy, Sums products, Sums sums,
-                 void* workspace) {
+void sum_columns(Stream s, Type type, std::int64_t rows, std::int64_t columns, const void* x,
+                 const float* statistics, const void* dy, Sums products, Sums sums, void* workspace) {
     const std::int64_t chunks = row_chunks(rows, columns);
     auto* partials = static_cast<float*>(workspace);
     with_type(type, [&](auto t) {
         using T = decltype(t);
         constexpr int wide = 16 / sizeof(T);
-        if (columns % wide == 0 && are_aligned(16, x, dy)) column_partials<T, wide, has_product, is_layer>(s, rows, columns, chunks, x, statistics, dy, partials);
-        else column_partials<T, 1, has_product, is_layer>(s, rows, columns, chunks, x, statistics, dy, partials);
+        if (columns % wide == 0 && are_aligned(16, x, dy))
+            column_partials<T, wide, has_product, is_layer>(s, rows, columns, chunks, x, statistics, dy,
+                                                            partials);
+        else
+            column_partials<T, 1, has_product, is_layer>(s, rows, columns, chunks, x, statistics, dy,
+                                                         partials);
     });
     constexpr int halves = has_product ? 2 : 1;
-    launch(s, halves * ceiling(columns, 32), AddPartials::most_threads, AddPartials::most_threads * sizeof(float),
-           AddPartials{columns, chunks, halves * columns, partials, has_product ? products : sums, has_product ? sums : Sums{}});
+    launch(s, halves * ceiling(columns, 32), AddPartials::most_threads,
+           AddPartials::most_threads * sizeof(float),
+           AddPartials{columns, chunks, halves * columns, partials, has_product ? products : sums,
+                       has_product ? sums : Sums{}});
 }
 
-inline void norm_weights(Stream s, Type type, bool is_layer, std::int64_t rows, std::int64_t width, const void* x, const float* statistics, const void* dy,
-                         Sums dscale, Sums dshift, void* workspace) {
+inline void norm_weights(Stream s, Type type, bool is_layer, std::int64_t rows, std::int64_t width,
+                         const void* x, const float* statistics, const void* dy, Sums dscale, Sums dshift,
+                         void* workspace) {
     if (is_layer) sum_columns<true, true>(s, type, rows, width, x, statistics, dy, dscale, dshift, workspace);
     else sum_columns<true, false>(s, type, rows, width, x, statistics, dy, dscale, dshift, workspace);
 }
-inline void column_sums(Stream s, Type type, std::int64_t rows, std::int64_t columns, const void* x, Sums sum, void* workspace) {
+inline void column_sums(Stream s, Type type, std::int64_t rows, std::int64_t columns, const void* x, Sums sum,
+                        void* workspace) {
     sum_columns<false, false>(s, type, rows, columns, nullptr, nullptr, x, {}, sum, workspace);
 }
 

@@ -1,15 +1,19 @@
-// The gradient of a table whose rows were picked by ids: rows with one id are added up in their order, the same bits every time, without atomic additions.
+// The gradient of a table whose rows were picked by ids: rows with one id are added up in their order, the
+// same bits every time, without atomic additions.
 //
-// Ids are sorted together with the numbers of their rows (Batcher's bitonic network, AFIPS 1968: as many launches as it has steps between blocks). Places in that
-// order are added up in chunks, so that a word that stands everywhere is the work of many blocks; what a run of one id leaves in several chunks is added up last.
+// Ids are sorted together with the numbers of their rows (Batcher's bitonic network, AFIPS 1968: as many
+// launches as it has steps between blocks). Places in that order are added up in chunks, so that a word that
+// stands everywhere is the work of many blocks; what a run of one id leaves in several chunks is added up
+// last.
 #pragma once
 
 #include "exec/cuda/body/elementwise.h"
 
 namespace exec::cuda::kernel_body {
 
-using RowKey = std::uint64_t;                           // id in the table in the upper half, row in the lower
-inline constexpr std::uint32_t no_id = 0xFFFFFFFFu;     // of ids that another rank's part of the table has, and of padding: behind all others
+using RowKey = std::uint64_t;  // id in the table in the upper half, row in the lower
+inline constexpr std::uint32_t no_id =
+    0xFFFFFFFFu;  // of ids that another rank's part of the table has, and of padding: behind all others
 inline constexpr std::int64_t keys_per_block = 1024;
 inline constexpr std::int64_t places_per_chunk = 32;
 
@@ -17,7 +21,8 @@ SMSIM_HOST_DEVICE std::uint32_t id_of(RowKey key) { return static_cast<std::uint
 SMSIM_HOST_DEVICE std::int64_t row_of(RowKey key) { return static_cast<std::int64_t>(key & 0xFFFFFFFFu); }
 
 // Pair number p of the network's step that compares places `distance` apart in runs of `size`.
-SMSIM_DEVICE void order_pair(RowKey* keys, std::int64_t p, std::int64_t distance, std::int64_t size, std::int64_t origin) {
+SMSIM_DEVICE void order_pair(RowKey* keys, std::int64_t p, std::int64_t distance, std::int64_t size,
+                             std::int64_t origin) {
     const std::int64_t low = 2 * p - (p & (distance - 1));
     const RowKey a = keys[low], b = keys[low + distance];
     const bool ascends = ((origin + low) & size) == 0;
@@ -27,7 +32,8 @@ SMSIM_DEVICE void order_pair(RowKey* keys, std::int64_t p, std::int64_t distance
     }
 }
 
-// A block's keys in shared memory: made from ids and sorted (`merged` = 0), or the last steps of a merge to runs of `merged`.
+// A block's keys in shared memory: made from ids and sorted (`merged` = 0), or the last steps of a merge to
+// runs of `merged`.
 struct SortBlock {
     static constexpr bool is_cooperative = true;
     static constexpr int most_threads = 256;
@@ -40,7 +46,8 @@ struct SortBlock {
     SMSIM_DEVICE void operator()(const Thread& t) const {
         RowKey* here = t.template shared<RowKey>();
         const std::int64_t origin = t.block() * own;
-        for (std::int64_t i = t.thread(); i < own; i += t.threads()) here[i] = merged > 0 ? keys[origin + i] : key_of(origin + i);
+        for (std::int64_t i = t.thread(); i < own; i += t.threads())
+            here[i] = merged > 0 ? keys[origin + i] : key_of(origin + i);
         t.synchronize();
         if (merged > 0) merge(t, here, origin, merged);
         else
@@ -50,12 +57,14 @@ struct SortBlock {
     SMSIM_DEVICE RowKey key_of(std::int64_t row) const {
         const std::int64_t id = row < rows ? ids[row] - first : -1;
         const bool is_here = id >= 0 && id < table;
-        return static_cast<RowKey>(is_here ? static_cast<std::uint32_t>(id) : no_id) << 32 | static_cast<RowKey>(row);
+        return static_cast<RowKey>(is_here ? static_cast<std::uint32_t>(id) : no_id) << 32 |
+               static_cast<RowKey>(row);
     }
     template <class Thread>
     SMSIM_DEVICE void merge(const Thread& t, RowKey* here, std::int64_t origin, std::int64_t size) const {
         for (std::int64_t distance = (size < own ? size : own) / 2; distance > 0; distance /= 2) {
-            for (std::int64_t p = t.thread(); p < own / 2; p += t.threads()) order_pair(here, p, distance, size, origin);
+            for (std::int64_t p = t.thread(); p < own / 2; p += t.threads())
+                order_pair(here, p, distance, size, origin);
             t.synchronize();
         }
     }
@@ -72,7 +81,8 @@ struct SortStep {
     }
 };
 
-// A chunk of places a block. Sums of runs that lie within go to the table; of the run that came in and of the one that goes on to partials [chunk][2][width].
+// A chunk of places a block. Sums of runs that lie within go to the table; of the run that came in and of the
+// one that goes on to partials [chunk][2][width].
 template <class T, int V>
 struct RunSums {
     static constexpr bool is_cooperative = true;
@@ -87,7 +97,8 @@ struct RunSums {
     template <class Thread>
     SMSIM_DEVICE void operator()(const Thread& t) const {
         RowKey* here = t.template shared<RowKey>();  // one more on either side
-        const std::int64_t begin = t.block() * places_per_chunk, end = begin + places_per_chunk < rows ? begin + places_per_chunk : rows;
+        const std::int64_t begin = t.block() * places_per_chunk,
+                           end = begin + places_per_chunk < rows ? begin + places_per_chunk : rows;
         const auto count = static_cast<int>(end - begin);
         for (int i = t.thread(); i < count + 2; i += t.threads()) {
             const std::int64_t place = begin + i - 1;
@@ -96,15 +107,17 @@ struct RunSums {
         t.synchronize();
         const bool comes_in = begin > 0 && id_of(here[0]) == id_of(here[1]);
         constexpr int at_once = 4;
-        for (std::int64_t c = static_cast<std::int64_t>(t.thread()) * V; c < width; c += static_cast<std::int64_t>(t.threads()) * V) {
+        for (std::int64_t c = static_cast<std::int64_t>(t.thread()) * V; c < width;
+             c += static_cast<std::int64_t>(t.threads()) * V) {
             float sum[V] = {};
             bool is_first_run = true;
             for (int i = 0; i < count; i += at_once) {
                 Pack<T, V> packs[at_once] = {};
-SMSIM_UNROLL
+                SMSIM_UNROLL
                 for (int j = 0; j < at_once; ++j)
-                    if (i + j < count && id_of(here[i + j + 1]) != no_id) packs[j] = load<T, V>(dy + row_of(here[i + j + 1]) * width + c);
-SMSIM_UNROLL
+                    if (i + j < count && id_of(here[i + j + 1]) != no_id)
+                        packs[j] = load<T, V>(dy + row_of(here[i + j + 1]) * width + c);
+                SMSIM_UNROLL
                 for (int j = 0; j < at_once; ++j) {
                     if (i + j >= count) break;
                     const std::uint32_t id = id_of(here[i + j + 1]);
@@ -114,7 +127,8 @@ SMSIM_UNROLL
                     if (goes_on && !is_last) continue;
                     const bool came_in = is_first_run && comes_in;
                     for (int v = 0; v < V; ++v) {
-                        if (came_in || goes_on) partials[(t.block() * 2 + (came_in ? 0 : 1)) * width + c + v] = sum[v];
+                        if (came_in || goes_on)
+                            partials[(t.block() * 2 + (came_in ? 0 : 1)) * width + c + v] = sum[v];
                         else add_at(dtable, static_cast<std::int64_t>(id) * width + c + v, sum[v]);
                         sum[v] = 0;
                     }
@@ -144,11 +158,13 @@ struct LongRunSums {
         const std::int64_t begin = end - places_per_chunk;
         if (begin > 0 && id_of(keys[begin - 1]) == id) return;  // it came in
         std::int64_t last = t.block() + 1;
-        while ((last + 1) * places_per_chunk < rows && id_of(keys[(last + 1) * places_per_chunk]) == id) ++last;
+        while ((last + 1) * places_per_chunk < rows && id_of(keys[(last + 1) * places_per_chunk]) == id)
+            ++last;
         for (std::int64_t c = t.thread(); c < width; c += t.threads()) {
             float sum = partials[(t.block() * 2 + 1) * width + c];
-SMSIM_UNROLL_4
-            for (std::int64_t chunk = t.block() + 1; chunk <= last; ++chunk) sum += partials[chunk * 2 * width + c];
+            SMSIM_UNROLL_4
+            for (std::int64_t chunk = t.block() + 1; chunk <= last; ++chunk)
+                sum += partials[chunk * 2 * width + c];
             add_at(dtable, static_cast<std::int64_t>(id) * width + c, sum);
         }
     }
@@ -160,21 +176,25 @@ inline std::int64_t sorted_places(std::int64_t rows) {
     return places;
 }
 inline std::size_t table_workspace(std::int64_t rows, std::int64_t width) {
-    return static_cast<std::size_t>(sorted_places(rows)) * sizeof(RowKey) + static_cast<std::size_t>(ceiling(rows, places_per_chunk) * 2 * width) * sizeof(float);
+    return static_cast<std::size_t>(sorted_places(rows)) * sizeof(RowKey) +
+           static_cast<std::size_t>(ceiling(rows, places_per_chunk) * 2 * width) * sizeof(float);
 }
 
-inline void embedding_weight(Stream s, Type type, std::int64_t rows, std::int64_t width, std::int64_t first, std::int64_t table, const std::int64_t* ids,
-                             const void* dy, Sums dtable, void* workspace) {
+inline void embedding_weight(Stream s, Type type, std::int64_t rows, std::int64_t width, std::int64_t first,
+                             std::int64_t table, const std::int64_t* ids, const void* dy, Sums dtable,
+                             void* workspace) {
     const std::int64_t places = sorted_places(rows), own = at_most(places, keys_per_block);
     auto* keys = static_cast<RowKey*>(workspace);
     auto* partials = reinterpret_cast<float*>(keys + places);
     const int threads = own >= 512 ? 256 : own >= 128 ? 64 : 32;
     const auto sort_blocks = [&](std::int64_t merged) {
-        launch(s, places / own, threads, static_cast<std::size_t>(own) * sizeof(RowKey), SortBlock{rows, first, table, own, merged, ids, keys});
+        launch(s, places / own, threads, static_cast<std::size_t>(own) * sizeof(RowKey),
+               SortBlock{rows, first, table, own, merged, ids, keys});
     };
     sort_blocks(0);
     for (std::int64_t size = 2 * own; size <= places; size *= 2) {
-        for (std::int64_t distance = size / 2; distance >= own; distance /= 2) each<1>(s, places / 2, SortStep{distance, size, keys});
+        for (std::int64_t distance = size / 2; distance >= own; distance /= 2)
+            each<1>(s, places / 2, SortStep{distance, size, keys});
         sort_blocks(size);
     }
     const std::int64_t chunks = ceiling(rows, places_per_chunk);
@@ -184,7 +204,8 @@ inline void embedding_weight(Stream s, Type type, std::int64_t rows, std::int64_
         constexpr int wide = 16 / sizeof(T);
         const T* gradient = static_cast<const T*>(dy);
         const int lanes = width > 128 * wide ? 256 : width > 32 * wide ? 128 : 32;
-        if (width % wide == 0 && is_aligned(dy, 16)) launch(s, chunks, lanes, shared, RunSums<T, wide>{rows, width, keys, gradient, dtable, partials});
+        if (width % wide == 0 && is_aligned(dy, 16))
+            launch(s, chunks, lanes, shared, RunSums<T, wide>{rows, width, keys, gradient, dtable, partials});
         else launch(s, chunks, lanes, shared, RunSums<T, 1>{rows, width, keys, gradient, dtable, partials});
     });
     launch(s, chunks, width > 128 ? 256 : 32, 0, LongRunSums{rows, width, keys, partials, dtable});

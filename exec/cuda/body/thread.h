@@ -1,5 +1,6 @@
-// What a kernel's body may use: the thread it runs as, element types, 16-byte vectors. Bodies are templates over the thread: DeviceThread under nvcc,
-// EmulatedThread (emulated.h) on the host. The two compilations lie in namespaces of their own, so that one program can hold both.
+// What a kernel's body may use: the thread it runs as, element types, 16-byte vectors. Bodies are templates
+// over the thread: DeviceThread under nvcc, EmulatedThread (emulated.h) on the host. The two compilations lie
+// in namespaces of their own, so that one program can hold both.
 #pragma once
 
 #include <cmath>
@@ -51,7 +52,8 @@ SMSIM_HOST_DEVICE float to_float(Fp16 x) {
     const int exponent = x.bits >> 10 & 31, fraction = x.bits & 1023;
     const float sign = x.bits & 0x8000 ? -1.0f : 1.0f;
     if (exponent == 31) return fraction ? NAN : sign * INFINITY;
-    return sign * (exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24) : std::ldexp(static_cast<float>(fraction + 1024), exponent - 25));
+    return sign * (exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
+                                 : std::ldexp(static_cast<float>(fraction + 1024), exponent - 25));
 #endif
 }
 
@@ -69,7 +71,8 @@ SMSIM_HOST_DEVICE Bf16 from_float<Bf16>(float x) {
     std::uint32_t bits;
     std::memcpy(&bits, &x, sizeof bits);
     if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return {0x7FFF};
-    return {static_cast<std::uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16)};  // to nearest, ties to even
+    return {
+        static_cast<std::uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16)};  // to nearest, ties to even
 #endif
 }
 template <>
@@ -85,7 +88,7 @@ SMSIM_HOST_DEVICE Fp16 from_float<Fp16>(float x) {
     if (size == 0.0f) return {sign};
     if (size >= 65520.0f) return {static_cast<std::uint16_t>(sign | 0x7C00u)};
     int exponent = 0;
-    std::frexp(size, &exponent);  // size = f 2^exponent, 1/2 <= f < 1
+    std::frexp(size, &exponent);                                  // size = f 2^exponent, 1/2 <= f < 1
     const int scale = exponent - 11 < -24 ? -24 : exponent - 11;  // of the last of eleven bits
     const auto units = static_cast<std::uint16_t>(std::nearbyint(std::ldexp(size, -scale)));
     if (scale == -24 && units < 1024) return {static_cast<std::uint16_t>(sign | units)};
@@ -107,9 +110,15 @@ SMSIM_DEVICE void widen_from(const T* from, float (&out)[V]);
 template <int V, bool is_aligned = false>
 SMSIM_DEVICE void values_at(const Values& values, std::int64_t i, float (&out)[V]) {
     switch (values.type) {
-        case Type::fp32: widen_from<float, V, is_aligned>(static_cast<const float*>(values.data) + i, out); break;
-        case Type::bf16: widen_from<Bf16, V, is_aligned>(static_cast<const Bf16*>(values.data) + i, out); break;
-        case Type::fp16: widen_from<Fp16, V, is_aligned>(static_cast<const Fp16*>(values.data) + i, out); break;
+        case Type::fp32:
+            widen_from<float, V, is_aligned>(static_cast<const float*>(values.data) + i, out);
+            break;
+        case Type::bf16:
+            widen_from<Bf16, V, is_aligned>(static_cast<const Bf16*>(values.data) + i, out);
+            break;
+        case Type::fp16:
+            widen_from<Fp16, V, is_aligned>(static_cast<const Fp16*>(values.data) + i, out);
+            break;
     }
 }
 template <class T>
@@ -136,8 +145,9 @@ SMSIM_DEVICE Pack<T, V> load(const T* from) {
     if constexpr (sizeof(T) * V % 16 == 0) {
         Pack<T, V> pack;
         uint4 words[sizeof(T) * V / 16];
-SMSIM_UNROLL
-        for (int w = 0; w < static_cast<int>(sizeof(T) * V / 16); ++w) words[w] = reinterpret_cast<const uint4*>(from)[w];
+        SMSIM_UNROLL
+        for (int w = 0; w < static_cast<int>(sizeof(T) * V / 16); ++w)
+            words[w] = reinterpret_cast<const uint4*>(from)[w];
         memcpy(&pack, words, sizeof pack);
         return pack;
     }
@@ -150,10 +160,11 @@ SMSIM_DEVICE void store(T* to, const Pack<T, V>& pack) {
     if constexpr (sizeof(T) * V % 16 == 0) {
         unsigned words[sizeof(T) * V / 4];
         memcpy(words, &pack, sizeof pack);
-SMSIM_UNROLL
+        SMSIM_UNROLL
         for (int w = 0; w < static_cast<int>(sizeof(T) * V / 4); w += 4)
-            asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(reinterpret_cast<unsigned*>(to) + w)), "r"(words[w]), "r"(words[w + 1]),
-                         "r"(words[w + 2]), "r"(words[w + 3])
+            asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(
+                             __cvta_generic_to_global(reinterpret_cast<unsigned*>(to) + w)),
+                         "r"(words[w]), "r"(words[w + 1]), "r"(words[w + 2]), "r"(words[w + 3])
                          : "memory");
         return;
     }
@@ -189,7 +200,8 @@ SMSIM_DEVICE void put(T* to, const float (&values)[V], bool accumulates) {
     put<T, V>(to, values, accumulates ? to : static_cast<const T*>(nullptr));
 }
 
-// Quotient and remainder of numbers that are not negative: 64-bit division takes a GPU some hundred instructions, 32-bit division a fifth of that.
+// Quotient and remainder of numbers that are not negative: 64-bit division takes a GPU some hundred
+// instructions, 32-bit division a fifth of that.
 struct Divided {
     std::int64_t quotient, remainder;
 };
@@ -207,7 +219,8 @@ SMSIM_DEVICE std::int64_t place_of(const Places& places, std::int64_t token) {
     return token < places.part ? places.first + token : places.second + token - places.part;
 }
 
-// exp and division for values that are rounded to T: in half precisions the hardware's approximations (2^-21) are as good as exact.
+// exp and division for values that are rounded to T: in half precisions the hardware's approximations (2^-21)
+// are as good as exact.
 template <class T>
 SMSIM_DEVICE float exponential(float x) {
 #if defined(__CUDA_ARCH__)
@@ -254,7 +267,8 @@ SMSIM_DEVICE float warp_max(const Thread& t, float x) {
     }
     return x;
 }
-// Over all threads of the block, the same in each. `scratch`: 32 floats of shared memory, free again after the call.
+// Over all threads of the block, the same in each. `scratch`: 32 floats of shared memory, free again after
+// the call.
 template <class Thread>
 SMSIM_DEVICE float block_sum(const Thread& t, float x, float* scratch) {
     x = warp_sum(t, x);
@@ -285,6 +299,8 @@ SMSIM_DEVICE bool is_dropped(std::uint64_t key, std::uint64_t counter, std::uint
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
     return ((z ^ (z >> 31)) >> 32) < threshold;
 }
-SMSIM_HOST_DEVICE std::uint64_t threshold_of(float probability) { return static_cast<std::uint64_t>(static_cast<double>(probability) * 4294967296.0); }
+SMSIM_HOST_DEVICE std::uint64_t threshold_of(float probability) {
+    return static_cast<std::uint64_t>(static_cast<double>(probability) * 4294967296.0);
+}
 
 }  // namespace exec::cuda::kernel_body

@@ -1,5 +1,5 @@
-// Optimizer steps over all parameters at once, as PyTorch defines them (torch.optim.SGD, Adam, AdamW), and LAMB's as its paper does, on fp32 master weights where
-// there are such.
+// Optimizer steps over all parameters at once, as PyTorch defines them (torch.optim.SGD, Adam, AdamW), and
+// LAMB's as its paper does, on fp32 master weights where there are such.
 #pragma once
 
 #include <type_traits>
@@ -15,23 +15,31 @@ SMSIM_DEVICE bool is_aligned_for(const void* p) {
 // What every update changes of a range; P: the parameters that forward reads.
 template <class P>
 SMSIM_DEVICE bool are_values_aligned(const DeviceRange& range) {
-    return is_aligned_for<P>(range.parameter) && is_aligned_for<float>(range.master) && is_aligned_for<float>(range.first) && is_aligned_for<float>(range.second);
+    return is_aligned_for<P>(range.parameter) && is_aligned_for<float>(range.master) &&
+           is_aligned_for<float>(range.first) && is_aligned_for<float>(range.second);
 }
 // torch.nn.utils.clip_grad_norm_.
 SMSIM_DEVICE float clipping_factor(const StepFactors& f, const float* squares) {
-    return squares && f.largest_norm < sqrtf(*squares) + 1e-6f ? f.largest_norm / (sqrtf(*squares) + 1e-6f) : 1.0f;
+    return squares && f.largest_norm < sqrtf(*squares) + 1e-6f ? f.largest_norm / (sqrtf(*squares) + 1e-6f)
+                                                               : 1.0f;
 }
 
-// A block's part of a range, shared out over its threads: work(V, i) for V elements from the i-th on, four at a time where all arrays lie aligned for that.
+// A block's part of a range, shared out over its threads: work(V, i) for V elements from the i-th on, four at
+// a time where all arrays lie aligned for that.
 template <class Thread, class Work>
-SMSIM_DEVICE void over_chunk(const Thread& t, const UpdateChunk& chunk, const DeviceRange& range, bool is_wide, const Work& work) {
-    const std::int64_t end = chunk.begin + update_chunk < range.count ? chunk.begin + update_chunk : range.count;
+SMSIM_DEVICE void over_chunk(const Thread& t, const UpdateChunk& chunk, const DeviceRange& range,
+                             bool is_wide, const Work& work) {
+    const std::int64_t end =
+        chunk.begin + update_chunk < range.count ? chunk.begin + update_chunk : range.count;
     const std::int64_t wide_end = is_wide ? chunk.begin + (end - chunk.begin) / 4 * 4 : chunk.begin;
-    for (std::int64_t i = chunk.begin + 4 * t.thread(); i < wide_end; i += 4 * t.threads()) work(std::integral_constant<int, 4>{}, i);
-    for (std::int64_t i = wide_end + t.thread(); i < end; i += t.threads()) work(std::integral_constant<int, 1>{}, i);
+    for (std::int64_t i = chunk.begin + 4 * t.thread(); i < wide_end; i += 4 * t.threads())
+        work(std::integral_constant<int, 4>{}, i);
+    for (std::int64_t i = wide_end + t.thread(); i < end; i += t.threads())
+        work(std::integral_constant<int, 1>{}, i);
 }
 
-// P: the parameters that forward reads, G: gradients. A block takes one chunk of one range, four elements a thread where all arrays lie aligned.
+// P: the parameters that forward reads, G: gradients. A block takes one chunk of one range, four elements a
+// thread where all arrays lie aligned.
 template <class P, class G, bool is_adam>
 struct Update {
     static constexpr bool is_cooperative = false;
@@ -57,7 +65,8 @@ struct Update {
         r.clip = clipping_factor(r.f, squares);
         r.unscale = 1.0f / r.f.loss_scale;
         const bool is_wide = are_values_aligned<P>(range) && is_aligned_for<G>(range.gradient);
-        over_chunk(t, chunk, range, is_wide, [&](auto width, std::int64_t i) { change<decltype(width)::value>(range, r, i); });
+        over_chunk(t, chunk, range, is_wide,
+                   [&](auto width, std::int64_t i) { change<decltype(width)::value>(range, r, i); });
     }
 
     template <int V>
@@ -80,7 +89,8 @@ struct Update {
                 if (r.f.is_decoupled == 0.0f) g += r.weight_decay * p;
                 first.at[j] = r.f.beta1 * first.at[j] + r.f.rest1 * g;
                 second.at[j] = r.f.beta2 * second.at[j] + r.f.rest2 * g * g;
-                p = p * r.keep - r.f.step_size * first.at[j] / (sqrtf(second.at[j]) * r.f.second_correction + r.f.epsilon);
+                p = p * r.keep -
+                    r.f.step_size * first.at[j] / (sqrtf(second.at[j]) * r.f.second_correction + r.f.epsilon);
             } else {
                 g += r.weight_decay * p;
                 if (range.first) g = first.at[j] = r.f.momentum * first.at[j] + g;
@@ -128,15 +138,19 @@ struct LambPartials {
         const float clip = clipping_factor(f, squares);
         const bool is_wide = are_values_aligned<P>(range) && is_aligned_for<G>(range.gradient);
         Squares sums;
-        over_chunk(t, chunk, range, is_wide, [&](auto width, std::int64_t i) { take<decltype(width)::value>(range, f, clip, i, sums); });
-        const float values = block_sum(t, sums.values, scratch), updates = block_sum(t, sums.updates, scratch);
+        over_chunk(t, chunk, range, is_wide, [&](auto width, std::int64_t i) {
+            take<decltype(width)::value>(range, f, clip, i, sums);
+        });
+        const float values = block_sum(t, sums.values, scratch),
+                    updates = block_sum(t, sums.updates, scratch);
         if (t.thread() != 0) return;
         partials[2 * t.block()] = values;
         partials[2 * t.block() + 1] = updates;
     }
 
     template <int V>
-    SMSIM_DEVICE static void take(const DeviceRange& range, const StepFactors& f, float clip, std::int64_t i, Squares& sums) {
+    SMSIM_DEVICE static void take(const DeviceRange& range, const StepFactors& f, float clip, std::int64_t i,
+                                  Squares& sums) {
         auto* gradients = static_cast<G*>(range.gradient) + i;
         Pack<G, V> gradient = load<G, V>(gradients);
         Pack<P, V> rounded;
@@ -207,18 +221,22 @@ struct LambStep {
         const DeviceRange range = ranges[chunk.range];
         const StepFactors f = *factors;
         const float values = sums[2 * range.place], updates = sums[2 * range.place + 1];
-        const float rate = f.learning_rate * (values > 0 && updates > 0 ? sqrtf(values) / sqrtf(updates) : 1.0f);
-        over_chunk(t, chunk, range, are_values_aligned<P>(range), [&](auto width, std::int64_t i) { change<decltype(width)::value>(range, f, rate, i); });
+        const float rate =
+            f.learning_rate * (values > 0 && updates > 0 ? sqrtf(values) / sqrtf(updates) : 1.0f);
+        over_chunk(t, chunk, range, are_values_aligned<P>(range),
+                   [&](auto width, std::int64_t i) { change<decltype(width)::value>(range, f, rate, i); });
     }
 
     template <int V>
-    SMSIM_DEVICE static void change(const DeviceRange& range, const StepFactors& f, float rate, std::int64_t i) {
+    SMSIM_DEVICE static void change(const DeviceRange& range, const StepFactors& f, float rate,
+                                    std::int64_t i) {
         auto* parameters = static_cast<P*>(range.parameter) + i;
         Pack<P, V> rounded;
         Pack<float, V> master;
         if (range.master) master = load<float, V>(range.master + i);
         else rounded = load<P, V>(parameters);
-        const Pack<float, V> first = load<float, V>(range.first + i), second = load<float, V>(range.second + i);
+        const Pack<float, V> first = load<float, V>(range.first + i),
+                             second = load<float, V>(range.second + i);
         for (int j = 0; j < V; ++j) {
             float x = range.master ? master.at[j] : to_float(rounded.at[j]);
             x -= rate * lamb_update(f, range.weight_decay, x, first.at[j], second.at[j]);
@@ -246,7 +264,8 @@ struct NormPartials {
         const UpdateChunk chunk = chunks[t.block()];
         const DeviceRange range = ranges[chunk.range];
         const auto* gradients = static_cast<const G*>(range.gradient);
-        const std::int64_t end = chunk.begin + update_chunk < range.count ? chunk.begin + update_chunk : range.count;
+        const std::int64_t end =
+            chunk.begin + update_chunk < range.count ? chunk.begin + update_chunk : range.count;
         const float unscale = 1.0f / factors->loss_scale;
         float sum = 0, bad = 0;
         const auto take = [&](G gradient) {
@@ -257,10 +276,10 @@ struct NormPartials {
         constexpr int V = 16 / sizeof(G);
         const bool is_wide = reinterpret_cast<std::uintptr_t>(gradients) % 16 == 0;
         const std::int64_t wide_end = is_wide ? chunk.begin + (end - chunk.begin) / V * V : chunk.begin;
-SMSIM_UNROLL_4
+        SMSIM_UNROLL_4
         for (std::int64_t i = chunk.begin + V * t.thread(); i < wide_end; i += V * t.threads()) {
             const Pack<G, V> pack = load<G, V>(gradients + i);
-SMSIM_UNROLL
+            SMSIM_UNROLL
             for (int j = 0; j < V; ++j) take(pack.at[j]);
         }
         for (std::int64_t i = wide_end + t.thread(); i < end; i += t.threads()) take(gradients[i]);
@@ -296,37 +315,45 @@ struct NormTotal {
     }
 };
 
-inline void update(Stream s, UpdateRule rule, Type parameters, Type gradients, const DeviceRange* ranges, const UpdateChunk* chunks, std::int64_t chunk_count,
-                   const StepFactors* factors, const float* bad, const float* squares) {
+inline void update(Stream s, UpdateRule rule, Type parameters, Type gradients, const DeviceRange* ranges,
+                   const UpdateChunk* chunks, std::int64_t chunk_count, const StepFactors* factors,
+                   const float* bad, const float* squares) {
     with_type(parameters, [&](auto p) {
         with_type(gradients, [&](auto g) {
             using P = decltype(p);
             using G = decltype(g);
-            if (rule == UpdateRule::adam) launch(s, chunk_count, 256, 0, Update<P, G, true>{ranges, chunks, factors, bad, squares});
+            if (rule == UpdateRule::adam)
+                launch(s, chunk_count, 256, 0, Update<P, G, true>{ranges, chunks, factors, bad, squares});
             else launch(s, chunk_count, 256, 0, Update<P, G, false>{ranges, chunks, factors, bad, squares});
         });
     });
 }
 
-inline void update_norms(Stream s, Type parameters, Type gradients, const DeviceRange* ranges, std::int64_t range_count, const UpdateChunk* chunks,
-                         std::int64_t chunk_count, const StepFactors* factors, const float* bad, const float* squares, float* partials, float* sums) {
+inline void update_norms(Stream s, Type parameters, Type gradients, const DeviceRange* ranges,
+                         std::int64_t range_count, const UpdateChunk* chunks, std::int64_t chunk_count,
+                         const StepFactors* factors, const float* bad, const float* squares, float* partials,
+                         float* sums) {
     with_type(parameters, [&](auto p) {
         with_type(gradients, [&](auto g) {
             using P = decltype(p);
             using G = decltype(g);
-            launch(s, chunk_count, 256, 32 * sizeof(float), LambPartials<P, G>{ranges, chunks, factors, bad, squares, partials});
+            launch(s, chunk_count, 256, 32 * sizeof(float),
+                   LambPartials<P, G>{ranges, chunks, factors, bad, squares, partials});
         });
     });
     launch(s, range_count, 256, 32 * sizeof(float), LambTotals{ranges, bad, partials, sums});
 }
 
-inline void lamb(Stream s, Type parameters, const DeviceRange* ranges, const UpdateChunk* chunks, std::int64_t chunk_count, const StepFactors* factors, const float* bad,
-                 const float* sums) {
-    with_type(parameters, [&](auto p) { launch(s, chunk_count, 256, 0, LambStep<decltype(p)>{ranges, chunks, factors, bad, sums}); });
+inline void lamb(Stream s, Type parameters, const DeviceRange* ranges, const UpdateChunk* chunks,
+                 std::int64_t chunk_count, const StepFactors* factors, const float* bad, const float* sums) {
+    with_type(parameters, [&](auto p) {
+        launch(s, chunk_count, 256, 0, LambStep<decltype(p)>{ranges, chunks, factors, bad, sums});
+    });
 }
 
-inline void gradient_norm(Stream s, Type gradients, const DeviceRange* ranges, const UpdateChunk* chunks, std::int64_t chunk_count, const StepFactors* factors,
-                          float* partials, float* norm) {
+inline void gradient_norm(Stream s, Type gradients, const DeviceRange* ranges, const UpdateChunk* chunks,
+                          std::int64_t chunk_count, const StepFactors* factors, float* partials,
+                          float* norm) {
     with_type(gradients, [&](auto g) {
         using G = decltype(g);
         launch(s, chunk_count, 256, 32 * sizeof(float), NormPartials<G>{ranges, chunks, factors, partials});

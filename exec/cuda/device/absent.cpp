@@ -15,7 +15,9 @@ int device_count() { return 0; }
 
 std::string describe(const DeviceReport& report) { return "no CUDA device: " + report.reason; }
 
-std::shared_ptr<Machine> open_machine(int, bool) { throw core::MachineError("this program was built without CUDA"); }
+std::shared_ptr<Machine> open_machine(int, bool) {
+    throw core::MachineError("this program was built without CUDA");
+}
 
 std::shared_ptr<Exchange> open_exchange(Communicator&, const std::shared_ptr<Machine>&, core::Seconds) {
     throw core::MachineError("this program was built without CUDA");

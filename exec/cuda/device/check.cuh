@@ -1,4 +1,5 @@
-// Every CUDA call goes through check(): a failure names the call, the place and CUDA's own words. For .cu files.
+// Every CUDA call goes through check(): a failure names the call, the place and CUDA's own words. For .cu
+// files.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -6,6 +7,7 @@
 namespace exec::cuda {
 
 // Throws core::MachineError("CALL failed on device D at FILE:LINE: NAME (TEXT)").
-void check(cudaError_t status, const char* call, const char* file = __builtin_FILE(), int line = __builtin_LINE());
+void check(cudaError_t status, const char* call, const char* file = __builtin_FILE(),
+           int line = __builtin_LINE());
 
 }  // namespace exec::cuda

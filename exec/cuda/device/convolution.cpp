@@ -20,7 +20,9 @@ cudnnDataType_t library_type(Type type) {
 template <class Result>
 const Result& choose(const std::vector<Result>& results, int count) {
     for (int i = 0; i < count; ++i)
-        if (const Result& r = results[static_cast<std::size_t>(i)]; r.status == CUDNN_STATUS_SUCCESS && r.determinism == CUDNN_DETERMINISTIC) return r;
+        if (const Result& r = results[static_cast<std::size_t>(i)];
+            r.status == CUDNN_STATUS_SUCCESS && r.determinism == CUDNN_DETERMINISTIC)
+            return r;
     throw core::MachineError("cuDNN has no deterministic algorithm for a convolution");
 }
 
@@ -44,32 +46,44 @@ Convolutions::Prepared Convolutions::prepare(ConvolutionPass pass, Type type, co
     check(cudnnCreateFilterDescriptor(&p.weight), "cudnnCreateFilterDescriptor");
     check(cudnnCreateConvolutionDescriptor(&p.convolution), "cudnnCreateConvolutionDescriptor");
     const cudnnDataType_t element = library_type(type);
-    check(cudnnSetTensor4dDescriptor(p.x, CUDNN_TENSOR_NCHW, element, n(s.samples), n(s.channels), n(s.rows), n(s.columns)), "cudnnSetTensor4dDescriptor");
-    check(cudnnSetTensor4dDescriptor(p.y, CUDNN_TENSOR_NCHW, element, n(s.samples), n(s.out_channels), n(s.out_rows), n(s.out_columns)),
+    check(cudnnSetTensor4dDescriptor(p.x, CUDNN_TENSOR_NCHW, element, n(s.samples), n(s.channels), n(s.rows),
+                                     n(s.columns)),
           "cudnnSetTensor4dDescriptor");
-    check(cudnnSetFilter4dDescriptor(p.weight, element, CUDNN_TENSOR_NCHW, n(s.out_channels), n(s.channels), n(s.kernel_y), n(s.kernel_x)),
+    check(cudnnSetTensor4dDescriptor(p.y, CUDNN_TENSOR_NCHW, element, n(s.samples), n(s.out_channels),
+                                     n(s.out_rows), n(s.out_columns)),
+          "cudnnSetTensor4dDescriptor");
+    check(cudnnSetFilter4dDescriptor(p.weight, element, CUDNN_TENSOR_NCHW, n(s.out_channels), n(s.channels),
+                                     n(s.kernel_y), n(s.kernel_x)),
           "cudnnSetFilter4dDescriptor");
-    check(cudnnSetConvolution2dDescriptor(p.convolution, n(s.padding), n(s.padding), n(s.stride), n(s.stride), 1, 1, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
+    check(cudnnSetConvolution2dDescriptor(p.convolution, n(s.padding), n(s.padding), n(s.stride), n(s.stride),
+                                          1, 1, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT),
           "cudnnSetConvolution2dDescriptor");
-    check(cudnnSetConvolutionMathType(p.convolution, type == Type::fp32 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH), "cudnnSetConvolutionMathType");
+    check(cudnnSetConvolutionMathType(p.convolution,
+                                      type == Type::fp32 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH),
+          "cudnnSetConvolutionMathType");
     int count = 0;
     if (pass == ConvolutionPass::forward) {
         std::vector<cudnnConvolutionFwdAlgoPerf_t> results(CUDNN_CONVOLUTION_FWD_ALGO_COUNT);
-        check(cudnnGetConvolutionForwardAlgorithm_v7(handle_, p.x, p.weight, p.convolution, p.y, static_cast<int>(results.size()), &count, results.data()),
-              "cudnnGetConvolutionForwardAlgorithm_v7");
+        check(
+            cudnnGetConvolutionForwardAlgorithm_v7(handle_, p.x, p.weight, p.convolution, p.y,
+                                                   static_cast<int>(results.size()), &count, results.data()),
+            "cudnnGetConvolutionForwardAlgorithm_v7");
         const auto& chosen = choose(results, count);
         p.algorithm = chosen.algo;
         p.workspace = chosen.memory;
     } else if (pass == ConvolutionPass::input) {
         std::vector<cudnnConvolutionBwdDataAlgoPerf_t> results(CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT);
-        check(cudnnGetConvolutionBackwardDataAlgorithm_v7(handle_, p.weight, p.y, p.convolution, p.x, static_cast<int>(results.size()), &count, results.data()),
+        check(cudnnGetConvolutionBackwardDataAlgorithm_v7(handle_, p.weight, p.y, p.convolution, p.x,
+                                                          static_cast<int>(results.size()), &count,
+                                                          results.data()),
               "cudnnGetConvolutionBackwardDataAlgorithm_v7");
         const auto& chosen = choose(results, count);
         p.algorithm = chosen.algo;
         p.workspace = chosen.memory;
     } else {
         std::vector<cudnnConvolutionBwdFilterAlgoPerf_t> results(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT);
-        check(cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle_, p.x, p.y, p.convolution, p.weight, static_cast<int>(results.size()), &count,
+        check(cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle_, p.x, p.y, p.convolution, p.weight,
+                                                            static_cast<int>(results.size()), &count,
                                                             results.data()),
               "cudnnGetConvolutionBackwardFilterAlgorithm_v7");
         const auto& chosen = choose(results, count);
@@ -79,9 +93,19 @@ Convolutions::Prepared Convolutions::prepare(ConvolutionPass pass, Type type, co
     return p;
 }
 
-void Convolutions::perform(Stream stream, ConvolutionPass pass, Type type, const ImageShape& s, const void* a, const void* b, void* result, bool accumulates) {
-    const std::vector<std::int64_t> key{static_cast<std::int64_t>(pass), static_cast<std::int64_t>(type), s.samples, s.channels, s.rows, s.columns,
-                                        s.out_channels, s.kernel_y, s.kernel_x, s.stride, s.padding};
+void Convolutions::perform(Stream stream, ConvolutionPass pass, Type type, const ImageShape& s, const void* a,
+                           const void* b, void* result, bool accumulates) {
+    const std::vector<std::int64_t> key{static_cast<std::int64_t>(pass),
+                                        static_cast<std::int64_t>(type),
+                                        s.samples,
+                                        s.channels,
+                                        s.rows,
+                                        s.columns,
+                                        s.out_channels,
+                                        s.kernel_y,
+                                        s.kernel_x,
+                                        s.stride,
+                                        s.padding};
     auto found = prepared_.find(key);
     if (found == prepared_.end()) {
         found = prepared_.emplace(key, prepare(pass, type, s)).first;
@@ -96,17 +120,20 @@ void Convolutions::perform(Stream stream, ConvolutionPass pass, Type type, const
     check(cudnnSetStream(handle_, static_cast<cudaStream_t>(stream)), "cudnnSetStream");
     switch (pass) {
         case ConvolutionPass::forward:
-            check(cudnnConvolutionForward(handle_, &alpha, p.x, a, p.weight, b, p.convolution, static_cast<cudnnConvolutionFwdAlgo_t>(p.algorithm), workspace_,
+            check(cudnnConvolutionForward(handle_, &alpha, p.x, a, p.weight, b, p.convolution,
+                                          static_cast<cudnnConvolutionFwdAlgo_t>(p.algorithm), workspace_,
                                           p.workspace, &beta, p.y, result),
                   "cudnnConvolutionForward");
             break;
         case ConvolutionPass::input:
-            check(cudnnConvolutionBackwardData(handle_, &alpha, p.weight, b, p.y, a, p.convolution, static_cast<cudnnConvolutionBwdDataAlgo_t>(p.algorithm),
+            check(cudnnConvolutionBackwardData(handle_, &alpha, p.weight, b, p.y, a, p.convolution,
+                                               static_cast<cudnnConvolutionBwdDataAlgo_t>(p.algorithm),
                                                workspace_, p.workspace, &beta, p.x, result),
                   "cudnnConvolutionBackwardData");
             break;
         case ConvolutionPass::weight:
-            check(cudnnConvolutionBackwardFilter(handle_, &alpha, p.x, a, p.y, b, p.convolution, static_cast<cudnnConvolutionBwdFilterAlgo_t>(p.algorithm),
+            check(cudnnConvolutionBackwardFilter(handle_, &alpha, p.x, a, p.y, b, p.convolution,
+                                                 static_cast<cudnnConvolutionBwdFilterAlgo_t>(p.algorithm),
                                                  workspace_, p.workspace, &beta, p.weight, result),
                   "cudnnConvolutionBackwardFilter");
             break;

@@ -16,7 +16,8 @@ public:
     ~Convolutions();
     Convolutions(const Convolutions&) = delete;
     Convolutions& operator=(const Convolutions&) = delete;
-    void perform(Stream stream, ConvolutionPass pass, Type type, const ImageShape& shape, const void* a, const void* b, void* result, bool accumulates);
+    void perform(Stream stream, ConvolutionPass pass, Type type, const ImageShape& shape, const void* a,
+                 const void* b, void* result, bool accumulates);
 
 private:
     struct Prepared {

@@ -1,7 +1,8 @@
 // NCCL: a communicator for each group, ids carried by the ranks' own messages.
 //
-// Communicators are blocking: with non-blocking ones NCCL starts a thread for every launch. What could hold the host for ever is watched instead: making a
-// communicator runs in a thread of its own, which is left behind when others do not come; a launch that does not return is ended by aborting every communicator.
+// Communicators are blocking: with non-blocking ones NCCL starts a thread for every launch. What could hold
+// the host for ever is watched instead: making a communicator runs in a thread of its own, which is left
+// behind when others do not come; a launch that does not return is ended by aborting every communicator.
 #include <array>
 #include <chrono>
 #include <condition_variable>
@@ -32,14 +33,16 @@ ncclDataType_t library_type(core::DataType type) {
     }
 }
 
-// Of messages that carry ids: of no instruction (rank_transfers.cpp has bit 63 for collectives, barriers bit 62).
+// Of messages that carry ids: of no instruction (rank_transfers.cpp has bit 63 for collectives, barriers bit
+// 62).
 constexpr Tag id_tag = Tag(1) << 61;
 
 class NcclExchange : public Exchange {
 public:
     NcclExchange(Communicator& communicator, std::shared_ptr<Machine> machine, core::Seconds time_limit)
         : communicator_(communicator), machine_(std::move(machine)), time_limit_(time_limit) {
-        // Connections are made with the communicator, not in the first step (NCCL's documentation of NCCL_RUNTIME_CONNECT, since 2.22).
+        // Connections are made with the communicator, not in the first step (NCCL's documentation of
+        // NCCL_RUNTIME_CONNECT, since 2.22).
         setenv("NCCL_RUNTIME_CONNECT", "0", 0);
         watchdog_ = std::thread([this] { watch(); });
     }
@@ -64,7 +67,8 @@ public:
         if (position == 0) {
             check(ncclGetUniqueId(&id), "ncclGetUniqueId");
             std::memcpy(words.data(), &id, sizeof id);
-            for (std::size_t i = 1; i < members.size(); ++i) communicator_.finish(communicator_.start_send(members[i], tag, words, nullptr));
+            for (std::size_t i = 1; i < members.size(); ++i)
+                communicator_.finish(communicator_.start_send(members[i], tag, words, nullptr));
         } else {
             communicator_.receive(members[0], tag, words, Arrival::overwrites);
             std::memcpy(&id, words.data(), sizeof id);
@@ -79,23 +83,37 @@ public:
         return number;
     }
 
-    void all_reduce(Stream stream, int group, core::DataType type, void* data, std::size_t count, bool takes_maximum) override {
-        call(group, "ncclAllReduce", [&](ncclComm_t c) { return ncclAllReduce(data, data, count, library_type(type), takes_maximum ? ncclMax : ncclSum, c, on(stream)); });
+    void all_reduce(Stream stream, int group, core::DataType type, void* data, std::size_t count,
+                    bool takes_maximum) override {
+        call(group, "ncclAllReduce", [&](ncclComm_t c) {
+            return ncclAllReduce(data, data, count, library_type(type), takes_maximum ? ncclMax : ncclSum, c,
+                                 on(stream));
+        });
     }
     void all_gather(Stream stream, int group, core::DataType type, void* data, std::size_t count) override {
-        call(group, "ncclAllGather", [&](ncclComm_t c) { return ncclAllGather(piece(group, type, data, count), data, count, library_type(type), c, on(stream)); });
+        call(group, "ncclAllGather", [&](ncclComm_t c) {
+            return ncclAllGather(piece(group, type, data, count), data, count, library_type(type), c,
+                                 on(stream));
+        });
     }
-    void reduce_scatter(Stream stream, int group, core::DataType type, void* data, std::size_t count) override {
-        call(group, "ncclReduceScatter",
-             [&](ncclComm_t c) { return ncclReduceScatter(data, piece(group, type, data, count), count, library_type(type), ncclSum, c, on(stream)); });
+    void reduce_scatter(Stream stream, int group, core::DataType type, void* data,
+                        std::size_t count) override {
+        call(group, "ncclReduceScatter", [&](ncclComm_t c) {
+            return ncclReduceScatter(data, piece(group, type, data, count), count, library_type(type),
+                                     ncclSum, c, on(stream));
+        });
     }
     void broadcast(Stream stream, int group, core::DataType type, void* data, std::size_t count) override {
-        call(group, "ncclBroadcast", [&](ncclComm_t c) { return ncclBroadcast(data, data, count, library_type(type), 0, c, on(stream)); });
+        call(group, "ncclBroadcast", [&](ncclComm_t c) {
+            return ncclBroadcast(data, data, count, library_type(type), 0, c, on(stream));
+        });
     }
-    void all_to_all(Stream stream, int group, core::DataType type, const void* from, void* to, std::size_t count) override {
+    void all_to_all(Stream stream, int group, core::DataType type, const void* from, void* to,
+                    std::size_t count) override {
         const std::size_t bytes = count * static_cast<std::size_t>(core::size_of(type).value);
         begin_messages();
-        for (int peer = 0; peer < static_cast<int>(groups_[static_cast<std::size_t>(group)].members.size()); ++peer) {
+        for (int peer = 0; peer < static_cast<int>(groups_[static_cast<std::size_t>(group)].members.size());
+             ++peer) {
             const std::size_t at = static_cast<std::size_t>(peer) * bytes;
             send(stream, group, peer, static_cast<const char*>(from) + at, bytes, 0);
             receive(stream, group, peer, static_cast<char*>(to) + at, bytes, 0);
@@ -112,10 +130,12 @@ public:
         else call(0, "ncclGroupEnd", [](ncclComm_t) { return ncclGroupEnd(); });
     }
     void send(Stream stream, int group, int peer, const void* data, std::size_t bytes, Tag) override {
-        call(group, "ncclSend", [&](ncclComm_t c) { return ncclSend(data, bytes, ncclInt8, peer, c, on(stream)); });
+        call(group, "ncclSend",
+             [&](ncclComm_t c) { return ncclSend(data, bytes, ncclInt8, peer, c, on(stream)); });
     }
     void receive(Stream stream, int group, int peer, void* data, std::size_t bytes, Tag) override {
-        call(group, "ncclRecv", [&](ncclComm_t c) { return ncclRecv(data, bytes, ncclInt8, peer, c, on(stream)); });
+        call(group, "ncclRecv",
+             [&](ncclComm_t c) { return ncclRecv(data, bytes, ncclInt8, peer, c, on(stream)); });
     }
 
     void check() override {
@@ -124,8 +144,9 @@ public:
             ncclResult_t state = ncclSuccess;
             cuda::check(ncclCommGetAsyncError(group.communicator, &state), "ncclCommGetAsyncError");
             if (state != ncclSuccess && state != ncclInProgress)
-                throw core::MachineError(fmt::format("NCCL reports {} ({}) in the group of ranks {}", ncclGetErrorString(state),
-                                                     ncclGetLastError(group.communicator), words_of(group.members)));
+                throw core::MachineError(
+                    fmt::format("NCCL reports {} ({}) in the group of ranks {}", ncclGetErrorString(state),
+                                ncclGetLastError(group.communicator), words_of(group.members)));
         }
     }
 
@@ -153,15 +174,18 @@ private:
     }
 
     core::MachineError late(const char* what, const std::vector<int>& members) const {
-        return core::MachineError(
-            fmt::format("rank {} waited longer than {} in {} for the other ranks of {}", communicator_.rank(), core::format(time_limit_), what, words_of(members)));
+        return core::MachineError(fmt::format("rank {} waited longer than {} in {} for the other ranks of {}",
+                                              communicator_.rank(), core::format(time_limit_), what,
+                                              words_of(members)));
     }
 
     template <class Launch>
     void call(int group, const char* what, const Launch& launch) {
         const Group& own = groups_[static_cast<std::size_t>(group)];
         const ncclComm_t communicator = own.communicator;
-        if (!communicator) throw core::MachineError(fmt::format("{} after the communicator of ranks {} was given up", what, words_of(own.members)));
+        if (!communicator)
+            throw core::MachineError(fmt::format("{} after the communicator of ranks {} was given up", what,
+                                                 words_of(own.members)));
         {
             const std::lock_guard lock(mutex_);
             call_began_ = Time::now();
@@ -173,7 +197,8 @@ private:
             call_began_.reset();
             was_late = has_given_up_;
         }
-        if (is_grouping_ && (was_late || status != ncclSuccess)) {  // aborting would wait for the end of the group
+        if (is_grouping_ &&
+            (was_late || status != ncclSuccess)) {  // aborting would wait for the end of the group
             is_grouping_ = false;
             ncclGroupEnd();
         }
@@ -186,7 +211,9 @@ private:
         std::unique_lock lock(mutex_);
         while (!is_ending_) {
             ends_.wait_for(lock, std::chrono::milliseconds(200));
-            if (has_given_up_ || !call_began_ || std::chrono::duration<double>(Time::now() - *call_began_).count() <= time_limit_.value) continue;
+            if (has_given_up_ || !call_began_ ||
+                std::chrono::duration<double>(Time::now() - *call_began_).count() <= time_limit_.value)
+                continue;
             has_given_up_ = true;
             abort_all();
         }
@@ -202,22 +229,26 @@ private:
         };
         std::promise<Made> promise;
         std::future<Made> future = promise.get_future();
-        std::thread([promise = std::move(promise), device, id, position, size = static_cast<int>(members.size())]() mutable {
+        std::thread([promise = std::move(promise), device, id, position,
+                     size = static_cast<int>(members.size())]() mutable {
             Made made;
             if (cudaSetDevice(device) != cudaSuccess) made.status = ncclUnhandledCudaError;
             else made.status = ncclCommInitRank(&made.communicator, size, id, position);
             if (made.status != ncclSuccess) made.words = ncclGetLastError(nullptr);
             promise.set_value(std::move(made));
         }).detach();
-        if (future.wait_for(std::chrono::duration<double>(time_limit_.value)) != std::future_status::ready) throw late("ncclCommInitRank", members);
+        if (future.wait_for(std::chrono::duration<double>(time_limit_.value)) != std::future_status::ready)
+            throw late("ncclCommInitRank", members);
         const Made made = future.get();
         if (made.status != ncclSuccess)
-            throw core::MachineError(fmt::format("ncclCommInitRank failed on device {} for ranks {}: {} ({})", device, words_of(members),
-                                                 ncclGetErrorString(made.status), made.words));
+            throw core::MachineError(fmt::format("ncclCommInitRank failed on device {} for ranks {}: {} ({})",
+                                                 device, words_of(members), ncclGetErrorString(made.status),
+                                                 made.words));
         return made.communicator;
     }
 
-    // NCCL connects two ranks at their first message, and the host waits for both: better here, where both are, than inside a step.
+    // NCCL connects two ranks at their first message, and the host waits for both: better here, where both
+    // are, than inside a step.
     void connect(int number, int position) {
         const std::vector<int>& members = groups_[static_cast<std::size_t>(number)].members;
         if (members.size() != 2) return;
@@ -248,7 +279,8 @@ private:
     // This member's piece of an array that the group shares.
     void* piece(int group, core::DataType type, void* data, std::size_t count) const {
         const int position = position_in(groups_[static_cast<std::size_t>(group)].members);
-        return static_cast<char*>(data) + static_cast<std::size_t>(position) * count * static_cast<std::size_t>(core::size_of(type).value);
+        return static_cast<char*>(data) + static_cast<std::size_t>(position) * count *
+                                              static_cast<std::size_t>(core::size_of(type).value);
     }
     std::size_t groups_of(const std::vector<int>& members) const {
         std::size_t count = 0;
@@ -262,7 +294,8 @@ private:
     }
     static std::string words_of(const std::vector<int>& members) {
         std::string words;
-        for (std::size_t i = 0; i < members.size() && i < 8; ++i) words += (i ? ", " : "") + std::to_string(members[i]);
+        for (std::size_t i = 0; i < members.size() && i < 8; ++i)
+            words += (i ? ", " : "") + std::to_string(members[i]);
         return members.size() > 8 ? words + fmt::format(", ... ({})", members.size()) : words;
     }
 
@@ -275,12 +308,13 @@ private:
     std::optional<Time::time_point> call_began_;
     bool has_given_up_ = false, is_ending_ = false;
     bool is_grouping_ = false;  // between begin_messages and end_messages
-    std::thread watchdog_;  // last: it uses the others
+    std::thread watchdog_;      // last: it uses the others
 };
 
 }  // namespace
 
-std::shared_ptr<Exchange> open_exchange(Communicator& communicator, const std::shared_ptr<Machine>& machine, core::Seconds time_limit) {
+std::shared_ptr<Exchange> open_exchange(Communicator& communicator, const std::shared_ptr<Machine>& machine,
+                                        core::Seconds time_limit) {
     return std::make_shared<NcclExchange>(communicator, machine, time_limit);
 }
 

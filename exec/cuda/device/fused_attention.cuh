@@ -1,4 +1,5 @@
-// Flash attention of cuDNN (arXiv 2307.08691 and NVIDIA's own kernels on Hopper), through the header-only cudnn-frontend where that is found.
+// Flash attention of cuDNN (arXiv 2307.08691 and NVIDIA's own kernels on Hopper), through the header-only
+// cudnn-frontend where that is found.
 #pragma once
 
 #include <cudnn.h>
@@ -19,8 +20,10 @@ public:
     FusedAttention& operator=(const FusedAttention&) = delete;
 
     bool takes(Type type, const FusedAttentionShape& shape) const;
-    void forward(Stream stream, Type type, const FusedAttentionShape& shape, const FusedAttentionArrays& arrays);
-    void backward(Stream stream, Type type, const FusedAttentionShape& shape, const FusedAttentionArrays& arrays, const FusedAttentionGradients& gradients);
+    void forward(Stream stream, Type type, const FusedAttentionShape& shape,
+                 const FusedAttentionArrays& arrays);
+    void backward(Stream stream, Type type, const FusedAttentionShape& shape,
+                  const FusedAttentionArrays& arrays, const FusedAttentionGradients& gradients);
 
 private:
     struct Graphs;

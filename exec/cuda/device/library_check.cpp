@@ -11,13 +11,16 @@ namespace {
 [[noreturn]] void fail(const char* call, const char* file, int line, const std::string& words) {
     int device = -1;
     cudaGetDevice(&device);
-    throw core::MachineError(fmt::format("{} failed on device {} at {}:{}: {}", call, device, file, line, words));
+    throw core::MachineError(
+        fmt::format("{} failed on device {} at {}:{}: {}", call, device, file, line, words));
 }
 
 }  // namespace
 
 void check(cublasStatus_t status, const char* call, const char* file, int line) {
-    if (status != CUBLAS_STATUS_SUCCESS) fail(call, file, line, fmt::format("{} ({})", cublasLtGetStatusName(status), cublasLtGetStatusString(status)));
+    if (status != CUBLAS_STATUS_SUCCESS)
+        fail(call, file, line,
+             fmt::format("{} ({})", cublasLtGetStatusName(status), cublasLtGetStatusString(status)));
 }
 
 void check(cudnnStatus_t status, const char* call, const char* file, int line) {
@@ -28,7 +31,8 @@ void check(cudnnStatus_t status, const char* call, const char* file, int line) {
 }
 
 void check(ncclResult_t status, const char* call, const char* file, int line) {
-    if (status != ncclSuccess) fail(call, file, line, fmt::format("{} ({})", ncclGetErrorString(status), ncclGetLastError(nullptr)));
+    if (status != ncclSuccess)
+        fail(call, file, line, fmt::format("{} ({})", ncclGetErrorString(status), ncclGetLastError(nullptr)));
 }
 
 }  // namespace exec::cuda

@@ -41,10 +41,12 @@ struct TimedEvent {
 
 class CudaMachine : public Machine {
 public:
-    CudaMachine(int device, bool measures_products) : report_(probe_device(device)), kernels_(device_kernels()) {
+    CudaMachine(int device, bool measures_products)
+        : report_(probe_device(device)), kernels_(device_kernels()) {
         if (!report_.available) throw core::MachineError(cuda::describe(report_));
         check(cudaSetDevice(device), "cudaSetDevice");
-        for (std::size_t i = 0; i < streams_.size(); ++i) streams_[i] = make_stream(static_cast<schedule::Stream>(i) == schedule::Stream::compute);
+        for (std::size_t i = 0; i < streams_.size(); ++i)
+            streams_[i] = make_stream(static_cast<schedule::Stream>(i) == schedule::Stream::compute);
         check(cudnnCreate(&cudnn_), "cudnnCreate");
         products_ = std::make_unique<Products>(report_.compute_major, has_fp8(report_), measures_products);
         attention_ = std::make_unique<FusedAttention>(cudnn_, report_.compute_major);
@@ -74,8 +76,10 @@ public:
             cudaGetLastError();
             std::size_t free = 0, total = 0;
             check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-            throw core::MachineError(fmt::format("{} has no {} left: {} of {} are free", report_.name, core::format(core::Bytes(static_cast<double>(bytes))),
-                                                 core::format(core::Bytes(static_cast<double>(free))), core::format(core::Bytes(static_cast<double>(total)))));
+            throw core::MachineError(fmt::format("{} has no {} left: {} of {} are free", report_.name,
+                                                 core::format(core::Bytes(static_cast<double>(bytes))),
+                                                 core::format(core::Bytes(static_cast<double>(free))),
+                                                 core::format(core::Bytes(static_cast<double>(total)))));
         }
         check(status, "cudaMalloc");
         return block;
@@ -90,7 +94,8 @@ public:
     void upload_now(void* to, const void* from, std::size_t bytes) override {
         if (bytes == 0) return;
         check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy to the device");
-        // From pageable memory the call returns when the data are staged; our streams do not wait for the default one.
+        // From pageable memory the call returns when the data are staged; our streams do not wait for the
+        // default one.
         check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
     }
     void download_now(void* to, const void* from, std::size_t bytes) override {
@@ -105,23 +110,29 @@ public:
 
     Stream stream(schedule::Stream which) override { return streams_[static_cast<std::size_t>(which)]; }
     Stream message_stream(int number) override {
-        while (static_cast<int>(message_streams_.size()) <= number) message_streams_.push_back(make_stream(false));
+        while (static_cast<int>(message_streams_.size()) <= number)
+            message_streams_.push_back(make_stream(false));
         return message_streams_[static_cast<std::size_t>(number)];
     }
     Event make_event(bool is_timed) override {
         auto made = std::make_unique<TimedEvent>();
         made->is_timed = is_timed;
-        check(cudaEventCreateWithFlags(&made->event, is_timed ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreateWithFlags");
+        check(cudaEventCreateWithFlags(&made->event, is_timed ? cudaEventDefault : cudaEventDisableTiming),
+              "cudaEventCreateWithFlags");
         events_.push_back(std::move(made));
         return events_.back().get();
     }
     void record(Event event, Stream stream) override {
         const TimedEvent& e = of(event);
         // Inside a captured step an event that the host asks about is a node of its own.
-        if (is_capturing_ && e.is_timed) check(cudaEventRecordWithFlags(e.event, on(stream), cudaEventRecordExternal), "cudaEventRecordWithFlags");
+        if (is_capturing_ && e.is_timed)
+            check(cudaEventRecordWithFlags(e.event, on(stream), cudaEventRecordExternal),
+                  "cudaEventRecordWithFlags");
         else check(cudaEventRecord(e.event, on(stream)), "cudaEventRecord");
     }
-    void wait(Stream stream, Event event) override { check(cudaStreamWaitEvent(on(stream), of(event).event, 0), "cudaStreamWaitEvent"); }
+    void wait(Stream stream, Event event) override {
+        check(cudaStreamWaitEvent(on(stream), of(event).event, 0), "cudaStreamWaitEvent");
+    }
     bool has_happened(Event event) override {
         const cudaError_t status = cudaEventQuery(of(event).event);
         if (status == cudaErrorNotReady) return false;
@@ -137,26 +148,40 @@ public:
     void fill_zero(Stream stream, void* to, std::size_t bytes) override {
         if (bytes > 0) check(cudaMemsetAsync(to, 0, bytes, on(stream)), "cudaMemsetAsync");
     }
-    void copy(Stream stream, void* to, const void* from, std::size_t bytes) override { move(stream, to, from, bytes, cudaMemcpyDeviceToDevice); }
-    void upload(Stream stream, void* to, const void* from, std::size_t bytes) override { move(stream, to, from, bytes, cudaMemcpyHostToDevice); }
-    void download(Stream stream, void* to, const void* from, std::size_t bytes) override { move(stream, to, from, bytes, cudaMemcpyDeviceToHost); }
+    void copy(Stream stream, void* to, const void* from, std::size_t bytes) override {
+        move(stream, to, from, bytes, cudaMemcpyDeviceToDevice);
+    }
+    void upload(Stream stream, void* to, const void* from, std::size_t bytes) override {
+        move(stream, to, from, bytes, cudaMemcpyHostToDevice);
+    }
+    void download(Stream stream, void* to, const void* from, std::size_t bytes) override {
+        move(stream, to, from, bytes, cudaMemcpyDeviceToHost);
+    }
 
-    void call(Stream stream, void (*function)(void*), void* argument) override { check(cudaLaunchHostFunc(on(stream), function, argument), "cudaLaunchHostFunc"); }
+    void call(Stream stream, void (*function)(void*), void* argument) override {
+        check(cudaLaunchHostFunc(on(stream), function, argument), "cudaLaunchHostFunc");
+    }
 
     void product(Stream stream, const Product& product) override { products_->perform(stream, product); }
     bool offers(const Product& product) const override { return products_->offers(product); }
-    bool offers_fp8(const Product& product, const Product& half) const override { return products_->offers_fp8(product, half); }
+    bool offers_fp8(const Product& product, const Product& half) const override {
+        return products_->offers_fp8(product, half);
+    }
     void prepare(const Product& product) const override { products_->prepare(product); }
-    bool fuses(Type type, const FusedAttentionShape& shape) const override { return attention_->takes(type, shape); }
-    void fused_attention(Stream stream, Type type, const FusedAttentionShape& shape, const FusedAttentionArrays& arrays) override {
+    bool fuses(Type type, const FusedAttentionShape& shape) const override {
+        return attention_->takes(type, shape);
+    }
+    void fused_attention(Stream stream, Type type, const FusedAttentionShape& shape,
+                         const FusedAttentionArrays& arrays) override {
         attention_->forward(stream, type, shape, arrays);
     }
-    void fused_attention_backward(Stream stream, Type type, const FusedAttentionShape& shape, const FusedAttentionArrays& arrays,
+    void fused_attention_backward(Stream stream, Type type, const FusedAttentionShape& shape,
+                                  const FusedAttentionArrays& arrays,
                                   const FusedAttentionGradients& gradients) override {
         attention_->backward(stream, type, shape, arrays, gradients);
     }
-    void convolution(Stream stream, ConvolutionPass pass, Type type, const ImageShape& shape, const void* a, const void* b, void* result,
-                     bool accumulates) override {
+    void convolution(Stream stream, ConvolutionPass pass, Type type, const ImageShape& shape, const void* a,
+                     const void* b, void* result, bool accumulates) override {
         convolutions_->perform(stream, pass, type, shape, a, b, result, accumulates);
     }
 
@@ -172,13 +197,17 @@ public:
         check(cudaGraphInstantiate(&captured_, graph, 0), "cudaGraphInstantiate");
         check(cudaGraphDestroy(graph), "cudaGraphDestroy");
     }
-    void launch_captured(Stream stream) override { check(cudaGraphLaunch(captured_, on(stream)), "cudaGraphLaunch"); }
+    void launch_captured(Stream stream) override {
+        check(cudaGraphLaunch(captured_, on(stream)), "cudaGraphLaunch");
+    }
 
     void forget_captured() override {
         if (captured_) cudaGraphExecDestroy(captured_);  // one that still runs ends first, by itself
         captured_ = nullptr;
     }
-    bool loads_kernels_late() const override { return true; }  // CUDA_MODULE_LOADING is LAZY unless somebody says otherwise
+    bool loads_kernels_late() const override {
+        return true;
+    }  // CUDA_MODULE_LOADING is LAZY unless somebody says otherwise
 
     void begin_range(const char* name) override { nvtxRangePushA(name); }
     void end_range() override { nvtxRangePop(); }
@@ -189,7 +218,8 @@ private:
         int least = 0, greatest = 0;
         check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
         cudaStream_t stream = nullptr;
-        check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, computes ? least : greatest), "cudaStreamCreateWithPriority");
+        check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, computes ? least : greatest),
+              "cudaStreamCreateWithPriority");
         return stream;
     }
     static cudaStream_t on(Stream stream) { return static_cast<cudaStream_t>(stream); }
@@ -213,6 +243,8 @@ private:
 
 }  // namespace
 
-std::shared_ptr<Machine> open_machine(int device, bool measures_products) { return std::make_shared<CudaMachine>(device, measures_products); }
+std::shared_ptr<Machine> open_machine(int device, bool measures_products) {
+    return std::make_shared<CudaMachine>(device, measures_products);
+}
 
 }  // namespace exec::cuda

@@ -34,8 +34,8 @@ std::int64_t alignment_of(const void* address, std::uintptr_t most = 256) {
     return static_cast<std::int64_t>(std::min<std::uintptr_t>(most, value & (~value + 1)));
 }
 
-// The size that an algorithm is chosen for where sizes change from call to call: a power of two, or one and a half of one. Of addresses no more is asked than the 16 bytes that
-// matrix units want.
+// The size that an algorithm is chosen for where sizes change from call to call: a power of two, or one and a
+// half of one. Of addresses no more is asked than the 16 bytes that matrix units want.
 constexpr std::uintptr_t ragged_alignment = 16;
 std::int64_t size_class(std::int64_t size) {
     std::int64_t result = 64;
@@ -49,7 +49,8 @@ Product of_size_class(Product p) {
 }
 
 cublasLtEpilogue_t epilogue_of(const Product& p) {
-    if (p.row_sums) return CUBLASLT_EPILOGUE_BGRADB;  // of the second operand, which to cuBLASLt's columns is a
+    if (p.row_sums)
+        return CUBLASLT_EPILOGUE_BGRADB;  // of the second operand, which to cuBLASLt's columns is a
     if (p.gelu_input) return CUBLASLT_EPILOGUE_DGELU;
     if (p.before_gelu) return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     return p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
@@ -60,21 +61,30 @@ const void* gelu_place(const Product& p) { return p.gelu_input ? p.gelu_input : 
 
 template <class Value>
 void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute, const Value& value) {
-    check(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+    check(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value),
+          "cublasLtMatmulDescSetAttribute");
 }
 template <class Value>
-void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, const Value& value) {
-    check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value), "cublasLtMatmulPreferenceSetAttribute");
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+         const Value& value) {
+    check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
+          "cublasLtMatmulPreferenceSetAttribute");
 }
 
-cublasLtMatrixLayout_t layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns, std::int64_t leading, std::int64_t batch, std::int64_t stride) {
+cublasLtMatrixLayout_t layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns,
+                              std::int64_t leading, std::int64_t batch, std::int64_t stride) {
     cublasLtMatrixLayout_t result = nullptr;
-    check(cublasLtMatrixLayoutCreate(&result, type, static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), leading),
+    check(cublasLtMatrixLayoutCreate(&result, type, static_cast<std::uint64_t>(rows),
+                                     static_cast<std::uint64_t>(columns), leading),
           "cublasLtMatrixLayoutCreate");
     if (batch > 1) {
         const auto count = static_cast<std::int32_t>(batch);
-        check(cublasLtMatrixLayoutSetAttribute(result, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count), "cublasLtMatrixLayoutSetAttribute");
-        check(cublasLtMatrixLayoutSetAttribute(result, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride), "cublasLtMatrixLayoutSetAttribute");
+        check(cublasLtMatrixLayoutSetAttribute(result, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count,
+                                               sizeof count),
+              "cublasLtMatrixLayoutSetAttribute");
+        check(cublasLtMatrixLayoutSetAttribute(result, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
+                                               sizeof stride),
+              "cublasLtMatrixLayoutSetAttribute");
     }
     return result;
 }
@@ -87,7 +97,9 @@ public:
             cudaGetLastError();
             data_ = nullptr;
         } else {
-            cudaMemset(data_, 0x3C, bytes);  // small numbers in every precision: products of zeros run faster than real ones
+            cudaMemset(
+                data_, 0x3C,
+                bytes);  // small numbers in every precision: products of zeros run faster than real ones
         }
     }
     ~Temporary() { cudaFree(data_); }
@@ -99,12 +111,15 @@ private:
     void* data_ = nullptr;
 };
 
-std::size_t extent(std::int64_t rows, std::int64_t leading, std::int64_t batch, std::int64_t stride, std::size_t size) {
+std::size_t extent(std::int64_t rows, std::int64_t leading, std::int64_t batch, std::int64_t stride,
+                   std::size_t size) {
     return static_cast<std::size_t>(rows * leading + (batch - 1) * stride) * size + 512;
 }
 
 // The address with the alignment of another one.
-void* aligned_like(void* base, const void* like) { return static_cast<char*>(base) + (like ? reinterpret_cast<std::uintptr_t>(like) % 256 : 0); }
+void* aligned_like(void* base, const void* like) {
+    return static_cast<char*>(base) + (like ? reinterpret_cast<std::uintptr_t>(like) % 256 : 0);
+}
 
 // Least time of a few calls.
 template <class Call>
@@ -148,10 +163,14 @@ Products::~Products() {
 }
 
 Products::Key Products::key_of(const Product& p) {
-    // Blocks of changing sizes begin anywhere in their rows: what all of them have, so that what is chosen before the first step serves every one.
+    // Blocks of changing sizes begin anywhere in their rows: what all of them have, so that what is chosen
+    // before the first step serves every one.
     const auto aligned = [&](const void* base, std::int64_t leading, std::size_t size) {
         if (p.ragged_limit == 0) return alignment_of(base, 256);
-        return std::min(alignment_of(base, ragged_alignment), alignment_of(reinterpret_cast<const void*>(static_cast<std::uintptr_t>(leading) * size), ragged_alignment));
+        return std::min(
+            alignment_of(base, ragged_alignment),
+            alignment_of(reinterpret_cast<const void*>(static_cast<std::uintptr_t>(leading) * size),
+                         ragged_alignment));
     };
     return {p.ragged_limit > 0,
             static_cast<std::int64_t>(p.in),
@@ -177,15 +196,20 @@ Products::Key Products::key_of(const Product& p) {
             aligned(p.c, p.ldc, size_of(p.out)),
             alignment_of(gelu_place(p)),
             alignment_of(bias_place(p)),
-            p.in_fp8 ? 1 + 2 * static_cast<std::int64_t>(p.a_format) + 4 * static_cast<std::int64_t>(p.b_format) + 8 * p.accumulates_fast : 0};
+            p.in_fp8 ? 1 + 2 * static_cast<std::int64_t>(p.a_format) +
+                           4 * static_cast<std::int64_t>(p.b_format) + 8 * p.accumulates_fast
+                     : 0};
 }
 
-// cuBLASLt stores columns: a row-major matrix is the transposed one to it. So c^T = op(b)^T op(a)^T: b comes first, sizes change places, transpositions stay.
+// cuBLASLt stores columns: a row-major matrix is the transposed one to it. So c^T = op(b)^T op(a)^T: b comes
+// first, sizes change places, transpositions stay.
 Products::Prepared Products::make(const Product& p, const Key& key) {
     Prepared result;
-    const cublasComputeType_t compute = p.in == Type::fp32 && p.uses_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    const cublasComputeType_t compute =
+        p.in == Type::fp32 && p.uses_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     check(cublasLtMatmulDescCreate(&result.operation, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
-    const cublasOperation_t first = p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N, second = p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t first = p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N,
+                            second = p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     set(result.operation, CUBLASLT_MATMUL_DESC_TRANSA, first);
     set(result.operation, CUBLASLT_MATMUL_DESC_TRANSB, second);
     const cublasLtEpilogue_t epilogue = epilogue_of(p);
@@ -200,8 +224,10 @@ Products::Prepared Products::make(const Product& p, const Key& key) {
         set(result.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.a_unscale);
         set(result.operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(p.accumulates_fast));
     }
-    result.a = layout(library_type(p, p.b_format), p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k, p.ldb, p.batch, p.stride_b);
-    result.b = layout(library_type(p, p.a_format), p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m, p.lda, p.batch, p.stride_a);
+    result.a = layout(library_type(p, p.b_format), p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k,
+                      p.ldb, p.batch, p.stride_b);
+    result.b = layout(library_type(p, p.a_format), p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m,
+                      p.lda, p.batch, p.stride_a);
     result.c = layout(library_type(p.out), p.n, p.m, p.ldc, p.batch, p.stride_c);
 
     cublasLtMatmulPreference_t preference = nullptr;
@@ -215,11 +241,14 @@ Products::Prepared Products::make(const Product& p, const Key& key) {
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, aligned(21));
     std::vector<cublasLtMatmulHeuristicResult_t> found(measures_ ? 8 : p.has_epilogue() || p.in_fp8 ? 4 : 1);
     int count = 0;
-    result.status = cublasLtMatmulAlgoGetHeuristic(handle_, result.operation, result.a, result.b, result.c, result.c, preference, static_cast<int>(found.size()),
-                                                   found.data(), &count);
+    result.status =
+        cublasLtMatmulAlgoGetHeuristic(handle_, result.operation, result.a, result.b, result.c, result.c,
+                                       preference, static_cast<int>(found.size()), found.data(), &count);
     cublasLtMatmulPreferenceDestroy(preference);
     found.resize(static_cast<std::size_t>(std::max(0, count)));
-    std::erase_if(found, [](const cublasLtMatmulHeuristicResult_t& candidate) { return candidate.state != CUBLAS_STATUS_SUCCESS; });
+    std::erase_if(found, [](const cublasLtMatmulHeuristicResult_t& candidate) {
+        return candidate.state != CUBLAS_STATUS_SUCCESS;
+    });
     if (result.status == CUBLAS_STATUS_SUCCESS && found.empty()) result.status = CUBLAS_STATUS_NOT_SUPPORTED;
     if (result.status != CUBLAS_STATUS_SUCCESS) return result;
     result.algorithm = found[0].algo;
@@ -228,13 +257,17 @@ Products::Prepared Products::make(const Product& p, const Key& key) {
     return result;
 }
 
-// On arrays of its own: while a run is planned there are no others yet. An epilogue, or fp8, that is proposed and then refused must be known before the first step.
-void Products::try_out(const Product& p, Prepared& prepared, const std::vector<cublasLtMatmulHeuristicResult_t>& candidates) {
-    const Temporary a(extent(p.transpose_a ? p.k : p.m, p.lda, p.batch, p.stride_a, operand_size(p))), b(extent(p.transpose_b ? p.n : p.k, p.ldb, p.batch, p.stride_b, operand_size(p)));
+// On arrays of its own: while a run is planned there are no others yet. An epilogue, or fp8, that is proposed
+// and then refused must be known before the first step.
+void Products::try_out(const Product& p, Prepared& prepared,
+                       const std::vector<cublasLtMatmulHeuristicResult_t>& candidates) {
+    const Temporary a(extent(p.transpose_a ? p.k : p.m, p.lda, p.batch, p.stride_a, operand_size(p))),
+        b(extent(p.transpose_b ? p.n : p.k, p.ldb, p.batch, p.stride_b, operand_size(p)));
     const std::size_t result = extent(p.m, p.ldc, p.batch, p.stride_c, size_of(p.out));
     const Temporary c(result), addend(p.addend ? result : 512), gelu(gelu_place(p) ? result : 512),
         bias(static_cast<std::size_t>(std::max(p.m, p.n)) * sizeof(float) + 512);
-    if (!a.get() || !b.get() || !c.get() || !addend.get() || !gelu.get() || !bias.get()) return;  // the first of them, then
+    if (!a.get() || !b.get() || !c.get() || !addend.get() || !gelu.get() || !bias.get())
+        return;  // the first of them, then
     Product q = p;
     q.a = aligned_like(a.get(), p.a);
     q.b = aligned_like(b.get(), p.b);
@@ -246,8 +279,10 @@ void Products::try_out(const Product& p, Prepared& prepared, const std::vector<c
     if (p.gelu_input) q.gelu_input = aligned_like(gelu.get(), p.gelu_input);
     if (p.in_fp8) q.a_unscale = q.b_unscale = static_cast<const float*>(bias.get());
     prepared.status = CUBLAS_STATUS_NOT_SUPPORTED;
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // the workspace is that of products which may be under way
-    constexpr float clearly_faster = 0.97f;  // else the library's own order stands, which does not change from run to run
+    check(cudaDeviceSynchronize(),
+          "cudaDeviceSynchronize");  // the workspace is that of products which may be under way
+    constexpr float clearly_faster =
+        0.97f;  // else the library's own order stands, which does not change from run to run
     for (const cublasLtMatmulHeuristicResult_t& candidate : candidates) {
         Prepared trial = prepared;
         trial.algorithm = candidate.algo;
@@ -281,15 +316,18 @@ const Products::Prepared& Products::find(const Product& given) {
 void Products::set_sizes(const Product& p, const Prepared& prepared) {
     const auto resize = [](cublasLtMatrixLayout_t layout, std::int64_t rows, std::int64_t columns) {
         const auto r = static_cast<std::uint64_t>(rows), c = static_cast<std::uint64_t>(columns);
-        check(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_ROWS, &r, sizeof r), "cublasLtMatrixLayoutSetAttribute");
-        check(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_COLS, &c, sizeof c), "cublasLtMatrixLayoutSetAttribute");
+        check(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_ROWS, &r, sizeof r),
+              "cublasLtMatrixLayoutSetAttribute");
+        check(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_COLS, &c, sizeof c),
+              "cublasLtMatrixLayoutSetAttribute");
     };
     resize(prepared.a, p.transpose_b ? p.k : p.n, p.transpose_b ? p.n : p.k);
     resize(prepared.b, p.transpose_a ? p.m : p.k, p.transpose_a ? p.k : p.m);
     resize(prepared.c, p.n, p.m);
 }
 
-// Of changing sizes every class is chosen and launched once: to load a kernel later may wait for what runs then (exec/cuda/make_backend.cpp, rehearse).
+// Of changing sizes every class is chosen and launched once: to load a kernel later may wait for what runs
+// then (exec/cuda/make_backend.cpp, rehearse).
 void Products::prepare(const Product& p) {
     if (p.m == 0 || p.n == 0) return;
     if (p.ragged_limit == 0) {
@@ -316,26 +354,31 @@ bool Products::offers(const Product& p) {
     Product plain = p;
     plain.row_sums = nullptr;
     const Prepared &with = find(p), &without = find(plain);
-    if (with.status != CUBLAS_STATUS_SUCCESS || with.milliseconds == 0 || without.milliseconds == 0) return false;
+    if (with.status != CUBLAS_STATUS_SUCCESS || with.milliseconds == 0 || without.milliseconds == 0)
+        return false;
     // A kernel of our own reads a once more: at the pace of a copy, which reads and writes.
     const std::size_t bytes = extent(p.k, p.lda, 1, 0, size_of(p.in));
     const Temporary from(bytes), to(bytes);
     if (!from.get() || !to.get()) return false;
-    const float copy = milliseconds_of([&] { cudaMemcpyAsync(to.get(), from.get(), bytes, cudaMemcpyDeviceToDevice, nullptr); });
+    const float copy = milliseconds_of(
+        [&] { cudaMemcpyAsync(to.get(), from.get(), bytes, cudaMemcpyDeviceToDevice, nullptr); });
     return known->second = with.milliseconds < without.milliseconds + copy / 2;
 }
 
-// Of fp8 with the casts that only it needs: both operands are read twice, in the precision that they have, and written in octets. At the pace of a copy.
+// Of fp8 with the casts that only it needs: both operands are read twice, in the precision that they have,
+// and written in octets. At the pace of a copy.
 bool Products::offers_fp8(const Product& p, const Product& half) {
     if (!has_fp8_ || find(p).status != CUBLAS_STATUS_SUCCESS) return false;
     if (!measures_) return true;
     const auto [known, is_new] = pays_.emplace(key_of(p), false);
     if (!is_new) return known->second;
     const float low = find(p).milliseconds, plain = find(half).milliseconds;
-    const std::size_t elements = static_cast<std::size_t>((p.m + p.n) * p.k), moved = elements * (2 * size_of(p.in) + 1);
+    const std::size_t elements = static_cast<std::size_t>((p.m + p.n) * p.k),
+                      moved = elements * (2 * size_of(p.in) + 1);
     const Temporary from(moved / 2), to(moved / 2);
     if (low == 0 || plain == 0 || !from.get() || !to.get()) return known->second = true;  // the plan's word
-    const float casts = milliseconds_of([&] { cudaMemcpyAsync(to.get(), from.get(), moved / 2, cudaMemcpyDeviceToDevice, nullptr); });
+    const float casts = milliseconds_of(
+        [&] { cudaMemcpyAsync(to.get(), from.get(), moved / 2, cudaMemcpyDeviceToDevice, nullptr); });
     return known->second = low + casts < plain;
 }
 
@@ -347,8 +390,9 @@ cublasStatus_t Products::call(Stream stream, const Product& p, const Prepared& p
         set(prepared.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.a_unscale);
     }
     const float beta = p.accumulates || p.addend ? 1.0f : 0.0f;
-    return cublasLtMatmul(handle_, prepared.operation, &p.alpha, p.b, prepared.a, p.a, prepared.b, &beta, p.addend ? p.addend : p.c, prepared.c, p.c, prepared.c,
-                          &prepared.algorithm, workspace_, prepared.workspace, static_cast<cudaStream_t>(stream));
+    return cublasLtMatmul(handle_, prepared.operation, &p.alpha, p.b, prepared.a, p.a, prepared.b, &beta,
+                          p.addend ? p.addend : p.c, prepared.c, p.c, prepared.c, &prepared.algorithm,
+                          workspace_, prepared.workspace, static_cast<cudaStream_t>(stream));
 }
 
 void Products::perform(Stream stream, const Product& p) {
@@ -364,8 +408,10 @@ void Products::perform(Stream stream, const Product& p) {
         return perform(stream, exact);
     }
     if (prepared.status != CUBLAS_STATUS_SUCCESS)
-        throw core::MachineError(fmt::format("cuBLASLt has no algorithm for a product {} x {} x {}{} (transposed: {}, {}; batch {}): {}", p.m, p.n, p.k,
-                                             p.in_fp8 ? " in fp8" : "", p.transpose_a, p.transpose_b, p.batch, cublasLtGetStatusName(prepared.status)));
+        throw core::MachineError(fmt::format(
+            "cuBLASLt has no algorithm for a product {} x {} x {}{} (transposed: {}, {}; batch {}): {}", p.m,
+            p.n, p.k, p.in_fp8 ? " in fp8" : "", p.transpose_a, p.transpose_b, p.batch,
+            cublasLtGetStatusName(prepared.status)));
     check(call(stream, p, prepared), "cublasLtMatmul");
 }
 

@@ -14,7 +14,8 @@ namespace exec::cuda {
 
 class Products {
 public:
-    // `measures`: of the algorithms that cuBLASLt proposes the fastest is taken, not the first. Then two runs may choose differently, and round differently.
+    // `measures`: of the algorithms that cuBLASLt proposes the fastest is taken, not the first. Then two runs
+    // may choose differently, and round differently.
     Products(int compute_major, bool has_fp8, bool measures);
     ~Products();
     Products(const Products&) = delete;
@@ -40,7 +41,8 @@ private:
     static void set_sizes(const Product& product, const Prepared& prepared);
     const Prepared& find(const Product& product);
     Prepared make(const Product& product, const Key& key);
-    void try_out(const Product& product, Prepared& prepared, const std::vector<cublasLtMatmulHeuristicResult_t>& candidates);
+    void try_out(const Product& product, Prepared& prepared,
+                 const std::vector<cublasLtMatmulHeuristicResult_t>& candidates);
     cublasStatus_t call(Stream stream, const Product& product, const Prepared& prepared) const;
 
     const bool has_fp8_, measures_;

@@ -3,10 +3,10 @@
 #include "exec/cuda/body/attention.h"
 #include "exec/cuda/body/elementwise.h"
 #include "exec/cuda/body/embedding.h"
+#include "exec/cuda/body/float8.h"
 #include "exec/cuda/body/image.h"
 #include "exec/cuda/body/loss.h"
 #include "exec/cuda/body/mixture.h"
-#include "exec/cuda/body/float8.h"
 #include "exec/cuda/body/norm.h"
 #include "exec/cuda/body/update.h"
 
@@ -36,8 +36,12 @@ std::size_t norm_workspace(std::int64_t rows, std::int64_t width) {
 
 std::size_t routing_workspace(const RoutingShape& shape) { return host_body::routing_bytes(shape); }
 
-std::size_t embedding_workspace(std::int64_t rows, std::int64_t width) { return host_body::table_workspace(rows, width); }
+std::size_t embedding_workspace(std::int64_t rows, std::int64_t width) {
+    return host_body::table_workspace(rows, width);
+}
 
-std::size_t loss_workspace(const ClassShape& shape) { return shape.is_across ? host_body::across_workspace(shape) : 0; }
+std::size_t loss_workspace(const ClassShape& shape) {
+    return shape.is_across ? host_body::across_workspace(shape) : 0;
+}
 
 }  // namespace exec::cuda

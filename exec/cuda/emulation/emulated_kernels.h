@@ -1,4 +1,5 @@
-// Our GPU kernels executed on the host, thread by thread: what tests compare with the CPU's kernels where there is no GPU. Slow.
+// Our GPU kernels executed on the host, thread by thread: what tests compare with the CPU's kernels where
+// there is no GPU. Slow.
 #pragma once
 
 #include "exec/cuda/kernels.h"

@@ -21,8 +21,8 @@ constexpr std::size_t stack_bytes = 64 * 1024;
 
 enum class Waits { nothing, barrier, exchange };
 
-// Where a stack's work goes on. swapcontext calls the kernel for the signal mask, three quarters of an emulated training's time; _setjmp does not. Sanitizers follow the
-// former only.
+// Where a stack's work goes on. swapcontext calls the kernel for the signal mask, three quarters of an
+// emulated training's time; _setjmp does not. Sanitizers follow the former only.
 class Place {
 public:
     Place() = default;
@@ -30,12 +30,14 @@ public:
     Place& operator=(const Place&) = delete;
 
     // The next who leaves for it begins here.
-    void begin(void* stack, std::size_t bytes, void (*enter)(unsigned, unsigned, unsigned), std::uintptr_t object, unsigned index) {
+    void begin(void* stack, std::size_t bytes, void (*enter)(unsigned, unsigned, unsigned),
+               std::uintptr_t object, unsigned index) {
         getcontext(&context_);
         context_.uc_stack.ss_sp = stack;
         context_.uc_stack.ss_size = bytes;
         context_.uc_link = nullptr;  // `enter` does not return
-        makecontext(&context_, reinterpret_cast<void (*)()>(enter), 3, static_cast<unsigned>(object >> 32), static_cast<unsigned>(object), index);
+        makecontext(&context_, reinterpret_cast<void (*)()>(enter), 3, static_cast<unsigned>(object >> 32),
+                    static_cast<unsigned>(object), index);
         is_new_ = true;
     }
 
@@ -69,10 +71,12 @@ struct Fibre {
 
 class EmulatedBlock {
 public:
-    EmulatedBlock(int threads, std::size_t shared_bytes) : fibres_(static_cast<std::size_t>(threads)), memory_(shared_bytes + 16) {
+    EmulatedBlock(int threads, std::size_t shared_bytes)
+        : fibres_(static_cast<std::size_t>(threads)), memory_(shared_bytes + 16) {
         for (std::size_t i = 0; i < fibres_.size(); ++i) {
             fibres_[i].stack.reset(new char[stack_bytes]);
-            fibres_[i].place.begin(fibres_[i].stack.get(), stack_bytes, &EmulatedBlock::enter, reinterpret_cast<std::uintptr_t>(this), static_cast<unsigned>(i));
+            fibres_[i].place.begin(fibres_[i].stack.get(), stack_bytes, &EmulatedBlock::enter,
+                                   reinterpret_cast<std::uintptr_t>(this), static_cast<unsigned>(i));
         }
     }
 
@@ -97,7 +101,9 @@ public:
             has_work = release() || has_work;
         }
         for (const Fibre& fibre : fibres_)
-            core::require(fibre.is_done, "every thread of a block reaches its barriers and every thread of a warp its exchanges");
+            core::require(
+                fibre.is_done,
+                "every thread of a block reaches its barriers and every thread of a warp its exchanges");
     }
 
     void wait(int index, Waits what) {
@@ -130,8 +136,9 @@ private:
         const auto aligned = (reinterpret_cast<std::uintptr_t>(self->memory_.data()) + 15) / 16 * 16;
         Fibre& fibre = self->fibres_[index];
         while (true) {  // a round a block
-            const EmulatedThread thread{self, static_cast<int>(index), static_cast<int>(self->fibres_.size()), self->block_, self->blocks_,
-                                        reinterpret_cast<unsigned char*>(aligned)};
+            const EmulatedThread thread{
+                self,         static_cast<int>(index), static_cast<int>(self->fibres_.size()),
+                self->block_, self->blocks_,           reinterpret_cast<unsigned char*>(aligned)};
             (*self->body_)(thread);
             fibre.is_done = true;
             fibre.place.leave_for(self->scheduler_);
@@ -149,8 +156,12 @@ private:
             }
         for (std::size_t first = 0; first < fibres_.size(); first += 32) {
             const auto begin = fibres_.begin() + static_cast<std::ptrdiff_t>(first);
-            const auto end = begin + static_cast<std::ptrdiff_t>(std::min<std::size_t>(32, fibres_.size() - first));
-            if (!std::all_of(begin, end, [](const Fibre& fibre) { return !fibre.is_done && fibre.waits == Waits::exchange; })) continue;
+            const auto end =
+                begin + static_cast<std::ptrdiff_t>(std::min<std::size_t>(32, fibres_.size() - first));
+            if (!std::all_of(begin, end, [](const Fibre& fibre) {
+                    return !fibre.is_done && fibre.waits == Waits::exchange;
+                }))
+                continue;
             std::for_each(begin, end, [](Fibre& fibre) { fibre.waits = Waits::nothing; });
             any = true;
         }
@@ -169,11 +180,13 @@ void EmulatedThread::synchronize() const { owner->wait(index, Waits::barrier); }
 float EmulatedThread::exchange(float x, int mask) const { return owner->exchange(index, x, mask); }
 unsigned EmulatedThread::ballot(bool vote) const { return owner->ballot(index, vote); }
 
-void emulate(long long blocks, int threads, std::size_t shared_bytes, bool is_cooperative, const std::function<void(const EmulatedThread&)>& body) {
+void emulate(long long blocks, int threads, std::size_t shared_bytes, bool is_cooperative,
+             const std::function<void(const EmulatedThread&)>& body) {
     if (!is_cooperative) {
         std::vector<unsigned char> memory(shared_bytes + 1);
         for (long long block = 0; block < blocks; ++block)
-            for (int thread = 0; thread < threads; ++thread) body({nullptr, thread, threads, block, blocks, memory.data()});
+            for (int thread = 0; thread < threads; ++thread)
+                body({nullptr, thread, threads, block, blocks, memory.data()});
         return;
     }
     EmulatedBlock block(threads, shared_bytes);

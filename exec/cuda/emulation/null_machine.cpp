@@ -16,8 +16,9 @@ struct Nothing {
 
 const Kernels& null_kernels() {
     constexpr Nothing n;
-    static const Kernels table{n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n,
-                               n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n};
+    static const Kernels table{n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n,
+                               n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n,
+                               n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n, n};
     return table;
 }
 
@@ -27,7 +28,9 @@ public:
     const Kernels& kernels() const override { return null_kernels(); }
     std::string describe() const override { return "planning"; }
     bool is_real() const override { return false; }
-    void* allocate(std::size_t) override { return reinterpret_cast<void*>(256); }  // never looked at, but there
+    void* allocate(std::size_t) override {
+        return reinterpret_cast<void*>(256);
+    }  // never looked at, but there
     void release(void*) override {}
     void* allocate_host(std::size_t) override { return nullptr; }
     void release_host(void*) override {}
@@ -49,11 +52,17 @@ public:
     void call(Stream, void (*)(void*), void*) override {}
     void product(Stream, const Product& product) override { like_.prepare(product); }
     bool offers(const Product& product) const override { return like_.offers(product); }
-    bool offers_fp8(const Product& product, const Product& half) const override { return like_.offers_fp8(product, half); }
-    bool fuses(Type type, const FusedAttentionShape& shape) const override { return like_.fuses(type, shape); }
+    bool offers_fp8(const Product& product, const Product& half) const override {
+        return like_.offers_fp8(product, half);
+    }
+    bool fuses(Type type, const FusedAttentionShape& shape) const override {
+        return like_.fuses(type, shape);
+    }
     void fused_attention(Stream, Type, const FusedAttentionShape&, const FusedAttentionArrays&) override {}
-    void fused_attention_backward(Stream, Type, const FusedAttentionShape&, const FusedAttentionArrays&, const FusedAttentionGradients&) override {}
-    void convolution(Stream, ConvolutionPass, Type, const ImageShape&, const void*, const void*, void*, bool) override {}
+    void fused_attention_backward(Stream, Type, const FusedAttentionShape&, const FusedAttentionArrays&,
+                                  const FusedAttentionGradients&) override {}
+    void convolution(Stream, ConvolutionPass, Type, const ImageShape&, const void*, const void*, void*,
+                     bool) override {}
     bool can_capture() const override { return false; }
     void begin_capture(Stream) override {}
     void end_capture(Stream) override {}
@@ -88,7 +97,9 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Machine> make_null_machine(const Machine& like) { return std::make_unique<NullMachine>(like); }
+std::unique_ptr<Machine> make_null_machine(const Machine& like) {
+    return std::make_unique<NullMachine>(like);
+}
 std::unique_ptr<Exchange> make_null_exchange() { return std::make_unique<NullExchange>(); }
 
 }  // namespace exec::cuda

@@ -1,4 +1,5 @@
-// A machine that does nothing: planning performs a step on it to learn what memory the step takes and what uses it.
+// A machine that does nothing: planning performs a step on it to learn what memory the step takes and what
+// uses it.
 #pragma once
 
 #include <memory>

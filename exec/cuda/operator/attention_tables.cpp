@@ -10,7 +10,9 @@ namespace exec::cuda {
 
 using model::OperatorKind;
 
-AttentionTables::AttentionTables(const model::ModelGraph& graph, const model::CostContext& context, int tensor_rank, Machine& machine) : machine_(machine) {
+AttentionTables::AttentionTables(const model::ModelGraph& graph, const model::CostContext& context,
+                                 int tensor_rank, Machine& machine)
+    : machine_(machine) {
     const auto keep = [&](const std::vector<float>& values) {
         void* block = machine.allocate(values.size() * sizeof(float));
         blocks_.push_back(block);
@@ -21,16 +23,23 @@ AttentionTables::AttentionTables(const model::ModelGraph& graph, const model::Co
     std::map<std::vector<float>, std::pair<float*, float*>> rotations;
     for (std::size_t i = 0; i < graph.operators.size(); ++i) {
         const model::Operator& o = graph.operators[i];
-        if (o.kind != OperatorKind::attention || (!o.attributes.is_rotary && !o.attributes.has_alibi)) continue;
+        if (o.kind != OperatorKind::attention || (!o.attributes.is_rotary && !o.attributes.has_alibi))
+            continue;
         Of& tables = tables_[static_cast<std::int32_t>(i)];
         if (o.attributes.is_rotary) {
-            tables.rotary_dimension = static_cast<std::int64_t>(o.attributes.rotary_fraction * static_cast<double>(o.attributes.head_dimension)) / 2 * 2;
-            const std::int64_t half = tables.rotary_dimension / 2, tokens = graph.tensor(o.inputs[0]).shape[0] * graph.segments;
+            tables.rotary_dimension =
+                static_cast<std::int64_t>(o.attributes.rotary_fraction *
+                                          static_cast<double>(o.attributes.head_dimension)) /
+                2 * 2;
+            const std::int64_t half = tables.rotary_dimension / 2,
+                               tokens = graph.tensor(o.inputs[0]).shape[0] * graph.segments;
             std::vector<float> cosines, sines;
             for (std::int64_t t = 0; t < tokens; ++t)
                 for (std::int64_t j = 0; j < half; ++j) {
                     const double angle =
-                        static_cast<double>(t) * std::pow(o.attributes.rotary_base, -2.0 * static_cast<double>(j) / static_cast<double>(tables.rotary_dimension));
+                        static_cast<double>(t) *
+                        std::pow(o.attributes.rotary_base, -2.0 * static_cast<double>(j) /
+                                                               static_cast<double>(tables.rotary_dimension));
                     cosines.push_back(static_cast<float>(std::cos(angle)));
                     sines.push_back(static_cast<float>(std::sin(angle)));
                 }
@@ -43,7 +52,8 @@ AttentionTables::AttentionTables(const model::ModelGraph& graph, const model::Co
             const std::int64_t heads = model::rank_heads(o, o.attributes.heads, context);
             std::vector<float> slopes;
             for (std::int64_t h = 0; h < heads; ++h)
-                slopes.push_back(static_cast<float>(model::alibi_slope(o.attributes.heads, (o.in_parallel_region ? tensor_rank * heads : 0) + h)));
+                slopes.push_back(static_cast<float>(model::alibi_slope(
+                    o.attributes.heads, (o.in_parallel_region ? tensor_rank * heads : 0) + h)));
             tables.slopes = keep(slopes);
         }
     }

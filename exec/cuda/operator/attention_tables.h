@@ -1,4 +1,5 @@
-// What attention operators read beside their operands: turns of rotary positions, slopes of ALiBi. In device memory, once for all segments of a sequence.
+// What attention operators read beside their operands: turns of rotary positions, slopes of ALiBi. In device
+// memory, once for all segments of a sequence.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +7,8 @@
 #include <vector>
 
 #include "exec/cuda/machine.h"
-#include "model/operators/cost.h"
 #include "model/model_graph.h"
+#include "model/operators/cost.h"
 
 namespace exec::cuda {
 
@@ -18,7 +19,8 @@ public:
         float *cosines = nullptr, *sines = nullptr;  // [tokens of a whole sequence, rotary_dimension / 2]
         float* slopes = nullptr;                     // [heads of this rank]
     };
-    AttentionTables(const model::ModelGraph& graph, const model::CostContext& context, int tensor_rank, Machine& machine);
+    AttentionTables(const model::ModelGraph& graph, const model::CostContext& context, int tensor_rank,
+                    Machine& machine);
     ~AttentionTables();
     AttentionTables(const AttentionTables&) = delete;
     AttentionTables& operator=(const AttentionTables&) = delete;

@@ -8,7 +8,8 @@ char* at(const void* base, std::int64_t element, Type type) {
     return static_cast<char*>(const_cast<void*>(base)) + element * static_cast<std::int64_t>(size_of(type));
 }
 
-FusedAttentionArrays arrays_of(const AttentionShape& s, const FusedPart& part, Type type, const void* qkv, const void* memory, const void* y, const float* log_sums) {
+FusedAttentionArrays arrays_of(const AttentionShape& s, const FusedPart& part, Type type, const void* qkv,
+                               const void* memory, const void* y, const float* log_sums) {
     const char* keys = memory ? at(memory, 0, type) : at(qkv, s.heads * s.head_dimension, type);
     FusedAttentionArrays arrays;
     arrays.queries = at(qkv, part.first_query * s.row(), type);
@@ -26,14 +27,16 @@ FusedAttentionArrays arrays_of(const AttentionShape& s, const FusedPart& part, T
 std::vector<FusedPart> fused_parts(const AttentionShape& s) {
     const auto part = [&](std::int64_t first, std::int64_t queries, std::int64_t keys) {
         const std::int64_t output_row = s.heads * s.head_dimension;
-        return FusedPart{{s.samples, queries, keys, s.heads, s.kv_heads, s.head_dimension, s.is_causal, s.scale, s.dropout, s.row(), s.tokens * s.row(), s.key_row(),
+        return FusedPart{{s.samples, queries, keys, s.heads, s.kv_heads, s.head_dimension, s.is_causal,
+                          s.scale, s.dropout, s.row(), s.tokens * s.row(), s.key_row(),
                           s.key_count() * s.key_row(), output_row, s.tokens * output_row},
                          first};
     };
     if (s.keys == 0 || !s.is_causal) return {part(0, s.tokens, s.key_count())};
     const std::int64_t first = s.places.part;
     if (first == s.tokens) return {part(0, s.tokens, s.places.first + s.tokens)};
-    return {part(0, first, s.places.first + first), part(first, s.tokens - first, s.places.second + s.tokens - first)};
+    return {part(0, first, s.places.first + first),
+            part(first, s.tokens - first, s.places.second + s.tokens - first)};
 }
 
 bool fuses(const Machine& machine, Type type, const AttentionShape& shape) {
@@ -43,16 +46,22 @@ bool fuses(const Machine& machine, Type type, const AttentionShape& shape) {
     return true;
 }
 
-void fused_attention(Machine& machine, Stream stream, Type type, const AttentionShape& shape, const void* qkv, const void* memory, void* y, float* log_sums) {
-    for (const FusedPart& part : fused_parts(shape)) machine.fused_attention(stream, type, part.shape, arrays_of(shape, part, type, qkv, memory, y, log_sums));
+void fused_attention(Machine& machine, Stream stream, Type type, const AttentionShape& shape, const void* qkv,
+                     const void* memory, void* y, float* log_sums) {
+    for (const FusedPart& part : fused_parts(shape))
+        machine.fused_attention(stream, type, part.shape,
+                                arrays_of(shape, part, type, qkv, memory, y, log_sums));
 }
 
 std::size_t fused_workspace(const AttentionShape& s, Type type) {
-    return fused_parts(s).size() == 1 ? 0 : static_cast<std::size_t>(s.samples * s.keys * s.key_row()) * size_of(type);
+    return fused_parts(s).size() == 1
+               ? 0
+               : static_cast<std::size_t>(s.samples * s.keys * s.key_row()) * size_of(type);
 }
 
-void fused_attention_backward(Machine& machine, Stream stream, Type type, const AttentionShape& s, const void* qkv, const void* memory, const void* y,
-                              const float* log_sums, const void* dy, void* dqkv, void* dmemory, void* workspace) {
+void fused_attention_backward(Machine& machine, Stream stream, Type type, const AttentionShape& s,
+                              const void* qkv, const void* memory, const void* y, const float* log_sums,
+                              const void* dy, void* dqkv, void* dmemory, void* workspace) {
     const std::vector<FusedPart> parts = fused_parts(s);
     const auto perform = [&](const FusedPart& part, void* keys) {
         FusedAttentionGradients gradients;
@@ -60,16 +69,22 @@ void fused_attention_backward(Machine& machine, Stream stream, Type type, const 
         gradients.queries = at(dqkv, part.first_query * s.row(), type);
         gradients.keys = keys;
         gradients.values = at(keys, s.kv_heads * s.head_dimension, type);
-        machine.fused_attention_backward(stream, type, part.shape, arrays_of(s, part, type, qkv, memory, y, log_sums), gradients);
+        machine.fused_attention_backward(stream, type, part.shape,
+                                         arrays_of(s, part, type, qkv, memory, y, log_sums), gradients);
     };
-    // The last part sees the most keys; what nobody sees has no gradient, and to the others comes that of the part before.
+    // The last part sees the most keys; what nobody sees has no gradient, and to the others comes that of the
+    // part before.
     const FusedPart& last = parts.back();
-    if (memory && last.shape.keys < s.keys) machine.fill_zero(stream, dmemory, static_cast<std::size_t>(s.samples * s.keys * s.key_row()) * size_of(type));
+    if (memory && last.shape.keys < s.keys)
+        machine.fill_zero(stream, dmemory,
+                          static_cast<std::size_t>(s.samples * s.keys * s.key_row()) * size_of(type));
     perform(last, memory ? dmemory : at(dqkv, s.heads * s.head_dimension, type));
     if (parts.size() == 1) return;
     perform(parts[0], workspace);
     const std::int64_t sample = s.keys * s.key_row();
-    machine.kernels().move_columns(stream, type, {s.samples, parts[0].shape.keys, s.key_row(), s.key_row(), sample, s.key_row(), sample}, workspace, dmemory, true);
+    machine.kernels().move_columns(
+        stream, type, {s.samples, parts[0].shape.keys, s.key_row(), s.key_row(), sample, s.key_row(), sample},
+        workspace, dmemory, true);
 }
 
 }  // namespace exec::cuda

@@ -30,7 +30,9 @@ void Fusion::hold(std::int32_t owner, const HeldDropout& dropout) {
     dropout_ = dropout;
 }
 
-bool Fusion::holds(const void* result) const { return (product_ && product_->c == result) || (dropout_ && dropout_->y == result); }
+bool Fusion::holds(const void* result) const {
+    return (product_ && product_->c == result) || (dropout_ && dropout_->y == result);
+}
 
 void Fusion::drop_held() {
     owner_ = -1;
@@ -44,7 +46,9 @@ void Fusion::flush() {
     drop_held();
 }
 
-void Fusion::copy_later(void* to, const void* from, std::size_t bytes) { copies_[static_cast<char*>(to)] = {from, bytes}; }
+void Fusion::copy_later(void* to, const void* from, std::size_t bytes) {
+    copies_[static_cast<char*>(to)] = {from, bytes};
+}
 
 const void* Fusion::contents_of(const void* array, bool is_last) {
     const auto found = copies_.find(static_cast<char*>(const_cast<void*>(array)));

@@ -1,7 +1,8 @@
-// Launches that become one with what the next operator asks for, and gradients that are copies of others and are copied only where somebody must have them.
+// Launches that become one with what the next operator asks for, and gradients that are copies of others and
+// are copied only where somebody must have them.
 //
-// A held launch goes when the operator after it takes it over, or as it is when it does not. Planning is told at that moment what is read and written, so that
-// arrays live as long as they are really used.
+// A held launch goes when the operator after it takes it over, or as it is when it does not. Planning is told
+// at that moment what is read and written, so that arrays live as long as they are really used.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,8 @@ struct HeldDropout {
 
 class Fusion {
 public:
-    Fusion(Machine& machine, Workplace& workplace, Type type) : machine_(machine), workplace_(workplace), type_(type) {}
+    Fusion(Machine& machine, Workplace& workplace, Type type)
+        : machine_(machine), workplace_(workplace), type_(type) {}
 
     void launch(const Product& product);
     void launch(const HeldDropout& dropout, const void* residual);
@@ -40,7 +42,8 @@ public:
 
     // Later `to` is to be a copy of `from`, which nobody writes any more.
     void copy_later(void* to, const void* from, std::size_t bytes);
-    // Where the contents of `array` are: there, or where they are to be copied from. `is_last`: nobody reads the array after the operator at work.
+    // Where the contents of `array` are: there, or where they are to be copied from. `is_last`: nobody reads
+    // the array after the operator at work.
     const void* contents_of(const void* array, bool is_last);
     // The same for one who writes the array next: no copy is due any more.
     const void* take_contents(void* array);

@@ -27,8 +27,9 @@ Type type_of(core::DataType type) {
     }
 }
 
-Operators::Operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank, int context_rank, bool is_training,
-                     std::shared_ptr<const AttentionTables> tables, Machine& machine, Workplace& workplace)
+Operators::Operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank,
+                     int context_rank, bool is_training, std::shared_ptr<const AttentionTables> tables,
+                     Machine& machine, Workplace& workplace)
     : graph_(graph),
       plan_(plan),
       context_(plan.cost_context()),
@@ -45,7 +46,8 @@ Operators::Operators(const model::ModelGraph& graph, const schedule::Plan& plan,
       is_in_fp8_(graph.operators.size(), 0),
       fusion_(std::make_unique<Fusion>(machine, workplace, type_)) {
     for (std::size_t i = 0; plan.precision.compute == core::DataType::fp8 && i < graph.operators.size(); ++i)
-        is_in_fp8_[i] = model::fp8_obstacle(graph, model::OperatorId(static_cast<std::int32_t>(i)), context_).empty();
+        is_in_fp8_[i] =
+            model::fp8_obstacle(graph, model::OperatorId(static_cast<std::int32_t>(i)), context_).empty();
 }
 
 Operators::~Operators() = default;
@@ -141,8 +143,18 @@ ClassShape Operators::classes_of(const model::Operator& o) const {
 }
 
 ImageShape Operators::image_shape(const model::Operator& o) const {
-    const std::vector<std::int64_t>&in = graph_.tensor(o.inputs[0]).shape, &out = graph_.tensor(o.output).shape;
-    return {context_.micro_batch,   in[0], in[1], in[2], out[0], out[1], out[2], o.attributes.kernel_y, o.attributes.kernel_x, o.attributes.stride,
+    const std::vector<std::int64_t>&in = graph_.tensor(o.inputs[0]).shape,
+          &out = graph_.tensor(o.output).shape;
+    return {context_.micro_batch,
+            in[0],
+            in[1],
+            in[2],
+            out[0],
+            out[1],
+            out[2],
+            o.attributes.kernel_y,
+            o.attributes.kernel_x,
+            o.attributes.stride,
             o.attributes.padding};
 }
 
@@ -162,12 +174,15 @@ const void* Operators::weight(model::ParameterId id, const float* parameter, int
 }
 
 Sums Operators::sums(model::ParameterId id, float* gradient) const {
-    const auto bytes = static_cast<std::size_t>(model::parameter_elements(graph_, id, context_)) * size_of(gradient_type_);
+    const auto bytes =
+        static_cast<std::size_t>(model::parameter_elements(graph_, id, context_)) * size_of(gradient_type_);
     return {gradient, gradient_type_, !workplace_.takes_over_zeros(gradient, bytes)};
 }
 
 Sums Operators::added_sums(model::ParameterId id, float* gradient) const {
-    workplace_.clear_zeros(gradient, static_cast<std::size_t>(model::parameter_elements(graph_, id, context_)) * size_of(gradient_type_));
+    workplace_.clear_zeros(
+        gradient,
+        static_cast<std::size_t>(model::parameter_elements(graph_, id, context_)) * size_of(gradient_type_));
     return {gradient, gradient_type_, true};
 }
 
@@ -182,7 +197,8 @@ const void* Operators::base_of(model::TensorId tensor, float* dx) const {
 }
 
 bool Operators::is_identity(const model::Operator& o) const {
-    if (o.kind == OperatorKind::parallel_enter || o.kind == OperatorKind::parallel_exit) return context_.tensor_parallel == 1;
+    if (o.kind == OperatorKind::parallel_enter || o.kind == OperatorKind::parallel_exit)
+        return context_.tensor_parallel == 1;
     return model::is_view(o.kind);
 }
 
@@ -208,41 +224,56 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
     auto* extra = static_cast<float*>(x.extra);
     switch (o.kind) {
         case OperatorKind::embedding: {
-            const std::int64_t table = extent(o.parameters[0], 0), whole = graph_.parameter(o.parameters[0]).shape[0];
-            kernels_.embedding(s, type_, y.rows, y.columns, table < whole ? tensor_rank_ * table : 0, table, ids(x.inputs[0]) + y.first_row,
-                               values(x.parameters[0]), x.output);
+            const std::int64_t table = extent(o.parameters[0], 0),
+                               whole = graph_.parameter(o.parameters[0]).shape[0];
+            kernels_.embedding(s, type_, y.rows, y.columns, table < whole ? tensor_rank_ * table : 0, table,
+                               ids(x.inputs[0]) + y.first_row, values(x.parameters[0]), x.output);
             break;
         }
         case OperatorKind::position_embedding:
-            kernels_.positions(s, type_, y.rows, y.columns, graph_.tensor(o.output).shape[0] / context_.context_parallel, positions(), y.first_row,
-                               o.attributes.position_offset, x.inputs[0], values(x.parameters[0]), x.output);
+            kernels_.positions(s, type_, y.rows, y.columns,
+                               graph_.tensor(o.output).shape[0] / context_.context_parallel, positions(),
+                               y.first_row, o.attributes.position_offset, x.inputs[0],
+                               values(x.parameters[0]), x.output);
             break;
         case OperatorKind::linear: linear(id, x); break;
         case OperatorKind::layer_norm:
             kernels_.layer_norm(s, type_, y.rows, y.columns, epsilon, x.inputs[0], values(x.parameters[0]),
                                 o.attributes.has_bias ? values(x.parameters[1]) : Values{}, x.output, extra);
             break;
-        case OperatorKind::rms_norm: kernels_.rms_norm(s, type_, y.rows, y.columns, epsilon, x.inputs[0], values(x.parameters[0]), x.output, extra); break;
+        case OperatorKind::rms_norm:
+            kernels_.rms_norm(s, type_, y.rows, y.columns, epsilon, x.inputs[0], values(x.parameters[0]),
+                              x.output, extra);
+            break;
         case OperatorKind::batch_norm:
-            kernels_.batch_norm(s, type_, image_shape(o), epsilon, x.inputs[0], values(x.parameters[0]), values(x.parameters[1]), x.output, extra);
+            kernels_.batch_norm(s, type_, image_shape(o), epsilon, x.inputs[0], values(x.parameters[0]),
+                                values(x.parameters[1]), x.output, extra);
             break;
         case OperatorKind::attention: attention(id, x, place.micro_batch); break;
         case OperatorKind::gelu:
         case OperatorKind::relu:
         case OperatorKind::silu:
-        case OperatorKind::tanh: kernels_.unary(s, type_, unary_of<Unary>(o), y.count(), x.inputs[0], x.output); break;
+        case OperatorKind::tanh:
+            kernels_.unary(s, type_, unary_of<Unary>(o), y.count(), x.inputs[0], x.output);
+            break;
         case OperatorKind::gated_silu:
-        case OperatorKind::gated_gelu: kernels_.gated(s, type_, unary_of<Unary>(o), y.rows, y.columns, x.inputs[0], x.output); break;
+        case OperatorKind::gated_gelu:
+            kernels_.gated(s, type_, unary_of<Unary>(o), y.rows, y.columns, x.inputs[0], x.output);
+            break;
         case OperatorKind::dropout: {
             if (!is_training_) {
                 machine_.copy(s, x.output, x.inputs[0], static_cast<std::size_t>(y.count()) * size_of(type_));
                 break;
             }
             const std::int64_t width = graph_.tensor(o.output).shape.back();
-            const HeldDropout dropout{{y.rows, y.columns, rows_per_sample(o.output) / context_.context_parallel, width, y.first_row,
-                                       y.columns < width ? tensor_rank_ * y.columns : 0, static_cast<float>(o.attributes.probability),
-                                       workplace_.mask_keys(id, place.micro_batch), places()},
-                                      x.inputs[0], x.output, static_cast<std::uint8_t*>(x.extra)};
+            const HeldDropout dropout{
+                {y.rows, y.columns, rows_per_sample(o.output) / context_.context_parallel, width, y.first_row,
+                 y.columns < width ? tensor_rank_ * y.columns : 0,
+                 static_cast<float>(o.attributes.probability), workplace_.mask_keys(id, place.micro_batch),
+                 places()},
+                x.inputs[0],
+                x.output,
+                static_cast<std::uint8_t*>(x.extra)};
             const model::Operator* reader = only_reader(o.output);
             if (reader && reader->kind == OperatorKind::add) fusion_->hold(id.index, dropout);
             else fusion_->launch(dropout, nullptr);
@@ -250,48 +281,65 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
         }
         case OperatorKind::conv2d: {
             const ImageShape shape = image_shape(o);
-            machine_.convolution(s, ConvolutionPass::forward, type_, shape, x.inputs[0], weight(o.parameters[0], x.parameters[0], weight_slot), x.output, false);
-            if (o.attributes.has_bias) kernels_.add_channel_bias(s, type_, shape, values(x.parameters[1]), x.output);
+            machine_.convolution(s, ConvolutionPass::forward, type_, shape, x.inputs[0],
+                                 weight(o.parameters[0], x.parameters[0], weight_slot), x.output, false);
+            if (o.attributes.has_bias)
+                kernels_.add_channel_bias(s, type_, shape, values(x.parameters[1]), x.output);
             break;
         }
-        case OperatorKind::max_pool: kernels_.max_pool(s, type_, image_shape(o), x.inputs[0], x.output, static_cast<std::int64_t*>(x.extra)); break;
-        case OperatorKind::average_pool: kernels_.average_pool(s, type_, image_shape(o), x.inputs[0], x.output); break;
+        case OperatorKind::max_pool:
+            kernels_.max_pool(s, type_, image_shape(o), x.inputs[0], x.output,
+                              static_cast<std::int64_t*>(x.extra));
+            break;
+        case OperatorKind::average_pool:
+            kernels_.average_pool(s, type_, image_shape(o), x.inputs[0], x.output);
+            break;
         case OperatorKind::transpose: {
             const std::int64_t leading = graph_.tensor(o.inputs[0]).shape[0];
-            kernels_.transpose(s, type_, context_.micro_batch, leading, y.count() / context_.micro_batch / leading, x.inputs[0], x.output, false);
+            kernels_.transpose(s, type_, context_.micro_batch, leading,
+                               y.count() / context_.micro_batch / leading, x.inputs[0], x.output, false);
             break;
         }
         case OperatorKind::average_tokens:
-            kernels_.average_tokens(s, type_, y.rows, graph_.tensor(o.inputs[0]).shape[0], y.columns, x.inputs[0], x.output);
+            kernels_.average_tokens(s, type_, y.rows, graph_.tensor(o.inputs[0]).shape[0], y.columns,
+                                    x.inputs[0], x.output);
             break;
         case OperatorKind::select_first_token:
-            kernels_.select(s, type_, y.rows, 1, graph_.tensor(o.inputs[0]).shape[0], y.columns, nullptr, x.inputs[0], x.output);
+            kernels_.select(s, type_, y.rows, 1, graph_.tensor(o.inputs[0]).shape[0], y.columns, nullptr,
+                            x.inputs[0], x.output);
             break;
         case OperatorKind::select_positions:
-            kernels_.select(s, type_, y.rows, graph_.tensor(o.output).shape[0], graph_.tensor(o.inputs[0]).shape[0], y.columns, ids(x.inputs[1]), x.inputs[0],
+            kernels_.select(s, type_, y.rows, graph_.tensor(o.output).shape[0],
+                            graph_.tensor(o.inputs[0]).shape[0], y.columns, ids(x.inputs[1]), x.inputs[0],
                             x.output);
             break;
         case OperatorKind::loss_statistics: {
             const ClassShape classes = classes_of(o);
-            kernels_.loss_statistics(s, type_, classes, x.inputs[0], ids(x.inputs[1]), x.output, workplace_.scratch(loss_slot, loss_workspace(classes)));
+            kernels_.loss_statistics(s, type_, classes, x.inputs[0], ids(x.inputs[1]), x.output,
+                                     workplace_.scratch(loss_slot, loss_workspace(classes)));
             break;
         }
         case OperatorKind::cross_entropy:
-            kernels_.cross_entropy(s, type_, classes_of(o), x.inputs[0], x.inputs[1], x.output, y.count(), context_.fused_cross_entropy ? nullptr : extra);
+            kernels_.cross_entropy(s, type_, classes_of(o), x.inputs[0], x.inputs[1], x.output, y.count(),
+                                   context_.fused_cross_entropy ? nullptr : extra);
             break;
         case OperatorKind::router: router(o, x); break;
         case OperatorKind::dispatch: dispatch(o, x); break;
         case OperatorKind::experts: experts(id, x); break;
-        case OperatorKind::combine: kernels_.combine(s, type_, routing_shape(o), routing(o, x.inputs[1]), x.inputs[0], x.output); break;
+        case OperatorKind::combine:
+            kernels_.combine(s, type_, routing_shape(o), routing(o, x.inputs[1]), x.inputs[0], x.output);
+            break;
         default: break;  // views, and what a collective performs
     }
 }
 
-void Operators::backward_input(model::OperatorId id, const Operands& x, const float* given, const std::vector<float*>& dx, const MicroBatchPlace& place) const {
+void Operators::backward_input(model::OperatorId id, const Operands& x, const float* given,
+                               const std::vector<float*>& dx, const MicroBatchPlace& place) const {
     const model::Operator& o = op(id);
     if (is_approximate_gelu(o) && dx[0] && gelu_backward_with_product(o, x, given, dx[0])) return;
     fusion_->flush();
-    const auto* dy = static_cast<const float*>(o.kind == OperatorKind::cross_entropy ? given : contents_of_gradient(o, given));
+    const auto* dy = static_cast<const float*>(
+        o.kind == OperatorKind::cross_entropy ? given : contents_of_gradient(o, given));
     if (o.kind == OperatorKind::add) return add_backward(o, dy, dx);
     if (o.kind == OperatorKind::combine) return combine_backward(o, x, dy, dx);
     if (o.kind == OperatorKind::experts) return experts_backward(id, x, dy, dx[0]);
@@ -309,63 +357,86 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
     switch (o.kind) {
         case OperatorKind::position_embedding: add_backward(o, dy, dx); break;
         case OperatorKind::router: router_backward(o, x, dy, dx[0]); break;
-        case OperatorKind::dispatch: kernels_.dispatch_backward(s, type_, routing_shape(o), routing(o, x.inputs[1]), dy, dx[0], adds()); break;
+        case OperatorKind::dispatch:
+            kernels_.dispatch_backward(s, type_, routing_shape(o), routing(o, x.inputs[1]), dy, dx[0],
+                                       adds());
+            break;
         case OperatorKind::linear: linear_backward(id, x, dy, dx[0]); break;
         case OperatorKind::layer_norm:
-            kernels_.layer_norm_backward(s, type_, y.rows, y.columns, x.inputs[0], extra, values(x.parameters[0]), dy, dx[0], base());
+            kernels_.layer_norm_backward(s, type_, y.rows, y.columns, x.inputs[0], extra,
+                                         values(x.parameters[0]), dy, dx[0], base());
             break;
         case OperatorKind::rms_norm:
-            kernels_.rms_norm_backward(s, type_, y.rows, y.columns, x.inputs[0], extra, values(x.parameters[0]), dy, dx[0], base());
+            kernels_.rms_norm_backward(s, type_, y.rows, y.columns, x.inputs[0], extra,
+                                       values(x.parameters[0]), dy, dx[0], base());
             break;
         case OperatorKind::batch_norm:
-            kernels_.batch_norm_backward(s, type_, image_shape(o), x.inputs[0], extra, values(x.parameters[0]), dy, dx[0], adds());
+            kernels_.batch_norm_backward(s, type_, image_shape(o), x.inputs[0], extra,
+                                         values(x.parameters[0]), dy, dx[0], adds());
             break;
         case OperatorKind::attention: attention_backward(id, x, dy, dx[0], place.micro_batch); break;
         case OperatorKind::gelu:
-        case OperatorKind::silu: kernels_.unary_backward(s, type_, unary_of<Unary>(o), y.count(), x.inputs[0], dy, dx[0], adds()); break;
+        case OperatorKind::silu:
+            kernels_.unary_backward(s, type_, unary_of<Unary>(o), y.count(), x.inputs[0], dy, dx[0], adds());
+            break;
         case OperatorKind::relu:
-        case OperatorKind::tanh: kernels_.unary_backward(s, type_, unary_of<Unary>(o), y.count(), x.output, dy, dx[0], adds()); break;
+        case OperatorKind::tanh:
+            kernels_.unary_backward(s, type_, unary_of<Unary>(o), y.count(), x.output, dy, dx[0], adds());
+            break;
         case OperatorKind::gated_silu:
-        case OperatorKind::gated_gelu: kernels_.gated_backward(s, type_, unary_of<Unary>(o), y.rows, y.columns, x.inputs[0], dy, dx[0], adds()); break;
+        case OperatorKind::gated_gelu:
+            kernels_.gated_backward(s, type_, unary_of<Unary>(o), y.rows, y.columns, x.inputs[0], dy, dx[0],
+                                    adds());
+            break;
         case OperatorKind::dropout:
-            kernels_.dropout_backward(s, type_, y.count(), static_cast<float>(o.attributes.probability), static_cast<const std::uint8_t*>(x.extra), dy, dx[0],
-                                      adds());
+            kernels_.dropout_backward(s, type_, y.count(), static_cast<float>(o.attributes.probability),
+                                      static_cast<const std::uint8_t*>(x.extra), dy, dx[0], adds());
             break;
         case OperatorKind::conv2d:
-            machine_.convolution(s, ConvolutionPass::input, type_, image_shape(o), dy, weight(o.parameters[0], x.parameters[0], weight_slot), dx[0], adds());
+            machine_.convolution(s, ConvolutionPass::input, type_, image_shape(o), dy,
+                                 weight(o.parameters[0], x.parameters[0], weight_slot), dx[0], adds());
             break;
         case OperatorKind::max_pool:
-            kernels_.max_pool_backward(s, type_, image_shape(o), static_cast<const std::int64_t*>(x.extra), dy, dx[0], adds());
+            kernels_.max_pool_backward(s, type_, image_shape(o), static_cast<const std::int64_t*>(x.extra),
+                                       dy, dx[0], adds());
             break;
-        case OperatorKind::average_pool: kernels_.average_pool_backward(s, type_, image_shape(o), dy, dx[0], adds()); break;
+        case OperatorKind::average_pool:
+            kernels_.average_pool_backward(s, type_, image_shape(o), dy, dx[0], adds());
+            break;
         case OperatorKind::transpose: {
             const std::int64_t leading = graph_.tensor(o.inputs[0]).shape[0];
-            kernels_.transpose(s, type_, context_.micro_batch, y.count() / context_.micro_batch / leading, leading, dy, dx[0], adds());
+            kernels_.transpose(s, type_, context_.micro_batch, y.count() / context_.micro_batch / leading,
+                               leading, dy, dx[0], adds());
             break;
         }
         case OperatorKind::average_tokens:
-            kernels_.average_tokens_backward(s, type_, y.rows, graph_.tensor(o.inputs[0]).shape[0], y.columns, dy, dx[0], adds());
+            kernels_.average_tokens_backward(s, type_, y.rows, graph_.tensor(o.inputs[0]).shape[0], y.columns,
+                                             dy, dx[0], adds());
             break;
         case OperatorKind::select_first_token:
             clear();
-            kernels_.select_backward(s, type_, y.rows, 1, graph_.tensor(o.inputs[0]).shape[0], y.columns, nullptr, dy, dx[0]);
+            kernels_.select_backward(s, type_, y.rows, 1, graph_.tensor(o.inputs[0]).shape[0], y.columns,
+                                     nullptr, dy, dx[0]);
             break;
         case OperatorKind::select_positions:
             clear();
-            kernels_.select_backward(s, type_, y.rows, graph_.tensor(o.output).shape[0], graph_.tensor(o.inputs[0]).shape[0], y.columns, ids(x.inputs[1]), dy,
+            kernels_.select_backward(s, type_, y.rows, graph_.tensor(o.output).shape[0],
+                                     graph_.tensor(o.inputs[0]).shape[0], y.columns, ids(x.inputs[1]), dy,
                                      dx[0]);
             break;
         case OperatorKind::cross_entropy: {
             const ClassShape classes = classes_of(o);
-            kernels_.cross_entropy_backward(s, type_, classes, *dy / static_cast<float>(classes.rows), workplace_.factors(), x.inputs[0], x.inputs[1],
-                                            context_.fused_cross_entropy ? nullptr : extra, ids(x.inputs[2]), dx[0], adds());
+            kernels_.cross_entropy_backward(
+                s, type_, classes, *dy / static_cast<float>(classes.rows), workplace_.factors(), x.inputs[0],
+                x.inputs[1], context_.fused_cross_entropy ? nullptr : extra, ids(x.inputs[2]), dx[0], adds());
             break;
         }
         default: break;
     }
 }
 
-void Operators::backward_weight(model::OperatorId id, const Operands& x, const float* given, const std::vector<float*>& dparameters) const {
+void Operators::backward_weight(model::OperatorId id, const Operands& x, const float* given,
+                                const std::vector<float*>& dparameters) const {
     const model::Operator& o = op(id);
     if (fusion_->owner() != id.index) fusion_->flush();  // its own product may wait for the operator before
     const auto* dy = static_cast<const float*>(contents_of_gradient(o, given));
@@ -375,43 +446,58 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, const f
     const auto workspace = [&] { return workplace_.scratch(sums_slot, norm_workspace(y.rows, y.columns)); };
     switch (o.kind) {
         case OperatorKind::embedding: {
-            const std::int64_t table = extent(o.parameters[0], 0), whole = graph_.parameter(o.parameters[0]).shape[0];
-            kernels_.embedding_weight(s, type_, y.rows, y.columns, table < whole ? tensor_rank_ * table : 0, table, ids(x.inputs[0]) + y.first_row, dy,
-                                      added_sums(o.parameters[0], dparameters[0]), workplace_.scratch(sums_slot, embedding_workspace(y.rows, y.columns)));
+            const std::int64_t table = extent(o.parameters[0], 0),
+                               whole = graph_.parameter(o.parameters[0]).shape[0];
+            kernels_.embedding_weight(s, type_, y.rows, y.columns, table < whole ? tensor_rank_ * table : 0,
+                                      table, ids(x.inputs[0]) + y.first_row, dy,
+                                      added_sums(o.parameters[0], dparameters[0]),
+                                      workplace_.scratch(sums_slot, embedding_workspace(y.rows, y.columns)));
             break;
         }
         case OperatorKind::position_embedding:
-            kernels_.positions_weight(s, type_, y.rows, y.columns, graph_.tensor(o.output).shape[0] / context_.context_parallel, positions(), y.first_row,
-                                      o.attributes.position_offset, dy,
+            kernels_.positions_weight(s, type_, y.rows, y.columns,
+                                      graph_.tensor(o.output).shape[0] / context_.context_parallel,
+                                      positions(), y.first_row, o.attributes.position_offset, dy,
                                       added_sums(o.parameters[0], dparameters[0]));
             break;
         case OperatorKind::linear: linear_weights(id, x, dy, dparameters); break;
         case OperatorKind::router: router_weights(o, x, dy, dparameters[0]); break;
         case OperatorKind::experts: experts_weights(id, x, dy, dparameters); break;
         case OperatorKind::layer_norm:
-            kernels_.norm_weights(s, type_, true, y.rows, y.columns, x.inputs[0], extra, dy, sums(o.parameters[0], dparameters[0]),
-                                  o.attributes.has_bias ? sums(o.parameters[1], dparameters[1]) : Sums{}, workspace());
+            kernels_.norm_weights(s, type_, true, y.rows, y.columns, x.inputs[0], extra, dy,
+                                  sums(o.parameters[0], dparameters[0]),
+                                  o.attributes.has_bias ? sums(o.parameters[1], dparameters[1]) : Sums{},
+                                  workspace());
             break;
         case OperatorKind::rms_norm:
-            kernels_.norm_weights(s, type_, false, y.rows, y.columns, x.inputs[0], extra, dy, sums(o.parameters[0], dparameters[0]), {}, workspace());
+            kernels_.norm_weights(s, type_, false, y.rows, y.columns, x.inputs[0], extra, dy,
+                                  sums(o.parameters[0], dparameters[0]), {}, workspace());
             break;
         case OperatorKind::batch_norm:
-            kernels_.batch_norm_weights(s, type_, image_shape(o), x.inputs[0], extra, dy, sums(o.parameters[0], dparameters[0]), sums(o.parameters[1], dparameters[1]));
+            kernels_.batch_norm_weights(s, type_, image_shape(o), x.inputs[0], extra, dy,
+                                        sums(o.parameters[0], dparameters[0]),
+                                        sums(o.parameters[1], dparameters[1]));
             break;
         case OperatorKind::conv2d: {
             const ImageShape shape = image_shape(o);
             const Sums weights = sums(o.parameters[0], dparameters[0]);
             if (gradient_type_ == type_) {
-                machine_.convolution(s, ConvolutionPass::weight, type_, shape, x.inputs[0], dy, dparameters[0], weights.accumulates);
+                machine_.convolution(s, ConvolutionPass::weight, type_, shape, x.inputs[0], dy,
+                                     dparameters[0], weights.accumulates);
             } else {
                 const std::int64_t count = model::parameter_elements(graph_, o.parameters[0], context_);
-                void* own = workplace_.scratch(gradient_slot, static_cast<std::size_t>(count) * size_of(type_));
-                void* wide = workplace_.scratch(partial_slot, static_cast<std::size_t>(count) * size_of(gradient_type_));
+                void* own =
+                    workplace_.scratch(gradient_slot, static_cast<std::size_t>(count) * size_of(type_));
+                void* wide = workplace_.scratch(partial_slot,
+                                                static_cast<std::size_t>(count) * size_of(gradient_type_));
                 machine_.convolution(s, ConvolutionPass::weight, type_, shape, x.inputs[0], dy, own, false);
-                kernels_.cast(s, type_, gradient_type_, count, own, weights.accumulates ? wide : dparameters[0]);
-                if (weights.accumulates) kernels_.scale(s, gradient_type_, count, 1.0f, wide, dparameters[0], true);
+                kernels_.cast(s, type_, gradient_type_, count, own,
+                              weights.accumulates ? wide : dparameters[0]);
+                if (weights.accumulates)
+                    kernels_.scale(s, gradient_type_, count, 1.0f, wide, dparameters[0], true);
             }
-            if (o.attributes.has_bias) kernels_.channel_sums(s, type_, shape, dy, sums(o.parameters[1], dparameters[1]));
+            if (o.attributes.has_bias)
+                kernels_.channel_sums(s, type_, shape, dy, sums(o.parameters[1], dparameters[1]));
             break;
         }
         default: break;

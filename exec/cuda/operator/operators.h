@@ -1,4 +1,5 @@
-// One operator of the graph on one rank as launches: shapes, shares of tensor parallelism, precision and the choice among libraries and our own kernels.
+// One operator of the graph on one rank as launches: shapes, shares of tensor parallelism, precision and the
+// choice among libraries and our own kernels.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,11 @@
 #include <vector>
 
 #include "exec/backend.h"
+#include "exec/cuda/machine.h"
 #include "exec/cuda/operator/attention_tables.h"
 #include "exec/cuda/operator/fusion.h"
-#include "exec/cuda/machine.h"
-#include "model/operators/cost.h"
 #include "model/model_graph.h"
+#include "model/operators/cost.h"
 #include "schedule/plan/plan.h"
 
 namespace exec::cuda {
@@ -33,7 +34,8 @@ public:
     virtual Stream stream() = 0;  // of the instruction at work
     // Room for one call, the same for every call of a slot on a stream.
     virtual void* scratch(int slot, std::size_t bytes) = 0;
-    // True when all of this was to be cleared and is not yet: the caller writes it instead of adding to it. Else what of it is to be cleared is.
+    // True when all of this was to be cleared and is not yet: the caller writes it instead of adding to it.
+    // Else what of it is to be cleared is.
     virtual bool takes_over_zeros(void* data, std::size_t bytes) = 0;
     // Clears what of this is to be cleared and is not yet.
     virtual void clear_zeros(void* data, std::size_t bytes) = 0;
@@ -54,21 +56,42 @@ public:
 std::vector<std::int64_t> divided_evenly(std::int64_t copies, std::size_t blocks);
 
 // Slots of scratch. Those of one operator's call must differ.
-enum Slot { weight_slot, sums_slot, attention_slot, turned_slot, gradient_slot, bias_slot, partial_slot, loss_slot, turned_keys_slot, key_gradient_slot, routing_slot, counts_slot,
-            logits_slot, second_weight_slot, expert_slot, low_input_slot, low_weight_slot, low_gradient_slot, joined_keys_slot };
+enum Slot {
+    weight_slot,
+    sums_slot,
+    attention_slot,
+    turned_slot,
+    gradient_slot,
+    bias_slot,
+    partial_slot,
+    loss_slot,
+    turned_keys_slot,
+    key_gradient_slot,
+    routing_slot,
+    counts_slot,
+    logits_slot,
+    second_weight_slot,
+    expert_slot,
+    low_input_slot,
+    low_weight_slot,
+    low_gradient_slot,
+    joined_keys_slot
+};
 
 class Operators : public OperatorKernels {
 public:
     // `is_training` false: evaluation, nothing is dropped.
     // `graph`: of whole sequences or of one segment of them.
-    Operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank, int context_rank, bool is_training,
-              std::shared_ptr<const AttentionTables> tables, Machine& machine, Workplace& workplace);
+    Operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank, int context_rank,
+              bool is_training, std::shared_ptr<const AttentionTables> tables, Machine& machine,
+              Workplace& workplace);
     ~Operators() override;
 
     void forward(model::OperatorId op, const Operands& operands, const MicroBatchPlace& place) const override;
-    void backward_input(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dx,
-                        const MicroBatchPlace& place) const override;
-    void backward_weight(model::OperatorId op, const Operands& operands, const float* dy, const std::vector<float*>& dparameters) const override;
+    void backward_input(model::OperatorId op, const Operands& operands, const float* dy,
+                        const std::vector<float*>& dx, const MicroBatchPlace& place) const override;
+    void backward_weight(model::OperatorId op, const Operands& operands, const float* dy,
+                         const std::vector<float*>& dparameters) const override;
     void pack_keys(model::OperatorId attention, const float* packed, float* piece) const override;
     void order_keys(model::OperatorId attention, const float* pieces, float* keys) const override;
     void split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const override;
@@ -102,8 +125,11 @@ private:
     // The gradient of a parameter: written whole, where it is all new, or added to.
     Sums sums(model::ParameterId id, float* gradient) const;
     Sums added_sums(model::ParameterId id, float* gradient) const;
-    const void* weight(model::ParameterId id, const float* parameter, int slot) const;  // in the precision of products
-    std::size_t tensor_bytes(model::TensorId tensor) const { return static_cast<std::size_t>(sizes_of(tensor).count()) * size_of(type_); }
+    const void* weight(model::ParameterId id, const float* parameter,
+                       int slot) const;  // in the precision of products
+    std::size_t tensor_bytes(model::TensorId tensor) const {
+        return static_cast<std::size_t>(sizes_of(tensor).count()) * size_of(type_);
+    }
     bool accumulates(model::TensorId tensor, float* dx) const;
     // What a kernel adds to what it writes into dx: null, dx itself, or an array that dx is to be a copy of.
     const void* base_of(model::TensorId tensor, float* dx) const;
@@ -115,34 +141,47 @@ private:
 
     // Neither launches nor moves anything: its output is its input's array.
     bool is_identity(const model::Operator& op) const;
-    const model::Operator* only_reader(model::TensorId tensor) const;  // seen through identities; null: several, or none
-    bool is_approximate_gelu(const model::Operator& op) const { return op.kind == model::OperatorKind::gelu && op.attributes.is_tanh_approximation; }
+    const model::Operator* only_reader(
+        model::TensorId tensor) const;  // seen through identities; null: several, or none
+    bool is_approximate_gelu(const model::Operator& op) const {
+        return op.kind == model::OperatorKind::gelu && op.attributes.is_tanh_approximation;
+    }
     bool is_stored_across(model::TensorId logits) const;
 
     void linear(model::OperatorId id, const Operands& operands) const;
     void linear_backward(model::OperatorId id, const Operands& operands, const void* dy, float* dx) const;
-    void linear_weights(model::OperatorId id, const Operands& operands, const void* dy, const std::vector<float*>& dparameters) const;
+    void linear_weights(model::OperatorId id, const Operands& operands, const void* dy,
+                        const std::vector<float*>& dparameters) const;
     bool gelu_with_product(const Operands& operands) const;
-    bool gelu_backward_with_product(const model::Operator& op, const Operands& operands, const float* dy, float* dx) const;
+    bool gelu_backward_with_product(const model::Operator& op, const Operands& operands, const float* dy,
+                                    float* dx) const;
     void add(const model::Operator& op, const Operands& operands) const;
     void add_backward(const model::Operator& op, const void* dy, const std::vector<float*>& dx) const;
     void attention(model::OperatorId id, const Operands& operands, std::int32_t micro_batch) const;
-    void attention_backward(model::OperatorId id, const Operands& operands, const float* dy, float* dqkv, std::int32_t micro_batch) const;
+    void attention_backward(model::OperatorId id, const Operands& operands, const float* dy, float* dqkv,
+                            std::int32_t micro_batch) const;
     // Where queries and where keys and values lie, their rotated copies where there are such.
     struct AttentionInput {
         const void *queries = nullptr, *memory = nullptr;  // memory null: behind the queries
     };
-    AttentionInput attention_input(const Operands& operands, const AttentionShape& shape, const RotationShape& rotation) const;
-    // Segments of a sequence: keys and values of those before, and of this one, in one array; and what its gradient means for each of them.
+    AttentionInput attention_input(const Operands& operands, const AttentionShape& shape,
+                                   const RotationShape& rotation) const;
+    // Segments of a sequence: keys and values of those before, and of this one, in one array; and what its
+    // gradient means for each of them.
     const void* joined_keys(const Operands& operands, const AttentionShape& shape) const;
-    void add_joined_gradients(const Operands& operands, const AttentionShape& shape, const void* joined, float* dqkv) const;
-    // Keys and values of this rank's tokens, between arrays whose samples have so many rows of so many elements.
-    ColumnMove key_rows(const AttentionShape& shape, std::int64_t from_row, std::int64_t from_tokens, std::int64_t to_row, std::int64_t to_tokens) const;
+    void add_joined_gradients(const Operands& operands, const AttentionShape& shape, const void* joined,
+                              float* dqkv) const;
+    // Keys and values of this rank's tokens, between arrays whose samples have so many rows of so many
+    // elements.
+    ColumnMove key_rows(const AttentionShape& shape, std::int64_t from_row, std::int64_t from_tokens,
+                        std::int64_t to_row, std::int64_t to_tokens) const;
     void unfused_attention(const AttentionShape& shape, const AttentionInput& in, void* y, void* extra) const;
-    void unfused_attention_backward(const AttentionShape& shape, const AttentionInput& in, void* extra, const void* dy, void* dqkv, void* dmemory) const;
+    void unfused_attention_backward(const AttentionShape& shape, const AttentionInput& in, void* extra,
+                                    const void* dy, void* dqkv, void* dmemory) const;
     Product product() const;
 
-    // A matrix in fp8: [rows, columns], and with both exchanged, where asked for; a number in device memory takes octets back.
+    // A matrix in fp8: [rows, columns], and with both exchanged, where asked for; a number in device memory
+    // takes octets back.
     struct Octets {
         const void *plain = nullptr, *turned = nullptr;
         const float* unscale = nullptr;
@@ -155,24 +194,32 @@ private:
     // Room for it, which the same call with `casts` fills.
     Octets octets(int slot, Float8 format, const Matrix& x, bool plain, bool turned, bool casts) const;
     bool is_in_fp8(model::OperatorId op) const { return is_in_fp8_[static_cast<std::size_t>(op.index)] != 0; }
-    // Makes the product of a linear layer (forward, of its input's gradient, of its weight's) one of octets, if the machine has that; null: it stays as it is.
+    // Makes the product of a linear layer (forward, of its input's gradient, of its weight's) one of octets,
+    // if the machine has that; null: it stays as it is.
     std::optional<Product> forward_in_fp8(const Product& half, const Matrix& x, const Matrix& weight) const;
-    std::optional<Product> backward_in_fp8(model::OperatorId op, const Product& half, const Matrix& dy, const Matrix& weight) const;
-    std::optional<Product> weights_in_fp8(model::OperatorId op, const Product& half, const Matrix& dy, const Matrix& x) const;
+    std::optional<Product> backward_in_fp8(model::OperatorId op, const Product& half, const Matrix& dy,
+                                           const Matrix& weight) const;
+    std::optional<Product> weights_in_fp8(model::OperatorId op, const Product& half, const Matrix& dy,
+                                          const Matrix& x) const;
     Matrix weight_matrix(model::ParameterId id, const float* parameter) const;
 
     RoutingShape routing_shape(const model::Operator& mixture) const;
     const void* routing(const model::Operator& mixture, const void* probabilities) const;
-    std::vector<std::int64_t> rows_of_experts(model::OperatorId id, const Operands& operands, bool is_forward) const;
+    std::vector<std::int64_t> rows_of_experts(model::OperatorId id, const Operands& operands,
+                                              bool is_forward) const;
     void router(const model::Operator& op, const Operands& operands) const;
     const void* router_gradient(const model::Operator& op, const Operands& operands, const void* dy) const;
-    void router_backward(const model::Operator& op, const Operands& operands, const void* dy, float* dx) const;
-    void router_weights(const model::Operator& op, const Operands& operands, const void* dy, float* dweight) const;
+    void router_backward(const model::Operator& op, const Operands& operands, const void* dy,
+                         float* dx) const;
+    void router_weights(const model::Operator& op, const Operands& operands, const void* dy,
+                        float* dweight) const;
     void dispatch(const model::Operator& op, const Operands& operands) const;
-    void combine_backward(const model::Operator& op, const Operands& operands, const void* dy, const std::vector<float*>& dx) const;
+    void combine_backward(const model::Operator& op, const Operands& operands, const void* dy,
+                          const std::vector<float*>& dx) const;
     void experts(model::OperatorId id, const Operands& operands) const;
     void experts_backward(model::OperatorId id, const Operands& operands, const void* dy, float* dx) const;
-    void experts_weights(model::OperatorId id, const Operands& operands, const void* dy, const std::vector<float*>& dparameters) const;
+    void experts_weights(model::OperatorId id, const Operands& operands, const void* dy,
+                         const std::vector<float*>& dparameters) const;
 
     const model::ModelGraph& graph_;
     const schedule::Plan& plan_;
@@ -186,8 +233,10 @@ private:
     const std::shared_ptr<const AttentionTables> tables_;
     std::vector<char> is_in_fp8_;  // by operator
     // Both copies of a gradient that the weight's gradient, next in the same instruction, needs too.
-    mutable std::optional<std::pair<std::int32_t, const void*>> turned_gradient_;  // operator and what was cast
-    mutable std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::int64_t>> kept_rows_;  // by experts and micro-batch: rows of each expert
+    mutable std::optional<std::pair<std::int32_t, const void*>>
+        turned_gradient_;  // operator and what was cast
+    mutable std::map<std::pair<std::int32_t, std::int32_t>, std::vector<std::int64_t>>
+        kept_rows_;  // by experts and micro-batch: rows of each expert
     std::unique_ptr<Fusion> fusion_;
 };
 

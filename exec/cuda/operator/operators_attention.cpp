@@ -9,13 +9,15 @@ namespace exec::cuda {
 
 namespace {
 
-// One matrix for every head that has keys of its own: where the first one begins, what its rows and what the matrices lie apart.
+// One matrix for every head that has keys of its own: where the first one begins, what its rows and what the
+// matrices lie apart.
 struct HeadMatrices {
     void* first = nullptr;
     std::int64_t row = 0, head = 0;
 };
 
-// Heads g, g + group, ... of a sample, which are one batched product: a group of query heads shares keys and values.
+// Heads g, g + group, ... of a sample, which are one batched product: a group of query heads shares keys and
+// values.
 struct HeadGroup {
     const AttentionShape& shape;
     Type type;
@@ -24,27 +26,32 @@ struct HeadGroup {
     std::int64_t group() const { return shape.heads / shape.kv_heads; }
     HeadMatrices packed(const void* qkv, std::int64_t head, std::int64_t apart) const {
         const std::int64_t d = shape.head_dimension;
-        return {at(const_cast<void*>(qkv), sample * shape.tokens * shape.row() + head * d, type), shape.row(), apart * d};
+        return {at(const_cast<void*>(qkv), sample * shape.tokens * shape.row() + head * d, type), shape.row(),
+                apart * d};
     }
     HeadMatrices queries(const void* qkv) const { return packed(qkv, g, group()); }
     // Of keys and values in rows of their own, or behind the queries.
     HeadMatrices keys(const void* memory, std::int64_t heads_before = 0) const {
         const std::int64_t d = shape.head_dimension;
         if (shape.keys == 0) return packed(memory, shape.heads + heads_before, 1);
-        return {at(const_cast<void*>(memory), sample * shape.keys * shape.key_row() + heads_before * d, type), shape.key_row(), d};
+        return {at(const_cast<void*>(memory), sample * shape.keys * shape.key_row() + heads_before * d, type),
+                shape.key_row(), d};
     }
     HeadMatrices values(const void* memory) const { return keys(memory, shape.kv_heads); }
     HeadMatrices output(const void* y) const {
         const std::int64_t d = shape.head_dimension;
-        return {at(const_cast<void*>(y), (sample * shape.tokens * shape.heads + g) * d, type), shape.heads * d, group() * d};
+        return {at(const_cast<void*>(y), (sample * shape.tokens * shape.heads + g) * d, type),
+                shape.heads * d, group() * d};
     }
     HeadMatrices scores(const void* s) const {
         const std::int64_t size = shape.tokens * shape.key_count();
-        return {at(const_cast<void*>(s), (sample * shape.heads + g) * size, type), shape.key_count(), group() * size};
+        return {at(const_cast<void*>(s), (sample * shape.heads + g) * size, type), shape.key_count(),
+                group() * size};
     }
     // c (+)= op(a) op(b), m x n x k; a transposed has a row for each key, else one for each query.
-    Product product(Product p, const HeadMatrices& a, bool transpose_a, const HeadMatrices& b, bool transpose_b, const HeadMatrices& c, std::int64_t n,
-                    std::int64_t k, bool accumulates = false) const {
+    Product product(Product p, const HeadMatrices& a, bool transpose_a, const HeadMatrices& b,
+                    bool transpose_b, const HeadMatrices& c, std::int64_t n, std::int64_t k,
+                    bool accumulates = false) const {
         p.transpose_a = transpose_a;
         p.transpose_b = transpose_b;
         p.m = transpose_a ? shape.key_count() : shape.tokens;
@@ -68,7 +75,8 @@ struct HeadGroup {
 template <class Call>
 void each_group(const AttentionShape& shape, Type type, const Call& call) {
     for (std::int64_t sample = 0; sample < shape.samples; ++sample)
-        for (std::int64_t g = 0; g < shape.heads / shape.kv_heads; ++g) call(HeadGroup{shape, type, sample, g});
+        for (std::int64_t g = 0; g < shape.heads / shape.kv_heads; ++g)
+            call(HeadGroup{shape, type, sample, g});
 }
 
 // The same turn for keys and values in rows of their own.
@@ -84,7 +92,8 @@ struct KeptScores {
     void *probabilities, *dropped;  // dropped and mask: null without dropout
     std::uint8_t* mask;
 
-    KeptScores(const AttentionShape& shape, void* extra, Type type) : probabilities(extra), dropped(nullptr), mask(nullptr) {
+    KeptScores(const AttentionShape& shape, void* extra, Type type)
+        : probabilities(extra), dropped(nullptr), mask(nullptr) {
         if (shape.dropout <= 0) return;
         const std::int64_t scores = shape.samples * shape.heads * shape.tokens * shape.key_count();
         dropped = at(extra, scores, type);
@@ -111,7 +120,8 @@ AttentionShape Operators::attention_shape(model::OperatorId id, std::int32_t mic
     shape.head_dimension = a.head_dimension;
     shape.is_causal = a.is_causal;
     shape.window = a.window;
-    shape.scale = static_cast<float>(a.softmax_scale > 0 ? a.softmax_scale : 1.0 / std::sqrt(static_cast<double>(a.head_dimension)));
+    shape.scale = static_cast<float>(
+        a.softmax_scale > 0 ? a.softmax_scale : 1.0 / std::sqrt(static_cast<double>(a.head_dimension)));
     shape.first_head = o.in_parallel_region ? tensor_rank_ * shape.heads : 0;
     if (graph_.segments > 1) {
         shape.whole_sequence = graph_.sequence_tokens();
@@ -130,32 +140,43 @@ AttentionShape Operators::attention_shape(model::OperatorId id, std::int32_t mic
 RotationShape Operators::rotation_shape(model::OperatorId id, const AttentionShape& shape) const {
     const AttentionTables::Of* tables = tables_->find(id);
     if (!tables) return {};
-    return {shape.samples, shape.tokens, shape.heads, shape.kv_heads, shape.head_dimension, tables->rotary_dimension, tables->cosines, tables->sines, shape.places};
+    return {shape.samples,   shape.tokens,         shape.heads,
+            shape.kv_heads,  shape.head_dimension, tables->rotary_dimension,
+            tables->cosines, tables->sines,        shape.places};
 }
 
-Operators::AttentionInput Operators::attention_input(const Operands& x, const AttentionShape& shape, const RotationShape& rotation) const {
+Operators::AttentionInput Operators::attention_input(const Operands& x, const AttentionShape& shape,
+                                                     const RotationShape& rotation) const {
     const void* memory = x.earlier.empty() ? x.keys : joined_keys(x, shape);
     if (rotation.dimension == 0) return {x.inputs[0], memory};
     const Stream s = workplace_.stream();
-    void* turned = workplace_.scratch(turned_slot, static_cast<std::size_t>(shape.samples * shape.tokens * shape.row()) * size_of(type_));
+    void* turned = workplace_.scratch(
+        turned_slot, static_cast<std::size_t>(shape.samples * shape.tokens * shape.row()) * size_of(type_));
     kernels_.rotate(s, type_, rotation, false, x.inputs[0], turned, false);
     if (shape.keys == 0) return {turned, nullptr};
-    void* keys = workplace_.scratch(turned_keys_slot, static_cast<std::size_t>(shape.samples * shape.keys * shape.key_row()) * size_of(type_));
+    void* keys = workplace_.scratch(
+        turned_keys_slot,
+        static_cast<std::size_t>(shape.samples * shape.keys * shape.key_row()) * size_of(type_));
     kernels_.rotate(s, type_, of_keys(rotation, shape), false, memory, keys, false);
     return {turned, keys};
 }
 
-ColumnMove Operators::key_rows(const AttentionShape& shape, std::int64_t from_row, std::int64_t from_tokens, std::int64_t to_row, std::int64_t to_tokens) const {
-    return {shape.samples, shape.tokens, 2 * shape.kv_heads * shape.head_dimension, from_row, from_tokens * from_row, to_row, to_tokens * to_row};
+ColumnMove Operators::key_rows(const AttentionShape& shape, std::int64_t from_row, std::int64_t from_tokens,
+                               std::int64_t to_row, std::int64_t to_tokens) const {
+    return {shape.samples,     shape.tokens,           2 * shape.kv_heads * shape.head_dimension,
+            from_row,          from_tokens * from_row, to_row,
+            to_tokens * to_row};
 }
 
 const void* Operators::joined_keys(const Operands& x, const AttentionShape& shape) const {
     const Stream s = workplace_.stream();
     const std::int64_t width = shape.key_row();
-    void* joined = workplace_.scratch(joined_keys_slot, static_cast<std::size_t>(shape.samples * shape.keys * width) * size_of(type_));
+    void* joined = workplace_.scratch(
+        joined_keys_slot, static_cast<std::size_t>(shape.samples * shape.keys * width) * size_of(type_));
     std::int64_t first = 0;
     const auto join = [&](const void* from, std::int64_t row) {
-        kernels_.move_columns(s, type_, key_rows(shape, row, shape.tokens, width, shape.keys), from, at(joined, first * width, type_), false);
+        kernels_.move_columns(s, type_, key_rows(shape, row, shape.tokens, width, shape.keys), from,
+                              at(joined, first * width, type_), false);
         first += shape.tokens;
     };
     for (const KeyValues& segment : x.earlier) join(segment.data, segment.stride);
@@ -163,31 +184,41 @@ const void* Operators::joined_keys(const Operands& x, const AttentionShape& shap
     return joined;
 }
 
-void Operators::add_joined_gradients(const Operands& x, const AttentionShape& shape, const void* joined, float* dqkv) const {
+void Operators::add_joined_gradients(const Operands& x, const AttentionShape& shape, const void* joined,
+                                     float* dqkv) const {
     const Stream s = workplace_.stream();
     const std::int64_t width = 2 * shape.kv_heads * shape.head_dimension;
     std::int64_t first = 0;
     for (const KeyValues& segment : x.earlier_gradients) {
-        const bool adds = !workplace_.takes_over_zeros(segment.data, static_cast<std::size_t>(shape.samples * shape.tokens * width) * size_of(type_));
-        kernels_.move_columns(s, type_, key_rows(shape, width, shape.keys, width, shape.tokens), at(joined, first * width, type_), segment.data, adds);
+        const bool adds = !workplace_.takes_over_zeros(
+            segment.data, static_cast<std::size_t>(shape.samples * shape.tokens * width) * size_of(type_));
+        kernels_.move_columns(s, type_, key_rows(shape, width, shape.keys, width, shape.tokens),
+                              at(joined, first * width, type_), segment.data, adds);
         first += shape.tokens;
     }
     void* own = at(dqkv, shape.heads * shape.head_dimension, type_);
     if (!x.earlier_gradients.empty())
-        kernels_.move_columns(s, type_, key_rows(shape, width, shape.keys, shape.row(), shape.tokens), at(joined, first * width, type_), own, true);
-    if (x.later_gradient) kernels_.move_columns(s, type_, key_rows(shape, width, shape.tokens, shape.row(), shape.tokens), x.later_gradient, own, true);
+        kernels_.move_columns(s, type_, key_rows(shape, width, shape.keys, shape.row(), shape.tokens),
+                              at(joined, first * width, type_), own, true);
+    if (x.later_gradient)
+        kernels_.move_columns(s, type_, key_rows(shape, width, shape.tokens, shape.row(), shape.tokens),
+                              x.later_gradient, own, true);
 }
 
 void Operators::attention(model::OperatorId id, const Operands& x, std::int32_t micro_batch) const {
     const AttentionShape shape = attention_shape(id, micro_batch);
     const Stream s = workplace_.stream();
     const AttentionInput in = attention_input(x, shape, rotation_shape(id, shape));
-    if (context_.attention != model::AttentionImplementation::flash) unfused_attention(shape, in, x.output, x.extra);
-    else if (fuses(machine_, type_, shape)) fused_attention(machine_, s, type_, shape, in.queries, in.memory, x.output, static_cast<float*>(x.extra));
+    if (context_.attention != model::AttentionImplementation::flash)
+        unfused_attention(shape, in, x.output, x.extra);
+    else if (fuses(machine_, type_, shape))
+        fused_attention(machine_, s, type_, shape, in.queries, in.memory, x.output,
+                        static_cast<float*>(x.extra));
     else kernels_.attention(s, type_, shape, in.queries, in.memory, x.output, static_cast<float*>(x.extra));
 }
 
-void Operators::attention_backward(model::OperatorId id, const Operands& x, const float* dy, float* dqkv, std::int32_t micro_batch) const {
+void Operators::attention_backward(model::OperatorId id, const Operands& x, const float* dy, float* dqkv,
+                                   std::int32_t micro_batch) const {
     const AttentionShape shape = attention_shape(id, micro_batch);
     const RotationShape rotation = rotation_shape(id, shape);
     const Stream s = workplace_.stream();
@@ -199,18 +230,25 @@ void Operators::attention_backward(model::OperatorId id, const Operands& x, cons
     // Keys and values of their own have a gradient of their own, which goes to those who gave them.
     const std::int64_t key_elements = shape.samples * shape.keys * shape.key_row();
     const std::size_t key_bytes = static_cast<std::size_t>(key_elements) * size_of(type_);
-    const bool is_joined = !x.earlier.empty(), adds_keys = shape.keys > 0 && !is_joined && !workplace_.takes_over_zeros(x.dkeys, key_bytes);
-    void* key_result = shape.keys > 0 && (turns || adds_keys || is_joined) ? workplace_.scratch(key_gradient_slot, key_bytes) : x.dkeys;
+    const bool is_joined = !x.earlier.empty(),
+               adds_keys = shape.keys > 0 && !is_joined && !workplace_.takes_over_zeros(x.dkeys, key_bytes);
+    void* key_result = shape.keys > 0 && (turns || adds_keys || is_joined)
+                           ? workplace_.scratch(key_gradient_slot, key_bytes)
+                           : x.dkeys;
     if (shape.keys > 0) machine_.fill_zero(s, result, bytes);
     if (context_.attention != model::AttentionImplementation::flash) {
         unfused_attention_backward(shape, in, x.extra, dy, result, key_result);
     } else if (fuses(machine_, type_, shape)) {
         const std::size_t room = fused_workspace(shape, type_);
-        fused_attention_backward(machine_, s, type_, shape, in.queries, in.memory, x.output, static_cast<const float*>(x.extra), dy, result, key_result,
+        fused_attention_backward(machine_, s, type_, shape, in.queries, in.memory, x.output,
+                                 static_cast<const float*>(x.extra), dy, result, key_result,
                                  room > 0 ? workplace_.scratch(attention_slot, room) : nullptr);
     } else {
-        void* deltas = workplace_.scratch(attention_slot, static_cast<std::size_t>(shape.samples * shape.heads * shape.tokens) * sizeof(float));
-        kernels_.attention_backward(s, type_, shape, in.queries, in.memory, x.output, static_cast<const float*>(x.extra), dy, result, key_result, deltas);
+        void* deltas = workplace_.scratch(
+            attention_slot,
+            static_cast<std::size_t>(shape.samples * shape.heads * shape.tokens) * sizeof(float));
+        kernels_.attention_backward(s, type_, shape, in.queries, in.memory, x.output,
+                                    static_cast<const float*>(x.extra), dy, result, key_result, deltas);
     }
     if (turns) kernels_.rotate(s, type_, rotation, true, result, dqkv, adds);
     else if (adds) kernels_.scale(s, type_, count, 1.0f, result, dqkv, true);
@@ -225,7 +263,8 @@ void Operators::attention_backward(model::OperatorId id, const Operands& x, cons
     else if (adds_keys) kernels_.scale(s, type_, key_elements, 1.0f, key_result, x.dkeys, true);
 }
 
-void Operators::unfused_attention(const AttentionShape& shape, const AttentionInput& in, void* y, void* extra) const {
+void Operators::unfused_attention(const AttentionShape& shape, const AttentionInput& in, void* y,
+                                  void* extra) const {
     const Stream s = workplace_.stream();
     const std::int64_t n = shape.key_count(), d = shape.head_dimension;
     const void *qkv = in.queries, *memory = in.memory ? in.memory : in.queries;
@@ -233,55 +272,68 @@ void Operators::unfused_attention(const AttentionShape& shape, const AttentionIn
     Product scaled = product();
     scaled.alpha = shape.scale;
     each_group(shape, type_, [&](const HeadGroup& h) {
-        machine_.product(s, h.product(scaled, h.queries(qkv), false, h.keys(memory), true, h.scores(kept.probabilities), n, d));
+        machine_.product(s, h.product(scaled, h.queries(qkv), false, h.keys(memory), true,
+                                      h.scores(kept.probabilities), n, d));
     });
     kernels_.attention_softmax(s, type_, shape, kept.probabilities, kept.dropped, kept.mask);
     each_group(shape, type_, [&](const HeadGroup& h) {
-        machine_.product(s, h.product(product(), h.scores(kept.factors()), false, h.values(memory), false, h.output(y), d, n));
+        machine_.product(s, h.product(product(), h.scores(kept.factors()), false, h.values(memory), false,
+                                      h.output(y), d, n));
     });
 }
 
 // Of what a group of heads shares, the first head writes the gradient and the others add.
-void Operators::unfused_attention_backward(const AttentionShape& shape, const AttentionInput& in, void* extra, const void* dy, void* dqkv, void* dmemory) const {
+void Operators::unfused_attention_backward(const AttentionShape& shape, const AttentionInput& in, void* extra,
+                                           const void* dy, void* dqkv, void* dmemory) const {
     const Stream s = workplace_.stream();
     const std::int64_t n = shape.key_count(), d = shape.head_dimension;
     const void *qkv = in.queries, *memory = in.memory ? in.memory : in.queries;
     void* dkeys = in.memory ? dmemory : dqkv;
     const KeptScores kept(shape, extra, type_);
-    void* ds = workplace_.scratch(attention_slot, static_cast<std::size_t>(shape.samples * shape.heads * shape.tokens * n) * size_of(type_));
+    void* ds = workplace_.scratch(
+        attention_slot,
+        static_cast<std::size_t>(shape.samples * shape.heads * shape.tokens * n) * size_of(type_));
     each_group(shape, type_, [&](const HeadGroup& h) {
-        machine_.product(s, h.product(product(), h.scores(kept.factors()), true, h.output(dy), false, h.values(dkeys), d, shape.tokens, h.g > 0));
-        machine_.product(s, h.product(product(), h.output(dy), false, h.values(memory), true, h.scores(ds), n, d));
+        machine_.product(s, h.product(product(), h.scores(kept.factors()), true, h.output(dy), false,
+                                      h.values(dkeys), d, shape.tokens, h.g > 0));
+        machine_.product(
+            s, h.product(product(), h.output(dy), false, h.values(memory), true, h.scores(ds), n, d));
     });
     kernels_.attention_softmax_backward(s, type_, shape, kept.probabilities, kept.mask, ds);
     each_group(shape, type_, [&](const HeadGroup& h) {
-        machine_.product(s, h.product(product(), h.scores(ds), false, h.keys(memory), false, h.queries(dqkv), d, n));
-        machine_.product(s, h.product(product(), h.scores(ds), true, h.queries(qkv), false, h.keys(dkeys), d, shape.tokens, h.g > 0));
+        machine_.product(
+            s, h.product(product(), h.scores(ds), false, h.keys(memory), false, h.queries(dqkv), d, n));
+        machine_.product(s, h.product(product(), h.scores(ds), true, h.queries(qkv), false, h.keys(dkeys), d,
+                                      shape.tokens, h.g > 0));
     });
 }
 
 void Operators::pack_keys(model::OperatorId id, const float* packed, float* piece) const {
     const AttentionShape shape = attention_shape(id, 0);
     const std::int64_t width = 2 * shape.kv_heads * shape.head_dimension;
-    kernels_.move_columns(workplace_.stream(), type_, key_rows(shape, shape.row(), shape.tokens, width, shape.tokens),
+    kernels_.move_columns(workplace_.stream(), type_,
+                          key_rows(shape, shape.row(), shape.tokens, width, shape.tokens),
                           at(packed, shape.heads * shape.head_dimension, type_), piece, false);
 }
 
 void Operators::order_keys(model::OperatorId id, const float* pieces, float* keys) const {
     const AttentionShape shape = attention_shape(id, 0);
-    kernels_.order_parts(workplace_.stream(), type_, shape.samples, shape.keys, context_.context_parallel, shape.key_row(), false, pieces, keys);
+    kernels_.order_parts(workplace_.stream(), type_, shape.samples, shape.keys, context_.context_parallel,
+                         shape.key_row(), false, pieces, keys);
 }
 
 void Operators::split_key_gradients(model::OperatorId id, const float* dkeys, float* pieces) const {
     const AttentionShape shape = attention_shape(id, 0);
-    kernels_.order_parts(workplace_.stream(), type_, shape.samples, shape.keys, context_.context_parallel, shape.key_row(), true, dkeys, pieces);
+    kernels_.order_parts(workplace_.stream(), type_, shape.samples, shape.keys, context_.context_parallel,
+                         shape.key_row(), true, dkeys, pieces);
 }
 
 void Operators::add_key_gradients(model::OperatorId id, const float* piece, float* dpacked) const {
     const AttentionShape shape = attention_shape(id, 0);
     workplace_.clear_zeros(dpacked, tensor_bytes(op(id).inputs[0]));
     const std::int64_t width = 2 * shape.kv_heads * shape.head_dimension;
-    kernels_.move_columns(workplace_.stream(), type_, key_rows(shape, width, shape.tokens, shape.row(), shape.tokens), piece,
+    kernels_.move_columns(workplace_.stream(), type_,
+                          key_rows(shape, width, shape.tokens, shape.row(), shape.tokens), piece,
                           at(dpacked, shape.heads * shape.head_dimension, type_), true);
 }
 

@@ -1,4 +1,5 @@
-// Products of linear layers, and what goes along with them: an approximate GELU, the addition of a residual, gradients of biases.
+// Products of linear layers, and what goes along with them: an approximate GELU, the addition of a residual,
+// gradients of biases.
 #include "exec/cuda/operator/operators.h"
 #include "model/operators/rank_share.h"
 
@@ -10,10 +11,14 @@ using model::OperatorKind;
 bool Operators::is_stored_across(model::TensorId logits) const {
     const model::Tensor& tensor = graph_.tensor(logits);
     const model::Operator& producer = op(tensor.producer);
-    if (producer.kind != OperatorKind::linear || producer.attributes.has_bias || tensor.consumers.empty()) return false;
+    if (producer.kind != OperatorKind::linear || producer.attributes.has_bias || tensor.consumers.empty())
+        return false;
     for (const model::OperatorId reader : tensor.consumers)
-        if (op(reader).kind != OperatorKind::loss_statistics && op(reader).kind != OperatorKind::cross_entropy) return false;
-    // Tensor cores want rows at multiples of 16 bytes (cuBLAS documentation, "Tensor Core Usage"): GPT-2's 50,257 classes are none, tokens nearly always are.
+        if (op(reader).kind != OperatorKind::loss_statistics &&
+            op(reader).kind != OperatorKind::cross_entropy)
+            return false;
+    // Tensor cores want rows at multiples of 16 bytes (cuBLAS documentation, "Tensor Core Usage"): GPT-2's
+    // 50,257 classes are none, tokens nearly always are.
     const Sizes sizes = sizes_of(logits);
     const auto size = static_cast<std::int64_t>(size_of(type_));
     return sizes.columns * size % 16 != 0 && sizes.rows * size % 16 == 0;
@@ -25,10 +30,12 @@ void Operators::linear(model::OperatorId id, const Operands& x) const {
     const std::int64_t inputs = extent(o.parameters[0], 1);
     const void* in = x.inputs[0];
     if (o.attributes.input_scale != 1.0) {
-        kernels_.scale(workplace_.stream(), type_, y.rows * inputs, static_cast<float>(o.attributes.input_scale), in, x.extra, false);
+        kernels_.scale(workplace_.stream(), type_, y.rows * inputs,
+                       static_cast<float>(o.attributes.input_scale), in, x.extra, false);
         in = x.extra;
     }
-    const void* own_weight = is_in_fp8(id) ? x.parameters[0] : weight(o.parameters[0], x.parameters[0], weight_slot);
+    const void* own_weight =
+        is_in_fp8(id) ? x.parameters[0] : weight(o.parameters[0], x.parameters[0], weight_slot);
     const bool is_across = is_stored_across(o.output);
     Product p = product();
     p.transpose_b = true;
@@ -41,14 +48,19 @@ void Operators::linear(model::OperatorId id, const Operands& x) const {
     p.c = x.output;
     p.ldc = p.n;
     // Partial sums: the bias counts once.
-    const bool is_partial = graph_.tensor(o.output).split == model::TensorSplit::partial && context_.tensor_parallel > 1;
-    if (o.attributes.has_bias && (!is_partial || tensor_rank_ == 0)) p.bias = weight(o.parameters[1], x.parameters[1], bias_slot);
+    const bool is_partial =
+        graph_.tensor(o.output).split == model::TensorSplit::partial && context_.tensor_parallel > 1;
+    if (o.attributes.has_bias && (!is_partial || tensor_rank_ == 0))
+        p.bias = weight(o.parameters[1], x.parameters[1], bias_slot);
     if (is_in_fp8(id)) {
-        if (const std::optional<Product> low = forward_in_fp8(p, {type_, y.rows, inputs, in}, weight_matrix(o.parameters[0], x.parameters[0]))) p = *low;
+        if (const std::optional<Product> low = forward_in_fp8(
+                p, {type_, y.rows, inputs, in}, weight_matrix(o.parameters[0], x.parameters[0])))
+            p = *low;
         else p.b = weight(o.parameters[0], x.parameters[0], weight_slot);
     }
     const model::Operator* reader = only_reader(o.output);
-    if (reader && (is_approximate_gelu(*reader) || reader->kind == OperatorKind::add)) fusion_->hold(id.index, p);
+    if (reader && (is_approximate_gelu(*reader) || reader->kind == OperatorKind::add))
+        fusion_->hold(id.index, p);
     else fusion_->launch(p);
 }
 
@@ -116,17 +128,21 @@ void Operators::linear_backward(model::OperatorId id, const Operands& x, const v
     p.accumulates = base == dx;
     if (base && base != dx) p.addend = base;
     if (is_in_fp8(id)) {
-        if (const std::optional<Product> low = backward_in_fp8(id, p, {type_, y.rows, y.columns, dy}, weight_matrix(o.parameters[0], x.parameters[0]))) p = *low;
+        if (const std::optional<Product> low = backward_in_fp8(
+                id, p, {type_, y.rows, y.columns, dy}, weight_matrix(o.parameters[0], x.parameters[0])))
+            p = *low;
         else p.b = weight(o.parameters[0], x.parameters[0], weight_slot);
     }
     // The gradient of a GELU's result is read by that GELU alone.
     model::TensorId in = o.inputs[0];
     while (is_identity(op(graph_.tensor(in).producer))) in = op(graph_.tensor(in).producer).inputs[0];
-    if (!base && is_approximate_gelu(op(graph_.tensor(in).producer)) && only_reader(in) == &o) fusion_->hold(id.index, p);
+    if (!base && is_approximate_gelu(op(graph_.tensor(in).producer)) && only_reader(in) == &o)
+        fusion_->hold(id.index, p);
     else fusion_->launch(p);
 }
 
-bool Operators::gelu_backward_with_product(const model::Operator& o, const Operands& x, const float* dy, float* dx) const {
+bool Operators::gelu_backward_with_product(const model::Operator& o, const Operands& x, const float* dy,
+                                           float* dx) const {
     std::optional<Product> p = fusion_->held_product();
     if (!p || p->c != dy) return false;
     p->gelu_input = x.inputs[0];
@@ -134,7 +150,8 @@ bool Operators::gelu_backward_with_product(const model::Operator& o, const Opera
     if (!machine_.offers(*p)) return false;
     if (accumulates(o.inputs[0], dx)) {
         fusion_->flush();
-        kernels_.unary_backward(workplace_.stream(), type_, Unary::gelu_tanh, sizes_of(o.output).count(), x.inputs[0], dy, dx, true);
+        kernels_.unary_backward(workplace_.stream(), type_, Unary::gelu_tanh, sizes_of(o.output).count(),
+                                x.inputs[0], dy, dx, true);
         return true;
     }
     fusion_->drop_held();
@@ -142,7 +159,8 @@ bool Operators::gelu_backward_with_product(const model::Operator& o, const Opera
     return true;
 }
 
-void Operators::linear_weights(model::OperatorId id, const Operands& x, const void* dy, const std::vector<float*>& dparameters) const {
+void Operators::linear_weights(model::OperatorId id, const Operands& x, const void* dy,
+                               const std::vector<float*>& dparameters) const {
     const model::Operator& o = op(id);
     const Sizes y = sizes_of(o.output);
     const std::int64_t inputs = extent(o.parameters[0], 1);
@@ -161,17 +179,24 @@ void Operators::linear_weights(model::OperatorId id, const Operands& x, const vo
     p.ldc = inputs;
     p.accumulates = sums(o.parameters[0], dparameters[0]).accumulates;
     if (is_in_fp8(id))
-        if (const std::optional<Product> low = weights_in_fp8(id, p, {type_, y.rows, y.columns, dy}, {type_, y.rows, inputs, x.inputs[0]})) p = *low;
+        if (const std::optional<Product> low =
+                weights_in_fp8(id, p, {type_, y.rows, y.columns, dy}, {type_, y.rows, inputs, x.inputs[0]}))
+            p = *low;
     if (!o.attributes.has_bias) return fusion_->launch(p);
-    // The bias along with the weight where that is to be had; both rooms are asked for whatever the answer, since it may be another one when planning.
+    // The bias along with the weight where that is to be had; both rooms are asked for whatever the answer,
+    // since it may be another one when planning.
     const Sums bias = sums(o.parameters[1], dparameters[1]);
     void* workspace = workplace_.scratch(sums_slot, norm_workspace(y.rows, y.columns));
-    void* own = workplace_.scratch(partial_slot, static_cast<std::size_t>(y.columns) * size_of(gradient_type_));
+    void* own =
+        workplace_.scratch(partial_slot, static_cast<std::size_t>(y.columns) * size_of(gradient_type_));
     Product both = p;
     both.row_sums = bias.accumulates ? own : bias.data;
-    if (!p.in_fp8 && machine_.offers(both)) {  // a bias's gradient is a sum and no product: of numbers that are not rounded
+    if (!p.in_fp8 &&
+        machine_.offers(
+            both)) {  // a bias's gradient is a sum and no product: of numbers that are not rounded
         fusion_->launch(both);
-        if (bias.accumulates) kernels_.scale(workplace_.stream(), gradient_type_, y.columns, 1.0f, own, bias.data, true);
+        if (bias.accumulates)
+            kernels_.scale(workplace_.stream(), gradient_type_, y.columns, 1.0f, own, bias.data, true);
         return;
     }
     fusion_->launch(p);

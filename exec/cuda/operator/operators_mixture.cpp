@@ -1,7 +1,8 @@
-// A mixture of experts as launches: routing, copies of tokens, and a product for each block of copies that go to one expert.
+// A mixture of experts as launches: routing, copies of tokens, and a product for each block of copies that go
+// to one expert.
 //
-// How many copies an expert gets is known on the device only, and the sizes of products on the host only: forward waits for these numbers, once for each mixture and
-// micro-batch. Backward has them.
+// How many copies an expert gets is known on the device only, and the sizes of products on the host only:
+// forward waits for these numbers, once for each mixture and micro-batch. Backward has them.
 #include <numeric>
 
 #include "core/diagnostics.h"
@@ -16,7 +17,9 @@ using model::OperatorKind;
 
 namespace {
 
-std::int64_t total_of(const std::vector<std::int64_t>& rows) { return std::accumulate(rows.begin(), rows.end(), std::int64_t{0}); }
+std::int64_t total_of(const std::vector<std::int64_t>& rows) {
+    return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+}
 
 }  // namespace
 
@@ -29,7 +32,8 @@ std::vector<std::int64_t> divided_evenly(std::int64_t copies, std::size_t blocks
 
 RoutingShape Operators::routing_shape(const model::Operator& o) const {
     const model::MixtureShape shape = model::mixture_shape(graph_, o, context_);
-    return {shape.tokens, o.attributes.experts, o.attributes.experts_per_token, shape.hidden, model::expert_capacity(o.attributes, shape.tokens)};
+    return {shape.tokens, o.attributes.experts, o.attributes.experts_per_token, shape.hidden,
+            model::expert_capacity(o.attributes, shape.tokens)};
 }
 
 const void* Operators::routing(const model::Operator& o, const void* probabilities) const {
@@ -40,15 +44,18 @@ const void* Operators::routing(const model::Operator& o, const void* probabiliti
 }
 
 void Operators::count_rows(model::OperatorId dispatch, const float* probabilities, float* counts) const {
-    kernels_.expert_counts(workplace_.stream(), routing_shape(op(dispatch)), routing(op(dispatch), probabilities), true, counts);
+    kernels_.expert_counts(workplace_.stream(), routing_shape(op(dispatch)),
+                           routing(op(dispatch), probabilities), true, counts);
 }
 
 void Operators::choices(model::OperatorId router, const Operands& x, float* all) const {
-    kernels_.expert_counts(workplace_.stream(), routing_shape(op(router)), routing(op(router), x.output), false, all);
+    kernels_.expert_counts(workplace_.stream(), routing_shape(op(router)), routing(op(router), x.output),
+                           false, all);
 }
 
 // Forward asks, backward knows.
-std::vector<std::int64_t> Operators::rows_of_experts(model::OperatorId id, const Operands& x, bool is_forward) const {
+std::vector<std::int64_t> Operators::rows_of_experts(model::OperatorId id, const Operands& x,
+                                                     bool is_forward) const {
     if (x.expert_rows) return *x.expert_rows;
     std::vector<std::int64_t>& rows = kept_rows_[{id.index, x.place->micro_batch}];
     if (!is_forward) return rows;
@@ -66,7 +73,8 @@ std::vector<std::int64_t> Operators::rows_of_experts(model::OperatorId id, const
 void Operators::router(const model::Operator& o, const Operands& x) const {
     const RoutingShape shape = routing_shape(o);
     const Stream s = workplace_.stream();
-    auto* logits = static_cast<float*>(workplace_.scratch(logits_slot, static_cast<std::size_t>(shape.tokens * shape.experts) * sizeof(float)));
+    auto* logits = static_cast<float*>(workplace_.scratch(
+        logits_slot, static_cast<std::size_t>(shape.tokens * shape.experts) * sizeof(float)));
     Product p = product();
     p.out = Type::fp32;
     p.transpose_b = true;
@@ -92,19 +100,25 @@ const void* Operators::router_gradient(const model::Operator& o, const Operands&
         if (context_.context_parallel > 1) {
             chosen = static_cast<const float*>(x.extra);  // by all ranks that divide these tokens
         } else {
-            auto* counts = static_cast<float*>(workplace_.scratch(counts_slot, static_cast<std::size_t>(a.experts) * sizeof(float)));
+            auto* counts = static_cast<float*>(
+                workplace_.scratch(counts_slot, static_cast<std::size_t>(a.experts) * sizeof(float)));
             kernels_.expert_counts(s, shape, routing(o, x.output), false, counts);
             chosen = counts;
         }
-        const auto tokens = static_cast<double>(shape.tokens), copies = static_cast<double>(context_.context_parallel * shape.tokens * shape.chosen);
-        balance = static_cast<float>(static_cast<double>(x.place->loss_weight) * a.auxiliary_loss * static_cast<double>(a.experts) / copies / tokens);
+        const auto tokens = static_cast<double>(shape.tokens),
+                   copies = static_cast<double>(context_.context_parallel * shape.tokens * shape.chosen);
+        balance = static_cast<float>(static_cast<double>(x.place->loss_weight) * a.auxiliary_loss *
+                                     static_cast<double>(a.experts) / copies / tokens);
     }
-    void* gradient = workplace_.scratch(gradient_slot, static_cast<std::size_t>(shape.tokens * shape.experts) * size_of(type_));
-    kernels_.router_gradient(s, type_, shape.tokens, shape.experts, balance, workplace_.factors(), chosen, x.output, dy, gradient);
+    void* gradient = workplace_.scratch(
+        gradient_slot, static_cast<std::size_t>(shape.tokens * shape.experts) * size_of(type_));
+    kernels_.router_gradient(s, type_, shape.tokens, shape.experts, balance, workplace_.factors(), chosen,
+                             x.output, dy, gradient);
     return gradient;
 }
 
-void Operators::router_backward(const model::Operator& o, const Operands& x, const void* dy, float* dx) const {
+void Operators::router_backward(const model::Operator& o, const Operands& x, const void* dy,
+                                float* dx) const {
     const RoutingShape shape = routing_shape(o);
     Product p = product();
     p.m = shape.tokens;
@@ -120,7 +134,8 @@ void Operators::router_backward(const model::Operator& o, const Operands& x, con
     machine_.product(workplace_.stream(), p);
 }
 
-void Operators::router_weights(const model::Operator& o, const Operands& x, const void* dy, float* dweight) const {
+void Operators::router_weights(const model::Operator& o, const Operands& x, const void* dy,
+                               float* dweight) const {
     const RoutingShape shape = routing_shape(o);
     Product p = product();
     p.out = gradient_type_;
@@ -141,11 +156,13 @@ void Operators::router_weights(const model::Operator& o, const Operands& x, cons
 void Operators::dispatch(const model::Operator& o, const Operands& x) const {
     const RoutingShape shape = routing_shape(o);
     const Stream s = workplace_.stream();
-    if (shape.capacity < shape.tokens) machine_.fill_zero(s, x.output, tensor_bytes(o.output));  // what capacity leaves empty
+    if (shape.capacity < shape.tokens)
+        machine_.fill_zero(s, x.output, tensor_bytes(o.output));  // what capacity leaves empty
     kernels_.dispatch(s, type_, shape, routing(o, x.inputs[1]), x.inputs[0], x.output);
 }
 
-void Operators::combine_backward(const model::Operator& o, const Operands& x, const void* dy, const std::vector<float*>& dx) const {
+void Operators::combine_backward(const model::Operator& o, const Operands& x, const void* dy,
+                                 const std::vector<float*>& dx) const {
     const RoutingShape shape = routing_shape(o);
     bool adds = true;
     if (dx[0] && shape.capacity < shape.tokens) {  // rows that no copy has stay clear
@@ -158,7 +175,8 @@ void Operators::combine_backward(const model::Operator& o, const Operands& x, co
         workplace_.clear_zeros(dx[1], tensor_bytes(o.inputs[1]));
         fusion_->copy_now(dx[1]);
     }
-    kernels_.combine_backward(workplace_.stream(), type_, shape, routing(o, x.inputs[1]), x.inputs[0], x.inputs[1], dy, dx[0], dx[1], adds);
+    kernels_.combine_backward(workplace_.stream(), type_, shape, routing(o, x.inputs[1]), x.inputs[0],
+                              x.inputs[1], dy, dx[0], dx[1], adds);
 }
 
 void Operators::experts(model::OperatorId id, const Operands& x) const {
@@ -167,7 +185,8 @@ void Operators::experts(model::OperatorId id, const Operands& x) const {
     const std::vector<std::int64_t> rows = rows_of_experts(id, x, true);
     const std::int64_t total = total_of(rows);
     const Stream s = workplace_.stream();
-    const void *first_weights = weight(o.parameters[0], x.parameters[0], weight_slot), *second_weights = weight(o.parameters[1], x.parameters[1], second_weight_slot);
+    const void *first_weights = weight(o.parameters[0], x.parameters[0], weight_slot),
+               *second_weights = weight(o.parameters[1], x.parameters[1], second_weight_slot);
     void *first = x.extra, *activated = at(x.extra, total * shape.first_width, type_);
     if (total == 0) return;
     Product p = product();
@@ -183,8 +202,10 @@ void Operators::experts(model::OperatorId id, const Operands& x) const {
         p.ldc = p.n;
         machine_.product(s, p);
     }
-    if (o.attributes.experts_are_gated) kernels_.gated(s, type_, expert_unary_of<Unary>(o.attributes), total, shape.width, first, activated);
-    else kernels_.unary(s, type_, expert_unary_of<Unary>(o.attributes), total * shape.width, first, activated);
+    if (o.attributes.experts_are_gated)
+        kernels_.gated(s, type_, expert_unary_of<Unary>(o.attributes), total, shape.width, first, activated);
+    else
+        kernels_.unary(s, type_, expert_unary_of<Unary>(o.attributes), total * shape.width, first, activated);
     for (const ExpertBlock& b : expert_blocks(rows, shape.experts)) {
         p.m = b.rows;
         p.n = shape.hidden;
@@ -204,10 +225,13 @@ void Operators::experts_backward(model::OperatorId id, const Operands& x, const 
     const std::vector<std::int64_t> rows = rows_of_experts(id, x, false);
     const std::int64_t total = total_of(rows);
     const Stream s = workplace_.stream();
-    const void *first_weights = weight(o.parameters[0], x.parameters[0], weight_slot), *second_weights = weight(o.parameters[1], x.parameters[1], second_weight_slot);
+    const void *first_weights = weight(o.parameters[0], x.parameters[0], weight_slot),
+               *second_weights = weight(o.parameters[1], x.parameters[1], second_weight_slot);
     void *first = x.extra, *activated = at(x.extra, total * shape.first_width, type_);
-    void* dactivated = workplace_.scratch(expert_slot, static_cast<std::size_t>(total * shape.width) * size_of(type_));
-    const bool adds = dx && !workplace_.takes_over_zeros(dx, static_cast<std::size_t>(total * shape.hidden) * size_of(type_));
+    void* dactivated =
+        workplace_.scratch(expert_slot, static_cast<std::size_t>(total * shape.width) * size_of(type_));
+    const bool adds = dx && !workplace_.takes_over_zeros(
+                                dx, static_cast<std::size_t>(total * shape.hidden) * size_of(type_));
     if (adds) fusion_->copy_now(dx);
     if (total == 0) return;
     Product p = product();
@@ -223,8 +247,11 @@ void Operators::experts_backward(model::OperatorId id, const Operands& x, const 
         machine_.product(s, p);
     }
     const Unary unary = expert_unary_of<Unary>(o.attributes);
-    if (o.attributes.experts_are_gated) kernels_.gated_backward(s, type_, unary, total, shape.width, first, dactivated, first, false);
-    else kernels_.unary_backward(s, type_, unary, total * shape.width, unary == Unary::relu ? activated : first, dactivated, first, false);
+    if (o.attributes.experts_are_gated)
+        kernels_.gated_backward(s, type_, unary, total, shape.width, first, dactivated, first, false);
+    else
+        kernels_.unary_backward(s, type_, unary, total * shape.width,
+                                unary == Unary::relu ? activated : first, dactivated, first, false);
     for (const ExpertBlock& b : expert_blocks(rows, shape.experts)) {
         if (!dx) break;
         p.m = b.rows;
@@ -239,7 +266,8 @@ void Operators::experts_backward(model::OperatorId id, const Operands& x, const 
     }
 }
 
-void Operators::experts_weights(model::OperatorId id, const Operands& x, const void* dy, const std::vector<float*>& dparameters) const {
+void Operators::experts_weights(model::OperatorId id, const Operands& x, const void* dy,
+                                const std::vector<float*>& dparameters) const {
     const model::Operator& o = op(id);
     const model::MixtureShape shape = model::mixture_shape(graph_, o, context_);
     const std::vector<std::int64_t> rows = rows_of_experts(id, x, false);
@@ -247,7 +275,8 @@ void Operators::experts_weights(model::OperatorId id, const Operands& x, const v
     const std::int64_t total = total_of(rows);
     const void *first = x.extra, *activated = at(x.extra, total * shape.first_width, type_);
     // c += a^T b over the rows of every block; an expert that nobody chose has a gradient of zeros.
-    const auto add_up = [&](std::size_t parameter, const void* a, std::int64_t m, const void* b, std::int64_t n) {
+    const auto add_up = [&](std::size_t parameter, const void* a, std::int64_t m, const void* b,
+                            std::int64_t n) {
         const bool adds = sums(o.parameters[parameter], dparameters[parameter]).accumulates;
         std::vector<char> is_written(static_cast<std::size_t>(shape.experts), adds ? 1 : 0);
         Product p = product();
@@ -268,7 +297,8 @@ void Operators::experts_weights(model::OperatorId id, const Operands& x, const v
         }
         for (std::int64_t e = 0; e < shape.experts; ++e)
             if (!is_written[static_cast<std::size_t>(e)])
-                machine_.fill_zero(s, at(dparameters[parameter], e * m * n, gradient_type_), static_cast<std::size_t>(m * n) * size_of(gradient_type_));
+                machine_.fill_zero(s, at(dparameters[parameter], e * m * n, gradient_type_),
+                                   static_cast<std::size_t>(m * n) * size_of(gradient_type_));
     };
     add_up(0, first, shape.first_width, x.inputs[0], shape.hidden);
     add_up(1, dy, shape.hidden, activated, shape.width);

@@ -11,8 +11,10 @@ namespace exec::cuda {
 
 namespace {
 
-// The median of some repetitions on the stream that collectives of data parallelism use; `inner` at a time, so that one launch's gap does not count.
-core::Seconds time_of(Machine& machine, Stream stream, Event begin, Event end, int inner, const std::function<void()>& work) {
+// The median of some repetitions on the stream that collectives of data parallelism use; `inner` at a time,
+// so that one launch's gap does not count.
+core::Seconds time_of(Machine& machine, Stream stream, Event begin, Event end, int inner,
+                      const std::function<void()>& work) {
     for (int i = 0; i < 2; ++i) work();
     std::vector<core::Seconds> times;
     for (int r = 0; r < 5; ++r) {
@@ -42,7 +44,8 @@ std::vector<core::Bytes> profiled_sizes() {
     return sizes;
 }
 
-std::vector<ExchangeRate> profile_exchange(Machine& machine, Exchange& exchange, int rank, const std::vector<std::vector<int>>& groups,
+std::vector<ExchangeRate> profile_exchange(Machine& machine, Exchange& exchange, int rank,
+                                           const std::vector<std::vector<int>>& groups,
                                            const std::vector<core::Bytes>& sizes) {
     core::require(!sizes.empty(), "there are sizes to measure");
     const Stream stream = machine.stream(schedule::Stream::data);
@@ -52,22 +55,30 @@ std::vector<ExchangeRate> profile_exchange(Machine& machine, Exchange& exchange,
     for (const std::vector<int>& members : groups) {
         const auto own = std::find(members.begin(), members.end(), rank);
         if (own == members.end()) continue;
-        const auto position = static_cast<int>(own - members.begin()), ranks = static_cast<int>(members.size());
+        const auto position = static_cast<int>(own - members.begin()),
+                   ranks = static_cast<int>(members.size());
         const int group = exchange.make_group(members);
         // Zeros: sums of them stay numbers, however often they are added.
         void* data = machine.allocate(most);
         machine.fill_zero(stream, data, most);
         for (const core::Bytes bytes : sizes) {
-            const std::size_t count = static_cast<std::size_t>(bytes.value) / sizeof(float), piece = count / static_cast<std::size_t>(ranks);
+            const std::size_t count = static_cast<std::size_t>(bytes.value) / sizeof(float),
+                              piece = count / static_cast<std::size_t>(ranks);
             const int inner = bytes.value > 4.0 * 1024 * 1024 ? 3 : 20;
             const auto measure = [&](const char* operation, double of, const std::function<void()>& work) {
-                rates.push_back({operation, ranks, core::Bytes(of), time_of(machine, stream, begin, end, inner, work)});
+                rates.push_back(
+                    {operation, ranks, core::Bytes(of), time_of(machine, stream, begin, end, inner, work)});
             };
-            const auto gathered = static_cast<double>(piece * static_cast<std::size_t>(ranks) * sizeof(float));
-            measure("all_reduce", bytes.value, [&] { exchange.all_reduce(stream, group, core::DataType::fp32, data, count, false); });
-            measure("all_gather", gathered, [&] { exchange.all_gather(stream, group, core::DataType::fp32, data, piece); });
-            measure("reduce_scatter", gathered, [&] { exchange.reduce_scatter(stream, group, core::DataType::fp32, data, piece); });
-            measure("broadcast", bytes.value, [&] { exchange.broadcast(stream, group, core::DataType::fp32, data, count); });
+            const auto gathered =
+                static_cast<double>(piece * static_cast<std::size_t>(ranks) * sizeof(float));
+            measure("all_reduce", bytes.value,
+                    [&] { exchange.all_reduce(stream, group, core::DataType::fp32, data, count, false); });
+            measure("all_gather", gathered,
+                    [&] { exchange.all_gather(stream, group, core::DataType::fp32, data, piece); });
+            measure("reduce_scatter", gathered,
+                    [&] { exchange.reduce_scatter(stream, group, core::DataType::fp32, data, piece); });
+            measure("broadcast", bytes.value,
+                    [&] { exchange.broadcast(stream, group, core::DataType::fp32, data, count); });
             if (ranks == 2)
                 measure("send", bytes.value, [&] {
                     if (position == 0) exchange.send(stream, group, 1, data, count * sizeof(float), 0);
@@ -79,12 +90,14 @@ std::vector<ExchangeRate> profile_exchange(Machine& machine, Exchange& exchange,
     return rates;
 }
 
-void apply(const std::vector<ExchangeRate>& rates, bool is_one_node, cluster::InstanceType& instance, const std::string& date) {
+void apply(const std::vector<ExchangeRate>& rates, bool is_one_node, cluster::InstanceType& instance,
+           const std::string& date) {
     const std::string source = "measured by `smexec profile --backend cuda` among these GPUs";
     core::BytesPerSecond best;
     core::Seconds latency;
     for (const ExchangeRate& rate : rates) {
-        instance.notes.push_back(fmt::format("{}, {}: {} of {} over {} ranks in {}, {} on the bus", source, date, rate.operation, core::format(rate.bytes), rate.ranks,
+        instance.notes.push_back(fmt::format("{}, {}: {} of {} over {} ranks in {}, {} on the bus", source,
+                                             date, rate.operation, core::format(rate.bytes), rate.ranks,
                                              core::format(rate.time), core::format(rate.bus_bandwidth())));
         if (rate.operation != "send") continue;
         best = std::max(best, rate.bus_bandwidth());

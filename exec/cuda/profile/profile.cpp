@@ -1,5 +1,5 @@
-#include "exec/cuda/operator/fused_parts.h"
 #include "exec/cuda/profile/profile.h"
+#include "exec/cuda/operator/fused_parts.h"
 
 #include <algorithm>
 #include <chrono>
@@ -33,7 +33,8 @@ double time_of_passes(const RunResult& result, const schedule::Program& program,
         double time = 0;
         for (const schedule::Span& span : result.timelines[step].spans[0]) {
             const schedule::Instruction& instruction = program.classes[0].instructions[span.instruction];
-            if (instruction.kind == schedule::InstructionKind::compute && (instruction.phase == schedule::ComputePhase::forward) == is_forward)
+            if (instruction.kind == schedule::InstructionKind::compute &&
+                (instruction.phase == schedule::ComputePhase::forward) == is_forward)
                 time += (span.end - span.start).value;
         }
         sums.push_back(time);
@@ -41,10 +42,13 @@ double time_of_passes(const RunResult& result, const schedule::Program& program,
     return median(std::move(sums));
 }
 
-// Marks between operators keep their kernels from following one another closely: times are scaled so that they add up to passes without marks.
+// Marks between operators keep their kernels from following one another closely: times are scaled so that
+// they add up to passes without marks.
 void scale_to_passes(OperatorTimes& times, const RunResult& unmarked, const schedule::Program& program) {
     for (const bool is_forward : {true, false}) {
-        const auto belongs = [&](const auto& entry) { return (entry.first.second == static_cast<int>(model::Phase::forward)) == is_forward; };
+        const auto belongs = [&](const auto& entry) {
+            return (entry.first.second == static_cast<int>(model::Phase::forward)) == is_forward;
+        };
         double sum = 0;
         for (const auto& entry : times)
             if (belongs(entry)) sum += program.micro_batches * entry.second;
@@ -57,7 +61,8 @@ void scale_to_passes(OperatorTimes& times, const RunResult& unmarked, const sche
 
 }  // namespace
 
-GpuPlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph& graph, std::shared_ptr<const DataSource> data, bool measures_products) {
+GpuPlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph& graph,
+                            std::shared_ptr<const DataSource> data, bool measures_products) {
     const schedule::Program program = profiled_program(plan, 1, 1, graph);
 
     RunOptions options;
@@ -71,25 +76,33 @@ GpuPlanProfile profile_plan(const schedule::Plan& plan, const model::ModelGraph&
     profile.overhead = result.memory.at_peak[0][static_cast<std::size_t>(schedule::MemoryKind::overhead)];
     std::map<std::pair<std::int32_t, int>, std::vector<double>> by_operator;
     for (const OperatorSample& sample : result.operator_samples)
-        if (sample.step > 1) by_operator[{sample.op, static_cast<int>(sample.phase)}].push_back(sample.time.value);
+        if (sample.step > 1)
+            by_operator[{sample.op, static_cast<int>(sample.phase)}].push_back(sample.time.value);
     OperatorTimes times;
     for (const auto& [key, of_one] : by_operator) times[key] = median(of_one);
     scale_to_passes(times, unmarked, program);
     if (plan.layout.tensor == 1) profile.operators = by_signature(graph, program.plan.cost_context(), times);
 
-    // Bytes as the simulator counts them: states and master read and written, the gradient read, the parameter written (and read without a master).
+    // Bytes as the simulator counts them: states and master read and written, the gradient read, the
+    // parameter written (and read without a master).
     const schedule::Precision& precision = plan.precision;
-    const double an_element = core::size_of(precision.gradients).value + 2 * schedule::state_bytes_per_parameter(plan.optimizer).value +
-                              (precision.has_master_parameters ? 8 + core::size_of(precision.parameters).value : 2 * core::size_of(precision.parameters).value) +
-                              (schedule::needs_update_norms(plan.optimizer) ? 8 : 0);
+    const double an_element =
+        core::size_of(precision.gradients).value +
+        2 * schedule::state_bytes_per_parameter(plan.optimizer).value +
+        (precision.has_master_parameters ? 8 + core::size_of(precision.parameters).value
+                                         : 2 * core::size_of(precision.parameters).value) +
+        (schedule::needs_update_norms(plan.optimizer) ? 8 : 0);
     double elements = 0;
-    for (const schedule::ParameterBucket& bucket : program.classes[0].buckets) elements += static_cast<double>(bucket.elements);
+    for (const schedule::ParameterBucket& bucket : program.classes[0].buckets)
+        elements += static_cast<double>(bucket.elements);
     std::vector<double> updates;
     for (std::size_t step = 2; step < unmarked.timelines.size(); ++step) {
         double time = 0;
         for (const schedule::Span& span : unmarked.timelines[step].spans[0]) {
             const schedule::InstructionKind kind = program.classes[0].instructions[span.instruction].kind;
-            if (kind == schedule::InstructionKind::optimizer_step || kind == schedule::InstructionKind::update_norm) time += (span.end - span.start).value;
+            if (kind == schedule::InstructionKind::optimizer_step ||
+                kind == schedule::InstructionKind::update_norm)
+                time += (span.end - span.start).value;
         }
         updates.push_back(time);
     }
@@ -113,7 +126,8 @@ namespace {
 // Times work on the compute stream with events: three warm-ups, then the median of some repetitions.
 class Stopwatch {
 public:
-    explicit Stopwatch(Machine& machine) : machine_(machine), stream_(machine.stream(schedule::Stream::compute)) {}
+    explicit Stopwatch(Machine& machine)
+        : machine_(machine), stream_(machine.stream(schedule::Stream::compute)) {}
     Stream stream() const { return stream_; }
 
     // A repetition is `inner` times the work, so that one launch's gap does not count.
@@ -139,7 +153,8 @@ private:
 class Block {
 public:
     Block(Machine& machine, std::size_t bytes) : machine_(machine), data_(machine.allocate(bytes)) {
-        // Random-looking bits that are small numbers in every precision: products of zeros run faster than real ones.
+        // Random-looking bits that are small numbers in every precision: products of zeros run faster than
+        // real ones.
         std::vector<std::uint16_t> pattern(std::min<std::size_t>(bytes / 2, std::size_t{1} << 22));
         std::uint32_t state = 12345;
         for (std::uint16_t& word : pattern) {
@@ -147,7 +162,8 @@ public:
             word = static_cast<std::uint16_t>((state >> 16 & 0x83FFu) | 0x3C00u);
         }
         for (std::size_t at = 0; at < bytes; at += pattern.size() * 2)
-            machine.upload_now(static_cast<char*>(data_) + at, pattern.data(), std::min(bytes - at, pattern.size() * 2));
+            machine.upload_now(static_cast<char*>(data_) + at, pattern.data(),
+                               std::min(bytes - at, pattern.size() * 2));
     }
     ~Block() { machine_.release(data_); }
     Block(const Block&) = delete;
@@ -167,13 +183,18 @@ void time_products(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
         Type storage;
         bool uses_tf32;
     };
-    for (const Precision& precision : {Precision{core::DataType::bf16, Type::bf16, false}, Precision{core::DataType::fp16, Type::fp16, false},
-                                       Precision{core::DataType::tf32, Type::fp32, true}, Precision{core::DataType::fp32, Type::fp32, false}})
+    for (const Precision& precision : {Precision{core::DataType::bf16, Type::bf16, false},
+                                       Precision{core::DataType::fp16, Type::fp16, false},
+                                       Precision{core::DataType::tf32, Type::fp32, true},
+                                       Precision{core::DataType::fp32, Type::fp32, false}})
         for (const std::int64_t n : {128, 256, 512, 1024, 2048, 4096, 8192}) {
             double rate = 0;
-            const double flops = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
+            const double flops =
+                2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
             // x W^T (forward), dy W (input), dy^T x (weight).
-            for (const auto& [transpose_a, transpose_b, layout] : {std::tuple{false, true, "nt"}, std::tuple{false, false, "nn"}, std::tuple{true, false, "tn"}}) {
+            for (const auto& [transpose_a, transpose_b, layout] :
+                 {std::tuple{false, true, "nt"}, std::tuple{false, false, "nn"},
+                  std::tuple{true, false, "tn"}}) {
                 Product p;
                 p.in = p.out = precision.storage;
                 p.uses_tf32 = precision.uses_tf32;
@@ -183,19 +204,26 @@ void time_products(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
                 p.a = a.at();
                 p.b = b.at();
                 p.c = c.at();
-                const core::Seconds time = watch.time([&] { machine.product(watch.stream(), p); }, n <= 1024 ? 50 : 5);
-                profile.rates.push_back({fmt::format("product {} {} x {} x {} {}", core::name_of(precision.type), n, n, n, layout), core::Flops(flops),
-                                         core::Bytes(3.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(size_of(precision.storage))), time});
+                const core::Seconds time =
+                    watch.time([&] { machine.product(watch.stream(), p); }, n <= 1024 ? 50 : 5);
+                profile.rates.push_back({fmt::format("product {} {} x {} x {} {}",
+                                                     core::name_of(precision.type), n, n, n, layout),
+                                         core::Flops(flops),
+                                         core::Bytes(3.0 * static_cast<double>(n) * static_cast<double>(n) *
+                                                     static_cast<double>(size_of(precision.storage))),
+                                         time});
                 rate += flops / time.value / 3;
             }
             profile.products[precision.type].push_back({core::Flops(flops), core::FlopsPerSecond(rate)});
         }
 }
 
-// Of octets with the common dimension contiguous, which is all there is: forward in the fast mode, both gradients of e5m2 by e4m3. Casts are priced apart.
+// Of octets with the common dimension contiguous, which is all there is: forward in the fast mode, both
+// gradients of e5m2 by e4m3. Casts are priced apart.
 void time_fp8_products(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     constexpr std::int64_t most = std::int64_t{8192} * 8192;
-    const Block x(machine, 2 * most), c(machine, 2 * most), a(machine, most), b(machine, most), head(machine, 4096);
+    const Block x(machine, 2 * most), c(machine, 2 * most), a(machine, most), b(machine, most),
+        head(machine, 4096);
     const Kernels& k = machine.kernels();
     auto *unscale = static_cast<float*>(head.at()), *partials = static_cast<float*>(head.at(1024));
     for (const std::int64_t n : {128, 256, 512, 1024, 2048, 4096, 8192}) {
@@ -217,11 +245,17 @@ void time_fp8_products(Machine& machine, Stopwatch& watch, GpuProfile& profile) 
             p.accumulates_fast = is_forward;
             if (!machine.offers_fp8(p, half)) return;
             k.largest_magnitudes(watch.stream(), Type::bf16, n * n, x.at(), partials);
-            k.cast_to_float8(watch.stream(), Type::bf16, p.a_format, n, n, x.at(), partials, unscale, static_cast<std::uint8_t*>(a.at()), nullptr);
-            k.cast_to_float8(watch.stream(), Type::bf16, p.b_format, n, n, x.at(), partials, unscale, static_cast<std::uint8_t*>(b.at()), nullptr);
-            const core::Seconds time = watch.time([&] { machine.product(watch.stream(), p); }, n <= 1024 ? 50 : 5);
-            profile.rates.push_back({fmt::format("product fp8 {} x {} x {} {}", n, n, n, is_forward ? "e4m3 by e4m3, fast sums" : "e5m2 by e4m3"), core::Flops(flops),
-                                     core::Bytes(4.0 * static_cast<double>(n) * static_cast<double>(n)), time});
+            k.cast_to_float8(watch.stream(), Type::bf16, p.a_format, n, n, x.at(), partials, unscale,
+                             static_cast<std::uint8_t*>(a.at()), nullptr);
+            k.cast_to_float8(watch.stream(), Type::bf16, p.b_format, n, n, x.at(), partials, unscale,
+                             static_cast<std::uint8_t*>(b.at()), nullptr);
+            const core::Seconds time =
+                watch.time([&] { machine.product(watch.stream(), p); }, n <= 1024 ? 50 : 5);
+            profile.rates.push_back({fmt::format("product fp8 {} x {} x {} {}", n, n, n,
+                                                 is_forward ? "e4m3 by e4m3, fast sums" : "e5m2 by e4m3"),
+                                     core::Flops(flops),
+                                     core::Bytes(4.0 * static_cast<double>(n) * static_cast<double>(n)),
+                                     time});
             rate += flops / time.value * (is_forward ? 1 : 2) / 3;
         }
         profile.products[core::DataType::fp8].push_back({core::Flops(flops), core::FlopsPerSecond(rate)});
@@ -239,25 +273,40 @@ void time_attention(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
             shape.is_causal = true;
             shape.scale = 0.125f;
             const auto rows = static_cast<std::size_t>(shape.samples * shape.tokens);
-            const std::size_t packed = rows * static_cast<std::size_t>(shape.row()) * 2, plain = rows * 2048 * 2, sums = rows * static_cast<std::size_t>(shape.heads) * 4;
-            const Block qkv(machine, packed), dqkv(machine, packed), y(machine, plain), dy(machine, plain), log_sums(machine, sums), workspace(machine, sums);
+            const std::size_t packed = rows * static_cast<std::size_t>(shape.row()) * 2,
+                              plain = rows * 2048 * 2,
+                              sums = rows * static_cast<std::size_t>(shape.heads) * 4;
+            const Block qkv(machine, packed), dqkv(machine, packed), y(machine, plain), dy(machine, plain),
+                log_sums(machine, sums), workspace(machine, sums);
             const bool fused = fuses(machine, Type::bf16, shape);
-            const double flops = 4.0 * static_cast<double>(shape.samples * shape.heads) * static_cast<double>(tokens * tokens) * static_cast<double>(head) / 2;
+            const double flops = 4.0 * static_cast<double>(shape.samples * shape.heads) *
+                                 static_cast<double>(tokens * tokens) * static_cast<double>(head) / 2;
             const Stream s = watch.stream();
             const Kernels& k = machine.kernels();
             const auto forward = [&] {
-                if (fused) fused_attention(machine, s, Type::bf16, shape, qkv.at(), nullptr, y.at(), static_cast<float*>(log_sums.at()));
-                else k.attention(s, Type::bf16, shape, qkv.at(), nullptr, y.at(), static_cast<float*>(log_sums.at()));
+                if (fused)
+                    fused_attention(machine, s, Type::bf16, shape, qkv.at(), nullptr, y.at(),
+                                    static_cast<float*>(log_sums.at()));
+                else
+                    k.attention(s, Type::bf16, shape, qkv.at(), nullptr, y.at(),
+                                static_cast<float*>(log_sums.at()));
             };
             const auto backward = [&] {
                 const auto* kept = static_cast<const float*>(log_sums.at());
-                if (fused) fused_attention_backward(machine, s, Type::bf16, shape, qkv.at(), nullptr, y.at(), kept, dy.at(), dqkv.at(), nullptr, nullptr);
-                else k.attention_backward(s, Type::bf16, shape, qkv.at(), nullptr, y.at(), kept, dy.at(), dqkv.at(), nullptr, workspace.at());
+                if (fused)
+                    fused_attention_backward(machine, s, Type::bf16, shape, qkv.at(), nullptr, y.at(), kept,
+                                             dy.at(), dqkv.at(), nullptr, nullptr);
+                else
+                    k.attention_backward(s, Type::bf16, shape, qkv.at(), nullptr, y.at(), kept, dy.at(),
+                                         dqkv.at(), nullptr, workspace.at());
             };
-            const std::string what = fmt::format("attention bf16 causal {} x {} tokens x {} heads of {} ({})", shape.samples, tokens, shape.heads, head,
-                                                 fused ? "cuDNN" : "own kernel");
-            profile.rates.push_back({what + " forward", core::Flops(flops), core::Bytes(0), watch.time(forward, 3)});
-            profile.rates.push_back({what + " backward", core::Flops(2.5 * flops), core::Bytes(0), watch.time(backward, 3)});
+            const std::string what =
+                fmt::format("attention bf16 causal {} x {} tokens x {} heads of {} ({})", shape.samples,
+                            tokens, shape.heads, head, fused ? "cuDNN" : "own kernel");
+            profile.rates.push_back(
+                {what + " forward", core::Flops(flops), core::Bytes(0), watch.time(forward, 3)});
+            profile.rates.push_back(
+                {what + " backward", core::Flops(2.5 * flops), core::Bytes(0), watch.time(backward, 3)});
         }
 }
 
@@ -275,15 +324,19 @@ void add_rate(GpuProfile& profile, std::string what, double bytes, core::Seconds
 void time_streams(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     constexpr std::int64_t rows = 32768, width = 4096, count = rows * width;
     constexpr double tensor = 2.0 * static_cast<double>(count);
-    const Block x(machine, 2 * count), y(machine, 2 * count), z(machine, 2 * count), statistics(machine, 8 * rows), mask(machine, count);
-    const Block scale(machine, 4 * width), sums(machine, 4 * width), labels(machine, 8 * rows), workspace(machine, norm_workspace(rows, width));
+    const Block x(machine, 2 * count), y(machine, 2 * count), z(machine, 2 * count),
+        statistics(machine, 8 * rows), mask(machine, count);
+    const Block scale(machine, 4 * width), sums(machine, 4 * width), labels(machine, 8 * rows),
+        workspace(machine, norm_workspace(rows, width));
     const Block keys(machine, 8 * 64);
     const Stream s = watch.stream();
     const Kernels& k = machine.kernels();
-    profile.copy_bandwidth = core::BytesPerSecond(2 * tensor / watch.time([&] { machine.copy(s, y.at(), x.at(), 2 * count); }).value);
+    profile.copy_bandwidth = core::BytesPerSecond(
+        2 * tensor / watch.time([&] { machine.copy(s, y.at(), x.at(), 2 * count); }).value);
     const std::vector<std::int64_t> ids = [&] {
         std::vector<std::int64_t> values(rows);
-        for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i * 7919 % width);
+        for (std::size_t i = 0; i < values.size(); ++i)
+            values[i] = static_cast<std::int64_t>(i * 7919 % width);
         return values;
     }();
     machine.upload_now(labels.at(), ids.data(), ids.size() * 8);
@@ -296,90 +349,146 @@ void time_streams(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     const ClassShape shape{rows, width, width, 0, 1};
     measure("add", 3 * tensor, [&] { k.add(s, Type::bf16, count, x.at(), y.at(), z.at()); });
     measure("gelu", 2 * tensor, [&] { k.unary(s, Type::bf16, Unary::gelu_tanh, count, x.at(), y.at()); });
-    measure("gelu backward", 3 * tensor, [&] { k.unary_backward(s, Type::bf16, Unary::gelu_tanh, count, x.at(), y.at(), z.at(), false); });
-    measure("swiglu", 1.5 * tensor, [&] { k.gated(s, Type::bf16, Unary::silu, rows, width / 2, x.at(), y.at()); });
-    measure("layer norm", 2 * tensor, [&] { k.layer_norm(s, Type::bf16, rows, width, 1e-5f, x.at(), factors, factors, y.at(), kept(statistics)); });
-    measure("layer norm backward", 3 * tensor,
-            [&] { k.layer_norm_backward(s, Type::bf16, rows, width, x.at(), kept(statistics), factors, y.at(), z.at(), nullptr); });
-    measure("layer norm weights", 2 * tensor, [&] {
-        k.norm_weights(s, Type::bf16, true, rows, width, x.at(), kept(statistics), y.at(), {sums.at(), Type::fp32}, {sums.at(), Type::fp32}, workspace.at());
+    measure("gelu backward", 3 * tensor,
+            [&] { k.unary_backward(s, Type::bf16, Unary::gelu_tanh, count, x.at(), y.at(), z.at(), false); });
+    measure("swiglu", 1.5 * tensor,
+            [&] { k.gated(s, Type::bf16, Unary::silu, rows, width / 2, x.at(), y.at()); });
+    measure("layer norm", 2 * tensor, [&] {
+        k.layer_norm(s, Type::bf16, rows, width, 1e-5f, x.at(), factors, factors, y.at(), kept(statistics));
     });
-    measure("rms norm", 2 * tensor, [&] { k.rms_norm(s, Type::bf16, rows, width, 1e-5f, x.at(), factors, y.at(), kept(statistics)); });
-    measure("column sums", tensor, [&] { k.column_sums(s, Type::bf16, rows, width, x.at(), {sums.at(), Type::fp32}, workspace.at()); });
+    measure("layer norm backward", 3 * tensor, [&] {
+        k.layer_norm_backward(s, Type::bf16, rows, width, x.at(), kept(statistics), factors, y.at(), z.at(),
+                              nullptr);
+    });
+    measure("layer norm weights", 2 * tensor, [&] {
+        k.norm_weights(s, Type::bf16, true, rows, width, x.at(), kept(statistics), y.at(),
+                       {sums.at(), Type::fp32}, {sums.at(), Type::fp32}, workspace.at());
+    });
+    measure("rms norm", 2 * tensor, [&] {
+        k.rms_norm(s, Type::bf16, rows, width, 1e-5f, x.at(), factors, y.at(), kept(statistics));
+    });
+    measure("column sums", tensor, [&] {
+        k.column_sums(s, Type::bf16, rows, width, x.at(), {sums.at(), Type::fp32}, workspace.at());
+    });
     auto* partials = kept(sums);
     auto *octets = static_cast<std::uint8_t*>(y.at()), *turned = static_cast<std::uint8_t*>(z.at());
-    measure("largest magnitude", tensor, [&] { k.largest_magnitudes(s, Type::bf16, count, x.at(), partials); });
-    measure("cast to fp8", 1.5 * tensor, [&] { k.cast_to_float8(s, Type::bf16, Float8::e4m3, rows, width, x.at(), partials, kept(statistics), octets, nullptr); });
-    measure("cast to fp8 and transposed", 2 * tensor, [&] { k.cast_to_float8(s, Type::bf16, Float8::e5m2, rows, width, x.at(), partials, kept(statistics), octets, turned); });
-    DropoutShape dropout{rows, width, rows / 64, width, 0, 0, 0.1f, static_cast<const std::uint64_t*>(keys.at())};
-    measure("dropout and residual", 3.5 * tensor,
-            [&] { k.dropout(s, Type::bf16, dropout, x.at(), y.at(), z.at(), static_cast<std::uint8_t*>(mask.at())); });
-    measure("loss statistics", tensor, [&] { k.loss_statistics(s, Type::bf16, shape, x.at(), classes, kept(workspace), nullptr); });
-    measure("cross-entropy backward", 2 * tensor, [&] {
-        k.cross_entropy_backward(s, Type::bf16, shape, 1e-3f, nullptr, x.at(), kept(workspace), nullptr, classes, z.at(), false);
+    measure("largest magnitude", tensor,
+            [&] { k.largest_magnitudes(s, Type::bf16, count, x.at(), partials); });
+    measure("cast to fp8", 1.5 * tensor, [&] {
+        k.cast_to_float8(s, Type::bf16, Float8::e4m3, rows, width, x.at(), partials, kept(statistics), octets,
+                         nullptr);
     });
-    measure("embedding", 2 * tensor, [&] { k.embedding(s, Type::bf16, rows, width, 0, width, classes, {x.at(), Type::bf16}, y.at()); });
+    measure("cast to fp8 and transposed", 2 * tensor, [&] {
+        k.cast_to_float8(s, Type::bf16, Float8::e5m2, rows, width, x.at(), partials, kept(statistics), octets,
+                         turned);
+    });
+    DropoutShape dropout{rows, width, rows / 64, width,
+                         0,    0,     0.1f,      static_cast<const std::uint64_t*>(keys.at())};
+    measure("dropout and residual", 3.5 * tensor, [&] {
+        k.dropout(s, Type::bf16, dropout, x.at(), y.at(), z.at(), static_cast<std::uint8_t*>(mask.at()));
+    });
+    measure("loss statistics", tensor,
+            [&] { k.loss_statistics(s, Type::bf16, shape, x.at(), classes, kept(workspace), nullptr); });
+    measure("cross-entropy backward", 2 * tensor, [&] {
+        k.cross_entropy_backward(s, Type::bf16, shape, 1e-3f, nullptr, x.at(), kept(workspace), nullptr,
+                                 classes, z.at(), false);
+    });
+    measure("embedding", 2 * tensor, [&] {
+        k.embedding(s, Type::bf16, rows, width, 0, width, classes, {x.at(), Type::bf16}, y.at());
+    });
 }
 
-// The same at the shapes of GPT-2 124M, GPT-2 1.5B and a Llama of a billion, where rows are short or lie badly.
+// The same at the shapes of GPT-2 124M, GPT-2 1.5B and a Llama of a billion, where rows are short or lie
+// badly.
 void time_model_shapes(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     const Stream s = watch.stream();
     const Kernels& k = machine.kernels();
-    for (const auto& [rows, width] : {std::pair<std::int64_t, std::int64_t>{32768, 768}, {8192, 1600}, {16384, 2048}}) {
+    for (const auto& [rows, width] :
+         {std::pair<std::int64_t, std::int64_t>{32768, 768}, {8192, 1600}, {16384, 2048}}) {
         const std::int64_t count = rows * width;
         const double tensor = 2.0 * static_cast<double>(count);
-        // Larger together than any second-level cache: what one step reads another one has written long before.
+        // Larger together than any second-level cache: what one step reads another one has written long
+        // before.
         constexpr int copies = 8;
-        const Block x(machine, static_cast<std::size_t>(2 * count * copies)), y(machine, static_cast<std::size_t>(2 * count * copies)),
-            z(machine, static_cast<std::size_t>(2 * count * copies)), scale(machine, static_cast<std::size_t>(4 * width)),
-            statistics(machine, static_cast<std::size_t>(8 * rows)), workspace(machine, norm_workspace(rows, width));
+        const Block x(machine, static_cast<std::size_t>(2 * count * copies)),
+            y(machine, static_cast<std::size_t>(2 * count * copies)),
+            z(machine, static_cast<std::size_t>(2 * count * copies)),
+            scale(machine, static_cast<std::size_t>(4 * width)),
+            statistics(machine, static_cast<std::size_t>(8 * rows)),
+            workspace(machine, norm_workspace(rows, width));
         const Values factors{scale.at(), Type::bf16};
         auto* kept = static_cast<float*>(statistics.at());
         int turn = 0;
-        const auto at = [&](const Block& block) { return block.at(static_cast<std::size_t>(turn % copies) * static_cast<std::size_t>(2 * count)); };
+        const auto at = [&](const Block& block) {
+            return block.at(static_cast<std::size_t>(turn % copies) * static_cast<std::size_t>(2 * count));
+        };
         const auto measure = [&](const char* what, double bytes, const std::function<void()>& work) {
             add_rate(profile, fmt::format("{} bf16 {} x {}", what, rows, width), bytes, watch.time([&] {
                 work();
                 ++turn;
             }));
         };
-        measure("layer norm", 2 * tensor, [&] { k.layer_norm(s, Type::bf16, rows, width, 1e-5f, at(x), factors, factors, at(y), kept); });
-        measure("layer norm backward to a residual", 4 * tensor, [&] { k.layer_norm_backward(s, Type::bf16, rows, width, at(x), kept, factors, at(y), at(z), at(y)); });
-        measure("rms norm", 2 * tensor, [&] { k.rms_norm(s, Type::bf16, rows, width, 1e-5f, at(x), factors, at(y), kept); });
-        measure("rms norm backward", 3 * tensor, [&] { k.rms_norm_backward(s, Type::bf16, rows, width, at(x), kept, factors, at(y), at(z), nullptr); });
-        measure("norm weights", 2 * tensor,
-                [&] { k.norm_weights(s, Type::bf16, true, rows, width, at(x), kept, at(y), {scale.at(), Type::bf16}, {scale.at(), Type::bf16}, workspace.at()); });
-        measure("column sums", tensor, [&] { k.column_sums(s, Type::bf16, rows, width, at(x), {scale.at(), Type::bf16}, workspace.at()); });
+        measure("layer norm", 2 * tensor, [&] {
+            k.layer_norm(s, Type::bf16, rows, width, 1e-5f, at(x), factors, factors, at(y), kept);
+        });
+        measure("layer norm backward to a residual", 4 * tensor, [&] {
+            k.layer_norm_backward(s, Type::bf16, rows, width, at(x), kept, factors, at(y), at(z), at(y));
+        });
+        measure("rms norm", 2 * tensor,
+                [&] { k.rms_norm(s, Type::bf16, rows, width, 1e-5f, at(x), factors, at(y), kept); });
+        measure("rms norm backward", 3 * tensor, [&] {
+            k.rms_norm_backward(s, Type::bf16, rows, width, at(x), kept, factors, at(y), at(z), nullptr);
+        });
+        measure("norm weights", 2 * tensor, [&] {
+            k.norm_weights(s, Type::bf16, true, rows, width, at(x), kept, at(y), {scale.at(), Type::bf16},
+                           {scale.at(), Type::bf16}, workspace.at());
+        });
+        measure("column sums", tensor, [&] {
+            k.column_sums(s, Type::bf16, rows, width, at(x), {scale.at(), Type::bf16}, workspace.at());
+        });
     }
 
     // GPT-2's own vocabulary, which lies across, and its table.
     constexpr std::int64_t rows = 8192, classes = 50257, width = 768;
     ClassShape shape{rows, classes, classes, 0, 1};
     shape.is_across = true;
-    const Block logits(machine, 2 * rows * classes), dlogits(machine, 2 * rows * classes), labels(machine, 8 * rows), statistics(machine, 12 * rows),
-        workspace(machine, loss_workspace(shape)), table(machine, 2 * classes * width), dy(machine, 2 * rows * width), sorted(machine, embedding_workspace(rows, width));
+    const Block logits(machine, 2 * rows * classes), dlogits(machine, 2 * rows * classes),
+        labels(machine, 8 * rows), statistics(machine, 12 * rows), workspace(machine, loss_workspace(shape)),
+        table(machine, 2 * classes * width), dy(machine, 2 * rows * width),
+        sorted(machine, embedding_workspace(rows, width));
     std::vector<std::int64_t> ids(rows);
     for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int64_t>(i * 7919 % classes);
     machine.upload_now(labels.at(), ids.data(), ids.size() * 8);
     const auto* own = static_cast<const std::int64_t*>(labels.at());
     auto* kept = static_cast<float*>(statistics.at());
     constexpr double all = 2.0 * rows * classes;
-    add_rate(profile, "loss statistics across bf16 8192 x 50257", all,
-             watch.time([&] { k.loss_statistics(s, Type::bf16, shape, logits.at(), own, kept, workspace.at()); }));
+    add_rate(profile, "loss statistics across bf16 8192 x 50257", all, watch.time([&] {
+        k.loss_statistics(s, Type::bf16, shape, logits.at(), own, kept, workspace.at());
+    }));
     add_rate(profile, "cross-entropy backward across bf16 8192 x 50257", 2 * all, watch.time([&] {
-        k.cross_entropy_backward(s, Type::bf16, shape, 1e-3f, nullptr, logits.at(), kept, nullptr, own, dlogits.at(), false);
+        k.cross_entropy_backward(s, Type::bf16, shape, 1e-3f, nullptr, logits.at(), kept, nullptr, own,
+                                 dlogits.at(), false);
     }));
     // It sorts ids first: told, and not counted among those that memory binds alone.
-    profile.rates.push_back({"embedding weight bf16 8192 x 768 of 50257", core::Flops(0), core::Bytes(3 * 2.0 * rows * width), watch.time([&] {
-                                 k.embedding_weight(s, Type::bf16, rows, width, 0, classes, own, dy.at(), {table.at(), Type::bf16}, sorted.at());
+    profile.rates.push_back({"embedding weight bf16 8192 x 768 of 50257", core::Flops(0),
+                             core::Bytes(3 * 2.0 * rows * width), watch.time([&] {
+                                 k.embedding_weight(s, Type::bf16, rows, width, 0, classes, own, dy.at(),
+                                                    {table.at(), Type::bf16}, sorted.at());
                              })});
 
     constexpr std::int64_t elements = 128 << 20;
-    const Block parameters(machine, 2 * elements), gradients(machine, 2 * elements), master(machine, 4 * elements), first(machine, 4 * elements),
-        second(machine, 4 * elements), ranges(machine, sizeof(DeviceRange)), chunks(machine, elements / update_chunk * sizeof(UpdateChunk)),
-        factors(machine, sizeof(StepFactors)), norm(machine, 256), partials(machine, 2 * elements / update_chunk * sizeof(float));
-    const DeviceRange range{parameters.at(), gradients.at(), static_cast<float*>(master.at()), static_cast<float*>(first.at()), static_cast<float*>(second.at()),
-                            elements, 0.1f};
+    const Block parameters(machine, 2 * elements), gradients(machine, 2 * elements),
+        master(machine, 4 * elements), first(machine, 4 * elements), second(machine, 4 * elements),
+        ranges(machine, sizeof(DeviceRange)), chunks(machine, elements / update_chunk * sizeof(UpdateChunk)),
+        factors(machine, sizeof(StepFactors)), norm(machine, 256),
+        partials(machine, 2 * elements / update_chunk * sizeof(float));
+    const DeviceRange range{parameters.at(),
+                            gradients.at(),
+                            static_cast<float*>(master.at()),
+                            static_cast<float*>(first.at()),
+                            static_cast<float*>(second.at()),
+                            elements,
+                            0.1f};
     machine.upload_now(ranges.at(), &range, sizeof range);
     std::vector<UpdateChunk> list;
     for (std::int64_t begin = 0; begin < elements; begin += update_chunk) list.push_back({0, begin});
@@ -390,20 +499,38 @@ void time_model_shapes(Machine& machine, Stopwatch& watch, GpuProfile& profile) 
     const auto* device_chunks = static_cast<const UpdateChunk*>(chunks.at());
     const auto* device_factors = static_cast<const StepFactors*>(factors.at());
     const auto count = static_cast<std::int64_t>(list.size());
-    add_rate(profile, fmt::format("AdamW bf16 with fp32 master weights, {}", elements), 28.0 * elements, watch.time([&] {
-        k.update(s, UpdateRule::adam, Type::bf16, Type::bf16, device_ranges, device_chunks, count, device_factors, nullptr, nullptr);
-    }, 3));
-    // Gradient, moments and master read, moments written; then master and moments read, master and parameter written.
+    add_rate(profile, fmt::format("AdamW bf16 with fp32 master weights, {}", elements), 28.0 * elements,
+             watch.time(
+                 [&] {
+                     k.update(s, UpdateRule::adam, Type::bf16, Type::bf16, device_ranges, device_chunks,
+                              count, device_factors, nullptr, nullptr);
+                 },
+                 3));
+    // Gradient, moments and master read, moments written; then master and moments read, master and parameter
+    // written.
     auto* const sums = static_cast<float*>(norm.at());
-    add_rate(profile, fmt::format("LAMB bf16, moments and norms, {}", elements), 22.0 * elements, watch.time([&] {
-        k.update_norms(s, Type::bf16, Type::bf16, device_ranges, 1, device_chunks, count, device_factors, nullptr, nullptr, static_cast<float*>(partials.at()), sums);
-    }, 3));
-    add_rate(profile, fmt::format("LAMB bf16, step, {}", elements), 18.0 * elements, watch.time([&] {
-        k.lamb(s, Type::bf16, device_ranges, device_chunks, count, device_factors, nullptr, sums);
-    }, 3));
-    add_rate(profile, fmt::format("norm of gradients bf16, {}", elements), 2.0 * elements, watch.time([&] {
-        k.gradient_norm(s, Type::bf16, device_ranges, device_chunks, count, device_factors, static_cast<float*>(partials.at()), static_cast<float*>(norm.at()));
-    }, 3));
+    add_rate(profile, fmt::format("LAMB bf16, moments and norms, {}", elements), 22.0 * elements,
+             watch.time(
+                 [&] {
+                     k.update_norms(s, Type::bf16, Type::bf16, device_ranges, 1, device_chunks, count,
+                                    device_factors, nullptr, nullptr, static_cast<float*>(partials.at()),
+                                    sums);
+                 },
+                 3));
+    add_rate(profile, fmt::format("LAMB bf16, step, {}", elements), 18.0 * elements,
+             watch.time(
+                 [&] {
+                     k.lamb(s, Type::bf16, device_ranges, device_chunks, count, device_factors, nullptr,
+                            sums);
+                 },
+                 3));
+    add_rate(profile, fmt::format("norm of gradients bf16, {}", elements), 2.0 * elements,
+             watch.time(
+                 [&] {
+                     k.gradient_norm(s, Type::bf16, device_ranges, device_chunks, count, device_factors,
+                                     static_cast<float*>(partials.at()), static_cast<float*>(norm.at()));
+                 },
+                 3));
 }
 
 void time_launches(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
@@ -416,14 +543,19 @@ void time_launches(Machine& machine, Stopwatch& watch, GpuProfile& profile) {
     const auto begin = std::chrono::steady_clock::now();
     constexpr int launches = 500;  // fewer than a stream holds back
     for (int i = 0; i < launches; ++i) tiny();
-    profile.launch = core::Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / launches);
+    profile.launch = core::Seconds(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / launches);
     machine.synchronize();
     constexpr std::size_t large = std::size_t{256} << 20;
     const Block device(machine, large);
     void* host = machine.allocate_host(large);
     profile.copy_latency = watch.time([&] { machine.upload(s, device.at(), host, 64); }, 50);
-    profile.to_device = core::BytesPerSecond(static_cast<double>(large) / watch.time([&] { machine.upload(s, device.at(), host, large); }, 2).value);
-    profile.to_host = core::BytesPerSecond(static_cast<double>(large) / watch.time([&] { machine.download(s, host, device.at(), large); }, 2).value);
+    profile.to_device =
+        core::BytesPerSecond(static_cast<double>(large) /
+                             watch.time([&] { machine.upload(s, device.at(), host, large); }, 2).value);
+    profile.to_host =
+        core::BytesPerSecond(static_cast<double>(large) /
+                             watch.time([&] { machine.download(s, host, device.at(), large); }, 2).value);
     machine.release_host(host);
 }
 
@@ -445,24 +577,29 @@ void apply(const GpuProfile& profile, cluster::InstanceType& instance, const std
     cluster::DeviceSpec& device = instance.device;
     const std::string source = "measured by `smexec profile --backend cuda` on this machine";
     for (const auto& [type, points] : profile.products) {
-        if (!device.peak.contains(type)) continue;  // peaks are the vendor's: a measured curve lies below them
+        if (!device.peak.contains(type))
+            continue;  // peaks are the vendor's: a measured curve lies below them
         cluster::MatrixProductCurve& curve = device.matrix_product[type];
         curve.points = points;
         curve.launch = profile.kernel;
-        if (curve.compute_efficiency <= 0) curve.compute_efficiency = std::min(1.0, points.back().rate.value / device.peak[type].value);
+        if (curve.compute_efficiency <= 0)
+            curve.compute_efficiency = std::min(1.0, points.back().rate.value / device.peak[type].value);
         if (curve.memory_efficiency <= 0) curve.memory_efficiency = 1;
-        instance.provenance[fmt::format("device.precision.{}", core::name_of(type))] = {source, date, "measured"};
+        instance.provenance[fmt::format("device.precision.{}", core::name_of(type))] = {source, date,
+                                                                                        "measured"};
     }
     device.memory_efficiency = std::min(1.0, profile.copy_bandwidth.value / device.memory_bandwidth.value);
     device.kernel_launch = profile.kernel;
     device.host_dispatch = profile.launch;
     instance.provenance["device"] = {source, date, "measured"};
-    instance.notes.push_back(fmt::format("{}, {}: copies {} on the device, {} to it, {} from it; a small kernel {}, its launch {}", source, date,
-                                         core::format(profile.copy_bandwidth), core::format(profile.to_device), core::format(profile.to_host),
-                                         core::format(profile.kernel), core::format(profile.launch)));
+    instance.notes.push_back(fmt::format(
+        "{}, {}: copies {} on the device, {} to it, {} from it; a small kernel {}, its launch {}", source,
+        date, core::format(profile.copy_bandwidth), core::format(profile.to_device),
+        core::format(profile.to_host), core::format(profile.kernel), core::format(profile.launch)));
     for (const GpuProfile::Rate& rate : profile.rates) {
         if (!rate.what.starts_with("attention")) continue;
-        instance.notes.push_back(fmt::format("{}: {} in {}", rate.what, core::format(rate.flops / rate.time), core::format(rate.time)));
+        instance.notes.push_back(fmt::format("{}: {} in {}", rate.what, core::format(rate.flops / rate.time),
+                                             core::format(rate.time)));
     }
 }
 

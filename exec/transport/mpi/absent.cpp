@@ -5,6 +5,8 @@
 namespace exec::transport::mpi {
 
 bool is_available() { return false; }
-std::unique_ptr<transport::Wire> start(std::vector<std::string>&) { throw core::MachineError("this build has no MPI"); }
+std::unique_ptr<transport::Wire> start(std::vector<std::string>&) {
+    throw core::MachineError("this build has no MPI");
+}
 
 }  // namespace exec::transport::mpi

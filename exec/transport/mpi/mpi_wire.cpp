@@ -1,5 +1,6 @@
-// Frames over MPI. Every frame is a message with tag 0 that holds its header and, when it is short, its payload; a long payload follows by itself, straight from
-// the sender's array to its place at the receiver, under a tag that the header announces. All calls are nonblocking and made by one thread at a time.
+// Frames over MPI. Every frame is a message with tag 0 that holds its header and, when it is short, its
+// payload; a long payload follows by itself, straight from the sender's array to its place at the receiver,
+// under a tag that the header announces. All calls are nonblocking and made by one thread at a time.
 #include "exec/transport/mpi/mpi_wire.h"
 
 #include <algorithm>
@@ -25,30 +26,39 @@ void check(int code, const char* call) {
     char text[MPI_MAX_ERROR_STRING];
     int length = 0;
     MPI_Error_string(code, text, &length);
-    throw core::MachineError(fmt::format("{}: {}", call, std::string(text, static_cast<std::size_t>(length))));
+    throw core::MachineError(
+        fmt::format("{}: {}", call, std::string(text, static_cast<std::size_t>(length))));
 }
 #define SMSIM_MPI(call) check(call, #call)
 
 struct Envelope {
-    std::uint64_t kind = 0, tag = 0, bytes = 0, payload_tag = 0;  // payload_tag 0: the payload is in this message
+    std::uint64_t kind = 0, tag = 0, bytes = 0,
+                  payload_tag = 0;  // payload_tag 0: the payload is in this message
 };
 
-// Up to here a copy is cheaper than a second message: an exchange in shared memory takes some 0.5 us, a copy of 8 KiB as long.
+// Up to here a copy is cheaper than a second message: an exchange in shared memory takes some 0.5 us, a copy
+// of 8 KiB as long.
 constexpr std::size_t most_inline_bytes = 8192;
 constexpr std::size_t envelope_message = sizeof(Envelope) + most_inline_bytes;
 constexpr int open_receives = 16;
 constexpr int payload_tags = 1 << 15;  // below MPI_TAG_UB's guaranteed 32767: tags 1 ... 32767
 constexpr std::size_t largest_message = std::size_t(1) << 30;
-// Between hosts a payload goes in parts below Open MPI's eager limit of 64 KiB (btl_tcp_eager_limit): larger messages wait for the receiver's answer, and on a slow
-// line that answer queues behind what the receiver itself sends (4 x 2 ranks at 100 Mbit/s: all-reduces of 3.4 MB in 500 ms instead of 350).
+// Between hosts a payload goes in parts below Open MPI's eager limit of 64 KiB (btl_tcp_eager_limit): larger
+// messages wait for the receiver's answer, and on a slow line that answer queues behind what the receiver
+// itself sends (4 x 2 ranks at 100 Mbit/s: all-reduces of 3.4 MB in 500 ms instead of 350).
 constexpr std::size_t largest_message_between_hosts = 60 * 1024;
 
 class MpiWire : public transport::Wire {
 public:
     // `hosts` by rank.
     MpiWire(MPI_Comm communicator, int rank, int size, const std::vector<std::string>& hosts)
-        : communicator_(communicator), rank_(rank), size_(size), next_payload_tag_(static_cast<std::size_t>(size), 1) {
-        for (const std::string& host : hosts) part_.push_back(host == hosts[static_cast<std::size_t>(rank)] ? largest_message : largest_message_between_hosts);
+        : communicator_(communicator),
+          rank_(rank),
+          size_(size),
+          next_payload_tag_(static_cast<std::size_t>(size), 1) {
+        for (const std::string& host : hosts)
+            part_.push_back(host == hosts[static_cast<std::size_t>(rank)] ? largest_message
+                                                                          : largest_message_between_hosts);
         receives_.resize(open_receives);
         for (OpenReceive& receive : receives_) {
             receive.message.resize(envelope_message);
@@ -59,7 +69,8 @@ public:
     int rank() const override { return rank_; }
     int size() const override { return size_; }
 
-    void send(Receiver& receiver, int peer, const FrameHeader& header, std::span<const std::byte> payload, Communicator::Ticket ticket) override {
+    void send(Receiver& receiver, int peer, const FrameHeader& header, std::span<const std::byte> payload,
+              Communicator::Ticket ticket) override {
         if (is_over_) return;
         Envelope envelope{static_cast<std::uint64_t>(header.kind), header.tag, header.bytes, 0};
         const bool is_inline = payload.size() <= most_inline_bytes;
@@ -71,8 +82,10 @@ public:
         Sending& first = sendings_.emplace_back();
         first.own.resize(sizeof envelope + (is_inline ? payload.size() : 0));
         std::memcpy(first.own.data(), &envelope, sizeof envelope);
-        if (is_inline && !payload.empty()) std::memcpy(first.own.data() + sizeof envelope, payload.data(), payload.size());
-        SMSIM_MPI(MPI_Isend(first.own.data(), static_cast<int>(first.own.size()), MPI_BYTE, peer, 0, communicator_, &first.request));
+        if (is_inline && !payload.empty())
+            std::memcpy(first.own.data() + sizeof envelope, payload.data(), payload.size());
+        SMSIM_MPI(MPI_Isend(first.own.data(), static_cast<int>(first.own.size()), MPI_BYTE, peer, 0,
+                            communicator_, &first.request));
         if (is_inline) {
             if (ticket) receiver.sent(ticket);
             return;
@@ -86,7 +99,8 @@ public:
         for (std::size_t at = 0; at < payload.size(); at += most) {
             const std::size_t bytes = std::min(most, payload.size() - at);
             Sending& part = sendings_.emplace_back();
-            SMSIM_MPI(MPI_Isend(payload.data() + at, static_cast<int>(bytes), MPI_BYTE, peer, static_cast<int>(envelope.payload_tag), communicator_, &part.request));
+            SMSIM_MPI(MPI_Isend(payload.data() + at, static_cast<int>(bytes), MPI_BYTE, peer,
+                                static_cast<int>(envelope.payload_tag), communicator_, &part.request));
             // Messages of one tag end in order.
             if (at + bytes == payload.size()) {
                 part.ticket = ticket;
@@ -111,7 +125,8 @@ public:
         }
         for (auto it = arrivals_.begin(); it != arrivals_.end();) {
             int is_done = 0;
-            SMSIM_MPI(MPI_Testall(static_cast<int>(it->requests.size()), it->requests.data(), &is_done, MPI_STATUSES_IGNORE));
+            SMSIM_MPI(MPI_Testall(static_cast<int>(it->requests.size()), it->requests.data(), &is_done,
+                                  MPI_STATUSES_IGNORE));
             if (!is_done) {
                 ++it;
                 continue;
@@ -121,7 +136,8 @@ public:
             it = arrivals_.erase(it);
             receiver.complete(incoming);
         }
-        // Receives are matched in the order they were posted, so the oldest is looked at first and frames of a rank keep their order.
+        // Receives are matched in the order they were posted, so the oldest is looked at first and frames of
+        // a rank keep their order.
         for (int n = 0; n < open_receives; ++n) {
             OpenReceive& open = receives_[oldest_];
             int is_done = 0;
@@ -138,7 +154,8 @@ public:
 
     bool has_unsent() const override { return !is_over_ && (!sendings_.empty() || !arrivals_.empty()); }
 
-    // MPI cannot take back what it has begun: nothing of it is called any more, and mpirun ends the job with this process.
+    // MPI cannot take back what it has begun: nothing of it is called any more, and mpirun ends the job with
+    // this process.
     void abandon(Receiver&) override { is_over_ = true; }
 
     void close() override {
@@ -169,15 +186,18 @@ private:
     };
 
     void post(OpenReceive& open) {
-        SMSIM_MPI(MPI_Irecv(open.message.data(), static_cast<int>(open.message.size()), MPI_BYTE, MPI_ANY_SOURCE, 0, communicator_, &open.request));
+        SMSIM_MPI(MPI_Irecv(open.message.data(), static_cast<int>(open.message.size()), MPI_BYTE,
+                            MPI_ANY_SOURCE, 0, communicator_, &open.request));
     }
 
     void take(Receiver& receiver, const OpenReceive& open, const MPI_Status& status) {
         Envelope envelope;
         std::memcpy(&envelope, open.message.data(), sizeof envelope);
-        Incoming& incoming = receiver.begin(status.MPI_SOURCE, {static_cast<FrameKind>(envelope.kind), envelope.tag, envelope.bytes});
+        Incoming& incoming = receiver.begin(
+            status.MPI_SOURCE, {static_cast<FrameKind>(envelope.kind), envelope.tag, envelope.bytes});
         if (envelope.payload_tag == 0) {
-            if (envelope.bytes > 0) std::memcpy(incoming.place, open.message.data() + sizeof envelope, envelope.bytes);
+            if (envelope.bytes > 0)
+                std::memcpy(incoming.place, open.message.data() + sizeof envelope, envelope.bytes);
             receiver.complete(incoming);
             return;
         }
@@ -187,7 +207,8 @@ private:
         arriving.requests.reserve(envelope.bytes / most + 1);
         for (std::size_t at = 0; at < envelope.bytes; at += most) {
             const std::size_t bytes = std::min<std::size_t>(most, envelope.bytes - at);
-            SMSIM_MPI(MPI_Irecv(incoming.place + at, static_cast<int>(bytes), MPI_BYTE, status.MPI_SOURCE, static_cast<int>(envelope.payload_tag), communicator_,
+            SMSIM_MPI(MPI_Irecv(incoming.place + at, static_cast<int>(bytes), MPI_BYTE, status.MPI_SOURCE,
+                                static_cast<int>(envelope.payload_tag), communicator_,
                                 &arriving.requests.emplace_back(MPI_REQUEST_NULL)));
         }
     }
@@ -210,7 +231,8 @@ bool is_available() { return true; }
 std::unique_ptr<transport::Wire> start(std::vector<std::string>& hosts) {
     int provided = 0;
     SMSIM_MPI(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided));
-    if (provided < MPI_THREAD_SERIALIZED) throw core::MachineError("MPI_Init_thread: this MPI does not allow calls from more than one thread");
+    if (provided < MPI_THREAD_SERIALIZED)
+        throw core::MachineError("MPI_Init_thread: this MPI does not allow calls from more than one thread");
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     int rank = 0, size = 1;
     SMSIM_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
@@ -221,16 +243,20 @@ std::unique_ptr<transport::Wire> start(std::vector<std::string>& hosts) {
     int length = 0;
     SMSIM_MPI(MPI_Get_processor_name(name, &length));
     std::vector<char> names(static_cast<std::size_t>(size) * sizeof name);
-    SMSIM_MPI(MPI_Allgather(name, sizeof name, MPI_CHAR, names.data(), sizeof name, MPI_CHAR, MPI_COMM_WORLD));
+    SMSIM_MPI(
+        MPI_Allgather(name, sizeof name, MPI_CHAR, names.data(), sizeof name, MPI_CHAR, MPI_COMM_WORLD));
     std::vector<std::string> by_launch;
     std::vector<int> host_of, order;
     std::map<std::string, int> first_seen;
     for (int r = 0; r < size; ++r) {
         by_launch.emplace_back(names.data() + static_cast<std::size_t>(r) * sizeof name);
-        host_of.push_back(first_seen.emplace(by_launch.back(), static_cast<int>(first_seen.size())).first->second);
+        host_of.push_back(
+            first_seen.emplace(by_launch.back(), static_cast<int>(first_seen.size())).first->second);
         order.push_back(r);
     }
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return host_of[static_cast<std::size_t>(a)] < host_of[static_cast<std::size_t>(b)]; });
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+        return host_of[static_cast<std::size_t>(a)] < host_of[static_cast<std::size_t>(b)];
+    });
     const auto place = static_cast<int>(std::find(order.begin(), order.end(), rank) - order.begin());
     hosts.clear();
     for (const int r : order) hosts.push_back(by_launch[static_cast<std::size_t>(r)]);

@@ -10,7 +10,8 @@
 namespace exec::transport::mpi {
 
 bool is_available();
-// Starts MPI, once a process. Ranks are numbered so that those of one host follow one another; `hosts` is by that number. Throws core::MachineError.
+// Starts MPI, once a process. Ranks are numbered so that those of one host follow one another; `hosts` is by
+// that number. Throws core::MachineError.
 std::unique_ptr<Wire> start(std::vector<std::string>& hosts);
 
 }  // namespace exec::transport::mpi

@@ -48,7 +48,9 @@ private:
 };
 
 [[noreturn]] void fail(const std::string& what) { throw core::MachineError(what); }
-[[noreturn]] void fail_with_error(const std::string& what) { fail(fmt::format("{}: {}", what, std::strerror(errno))); }
+[[noreturn]] void fail_with_error(const std::string& what) {
+    fail(fmt::format("{}: {}", what, std::strerror(errno)));
+}
 
 // Fixed-size words of the bootstrap; a program of another kind that connects is told apart by the first.
 struct Report {
@@ -65,9 +67,12 @@ struct Entry {
 
 class Deadline {
 public:
-    explicit Deadline(core::Seconds limit) : end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limit.value))) {}
+    explicit Deadline(core::Seconds limit)
+        : end_(Clock::now() +
+               std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limit.value))) {}
     int milliseconds() const {
-        return static_cast<int>(std::max<std::int64_t>(0, std::chrono::duration_cast<std::chrono::milliseconds>(end_ - Clock::now()).count()));
+        return static_cast<int>(std::max<std::int64_t>(
+            0, std::chrono::duration_cast<std::chrono::milliseconds>(end_ - Clock::now()).count()));
     }
     bool is_past() const { return Clock::now() >= end_; }
 
@@ -139,32 +144,36 @@ Socket listen_at(int port) {
 int port_of(const Socket& socket) {
     sockaddr_storage address{};
     socklen_t length = sizeof address;
-    if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) fail_with_error("getsockname");
+    if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0)
+        fail_with_error("getsockname");
     return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
                                                : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
 bool is_loopback(const sockaddr_storage& address) {
-    if (address.ss_family == AF_INET) return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == 127;
+    if (address.ss_family == AF_INET)
+        return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == 127;
     if (address.ss_family != AF_INET6) return false;
     const in6_addr& six = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
     return IN6_IS_ADDR_LOOPBACK(&six) || (IN6_IS_ADDR_V4MAPPED(&six) && six.s6_addr[12] == 127);
 }
 
-// Empty on the loopback interface: the peer is on this host, and has no address there that another host could use.
+// Empty on the loopback interface: the peer is on this host, and has no address there that another host could
+// use.
 std::string address_of_peer(const Socket& socket) {
     sockaddr_storage address{};
     socklen_t length = sizeof address;
     char text[64] = {};
     const bool is_known = ::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0;
     if (is_known && is_loopback(address)) return {};
-    if (!is_known ||
-        ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0)
+    if (!is_known || ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, text, sizeof text,
+                                   nullptr, 0, NI_NUMERICHOST) != 0)
         fail_with_error("getpeername");
     return text;
 }
 
-// Connections whose first words are still coming. Who connects may be a stranger that says nothing, or a rank that ends half-way: nobody waits for it alone.
+// Connections whose first words are still coming. Who connects may be a stranger that says nothing, or a rank
+// that ends half-way: nobody waits for it alone.
 class Door {
 public:
     explicit Door(const Socket& listener) : listener_(listener) {}
@@ -184,12 +193,14 @@ public:
             if (ready == 0) return Socket();
             if (ready < 0) continue;
             for (std::size_t i = 0; i < watched_.size(); ++i)
-                if (polled[1 + callers_.size() + i].revents != 0) fail(fmt::format("{} is gone before the start", watched_[i].second));
+                if (polled[1 + callers_.size() + i].revents != 0)
+                    fail(fmt::format("{} is gone before the start", watched_[i].second));
             for (std::size_t i = callers_.size(); i-- > 0;) {
                 if (polled[1 + i].revents == 0) continue;
                 Caller& caller = callers_[i];
                 std::byte part[sizeof(Hello)];
-                const ssize_t got = ::recv(caller.socket.get(), part, sizeof(Hello) - caller.said.size(), MSG_DONTWAIT);
+                const ssize_t got =
+                    ::recv(caller.socket.get(), part, sizeof(Hello) - caller.said.size(), MSG_DONTWAIT);
                 if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
                 if (got > 0) caller.said.insert(caller.said.end(), part, part + got);
                 if (got > 0 && caller.said.size() < sizeof(Hello)) continue;
@@ -253,10 +264,13 @@ void prepare(const Socket& socket) {
     ::setsockopt(socket.get(), IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     ::setsockopt(socket.get(), IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
     ::setsockopt(socket.get(), IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
-    ::setsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged_milliseconds, sizeof unacknowledged_milliseconds);
+    ::setsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged_milliseconds,
+                 sizeof unacknowledged_milliseconds);
 }
 
-void set_text(char* place, std::size_t size, const std::string& text) { std::snprintf(place, size, "%s", text.c_str()); }
+void set_text(char* place, std::size_t size, const std::string& text) {
+    std::snprintf(place, size, "%s", text.c_str());
+}
 
 std::string own_host() {
     char name[256] = {};
@@ -286,9 +300,12 @@ std::vector<Member> collect(const Launch& launch, const Socket& listener, const 
         if (std::memcmp(report.magic, Report{}.magic, sizeof report.magic) != 0) continue;
         report.host[sizeof report.host - 1] = 0;
         if (report.size != launch.size || report.rank < 1 || report.rank >= launch.size)
-            fail(fmt::format("a process on {} says it is rank {} of {}; rank 0 knows {} ranks", report.host, report.rank, report.size, launch.size));
+            fail(fmt::format("a process on {} says it is rank {} of {}; rank 0 knows {} ranks", report.host,
+                             report.rank, report.size, launch.size));
         Member& member = members[static_cast<std::size_t>(report.rank)];
-        if (member.socket.get() >= 0) fail(fmt::format("two processes say they are rank {}: on {} and on {}", report.rank, member.report.host, report.host));
+        if (member.socket.get() >= 0)
+            fail(fmt::format("two processes say they are rank {}: on {} and on {}", report.rank,
+                             member.report.host, report.host));
         member.address = address_of_peer(socket);
         member.report = report;
         member.socket = std::move(socket);
@@ -302,7 +319,9 @@ std::vector<Entry> table_of(const std::vector<Member>& members) {
     std::map<std::string, int> first_seen;
     std::vector<std::pair<int, int>> order;  // (host, launch rank)
     for (std::size_t r = 0; r < members.size(); ++r)
-        order.emplace_back(first_seen.emplace(members[r].report.host, static_cast<int>(first_seen.size())).first->second, static_cast<int>(r));
+        order.emplace_back(
+            first_seen.emplace(members[r].report.host, static_cast<int>(first_seen.size())).first->second,
+            static_cast<int>(r));
     std::sort(order.begin(), order.end());
     std::vector<Entry> table;
     for (const auto& [host, launch_rank] : order) {
@@ -318,7 +337,8 @@ std::vector<Entry> table_of(const std::vector<Member>& members) {
 
 }  // namespace
 
-std::unique_ptr<Wire> connect_all(const Launch& launch, core::Seconds time_limit, std::vector<std::string>& hosts) {
+std::unique_ptr<Wire> connect_all(const Launch& launch, core::Seconds time_limit,
+                                  std::vector<std::string>& hosts) {
     const Deadline deadline(time_limit);
     const auto size = static_cast<std::size_t>(launch.size);
     std::vector<Entry> table(size);
@@ -330,7 +350,8 @@ std::unique_ptr<Wire> connect_all(const Launch& launch, core::Seconds time_limit
         table = table_of(members);
         for (std::size_t i = 1; i < size; ++i) {
             sockets[i] = std::move(members[static_cast<std::size_t>(table[i].launch_rank)].socket);
-            if (!send_all(sockets[i].get(), table.data(), size * sizeof(Entry))) fail(fmt::format("rank {} is gone before the start", table[i].launch_rank));
+            if (!send_all(sockets[i].get(), table.data(), size * sizeof(Entry)))
+                fail(fmt::format("rank {} is gone before the start", table[i].launch_rank));
         }
     } else {
         Socket first = connect_to(launch.address, launch.port, deadline, "rank 0");
@@ -339,19 +360,25 @@ std::unique_ptr<Wire> connect_all(const Launch& launch, core::Seconds time_limit
         report.size = launch.size;
         report.port = port_of(listener);
         set_text(report.host, sizeof report.host, own_host());
-        if (!send_all(first.get(), &report, sizeof report) || !receive_all(first.get(), table.data(), size * sizeof(Entry), deadline))
-            fail(fmt::format("rank 0 at {}:{} closed the connection: not all ranks came, or it is no smexec", launch.address, launch.port));
+        if (!send_all(first.get(), &report, sizeof report) ||
+            !receive_all(first.get(), table.data(), size * sizeof(Entry), deadline))
+            fail(fmt::format("rank 0 at {}:{} closed the connection: not all ranks came, or it is no smexec",
+                             launch.address, launch.port));
         sockets[0] = std::move(first);
     }
     const auto own = static_cast<std::size_t>(
-        std::find_if(table.begin(), table.end(), [&](const Entry& entry) { return entry.launch_rank == launch.rank; }) - table.begin());
+        std::find_if(table.begin(), table.end(),
+                     [&](const Entry& entry) { return entry.launch_rank == launch.rank; }) -
+        table.begin());
     core::require(own < size, "rank 0's table has every rank");
     for (std::size_t lower = 1; lower < own; ++lower) {
-        // Debian's /etc/hosts gives a host's own name the address 127.0.1.1: ranks beside rank 0 reach it there, others by the network's address for that name.
+        // Debian's /etc/hosts gives a host's own name the address 127.0.1.1: ranks beside rank 0 reach it
+        // there, others by the network's address for that name.
         const std::string address = table[lower].address[0] == 0 ? launch.address : table[lower].address;
         sockets[lower] = connect_to(address, table[lower].port, deadline, fmt::format("rank {}", lower));
         const auto number = static_cast<std::int32_t>(own);
-        if (!send_all(sockets[lower].get(), &number, sizeof number)) fail(fmt::format("rank {} is gone before the start", lower));
+        if (!send_all(sockets[lower].get(), &number, sizeof number))
+            fail(fmt::format("rank {} is gone before the start", lower));
     }
     Door door(listener);
     for (std::size_t i = 0; i < own; ++i) door.watch(sockets[i].get(), fmt::format("rank {}", i));
@@ -360,7 +387,9 @@ std::unique_ptr<Wire> connect_all(const Launch& launch, core::Seconds time_limit
         Socket socket = door.next(number, deadline);
         if (socket.get() < 0) fail(fmt::format("rank {}: not all higher ranks connected in time", own));
         // Something that is no rank is let go.
-        if (number <= static_cast<std::int32_t>(own) || number >= launch.size || sockets[static_cast<std::size_t>(number)].get() >= 0) continue;
+        if (number <= static_cast<std::int32_t>(own) || number >= launch.size ||
+            sockets[static_cast<std::size_t>(number)].get() >= 0)
+            continue;
         door.watch(socket.get(), fmt::format("rank {}", number));
         sockets[static_cast<std::size_t>(number)] = std::move(socket);
         --missing;

@@ -42,7 +42,8 @@ public:
     int rank() const override { return rank_; }
     int size() const override { return static_cast<int>(peers_.size()); }
 
-    void send(Receiver& receiver, int to, const FrameHeader& header, std::span<const std::byte> payload, Communicator::Ticket ticket) override {
+    void send(Receiver& receiver, int to, const FrameHeader& header, std::span<const std::byte> payload,
+              Communicator::Ticket ticket) override {
         Peer& peer = peers_[static_cast<std::size_t>(to)];
         Outgoing& out = peer.queue.emplace_back();
         out.header = {WireHeader{}.magic, static_cast<std::uint32_t>(header.kind), header.tag, header.bytes};
@@ -61,20 +62,24 @@ public:
         polled_ranks_.clear();
         for (std::size_t i = 0; i < peers_.size(); ++i) {
             if (peers_[i].socket < 0) continue;
-            polled_.push_back({peers_[i].socket, static_cast<short>(POLLIN | (peers_[i].queue.empty() ? 0 : POLLOUT)), 0});
+            polled_.push_back(
+                {peers_[i].socket, static_cast<short>(POLLIN | (peers_[i].queue.empty() ? 0 : POLLOUT)), 0});
             polled_ranks_.push_back(static_cast<int>(i));
         }
         if (::poll(polled_.data(), polled_.size(), 0) <= 0) return false;
         bool has_moved = false;
         for (std::size_t i = 0; i < polled_.size(); ++i) {
-            if (polled_[i].revents & (POLLIN | POLLHUP | POLLERR)) has_moved |= read(receiver, polled_ranks_[i]);
+            if (polled_[i].revents & (POLLIN | POLLHUP | POLLERR))
+                has_moved |= read(receiver, polled_ranks_[i]);
             if (polled_[i].revents & POLLOUT) has_moved |= flush(receiver, polled_ranks_[i]);
         }
         return has_moved;
     }
 
     bool has_unsent() const override {
-        return std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.socket >= 0 && (!peer.queue.empty() || peer.incoming); });
+        return std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
+            return peer.socket >= 0 && (!peer.queue.empty() || peer.incoming);
+        });
     }
 
     void abandon(Receiver& receiver) override {
@@ -115,8 +120,8 @@ private:
         std::deque<Outgoing> queue;
         std::vector<std::byte> buffer;  // read ahead: [begin, end) is not used yet
         std::size_t begin = 0, end = 0;
-        Incoming* incoming = nullptr;   // whose payload comes now
-        std::size_t received = 0;       // of it
+        Incoming* incoming = nullptr;  // whose payload comes now
+        std::size_t received = 0;      // of it
     };
 
     void lose(Receiver& receiver, int rank, const std::string& why) {
@@ -141,10 +146,13 @@ private:
             iovec parts[2];
             int count = 0;
             if (out.written < sizeof out.header)
-                parts[count++] = {reinterpret_cast<std::byte*>(&out.header) + out.written, sizeof out.header - out.written};
-            const std::size_t of_payload = out.written > sizeof out.header ? out.written - sizeof out.header : 0;
+                parts[count++] = {reinterpret_cast<std::byte*>(&out.header) + out.written,
+                                  sizeof out.header - out.written};
+            const std::size_t of_payload =
+                out.written > sizeof out.header ? out.written - sizeof out.header : 0;
             if (of_payload < out.payload.size())
-                parts[count++] = {const_cast<std::byte*>(out.payload.data()) + of_payload, out.payload.size() - of_payload};
+                parts[count++] = {const_cast<std::byte*>(out.payload.data()) + of_payload,
+                                  out.payload.size() - of_payload};
             msghdr message{};
             message.msg_iov = parts;
             message.msg_iovlen = static_cast<std::size_t>(count);
@@ -155,7 +163,8 @@ private:
                 // The reader learns why: a peer that stopped has told so before it closed.
                 const int error = errno;
                 read(receiver, to);
-                if (peer.socket >= 0) lose(receiver, to, fmt::format("sending to it failed: {}", std::strerror(error)));
+                if (peer.socket >= 0)
+                    lose(receiver, to, fmt::format("sending to it failed: {}", std::strerror(error)));
                 return true;
             }
             has_moved = true;
@@ -176,7 +185,8 @@ private:
             lose(receiver, from, "its connection closed (the process ended)");
             return false;
         }
-        if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) lose(receiver, from, fmt::format("its connection failed: {}", std::strerror(errno)));
+        if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
+            lose(receiver, from, fmt::format("its connection failed: {}", std::strerror(errno)));
         return false;
     }
 
@@ -184,8 +194,11 @@ private:
         Peer& peer = peers_[static_cast<std::size_t>(from)];
         bool has_moved = false;
         std::size_t moved = 0;
-        // A turn ends only where the rest must come through the socket, which alone is waited for: what was read ahead may be all that the peer sends.
-        const auto has_read_ahead = [&] { return peer.incoming ? peer.begin < peer.end : peer.end - peer.begin >= sizeof(WireHeader); };
+        // A turn ends only where the rest must come through the socket, which alone is waited for: what was
+        // read ahead may be all that the peer sends.
+        const auto has_read_ahead = [&] {
+            return peer.incoming ? peer.begin < peer.end : peer.end - peer.begin >= sizeof(WireHeader);
+        };
         while (peer.socket >= 0 && (moved < most_bytes_a_turn || has_read_ahead())) {
             if (peer.incoming) {
                 const std::size_t rest = peer.incoming->header.bytes - peer.received;
@@ -195,7 +208,8 @@ private:
                     peer.begin += bytes;
                     peer.received += bytes;
                 } else if (rest > 0) {
-                    const ssize_t bytes = ::recv(peer.socket, peer.incoming->place + peer.received, rest, MSG_DONTWAIT);
+                    const ssize_t bytes =
+                        ::recv(peer.socket, peer.incoming->place + peer.received, rest, MSG_DONTWAIT);
                     if (!is_alive(receiver, from, bytes)) return has_moved;
                     peer.received += static_cast<std::size_t>(bytes);
                     moved += static_cast<std::size_t>(bytes);
@@ -212,7 +226,8 @@ private:
                 std::memmove(peer.buffer.data(), peer.buffer.data() + peer.begin, peer.end - peer.begin);
                 peer.end -= peer.begin;
                 peer.begin = 0;
-                const ssize_t bytes = ::recv(peer.socket, peer.buffer.data() + peer.end, peer.buffer.size() - peer.end, MSG_DONTWAIT);
+                const ssize_t bytes = ::recv(peer.socket, peer.buffer.data() + peer.end,
+                                             peer.buffer.size() - peer.end, MSG_DONTWAIT);
                 if (!is_alive(receiver, from, bytes)) return has_moved;
                 peer.end += static_cast<std::size_t>(bytes);
                 moved += static_cast<std::size_t>(bytes);
@@ -223,12 +238,14 @@ private:
             std::memcpy(&header, peer.buffer.data() + peer.begin, sizeof header);
             peer.begin += sizeof header;
             const bool is_control = header.kind != static_cast<std::uint32_t>(FrameKind::data);
-            if (header.magic != WireHeader{}.magic || header.kind > static_cast<std::uint32_t>(FrameKind::goodbye) || (is_control && header.bytes > most_control_bytes) ||
-                header.bytes > most_data_bytes) {
+            if (header.magic != WireHeader{}.magic ||
+                header.kind > static_cast<std::uint32_t>(FrameKind::goodbye) ||
+                (is_control && header.bytes > most_control_bytes) || header.bytes > most_data_bytes) {
                 lose(receiver, from, "it does not speak this program's protocol");
                 return true;
             }
-            peer.incoming = &receiver.begin(from, {static_cast<FrameKind>(header.kind), header.tag, header.bytes});
+            peer.incoming =
+                &receiver.begin(from, {static_cast<FrameKind>(header.kind), header.tag, header.bytes});
             peer.received = 0;
             has_moved = true;
             if (header.bytes == 0) {
@@ -248,6 +265,8 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Wire> make_socket_wire(int rank, std::vector<int> sockets) { return std::make_unique<SocketWire>(rank, std::move(sockets)); }
+std::unique_ptr<Wire> make_socket_wire(int rank, std::vector<int> sockets) {
+    return std::make_unique<SocketWire>(rank, std::move(sockets));
+}
 
 }  // namespace exec::transport

@@ -1,4 +1,5 @@
-// The wire over TCP: one connection between every two ranks, found through rank 0. What torchrun and srun start needs nothing else.
+// The wire over TCP: one connection between every two ranks, found through rank 0. What torchrun and srun
+// start needs nothing else.
 #pragma once
 
 #include <memory>
@@ -11,9 +12,11 @@
 
 namespace exec::transport {
 
-// Every rank reports to rank 0 at launch.address:launch.port, learns where the others listen and connects to all of lower number. Ranks are renumbered so that
-// those of one host follow one another; `hosts` is by the new number. Throws core::MachineError when somebody does not come within the limit.
-std::unique_ptr<Wire> connect_all(const Launch& launch, core::Seconds time_limit, std::vector<std::string>& hosts);
+// Every rank reports to rank 0 at launch.address:launch.port, learns where the others listen and connects to
+// all of lower number. Ranks are renumbered so that those of one host follow one another; `hosts` is by the
+// new number. Throws core::MachineError when somebody does not come within the limit.
+std::unique_ptr<Wire> connect_all(const Launch& launch, core::Seconds time_limit,
+                                  std::vector<std::string>& hosts);
 
 // A wire over connected stream sockets, one a rank (-1 at its own place); it owns them.
 std::unique_ptr<Wire> make_socket_wire(int rank, std::vector<int> sockets);

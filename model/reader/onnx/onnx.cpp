@@ -1,4 +1,5 @@
-// From libonnx's messages to the plain graph: node by node, shapes inferred and constants evaluated on the way, so that every problem is told with its node.
+// From libonnx's messages to the plain graph: node by node, shapes inferred and constants evaluated on the
+// way, so that every problem is told with its node.
 #include <algorithm>
 #include <unordered_map>
 
@@ -23,14 +24,22 @@ constexpr double most_tensor_elements = 281474976710656.0;  // 2^48: a product o
 
 class Importer {
 public:
-    Importer(const onnx::ModelProto& model, const std::string& path, const LoadOptions& options, core::Diagnostics& diagnostics, const std::string& key)
-        : model_(model), source_(model.graph()), options_(options), diagnostics_(diagnostics), place_{path, 0, 0}, key_(key) {}
+    Importer(const onnx::ModelProto& model, const std::string& path, const LoadOptions& options,
+             core::Diagnostics& diagnostics, const std::string& key)
+        : model_(model),
+          source_(model.graph()),
+          options_(options),
+          diagnostics_(diagnostics),
+          place_{path, 0, 0},
+          key_(key) {}
 
     std::optional<OnnxGraph> run() {
         if (!check_opset()) return std::nullopt;
         if (!list_values() || !list_nodes()) return std::nullopt;
         if (const std::string cycle = sort_nodes(graph_, order_); !cycle.empty()) {
-            error("the graph is cyclic: each of these nodes waits for the next, the last for the first: " + cycle, "a model is a graph without cycles");
+            error("the graph is cyclic: each of these nodes waits for the next, the last for the first: " +
+                      cycle,
+                  "a model is a graph without cycles");
             return std::nullopt;
         }
         if (!fix_inputs()) return std::nullopt;
@@ -40,7 +49,8 @@ public:
             for (int input : graph_.nodes[n].inputs)
                 if (input >= 0) {
                     std::vector<int>& consumers = graph_.value(input).consumers;
-                    if (consumers.empty() || consumers.back() != static_cast<int>(n)) consumers.push_back(static_cast<int>(n));
+                    if (consumers.empty() || consumers.back() != static_cast<int>(n))
+                        consumers.push_back(static_cast<int>(n));
                 }
             for (int output : graph_.nodes[n].outputs)
                 if (output >= 0) graph_.value(output).producer = static_cast<int>(n);
@@ -51,7 +61,8 @@ public:
 private:
     // At most a screenful: one broken export can break every node.
     bool error(std::string message, std::string hint = {}) {
-        if (++problems_ <= most_problems) diagnostics_.error(place_, key_, std::move(message), std::move(hint));
+        if (++problems_ <= most_problems)
+            diagnostics_.error(place_, key_, std::move(message), std::move(hint));
         return false;
     }
 
@@ -60,14 +71,20 @@ private:
             const std::string domain = import.domain() == "ai.onnx" ? "" : import.domain();
             opsets_[domain] = import.version();
         }
-        if (!opsets_.contains("")) return error("the file imports no operator set", "an ONNX model names the version of its operators in opset_import");
+        if (!opsets_.contains(""))
+            return error("the file imports no operator set",
+                         "an ONNX model names the version of its operators in opset_import");
         graph_.opset = opsets_[""];
         if (graph_.opset < oldest_opset || graph_.opset > newest_onnx_opset())
-            return error(fmt::format("operator set {} is not supported: {} to {} are", graph_.opset, oldest_opset, newest_onnx_opset()),
-                         graph_.opset > newest_onnx_opset() ? "export with a lower opset_version, or build against a newer libonnx"
-                                                       : "convert it with onnx.version_converter");
+            return error(fmt::format("operator set {} is not supported: {} to {} are", graph_.opset,
+                                     oldest_opset, newest_onnx_opset()),
+                         graph_.opset > newest_onnx_opset()
+                             ? "export with a lower opset_version, or build against a newer libonnx"
+                             : "convert it with onnx.version_converter");
         if (source_.node_size() == 0) return error("the graph has no nodes", "an ONNX model is expected");
-        if (source_.node_size() > most_nodes) return error(fmt::format("the graph has {} nodes; at most {} are read", source_.node_size(), most_nodes));
+        if (source_.node_size() > most_nodes)
+            return error(
+                fmt::format("the graph has {} nodes; at most {} are read", source_.node_size(), most_nodes));
         return true;
     }
 
@@ -84,7 +101,8 @@ private:
     }
 
     bool define(int id) {
-        if (is_defined_[static_cast<std::size_t>(id)]) return error(fmt::format("tensor {} is made twice", core::in_quotes(graph_.value(id).name, 100)));
+        if (is_defined_[static_cast<std::size_t>(id)])
+            return error(fmt::format("tensor {} is made twice", core::in_quotes(graph_.value(id).name, 100)));
         is_defined_[static_cast<std::size_t>(id)] = true;
         return true;
     }
@@ -101,7 +119,9 @@ private:
         std::vector<std::int64_t> shape;
         double count = 1;
         for (const onnx::TensorShapeProto_Dimension& dimension : tensor.shape().dim()) {
-            if (!dimension.has_dim_value() || dimension.dim_value() < 0 || dimension.dim_value() > largest_extent) return false;
+            if (!dimension.has_dim_value() || dimension.dim_value() < 0 ||
+                dimension.dim_value() > largest_extent)
+                return false;
             shape.push_back(dimension.dim_value());
             count *= static_cast<double>(dimension.dim_value());
         }
@@ -127,7 +147,9 @@ private:
             case onnx::TensorProto::DOUBLE:
             case onnx::TensorProto::INT64:
             case onnx::TensorProto::INT32:
-            case onnx::TensorProto::BOOL: constants_[i] = tensor_of(data, value.shape, element_types_[i]); break;
+            case onnx::TensorProto::BOOL:
+                constants_[i] = tensor_of(data, value.shape, element_types_[i]);
+                break;
             default: break;
         }
         value.data = std::move(data);
@@ -136,7 +158,8 @@ private:
     bool take_constant(int id, const onnx::TensorProto& tensor) {
         const std::vector<std::int64_t> shape(tensor.dims().begin(), tensor.dims().end());
         if (!adopt(id, tensor.data_type(), shape))
-            return error(fmt::format("tensor {} has no sound shape or type", core::in_quotes(graph_.value(id).name, 100)));
+            return error(fmt::format("tensor {} has no sound shape or type",
+                                     core::in_quotes(graph_.value(id).name, 100)));
         if (auto data = data_of(tensor)) set_data(id, std::move(*data));
         return true;
     }
@@ -150,12 +173,15 @@ private:
         }
         for (const onnx::SparseTensorProto& sparse : source_.sparse_initializer()) {
             const int id = value_named(sparse.values().name());
-            is_good = define(id) && adopt(id, sparse.values().data_type(), {sparse.dims().begin(), sparse.dims().end()}) && is_good;
+            is_good = define(id) &&
+                      adopt(id, sparse.values().data_type(), {sparse.dims().begin(), sparse.dims().end()}) &&
+                      is_good;
             graph_.value(id).is_initializer = true;
         }
         for (const onnx::ValueInfoProto& input : source_.input()) {
             const int id = value_named(input.name());
-            if (graph_.value(id).is_initializer) continue;  // before IR version 4 every weight was listed as an input as well
+            if (graph_.value(id).is_initializer)
+                continue;  // before IR version 4 every weight was listed as an input as well
             is_good = define(id) && is_good;
             graph_.value(id).is_input = true;
             graph_.inputs.push_back(id);
@@ -172,13 +198,17 @@ private:
             OnnxNode to;
             to.type = from.op_type();
             to.domain = from.domain() == "ai.onnx" ? "" : from.domain();
-            to.name = !from.name().empty() ? from.name() : from.output_size() > 0 && !from.output(0).empty() ? from.output(0) : fmt::format("#{}", n);
-            for (const std::string& input : from.input()) to.inputs.push_back(input.empty() ? -1 : value_named(input));
+            to.name = !from.name().empty()                                ? from.name()
+                      : from.output_size() > 0 && !from.output(0).empty() ? from.output(0)
+                                                                          : fmt::format("#{}", n);
+            for (const std::string& input : from.input())
+                to.inputs.push_back(input.empty() ? -1 : value_named(input));
             for (const std::string& output : from.output()) {
                 to.outputs.push_back(output.empty() ? -1 : value_named(output));
                 if (!output.empty()) is_good = define(to.outputs.back()) && is_good;
             }
-            for (const onnx::AttributeProto& attribute : from.attribute()) to.attributes[attribute.name()] = attribute_of(attribute);
+            for (const onnx::AttributeProto& attribute : from.attribute())
+                to.attributes[attribute.name()] = attribute_of(attribute);
             if (!options_.allow_unknown && !(to.domain.empty() && has_mapping(to))) {
                 auto& entry = unmapped[to.domain.empty() ? to.type : to.domain + "." + to.type];
                 if (entry.second++ == 0) entry.first = to.name;
@@ -187,17 +217,24 @@ private:
             order_.push_back(n);
         }
         for (const auto& [type, entry] : unmapped)
-            is_good = error(fmt::format("operator {} of node {} has no counterpart here{}", core::in_quotes(type), core::in_quotes(entry.first, 100),
-                                        entry.second > 1 ? fmt::format(" (nor have {} more nodes of this type)", entry.second - 1) : ""),
-                            "allow_unknown = true (smsim model --allow-unknown) prices it by the bytes it reads and writes");
+            is_good = error(
+                fmt::format("operator {} of node {} has no counterpart here{}", core::in_quotes(type),
+                            core::in_quotes(entry.first, 100),
+                            entry.second > 1
+                                ? fmt::format(" (nor have {} more nodes of this type)", entry.second - 1)
+                                : ""),
+                "allow_unknown = true (smsim model --allow-unknown) prices it by the bytes it reads and "
+                "writes");
         for (const OnnxNode& node : graph_.nodes)
             for (int input : node.inputs)
                 if (input >= 0 && !is_defined_[static_cast<std::size_t>(input)])
-                    is_good = error(fmt::format("{} reads tensor {}, which nothing makes", describe(node), core::in_quotes(graph_.value(input).name, 100)));
+                    is_good = error(fmt::format("{} reads tensor {}, which nothing makes", describe(node),
+                                                core::in_quotes(graph_.value(input).name, 100)));
         for (const onnx::ValueInfoProto& output : source_.output()) {
             const auto found = ids_.find(output.name());
             if (found == ids_.end() || !is_defined_[static_cast<std::size_t>(found->second)]) {
-                is_good = error(fmt::format("output {} is made by no node", core::in_quotes(output.name(), 100)));
+                is_good =
+                    error(fmt::format("output {} is made by no node", core::in_quotes(output.name(), 100)));
                 continue;
             }
             graph_.value(found->second).is_output = true;
@@ -225,10 +262,14 @@ private:
             input.has_shape = true;
             input.type = onnx_type_of(tensor.elem_type());
             for (const onnx::TensorShapeProto_Dimension& dimension : tensor.shape().dim())
-                input.extents.push_back({dimension.has_dim_value() ? std::optional<std::int64_t>(dimension.dim_value()) : std::nullopt, dimension.dim_param()});
+                input.extents.push_back({dimension.has_dim_value()
+                                             ? std::optional<std::int64_t>(dimension.dim_value())
+                                             : std::nullopt,
+                                         dimension.dim_param()});
         }
         OnnxFixedInputs fixed = fix_onnx_inputs(declared, options_);
-        for (OnnxInputProblem& problem : fixed.problems) error(std::move(problem.message), std::move(problem.hint));
+        for (OnnxInputProblem& problem : fixed.problems)
+            error(std::move(problem.message), std::move(problem.hint));
         symbols_ = std::move(fixed.symbols);
         graph_.batch = fixed.batch;
         if (!fixed.assumption.empty()) graph_.assumptions.push_back(fixed.assumption);
@@ -237,7 +278,8 @@ private:
             const int id = graph_.inputs[i];
             if (!declared[i].has_shape) continue;
             if (!adopt(id, info_of_input(id)->type().tensor_type().elem_type(), fixed.shapes[i]))
-                is_good = error(fmt::format("input {} has no sound shape", core::in_quotes(declared[i].name, 100)));
+                is_good =
+                    error(fmt::format("input {} has no sound shape", core::in_quotes(declared[i].name, 100)));
         }
         return is_good;
     }
@@ -245,11 +287,15 @@ private:
     void read_declared_types() {
         const auto declare = [&](const onnx::ValueInfoProto& info) {
             const auto found = ids_.find(info.name());
-            if (found == ids_.end() || !info.type().has_tensor_type() || !info.type().tensor_type().has_shape()) return;
+            if (found == ids_.end() || !info.type().has_tensor_type() ||
+                !info.type().tensor_type().has_shape())
+                return;
             onnx::TypeProto type = info.type();
-            for (onnx::TensorShapeProto_Dimension& dimension : *type.mutable_tensor_type()->mutable_shape()->mutable_dim()) {
+            for (onnx::TensorShapeProto_Dimension& dimension :
+                 *type.mutable_tensor_type()->mutable_shape()->mutable_dim()) {
                 const auto known = symbols_.find(dimension.dim_param());
-                if (!dimension.has_dim_value() && known != symbols_.end()) dimension.set_dim_value(known->second);
+                if (!dimension.has_dim_value() && known != symbols_.end())
+                    dimension.set_dim_value(known->second);
             }
             declared_[found->second] = std::move(type);
         };
@@ -266,27 +312,38 @@ private:
             data.push_back(input < 0 || !constants_[i] ? nullptr : &*constants_[i]);
         }
         const auto opset = opsets_.find(node.domain);
-        const OnnxInference inferred = model::infer_outputs(graph_, node, proto, opset == opsets_.end() ? 0 : opset->second, std::move(types), std::move(data));
+        const OnnxInference inferred =
+            model::infer_outputs(graph_, node, proto, opset == opsets_.end() ? 0 : opset->second,
+                                 std::move(types), std::move(data));
         if (!inferred.is_known && node.domain.empty() && !options_.allow_unknown)
-            return error(fmt::format("{}: operator set {} has no operator {}", describe(node), graph_.opset, core::in_quotes(node.type)),
-                         "is opset_import right? allow_unknown = true (smsim model --allow-unknown) prices it by its bytes");
-        if (!inferred.problem.empty()) return error(fmt::format("{}: {}", describe(node), inferred.problem), "inputs, attributes and operator set must fit");
+            return error(fmt::format("{}: operator set {} has no operator {}", describe(node), graph_.opset,
+                                     core::in_quotes(node.type)),
+                         "is opset_import right? allow_unknown = true (smsim model --allow-unknown) prices "
+                         "it by its bytes");
+        if (!inferred.problem.empty())
+            return error(fmt::format("{}: {}", describe(node), inferred.problem),
+                         "inputs, attributes and operator set must fit");
         for (std::size_t i = 0; i < node.outputs.size() && i < inferred.types.size(); ++i)
             if (node.outputs[i] >= 0) adopt(node.outputs[i], inferred.types[i]);
         for (std::size_t i = 0; i < node.outputs.size(); ++i) {
             const int output = node.outputs[i];
             if (output < 0 || graph_.value(output).has_shape) continue;
-            if (const auto declared = declared_.find(output); declared != declared_.end() && adopt(output, declared->second)) continue;
+            if (const auto declared = declared_.find(output);
+                declared != declared_.end() && adopt(output, declared->second))
+                continue;
             const bool is_known = inferred.is_known && node.domain.empty() && has_mapping(node);
-            if (options_.allow_unknown && !is_known && node.input(0) >= 0 && graph_.value(node.inputs[0]).has_shape) {
+            if (options_.allow_unknown && !is_known && node.input(0) >= 0 &&
+                graph_.value(node.inputs[0]).has_shape) {
                 adopt(output, types_[static_cast<std::size_t>(node.inputs[0])]);
-                graph_.assumptions.push_back(fmt::format("the shape of {} of {} is not told: taken as its first input's",
-                                                         core::in_quotes(graph_.value(output).name, 100), describe(node)));
+                graph_.assumptions.push_back(
+                    fmt::format("the shape of {} of {} is not told: taken as its first input's",
+                                core::in_quotes(graph_.value(output).name, 100), describe(node)));
                 continue;
             }
             // Only what is read further on must be known.
             if (i > 0 && !is_read_[static_cast<std::size_t>(output)]) continue;
-            return error(fmt::format("{}: the shape of its output {} is unknown", describe(node), core::in_quotes(graph_.value(output).name, 100)),
+            return error(fmt::format("{}: the shape of its output {} is unknown", describe(node),
+                                     core::in_quotes(graph_.value(output).name, 100)),
                          "export with fixed dimensions, or run onnx.shape_inference and keep value_info");
         }
         return true;
@@ -303,7 +360,8 @@ private:
             const OnnxNode& node = graph_.nodes[n];
             const onnx::NodeProto& proto = source_.node(order_[n]);
             // Behind a problem that is told already.
-            if (std::any_of(node.inputs.begin(), node.inputs.end(), [&](int input) { return input >= 0 && !graph_.value(input).has_shape; })) {
+            if (std::any_of(node.inputs.begin(), node.inputs.end(),
+                            [&](int input) { return input >= 0 && !graph_.value(input).has_shape; })) {
                 if (is_good) return error(fmt::format("{} reads a tensor of unknown shape", describe(node)));
                 continue;
             }
@@ -323,7 +381,8 @@ private:
 
     bool read_constant(const OnnxNode& node, const onnx::NodeProto& proto) {
         for (const onnx::AttributeProto& attribute : proto.attribute()) {
-            if (attribute.name() == "value" && attribute.type() == onnx::AttributeProto::TENSOR) return take_constant(node.output(), attribute.t());
+            if (attribute.name() == "value" && attribute.type() == onnx::AttributeProto::TENSOR)
+                return take_constant(node.output(), attribute.t());
             const OnnxAttribute plain = attribute_of(attribute);
             const bool is_list = attribute.name() == "value_ints" || attribute.name() == "value_floats";
             if (!is_list && attribute.name() != "value_int" && attribute.name() != "value_float") continue;
@@ -360,13 +419,15 @@ private:
 
 }  // namespace
 
-std::optional<OnnxGraph> read_onnx_graph(const std::string& path, const LoadOptions& options, core::Diagnostics& diagnostics,
-                                         const core::SourceLocation& referrer, const std::string& key) {
+std::optional<OnnxGraph> read_onnx_graph(const std::string& path, const LoadOptions& options,
+                                         core::Diagnostics& diagnostics, const core::SourceLocation& referrer,
+                                         const std::string& key) {
     const std::optional<std::string> bytes = onnx_skeleton(path, diagnostics, referrer, key);
     if (!bytes) return std::nullopt;
     onnx::ModelProto model;
     if (!model.ParseFromString(*bytes) || !model.has_graph()) {
-        diagnostics.error({path, 0, 0}, key, "not an ONNX model: there is no graph in it", "a file written by torch.onnx.export or onnx.save is expected");
+        diagnostics.error({path, 0, 0}, key, "not an ONNX model: there is no graph in it",
+                          "a file written by torch.onnx.export or onnx.save is expected");
         return std::nullopt;
     }
     return Importer(model, path, options, diagnostics, key).run();

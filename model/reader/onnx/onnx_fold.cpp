@@ -11,7 +11,8 @@ namespace {
 using Data = std::vector<double>;
 using Shape = std::vector<std::int64_t>;
 
-constexpr std::int64_t most_elements = 8192;  // position ids and masks of common sequences stay; nothing larger decides a shape
+constexpr std::int64_t most_elements =
+    8192;  // position ids and masks of common sequences stay; nothing larger decides a shape
 
 // Where element `index` of the broadcast result lies in an operand.
 std::size_t broadcast_index(std::int64_t index, const Shape& result, const Shape& operand) {
@@ -61,7 +62,9 @@ private:
         if (type == "Shape" || type == "Size") return shape_of_input();
         if (type == "ConstantOfShape") {
             const auto value = node.attributes.find("value");
-            return Data(static_cast<std::size_t>(count), value == node.attributes.end() || value->second.reals.empty() ? 0.0 : value->second.reals[0]);
+            return Data(
+                static_cast<std::size_t>(count),
+                value == node.attributes.end() || value->second.reals.empty() ? 0.0 : value->second.reals[0]);
         }
         for (std::size_t i = 0; i < node.inputs.size(); ++i)
             if (node.inputs[i] >= 0 && !data(i)) return std::nullopt;
@@ -71,15 +74,18 @@ private:
         if (type == "Concat") {
             if (result.size() != 1) return std::nullopt;
             Data all;
-            for (std::size_t i = 0; i < node.inputs.size(); ++i) all.insert(all.end(), data(i)->begin(), data(i)->end());
+            for (std::size_t i = 0; i < node.inputs.size(); ++i)
+                all.insert(all.end(), data(i)->begin(), data(i)->end());
             return all;
         }
         if (type == "Gather") return gather();
         if (type == "Slice") return slice();
         if (type == "Range") {
-            if (data(0)->size() != 1 || !data(1) || data(1)->size() != 1 || !data(2) || data(2)->size() != 1) return std::nullopt;
+            if (data(0)->size() != 1 || !data(1) || data(1)->size() != 1 || !data(2) || data(2)->size() != 1)
+                return std::nullopt;
             Data all;
-            for (std::int64_t i = 0; i < count; ++i) all.push_back((*data(0))[0] + static_cast<double>(i) * (*data(2))[0]);
+            for (std::int64_t i = 0; i < count; ++i)
+                all.push_back((*data(0))[0] + static_cast<double>(i) * (*data(2))[0]);
             return all;
         }
         if (type == "ReduceProd" && count == 1) {
@@ -88,7 +94,8 @@ private:
             return Data{product};
         }
         if (type == "Expand") return elementwise(result, count, 1, [](const double* x) { return x[0]; });
-        if (type == "Where") return elementwise(result, count, 3, [](const double* x) { return x[0] != 0 ? x[1] : x[2]; });
+        if (type == "Where")
+            return elementwise(result, count, 3, [](const double* x) { return x[0] != 0 ? x[1] : x[2]; });
         if (node.inputs.size() == 1) return unary();
         return binary(result, count);
     }
@@ -106,7 +113,8 @@ private:
         start = std::clamp<std::int64_t>(start < 0 ? start + rank : start, 0, rank);
         end = std::clamp<std::int64_t>(end < 0 ? end + rank : end, 0, rank);
         Data extents;
-        for (std::int64_t i = start; i < end; ++i) extents.push_back(static_cast<double>(s[static_cast<std::size_t>(i)]));
+        for (std::int64_t i = start; i < end; ++i)
+            extents.push_back(static_cast<double>(s[static_cast<std::size_t>(i)]));
         return extents;
     }
 
@@ -126,7 +134,9 @@ private:
         if (shape(0).size() != 1) return std::nullopt;
         double start = 0, end = 0, step = 1;
         if (node.inputs.size() >= 3) {
-            if (!data(1) || data(1)->size() != 1 || !data(2) || data(2)->size() != 1 || (data(4) && data(4)->size() != 1)) return std::nullopt;
+            if (!data(1) || data(1)->size() != 1 || !data(2) || data(2)->size() != 1 ||
+                (data(4) && data(4)->size() != 1))
+                return std::nullopt;
             start = (*data(1))[0];
             end = (*data(2))[0];
             if (data(4)) step = (*data(4))[0];
@@ -141,9 +151,11 @@ private:
         if (end < 0) end += extent;
         Data chosen;
         if (step >= 1) {
-            for (double i = std::max(start, 0.0); i < std::min(end, extent); i += step) chosen.push_back((*data(0))[static_cast<std::size_t>(i)]);
+            for (double i = std::max(start, 0.0); i < std::min(end, extent); i += step)
+                chosen.push_back((*data(0))[static_cast<std::size_t>(i)]);
         } else if (step <= -1) {
-            for (double i = std::min(start, extent - 1); i > std::max(end, -1.0); i += step) chosen.push_back((*data(0))[static_cast<std::size_t>(i)]);
+            for (double i = std::min(start, extent - 1); i > std::max(end, -1.0); i += step)
+                chosen.push_back((*data(0))[static_cast<std::size_t>(i)]);
         } else {
             return std::nullopt;
         }
@@ -151,7 +163,8 @@ private:
     }
 
     template <typename Function>
-    std::optional<Data> elementwise(const Shape& result, std::int64_t count, std::size_t operands, Function function) const {
+    std::optional<Data> elementwise(const Shape& result, std::int64_t count, std::size_t operands,
+                                    Function function) const {
         if (node.inputs.size() < operands) return std::nullopt;
         for (std::size_t k = 0; k < operands; ++k) {
             if (!data(k) || shape(k).size() > result.size()) return std::nullopt;
@@ -164,7 +177,8 @@ private:
         all.reserve(static_cast<std::size_t>(count));
         for (std::int64_t i = 0; i < count; ++i) {
             double x[3] = {0, 0, 0};
-            for (std::size_t k = 0; k < operands; ++k) x[k] = (*data(k))[broadcast_index(i, result, shape(k))];
+            for (std::size_t k = 0; k < operands; ++k)
+                x[k] = (*data(k))[broadcast_index(i, result, shape(k))];
             all.push_back(function(x));
         }
         return all;
@@ -189,7 +203,10 @@ private:
         if (node.inputs.size() != 2) return std::nullopt;
         const bool is_integer = graph.value(node.inputs[0]).type == OnnxType::integer;
         const std::string& type = node.type;
-        const auto apply = [&](auto function) { return elementwise(result, count, 2, [&](const double* x) -> double { return function(x[0], x[1]); }); };
+        const auto apply = [&](auto function) {
+            return elementwise(result, count, 2,
+                               [&](const double* x) -> double { return function(x[0], x[1]); });
+        };
         if (type == "Add") return apply([](double a, double b) { return a + b; });
         if (type == "Sub") return apply([](double a, double b) { return a - b; });
         if (type == "Mul") return apply([](double a, double b) { return a * b; });
@@ -204,7 +221,8 @@ private:
         if (type == "And") return apply([](double a, double b) { return a != 0 && b != 0 ? 1.0 : 0.0; });
         if (type == "Or") return apply([](double a, double b) { return a != 0 || b != 0 ? 1.0 : 0.0; });
         if (type == "Div" || type == "Mod") {
-            if (!data(1) || std::find(data(1)->begin(), data(1)->end(), 0.0) != data(1)->end()) return std::nullopt;
+            if (!data(1) || std::find(data(1)->begin(), data(1)->end(), 0.0) != data(1)->end())
+                return std::nullopt;
             if (type == "Mod") return apply([](double a, double b) { return a - b * std::floor(a / b); });
             return apply([&](double a, double b) { return is_integer ? std::trunc(a / b) : a / b; });
         }
@@ -217,11 +235,15 @@ private:
 
 }  // namespace
 
-std::optional<std::vector<double>> fold(const OnnxGraph& graph, const OnnxNode& node) { return Folder(graph, node).run(); }
+std::optional<std::vector<double>> fold(const OnnxGraph& graph, const OnnxNode& node) {
+    return Folder(graph, node).run();
+}
 
 std::string describe(const OnnxNode& node) {
-    const std::string type = node.domain.empty() || node.domain == "ai.onnx" ? node.type : node.domain + "." + node.type;
-    return core::in_quotes(type).substr(1, core::in_quotes(type).size() - 2) + " node " + core::in_quotes(node.name, 100);
+    const std::string type =
+        node.domain.empty() || node.domain == "ai.onnx" ? node.type : node.domain + "." + node.type;
+    return core::in_quotes(type).substr(1, core::in_quotes(type).size() - 2) + " node " +
+           core::in_quotes(node.name, 100);
 }
 
 }  // namespace model

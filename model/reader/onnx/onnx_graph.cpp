@@ -15,7 +15,8 @@ std::string sort_nodes(OnnxGraph& graph, std::vector<int>& order) {
     for (std::size_t n = 0; n < count; ++n)
         for (int input : graph.nodes[n].inputs)
             if (input >= 0 && producer[static_cast<std::size_t>(input)] >= 0) {
-                readers[static_cast<std::size_t>(producer[static_cast<std::size_t>(input)])].push_back(static_cast<int>(n));
+                readers[static_cast<std::size_t>(producer[static_cast<std::size_t>(input)])].push_back(
+                    static_cast<int>(n));
                 ++missing[n];
             }
     std::priority_queue<int, std::vector<int>, std::greater<>> ready;
@@ -46,7 +47,8 @@ std::string sort_nodes(OnnxGraph& graph, std::vector<int>& order) {
             }
         }
         std::string names;
-        for (std::size_t i = static_cast<std::size_t>(seen[node]); i < path.size() && i < static_cast<std::size_t>(seen[node]) + 6; ++i)
+        for (std::size_t i = static_cast<std::size_t>(seen[node]);
+             i < path.size() && i < static_cast<std::size_t>(seen[node]) + 6; ++i)
             names += (names.empty() ? "" : ", ") + describe(graph.nodes[static_cast<std::size_t>(path[i])]);
         return names;
     }

@@ -1,4 +1,5 @@
-// An ONNX graph as plain data: shapes inferred, small constants evaluated, nodes in topological order. Free of libonnx, so that few files include it.
+// An ONNX graph as plain data: shapes inferred, small constants evaluated, nodes in topological order. Free
+// of libonnx, so that few files include it.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +40,8 @@ struct OnnxNode {
 
     std::int64_t integer(const std::string& key, std::int64_t fallback) const {
         const auto found = attributes.find(key);
-        return found == attributes.end() || found->second.integers.empty() ? fallback : found->second.integers[0];
+        return found == attributes.end() || found->second.integers.empty() ? fallback
+                                                                           : found->second.integers[0];
     }
     double real(const std::string& key, double fallback) const {
         const auto found = attributes.find(key);
@@ -68,17 +70,19 @@ struct OnnxGraph {
     OnnxValue& value(int id) { return values[static_cast<std::size_t>(id)]; }
 };
 
-// The values of a node's first output when they follow from small constants and shapes (Shape, Gather, Concat, arithmetic, ...): what exporters compute shapes
-// with. Its shape is known.
+// The values of a node's first output when they follow from small constants and shapes (Shape, Gather,
+// Concat, arithmetic, ...): what exporters compute shapes with. Its shape is known.
 std::optional<std::vector<double>> fold(const OnnxGraph& graph, const OnnxNode& node);
 
-// Puts the nodes in topological order, earliest first; order[n] tells which one node n was. Returns nothing, or some nodes of a cycle in words.
+// Puts the nodes in topological order, earliest first; order[n] tells which one node n was. Returns nothing,
+// or some nodes of a cycle in words.
 std::string sort_nodes(OnnxGraph& graph, std::vector<int>& order);
 
 // Do we know how to express this operator? Names of the standard domain.
 bool has_mapping(const OnnxNode& node);
 
-std::optional<OnnxGraph> read_onnx_graph(const std::string& path, const LoadOptions& options, core::Diagnostics& diagnostics,
-                                         const core::SourceLocation& referrer, const std::string& key);
+std::optional<OnnxGraph> read_onnx_graph(const std::string& path, const LoadOptions& options,
+                                         core::Diagnostics& diagnostics, const core::SourceLocation& referrer,
+                                         const std::string& key);
 
 }  // namespace model

@@ -1,5 +1,6 @@
-// libonnx 1.12 (Debian 12) ends at operator set 17, 1.14 (Ubuntu 24.04) at 19, torch 2.15 exports 20 by default. Operators are defined anew where something changed, so a node of a newer set
-// is inferred as the newest version that libonnx has, after what changed is said in that version's words.
+// libonnx 1.12 (Debian 12) ends at operator set 17, 1.14 (Ubuntu 24.04) at 19, torch 2.15 exports 20 by
+// default. Operators are defined anew where something changed, so a node of a newer set is inferred as the
+// newest version that libonnx has, after what changed is said in that version's words.
 #include "model/reader/onnx/onnx_inference.h"
 
 #include <algorithm>
@@ -30,8 +31,12 @@ std::int64_t newest_of_library() {
 // What an operator's inference function sees of its node.
 class NodeContext final : public onnx::InferenceContext {
 public:
-    NodeContext(const onnx::NodeProto& node, std::vector<const onnx::TypeProto*> inputs, std::vector<const onnx::TensorProto*> data)
-        : node_(node), inputs_(std::move(inputs)), data_(std::move(data)), outputs_(static_cast<std::size_t>(node.output_size())) {}
+    NodeContext(const onnx::NodeProto& node, std::vector<const onnx::TypeProto*> inputs,
+                std::vector<const onnx::TensorProto*> data)
+        : node_(node),
+          inputs_(std::move(inputs)),
+          data_(std::move(data)),
+          outputs_(static_cast<std::size_t>(node.output_size())) {}
 
     const onnx::AttributeProto* getAttribute(const std::string& name) const override {
         for (const onnx::AttributeProto& attribute : node_.attribute())
@@ -39,14 +44,20 @@ public:
         return nullptr;
     }
     std::size_t getNumInputs() const override { return inputs_.size(); }
-    const onnx::TypeProto* getInputType(std::size_t i) const override { return i < inputs_.size() ? inputs_[i] : nullptr; }
-    const onnx::TensorProto* getInputData(std::size_t i) const override { return i < data_.size() ? data_[i] : nullptr; }
+    const onnx::TypeProto* getInputType(std::size_t i) const override {
+        return i < inputs_.size() ? inputs_[i] : nullptr;
+    }
+    const onnx::TensorProto* getInputData(std::size_t i) const override {
+        return i < data_.size() ? data_[i] : nullptr;
+    }
     std::size_t getNumOutputs() const override { return outputs_.size(); }
     onnx::TypeProto* getOutputType(std::size_t i) override {
         if (i >= outputs_.size()) throw onnx::InferenceError("no such output");
         return &outputs_[i];
     }
-    onnx::GraphInferencer* getGraphAttributeInferencer(const std::string&) override { throw onnx::InferenceError("graphs inside nodes are not inferred"); }
+    onnx::GraphInferencer* getGraphAttributeInferencer(const std::string&) override {
+        throw onnx::InferenceError("graphs inside nodes are not inferred");
+    }
     const onnx::SparseTensorProto* getInputSparseData(std::size_t) const override { return nullptr; }
     const onnx::TensorShapeProto* getSymbolicInput(std::size_t) const override { return nullptr; }
 
@@ -63,23 +74,28 @@ bool is_any_of(const std::string& text, std::initializer_list<const char*> words
     return std::any_of(words.begin(), words.end(), [&](const char* word) { return text == word; });
 }
 
-// Where kernel_shape is absent, inference takes it from the filter and indexes with it by the input's dimensions.
+// Where kernel_shape is absent, inference takes it from the filter and indexes with it by the input's
+// dimensions.
 std::string unsound_filter(const OnnxGraph& graph, const OnnxNode& node) {
     if (!is_any_of(node.type, {"Conv", "ConvTranspose", "ConvInteger", "QLinearConv"})) return {};
     const int input = node.input(0), filter = node.input(node.type == "QLinearConv" ? 3 : 1);
     if (input < 0 || filter < 0) return {};
     const std::size_t rank = graph.value(input).shape.size(), filter_rank = graph.value(filter).shape.size();
-    return rank == filter_rank ? "" : fmt::format("its input has {} dimensions, its filter {}", rank, filter_rank);
+    return rank == filter_rank ? ""
+                               : fmt::format("its input has {} dimensions, its filter {}", rank, filter_rank);
 }
 
 // What inference functions divide by or index with, unchecked: empty, or what is wrong.
 std::string unsound_attribute(const OnnxGraph& graph, const OnnxNode& node) {
-    for (const char* key : {"strides", "dilations", "kernel_shape", "group", "blocksize", "num_outputs", "num_groups", "hidden_size"})
+    for (const char* key : {"strides", "dilations", "kernel_shape", "group", "blocksize", "num_outputs",
+                            "num_groups", "hidden_size"})
         for (std::int64_t x : node.integers(key))
             if (x < 1 || x > (1 << 24)) return fmt::format("{} = {} must be from 1 to 2^24", key, x);
-    for (const char* key : {"pads", "output_padding", "output_shape", "split", "axis", "axes", "batch_axis", "time_axis"})
+    for (const char* key :
+         {"pads", "output_padding", "output_shape", "split", "axis", "axes", "batch_axis", "time_axis"})
         for (std::int64_t x : node.integers(key))
-            if (x < -(std::int64_t(1) << 32) || x > (std::int64_t(1) << 32)) return fmt::format("{} = {} is out of range", key, x);
+            if (x < -(std::int64_t(1) << 32) || x > (std::int64_t(1) << 32))
+                return fmt::format("{} = {} is out of range", key, x);
     const std::vector<std::int64_t> order = node.integers("perm");
     if (order.empty()) return {};
     std::vector<std::int64_t> sorted = order;
@@ -88,7 +104,8 @@ std::string unsound_attribute(const OnnxGraph& graph, const OnnxNode& node) {
         if (sorted[i] != static_cast<std::int64_t>(i)) return "perm is no permutation";
     const int input = node.input(0);
     if (input >= 0 && graph.value(input).shape.size() != order.size())
-        return fmt::format("perm has {} entries for {} dimensions", order.size(), graph.value(input).shape.size());
+        return fmt::format("perm has {} entries for {} dimensions", order.size(),
+                           graph.value(input).shape.size());
     return {};
 }
 
@@ -126,7 +143,8 @@ void say_split(const OnnxGraph& graph, const OnnxNode& node, OlderWords& words) 
     words.drop("num_outputs");
     if (node.input(1) >= 0 || node.input(0) < 0) return;
     const std::vector<std::int64_t>& shape = graph.value(node.input(0)).shape;
-    const std::int64_t rank = static_cast<std::int64_t>(shape.size()), pieces = static_cast<std::int64_t>(node.outputs.size());
+    const std::int64_t rank = static_cast<std::int64_t>(shape.size()),
+                       pieces = static_cast<std::int64_t>(node.outputs.size());
     std::int64_t axis = node.integer("axis", 0);
     if (axis < 0) axis += rank;
     if (axis < 0 || axis >= rank || pieces < 1) return;
@@ -152,13 +170,17 @@ void say_reduction(const OnnxGraph& graph, const OnnxNode& node, OlderWords& wor
     onnx::AttributeProto* attribute = words.node.add_attribute();
     attribute->set_name("axes");
     attribute->set_type(onnx::AttributeProto::INTS);
-    for (double x : *graph.value(axes).data) attribute->add_ints(static_cast<std::int64_t>(std::clamp(x, -1e9, 1e9)));
+    for (double x : *graph.value(axes).data)
+        attribute->add_ints(static_cast<std::int64_t>(std::clamp(x, -1e9, 1e9)));
 }
 
 // `schema`: the newest that libonnx has of the operator, or null. What it knows is left as it is.
-OlderWords in_older_words(const OnnxGraph& graph, const OnnxNode& node, const onnx::NodeProto& proto, const onnx::OpSchema* schema, std::vector<const onnx::TypeProto*> types,
+OlderWords in_older_words(const OnnxGraph& graph, const OnnxNode& node, const onnx::NodeProto& proto,
+                          const onnx::OpSchema* schema, std::vector<const onnx::TypeProto*> types,
                           std::vector<const onnx::TensorProto*> data) {
-    const auto knows = [&](const char* attribute) { return schema && schema->attributes().contains(attribute); };
+    const auto knows = [&](const char* attribute) {
+        return schema && schema->attributes().contains(attribute);
+    };
     OlderWords words;
     words.node = proto;
     words.types = std::move(types);
@@ -170,7 +192,8 @@ OlderWords in_older_words(const OnnxGraph& graph, const OnnxNode& node, const on
     else if (type == "Resize" && !knows("antialias")) words.drop("antialias");
     else if (type == "AveragePool" && !knows("dilations") && node.attributes.contains("dilations")) {
         const std::vector<std::int64_t> dilations = node.integers("dilations");
-        if (std::all_of(dilations.begin(), dilations.end(), [](std::int64_t d) { return d == 1; })) words.drop("dilations");
+        if (std::all_of(dilations.begin(), dilations.end(), [](std::int64_t d) { return d == 1; }))
+            words.drop("dilations");
     } else if (is_any_of(type, {"Gelu", "GroupNormalization", "RMSNormalization"})) {
         words.is_like_first_input = true;
     }
@@ -181,16 +204,24 @@ OlderWords in_older_words(const OnnxGraph& graph, const OnnxNode& node, const on
 
 std::int64_t newest_onnx_opset() { return std::max(newest_of_library(), newest_said_in_older_words); }
 
-OnnxInference infer_outputs(const OnnxGraph& graph, const OnnxNode& node, const onnx::NodeProto& proto, std::int64_t opset,
-                            std::vector<const onnx::TypeProto*> types, std::vector<const onnx::TensorProto*> data) {
+OnnxInference infer_outputs(const OnnxGraph& graph, const OnnxNode& node, const onnx::NodeProto& proto,
+                            std::int64_t opset, std::vector<const onnx::TypeProto*> types,
+                            std::vector<const onnx::TensorProto*> data) {
     OnnxInference result;
     const bool is_standard = node.domain.empty(), is_newer = is_standard && opset > newest_of_library();
-    // These two are functions since operator set 12, and libonnx 1.12 infers nothing of functions: they have the shapes of what they are made of.
-    const std::string name = !is_standard ? node.type : node.type == "GreaterOrEqual" ? "Greater" : node.type == "LessOrEqual" ? "Less" : node.type;
-    const int version = static_cast<int>(is_newer ? newest_of_library() : std::min<std::int64_t>(opset, 1 << 20));
-    const onnx::OpSchema* schema = opset < 1 ? nullptr : onnx::OpSchemaRegistry::Schema(name, version, node.domain);
+    // These two are functions since operator set 12, and libonnx 1.12 infers nothing of functions: they have
+    // the shapes of what they are made of.
+    const std::string name = !is_standard                    ? node.type
+                             : node.type == "GreaterOrEqual" ? "Greater"
+                             : node.type == "LessOrEqual"    ? "Less"
+                                                             : node.type;
+    const int version =
+        static_cast<int>(is_newer ? newest_of_library() : std::min<std::int64_t>(opset, 1 << 20));
+    const onnx::OpSchema* schema =
+        opset < 1 ? nullptr : onnx::OpSchemaRegistry::Schema(name, version, node.domain);
     // torch's fall-back to set 17 leaves num_outputs where it is.
-    const bool is_said_anew = is_newer || (is_standard && node.type == "Split" && opset < 18 && node.attributes.contains("num_outputs"));
+    const bool is_said_anew = is_newer || (is_standard && node.type == "Split" && opset < 18 &&
+                                           node.attributes.contains("num_outputs"));
     OlderWords words;
     if (is_said_anew) words = in_older_words(graph, node, proto, schema, std::move(types), std::move(data));
     result.is_known = schema || words.is_like_first_input;
@@ -200,11 +231,13 @@ OnnxInference infer_outputs(const OnnxGraph& graph, const OnnxNode& node, const 
     if (!result.problem.empty()) return result;
     if (words.is_like_first_input) {
         result.types.resize(node.outputs.size());
-        if (!words.types.empty() && words.types[0] && !result.types.empty()) result.types[0] = *words.types[0];
+        if (!words.types.empty() && words.types[0] && !result.types.empty())
+            result.types[0] = *words.types[0];
         return result;
     }
     const onnx::NodeProto& said = is_said_anew ? words.node : proto;
-    NodeContext context(said, std::move(is_said_anew ? words.types : types), std::move(is_said_anew ? words.data : data));
+    NodeContext context(said, std::move(is_said_anew ? words.types : types),
+                        std::move(is_said_anew ? words.data : data));
     try {
         schema->Verify(said);
         schema->GetTypeAndShapeInferenceFunction()(context);

@@ -15,7 +15,8 @@ class TypeProto;
 
 namespace model {
 
-// The newest operator set that can be read: libonnx's own, or beyond it those whose operators can be said in its words.
+// The newest operator set that can be read: libonnx's own, or beyond it those whose operators can be said in
+// its words.
 std::int64_t newest_onnx_opset();
 
 struct OnnxInference {
@@ -24,8 +25,10 @@ struct OnnxInference {
     std::vector<onnx::TypeProto> types;  // of the outputs
 };
 
-// `opset` is that of the node's domain (0: not imported). Of inputs that are left out or not constant, types and data are null.
-OnnxInference infer_outputs(const OnnxGraph& graph, const OnnxNode& node, const onnx::NodeProto& proto, std::int64_t opset,
-                            std::vector<const onnx::TypeProto*> types, std::vector<const onnx::TensorProto*> data);
+// `opset` is that of the node's domain (0: not imported). Of inputs that are left out or not constant, types
+// and data are null.
+OnnxInference infer_outputs(const OnnxGraph& graph, const OnnxNode& node, const onnx::NodeProto& proto,
+                            std::int64_t opset, std::vector<const onnx::TypeProto*> types,
+                            std::vector<const onnx::TensorProto*> data);
 
 }  // namespace model

@@ -1,5 +1,7 @@
-// The second half of the ONNX reader: one node after the other as an operator of ours. Values of the graph are of three kinds: activations (they follow from the
-// inputs; they have a tensor), weights (floating initialisers and what only renames or transposes them) and constants (everything else that follows from neither).
+// The second half of the ONNX reader: one node after the other as an operator of ours. Values of the graph
+// are of three kinds: activations (they follow from the inputs; they have a tensor), weights (floating
+// initialisers and what only renames or transposes them) and constants (everything else that follows from
+// neither).
 #pragma once
 
 #include <algorithm>
@@ -35,8 +37,9 @@ public:
     std::optional<ModelGraph> run();
 
 private:
-    // A weight under the name of this value: which initialiser, whether its two dimensions are swapped, whether it is trained wherever it is read (a floating
-    // Constant is only where it is the weight of a product).
+    // A weight under the name of this value: which initialiser, whether its two dimensions are swapped,
+    // whether it is trained wherever it is read (a floating Constant is only where it is the weight of a
+    // product).
     struct Weight {
         int source = -1;
         bool is_swapped = false, is_strong = false;
@@ -44,29 +47,39 @@ private:
     bool fail(std::string message, std::string hint = {});
     const OnnxNode& node(int n) const { return graph.nodes[static_cast<std::size_t>(n)]; }
     std::int64_t elements(int value) const { return element_count(graph.value(value).shape); }
-    bool is_activation(int value) const { return value >= 0 && tensors_[static_cast<std::size_t>(value)].is_valid(); }
+    bool is_activation(int value) const {
+        return value >= 0 && tensors_[static_cast<std::size_t>(value)].is_valid();
+    }
     TensorId tensor(int value) const { return tensors_[static_cast<std::size_t>(value)]; }
     const Weight& weight(int value) const { return weights_[static_cast<std::size_t>(value)]; }
-    bool is_weight(int value) const { return value >= 0 && !is_activation(value) && weight(value).source >= 0; }
-    bool has_gradient_at(int value) const { return is_activation(value) && has_gradient(builder_graph(), tensor(value)); }
+    bool is_weight(int value) const {
+        return value >= 0 && !is_activation(value) && weight(value).source >= 0;
+    }
+    bool has_gradient_at(int value) const {
+        return is_activation(value) && has_gradient(builder_graph(), tensor(value));
+    }
     const ModelGraph& builder_graph() const { return builder.graph(); }
 
     // The shape of one sample: without the batch, wherever exporters put it.
     std::optional<Shape> sample_shape(int value);
     std::string unique_name(const OnnxNode& from);
 
-    // The parameter behind a weight, in this shape; another shape than at its first use gives nothing (the same elements are then read in another way).
+    // The parameter behind a weight, in this shape; another shape than at its first use gives nothing (the
+    // same elements are then read in another way).
     ParameterId parameter(int value, const Shape& shape);
     ParameterId parameter(int value) { return parameter(value, graph.value(weight(value).source).shape); }
     bool can_be(int value, const Shape& shape) const;
 
-    // Appends an operator for output `value` of the node. What has no gradient (it follows from inputs alone, or is no number) is data.
-    TensorId emit(OperatorKind kind, const OnnxNode& from, int value, std::vector<TensorId> inputs, std::vector<ParameterId> parameters,
-                  const Attributes& attributes = {}, bool can_have_gradient = true, std::optional<Shape> given = std::nullopt);
+    // Appends an operator for output `value` of the node. What has no gradient (it follows from inputs alone,
+    // or is no number) is data.
+    TensorId emit(OperatorKind kind, const OnnxNode& from, int value, std::vector<TensorId> inputs,
+                  std::vector<ParameterId> parameters, const Attributes& attributes = {},
+                  bool can_have_gradient = true, std::optional<Shape> given = std::nullopt);
 
     // Activations and weights among the inputs, in order.
     void operands(const OnnxNode& from, std::vector<TensorId>& inputs, std::vector<ParameterId>& parameters);
-    // Scores that are only ever added in front of a softmax, one matrix for all heads: exporters fold causal masks to such constants.
+    // Scores that are only ever added in front of a softmax, one matrix for all heads: exporters fold causal
+    // masks to such constants.
     bool is_mask(int value) const;
     bool add_inputs();
 
@@ -83,7 +96,8 @@ private:
 
     // Weights as parameters; constants that are not trained are left out.
     std::vector<ParameterId> trained(const std::vector<int>& values, const Shape& shape);
-    void layer_norm(const OnnxNode& from, int output, TensorId x, const std::vector<int>& values, double epsilon, bool is_rms);
+    void layer_norm(const OnnxNode& from, int output, TensorId x, const std::vector<int>& values,
+                    double epsilon, bool is_rms);
     void batch_norm(const OnnxNode& from, int output, TensorId x, const std::vector<int>& values);
     void map_operator(const OnnxNode& from);
 

@@ -32,7 +32,8 @@ void OnnxMapper::transpose(const OnnxNode& from, TensorId x) {
     std::int64_t last = -1;
     bool moves = false;
     for (std::int64_t d : order) {
-        if (d < 0 || d >= static_cast<std::int64_t>(shape.size()) || shape[static_cast<std::size_t>(d)] == 1) continue;
+        if (d < 0 || d >= static_cast<std::int64_t>(shape.size()) || shape[static_cast<std::size_t>(d)] == 1)
+            continue;
         moves = moves || d < last;
         last = d;
     }
@@ -50,16 +51,20 @@ void OnnxMapper::elementwise(const OnnxNode& from, OnnxKeeps keeps) {
     const OnnxType type = graph.value(output).type;
     if (inputs.size() == 1 && parameters.empty()) {
         const bool is_same = builder.shape(inputs[0]) == *shape && graph.value(from.inputs[0]).type == type;
-        if (is_same && is_any_of(from.type, {"Cast", "Expand", "Tile", "Pad", "Resize", "Upsample", "Sum", "Mean"})) return alias(output, inputs[0]);
+        if (is_same &&
+            is_any_of(from.type, {"Cast", "Expand", "Tile", "Pad", "Resize", "Upsample", "Sum", "Mean"}))
+            return alias(output, inputs[0]);
     }
     if (from.type == "Add" || from.type == "Sum")
-        if (inputs.size() == 2 && parameters.empty() && builder.shape(inputs[0]) == *shape && builder.shape(inputs[1]) == *shape &&
-            type == OnnxType::floating)
+        if (inputs.size() == 2 && parameters.empty() && builder.shape(inputs[0]) == *shape &&
+            builder.shape(inputs[1]) == *shape && type == OnnxType::floating)
             return void(emit(OperatorKind::add, from, output, inputs, {}));
     Attributes attributes;
-    attributes.saves_inputs = keeps == OnnxKeeps::inputs || keeps == OnnxKeeps::both || (keeps == OnnxKeeps::factors && inputs.size() + parameters.size() > 1);
+    attributes.saves_inputs = keeps == OnnxKeeps::inputs || keeps == OnnxKeeps::both ||
+                              (keeps == OnnxKeeps::factors && inputs.size() + parameters.size() > 1);
     attributes.saves_output = keeps == OnnxKeeps::output || keeps == OnnxKeeps::both;
-    emit(OperatorKind::elementwise, from, output, std::move(inputs), std::move(parameters), attributes, keeps != OnnxKeeps::no_gradient);
+    emit(OperatorKind::elementwise, from, output, std::move(inputs), std::move(parameters), attributes,
+         keeps != OnnxKeeps::no_gradient);
 }
 
 void OnnxMapper::gather(const OnnxNode& from) {
@@ -67,8 +72,10 @@ void OnnxMapper::gather(const OnnxNode& from) {
     if (is_weight(data) && is_activation(indices) && from.type == "Gather" && from.integer("axis", 0) == 0) {
         const Shape table = graph.value(data).shape;
         const Shape ids = builder.shape(tensor(indices));
-        if (table.size() == 2 && ids.size() == 1 && can_be(data, table) && sample_shape(output) == std::optional<Shape>(Shape{ids[0], table[1]}))
-            return void(emit(OperatorKind::embedding, from, output, {tensor(indices)}, {parameter(data, table)}));
+        if (table.size() == 2 && ids.size() == 1 && can_be(data, table) &&
+            sample_shape(output) == std::optional<Shape>(Shape{ids[0], table[1]}))
+            return void(
+                emit(OperatorKind::embedding, from, output, {tensor(indices)}, {parameter(data, table)}));
     }
     std::vector<TensorId> inputs;
     std::vector<ParameterId> parameters;

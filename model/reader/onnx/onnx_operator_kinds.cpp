@@ -131,6 +131,8 @@ const std::map<std::string, OnnxKeeps>& onnx_elementwise_operators() {
     return operators;
 }
 
-bool has_mapping(const OnnxNode& node) { return other_operators().contains(node.type) || onnx_elementwise_operators().contains(node.type); }
+bool has_mapping(const OnnxNode& node) {
+    return other_operators().contains(node.type) || onnx_elementwise_operators().contains(node.type);
+}
 
 }  // namespace model

@@ -6,7 +6,8 @@
 
 namespace model {
 
-// What backward of an elementwise operator reads: nothing, inputs, the output, both; inputs if two of them have gradients; or it has no gradient at all.
+// What backward of an elementwise operator reads: nothing, inputs, the output, both; inputs if two of them
+// have gradients; or it has no gradient at all.
 enum class OnnxKeeps { nothing, inputs, output, both, factors, no_gradient };
 
 const std::map<std::string, OnnxKeeps>& onnx_elementwise_operators();

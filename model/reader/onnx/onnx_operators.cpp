@@ -21,7 +21,8 @@ bool is_any_of(const std::string& text, std::initializer_list<const char*> words
 std::optional<ModelGraph> OnnxMapper::run() {
     builder.begin_unit("graph");
     for (std::size_t v = 0; v < graph.values.size(); ++v)
-        if (graph.values[v].is_initializer && graph.values[v].type == OnnxType::floating && elements(static_cast<int>(v)) > 1) {
+        if (graph.values[v].is_initializer && graph.values[v].type == OnnxType::floating &&
+            elements(static_cast<int>(v)) > 1) {
             if (is_mask(static_cast<int>(v))) masked_scores_ += elements(static_cast<int>(v));
             else weights_[v] = {static_cast<int>(v), false, true};
         }
@@ -100,8 +101,9 @@ bool OnnxMapper::can_be(int value, const Shape& shape) const {
     return !id.is_valid() || builder_graph().parameter(id).shape == shape;
 }
 
-TensorId OnnxMapper::emit(OperatorKind kind, const OnnxNode& from, int value, std::vector<TensorId> inputs, std::vector<ParameterId> parameters,
-              const Attributes& attributes, bool can_have_gradient, std::optional<Shape> given) {
+TensorId OnnxMapper::emit(OperatorKind kind, const OnnxNode& from, int value, std::vector<TensorId> inputs,
+                          std::vector<ParameterId> parameters, const Attributes& attributes,
+                          bool can_have_gradient, std::optional<Shape> given) {
     const std::optional<Shape> shape = given ? given : sample_shape(value);
     if (!shape) return {};
     bool has_grad = !parameters.empty();
@@ -112,12 +114,14 @@ TensorId OnnxMapper::emit(OperatorKind kind, const OnnxNode& from, int value, st
     const core::DataType stored = type == OnnxType::integer   ? core::DataType::int64
                                   : type == OnnxType::boolean ? core::DataType::fp8
                                                               : core::DataType::fp32;
-    const TensorId result = builder.general(kind, unique_name(from), std::move(inputs), std::move(parameters), *shape, attributes, has_grad, stored);
+    const TensorId result = builder.general(kind, unique_name(from), std::move(inputs), std::move(parameters),
+                                            *shape, attributes, has_grad, stored);
     tensors_[static_cast<std::size_t>(value)] = result;
     return result;
 }
 
-void OnnxMapper::operands(const OnnxNode& from, std::vector<TensorId>& inputs, std::vector<ParameterId>& parameters) {
+void OnnxMapper::operands(const OnnxNode& from, std::vector<TensorId>& inputs,
+                          std::vector<ParameterId>& parameters) {
     for (int input : from.inputs) {
         if (is_activation(input)) inputs.push_back(tensor(input));
         else if (is_weight(input) && weight(input).is_strong) parameters.push_back(parameter(input));
@@ -131,8 +135,10 @@ void OnnxMapper::map(int n) {
         if (map_pattern(from, found->second)) return;
     }
     if (from.output() < 0) return;
-    const bool has_activation = std::any_of(from.inputs.begin(), from.inputs.end(), [&](int v) { return is_activation(v); });
-    const bool has_weight = std::any_of(from.inputs.begin(), from.inputs.end(), [&](int v) { return is_weight(v) && weight(v).is_strong; });
+    const bool has_activation =
+        std::any_of(from.inputs.begin(), from.inputs.end(), [&](int v) { return is_activation(v); });
+    const bool has_weight = std::any_of(from.inputs.begin(), from.inputs.end(),
+                                        [&](int v) { return is_weight(v) && weight(v).is_strong; });
     const bool is_standard = from.domain.empty();
     if (is_standard && is_any_of(from.type, {"Shape", "Size", "Range", "EyeLike"})) {
         if (!has_activation || graph.value(from.output()).data) return;  // a constant
@@ -157,14 +163,16 @@ void OnnxMapper::map(int n) {
 
 bool OnnxMapper::rename_weight(const OnnxNode& from) {
     const int input = from.input(0);
-    if (!is_weight(input) || !is_any_of(from.type, {"Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Dropout"}))
+    if (!is_weight(input) || !is_any_of(from.type, {"Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze",
+                                                    "Flatten", "Transpose", "Dropout"}))
         return false;
     if (graph.value(from.output()).type != OnnxType::floating) return false;
     Weight renamed = weight(input);
     if (from.type == "Transpose") {
         if (graph.value(input).shape.size() != 2) return false;
         const std::vector<std::int64_t> order = from.integers("perm");
-        if (order.empty() || order == std::vector<std::int64_t>{1, 0}) renamed.is_swapped = !renamed.is_swapped;
+        if (order.empty() || order == std::vector<std::int64_t>{1, 0})
+            renamed.is_swapped = !renamed.is_swapped;
     }
     weights_[static_cast<std::size_t>(from.output())] = renamed;
     return true;
@@ -175,9 +183,12 @@ void OnnxMapper::map_unknown(const OnnxNode& from) {
     std::vector<ParameterId> parameters;
     operands(from, inputs, parameters);
     for (int output : from.outputs)
-        if (output >= 0 && graph.value(output).has_shape) emit(OperatorKind::unknown, from, output, inputs, parameters);
+        if (output >= 0 && graph.value(output).has_shape)
+            emit(OperatorKind::unknown, from, output, inputs, parameters);
     if (++unknowns_ <= 5)
-        builder.graph().assumptions.push_back(describe(from) + " is not understood: priced by the bytes it reads and writes, without arithmetic");
+        builder.graph().assumptions.push_back(
+            describe(from) +
+            " is not understood: priced by the bytes it reads and writes, without arithmetic");
 }
 
 bool OnnxMapper::map_pattern(const OnnxNode& last, const OnnxPattern& pattern) {
@@ -191,16 +202,21 @@ bool OnnxMapper::map_pattern(const OnnxNode& last, const OnnxPattern& pattern) {
             attributes.is_tanh_approximation = pattern.kind == OnnxPattern::Kind::gelu_tanh;
             emit(OperatorKind::gelu, named, last.output(), {x}, {}, attributes, true, builder.shape(x));
             return true;
-        case OnnxPattern::Kind::silu: emit(OperatorKind::silu, named, last.output(), {x}, {}, {}, true, builder.shape(x)); return true;
+        case OnnxPattern::Kind::silu:
+            emit(OperatorKind::silu, named, last.output(), {x}, {}, {}, true, builder.shape(x));
+            return true;
         case OnnxPattern::Kind::layer_norm:
         case OnnxPattern::Kind::rms_norm:
-            layer_norm(named, last.output(), x, pattern.parameters, pattern.epsilon, pattern.kind == OnnxPattern::Kind::rms_norm);
+            layer_norm(named, last.output(), x, pattern.parameters, pattern.epsilon,
+                       pattern.kind == OnnxPattern::Kind::rms_norm);
             return true;
         case OnnxPattern::Kind::scaled_batch_norm:
             has_scaled_norms_ = true;
             batch_norm(named, last.output(), x, pattern.parameters);
             return true;
-        case OnnxPattern::Kind::biased_product: product(named, last.output(), pattern.parameters[0]); return true;
+        case OnnxPattern::Kind::biased_product:
+            product(named, last.output(), pattern.parameters[0]);
+            return true;
     }
     return false;
 }
@@ -208,17 +224,22 @@ bool OnnxMapper::map_pattern(const OnnxNode& last, const OnnxPattern& pattern) {
 std::vector<ParameterId> OnnxMapper::trained(const std::vector<int>& values, const Shape& shape) {
     std::vector<ParameterId> parameters;
     for (int value : values)
-        if (is_weight(value) && can_be(value, shape) && elements(value) == element_count(shape)) parameters.push_back(parameter(value, shape));
+        if (is_weight(value) && can_be(value, shape) && elements(value) == element_count(shape))
+            parameters.push_back(parameter(value, shape));
     return parameters;
 }
 
-void OnnxMapper::layer_norm(const OnnxNode& from, int output, TensorId x, const std::vector<int>& values, double epsilon, bool is_rms) {
+void OnnxMapper::layer_norm(const OnnxNode& from, int output, TensorId x, const std::vector<int>& values,
+                            double epsilon, bool is_rms) {
     std::vector<ParameterId> parameters = trained(values, {builder.shape(x).back()});
     Attributes attributes;
     attributes.epsilon = std::clamp(epsilon, 0.0, 1.0);
     attributes.has_bias = parameters.size() == 2;
-    const bool fits = !parameters.empty() && parameters.size() == values.size() && (!is_rms || parameters.size() == 1);
-    const OperatorKind kind = !fits ? OperatorKind::normalization : is_rms ? OperatorKind::rms_norm : OperatorKind::layer_norm;
+    const bool fits =
+        !parameters.empty() && parameters.size() == values.size() && (!is_rms || parameters.size() == 1);
+    const OperatorKind kind = !fits    ? OperatorKind::normalization
+                              : is_rms ? OperatorKind::rms_norm
+                                       : OperatorKind::layer_norm;
     emit(kind, from, output, {x}, std::move(parameters), attributes, true, builder.shape(x));
 }
 
@@ -244,19 +265,25 @@ void OnnxMapper::map_operator(const OnnxNode& from) {
         emit(OperatorKind::concat, from, output, inputs, parameters);
         return;
     }
-    if (const auto found = onnx_elementwise_operators().find(type); found != onnx_elementwise_operators().end()) return elementwise(from, found->second);
+    if (const auto found = onnx_elementwise_operators().find(type);
+        found != onnx_elementwise_operators().end())
+        return elementwise(from, found->second);
     if (!is_activation(input)) {
         // A part or a sum of a weight.
         if (is_weight(input))
-            emit(type == "Slice" || type == "Split" ? OperatorKind::gather : OperatorKind::elementwise, from, output, {}, {parameter(input)});
-        else fail(describe(from) + " does not work on its first input, but on a constant", "fold constants when exporting");
+            emit(type == "Slice" || type == "Split" ? OperatorKind::gather : OperatorKind::elementwise, from,
+                 output, {}, {parameter(input)});
+        else
+            fail(describe(from) + " does not work on its first input, but on a constant",
+                 "fold constants when exporting");
         return;
     }
     const TensorId x = tensor(input);
     if (is_any_of(type, {"Identity"})) return alias(output, x);
     if (is_any_of(type, {"Reshape", "Flatten", "Squeeze", "Unsqueeze"})) return reshape(from, x);
     if (type == "Transpose") return transpose(from, x);
-    if (is_any_of(type, {"DepthToSpace", "SpaceToDepth"})) return void(emit(OperatorKind::permute, from, output, {x}, {}));
+    if (is_any_of(type, {"DepthToSpace", "SpaceToDepth"}))
+        return void(emit(OperatorKind::permute, from, output, {x}, {}));
     if (type == "Slice") {
         if (sample_shape(output) == std::optional<Shape>(builder.shape(x))) return alias(output, x);
         emit(OperatorKind::slice, from, output, {x}, {});
@@ -264,40 +291,47 @@ void OnnxMapper::map_operator(const OnnxNode& from) {
     }
     if (type == "Split") {
         for (int part : from.outputs)
-            if (part >= 0 && (!graph.value(part).consumers.empty() || graph.value(part).is_output)) emit(OperatorKind::slice, from, part, {x}, {});
+            if (part >= 0 && (!graph.value(part).consumers.empty() || graph.value(part).is_output))
+                emit(OperatorKind::slice, from, part, {x}, {});
         return;
     }
     if (type == "Relu" || type == "Tanh" || type == "Gelu") {
         Attributes attributes;
         const auto approximate = from.attributes.find("approximate");
-        attributes.is_tanh_approximation = type == "Gelu" && approximate != from.attributes.end() && approximate->second.text == "tanh";
+        attributes.is_tanh_approximation =
+            type == "Gelu" && approximate != from.attributes.end() && approximate->second.text == "tanh";
         emit(type == "Relu"   ? OperatorKind::relu
              : type == "Tanh" ? OperatorKind::tanh
                               : OperatorKind::gelu,
              from, output, {x}, {}, attributes, true, builder.shape(x));
         return;
     }
-    if (type == "Softmax" || type == "LogSoftmax") return void(emit(OperatorKind::softmax, from, output, {x}, {}, {}, true, builder.shape(x)));
+    if (type == "Softmax" || type == "LogSoftmax")
+        return void(emit(OperatorKind::softmax, from, output, {x}, {}, {}, true, builder.shape(x)));
     if (type == "Dropout") {
         Attributes attributes;
         attributes.probability = from.real("ratio", 0.5);
-        if (from.input(1) >= 0 && graph.value(from.inputs[1]).data && graph.value(from.inputs[1]).data->size() == 1)
+        if (from.input(1) >= 0 && graph.value(from.inputs[1]).data &&
+            graph.value(from.inputs[1]).data->size() == 1)
             attributes.probability = (*graph.value(from.inputs[1]).data)[0];
         if (!(attributes.probability > 0 && attributes.probability < 1)) return alias(output, x);
         emit(OperatorKind::dropout, from, output, {x}, {}, attributes, true, builder.shape(x));
         return;
     }
     if (type == "BatchNormalization") {
-        if (graph.value(input).shape.size() < 2) return void(fail(describe(from) + " needs a batch and channels"));
+        if (graph.value(input).shape.size() < 2)
+            return void(fail(describe(from) + " needs a batch and channels"));
         return batch_norm(from, output, x, {from.input(1), from.input(2)});
     }
-    if (type == "RMSNormalization") return layer_norm(from, output, x, {from.input(1)}, from.real("epsilon", 1e-5), true);
+    if (type == "RMSNormalization")
+        return layer_norm(from, output, x, {from.input(1)}, from.real("epsilon", 1e-5), true);
     if (type == "LayerNormalization") {
         std::vector<int> values{from.input(1)};
         if (from.input(2) >= 0) values.push_back(from.input(2));
         return layer_norm(from, output, x, values, from.real("epsilon", 1e-5), false);
     }
-    if (is_any_of(type, {"InstanceNormalization", "GroupNormalization", "LpNormalization", "MeanVarianceNormalization"})) {
+    if (is_any_of(type, {"InstanceNormalization", "GroupNormalization", "LpNormalization",
+                         "MeanVarianceNormalization"})) {
         std::vector<TensorId> inputs;
         std::vector<ParameterId> parameters;
         operands(from, inputs, parameters);
@@ -305,7 +339,8 @@ void OnnxMapper::map_operator(const OnnxNode& from) {
         emit(OperatorKind::normalization, from, output, {x}, parameters, {}, true, builder.shape(x));
         return;
     }
-    if (is_any_of(type, {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})) return pool(from, x);
+    if (is_any_of(type, {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}))
+        return pool(from, x);
     if (type.starts_with("Reduce")) {
         Attributes attributes;
         attributes.is_maximum = type == "ReduceMax" || type == "ReduceMin";
@@ -316,11 +351,13 @@ void OnnxMapper::map_operator(const OnnxNode& from) {
     emit(OperatorKind::elementwise, from, output, {x}, {}, {}, false);
 }
 
-std::optional<ModelGraph> model_of_onnx(const OnnxGraph& graph, const std::string& path, core::Diagnostics& diagnostics, const std::string& key) {
+std::optional<ModelGraph> model_of_onnx(const OnnxGraph& graph, const std::string& path,
+                                        core::Diagnostics& diagnostics, const std::string& key) {
     return OnnxMapper(graph, path, diagnostics, key).run();
 }
 
-std::optional<ModelGraph> read_onnx(const std::string& path, const LoadOptions& options, core::Diagnostics& diagnostics, const core::SourceLocation& referrer,
+std::optional<ModelGraph> read_onnx(const std::string& path, const LoadOptions& options,
+                                    core::Diagnostics& diagnostics, const core::SourceLocation& referrer,
                                     const std::string& key) {
     std::optional<OnnxGraph> graph = read_onnx_graph(path, options, diagnostics, referrer, key);
     if (!graph) return std::nullopt;

@@ -74,9 +74,12 @@ private:
     }
     // A weight along one axis, of that many elements.
     bool is_weight(int value, std::int64_t count) const {
-        return value >= 0 && is_fixed(value) && graph.value(value).type == OnnxType::floating && count > 0 && elements(value) == count;
+        return value >= 0 && is_fixed(value) && graph.value(value).type == OnnxType::floating && count > 0 &&
+               elements(value) == count;
     }
-    std::int64_t last_extent(int value) const { return graph.value(value).shape.empty() ? 0 : graph.value(value).shape.back(); }
+    std::int64_t last_extent(int value) const {
+        return graph.value(value).shape.empty() ? 0 : graph.value(value).shape.back();
+    }
 
     bool mark(OnnxPattern pattern, int last, std::initializer_list<int> absorbed) {
         for (int n : absorbed)
@@ -90,7 +93,8 @@ private:
         return true;
     }
 
-    // x/2 (1 + erf(x / sqrt 2)), and x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (arXiv 1606.08415), in the orders exporters write.
+    // x/2 (1 + erf(x / sqrt 2)), and x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (arXiv 1606.08415), in the
+    // orders exporters write.
     void gelu(int n, bool is_tanh) {
         int x = -1;
         int inner[4] = {-1, -1, -1, -1};
@@ -129,7 +133,8 @@ private:
             mark(pattern, second, {n, inner[0], inner[1], inner[2], inner[3], plus, first});
         else if (is_scalar(factor, 0.5) && second >= 0 && other(second, node(first).output()) == x)
             mark(pattern, second, {n, inner[0], inner[1], inner[2], inner[3], plus, first});
-        else if (const int half = made_by(factor, "Mul"); half >= 0 && beside(half, 0.5) == x && read_by(factor, "Mul") == first)
+        else if (const int half = made_by(factor, "Mul");
+                 half >= 0 && beside(half, 0.5) == x && read_by(factor, "Mul") == first)
             mark(pattern, first, {n, inner[0], inner[1], inner[2], inner[3], plus, half});
     }
 
@@ -144,13 +149,15 @@ private:
         return axes.size() == 1 && (axes[0] == -1 || axes[0] == rank - 1);
     }
 
-    // (x - mean) / sqrt(mean((x - mean)^2) + epsilon) scale + shift, and without the mean RMS norm (arXiv 1910.07467).
+    // (x - mean) / sqrt(mean((x - mean)^2) + epsilon) scale + shift, and without the mean RMS norm (arXiv
+    // 1910.07467).
     void norm(int root) {
         const int plus = made_by(node(root).input(0), "Add");
         if (plus < 0) return;
         int mean_square = -1, epsilon = -1;
         for (int operand : node(plus).inputs) {
-            if (operand >= 0 && graph.value(operand).data && graph.value(operand).data->size() == 1) epsilon = operand;
+            if (operand >= 0 && graph.value(operand).data && graph.value(operand).data->size() == 1)
+                epsilon = operand;
             else mean_square = made_by(operand, "ReduceMean");
         }
         if (!averages_last(mean_square) || epsilon < 0) return;
@@ -179,7 +186,9 @@ private:
             int again = -1;
             if (node(divide).input(0) != difference) {
                 again = made_by(node(divide).input(0), "Sub");
-                if (again < 0 || node(again).input(0) != pattern.input || node(again).input(1) != node(mean).output()) return;
+                if (again < 0 || node(again).input(0) != pattern.input ||
+                    node(again).input(1) != node(mean).output())
+                    return;
             }
             const int scale = read_by(node(divide).output(), "Mul");
             const int weight = scale < 0 ? -1 : other(scale, node(divide).output());
@@ -201,8 +210,10 @@ private:
         if (inverse < 0) inverse = read_by(node(root).output(), "Div");
         if (inverse < 0) return;
         int scaled = inverse;  // x / root in one
-        if (node(inverse).type == "Reciprocal" || beside(inverse, 1) >= 0) scaled = read_by(node(inverse).output(), "Mul");
-        if (scaled < 0 || (node(scaled).input(0) != pattern.input && node(scaled).input(1) != pattern.input)) return;
+        if (node(inverse).type == "Reciprocal" || beside(inverse, 1) >= 0)
+            scaled = read_by(node(inverse).output(), "Mul");
+        if (scaled < 0 || (node(scaled).input(0) != pattern.input && node(scaled).input(1) != pattern.input))
+            return;
         int result = node(scaled).output();
         const int cast = read_by(result, "Cast");
         if (cast >= 0) result = node(cast).output();
@@ -223,7 +234,8 @@ private:
         mark(pattern, multiply, {n});
     }
 
-    // Caffe's BatchNorm has no affine part; its Scale layer follows, and converters fill the norm's own scale and shift with ones and zeros.
+    // Caffe's BatchNorm has no affine part; its Scale layer follows, and converters fill the norm's own scale
+    // and shift with ones and zeros.
     void batch_norm(int n) {
         const int x = node(n).input(0);
         if (x < 0 || graph.value(x).shape.size() < 2 || is_fixed(x)) return;
@@ -244,7 +256,8 @@ private:
 
     void product(int n) {
         const int x = node(n).input(0), weight = node(n).input(1);
-        if (x < 0 || weight < 0 || is_fixed(x) || !is_fixed(weight) || graph.value(weight).shape.size() != 2) return;
+        if (x < 0 || weight < 0 || is_fixed(x) || !is_fixed(weight) || graph.value(weight).shape.size() != 2)
+            return;
         const int plus = read_by(node(n).output(), "Add");
         const int bias = plus < 0 ? -1 : other(plus, node(n).output());
         if (!is_weight(bias, graph.value(weight).shape[1]) || last_extent(bias) != elements(bias)) return;

@@ -9,9 +9,17 @@
 namespace model {
 
 struct OnnxPattern {
-    enum class Kind { layer_norm, rms_norm, gelu, gelu_tanh, silu, scaled_batch_norm, biased_product } kind = Kind::gelu;
-    int first = -1;               // node that names the operator, and for products and batch norms does the work
-    int input = -1;               // value
+    enum class Kind {
+        layer_norm,
+        rms_norm,
+        gelu,
+        gelu_tanh,
+        silu,
+        scaled_batch_norm,
+        biased_product
+    } kind = Kind::gelu;
+    int first = -1;  // node that names the operator, and for products and batch norms does the work
+    int input = -1;  // value
     std::vector<int> parameters;  // values: scale and shift, or the bias
     double epsilon = 1e-5;
 };

@@ -1,4 +1,5 @@
-// Field numbers are those of onnx.proto (github.com/onnx/onnx, IR version 3 to 10); they never change meaning within protobuf's rules.
+// Field numbers are those of onnx.proto (github.com/onnx/onnx, IR version 3 to 10); they never change meaning
+// within protobuf's rules.
 #include "model/reader/onnx/onnx_skeleton.h"
 
 #include <cstdint>
@@ -18,7 +19,11 @@ enum class Message { model, graph, node, attribute, tensor, sparse_tensor, other
 Message inside(Message message, std::uint64_t field) {
     switch (message) {
         case Message::model: return field == 7 ? Message::graph : Message::other;
-        case Message::graph: return field == 1 ? Message::node : field == 5 ? Message::tensor : field == 15 ? Message::sparse_tensor : Message::other;
+        case Message::graph:
+            return field == 1    ? Message::node
+                   : field == 5  ? Message::tensor
+                   : field == 15 ? Message::sparse_tensor
+                                 : Message::other;
         case Message::node: return field == 5 ? Message::attribute : Message::other;
         case Message::attribute:
             return field == 5 || field == 10    ? Message::tensor
@@ -79,10 +84,12 @@ private:
                 case 5: copy(out, tag, 4, end, false); break;
                 case 2: {
                     const std::uint64_t length = varint(end);
-                    if (length > static_cast<std::uint64_t>(end - position_)) refuse("a field reaches beyond its message: the file is truncated or corrupt");
+                    if (length > static_cast<std::uint64_t>(end - position_))
+                        refuse("a field reaches beyond its message: the file is truncated or corrupt");
                     const auto bytes = static_cast<std::int64_t>(length);
                     const Message child = inside(kind, field);
-                    if (is_left_out(kind, field) || (kind == Message::tensor && is_payload(field) && bytes > largest_onnx_payload)) {
+                    if (is_left_out(kind, field) ||
+                        (kind == Message::tensor && is_payload(field) && bytes > largest_onnx_payload)) {
                         skip(bytes);
                     } else if (child == Message::other) {
                         copy(out, tag, bytes, end, true);
@@ -96,7 +103,8 @@ private:
                 }
                 default: refuse("this is no protobuf message");
             }
-            if (out.size() > largest_skeleton) refuse("the graph itself, without weights, is larger than 128 MiB");
+            if (out.size() > largest_skeleton)
+                refuse("the graph itself, without weights, is larger than 128 MiB");
         }
         return out;
     }
@@ -104,7 +112,8 @@ private:
     std::uint64_t varint(std::int64_t end) {
         std::uint64_t value = 0;
         for (int shift = 0; shift < 64; shift += 7) {
-            if (position_ >= end) refuse("a number reaches beyond its message: the file is truncated or corrupt");
+            if (position_ >= end)
+                refuse("a number reaches beyond its message: the file is truncated or corrupt");
             const int byte = in_.rdbuf()->sbumpc();
             if (byte == std::char_traits<char>::eof()) refuse("the file ends early");
             ++position_;
@@ -120,8 +129,10 @@ private:
     }
 
     void copy(std::string& out, std::uint64_t tag, std::int64_t bytes, std::int64_t end, bool has_length) {
-        if (bytes > end - position_) refuse("a field reaches beyond its message: the file is truncated or corrupt");
-        if (static_cast<std::size_t>(bytes) > largest_skeleton) refuse("the graph itself, without weights, is larger than 128 MiB");
+        if (bytes > end - position_)
+            refuse("a field reaches beyond its message: the file is truncated or corrupt");
+        if (static_cast<std::size_t>(bytes) > largest_skeleton)
+            refuse("the graph itself, without weights, is larger than 128 MiB");
         append_varint(out, tag);
         if (has_length) append_varint(out, static_cast<std::uint64_t>(bytes));
         const std::size_t before = out.size();
@@ -142,20 +153,23 @@ private:
 
 }  // namespace
 
-std::optional<std::string> onnx_skeleton(const std::string& path, core::Diagnostics& diagnostics, const core::SourceLocation& referrer,
-                                         const std::string& key) {
+std::optional<std::string> onnx_skeleton(const std::string& path, core::Diagnostics& diagnostics,
+                                         const core::SourceLocation& referrer, const std::string& key) {
     std::error_code failure;
     const bool is_file = std::filesystem::is_regular_file(path, failure);
     std::ifstream in(path, std::ios::binary);
     if (!is_file || !in) {
-        diagnostics.error(referrer, key, fmt::format("cannot read the ONNX file {}", core::in_quotes(path, 200)), "is the path right?");
+        diagnostics.error(referrer, key,
+                          fmt::format("cannot read the ONNX file {}", core::in_quotes(path, 200)),
+                          "is the path right?");
         return std::nullopt;
     }
     const auto size = static_cast<std::int64_t>(std::filesystem::file_size(path, failure));
     const core::SourceLocation place{path, 0, 0};
     if (failure || size > largest_file) {
-        diagnostics.error(place, key, fmt::format("the file has {} bytes; an ONNX file holds at most 2 GiB", size),
-                          "export with external data: the weights then lie in files of their own, which are not read");
+        diagnostics.error(
+            place, key, fmt::format("the file has {} bytes; an ONNX file holds at most 2 GiB", size),
+            "export with external data: the weights then lie in files of their own, which are not read");
         return std::nullopt;
     }
     if (size == 0) {
@@ -166,7 +180,9 @@ std::optional<std::string> onnx_skeleton(const std::string& path, core::Diagnost
     try {
         return skeleton.read();
     } catch (const std::runtime_error& problem) {
-        diagnostics.error(place, key, fmt::format("not a sound ONNX file: at byte {} of {}: {}", skeleton.position(), size, problem.what()),
+        diagnostics.error(place, key,
+                          fmt::format("not a sound ONNX file: at byte {} of {}: {}", skeleton.position(),
+                                      size, problem.what()),
                           "export or copy it again");
         return std::nullopt;
     }

@@ -50,7 +50,9 @@ OnnxType onnx_type_of(int element) {
 std::optional<std::vector<double>> data_of(const onnx::TensorProto& tensor) {
     double count = 1;
     for (std::int64_t extent : tensor.dims()) count *= static_cast<double>(extent);
-    if (!(count >= 0 && count <= most_onnx_constant_elements) || tensor.data_location() == onnx::TensorProto::EXTERNAL) return std::nullopt;
+    if (!(count >= 0 && count <= most_onnx_constant_elements) ||
+        tensor.data_location() == onnx::TensorProto::EXTERNAL)
+        return std::nullopt;
     std::vector<double> data;
     const std::string& raw = tensor.raw_data();
     switch (tensor.data_type()) {
@@ -80,7 +82,8 @@ std::optional<std::vector<double>> data_of(const onnx::TensorProto& tensor) {
     return data;
 }
 
-onnx::TensorProto tensor_of(const std::vector<double>& data, const std::vector<std::int64_t>& shape, int element) {
+onnx::TensorProto tensor_of(const std::vector<double>& data, const std::vector<std::int64_t>& shape,
+                            int element) {
     onnx::TensorProto tensor;
     tensor.set_data_type(element);
     for (std::int64_t extent : shape) tensor.add_dims(extent);
@@ -88,7 +91,9 @@ onnx::TensorProto tensor_of(const std::vector<double>& data, const std::vector<s
             case onnx::TensorProto::FLOAT: tensor.add_float_data(static_cast<float>(x)); break;
             case onnx::TensorProto::DOUBLE: tensor.add_double_data(x); break;
             case onnx::TensorProto::INT64: tensor.add_int64_data(integer_of(x)); break;
-            default: tensor.add_int32_data(static_cast<std::int32_t>(std::clamp(x, -2147483648.0, 2147483647.0))); break;
+            default:
+                tensor.add_int32_data(static_cast<std::int32_t>(std::clamp(x, -2147483648.0, 2147483647.0)));
+                break;
         }
     return tensor;
 }
@@ -98,7 +103,8 @@ OnnxAttribute attribute_of(const onnx::AttributeProto& from) {
     if (from.type() == onnx::AttributeProto::INT) to.integers = {from.i()};
     if (from.type() == onnx::AttributeProto::INTS) to.integers.assign(from.ints().begin(), from.ints().end());
     if (from.type() == onnx::AttributeProto::FLOAT) to.reals = {from.f()};
-    if (from.type() == onnx::AttributeProto::FLOATS) to.reals.assign(from.floats().begin(), from.floats().end());
+    if (from.type() == onnx::AttributeProto::FLOATS)
+        to.reals.assign(from.floats().begin(), from.floats().end());
     if (from.type() == onnx::AttributeProto::STRING) to.text = from.s();
     if (from.type() == onnx::AttributeProto::TENSOR)
         if (auto data = data_of(from.t())) to.reals = std::move(*data);

@@ -22,7 +22,8 @@ OnnxType onnx_type_of(int element);
 // Elements of a small constant, if they are in the file and as many as its dimensions say.
 std::optional<std::vector<double>> data_of(const onnx::TensorProto& tensor);
 // The reverse, for element types that constants are evaluated in.
-onnx::TensorProto tensor_of(const std::vector<double>& data, const std::vector<std::int64_t>& shape, int element);
+onnx::TensorProto tensor_of(const std::vector<double>& data, const std::vector<std::int64_t>& shape,
+                            int element);
 
 OnnxAttribute attribute_of(const onnx::AttributeProto& from);
 

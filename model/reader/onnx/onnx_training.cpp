@@ -17,12 +17,15 @@ bool is_any_of(const std::string& text, std::initializer_list<const char*> words
 
 bool OnnxMapper::is_mask(int value) const {
     const OnnxValue& scores = graph.value(value);
-    if (scores.shape.size() < 3 || scores.consumers.empty() || element_count(scores.shape) != scores.shape.back() * scores.shape[scores.shape.size() - 2]) return false;
+    if (scores.shape.size() < 3 || scores.consumers.empty() ||
+        element_count(scores.shape) != scores.shape.back() * scores.shape[scores.shape.size() - 2])
+        return false;
     return std::all_of(scores.consumers.begin(), scores.consumers.end(), [&](int n) {
         const int sum = node(n).output();
         if (node(n).type != "Add" || sum < 0 || graph.value(sum).consumers.empty()) return false;
         const std::vector<int>& next = graph.value(sum).consumers;
-        return std::all_of(next.begin(), next.end(), [&](int after) { return node(after).type == "Softmax"; });
+        return std::all_of(next.begin(), next.end(),
+                           [&](int after) { return node(after).type == "Softmax"; });
     });
 }
 
@@ -37,10 +40,12 @@ bool OnnxMapper::add_inputs() {
         named.name = value.name;
         named.type = "input";
         tensors_[static_cast<std::size_t>(input)] =
-            builder.input(unique_name(named), *shape, value.type == OnnxType::floating ? core::DataType::fp32 : core::DataType::int64);
+            builder.input(unique_name(named), *shape,
+                          value.type == OnnxType::floating ? core::DataType::fp32 : core::DataType::int64);
         has_image = has_image || (value.type == OnnxType::floating && value.shape.size() == 4);
         if (has_image) builder.graph().image_size = std::max(builder.graph().image_size, shape->back());
-        if (value.type == OnnxType::integer && value.shape.size() == 2 && builder.graph().tokens_per_sample == 0)
+        if (value.type == OnnxType::integer && value.shape.size() == 2 &&
+            builder.graph().tokens_per_sample == 0)
             builder.graph().tokens_per_sample = element_count(*shape);
     }
     if (has_image) builder.graph().tokens_per_sample = 0;
@@ -50,7 +55,8 @@ bool OnnxMapper::add_inputs() {
 void OnnxMapper::choose_loss() {
     is_left_out_.assign(graph.nodes.size(), false);
     for (std::size_t n = 0; n < graph.nodes.size(); ++n)
-        if (is_any_of(graph.nodes[n].type, {"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"}) && graph.nodes[n].domain.empty())
+        if (is_any_of(graph.nodes[n].type, {"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"}) &&
+            graph.nodes[n].domain.empty())
             loss_node_ = static_cast<int>(n);
     if (loss_node_ >= 0) return;
     for (int output : graph.outputs)
@@ -59,45 +65,56 @@ void OnnxMapper::choose_loss() {
         if (graph.value(output).name == "logits") logits_ = output;
     if (logits_ < 0) return;
     const std::string name = graph.value(logits_).name;
-    std::string note = "the graph has no loss: cross-entropy over the last dimension of output " + core::in_quotes(name, 100);
+    std::string note = "the graph has no loss: cross-entropy over the last dimension of output " +
+                       core::in_quotes(name, 100);
     const int last = graph.value(logits_).producer;
-    if (last >= 0 && is_any_of(node(last).type, {"Softmax", "LogSoftmax"}) && graph.value(logits_).consumers.empty() && node(last).input(0) >= 0) {
+    if (last >= 0 && is_any_of(node(last).type, {"Softmax", "LogSoftmax"}) &&
+        graph.value(logits_).consumers.empty() && node(last).input(0) >= 0) {
         is_left_out_[static_cast<std::size_t>(last)] = true;
         logits_ = node(last).input(0);
         note += " (its softmax is part of the loss)";
     }
     builder.graph().assumptions.push_back(note);
     if (graph.outputs.size() > 1)
-        builder.graph().assumptions.push_back(fmt::format("the graph has {} outputs; the others are computed and not trained on", graph.outputs.size()));
+        builder.graph().assumptions.push_back(fmt::format(
+            "the graph has {} outputs; the others are computed and not trained on", graph.outputs.size()));
 }
 
 bool OnnxMapper::add_loss() {
     TensorId logits, labels;
     if (loss_node_ >= 0) {
         const OnnxNode& from = node(loss_node_);
-        if (!is_activation(from.input(0)) || !is_activation(from.input(1))) return fail(describe(from) + " needs computed scores and labels");
+        if (!is_activation(from.input(0)) || !is_activation(from.input(1)))
+            return fail(describe(from) + " needs computed scores and labels");
         logits = tensor(from.input(0));
         labels = tensor(from.input(1));
         if (graph.value(from.inputs[0]).shape.size() > 2) {
             // [n, classes, d...]: one row per d.
             const std::int64_t classes = graph.value(from.inputs[0]).shape[1];
-            logits = builder.general(OperatorKind::permute, "loss.rows", {logits}, {}, {element_count(builder.shape(logits)) / classes, classes}, {}, true,
+            logits = builder.general(OperatorKind::permute, "loss.rows", {logits}, {},
+                                     {element_count(builder.shape(logits)) / classes, classes}, {}, true,
                                      core::DataType::fp32);
         }
     } else {
-        if (!is_activation(logits_)) return fail("no floating-point output depends on the inputs", "there is nothing to train");
+        if (!is_activation(logits_))
+            return fail("no floating-point output depends on the inputs", "there is nothing to train");
         logits = tensor(logits_);
     }
-    if (!has_gradient(builder_graph(), logits)) return fail("the output to train on depends on no weight", "there is nothing to train");
+    if (!has_gradient(builder_graph(), logits))
+        return fail("the output to train on depends on no weight", "there is nothing to train");
     // Rows of class scores: pixels of extent one behind the classes are none.
     Shape shape = builder.shape(logits);
     while (shape.size() > 1 && shape.back() == 1) shape.pop_back();
     const Shape rows{element_count(shape) / shape.back(), shape.back()};
-    if (builder.shape(logits) != rows) logits = builder.general(OperatorKind::reshape, "loss.logits", {logits}, {}, rows, {}, true, core::DataType::fp32);
+    if (builder.shape(logits) != rows)
+        logits = builder.general(OperatorKind::reshape, "loss.logits", {logits}, {}, rows, {}, true,
+                                 core::DataType::fp32);
     if (!labels.is_valid()) labels = builder.input("labels", {rows[0]}, core::DataType::int64);
     else if (builder.shape(labels) != Shape{rows[0]}) {
-        if (element_count(builder.shape(labels)) != rows[0]) return fail(describe(node(loss_node_)) + ": there must be one label per row of scores");
-        labels = builder.general(OperatorKind::reshape, "loss.labels", {labels}, {}, {rows[0]}, {}, false, core::DataType::int64);
+        if (element_count(builder.shape(labels)) != rows[0])
+            return fail(describe(node(loss_node_)) + ": there must be one label per row of scores");
+        labels = builder.general(OperatorKind::reshape, "loss.labels", {labels}, {}, {rows[0]}, {}, false,
+                                 core::DataType::int64);
     }
     if (builder.graph().tokens_per_sample > 0) builder.graph().vocabulary = rows[1];
     builder.loss(logits, labels);
@@ -108,12 +125,19 @@ void OnnxMapper::describe_model() {
     ModelGraph& model = builder.graph();
     model.assumptions.insert(model.assumptions.end(), graph.assumptions.begin(), graph.assumptions.end());
     if (has_scaled_norms_)
-        model.assumptions.push_back("batch norms followed by a scale layer have no affine part of their own (Caffe): the scale layer's is counted");
+        model.assumptions.push_back(
+            "batch norms followed by a scale layer have no affine part of their own (Caffe): the scale "
+            "layer's is counted");
     if (masked_scores_ > 0)
-        model.assumptions.push_back(fmt::format("{} stored scores that are added in front of a softmax, the same for all heads, are masks and not trained", masked_scores_));
+        model.assumptions.push_back(
+            fmt::format("{} stored scores that are added in front of a softmax, the same for all heads, are "
+                        "masks and not trained",
+                        masked_scores_));
     if (!patterns.at_last.empty())
         model.assumptions.push_back(
-            fmt::format("{} groups of nodes (norms, GELU, biases taken apart by the exporter) are run as one operator each", patterns.at_last.size()));
+            fmt::format("{} groups of nodes (norms, GELU, biases taken apart by the exporter) are run as one "
+                        "operator each",
+                        patterns.at_last.size()));
 }
 
 }  // namespace model

@@ -27,7 +27,8 @@ void divide_into_units(ModelGraph& graph) {
     const std::size_t count = graph.operators.size();
     std::vector<std::int32_t> last_use(graph.tensors.size(), -1);
     for (std::size_t i = 0; i < count; ++i)
-        for (TensorId input : graph.operators[i].inputs) last_use[static_cast<std::size_t>(storage_of(graph, input).index)] = static_cast<std::int32_t>(i);
+        for (TensorId input : graph.operators[i].inputs)
+            last_use[static_cast<std::size_t>(storage_of(graph, input).index)] = static_cast<std::int32_t>(i);
     // Tensors crossing the boundary before operator i: those made earlier and read at or after it.
     std::vector<std::int32_t> change(count + 2, 0);
     for (std::size_t t = 0; t < graph.tensors.size(); ++t) {
@@ -46,7 +47,8 @@ void divide_into_units(ModelGraph& graph) {
 
     std::vector<std::int32_t> begins{0};
     bool has_product = false;
-    for (std::int32_t i = 0; i < cuts[0]; ++i) has_product = has_product || is_weighted_product(graph.operators[static_cast<std::size_t>(i)]);
+    for (std::int32_t i = 0; i < cuts[0]; ++i)
+        has_product = has_product || is_weighted_product(graph.operators[static_cast<std::size_t>(i)]);
     for (std::size_t c = 0; c + 1 < cuts.size(); ++c) {
         const auto begin = graph.operators.begin() + cuts[c], end = graph.operators.begin() + cuts[c + 1];
         if (!std::any_of(begin, end, is_weighted_product)) continue;
@@ -64,7 +66,8 @@ void divide_into_units(ModelGraph& graph) {
             op.unit = static_cast<std::int32_t>(u);
             if (unit.name.empty() && is_weighted_product(op)) unit.name = op.name;
         }
-        if (unit.name.empty()) unit.name = graph.operators[static_cast<std::size_t>(unit.operators.begin)].name;
+        if (unit.name.empty())
+            unit.name = graph.operators[static_cast<std::size_t>(unit.operators.begin)].name;
         graph.units.push_back(std::move(unit));
     }
 }

@@ -1,5 +1,5 @@
-// One way to carry out a collective, priced: what each of the cost model's strategies (NCCL's algorithms and protocols, SMDDP, a parameter server, rounds of transfers) offers
-// and the cheapest of which is taken.
+// One way to carry out a collective, priced: what each of the cost model's strategies (NCCL's algorithms and
+// protocols, SMDDP, a parameter server, rounds of transfers) offers and the cheapest of which is taken.
 #pragma once
 
 #include <string>
@@ -11,21 +11,24 @@
 namespace sim {
 
 struct Candidate {
-    std::string algorithm;  // as plans name it: "ring", "tree", "nvls", "hierarchical", ...
-    std::string protocol;   // "LL", "LL128", "Simple"; empty where there is no choice
+    std::string algorithm;       // as plans name it: "ring", "tree", "nvls", "hierarchical", ...
+    std::string protocol;        // "LL", "LL128", "Simple"; empty where there is no choice
     core::Seconds latency = {};  // before and between the moving of bytes
-    // Alone: no less than what the busiest link takes; more where a protocol or a processor holds the rate down.
+    // Alone: no less than what the busiest link takes; more where a protocol or a processor holds the rate
+    // down.
     double seconds_per_byte = 0;
-    // A pipeline of chunks streams at full rate only when it is filled: the first `fill` bytes count this many times more.
+    // A pipeline of chunks streams at full rate only when it is filled: the first `fill` bytes count this
+    // many times more.
     core::Bytes fill = {};
     double fill_times = 0;
-    // Cost of handing on a slice, in every `loop` of the payload through the channels' buffers: the ring's steps times their slices.
+    // Cost of handing on a slice, in every `loop` of the payload through the channels' buffers: the ring's
+    // steps times their slices.
     core::Seconds loop_overhead = {};
     core::Bytes loop = {};
     // Share of the bandwidth that is reached, by log2(bytes / 64); empty: all.
     std::vector<double> reached = {};
     std::vector<LinkShare> links = {};  // what it keeps busy
-    double multiprocessors = 0;    // taken from kernels that run beside it
+    double multiprocessors = 0;         // taken from kernels that run beside it
     core::Bytes least{-1}, most{1e30};  // for payloads above the one and up to the other
 };
 

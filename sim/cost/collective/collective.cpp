@@ -15,27 +15,36 @@ using schedule::CollectiveKind;
 int members_in_a_node(const cluster::Cluster& cluster, const std::vector<std::int32_t>& group) {
     std::map<int, int> count;
     int most = 1;
-    for (std::int32_t device : group) most = std::max(most, ++count[cluster.node_of(cluster::DeviceId(device))]);
+    for (std::int32_t device : group)
+        most = std::max(most, ++count[cluster.node_of(cluster::DeviceId(device))]);
     return most;
 }
 
 }  // namespace
 
-const std::vector<std::int32_t>& tied_ranks_of(const schedule::RankProgram& list, const schedule::Instruction& collective) {
+const std::vector<std::int32_t>& tied_ranks_of(const schedule::RankProgram& list,
+                                               const schedule::Instruction& collective) {
     static const std::vector<std::int32_t> none;
     const bool is_tied = collective.group == schedule::GroupKind::tied_stages && collective.bucket >= 0;
     return is_tied ? list.buckets[static_cast<std::size_t>(collective.bucket)].tied_ranks : none;
 }
 
-CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster, const CostConstants& constants)
-    : plan_(plan), traits_(framework_traits(plan.framework, constants)), cluster_(cluster),
-      collective_network_(cluster, nccl_nvlink_efficiency(cluster.instance.device), network_terms(cluster, constants, traits_)),
+CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster,
+                                     const CostConstants& constants)
+    : plan_(plan),
+      traits_(framework_traits(plan.framework, constants)),
+      cluster_(cluster),
+      collective_network_(cluster, nccl_nvlink_efficiency(cluster.instance.device),
+                          network_terms(cluster, constants, traits_)),
       transfer_network_(cluster, std::nullopt, network_terms(cluster, constants, traits_)) {}
 
 std::vector<int> CommunicationCost::members(const Meeting& meeting, schedule::RankCoordinates at) const {
-    if (meeting.tied_ranks.empty()) return process_group(plan_.layout, meeting.group, rank_of(plan_.layout, at), plan_.effective_shard_degree());
+    if (meeting.tied_ranks.empty())
+        return process_group(plan_.layout, meeting.group, rank_of(plan_.layout, at),
+                             plan_.effective_shard_degree());
     std::vector<int> ranks;
-    for (std::int32_t pipeline : meeting.tied_ranks) ranks.push_back(rank_of(plan_.layout, {at.data, at.tensor, pipeline}));
+    for (std::int32_t pipeline : meeting.tied_ranks)
+        ranks.push_back(rank_of(plan_.layout, {at.data, at.tensor, pipeline}));
     return ranks;
 }
 
@@ -58,15 +67,18 @@ Groups CommunicationCost::groups(const Meeting& meeting) const {
 
 // Ranks beyond the devices start again at the first (CPU ranks sharing cores).
 std::int32_t CommunicationCost::device_of(int rank) const {
-    return cluster::node_of_rank(cluster_, rank) * cluster_.instance.devices + rank % cluster::ranks_of_a_node(cluster_);
+    return cluster::node_of_rank(cluster_, rank) * cluster_.instance.devices +
+           rank % cluster::ranks_of_a_node(cluster_);
 }
 
 int CommunicationCost::group_size(schedule::GroupKind group, int pipeline) const {
-    return static_cast<int>(members({CollectiveKind::all_reduce, group, pipeline, {}}, {0, 0, pipeline}).size());
+    return static_cast<int>(
+        members({CollectiveKind::all_reduce, group, pipeline, {}}, {0, 0, pipeline}).size());
 }
 
 // Rounds one after another, each as long as its slowest transfer and its busiest link.
-void CommunicationCost::add_rounds(const schedule::CollectiveAlgorithm& algorithm, const Meeting& meeting, const Groups& groups, std::vector<Candidate>& result) {
+void CommunicationCost::add_rounds(const schedule::CollectiveAlgorithm& algorithm, const Meeting& meeting,
+                                   const Groups& groups, std::vector<Candidate>& result) {
     const int ranks_per_node = members_in_a_node(cluster_, groups.devices.front());
     if (!algorithm.supports(meeting.kind, groups.size(), ranks_per_node)) return;
     const schedule::Rounds rounds = algorithm.rounds(meeting.kind, groups.size(), ranks_per_node);
@@ -76,7 +88,8 @@ void CommunicationCost::add_rounds(const schedule::CollectiveAlgorithm& algorith
         flows.clear();
         for (const std::vector<std::int32_t>& members : groups.devices)
             for (const schedule::Transfer& transfer : round)
-                flows.push_back({members[static_cast<std::size_t>(transfer.from)], members[static_cast<std::size_t>(transfer.to)],
+                flows.push_back({members[static_cast<std::size_t>(transfer.from)],
+                                 members[static_cast<std::size_t>(transfer.to)],
                                  static_cast<double>(transfer.count) / rounds.pieces});
         total += collective_network_.price(flows);
         all.insert(all.end(), flows.begin(), flows.end());
@@ -84,12 +97,15 @@ void CommunicationCost::add_rounds(const schedule::CollectiveAlgorithm& algorith
     Candidate candidate{algorithm.name, "", total.latency};
     candidate.seconds_per_byte = total.seconds_per_byte;
     candidate.links = collective_network_.links(all);
-    if (has_nccl(cluster_.instance.device)) candidate.multiprocessors = nccl_multiprocessors(cluster_.instance.device);
+    if (has_nccl(cluster_.instance.device))
+        candidate.multiprocessors = nccl_multiprocessors(cluster_.instance.device);
     result.push_back(std::move(candidate));
 }
 
-// The same of a ring without writing out its rounds, which would fill the memory: those that are alike are priced once, others one by one.
-void CommunicationCost::add_large_ring(const Meeting& meeting, const Groups& groups, std::vector<Candidate>& result) {
+// The same of a ring without writing out its rounds, which would fill the memory: those that are alike are
+// priced once, others one by one.
+void CommunicationCost::add_large_ring(const Meeting& meeting, const Groups& groups,
+                                       std::vector<Candidate>& result) {
     const std::int32_t n = groups.size();
     LinearCost total;
     std::vector<Flow> flows;
@@ -101,7 +117,8 @@ void CommunicationCost::add_large_ring(const Meeting& meeting, const Groups& gro
         for (const LinkShare& link : collective_network_.links(flows)) busy[link.link] += link.busy * times;
     };
     const auto flow = [&](const std::vector<std::int32_t>& members, std::int32_t from, std::int32_t to) {
-        flows.push_back({members[static_cast<std::size_t>(from)], members[static_cast<std::size_t>(to)], 1.0 / n});
+        flows.push_back(
+            {members[static_cast<std::size_t>(from)], members[static_cast<std::size_t>(to)], 1.0 / n});
     };
     // Ranks from `first` on to their right-hand neighbours.
     const auto neighbours = [&](std::int32_t first, std::int32_t senders) {
@@ -124,7 +141,8 @@ void CommunicationCost::add_large_ring(const Meeting& meeting, const Groups& gro
             for (std::int32_t round = 0; round < n; ++round)
                 add(1, [&](const std::vector<std::int32_t>& members) {
                     for (std::int32_t r = 0; r < n; ++r)
-                        if (const std::int32_t partner = (round - r + n) % n; partner != r) flow(members, r, partner);
+                        if (const std::int32_t partner = (round - r + n) % n; partner != r)
+                            flow(members, r, partner);
                 });
             break;
     }
@@ -137,18 +155,26 @@ void CommunicationCost::add_large_ring(const Meeting& meeting, const Groups& gro
 std::vector<Candidate> CommunicationCost::ways(const Meeting& meeting, const Groups& groups) {
     std::vector<Candidate> result;
     const bool uses_nccl = has_nccl(cluster_.instance.device);
-    // A library other than NCCL serves the gradients and parameters of data parallelism; groups inside a model stay with NCCL.
-    const bool is_data = meeting.group != schedule::GroupKind::tensor && meeting.group != schedule::GroupKind::tied_stages &&
-                         meeting.group != schedule::GroupKind::context && meeting.group != schedule::GroupKind::expert;
+    // A library other than NCCL serves the gradients and parameters of data parallelism; groups inside a
+    // model stay with NCCL.
+    const bool is_data =
+        meeting.group != schedule::GroupKind::tensor && meeting.group != schedule::GroupKind::tied_stages &&
+        meeting.group != schedule::GroupKind::context && meeting.group != schedule::GroupKind::expert;
     const Library* library = is_data ? find_library(plan_.communication) : nullptr;
-    if (uses_nccl && library && groups.size() > 1) return library->ways({cluster_, collective_network_, transfer_network_}, meeting.kind, groups);
+    if (uses_nccl && library && groups.size() > 1)
+        return library->ways({cluster_, collective_network_, transfer_network_}, meeting.kind, groups);
     if (uses_nccl) result = nccl_candidates(cluster_, collective_network_, meeting.kind, groups);
-    // Algorithms beyond NCCL's, when a plan names them; and everything where there is no NCCL. A ring in rounds of explicit transfers is quadratic in the group, so large
-    // groups take no other algorithm than NCCL's, or without NCCL the ring.
+    // Algorithms beyond NCCL's, when a plan names them; and everything where there is no NCCL. A ring in
+    // rounds of explicit transfers is quadratic in the group, so large groups take no other algorithm than
+    // NCCL's, or without NCCL the ring.
     constexpr int largest_group_in_rounds = 512;
     for (const schedule::CollectiveAlgorithm& algorithm : schedule::collective_algorithms()) {
-        const bool is_known = std::any_of(result.begin(), result.end(), [&](const Candidate& candidate) { return candidate.algorithm == algorithm.name; });
-        if (is_known || groups.size() > largest_group_in_rounds || (uses_nccl && plan_.collective != algorithm.name)) continue;
+        const bool is_known = std::any_of(result.begin(), result.end(), [&](const Candidate& candidate) {
+            return candidate.algorithm == algorithm.name;
+        });
+        if (is_known || groups.size() > largest_group_in_rounds ||
+            (uses_nccl && plan_.collective != algorithm.name))
+            continue;
         add_rounds(algorithm, meeting, groups, result);
     }
     if (result.empty() && groups.size() > largest_group_in_rounds) add_large_ring(meeting, groups, result);
@@ -162,11 +188,14 @@ const std::vector<Candidate>& CommunicationCost::candidates(const Meeting& meeti
     return entry->second;
 }
 
-const Candidate& CommunicationCost::choice_of(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int rank, const std::vector<std::int32_t>& tied_ranks) {
+const Candidate& CommunicationCost::choice_of(CollectiveKind kind, schedule::GroupKind group,
+                                              core::Bytes bytes, int rank,
+                                              const std::vector<std::int32_t>& tied_ranks) {
     const schedule::RankCoordinates at = coordinates_of(plan_.layout, rank);
     const Meeting meeting{kind, group, at.pipeline, tied_ranks};
     const Candidate& chosen = choose(meeting, bytes);
-    const auto [entry, is_new] = own_candidates_.try_emplace(std::pair(meeting, leader(group, rank, tied_ranks)));
+    const auto [entry, is_new] =
+        own_candidates_.try_emplace(std::pair(meeting, leader(group, rank, tied_ranks)));
     if (is_new) {
         Groups own;
         std::vector<std::int32_t>& devices = own.devices.emplace_back();
@@ -174,7 +203,8 @@ const Candidate& CommunicationCost::choice_of(CollectiveKind kind, schedule::Gro
         entry->second = ways(meeting, own);
     }
     for (const Candidate& candidate : entry->second)
-        if (candidate.algorithm == chosen.algorithm && candidate.protocol == chosen.protocol) return candidate;
+        if (candidate.algorithm == chosen.algorithm && candidate.protocol == chosen.protocol)
+            return candidate;
     return entry->second.front();
 }
 
@@ -189,8 +219,10 @@ const CommunicationCost::Transfer& CommunicationCost::transfer_of(int rank, int 
     return entry->second;
 }
 
-int CommunicationCost::leader(schedule::GroupKind group, int rank, const std::vector<std::int32_t>& tied_ranks) const {
-    const std::vector<int> ranks = members({CollectiveKind::all_reduce, group, 0, tied_ranks}, coordinates_of(plan_.layout, rank));
+int CommunicationCost::leader(schedule::GroupKind group, int rank,
+                              const std::vector<std::int32_t>& tied_ranks) const {
+    const std::vector<int> ranks =
+        members({CollectiveKind::all_reduce, group, 0, tied_ranks}, coordinates_of(plan_.layout, rank));
     return *std::min_element(ranks.begin(), ranks.end());
 }
 
@@ -201,10 +233,13 @@ const Candidate& CommunicationCost::choose(const Meeting& meeting, core::Bytes b
         // The CPU executor performs what the selector names; NCCL takes the fastest of what it knows.
         std::vector<std::int32_t> devices;
         for (int rank : members(meeting, {0, 0, meeting.pipeline})) devices.push_back(device_of(rank));
-        wanted = schedule::select_collective(wanted, meeting.kind, static_cast<int>(devices.size()), members_in_a_node(cluster_, devices), bytes).name;
+        wanted = schedule::select_collective(wanted, meeting.kind, static_cast<int>(devices.size()),
+                                             members_in_a_node(cluster_, devices), bytes)
+                     .name;
     }
     // An algorithm that does not do this kind of collective leaves the choice to the library.
-    const bool has_wanted = std::any_of(all.begin(), all.end(), [&](const Candidate& candidate) { return candidate.algorithm == wanted; });
+    const bool has_wanted = std::any_of(
+        all.begin(), all.end(), [&](const Candidate& candidate) { return candidate.algorithm == wanted; });
     const Candidate* best = nullptr;
     for (const Candidate& candidate : all) {
         if (has_wanted && candidate.algorithm != wanted) continue;
@@ -215,16 +250,17 @@ const Candidate& CommunicationCost::choose(const Meeting& meeting, core::Bytes b
     return *best;
 }
 
-const Candidate& CommunicationCost::choice(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline,
-                                           const std::vector<std::int32_t>& tied_ranks) {
+const Candidate& CommunicationCost::choice(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes,
+                                           int pipeline, const std::vector<std::int32_t>& tied_ranks) {
     return choose({kind, group, pipeline, tied_ranks}, bytes);
 }
 
-core::Seconds CommunicationCost::collective(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline,
-                                            const std::vector<std::int32_t>& tied_ranks) {
+core::Seconds CommunicationCost::collective(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes,
+                                            int pipeline, const std::vector<std::int32_t>& tied_ranks) {
     const Meeting meeting{kind, group, pipeline, tied_ranks};
     const auto [entry, is_new] = prices_.try_emplace(std::pair(meeting, bytes.value));
-    if (is_new && members(meeting, {0, 0, pipeline}).size() > 1) entry->second = time_of(choose(meeting, bytes), bytes).total();
+    if (is_new && members(meeting, {0, 0, pipeline}).size() > 1)
+        entry->second = time_of(choose(meeting, bytes), bytes).total();
     return entry->second;
 }
 
@@ -234,7 +270,8 @@ core::Seconds CommunicationCost::host_copy(core::Bytes bytes, bool loads) {
         cost.emplace();
         const int ranks = plan_.layout.ranks();
         if (plan_.offload == schedule::Offload::disk) {
-            cost->seconds_per_byte = cluster::most_ranks_of_a_node(cluster_, ranks) / plan_.offload_bandwidth.value;
+            cost->seconds_per_byte =
+                cluster::most_ranks_of_a_node(cluster_, ranks) / plan_.offload_bandwidth.value;
         } else if (!has_nccl(cluster_.instance.device)) {
             std::vector<Flow> flows;  // a processor's host is itself
             for (int rank = 0; rank < ranks; ++rank) flows.push_back({device_of(rank), device_of(rank), 1.0});
@@ -242,11 +279,13 @@ core::Seconds CommunicationCost::host_copy(core::Bytes bytes, bool loads) {
         } else {
             std::vector<LoadedRoute> routes;
             for (int rank = 0; rank < ranks; ++rank) {
-                const cluster::Route down = cluster::route_to_host(cluster_, cluster::DeviceId(device_of(rank)));
+                const cluster::Route down =
+                    cluster::route_to_host(cluster_, cluster::DeviceId(device_of(rank)));
                 cost->latency = std::max(cost->latency, down.latency);
                 routes.push_back({loads ? cluster::reversed(down) : down, 1.0});
             }
-            for (const LinkShare& link : transfer_network_.links(routes)) cost->seconds_per_byte = std::max(cost->seconds_per_byte, link.busy);
+            for (const LinkShare& link : transfer_network_.links(routes))
+                cost->seconds_per_byte = std::max(cost->seconds_per_byte, link.busy);
         }
     }
     return cost->of(bytes);
@@ -255,7 +294,8 @@ core::Seconds CommunicationCost::host_copy(core::Bytes bytes, bool loads) {
 core::Seconds CommunicationCost::broadcasts_of_owners(int pipeline) {
     if (!traits_.broadcasts_parameters) return {};
     const double owners = group_size(schedule::GroupKind::shard, pipeline);
-    return collective(CollectiveKind::broadcast, schedule::GroupKind::shard, core::Bytes(0), pipeline) * owners;
+    return collective(CollectiveKind::broadcast, schedule::GroupKind::shard, core::Bytes(0), pipeline) *
+           owners;
 }
 
 core::Seconds CommunicationCost::gather_latency(schedule::GroupKind group, int pipeline) {
@@ -263,7 +303,8 @@ core::Seconds CommunicationCost::gather_latency(schedule::GroupKind group, int p
     return collective(CollectiveKind::all_gather, group, core::Bytes(0), pipeline);
 }
 
-std::string CommunicationCost::algorithm(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline) {
+std::string CommunicationCost::algorithm(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes,
+                                         int pipeline) {
     const Candidate& taken = choose({kind, group, pipeline, {}}, bytes);
     return taken.protocol.empty() ? taken.algorithm : taken.algorithm + ' ' + taken.protocol;
 }
@@ -275,7 +316,8 @@ const CommunicationCost::Transfer& CommunicationCost::transfer_between(int from,
         std::vector<Flow> flows;
         for (int data = 0; data < layout.data; ++data)
             for (int tensor = 0; tensor < layout.tensor; ++tensor)
-                flows.push_back({device_of(rank_of(layout, {data, tensor, from})), device_of(rank_of(layout, {data, tensor, to})), 1.0});
+                flows.push_back({device_of(rank_of(layout, {data, tensor, from})),
+                                 device_of(rank_of(layout, {data, tensor, to})), 1.0});
         entry->second = {transfer_network_.price(flows), transfer_network_.links(flows)};
     }
     return entry->second;
@@ -287,15 +329,19 @@ core::Bytes CommunicationCost::sent(core::Bytes bytes, schedule::PayloadKind pay
 
 bool CommunicationCost::scatters(schedule::PayloadKind payload) const {
     // With sequence parallelism a rank has a share of its own already.
-    return plan_.layout.tensor > 1 && !plan_.sequence_parallel && (payload == schedule::PayloadKind::activation ? traits_.scatters_activations : traits_.scatters_gradients);
+    return plan_.layout.tensor > 1 && !plan_.sequence_parallel &&
+           (payload == schedule::PayloadKind::activation ? traits_.scatters_activations
+                                                         : traits_.scatters_gradients);
 }
 
-core::Seconds CommunicationCost::transfer(int from, int to, core::Bytes bytes, schedule::PayloadKind payload) {
+core::Seconds CommunicationCost::transfer(int from, int to, core::Bytes bytes,
+                                          schedule::PayloadKind payload) {
     return transfer_between(from, to).cost.of(sent(bytes, payload));
 }
 
 core::Seconds CommunicationCost::assembly(int at, core::Bytes bytes, schedule::PayloadKind payload) {
-    return scatters(payload) ? collective(CollectiveKind::all_gather, schedule::GroupKind::tensor, bytes, at) : core::Seconds(0);
+    return scatters(payload) ? collective(CollectiveKind::all_gather, schedule::GroupKind::tensor, bytes, at)
+                             : core::Seconds(0);
 }
 
 }  // namespace sim

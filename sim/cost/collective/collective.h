@@ -1,4 +1,5 @@
-// The price of communication on the topology: every instance of a collective at once, algorithm by algorithm, and pipeline transfers.
+// The price of communication on the topology: every instance of a collective at once, algorithm by algorithm,
+// and pipeline transfers.
 #pragma once
 
 #include <compare>
@@ -22,34 +23,43 @@
 namespace sim {
 
 // Pipeline coordinates that meet in a reduction of a tied bucket; empty for every other collective.
-const std::vector<std::int32_t>& tied_ranks_of(const schedule::RankProgram& list, const schedule::Instruction& collective);
+const std::vector<std::int32_t>& tied_ranks_of(const schedule::RankProgram& list,
+                                               const schedule::Instruction& collective);
 
-// Prices are of all ranks at one pipeline coordinate working at the same time: their groups of one kind share links (eight data-parallel rings share four
-// network cards). Other pipeline coordinates are not counted against them. Not thread-safe: one object an evaluation.
+// Prices are of all ranks at one pipeline coordinate working at the same time: their groups of one kind share
+// links (eight data-parallel rings share four network cards). Other pipeline coordinates are not counted
+// against them. Not thread-safe: one object an evaluation.
 class CommunicationCost {
 public:
-    CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster, const CostConstants& constants = {});
+    CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster,
+                      const CostConstants& constants = {});
 
-    // `bytes` as in schedule::Instruction: all_reduce and reduce_scatter the full vector, all_gather the full result, all_to_all what one member sends.
-    // `tied_ranks` (schedule::ParameterBucket) are the pipeline coordinates that meet in a reduction over tied stages.
-    core::Seconds collective(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline,
-                             const std::vector<std::int32_t>& tied_ranks = {});
-    // Added once a step where updated parameters come back by a broadcast from every owner of a shard, one after another: the latency of each.
+    // `bytes` as in schedule::Instruction: all_reduce and reduce_scatter the full vector, all_gather the full
+    // result, all_to_all what one member sends. `tied_ranks` (schedule::ParameterBucket) are the pipeline
+    // coordinates that meet in a reduction over tied stages.
+    core::Seconds collective(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes,
+                             int pipeline, const std::vector<std::int32_t>& tied_ranks = {});
+    // Added once a step where updated parameters come back by a broadcast from every owner of a shard, one
+    // after another: the latency of each.
     core::Seconds broadcasts_of_owners(int pipeline);
-    // What each further all-gather costs beside its bytes where sharded parameters are gathered tensor by tensor; zero where a unit comes at once.
+    // What each further all-gather costs beside its bytes where sharded parameters are gathered tensor by
+    // tensor; zero where a unit comes at once.
     core::Seconds gather_latency(schedule::GroupKind group, int pipeline);
     // From every rank at pipeline coordinate `from` to its counterpart at `to`.
-    core::Seconds transfer(int from, int to, core::Bytes bytes, schedule::PayloadKind payload = schedule::PayloadKind::activation);
+    core::Seconds transfer(int from, int to, core::Bytes bytes,
+                           schedule::PayloadKind payload = schedule::PayloadKind::activation);
 
-    // After a transfer of which every tensor-parallel rank sent its share only: the receivers gather the whole.
+    // After a transfer of which every tensor-parallel rank sent its share only: the receivers gather the
+    // whole.
     core::Seconds assembly(int at, core::Bytes bytes, schedule::PayloadKind payload);
 
     // Out to the memory of each rank's host or to disk, or back, all ranks at the same time.
     core::Seconds host_copy(core::Bytes bytes, bool loads);
 
-    // Which of all ways is taken, for reports and for the clock: what it keeps busy and for how long. Lives as long as this object.
-    const Candidate& choice(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline,
-                            const std::vector<std::int32_t>& tied_ranks = {});
+    // Which of all ways is taken, for reports and for the clock: what it keeps busy and for how long. Lives
+    // as long as this object.
+    const Candidate& choice(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes,
+                            int pipeline, const std::vector<std::int32_t>& tied_ranks = {});
     // Of a transfer: the links it keeps busy for each byte, and its time.
     struct Transfer {
         LinearCost cost;
@@ -57,8 +67,8 @@ public:
     };
     const Transfer& transfer_between(int from, int to);
     // The same of one rank's own group, alone: with the algorithm that choice() takes.
-    const Candidate& choice_of(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int rank,
-                               const std::vector<std::int32_t>& tied_ranks = {});
+    const Candidate& choice_of(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes,
+                               int rank, const std::vector<std::int32_t>& tied_ranks = {});
     const Transfer& transfer_of(int rank, int to);
     // The lowest rank of the group that `rank` belongs to.
     int leader(schedule::GroupKind group, int rank, const std::vector<std::int32_t>& tied_ranks = {}) const;
@@ -70,7 +80,8 @@ public:
     // Members of the group of that kind at that pipeline coordinate (1: no communication).
     int group_size(schedule::GroupKind group, int pipeline) const;
     // The name of the algorithm with the least time ("ring", ...), for reports.
-    std::string algorithm(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes, int pipeline);
+    std::string algorithm(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes,
+                          int pipeline);
 
 private:
     // Who takes part: every group of that kind with a member at the pipeline coordinate.
@@ -86,7 +97,8 @@ private:
     std::vector<int> members(const Meeting& meeting, schedule::RankCoordinates at) const;
     Groups groups(const Meeting& meeting) const;
     const std::vector<Candidate>& candidates(const Meeting& meeting);
-    void add_rounds(const schedule::CollectiveAlgorithm& algorithm, const Meeting& meeting, const Groups& groups, std::vector<Candidate>& result);
+    void add_rounds(const schedule::CollectiveAlgorithm& algorithm, const Meeting& meeting,
+                    const Groups& groups, std::vector<Candidate>& result);
     void add_large_ring(const Meeting& meeting, const Groups& groups, std::vector<Candidate>& result);
     std::vector<Candidate> ways(const Meeting& meeting, const Groups& groups);
     const Candidate& choose(const Meeting& meeting, core::Bytes bytes);
@@ -97,7 +109,7 @@ private:
     Network collective_network_, transfer_network_;
     std::map<Meeting, std::vector<Candidate>> candidates_;
     std::map<std::pair<Meeting, double>, core::Seconds> prices_;  // by bytes
-    std::optional<LinearCost> host_copies_[2];  // out, back
+    std::optional<LinearCost> host_copies_[2];                    // out, back
     std::map<std::pair<int, int>, Transfer> transfers_, own_transfers_;
     std::map<std::pair<Meeting, int>, std::vector<Candidate>> own_candidates_;  // by lowest rank of the group
 };

@@ -9,14 +9,17 @@ namespace sim {
 
 namespace {
 
-// ib_write_bw over SRD reaches 193.7 of 200 Gbit/s on p5en (stas00/ml-engineering, network): what EFA gives without a collective library's losses.
+// ib_write_bw over SRD reaches 193.7 of 200 Gbit/s on p5en (stas00/ml-engineering, network): what EFA gives
+// without a collective library's losses.
 constexpr double srd_efficiency = 0.969;
-// fi_pingpong over EFA from host memory: 24 to 38 us for 256 B to 1 kB (ComputeCanada/puppet-magic_castle, PR 331).
+// fi_pingpong over EFA from host memory: 24 to 38 us for 256 B to 1 kB (ComputeCanada/puppet-magic_castle, PR
+// 331).
 constexpr core::Seconds efa_host_message = core::microseconds(30);
 
 }  // namespace
 
-std::vector<LinkShare> host_copies(const LibraryContext& context, const Groups& groups, double to_host, double to_device) {
+std::vector<LinkShare> host_copies(const LibraryContext& context, const Groups& groups, double to_host,
+                                   double to_device) {
     std::vector<LoadedRoute> routes;
     for (const std::vector<std::int32_t>& group : groups.devices)
         for (std::int32_t device : group) {
@@ -37,10 +40,14 @@ std::vector<LinkShare> host_messages(const LibraryContext& context, const Groups
                 if (a == b) continue;
                 const std::size_t lanes = std::min(nodes[a].size(), nodes[b].size());
                 for (std::size_t lane = 0; lane < lanes; ++lane) {
-                    const cluster::Route whole = cluster::route(context.cluster, cluster::DeviceId(nodes[a][lane]), cluster::DeviceId(nodes[b][lane]));
+                    const cluster::Route whole =
+                        cluster::route(context.cluster, cluster::DeviceId(nodes[a][lane]),
+                                       cluster::DeviceId(nodes[b][lane]));
                     cluster::Route cards;
                     for (const cluster::DirectedLink& link : whole.links)
-                        if (instance.links[static_cast<std::size_t>(link.link)].kind == cluster::LinkKind::network) cards.links.push_back(link);
+                        if (instance.links[static_cast<std::size_t>(link.link)].kind ==
+                            cluster::LinkKind::network)
+                            cards.links.push_back(link);
                     routes.push_back({cards, share / static_cast<double>(lanes)});
                 }
             }
@@ -48,7 +55,8 @@ std::vector<LinkShare> host_messages(const LibraryContext& context, const Groups
     std::vector<LinkShare> links = context.copy_network.links(routes);
     // Only EFA's raw rate is known beside that of collectives.
     if (instance.network_name == "efa" && instance.network_efficiency > 0)
-        for (LinkShare& link : links) link.busy *= std::min(1.0, instance.network_efficiency / srd_efficiency);
+        for (LinkShare& link : links)
+            link.busy *= std::min(1.0, instance.network_efficiency / srd_efficiency);
     return links;
 }
 
@@ -57,7 +65,8 @@ core::Seconds host_message_time(const LibraryContext& context) {
     return context.cluster.instance.network_name == "efa" ? std::min(step, efa_host_message) : step;
 }
 
-// Two sockets of six DDR4-2666 channels, 128 GB/s each as Intel states for the Xeons of p3dn and p4d (8175M, 8275CL); that streams reach 70 % of it is assumed.
+// Two sockets of six DDR4-2666 channels, 128 GB/s each as Intel states for the Xeons of p3dn and p4d (8175M,
+// 8275CL); that streams reach 70 % of it is assumed.
 core::BytesPerSecond host_sum_rate() { return core::gigabytes_per_second(2 * 128 * 0.7); }
 
 std::vector<LinkShare> together(const std::vector<LinkShare>& a, const std::vector<LinkShare>& b) {

@@ -1,4 +1,5 @@
-// Bytes that go through host memory: copies between device and host, messages between hosts, sums on their cores.
+// Bytes that go through host memory: copies between device and host, messages between hosts, sums on their
+// cores.
 #pragma once
 
 #include <vector>
@@ -7,10 +8,13 @@
 
 namespace sim {
 
-// What each device of the groups keeps busy for `to_host` bytes down and `to_device` bytes up for each byte of the payload.
-std::vector<LinkShare> host_copies(const LibraryContext& context, const Groups& groups, double to_host, double to_device);
-// Every node of a group sends every other one `share` of the payload, spread over the cards beside the members: on the network's links alone, at the rate of a library
-// that writes from host memory to host memory.
+// What each device of the groups keeps busy for `to_host` bytes down and `to_device` bytes up for each byte
+// of the payload.
+std::vector<LinkShare> host_copies(const LibraryContext& context, const Groups& groups, double to_host,
+                                   double to_device);
+// Every node of a group sends every other one `share` of the payload, spread over the cards beside the
+// members: on the network's links alone, at the rate of a library that writes from host memory to host
+// memory.
 std::vector<LinkShare> host_messages(const LibraryContext& context, const Groups& groups, double share);
 // One message from host to host.
 core::Seconds host_message_time(const LibraryContext& context);

@@ -1,4 +1,5 @@
-// What libraries beside NCCL offer for a collective. One file a library in sim/cost/library/, one line in the registry; the names are schedule::communication_libraries().
+// What libraries beside NCCL offer for a collective. One file a library in sim/cost/library/, one line in the
+// registry; the names are schedule::communication_libraries().
 #pragma once
 
 #include <string_view>
@@ -21,14 +22,19 @@ struct LibraryContext {
 struct Library {
     std::string_view name;
     // All it offers for this collective, NCCL's ways among them where it leaves the choice to NCCL.
-    std::vector<Candidate> (*ways)(const LibraryContext& context, schedule::CollectiveKind kind, const Groups& groups);
+    std::vector<Candidate> (*ways)(const LibraryContext& context, schedule::CollectiveKind kind,
+                                   const Groups& groups);
 };
 // Null: "auto" and "nccl", and names that are not known.
 const Library* find_library(std::string_view name);
 
-std::vector<Candidate> smddp_ways(const LibraryContext& context, schedule::CollectiveKind kind, const Groups& groups);
-std::vector<Candidate> horovod_ways(const LibraryContext& context, schedule::CollectiveKind kind, const Groups& groups);
-std::vector<Candidate> mpi_ways(const LibraryContext& context, schedule::CollectiveKind kind, const Groups& groups);
-std::vector<Candidate> parameter_server_ways(const LibraryContext& context, schedule::CollectiveKind kind, const Groups& groups);
+std::vector<Candidate> smddp_ways(const LibraryContext& context, schedule::CollectiveKind kind,
+                                  const Groups& groups);
+std::vector<Candidate> horovod_ways(const LibraryContext& context, schedule::CollectiveKind kind,
+                                    const Groups& groups);
+std::vector<Candidate> mpi_ways(const LibraryContext& context, schedule::CollectiveKind kind,
+                                const Groups& groups);
+std::vector<Candidate> parameter_server_ways(const LibraryContext& context, schedule::CollectiveKind kind,
+                                             const Groups& groups);
 
 }  // namespace sim

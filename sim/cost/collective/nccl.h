@@ -1,5 +1,6 @@
-// NVIDIA's collective library as its own tuner sees it: rings, trees and NVLink SHARP, each in the protocols it knows, with their fixed times, caps of bandwidth and channels.
-// Which bytes cross which links follows from the topology; which algorithm and protocol runs is the one with the least time, as in the library.
+// NVIDIA's collective library as its own tuner sees it: rings, trees and NVLink SHARP, each in the protocols
+// it knows, with their fixed times, caps of bandwidth and channels. Which bytes cross which links follows
+// from the topology; which algorithm and protocol runs is the one with the least time, as in the library.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,8 @@ bool has_nccl(const cluster::DeviceSpec& device);
 std::optional<double> nccl_nvlink_efficiency(const cluster::DeviceSpec& device);
 
 // Every way NCCL has for this collective. Never empty for more than one rank.
-std::vector<Candidate> nccl_candidates(const cluster::Cluster& cluster, Network& network, schedule::CollectiveKind kind, const Groups& groups);
+std::vector<Candidate> nccl_candidates(const cluster::Cluster& cluster, Network& network,
+                                       schedule::CollectiveKind kind, const Groups& groups);
 
 // Most multiprocessors that NCCL takes on a device: one a channel.
 double nccl_multiprocessors(const cluster::DeviceSpec& device);

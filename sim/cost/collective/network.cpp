@@ -7,9 +7,12 @@
 
 namespace sim {
 
-LinearCost operator*(const LinearCost& cost, double times) { return {cost.latency * times, cost.seconds_per_byte * times}; }
+LinearCost operator*(const LinearCost& cost, double times) {
+    return {cost.latency * times, cost.seconds_per_byte * times};
+}
 
-NetworkTerms network_terms(const cluster::Cluster& cluster, const CostConstants& constants, const FrameworkTraits& traits) {
+NetworkTerms network_terms(const cluster::Cluster& cluster, const CostConstants& constants,
+                           const FrameworkTraits& traits) {
     const std::string& name = cluster.instance.network_name;
     double base = name == "infiniband" ? constants.rate_infiniband
                   : name == "roce"     ? constants.rate_roce
@@ -20,28 +23,40 @@ NetworkTerms network_terms(const cluster::Cluster& cluster, const CostConstants&
     // More nodes lose more to each other's congestion.
     const double doublings = std::log2(std::max(2, cluster.nodes)) - 1;
     NetworkTerms terms;
-    // Over the same cards and switches, TCP's copies only add to what verbs do. (Instances of a cloud are known by their own measurements.)
+    // Over the same cards and switches, TCP's copies only add to what verbs do. (Instances of a cloud are
+    // known by their own measurements.)
     if (name == "tcp" && cluster.instance.provider != "aws")
-        base = std::min(base, constants.rate_infiniband * cluster::transport_figures("infiniband").efficiency / cluster::transport_figures(name).efficiency);
+        base =
+            std::min(base, constants.rate_infiniband * cluster::transport_figures("infiniband").efficiency /
+                               cluster::transport_figures(name).efficiency);
     terms.share = base / (1 + constants.decay_per_doubling * doublings);
-    // NCCL opens 16 sockets on AWS's cards and one on others of each channel, of which there are two (net_socket.cc, autoNt and autoNs by vendor).
+    // NCCL opens 16 sockets on AWS's cards and one on others of each channel, of which there are two
+    // (net_socket.cc, autoNt and autoNs by vendor).
     const int nccl_flows = cluster.instance.provider == "aws" ? 16 : 2;
-    terms.flows = name != "tcp" ? 0 : traits.tcp_flows > 0 ? traits.tcp_flows : cluster.instance.per_flow_limit.value > 0 ? nccl_flows : 0;
+    terms.flows = name != "tcp"                               ? 0
+                  : traits.tcp_flows > 0                      ? traits.tcp_flows
+                  : cluster.instance.per_flow_limit.value > 0 ? nccl_flows
+                                                              : 0;
     terms.flow_rate = traits.tcp_flow_rate.value > 0 ? traits.tcp_flow_rate : cluster.instance.per_flow_limit;
     if (traits.tcp_flows > 0) terms.step = traits.tcp_step;
     return terms;
 }
 
-Network::Network(const cluster::Cluster& cluster, std::optional<double> nvlink_efficiency, const NetworkTerms& terms) : cluster_(cluster), step_(terms.step) {
+Network::Network(const cluster::Cluster& cluster, std::optional<double> nvlink_efficiency,
+                 const NetworkTerms& terms)
+    : cluster_(cluster), step_(terms.step) {
     const std::size_t links = cluster.instance.links.size();
     // Links of every node in both directions, then the memories of the devices, last device first.
     first_memory_ = links * 2 * static_cast<std::size_t>(std::max(1, cluster.nodes));
     load_.assign(first_memory_ + static_cast<std::size_t>(cluster.device_count()), 0.0);
     for (const cluster::Link& link : cluster.instance.links) {
-        double rate = link.kind == cluster::LinkKind::nvlink && nvlink_efficiency ? link.bandwidth.value * *nvlink_efficiency : link.effective().value;
+        double rate = link.kind == cluster::LinkKind::nvlink && nvlink_efficiency
+                          ? link.bandwidth.value * *nvlink_efficiency
+                          : link.effective().value;
         if (link.kind == cluster::LinkKind::network) {
             rate *= terms.share;
-            if (terms.flows > 0 && terms.flow_rate.value > 0) rate = std::min(rate, terms.flows * terms.flow_rate.value);
+            if (terms.flows > 0 && terms.flow_rate.value > 0)
+                rate = std::min(rate, terms.flows * terms.flow_rate.value);
         }
         bandwidth_.push_back(rate);
     }
@@ -49,13 +64,16 @@ Network::Network(const cluster::Cluster& cluster, std::optional<double> nvlink_e
 
 std::size_t Network::slot(const cluster::DirectedLink& link) const {
     const std::size_t links = cluster_.instance.links.size();
-    const bool is_forward = link.forward || !cluster_.instance.links[static_cast<std::size_t>(link.link)].is_full_duplex;
-    return (static_cast<std::size_t>(link.node) * links + static_cast<std::size_t>(link.link)) * 2 + (is_forward ? 0 : 1);
+    const bool is_forward =
+        link.forward || !cluster_.instance.links[static_cast<std::size_t>(link.link)].is_full_duplex;
+    return (static_cast<std::size_t>(link.node) * links + static_cast<std::size_t>(link.link)) * 2 +
+           (is_forward ? 0 : 1);
 }
 
 double Network::bandwidth_of(std::size_t slot) const {
     const cluster::DeviceSpec& device = cluster_.instance.device;
-    return slot < first_memory_ ? bandwidth_[slot / 2 % bandwidth_.size()] : device.memory_bandwidth.value * device.memory_efficiency;
+    return slot < first_memory_ ? bandwidth_[slot / 2 % bandwidth_.size()]
+                                : device.memory_bandwidth.value * device.memory_efficiency;
 }
 
 void Network::load(std::span<const Flow> flows, core::Seconds& slowest) {
@@ -68,7 +86,8 @@ void Network::load(std::span<const Flow> flows, core::Seconds& slowest) {
             load_[at] += 2 * flow.share;
             continue;
         }
-        const cluster::Route path = cluster::route(cluster_, cluster::DeviceId(flow.from), cluster::DeviceId(flow.to));
+        const cluster::Route path =
+            cluster::route(cluster_, cluster::DeviceId(flow.from), cluster::DeviceId(flow.to));
         slowest = std::max(slowest, latency(flow, path));
         load(path, flow.share);
     }
@@ -118,7 +137,8 @@ std::vector<LinkShare> Network::take_links() {
 }
 
 core::Seconds Network::latency(const Flow& flow, const cluster::Route& path) const {
-    const bool crosses = cluster_.node_of(cluster::DeviceId(flow.from)) != cluster_.node_of(cluster::DeviceId(flow.to));
+    const bool crosses =
+        cluster_.node_of(cluster::DeviceId(flow.from)) != cluster_.node_of(cluster::DeviceId(flow.to));
     return crosses && step_.value > 0 ? step_ : path.latency;
 }
 

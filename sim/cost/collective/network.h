@@ -1,4 +1,5 @@
-// The cluster's links as what transfers contend for: a set of transfers that happen at once, priced by the most loaded link.
+// The cluster's links as what transfers contend for: a set of transfers that happen at once, priced by the
+// most loaded link.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@
 
 namespace sim {
 
-// One of several simultaneous transfers (from a device to itself: a copy in its memory); `share` is its part of the payload the price is asked for.
+// One of several simultaneous transfers (from a device to itself: a copy in its memory); `share` is its part
+// of the payload the price is asked for.
 struct Flow {
     std::int32_t from = 0, to = 0;  // global device indices
     double share = 1.0;
@@ -23,7 +25,9 @@ struct Flow {
 struct LinearCost {
     core::Seconds latency;
     double seconds_per_byte = 0;
-    core::Seconds of(core::Bytes bytes) const { return latency + core::Seconds(bytes.value * seconds_per_byte); }
+    core::Seconds of(core::Bytes bytes) const {
+        return latency + core::Seconds(bytes.value * seconds_per_byte);
+    }
     LinearCost& operator+=(const LinearCost& other) {
         latency += other.latency;
         seconds_per_byte += other.seconds_per_byte;
@@ -32,7 +36,8 @@ struct LinearCost {
 };
 LinearCost operator*(const LinearCost& cost, double times);
 
-// A directed link (or the memory of a device) that a communication uses, and the seconds it is busy for each byte of the payload.
+// A directed link (or the memory of a device) that a communication uses, and the seconds it is busy for each
+// byte of the payload.
 struct LinkShare {
     std::int32_t link = 0;
     double busy = 0;
@@ -46,21 +51,25 @@ struct LoadedRoute {
 
 // What a job gets of the network between nodes.
 struct NetworkTerms {
-    double share = 1;                 // of the stated rate
-    int flows = 0;                    // TCP flows open between two nodes; 0 = as many as fill the network
-    core::BytesPerSecond flow_rate;   // of one
-    core::Seconds step;               // a message between nodes; zero = the instance's latency
+    double share = 1;                // of the stated rate
+    int flows = 0;                   // TCP flows open between two nodes; 0 = as many as fill the network
+    core::BytesPerSecond flow_rate;  // of one
+    core::Seconds step;              // a message between nodes; zero = the instance's latency
 };
 // The share by transport and number of nodes.
-NetworkTerms network_terms(const cluster::Cluster& cluster, const CostConstants& constants, const FrameworkTraits& traits);
+NetworkTerms network_terms(const cluster::Cluster& cluster, const CostConstants& constants,
+                           const FrameworkTraits& traits);
 
 class Network {
 public:
-    // `nvlink_efficiency`: achieved share of NVLink bandwidth where it differs from that of copies (the profile's figure), as for collective kernels.
-    explicit Network(const cluster::Cluster& cluster, std::optional<double> nvlink_efficiency = std::nullopt, const NetworkTerms& terms = {});
+    // `nvlink_efficiency`: achieved share of NVLink bandwidth where it differs from that of copies (the
+    // profile's figure), as for collective kernels.
+    explicit Network(const cluster::Cluster& cluster, std::optional<double> nvlink_efficiency = std::nullopt,
+                     const NetworkTerms& terms = {});
 
-    // All flows start together and share every link on their routes; the last one is done when the most loaded link is: max over links of bytes / bandwidth.
-    // Exact for max-min sharing when all bottlenecks carry flows of one size, as in rounds of collectives.
+    // All flows start together and share every link on their routes; the last one is done when the most
+    // loaded link is: max over links of bytes / bandwidth. Exact for max-min sharing when all bottlenecks
+    // carry flows of one size, as in rounds of collectives.
     LinearCost price(std::span<const Flow> flows);
     // What the flows keep busy, by link; the most loaded is what price() says.
     std::vector<LinkShare> links(std::span<const Flow> flows);

@@ -1,5 +1,6 @@
-// The search for edge-disjoint Hamiltonian cycles is NCCL's ring search (src/graph/search.cc) for the one topology where it matters, the 8-V100 mesh: its 24
-// links split into three cycles, used in both directions: six channels of one link each. A node has at most 8 devices, so enumeration is instant.
+// The search for edge-disjoint Hamiltonian cycles is NCCL's ring search (src/graph/search.cc) for the one
+// topology where it matters, the 8-V100 mesh: its 24 links split into three cycles, used in both directions:
+// six channels of one link each. A node has at most 8 devices, so enumeration is instant.
 #include "sim/cost/collective/rings.h"
 
 #include <algorithm>
@@ -28,10 +29,13 @@ LinkCounts direct_links(const cluster::InstanceType& instance, const Members& me
         if (link.kind != cluster::LinkKind::nvlink) continue;
         const int a = local[static_cast<std::size_t>(link.a)], b = local[static_cast<std::size_t>(link.b)];
         if (a < 0 || b < 0) continue;
-        const auto at_a = std::find(members.begin(), members.end(), a), at_b = std::find(members.begin(), members.end(), b);
+        const auto at_a = std::find(members.begin(), members.end(), a),
+                   at_b = std::find(members.begin(), members.end(), b);
         if (at_a == members.end() || at_b == members.end()) continue;
-        counts[static_cast<std::size_t>(at_a - members.begin())][static_cast<std::size_t>(at_b - members.begin())] += link.count;
-        counts[static_cast<std::size_t>(at_b - members.begin())][static_cast<std::size_t>(at_a - members.begin())] += link.count;
+        counts[static_cast<std::size_t>(at_a - members.begin())]
+              [static_cast<std::size_t>(at_b - members.begin())] += link.count;
+        counts[static_cast<std::size_t>(at_b - members.begin())]
+              [static_cast<std::size_t>(at_a - members.begin())] += link.count;
     }
     return counts;
 }
@@ -40,7 +44,8 @@ LinkCounts direct_links(const cluster::InstanceType& instance, const Members& me
 void extend(const LinkCounts& counts, Members& path, std::vector<bool>& used, std::vector<Members>& cycles) {
     const std::size_t n = counts.size();
     if (path.size() == n) {
-        if (counts[static_cast<std::size_t>(path.back())][0] > 0 && path[1] < path.back()) cycles.push_back(path);
+        if (counts[static_cast<std::size_t>(path.back())][0] > 0 && path[1] < path.back())
+            cycles.push_back(path);
         return;
     }
     for (std::size_t next = 1; next < n; ++next) {
@@ -55,7 +60,8 @@ void extend(const LinkCounts& counts, Members& path, std::vector<bool>& used, st
 
 void change(LinkCounts& counts, const Members& cycle, int by) {
     for (std::size_t i = 0; i < cycle.size(); ++i) {
-        const auto a = static_cast<std::size_t>(cycle[i]), b = static_cast<std::size_t>(cycle[(i + 1) % cycle.size()]);
+        const auto a = static_cast<std::size_t>(cycle[i]),
+                   b = static_cast<std::size_t>(cycle[(i + 1) % cycle.size()]);
         counts[a][b] += by;
         counts[b][a] += by;
     }
@@ -63,12 +69,14 @@ void change(LinkCounts& counts, const Members& cycle, int by) {
 
 bool has_room(const LinkCounts& counts, const Members& cycle) {
     for (std::size_t i = 0; i < cycle.size(); ++i)
-        if (counts[static_cast<std::size_t>(cycle[i])][static_cast<std::size_t>(cycle[(i + 1) % cycle.size()])] <= 0) return false;
+        if (counts[static_cast<std::size_t>(cycle[i])]
+                  [static_cast<std::size_t>(cycle[(i + 1) % cycle.size()])] <= 0)
+            return false;
     return true;
 }
 
-void choose(LinkCounts& left, const std::vector<Members>& cycles, std::size_t first, std::size_t most, std::vector<std::size_t>& chosen,
-            std::vector<std::size_t>& best) {
+void choose(LinkCounts& left, const std::vector<Members>& cycles, std::size_t first, std::size_t most,
+            std::vector<std::size_t>& chosen, std::vector<std::size_t>& best) {
     if (chosen.size() > best.size()) best = chosen;
     if (best.size() >= most) return;
     for (std::size_t c = first; c < cycles.size() && best.size() < most; ++c) {
@@ -107,7 +115,8 @@ std::vector<Members> disjoint_cycles(const cluster::InstanceType& instance, cons
 
 }  // namespace
 
-std::vector<std::vector<std::int32_t>> orders_in_nodes(const cluster::Cluster& cluster, const std::vector<std::int32_t>& group) {
+std::vector<std::vector<std::int32_t>> orders_in_nodes(const cluster::Cluster& cluster,
+                                                       const std::vector<std::int32_t>& group) {
     std::vector<std::int32_t> nodes;
     std::map<std::int32_t, Members> local;
     for (std::int32_t device : group) {
@@ -121,8 +130,10 @@ std::vector<std::vector<std::int32_t>> orders_in_nodes(const cluster::Cluster& c
         const Members& members = local[node];
         const auto [entry, is_new] = known.try_emplace(members, members);
         if (is_new)
-            if (const std::vector<Members> cycles = disjoint_cycles(cluster.instance, members); !cycles.empty())
-                for (std::size_t i = 0; i < members.size(); ++i) entry->second[i] = members[static_cast<std::size_t>(cycles[0][i])];
+            if (const std::vector<Members> cycles = disjoint_cycles(cluster.instance, members);
+                !cycles.empty())
+                for (std::size_t i = 0; i < members.size(); ++i)
+                    entry->second[i] = members[static_cast<std::size_t>(cycles[0][i])];
         std::vector<std::int32_t>& order = result.emplace_back();
         for (std::int32_t member : entry->second) order.push_back(node * cluster.instance.devices + member);
     }
@@ -139,7 +150,8 @@ std::vector<Ring> rings(const cluster::Cluster& cluster, const std::vector<std::
         std::vector<Ring> result;
         for (const Members& cycle : cycles) {
             Ring ring{{}, 0.5 / static_cast<double>(cycles.size())};
-            for (std::int32_t position : cycle) ring.devices.push_back(group[static_cast<std::size_t>(position)]);
+            for (std::int32_t position : cycle)
+                ring.devices.push_back(group[static_cast<std::size_t>(position)]);
             result.push_back(ring);
             std::reverse(ring.devices.begin(), ring.devices.end());
             result.push_back(std::move(ring));
@@ -152,7 +164,8 @@ std::vector<Ring> rings(const cluster::Cluster& cluster, const std::vector<std::
     for (std::size_t j = 0; j < least; ++j) {
         Ring ring{{}, 1.0 / static_cast<double>(least)};
         for (const std::vector<std::int32_t>& order : nodes)
-            for (std::size_t i = 0; i < order.size(); ++i) ring.devices.push_back(order[(i + j) % order.size()]);
+            for (std::size_t i = 0; i < order.size(); ++i)
+                ring.devices.push_back(order[(i + j) % order.size()]);
         result.push_back(std::move(ring));
     }
     return result;

@@ -8,7 +8,8 @@ namespace sim {
 
 namespace {
 
-// A binary tree over 0 to nodes - 1 in which every second node is a leaf: the parent of a node flips its lowest bit up (NCCL 2.30.7, src/graph/trees.cc).
+// A binary tree over 0 to nodes - 1 in which every second node is a leaf: the parent of a node flips its
+// lowest bit up (NCCL 2.30.7, src/graph/trees.cc).
 int parent_in_tree(int nodes, int node) {
     if (node == 0) return -1;
     int bit = 1;
@@ -17,15 +18,18 @@ int parent_in_tree(int nodes, int node) {
     return up < nodes ? up : node ^ bit;
 }
 
-void add_between(const std::vector<std::vector<std::int32_t>>& nodes, std::size_t channels, std::vector<TreeEdge>& edges) {
+void add_between(const std::vector<std::vector<std::int32_t>>& nodes, std::size_t channels,
+                 std::vector<TreeEdge>& edges) {
     const int count = static_cast<int>(nodes.size());
     for (std::size_t c = 0; c < channels; ++c)
         for (bool is_second : {false, true})
             for (int n = 0; n < count; ++n) {
                 const int parent = parent_node(count, n, is_second);
                 if (parent < 0) continue;
-                const std::vector<std::int32_t>&own = nodes[static_cast<std::size_t>(n)], &other = nodes[static_cast<std::size_t>(parent)];
-                edges.push_back({own[c % own.size()], other[c % other.size()], 0.5 / static_cast<double>(channels)});
+                const std::vector<std::int32_t>&own = nodes[static_cast<std::size_t>(n)],
+                      &other = nodes[static_cast<std::size_t>(parent)];
+                edges.push_back(
+                    {own[c % own.size()], other[c % other.size()], 0.5 / static_cast<double>(channels)});
             }
 }
 
@@ -39,7 +43,8 @@ std::size_t least_size(const std::vector<std::vector<std::int32_t>>& nodes) {
 
 int parent_node(int nodes, int node, bool is_second_tree) {
     if (!is_second_tree) return parent_in_tree(nodes, node);
-    // The second tree is the first with leaves and inner nodes exchanged: mirrored for an even number of nodes, shifted by one for an odd number.
+    // The second tree is the first with leaves and inner nodes exchanged: mirrored for an even number of
+    // nodes, shifted by one for an odd number.
     if (nodes % 2 == 0) {
         const int parent = parent_in_tree(nodes, nodes - 1 - node);
         return parent < 0 ? -1 : nodes - 1 - parent;
@@ -48,7 +53,8 @@ int parent_node(int nodes, int node, bool is_second_tree) {
     return parent < 0 ? -1 : (parent + 1) % nodes;
 }
 
-std::vector<TreeEdge> tree_edges_between_nodes(const cluster::Cluster& cluster, const std::vector<std::int32_t>& group) {
+std::vector<TreeEdge> tree_edges_between_nodes(const cluster::Cluster& cluster,
+                                               const std::vector<std::int32_t>& group) {
     const std::vector<std::vector<std::int32_t>> nodes = orders_in_nodes(cluster, group);
     std::vector<TreeEdge> edges;
     add_between(nodes, least_size(nodes), edges);
@@ -62,7 +68,8 @@ std::vector<TreeEdge> tree_edges(const cluster::Cluster& cluster, const std::vec
     for (std::size_t c = 0; c < channels; ++c)
         for (const std::vector<std::int32_t>& order : nodes)
             for (std::size_t i = 0; i + 1 < order.size(); ++i)
-                edges.push_back({order[(c + i + 1) % order.size()], order[(c + i) % order.size()], 1.0 / static_cast<double>(channels)});
+                edges.push_back({order[(c + i + 1) % order.size()], order[(c + i) % order.size()],
+                                 1.0 / static_cast<double>(channels)});
     add_between(nodes, channels, edges);
     return edges;
 }

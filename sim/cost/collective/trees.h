@@ -1,4 +1,5 @@
-// Trees as NCCL lays them: a chain in every node, and two binary trees over the nodes that each carry half (Sanders, Speck and Traeff, Parallel Computing 35, 2009).
+// Trees as NCCL lays them: a chain in every node, and two binary trees over the nodes that each carry half
+// (Sanders, Speck and Traeff, Parallel Computing 35, 2009).
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,10 @@ struct TreeEdge {
 
 // Chains start at another device of the node on every channel, so all network cards carry their part.
 std::vector<TreeEdge> tree_edges(const cluster::Cluster& cluster, const std::vector<std::int32_t>& group);
-// Over the nodes only, at the same place of every node: how what a node has already summed crosses the network.
-std::vector<TreeEdge> tree_edges_between_nodes(const cluster::Cluster& cluster, const std::vector<std::int32_t>& group);
+// Over the nodes only, at the same place of every node: how what a node has already summed crosses the
+// network.
+std::vector<TreeEdge> tree_edges_between_nodes(const cluster::Cluster& cluster,
+                                               const std::vector<std::int32_t>& group);
 // Parent in the first or second tree over `nodes` nodes; -1: the root.
 int parent_node(int nodes, int node, bool is_second_tree);
 

@@ -18,13 +18,16 @@ using schedule::Instruction;
 using schedule::InstructionKind;
 using schedule::MemoryKind;
 
-// LL 0.5 MiB, LL128 4.7 MiB and Simple 4 MiB: the buffers of one connection at NCCL's defaults (NCCL_BUFFSIZE and init.cc).
+// LL 0.5 MiB, LL128 4.7 MiB and Simple 4 MiB: the buffers of one connection at NCCL's defaults (NCCL_BUFFSIZE
+// and init.cc).
 constexpr double connection_mebibytes = 9.2;
 // Ring in and out, tree up and down.
 constexpr double connections_a_channel = 4;
-// NCCL uses two channels where nothing but PCIe joins the devices, for a pair that sends and receives, and for each network card.
+// NCCL uses two channels where nothing but PCIe joins the devices, for a pair that sends and receives, and
+// for each network card.
 constexpr double channels_a_card = 2;
-// Inside a node only the receiving side holds buffers: ring in, tree up and down; and each NVLink carries two channels (24 on an A100, 663 MiB: 688 are measured).
+// Inside a node only the receiving side holds buffers: ring in, tree up and down; and each NVLink carries two
+// channels (24 on an A100, 663 MiB: 688 are measured).
 constexpr double connections_in_a_node = 3;
 constexpr double channels_a_link = 2;
 
@@ -51,12 +54,14 @@ using Extents = std::map<std::tuple<std::int32_t, std::int32_t, Pass>, Extent>;
 Extents extents_of(const schedule::RankProgram& list) {
     std::set<std::int32_t> splits;  // stages
     for (const Instruction& i : list.instructions)
-        if (i.kind == InstructionKind::compute && i.phase == ComputePhase::backward_input) splits.insert(i.stage);
+        if (i.kind == InstructionKind::compute && i.phase == ComputePhase::backward_input)
+            splits.insert(i.stage);
     Extents extents;
     for (std::uint32_t n = 0; n < list.instructions.size(); ++n) {
         const Instruction& i = list.instructions[n];
         if (i.kind != InstructionKind::compute) continue;
-        const auto [place, is_new] = extents.try_emplace({i.stage, i.micro_batch, pass_of(i.phase, splits.contains(i.stage))}, Extent{n, n});
+        const auto [place, is_new] = extents.try_emplace(
+            {i.stage, i.micro_batch, pass_of(i.phase, splits.contains(i.stage))}, Extent{n, n});
         place->second.last = n;
     }
     return extents;
@@ -64,7 +69,8 @@ Extents extents_of(const schedule::RankProgram& list) {
 
 core::Bytes beyond(core::Bytes with, core::Bytes without) { return std::max(core::Bytes(0), with - without); }
 
-core::Bytes workspace_of(Pass pass, const schedule::ActivationFootprint& with, const schedule::ActivationFootprint& without) {
+core::Bytes workspace_of(Pass pass, const schedule::ActivationFootprint& with,
+                         const schedule::ActivationFootprint& without) {
     switch (pass) {
         case Pass::forward: return beyond(with.forward_transient, without.forward_transient);
         case Pass::backward: return beyond(with.backward_transient, without.backward_transient);
@@ -75,23 +81,29 @@ core::Bytes workspace_of(Pass pass, const schedule::ActivationFootprint& with, c
 }
 
 bool has_mixture(const model::ModelGraph& graph) {
-    return std::any_of(graph.operators.begin(), graph.operators.end(), [](const model::Operator& op) { return op.kind == model::OperatorKind::experts; });
+    return std::any_of(graph.operators.begin(), graph.operators.end(),
+                       [](const model::Operator& op) { return op.kind == model::OperatorKind::experts; });
 }
 
 class ClassMemoryWriter {
 public:
-    ClassMemoryWriter(const schedule::Program& program, const model::ModelGraph& graph, const FrameworkMemory& framework, const schedule::RankProgram& list)
+    ClassMemoryWriter(const schedule::Program& program, const model::ModelGraph& graph,
+                      const FrameworkMemory& framework, const schedule::RankProgram& list)
         : program_(program), plan_(program.plan), graph_(graph), framework_(framework), list_(list) {
-        for (const schedule::ParameterBucket& bucket : list.buckets) elements_ += static_cast<double>(bucket.padded_elements);
+        for (const schedule::ParameterBucket& bucket : list.buckets)
+            elements_ += static_cast<double>(bucket.padded_elements);
     }
 
     // Footprints by stage and segment of a sequence.
-    ExtraMemory write(const std::vector<schedule::ActivationFootprint>& with, const std::vector<schedule::ActivationFootprint>& without) {
+    ExtraMemory write(const std::vector<schedule::ActivationFootprint>& with,
+                      const std::vector<schedule::ActivationFootprint>& without) {
         const Extents extents = extents_of(list_);
         for (const auto& [key, extent] : extents) {
             const auto& [stage, micro_batch, pass] = key;
-            const auto s = static_cast<std::size_t>(stage * program_.segments + program_.segment_of(micro_batch));
-            if (framework_.has_kernel_workspace) add(MemoryKind::workspace, workspace_of(pass, with[s], without[s]), extent);
+            const auto s =
+                static_cast<std::size_t>(stage * program_.segments + program_.segment_of(micro_batch));
+            if (framework_.has_kernel_workspace)
+                add(MemoryKind::workspace, workspace_of(pass, with[s], without[s]), extent);
             if (pass != Pass::forward || !framework_.keeps_stage_outputs) continue;
             // The output waits for its gradient, though another rank has a copy by then.
             for (const Pass back : {Pass::backward, Pass::input})
@@ -100,7 +112,8 @@ public:
         }
         std::optional<Extent> update;
         for (std::uint32_t n = 0; n < list_.instructions.size(); ++n)
-            if (list_.instructions[n].kind == InstructionKind::optimizer_step || list_.instructions[n].kind == InstructionKind::update_norm)
+            if (list_.instructions[n].kind == InstructionKind::optimizer_step ||
+                list_.instructions[n].kind == InstructionKind::update_norm)
                 update = Extent{update ? update->first : n, n};
         if (update) add_copies(*update);
         return std::move(memory_);
@@ -110,7 +123,9 @@ private:
     void add(MemoryKind kind, core::Bytes bytes, Extent extent) {
         if (bytes.value > 0) memory_.buffers.push_back({kind, bytes, extent.first, extent.last});
     }
-    void hold(MemoryKind kind, double bytes) { memory_.persistent[static_cast<std::size_t>(kind)] += core::Bytes(bytes); }
+    void hold(MemoryKind kind, double bytes) {
+        memory_.persistent[static_cast<std::size_t>(kind)] += core::Bytes(bytes);
+    }
 
     // Gradients in other places and types than the Program's, of a rank that updates.
     void add_copies(Extent update) {
@@ -118,46 +133,69 @@ private:
         const double pieces = plan_.effective_shard_degree();
         double gradient = core::size_of(plan_.precision.gradients).value;
         if (framework_.keeps_mixtures_in_half && has_mixture(graph_)) {
-            const auto scale = [&](MemoryKind kind, double bytes, double planned) { memory_.scale[static_cast<std::size_t>(kind)] = bytes / planned; };
+            const auto scale = [&](MemoryKind kind, double bytes, double planned) {
+                memory_.scale[static_cast<std::size_t>(kind)] = bytes / planned;
+            };
             scale(MemoryKind::parameters, 2, core::size_of(plan_.precision.parameters).value);
             scale(MemoryKind::gradients, 2, gradient);
-            scale(MemoryKind::optimizer, 4, schedule::state_bytes_per_parameter(plan_.optimizer).value + (plan_.precision.has_master_parameters ? 4 : 0));
+            scale(MemoryKind::optimizer, 4,
+                  schedule::state_bytes_per_parameter(plan_.optimizer).value +
+                      (plan_.precision.has_master_parameters ? 4 : 0));
             gradient = 2;
         }
         const bool reduces = plan_.layout.data > 1;
-        if (reduces && plan_.sharding == Sharding::none && framework_.copies_gradients_into_buckets) hold(MemoryKind::communication, elements_ * gradient);
+        if (reduces && plan_.sharding == Sharding::none && framework_.copies_gradients_into_buckets)
+            hold(MemoryKind::communication, elements_ * gradient);
         if (reduces && plan_.shards(Sharding::optimizer) && framework_.reduction_bucket_elements > 0)
-            hold(MemoryKind::communication, std::min(elements_, framework_.reduction_bucket_elements) * gradient);
+            hold(MemoryKind::communication,
+                 std::min(elements_, framework_.reduction_bucket_elements) * gradient);
         if (plan_.shards(Sharding::gradients) && framework_.keeps_whole_gradients) {
             std::set<std::int32_t> held;  // buckets: micro-batches add to the same gradient
             for (std::uint32_t n = 0; n < list_.instructions.size(); ++n) {
-                // The Program gives a bucket's whole gradient back with its reduction; here the reductions come together, after the last backward pass.
+                // The Program gives a bucket's whole gradient back with its reduction; here the reductions
+                // come together, after the last backward pass.
                 const Instruction& i = list_.instructions[n];
-                if (i.kind != InstructionKind::collective || i.collective != schedule::CollectiveKind::reduce_scatter || i.bucket < 0) continue;
+                if (i.kind != InstructionKind::collective ||
+                    i.collective != schedule::CollectiveKind::reduce_scatter || i.bucket < 0)
+                    continue;
                 if (!held.insert(i.bucket).second) continue;
-                const auto bucket = static_cast<double>(list_.buckets[static_cast<std::size_t>(i.bucket)].padded_elements);
-                add(MemoryKind::gradients, core::Bytes((bucket - bucket / pieces) * gradient), {n, update.first});
+                const auto bucket =
+                    static_cast<double>(list_.buckets[static_cast<std::size_t>(i.bucket)].padded_elements);
+                add(MemoryKind::gradients, core::Bytes((bucket - bucket / pieces) * gradient),
+                    {n, update.first});
             }
         }
         if (plan_.shards(Sharding::parameters) && framework_.live_parameter_elements > 0) {
             // The Program has buffers for the unit at work and the next.
             std::vector<double> units;
-            for (const schedule::ParameterBucket& bucket : list_.buckets) units.push_back(static_cast<double>(bucket.padded_elements));
+            for (const schedule::ParameterBucket& bucket : list_.buckets)
+                units.push_back(static_cast<double>(bucket.padded_elements));
             std::sort(units.rbegin(), units.rend());
             const double gathered = (units.empty() ? 0 : units[0]) + (units.size() < 2 ? 0 : units[1]);
             const double live = std::min(elements_ * (1 - 1 / pieces), framework_.live_parameter_elements);
-            hold(MemoryKind::parameters, std::max(0.0, live - gathered) * core::size_of(plan_.precision.parameters).value);
+            hold(MemoryKind::parameters,
+                 std::max(0.0, live - gathered) * core::size_of(plan_.precision.parameters).value);
         }
-        if (plan_.precision.compute == core::DataType::bf16) hold(MemoryKind::gradients, elements_ * framework_.bf16_accumulator_bytes);
+        if (plan_.precision.compute == core::DataType::bf16)
+            hold(MemoryKind::gradients, elements_ * framework_.bf16_accumulator_bytes);
         hold(MemoryKind::gradients, elements_ * framework_.accumulator_bytes);
-        if (reduces && plan_.layout.pipeline == 1 && plan_.sharding == Sharding::optimizer) hold(MemoryKind::communication, elements_ * framework_.flattened_bytes);
+        if (reduces && plan_.layout.pipeline == 1 && plan_.sharding == Sharding::optimizer)
+            hold(MemoryKind::communication, elements_ * framework_.flattened_bytes);
         // Casts of every weight, kept by autograd from forward to backward.
-        if (framework_.casts_parameters && core::size_of(plan_.precision.parameters) > core::size_of(plan_.precision.compute) && plan_.sharding == Sharding::none)
+        if (framework_.casts_parameters &&
+            core::size_of(plan_.precision.parameters) > core::size_of(plan_.precision.compute) &&
+            plan_.sharding == Sharding::none)
             hold(MemoryKind::parameters, elements_ * core::size_of(plan_.precision.compute).value);
         // A ZeRO of one rank goes the same way as that of many.
-        const bool is_sharded = plan_.sharding != Sharding::none || !reduces, is_bf16 = plan_.precision.compute == core::DataType::bf16 && framework_.bf16_update_bytes > 0;
-        const double bytes = is_bf16 ? framework_.bf16_update_bytes : is_sharded ? framework_.sharded_update_bytes : framework_.update_bytes;
-        if (plan_.precision.has_master_parameters) add(MemoryKind::optimizer, core::Bytes(elements_ / (plan_.shards(Sharding::optimizer) ? pieces : 1) * bytes), update);
+        const bool is_sharded = plan_.sharding != Sharding::none || !reduces,
+                   is_bf16 =
+                       plan_.precision.compute == core::DataType::bf16 && framework_.bf16_update_bytes > 0;
+        const double bytes = is_bf16      ? framework_.bf16_update_bytes
+                             : is_sharded ? framework_.sharded_update_bytes
+                                          : framework_.update_bytes;
+        if (plan_.precision.has_master_parameters)
+            add(MemoryKind::optimizer,
+                core::Bytes(elements_ / (plan_.shards(Sharding::optimizer) ? pieces : 1) * bytes), update);
     }
 
     const schedule::Program& program_;
@@ -171,15 +209,18 @@ private:
 
 }  // namespace
 
-std::vector<ExtraMemory> extra_memory(const schedule::Program& program, const model::ModelGraph& graph, const FrameworkMemory& framework) {
+std::vector<ExtraMemory> extra_memory(const schedule::Program& program, const model::ModelGraph& graph,
+                                      const FrameworkMemory& framework) {
     const schedule::Plan& plan = program.plan;
     model::WorkspaceRules rules;
     // Sharded gradients have buffers of their own in the Program.
-    rules.has_own_weight_gradients = framework.has_own_weight_gradients && !plan.shards(schedule::Sharding::gradients);
+    rules.has_own_weight_gradients =
+        framework.has_own_weight_gradients && !plan.shards(schedule::Sharding::gradients);
     rules.has_in_place_loss = framework.has_in_place_loss;
     bool trains = false;
     for (const schedule::RankProgram& list : program.classes)
-        for (const Instruction& i : list.instructions) trains = trains || (i.kind == InstructionKind::compute && i.phase != ComputePhase::forward);
+        for (const Instruction& i : list.instructions)
+            trains = trains || (i.kind == InstructionKind::compute && i.phase != ComputePhase::forward);
     std::vector<schedule::ActivationFootprint> with, without;
     const model::SegmentGraphs segments(graph, program.segments);
     for (const schedule::StageInfo& stage : program.stages)
@@ -188,7 +229,8 @@ std::vector<ExtraMemory> extra_memory(const schedule::Program& program, const mo
             without.push_back(schedule::activation_footprint(segment, stage.operators, plan, !trains));
         }
     std::vector<ExtraMemory> memory;
-    for (const schedule::RankProgram& list : program.classes) memory.push_back(ClassMemoryWriter(program, graph, framework, list).write(with, without));
+    for (const schedule::RankProgram& list : program.classes)
+        memory.push_back(ClassMemoryWriter(program, graph, framework, list).write(with, without));
     return memory;
 }
 
@@ -209,7 +251,8 @@ core::Bytes communicator_memory(const cluster::Cluster& cluster, const std::vect
             if (ranks.size() > 2 || other == second || other >= instance.devices) count += link.count;
         }
         const double channels = count > 0 ? channels_a_link * count : channels_a_card;
-        return std::min(instance.device.further_communicator_memory, core::mebibytes(connection_mebibytes * connections_in_a_node * channels));
+        return std::min(instance.device.further_communicator_memory,
+                        core::mebibytes(connection_mebibytes * connections_in_a_node * channels));
     }
     int most = 0, cards = 0;
     for (const auto& [node, count] : on_node) most = std::max(most, count);
@@ -220,20 +263,27 @@ core::Bytes communicator_memory(const cluster::Cluster& cluster, const std::vect
 
 namespace {
 
-int representative(const schedule::Plan& plan, int pipeline) { return schedule::rank_of(plan.layout, {.data = 0, .tensor = 0, .pipeline = pipeline}); }
+int representative(const schedule::Plan& plan, int pipeline) {
+    return schedule::rank_of(plan.layout, {.data = 0, .tensor = 0, .pipeline = pipeline});
+}
 
 }  // namespace
 
 core::Bytes least_outside_memory(const schedule::Plan& plan, int pipeline, const cluster::Cluster& cluster) {
     const cluster::DeviceSpec& device = cluster.instance.device;
     core::Bytes bytes = device.context_memory;
-    const bool is_hybrid = plan.sharding != schedule::Sharding::none && plan.effective_shard_degree() < plan.layout.data;
-    for (const schedule::GroupKind kind : {schedule::GroupKind::tensor, is_hybrid ? schedule::GroupKind::shard : schedule::GroupKind::data})
-        bytes += communicator_memory(cluster, schedule::process_group(plan.layout, kind, representative(plan, pipeline), plan.effective_shard_degree()));
+    const bool is_hybrid =
+        plan.sharding != schedule::Sharding::none && plan.effective_shard_degree() < plan.layout.data;
+    for (const schedule::GroupKind kind :
+         {schedule::GroupKind::tensor, is_hybrid ? schedule::GroupKind::shard : schedule::GroupKind::data})
+        bytes += communicator_memory(
+            cluster, schedule::process_group(plan.layout, kind, representative(plan, pipeline),
+                                             plan.effective_shard_degree()));
     return bytes;
 }
 
-core::Bytes outside_memory(const schedule::Program& program, int class_index, const cluster::Cluster& cluster, const FrameworkMemory& framework) {
+core::Bytes outside_memory(const schedule::Program& program, int class_index, const cluster::Cluster& cluster,
+                           const FrameworkMemory& framework) {
     const schedule::Plan& plan = program.plan;
     const schedule::RankProgram& list = program.classes[static_cast<std::size_t>(class_index)];
     const cluster::DeviceSpec& device = cluster.instance.device;
@@ -241,18 +291,24 @@ core::Bytes outside_memory(const schedule::Program& program, int class_index, co
     std::set<std::int32_t> neighbours;
     const Instruction* tied = nullptr;
     for (const Instruction& instruction : list.instructions) {
-        if (instruction.kind == InstructionKind::collective && instruction.group == schedule::GroupKind::tied_stages) tied = &instruction;
+        if (instruction.kind == InstructionKind::collective &&
+            instruction.group == schedule::GroupKind::tied_stages)
+            tied = &instruction;
         else if (instruction.kind == InstructionKind::collective) kinds.insert(instruction.group);
-        if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::receive) neighbours.insert(instruction.peer);
+        if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::receive)
+            neighbours.insert(instruction.peer);
     }
     const int rank = representative(plan, list.pipeline);
-    // Two groups with the same members are one communicator, as in PyTorch, unless the framework makes them apart.
+    // Two groups with the same members are one communicator, as in PyTorch, unless the framework makes them
+    // apart.
     std::set<std::vector<int>> groups;
-    for (const schedule::GroupKind kind : kinds) groups.insert(schedule::process_group(plan.layout, kind, rank, plan.effective_shard_degree()));
+    for (const schedule::GroupKind kind : kinds)
+        groups.insert(schedule::process_group(plan.layout, kind, rank, plan.effective_shard_degree()));
     if (tied) groups.insert(schedule::members_of(program, rank, *tied));
     core::Bytes bytes;
     for (const std::vector<int>& group : groups) bytes += communicator_memory(cluster, group);
-    bytes += core::mebibytes(connection_mebibytes * connections_a_channel * channels_a_card) * static_cast<double>(neighbours.size());
+    bytes += core::mebibytes(connection_mebibytes * connections_a_channel * channels_a_card) *
+             static_cast<double>(neighbours.size());
     // Of all ranks, and of one replica of the model.
     std::vector<int> world, model;
     const int replica = schedule::coordinates_of(plan.layout, rank).data;
@@ -263,7 +319,9 @@ core::Bytes outside_memory(const schedule::Program& program, int class_index, co
     if (framework.has_whole_job_communicator) bytes += communicator_memory(cluster, world);
     if (framework.has_model_communicator) bytes += communicator_memory(cluster, model);
     // What the first communicator takes beyond a further one is the library itself.
-    if (bytes.value > 0) bytes += std::max(core::Bytes(0), device.first_communicator_memory - device.further_communicator_memory);
+    if (bytes.value > 0)
+        bytes +=
+            std::max(core::Bytes(0), device.first_communicator_memory - device.further_communicator_memory);
     return bytes + device.context_memory + framework.process_memory;
 }
 

@@ -1,5 +1,6 @@
-// What training frameworks hold on a device beyond what a plan implies: copies of gradients, temporaries of the update, outputs of pipeline stages, communicators.
-// Names are matched by known parts, as in framework.h; what is not known of a framework is that of a plain eager PyTorch.
+// What training frameworks hold on a device beyond what a plan implies: copies of gradients, temporaries of
+// the update, outputs of pipeline stages, communicators. Names are matched by known parts, as in framework.h;
+// what is not known of a framework is that of a plain eager PyTorch.
 #pragma once
 
 #include <string_view>
@@ -11,28 +12,39 @@ namespace sim {
 
 struct FrameworkMemory {
     // Workspace and activations.
-    bool has_kernel_workspace = true;      // see model/operators/workspace.h; false: fused away, or overlaid with what is not there yet
+    bool has_kernel_workspace =
+        true;  // see model/operators/workspace.h; false: fused away, or overlaid with what is not there yet
     bool has_own_weight_gradients = true;
     bool has_in_place_loss = false;
-    bool keeps_stage_outputs = false;      // what a stage sent stays until its backward pass (DeepSpeed; Megatron-LM before it freed outputs in 2022)
-    bool casts_parameters = false;         // mixed precision by casting fp32 weights (autocast, apex O1, graph rewriting): autograd keeps the casts
+    bool keeps_stage_outputs = false;  // what a stage sent stays until its backward pass (DeepSpeed;
+                                       // Megatron-LM before it freed outputs in 2022)
+    bool casts_parameters = false;     // mixed precision by casting fp32 weights (autocast, apex O1, graph
+                                       // rewriting): autograd keeps the casts
 
     // Gradients and update, bytes per parameter.
-    bool copies_gradients_into_buckets = false;  // torch DDP without gradient_as_bucket_view: buckets beside the gradients
-    double reduction_bucket_elements = 0;        // DeepSpeed: reduce_bucket_size, when the optimizer is sharded and replicas reduce
-    double live_parameter_elements = 0;          // DeepSpeed's ZeRO-3: stage3_max_live_parameters, gathered and kept for reuse
-    double accumulator_bytes = 0;                // sums of gradients beside the Program's, in a wider type
-    double bf16_accumulator_bytes = 0;           // ... of bf16 training
-    double flattened_bytes = 0;                  // of a ZeRO-1 reduction without pipeline that flattens all gradients first
-    bool keeps_whole_gradients = false;          // reductions come after the backward pass: sharded gradients are whole until then
-    double update_bytes = 0, sharded_update_bytes = 0, bf16_update_bytes = 0;  // temporaries of the update, of the parameters it updates
-    bool keeps_mixtures_in_half = false;         // models with mixtures of experts: weights, gradients and both moments in 2 bytes each, no master weights
+    bool copies_gradients_into_buckets =
+        false;  // torch DDP without gradient_as_bucket_view: buckets beside the gradients
+    double reduction_bucket_elements =
+        0;  // DeepSpeed: reduce_bucket_size, when the optimizer is sharded and replicas reduce
+    double live_parameter_elements =
+        0;  // DeepSpeed's ZeRO-3: stage3_max_live_parameters, gathered and kept for reuse
+    double accumulator_bytes = 0;       // sums of gradients beside the Program's, in a wider type
+    double bf16_accumulator_bytes = 0;  // ... of bf16 training
+    double flattened_bytes = 0;  // of a ZeRO-1 reduction without pipeline that flattens all gradients first
+    bool keeps_whole_gradients =
+        false;  // reductions come after the backward pass: sharded gradients are whole until then
+    double update_bytes = 0, sharded_update_bytes = 0,
+           bf16_update_bytes = 0;         // temporaries of the update, of the parameters it updates
+    bool keeps_mixtures_in_half = false;  // models with mixtures of experts: weights, gradients and both
+                                          // moments in 2 bytes each, no master weights
 
     // Outside the tensors.
-    bool caches_blocks = true;       // an allocator that keeps freed blocks: what it has reserved is what it reports, and what nvidia-smi sees
-    bool has_model_communicator = false;    // over the ranks of one replica of the model (norm of the gradients, overflow)
+    bool caches_blocks = true;  // an allocator that keeps freed blocks: what it has reserved is what it
+                                // reports, and what nvidia-smi sees
+    bool has_model_communicator =
+        false;  // over the ranks of one replica of the model (norm of the gradients, overflow)
     bool has_whole_job_communicator = false;  // over all ranks
-    core::Bytes process_memory;      // of the process beyond context and communicators
+    core::Bytes process_memory;               // of the process beyond context and communicators
 };
 
 FrameworkMemory framework_memory(std::string_view name, const CostConstants& constants = {});

@@ -1,4 +1,5 @@
-// What the name of a training code says: words of it, and the kind of code they mean. What is known of the codes is in framework.h (time) and framework_memory.h.
+// What the name of a training code says: words of it, and the kind of code they mean. What is known of the
+// codes is in framework.h (time) and framework_memory.h.
 #pragma once
 
 #include <initializer_list>
@@ -9,7 +10,8 @@ namespace sim {
 
 enum class FrameworkKind {
     unnamed,
-    graph_engine,    // executes a static graph kernel by kernel: TensorFlow, MXNet, OneFlow, PaddlePaddle, MindSpore
+    graph_engine,    // executes a static graph kernel by kernel: TensorFlow, MXNet, OneFlow, PaddlePaddle,
+                     // MindSpore
     graph_compiler,  // XLA and what stands on it
     hand_written,    // C++ and CUDA: llm.c
     megatron,        // Megatron-LM, Megatron-Core, NeMo and forks
@@ -25,7 +27,8 @@ public:
     bool is_unknown() const;
     // Does the name hold one of these parts (lower case)?
     bool says(std::initializer_list<std::string_view> parts) const;
-    // DeepSpeed's engine, not a baseline that a post of DeepSpeed's compares with; GPT-NeoX trains through it.
+    // DeepSpeed's engine, not a baseline that a post of DeepSpeed's compares with; GPT-NeoX trains through
+    // it.
     bool is_deepspeed() const { return says({"deepspeed", "neox"}) && !says({"baseline"}); }
 
 private:

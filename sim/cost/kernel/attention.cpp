@@ -8,20 +8,31 @@ namespace sim {
 
 namespace {
 
-// Forward and backward together, TFLOP/s by sequence length 512, 1k, 2k, 4k, 8k, 16k: labelled bars of Dao-AILab/flash-attention@0251105,
-// assets/flash2_{a100,h100}_*.png, read 2026-11-21 (FlashAttention-2, fp16, hidden 2048).
+// Forward and backward together, TFLOP/s by sequence length 512, 1k, 2k, 4k, 8k, 16k: labelled bars of
+// Dao-AILab/flash-attention@0251105, assets/flash2_{a100,h100}_*.png, read 2026-11-21 (FlashAttention-2,
+// fp16, hidden 2048).
 using Curve = std::array<double, 6>;
 struct Curves {
     Curve dimension_64, dimension_64_causal, dimension_128, dimension_128_causal;
     double peak;  // TFLOP/s fp16 dense of the device measured
 };
-constexpr Curves a100 = {{132, 153, 162, 171, 175, 176}, {88, 119, 140, 156, 165, 171}, {150, 173, 187, 196, 201, 203}, {99, 133, 155, 173, 182, 189}, 312};
-constexpr Curves h100 = {{215, 254, 274, 288, 294, 296}, {141, 192, 232, 257, 273, 284}, {248, 294, 320, 326, 335, 338}, {163, 221, 265, 294, 308, 328}, 989};
+constexpr Curves a100 = {{132, 153, 162, 171, 175, 176},
+                         {88, 119, 140, 156, 165, 171},
+                         {150, 173, 187, 196, 201, 203},
+                         {99, 133, 155, 173, 182, 189},
+                         312};
+constexpr Curves h100 = {{215, 254, 274, 288, 294, 296},
+                         {141, 192, 232, 257, 273, 284},
+                         {248, 294, 320, 326, 335, 338},
+                         {163, 221, 265, 294, 308, 328},
+                         989};
 
-// The same figures split: forward runs at 1.2 and backward at 0.94 of the rate of both (1/1.2 + 2.5/0.94 = 3.5), the ratio of the forward-only bars.
+// The same figures split: forward runs at 1.2 and backward at 0.94 of the rate of both (1/1.2 + 2.5/0.94
+// = 3.5), the ratio of the forward-only bars.
 constexpr double forward_share = 1.2, backward_share = 0.94;
 
-// Log-linear between the points; below 512 the kernel's parallelism shrinks with the sequence, so the rate falls in proportion.
+// Log-linear between the points; below 512 the kernel's parallelism shrinks with the sequence, so the rate
+// falls in proportion.
 double at(const Curve& curve, double sequence) {
     const double position = std::log2(std::max(sequence, 1.0) / 512.0);
     if (position <= 0) return curve[0] * std::max(sequence, 1.0) / 512.0;
@@ -34,13 +45,15 @@ double at(const Curve& curve, double sequence) {
 
 FlashAttentionSource flash_attention_source(const cluster::DeviceSpec& device) {
     if (device.architecture == "sm80" || device.architecture == "sm90") return FlashAttentionSource::measured;
-    if (device.architecture.starts_with("sm8") || device.architecture.starts_with("sm9") || device.architecture.starts_with("sm1"))
+    if (device.architecture.starts_with("sm8") || device.architecture.starts_with("sm9") ||
+        device.architecture.starts_with("sm1"))
         return FlashAttentionSource::by_ratio;
     return FlashAttentionSource::products;
 }
 
-core::FlopsPerSecond flash_attention_rate(const cluster::DeviceSpec& device, core::DataType compute, std::int64_t head_dimension, std::int64_t sequence,
-                                          bool is_causal, bool is_backward) {
+core::FlopsPerSecond flash_attention_rate(const cluster::DeviceSpec& device, core::DataType compute,
+                                          std::int64_t head_dimension, std::int64_t sequence, bool is_causal,
+                                          bool is_backward) {
     const auto peak = device.peak.find(compute);
     const core::FlopsPerSecond top = peak == device.peak.end() ? core::FlopsPerSecond(0) : peak->second;
     const bool is_half = compute == core::DataType::fp16 || compute == core::DataType::bf16;

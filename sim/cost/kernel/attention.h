@@ -16,8 +16,10 @@ enum class FlashAttentionSource {
 };
 FlashAttentionSource flash_attention_source(const cluster::DeviceSpec& device);
 
-// Forward (or backward) FLOP/s at that many keys per query, counted as the FlashAttention papers do: causal halves the FLOPs, backward is 2.5 times forward.
-core::FlopsPerSecond flash_attention_rate(const cluster::DeviceSpec& device, core::DataType compute, std::int64_t head_dimension, std::int64_t sequence,
-                                          bool is_causal, bool is_backward);
+// Forward (or backward) FLOP/s at that many keys per query, counted as the FlashAttention papers do: causal
+// halves the FLOPs, backward is 2.5 times forward.
+core::FlopsPerSecond flash_attention_rate(const cluster::DeviceSpec& device, core::DataType compute,
+                                          std::int64_t head_dimension, std::int64_t sequence, bool is_causal,
+                                          bool is_backward);
 
 }  // namespace sim

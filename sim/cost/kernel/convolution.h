@@ -7,10 +7,11 @@
 
 namespace sim {
 
-// Share of the device's peak that convolutions of this kind reach when arithmetic binds. Above 1 where the library saves multiplications (fp32, 3x3, stride 1:
-// Winograd, arXiv 1509.09308). Devices without a table take V100's, times the ratio of what products
-// reach of the peaks.
-double convolution_efficiency(const model::Kernel& kernel, model::Phase phase, const cluster::DeviceSpec& device, core::DataType compute);
+// Share of the device's peak that convolutions of this kind reach when arithmetic binds. Above 1 where the
+// library saves multiplications (fp32, 3x3, stride 1: Winograd, arXiv 1509.09308). Devices without a table
+// take V100's, times the ratio of what products reach of the peaks.
+double convolution_efficiency(const model::Kernel& kernel, model::Phase phase,
+                              const cluster::DeviceSpec& device, core::DataType compute);
 // Share of memory bandwidth they reach when memory binds.
 double convolution_memory_efficiency(const cluster::DeviceSpec& device, core::DataType compute);
 

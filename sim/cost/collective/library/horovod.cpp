@@ -1,5 +1,6 @@
-// Horovod over NCCL (Sergeev and Del Balso, arXiv 1802.05799): ranks report which tensors are ready, a coordinator answers which are ready everywhere, and those are fused
-// and reduced by NCCL. Fusion itself is the plan's gradient_bucket (HOROVOD_FUSION_THRESHOLD, 64 MiB).
+// Horovod over NCCL (Sergeev and Del Balso, arXiv 1802.05799): ranks report which tensors are ready, a
+// coordinator answers which are ready everywhere, and those are fused and reduced by NCCL. Fusion itself is
+// the plan's gradient_bucket (HOROVOD_FUSION_THRESHOLD, 64 MiB).
 #include <cmath>
 
 #include "sim/cost/collective/host_path.h"
@@ -8,12 +9,14 @@ namespace sim {
 
 namespace {
 
-// HOROVOD_CYCLE_TIME's default of 1 ms (Horovod documentation, tensor fusion): tensors wait half a cycle on average.
+// HOROVOD_CYCLE_TIME's default of 1 ms (Horovod documentation, tensor fusion): tensors wait half a cycle on
+// average.
 constexpr core::Seconds cycle = core::milliseconds(1);
 
 }  // namespace
 
-std::vector<Candidate> horovod_ways(const LibraryContext& context, schedule::CollectiveKind kind, const Groups& groups) {
+std::vector<Candidate> horovod_ways(const LibraryContext& context, schedule::CollectiveKind kind,
+                                    const Groups& groups) {
     std::vector<Candidate> ways = nccl_candidates(context.cluster, context.collective_network, kind, groups);
     if (kind != schedule::CollectiveKind::all_reduce) return ways;
     const GroupShape shape = shape_of(context.cluster, groups.devices.front());

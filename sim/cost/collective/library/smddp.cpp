@@ -1,10 +1,14 @@
-// SageMaker's data-parallel library (SageMaker developer guide, data-parallel-intro; Herring, SC 2020; documentation of SMDDP AllGather, 2023). No gain over NCCL is stated
-// here: bytes, hops, rates and multiprocessors are, and what comes of them is printed beside the published figures by bench/smddp.cpp.
+// SageMaker's data-parallel library (SageMaker developer guide, data-parallel-intro; Herring, SC 2020;
+// documentation of SMDDP AllGather, 2023). No gain over NCCL is stated here: bytes, hops, rates and
+// multiprocessors are, and what comes of them is printed beside the published figures by bench/smddp.cpp.
 //
-// All-reduce. The devices of a node sum over NVLink, each copies its part to host memory, and the nodes' CPUs are the servers of balanced fusion buffers: buffer part i goes to
-// node i, which sums it and sends it back. One hop each way instead of 2 (n - 1) steps, from host memory to host memory, with no kernel on the devices meanwhile.
+// All-reduce. The devices of a node sum over NVLink, each copies its part to host memory, and the nodes' CPUs
+// are the servers of balanced fusion buffers: buffer part i goes to node i, which sums it and sends it back.
+// One hop each way instead of 2 (n - 1) steps, from host memory to host memory, with no kernel on the devices
+// meanwhile.
 //
-// All-gather. Pieces cross the network over a mesh, one hop, and are spread inside the node over NVLink while the next ones arrive.
+// All-gather. Pieces cross the network over a mesh, one hop, and are spread inside the node over NVLink while
+// the next ones arrive.
 #include <algorithm>
 
 #include "sim/cost/collective/host_path.h"
@@ -20,7 +24,8 @@ using schedule::CollectiveKind;
 constexpr core::Seconds copy_start = core::microseconds(10);
 // "Fewer than nine" of A100's 108 multiprocessors against up to 24 of NCCL.
 constexpr double gather_multiprocessors = 8;
-// Beyond these NCCL gathers: SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES holds one input, SMDDP_AG_SORT_BUFFER_SIZE_BYTES an eighth of the result.
+// Beyond these NCCL gathers: SMDDP_AG_SCRATCH_BUFFER_SIZE_BYTES holds one input,
+// SMDDP_AG_SORT_BUFFER_SIZE_BYTES an eighth of the result.
 constexpr core::Bytes scratch = core::mebibytes(16), sort_buffer = core::mebibytes(128);
 constexpr double parts_sorted = 8;
 
@@ -32,7 +37,8 @@ std::vector<LinkShare> inside_nodes(const LibraryContext& context, const Groups&
             if (node.size() < 2) continue;
             for (const Ring& ring : rings(context.cluster, node))
                 for (std::size_t i = 0; i < ring.devices.size(); ++i)
-                    flows.push_back({ring.devices[i], ring.devices[(i + 1) % ring.devices.size()], ring.share * share});
+                    flows.push_back(
+                        {ring.devices[i], ring.devices[(i + 1) % ring.devices.size()], ring.share * share});
         }
     return context.collective_network.links(flows);
 }
@@ -42,7 +48,8 @@ core::Seconds latency_inside(const LibraryContext& context, CollectiveKind kind,
     Groups node;
     node.devices.push_back(orders_in_nodes(context.cluster, groups.devices.front()).front());
     if (node.size() < 2) return {};
-    const std::vector<Candidate> ways = nccl_candidates(context.cluster, context.collective_network, kind, node);
+    const std::vector<Candidate> ways =
+        nccl_candidates(context.cluster, context.collective_network, kind, node);
     core::Seconds least = ways.front().latency;
     for (const Candidate& way : ways) least = std::min(least, way.latency);
     return least;
@@ -51,32 +58,38 @@ core::Seconds latency_inside(const LibraryContext& context, CollectiveKind kind,
 Candidate all_reduce(const LibraryContext& context, const Groups& groups, const GroupShape& shape) {
     const double k = shape.ranks_per_node, nodes = shape.nodes;
     Candidate candidate{"smddp", "", {}};
-    candidate.latency = latency_inside(context, CollectiveKind::reduce_scatter, groups) + latency_inside(context, CollectiveKind::all_gather, groups) + copy_start * 2 +
+    candidate.latency = latency_inside(context, CollectiveKind::reduce_scatter, groups) +
+                        latency_inside(context, CollectiveKind::all_gather, groups) + copy_start * 2 +
                         host_message_time(context) * 2;
     const std::vector<LinkShare> nvlink = inside_nodes(context, groups, 2 * (k - 1) / k);
     const std::vector<LinkShare> outside =
-        together(host_copies(context, groups, 1 / k, 1 / k), host_messages(context, groups, 2 / nodes));  // part i pushed, its sum fetched
+        together(host_copies(context, groups, 1 / k, 1 / k),
+                 host_messages(context, groups, 2 / nodes));  // part i pushed, its sum fetched
     candidate.links = together(nvlink, outside);
     // A server reads the parts of all nodes and writes the sum.
     const double sums = (1 + 1 / nodes) * static_cast<double>(groups.devices.size()) / host_sum_rate().value;
     candidate.seconds_per_byte = std::max(busiest(candidate.links), sums);
     // Kernels run only while NVLink is used.
-    candidate.multiprocessors = nccl_multiprocessors(context.cluster.instance.device) * std::min(1.0, busiest(nvlink) / candidate.seconds_per_byte);
+    candidate.multiprocessors = nccl_multiprocessors(context.cluster.instance.device) *
+                                std::min(1.0, busiest(nvlink) / candidate.seconds_per_byte);
     return candidate;
 }
 
 Candidate all_gather(const LibraryContext& context, const Groups& groups, const GroupShape& shape) {
     const double k = shape.ranks_per_node, n = shape.ranks;
     Candidate candidate{"smddp", "", {}};
-    candidate.latency = latency_inside(context, CollectiveKind::all_gather, groups) + context.collective_network.step();
+    candidate.latency =
+        latency_inside(context, CollectiveKind::all_gather, groups) + context.collective_network.step();
     std::vector<Flow> flows;
     for (const std::vector<std::int32_t>& group : groups.devices) {
         const std::vector<std::vector<std::int32_t>> nodes = orders_in_nodes(context.cluster, group);
         for (std::size_t a = 0; a < nodes.size(); ++a)
             for (std::size_t b = 0; b < nodes.size(); ++b)
-                for (std::size_t lane = 0; a != b && lane < nodes[a].size(); ++lane) flows.push_back({nodes[a][lane], nodes[b][lane % nodes[b].size()], 1 / n});
+                for (std::size_t lane = 0; a != b && lane < nodes[a].size(); ++lane)
+                    flows.push_back({nodes[a][lane], nodes[b][lane % nodes[b].size()], 1 / n});
     }
-    candidate.links = together(inside_nodes(context, groups, (k - 1) / k), context.collective_network.links(flows));
+    candidate.links =
+        together(inside_nodes(context, groups, (k - 1) / k), context.collective_network.links(flows));
     candidate.seconds_per_byte = busiest(candidate.links);
     candidate.multiprocessors = gather_multiprocessors;
     candidate.most = std::min(scratch * n, sort_buffer * parts_sorted);
@@ -88,10 +101,12 @@ Candidate all_gather(const LibraryContext& context, const Groups& groups, const 
 std::vector<Candidate> smddp_ways(const LibraryContext& context, CollectiveKind kind, const Groups& groups) {
     const GroupShape shape = shape_of(context.cluster, groups.devices.front());
     // Made for several nodes; on one it leaves the work to NCCL.
-    const bool applies = shape.nodes > 1 && (kind == CollectiveKind::all_reduce || kind == CollectiveKind::all_gather);
+    const bool applies =
+        shape.nodes > 1 && (kind == CollectiveKind::all_reduce || kind == CollectiveKind::all_gather);
     std::vector<Candidate> ways = nccl_candidates(context.cluster, context.collective_network, kind, groups);
     if (!applies) return ways;
-    Candidate own = kind == CollectiveKind::all_reduce ? all_reduce(context, groups, shape) : all_gather(context, groups, shape);
+    Candidate own = kind == CollectiveKind::all_reduce ? all_reduce(context, groups, shape)
+                                                       : all_gather(context, groups, shape);
     // The library takes its own way wherever it can, whether or not NCCL would be faster.
     if (own.most.value >= 1e30) return {std::move(own)};
     for (Candidate& way : ways) way.least = own.most;
