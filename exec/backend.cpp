@@ -31,9 +31,9 @@ void Backend::exchange(const std::vector<int>&, core::DataType, const float*, co
     refused();
 }
 
-Backend::CopyCounts Backend::exchange_counts(model::OperatorId, const Operands&, const std::vector<int>&,
-                                             Tag) {
-    return refused(), CopyCounts();
+Backend::RoutedTokenCounts Backend::exchange_counts(model::OperatorId, const Operands&,
+                                                    const std::vector<int>&, Tag) {
+    return refused(), RoutedTokenCounts();
 }
 std::vector<std::int64_t> OperatorKernels::expert_rows(model::OperatorId, const Operands&) const {
     return refused(), std::vector<std::int64_t>();

@@ -28,7 +28,7 @@ namespace exec {
 using Clock = std::chrono::steady_clock;
 
 // The place of a micro-batch in training: what random masks depend on.
-struct MicroBatchPlace {
+struct MicroBatchPosition {
     std::int64_t step = 0;
     std::int32_t micro_batch = 0;
     std::vector<std::int64_t> samples;  // global numbers
@@ -48,8 +48,8 @@ struct Operands {
     std::vector<float*> inputs;  // null where nothing needs the values (backward)
     float* output = nullptr;
     std::vector<const float*> parameters;
-    void* extra = nullptr;  // of model::saved_for_backward(...).extra bytes
-    const MicroBatchPlace* place = nullptr;
+    void* saved_context = nullptr;  // of model::saved_for_backward(...).saved_context bytes
+    const MicroBatchPosition* place = nullptr;
     // Experts over several ranks: rows of each block of copies, a block for every source rank and own expert,
     // sources outermost; null = this rank's own copies.
     const std::vector<std::int64_t>* expert_rows = nullptr;
@@ -71,11 +71,11 @@ class OperatorKernels {
 public:
     virtual ~OperatorKernels() = default;
     virtual void forward(model::OperatorId op, const Operands& operands,
-                         const MicroBatchPlace& place) const = 0;
+                         const MicroBatchPosition& place) const = 0;
     // Adds to the gradients of the inputs; null where none is wanted. cross_entropy takes dy = one number in
     // host memory, the weight of its micro-batch.
     virtual void backward_input(model::OperatorId op, const Operands& operands, const float* dy,
-                                const std::vector<float*>& dx, const MicroBatchPlace& place) const = 0;
+                                const std::vector<float*>& dx, const MicroBatchPosition& place) const = 0;
     // Adds to the gradients of the parameters.
     virtual void backward_weight(model::OperatorId op, const Operands& operands, const float* dy,
                                  const std::vector<float*>& dparameters) const = 0;
@@ -194,14 +194,14 @@ public:
 
     // Expert parallelism, before the copies themselves: how many of them go and come. The operands are those
     // of `dispatch`.
-    struct CopyCounts {
+    struct RoutedTokenCounts {
         std::vector<std::int64_t> own;       // of this rank's tokens, by expert
         std::vector<std::int64_t> received;  // Operands::expert_rows
     };
-    virtual CopyCounts exchange_counts(model::OperatorId dispatch, const Operands& operands,
-                                       const std::vector<int>& members, Tag tag);
+    virtual RoutedTokenCounts exchange_counts(model::OperatorId dispatch, const Operands& operands,
+                                              const std::vector<int>& members, Tag tag);
     // Copies to make room for where `came` did: a backend that plans its memory makes room for more.
-    virtual std::int64_t room_for_copies(model::OperatorId dispatch, std::int64_t came) const {
+    virtual std::int64_t room_for_routed_tokens(model::OperatorId dispatch, std::int64_t came) const {
         return static_cast<void>(dispatch), came;
     }
 

@@ -281,7 +281,7 @@ std::optional<schedule::PlanFile> read_deepspeed(const std::string& text, const 
     const std::optional<core::Value> document = parse_python_literal(text, path, diagnostics);
     if (!document) return std::nullopt;
     const std::size_t errors = diagnostics.error_count();
-    ImportPlace place = import_place({}, options, path, diagnostics);
+    ImportLocation place = import_place({}, options, path, diagnostics);
     schedule::Plan& plan = place.file.plan;
     core::TableReader reader(*document, "", diagnostics);
     const auto batch = integer_unless_auto(reader, "train_batch_size"),

@@ -49,10 +49,10 @@ SageMakerBlock find_modelparallel(const core::Value& document, const std::vector
     return block;
 }
 
-ImportPlace import_place(const SageMakerBlock& block, const ImportOptions& options, const std::string& path,
-                         core::Diagnostics& diagnostics) {
+ImportLocation import_place(const SageMakerBlock& block, const ImportOptions& options,
+                            const std::string& path, core::Diagnostics& diagnostics) {
     const core::SourceLocation file{path, 0, 0};
-    ImportPlace place;
+    ImportLocation place;
     place.file.path = path;
     place.file.model = core::Value::table();
     place.file.model["name"] = options.model.empty() ? "REPLACE-WITH-A-MODEL" : options.model;

@@ -23,14 +23,14 @@ struct SageMakerBlock {
 // `keys`).
 SageMakerBlock find_modelparallel(const core::Value& document, const std::vector<std::string>& keys);
 
-struct ImportPlace {
+struct ImportLocation {
     schedule::PlanFile file;  // with [model] and [cluster]
     std::int64_t nodes = 1;
     std::int64_t processes_per_node = 0;  // 0: not known
     std::int64_t processes() const { return nodes * processes_per_node; }
 };
 // From the options, then from the block; what neither says becomes a placeholder and a warning.
-ImportPlace import_place(const SageMakerBlock& block, const ImportOptions& options, const std::string& path,
-                         core::Diagnostics& diagnostics);
+ImportLocation import_place(const SageMakerBlock& block, const ImportOptions& options,
+                            const std::string& path, core::Diagnostics& diagnostics);
 
 }  // namespace interop

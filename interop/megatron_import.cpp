@@ -265,7 +265,7 @@ std::optional<schedule::PlanFile> read_megatron(const std::string& text, const s
         placed.processes_per_node = a.integer("nproc-per-node");
     core::Value model = read_model(a, options);
     placed.model = "megatron-lm";  // the arguments describe it
-    ImportPlace place = import_place({}, placed, path, diagnostics);
+    ImportLocation place = import_place({}, placed, path, diagnostics);
     place.file.model = std::move(model);
     schedule::Plan& plan = place.file.plan;
     plan.layout.tensor = static_cast<int>(a.positive("tensor-model-parallel-size", 1));

@@ -229,7 +229,7 @@ std::optional<schedule::PlanFile> read_smp_v1(const std::string& text, const std
                           "give the estimator's distribution");
         return std::nullopt;
     }
-    ImportPlace place = import_place(block, options, path, diagnostics);
+    ImportLocation place = import_place(block, options, path, diagnostics);
     if (place.processes_per_node == 0) {
         diagnostics.error({path, 1, 1}, "mpi.processes_per_host", "processes_per_host is not in this file",
                           "give --processes-per-node, or --instance for one process a device");

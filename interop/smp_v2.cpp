@@ -127,7 +127,7 @@ std::optional<schedule::PlanFile> read_smp_v2(const std::string& text, const std
                           "give the estimator's distribution or smp_config.json");
         return std::nullopt;
     }
-    ImportPlace place = import_place(block, options, path, diagnostics);
+    ImportLocation place = import_place(block, options, path, diagnostics);
     if (place.processes_per_node == 0) {
         diagnostics.error({path, 1, 1}, "", "how many processes there are is not in this file",
                           "give --instance and --nodes, or --processes-per-node");

@@ -59,9 +59,9 @@ Repetition::Signature Repetition::signature(OperatorRange range) const {
     // Tensors and parameters are numbered in the order in which the range meets them.
     std::map<std::int32_t, std::int32_t> tensor_label, parameter_label;
     const std::function<void(TensorId)> write_tensor = [&](TensorId id) {
-        const auto [place, is_new] =
+        const auto [entry, is_new] =
             tensor_label.try_emplace(id.index, static_cast<std::int32_t>(tensor_label.size()));
-        text.push_back(place->second);
+        text.push_back(entry->second);
         if (!is_new) return;
         const Tensor& tensor = graph_.tensor(id);
         text.push_back(tensor_class_[static_cast<std::size_t>(id.index)]);
@@ -101,13 +101,13 @@ Repetition::Signature Repetition::signature(OperatorRange range) const {
 
 OperatorRange Repetition::first_like(OperatorRange range) {
     const std::lock_guard lock(guard_);
-    const auto [place, is_new] = known_.try_emplace({range.begin, range.end}, range);
+    const auto [entry, is_new] = known_.try_emplace({range.begin, range.end}, range);
     if (is_new) {
         const auto [like, is_first] = first_.try_emplace(signature(range), range);
         if (is_first) like->second = first_of_model(range, like->first);
-        place->second = like->second;
+        entry->second = like->second;
     }
-    return place->second;
+    return entry->second;
 }
 
 OperatorRange Repetition::first_of_model(OperatorRange range, const Signature& wanted) const {

@@ -18,7 +18,7 @@ using schedule::GroupKind;
 
 namespace {
 
-// Lower bounds of the passes of stage `s` in a schedule's place.
+// Lower bounds of the passes of stage `s` as a schedule runs them.
 struct PassTimes {
     core::Seconds forward, backward, backward_input, backward_weight;
 };
@@ -67,13 +67,13 @@ struct Bounds::Caches {
         collectives;
 
     sim::CommunicationCost& communication_of(const schedule::Plan& plan, const cluster::Cluster& cluster) {
-        auto [place, is_new] =
+        auto [entry, is_new] =
             communication.try_emplace({plan.effective_shard_degree(), plan.offload, plan.sequence_parallel});
         if (is_new) {
-            place->second.plan = plan;
-            place->second.cost = std::make_unique<sim::CommunicationCost>(place->second.plan, cluster);
+            entry->second.plan = plan;
+            entry->second.cost = std::make_unique<sim::CommunicationCost>(entry->second.plan, cluster);
         }
-        return *place->second.cost;
+        return *entry->second.cost;
     }
 };
 
@@ -167,9 +167,9 @@ std::optional<MemoryBound> Bounds::memory(const schedule::Plan& plan) {
         core::Bytes fixed;
         if (device.has_concurrent_streams) {
             const int degree = plan.sharding == schedule::Sharding::none ? 0 : plan.effective_shard_degree();
-            const auto [place, is_new] = caches_of(plan).outside_memory.try_emplace({degree, rank});
-            if (is_new) place->second = sim::least_outside_memory(plan, rank, cluster_);
-            fixed = place->second;
+            const auto [entry, is_new] = caches_of(plan).outside_memory.try_emplace({degree, rank});
+            if (is_new) entry->second = sim::least_outside_memory(plan, rank, cluster_);
+            fixed = entry->second;
         }
         bound.peak = fixed + bound.state;
         // Too large already: the activations would only add to it.
@@ -211,10 +211,10 @@ StageCost Bounds::stage_cost(const schedule::Plan& plan, model::OperatorRange ra
                              int segment) {
     StageCost cost = stages_.compute(plan, range, segment);
     if (plan.layout.tensor == 1 && plan.layout.context == 1 && plan.layout.expert == 1) return cost;
-    const auto [place, is_new] = caches_of(plan).collectives.try_emplace(
+    const auto [entry, is_new] = caches_of(plan).collectives.try_emplace(
         {plan.micro_batch, static_cast<int>(plan.recompute), plan.sequence_parallel, GradientHandling(plan),
          range.begin, range.end, pipeline_rank, segments_of(plan), segment});
-    Caches::Collectives& times = place->second;
+    Caches::Collectives& times = entry->second;
     if (is_new) {
         sim::CommunicationCost& communication = caches_of(plan).communication_of(plan, cluster_);
         const auto sum = [&](const std::vector<schedule::Step>& steps) {
@@ -298,10 +298,10 @@ core::Seconds Bounds::time(const schedule::Plan& plan) {
 core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::Schedule& order) {
     const bool gathers =
         plan.shards(schedule::Sharding::optimizer) && !plan.shards(schedule::Sharding::parameters);
-    const auto [place, is_new] = caches_of(plan).after_passes.try_emplace(
+    const auto [entry, is_new] = caches_of(plan).after_passes.try_emplace(
         {&order, plan.micro_batch, static_cast<int>(plan.recompute), static_cast<int>(plan.sharding),
          plan.effective_shard_degree()});
-    if (!is_new) return place->second;
+    if (!is_new) return entry->second;
     const std::vector<RankParameters>& parameters = stages_.rank_parameters(plan, order);
     std::optional<core::Seconds> least;
     for (int rank = 0; rank < order.ranks; ++rank) {
@@ -323,15 +323,15 @@ core::Seconds Bounds::after_passes(const schedule::Plan& plan, const schedule::S
         }
         least = least ? std::min(*least, time) : time;
     }
-    place->second = least.value_or(core::Seconds(0));
-    return place->second;
+    entry->second = least.value_or(core::Seconds(0));
+    return entry->second;
 }
 
 // Between ranks, at least.
 core::Seconds Bounds::transfer_time(const schedule::Plan& plan, const schedule::Schedule& order) {
-    const auto [place, is_new] = caches_of(plan).transfers.try_emplace(
+    const auto [entry, is_new] = caches_of(plan).transfers.try_emplace(
         {&order, plan.micro_batch, plan.sequence_parallel});  // the order knows its segments
-    if (!is_new) return place->second;
+    if (!is_new) return entry->second;
     const core::Bytes bytes = stages_.smallest_transfer(plan);
     sim::CommunicationCost& communication = caches_of(plan).communication_of(plan, cluster_);
     std::optional<core::Seconds> least;
@@ -343,8 +343,8 @@ core::Seconds Bounds::transfer_time(const schedule::Plan& plan, const schedule::
                      communication.transfer(to, from, bytes, schedule::PayloadKind::activation_gradient));
         least = least ? std::min(*least, time) : time;
     }
-    place->second = least.value_or(core::Seconds(0));
-    return place->second;
+    entry->second = least.value_or(core::Seconds(0));
+    return entry->second;
 }
 
 // The data stream of one rank, every collective as one message: fewer messages than there are, each no larger

@@ -67,7 +67,7 @@ std::string describe(const schedule::Plan& plan) {
 }
 
 std::string compare(const RankedPlan& plan, const RankedPlan* other, bool is_winner,
-                    const std::vector<Candidate>& places) {
+                    const std::vector<Target>& targets) {
     const sim::Evaluation& mine = plan.evaluation;
     std::string text =
         fmt::format("{:.0f} % of the step is {}", 100 * (mine.breakdown.compute / mine.step_time), "compute");
@@ -95,9 +95,9 @@ std::string compare(const RankedPlan& plan, const RankedPlan* other, bool is_win
             std::abs((theirs.breakdown.*(moved->member) - mine.breakdown.*(moved->member)).value))
             moved = &part;
     std::string name = describe(other->plan);
-    if (places.size() > 1)
-        name += fmt::format(" on {} x {}", places[other->candidate].cluster.nodes,
-                            places[other->candidate].cluster.instance.name);
+    if (targets.size() > 1)
+        name += fmt::format(" on {} x {}", targets[other->candidate].cluster.nodes,
+                            targets[other->candidate].cluster.instance.name);
     text += fmt::format(
         "; {} ({}) takes {} against {}, chiefly {}: {} against {}", is_winner ? "the runner-up" : "the best",
         name, core::format(theirs.step_time), core::format(mine.step_time), moved->name,

@@ -15,7 +15,7 @@ std::string bound_by(const sim::Evaluation& evaluation);
 
 // One sentence: against the runner-up for the winner, against the winner for the others.
 std::string compare(const RankedPlan& plan, const RankedPlan* other, bool is_winner,
-                    const std::vector<Candidate>& places);
+                    const std::vector<Target>& targets);
 
 // "TP8 PP4 DP4 interleaved_1f1b x2, micro-batch 1 x 128, full recomputation".
 std::string describe(const schedule::Plan& plan);

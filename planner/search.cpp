@@ -27,7 +27,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct Entry {
-    std::size_t place = 0;
+    std::size_t target = 0;
     schedule::Plan plan;
     double bound = 0;  // of the objective
     core::Seconds time_bound;
@@ -35,7 +35,7 @@ struct Entry {
     std::string rejection;   // empty: still in the race
     std::size_t layout = 0;  // index into Search::bounds_
     bool is_tight = false;   // the bound is of its very compute order
-    // Offload: of the place's loading horizons those from `first` to before `end` are in question, and while
+    // Offload: of the target's loading horizons those from `first` to before `end` are in question, and while
     // none is chosen the bounds are those of any.
     bool is_open = false;
     std::size_t first = 0, end = 0;
@@ -51,10 +51,10 @@ constexpr const char* too_small_a_host = "offloaded activations exceed the memor
 
 class Search {
 public:
-    Search(const model::ModelGraph& graph, const std::vector<Candidate>& places, const SearchRequest& request)
-        : graph_(graph), places_(places), request_(request) {
-        for (const Candidate& place : places)
-            stages_.push_back(std::make_unique<StageCollection>(graph, place.cluster.instance.device));
+    Search(const model::ModelGraph& graph, const std::vector<Target>& targets, const SearchRequest& request)
+        : graph_(graph), targets_(targets), request_(request) {
+        for (const Target& target : targets)
+            stages_.push_back(std::make_unique<StageCollection>(graph, target.cluster.instance.device));
     }
 
     SearchResult run(core::Diagnostics& diagnostics);
@@ -65,20 +65,20 @@ private:
                                  static_cast<double>(std::max<std::int64_t>(1, graph_.tokens_per_sample));
         return request_.tokens > 0 ? std::ceil(request_.tokens / tokens_per_step) : 0;
     }
-    double value_of(std::size_t place, core::Seconds step, core::Bytes peak) const {
+    double value_of(std::size_t target, core::Seconds step, core::Bytes peak) const {
         switch (request_.objective) {
             case Objective::memory: return peak.value;
-            case Objective::cost: return (cluster::price(places_[place].cluster) * step).value;
+            case Objective::cost: return (cluster::price(targets_[target].cluster) * step).value;
             case Objective::speed:
             case Objective::time_to_train: break;
         }
         return step.value;
     }
-    std::string constraint_violated(std::size_t place, core::Seconds step) const {
+    std::string constraint_violated(std::size_t target, core::Seconds step) const {
         if (request_.tokens <= 0) return {};
         core::Seconds total = step * steps();
         if (total > request_.deadline) return "later than the deadline";
-        if (cluster::price(places_[place].cluster) * total > request_.budget) return "over the budget";
+        if (cluster::price(targets_[target].cluster) * total > request_.budget) return "over the budget";
         return {};
     }
     // Of one plan's horizons the longest that fits is the fastest; what needs least memory is known of each
@@ -86,9 +86,9 @@ private:
     bool looks_at_every_horizon() const { return request_.objective == Objective::memory; }
     std::vector<int> horizons_of(const Entry& entry) const {
         if (request_.offload == schedule::Offload::none ||
-            places_[entry.place].base.offload != schedule::Offload::none)
+            targets_[entry.target].base.offload != schedule::Offload::none)
             return {};
-        return loading_horizons(graph_, places_[entry.place].cluster.instance.device, entry.plan);
+        return loading_horizons(graph_, targets_[entry.target].cluster.instance.device, entry.plan);
     }
     void bound_all();
     Entry offloaded(const Entry& entry) const;
@@ -101,7 +101,7 @@ private:
     void search_order(RankedPlan& ranked, core::Diagnostics& diagnostics) const;
 
     const model::ModelGraph& graph_;
-    const std::vector<Candidate>& places_;
+    const std::vector<Target>& targets_;
     const SearchRequest& request_;
     struct GuardedBounds {
         GuardedBounds(const cluster::Cluster& cluster, OrderCollection& orders, StageCollection& stages)
@@ -112,7 +112,7 @@ private:
     std::vector<Entry> entries_;
     std::vector<std::unique_ptr<GuardedBounds>> bounds_;  // one a layout
     OrderCollection orders_;
-    std::vector<std::unique_ptr<StageCollection>> stages_;  // one a place
+    std::vector<std::unique_ptr<StageCollection>> stages_;  // one a target
     Clock::time_point begin_ = Clock::now();
 };
 
@@ -123,20 +123,20 @@ void Search::bound_all() {
     };
     std::vector<Task> tasks;
     for (std::size_t i = 0; i < entries_.size(); ++i) {
-        bool is_new = i == 0 || entries_[i].place != entries_[i - 1].place ||
+        bool is_new = i == 0 || entries_[i].target != entries_[i - 1].target ||
                       !(entries_[i].plan.layout == entries_[i - 1].plan.layout);
         if (is_new) tasks.push_back({i, i});
         tasks.back().end = i + 1;
     }
     bounds_.resize(tasks.size());
     core::for_each_in_parallel(tasks.size(), request_.threads, [&](std::size_t t, int) {
-        const std::size_t place = entries_[tasks[t].begin].place;
-        bounds_[t] = std::make_unique<GuardedBounds>(places_[place].cluster, orders_, *stages_[place]);
+        const std::size_t target = entries_[tasks[t].begin].target;
+        bounds_[t] = std::make_unique<GuardedBounds>(targets_[target].cluster, orders_, *stages_[target]);
         Bounds* bounds = &bounds_[t]->bounds;
         for (std::size_t i = tasks[t].begin; i < tasks[t].end; ++i) {
             Entry& entry = entries_[i];
             entry.layout = t;
-            const cluster::DeviceSpec& device = places_[entry.place].cluster.instance.device;
+            const cluster::DeviceSpec& device = targets_[entry.target].cluster.instance.device;
             std::optional<MemoryBound> memory = bounds->memory(entry.plan);
             if (!memory) {
                 entry.rejection = "fewer layers than stages";
@@ -148,8 +148,9 @@ void Search::bound_all() {
             if (entry.rejection == too_large_a_state || (!entry.rejection.empty() && entry.stands_for == 1))
                 continue;
             entry.time_bound = bounds->time(entry.plan);
-            entry.bound = value_of(entry.place, entry.time_bound, memory->peak);
-            if (entry.rejection.empty()) entry.rejection = constraint_violated(entry.place, entry.time_bound);
+            entry.bound = value_of(entry.target, entry.time_bound, memory->peak);
+            if (entry.rejection.empty())
+                entry.rejection = constraint_violated(entry.target, entry.time_bound);
         }
     });
     if (!request_.uses_bounds) return;
@@ -174,14 +175,14 @@ Entry Search::offloaded(const Entry& entry) const {
     away.is_tight = false;
     away.end = away.stands_for = entry.stands_for - 1;
     away.memory.peak = away.memory.state;
-    away.bound = value_of(away.place, away.time_bound, away.memory.peak);
-    away.rejection = constraint_violated(away.place, away.time_bound);
+    away.bound = value_of(away.target, away.time_bound, away.memory.peak);
+    away.rejection = constraint_violated(away.target, away.time_bound);
     return away;
 }
 
 void Search::choose_horizon(Entry& entry) {
     const std::vector<int> horizons = horizons_of(entry);
-    const core::Bytes available = places_[entry.place].cluster.instance.device.memory;
+    const core::Bytes available = targets_[entry.target].cluster.instance.device.memory;
     Bounds& bounds = bounds_[entry.layout]->bounds;
     const auto fits = [&](std::size_t index) {
         entry.plan.activation_loading_horizon = horizons[index];
@@ -216,7 +217,7 @@ void Search::tighten(Entry& entry) {
         if (!entry.rejection.empty()) return;
         entry.time_bound = bounds_[entry.layout]->bounds.time_of_order(entry.plan);
     }
-    entry.bound = std::max(entry.bound, value_of(entry.place, entry.time_bound, entry.memory.peak));
+    entry.bound = std::max(entry.bound, value_of(entry.target, entry.time_bound, entry.memory.peak));
     entry.is_tight = true;
 }
 
@@ -245,8 +246,8 @@ std::optional<Entry> Search::after_taking(Entry& entry, const std::string& rejec
 void Search::evaluate(std::size_t index, RankedPlan& ranked, std::string& rejection,
                       core::Diagnostics& diagnostics) const {
     const Entry& entry = entries_[index];
-    const Candidate& place = places_[entry.place];
-    ranked.candidate = entry.place;
+    const Target& target = targets_[entry.target];
+    ranked.candidate = entry.target;
     ranked.plan = entry.plan;
     if (std::optional<schedule::Partition> partition = schedule::complete_partition(entry.plan, graph_))
         ranked.plan.partition = *partition;
@@ -254,7 +255,7 @@ void Search::evaluate(std::size_t index, RankedPlan& ranked, std::string& reject
     options.most_micro_batches = std::max(8, 5 * entry.plan.layout.pipeline);
     options.verifies = false;
     std::optional<sim::Evaluation> evaluation =
-        sim::evaluate(graph_, place.cluster, ranked.plan, diagnostics, options);
+        sim::evaluate(graph_, target.cluster, ranked.plan, diagnostics, options);
     if (!evaluation) {
         rejection = "the device has no figure for it";
         return;
@@ -265,7 +266,7 @@ void Search::evaluate(std::size_t index, RankedPlan& ranked, std::string& reject
                                                                                        : too_small_a_host;
         return;
     }
-    rejection = constraint_violated(entry.place, ranked.evaluation.step_time);
+    rejection = constraint_violated(entry.target, ranked.evaluation.step_time);
 }
 
 bool is_better(const RankedPlan& a, const RankedPlan& b) {
@@ -283,7 +284,7 @@ void Search::settle(RankedPlan& ranked, sim::Evaluation evaluation) const {
 // The plan with an order of its own, where that is better by the objective.
 void Search::search_order(RankedPlan& ranked, core::Diagnostics& diagnostics) const {
     if (ranked.plan.layout.pipeline == 1) return;
-    const cluster::Cluster& cluster = places_[ranked.candidate].cluster;
+    const cluster::Cluster& cluster = targets_[ranked.candidate].cluster;
     std::optional<OrderedPlan> ordered = with_searched_order(graph_, cluster, ranked.plan, diagnostics);
     if (!ordered || !ordered->evaluation || !ordered->evaluation->fits) return;
     RankedPlan changed;
@@ -297,15 +298,15 @@ void Search::search_order(RankedPlan& ranked, core::Diagnostics& diagnostics) co
 SearchResult Search::run(core::Diagnostics& diagnostics) {
     SearchResult result;
     SearchAccount& account = result.account;
-    for (std::size_t p = 0; p < places_.size(); ++p)
+    for (std::size_t p = 0; p < targets_.size(); ++p)
         for (schedule::Plan& plan :
-             legal_plans(graph_, places_[p].cluster,
+             legal_plans(graph_, targets_[p].cluster,
                          {.global_batch = request_.global_batch,
-                          .base = places_[p].base,
+                          .base = targets_[p].base,
                           .most_virtual_stages = request_.most_virtual_stages,
                           .offload = request_.uses_bounds ? schedule::Offload::none : request_.offload})) {
             Entry entry;
-            entry.place = p;
+            entry.target = p;
             entry.plan = std::move(plan);
             if (request_.uses_bounds) entry.stands_for += horizons_of(entry).size();
             account.space += entry.stands_for;
@@ -313,7 +314,7 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
         }
     bound_all();
 
-    // Best first: by bound, then time bound, then place in the space.
+    // Best first: by bound, then time bound, then target in the space.
     using Key = std::tuple<double, double, std::size_t>;
     const auto key_of = [&](std::size_t i) {
         return Key(entries_[i].bound, entries_[i].time_bound.value, i);
@@ -322,12 +323,12 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     const auto reject = [&](std::size_t i, const std::string& why, std::size_t plans) {
         account.rejected[why] += plans;
         const Entry& entry = entries_[i];
-        const core::Bytes available = places_[entry.place].cluster.instance.device.memory;
+        const core::Bytes available = targets_[entry.target].cluster.instance.device.memory;
         if (entry.memory.peak > available &&
             (!result.shortfall.is_known ||
              entry.memory.peak - available < result.shortfall.needed - result.shortfall.available))
             result.shortfall = {true,
-                                entry.place,
+                                entry.target,
                                 entry.plan,
                                 entry.memory.peak,
                                 available,
@@ -370,7 +371,7 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
             const auto hurry_key = [&](std::size_t i) {
                 const Entry& entry = entries_[i];
                 const bool is_roomy =
-                    entry.memory.peak * 1.25 <= places_[entry.place].cluster.instance.device.memory;
+                    entry.memory.peak * 1.25 <= targets_[entry.target].cluster.instance.device.memory;
                 return std::tuple(!is_roomy, is_roomy ? entry.bound : entry.memory.peak.value, i);
             };
             for (const Key& key : queue) taken.push_back(std::get<2>(key));
@@ -447,7 +448,7 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     std::vector<core::Diagnostics> problems(best.size());
     core::for_each_in_parallel(best.size(), request_.threads, [&](std::size_t i, int) {
         std::optional<sim::Evaluation> whole =
-            sim::evaluate(graph_, places_[best[i].candidate].cluster, best[i].plan, problems[i], {});
+            sim::evaluate(graph_, targets_[best[i].candidate].cluster, best[i].plan, problems[i], {});
         core::require(whole.has_value(), "a plan that was simulated can be simulated again");
         settle(best[i], std::move(*whole));
     });
@@ -468,7 +469,7 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
         RankedPlan& plan = result.plans[i];
         plan.bound_by = bound_by(plan.evaluation);
         const RankedPlan* other = result.plans.size() < 2 ? nullptr : &result.plans[i == 0 ? 1 : 0];
-        plan.why = compare(plan, other, i == 0, places_);
+        plan.why = compare(plan, other, i == 0, targets_);
     }
     account.seconds = core::Seconds(elapsed());
     account.evaluations_per_second = searched > 0 ? static_cast<double>(account.evaluated) / searched : 0;
@@ -487,21 +488,22 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
 
 }  // namespace
 
-SearchResult search_plans(const model::ModelGraph& graph, const std::vector<Candidate>& places,
+SearchResult search_plans(const model::ModelGraph& graph, const std::vector<Target>& targets,
                           const SearchRequest& request, core::Diagnostics& diagnostics) {
-    return Search(graph, places, request).run(diagnostics);
+    return Search(graph, targets, request).run(diagnostics);
 }
 
-std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, const Candidate& place,
+std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, const Target& target,
                                                 int global_batch, schedule::Offload offload) {
     const std::vector<schedule::Plan> plans = legal_plans(
-        graph, place.cluster, {.global_batch = global_batch, .base = place.base, .most_virtual_stages = 1});
+        graph, target.cluster, {.global_batch = global_batch, .base = target.base, .most_virtual_stages = 1});
     OrderCollection orders;
-    StageCollection stages(graph, place.cluster.instance.device);
-    Bounds bounds(place.cluster, orders, stages);
-    const core::Bytes available = place.cluster.instance.device.memory;
+    StageCollection stages(graph, target.cluster.instance.device);
+    Bounds bounds(target.cluster, orders, stages);
+    const core::Bytes available = target.cluster.instance.device.memory;
     for (const bool offloads : {false, true}) {
-        if (offloads && (offload == schedule::Offload::none || place.base.offload != schedule::Offload::none))
+        if (offloads &&
+            (offload == schedule::Offload::none || target.base.offload != schedule::Offload::none))
             break;
         std::vector<std::pair<double, schedule::Plan>> order;
         for (schedule::Plan plan : plans) {
@@ -510,7 +512,7 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
             if (plan.micro_batch != 1 || plan.recompute != schedule::Recompute::full) continue;
             if (offloads) {
                 const std::vector<int> horizons =
-                    loading_horizons(graph, place.cluster.instance.device, plan);
+                    loading_horizons(graph, target.cluster.instance.device, plan);
                 if (horizons.empty()) continue;
                 plan.offload = offload;
                 plan.activation_loading_horizon = horizons.front();
@@ -529,7 +531,7 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
             options.memory_only = !offloads;
             options.most_micro_batches = offloads ? std::max(8, 5 * plan.layout.pipeline) : 0;
             const std::optional<sim::Evaluation> evaluation =
-                sim::evaluate(graph, place.cluster, plan, diagnostics, options);
+                sim::evaluate(graph, target.cluster, plan, diagnostics, options);
             if (evaluation && evaluation->fits) return plan;
         }
     }

@@ -24,8 +24,8 @@ enum class Objective {
     time_to_train,  // least time for all tokens, within deadline and budget
 };
 
-// A place to train: one target and one node count, with the plan everything starts from.
-struct Candidate {
+// A target to train: one target and one node count, with the plan everything starts from.
+struct Target {
     cluster::Cluster cluster;
     schedule::Plan base;
 };
@@ -49,7 +49,7 @@ struct SearchRequest {
 };
 
 struct RankedPlan {
-    std::size_t candidate = 0;    // index into the places
+    std::size_t candidate = 0;    // index into the targets
     schedule::Plan plan;          // with its partition
     sim::Evaluation evaluation;   // by the very call smsim makes
     double value = 0;             // of the objective, smaller is better
@@ -92,12 +92,12 @@ struct SearchResult {
 
 // Deterministic whatever the number of threads, unless the time limit ends it. Diagnostics: prices the device
 // has no figure for.
-SearchResult search_plans(const model::ModelGraph& graph, const std::vector<Candidate>& places,
+SearchResult search_plans(const model::ModelGraph& graph, const std::vector<Target>& targets,
                           const SearchRequest& request, core::Diagnostics& diagnostics);
 
-// Is there any plan that fits the memory of this place? The first found, tightest last, those that offload
+// Is there any plan that fits the memory of this target? The first found, tightest last, those that offload
 // only where no other does; nothing when there is none.
-std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, const Candidate& place,
+std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, const Target& target,
                                                 int global_batch,
                                                 schedule::Offload offload = schedule::Offload::host);
 

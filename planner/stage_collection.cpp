@@ -54,7 +54,7 @@ StageCollection::Shape& StageCollection::shape_of(const schedule::Plan& plan) {
 }
 
 const std::vector<model::OperatorRange>* StageCollection::stages(Shape& shape, const schedule::Plan& plan) {
-    const auto [place, is_new] = shape.stages.try_emplace(plan.stages());
+    const auto [entry, is_new] = shape.stages.try_emplace(plan.stages());
     if (is_new) {
         // As schedule::complete_partition does, with the loads of the units computed once.
         if (shape.balance.load.empty()) shape.balance.load = schedule::partition_loads(plan, graph_);
@@ -72,10 +72,10 @@ const std::vector<model::OperatorRange>* StageCollection::stages(Shape& shape, c
                                       : graph_.units.size();
                 ranges.push_back({graph_.units[first].operators.begin, graph_.units[last - 1].operators.end});
             }
-            place->second = std::move(ranges);
+            entry->second = std::move(ranges);
         }
     }
-    return place->second ? &*place->second : nullptr;
+    return entry->second ? &*entry->second : nullptr;
 }
 
 const std::vector<model::OperatorRange>* StageCollection::stages(const schedule::Plan& plan) {
@@ -94,39 +94,39 @@ const model::ModelGraph& StageCollection::graph_of(const schedule::Plan& plan, i
 const schedule::ActivationFootprint& StageCollection::footprint(Shape& shape, const schedule::Plan& plan,
                                                                 model::OperatorRange stage, int segment) {
     const model::OperatorRange like = repetition_.first_like(stage);
-    const auto [place, is_new] = shape.footprints.try_emplace(
+    const auto [entry, is_new] = shape.footprints.try_emplace(
         {like.begin, like.end, plan.offload != schedule::Offload::none, {segments_of(plan), segment}});
-    if (is_new) place->second = schedule::activation_footprint(graph_of(plan, segment), like, plan);
-    return place->second;
+    if (is_new) entry->second = schedule::activation_footprint(graph_of(plan, segment), like, plan);
+    return entry->second;
 }
 
 StageCollection::Prices& StageCollection::prices_of(Shape& shape, const schedule::Plan& plan) {
-    const auto [place, is_new] = shape.prices.try_emplace(GradientHandling(plan));
+    const auto [entry, is_new] = shape.prices.try_emplace(GradientHandling(plan));
     if (is_new) {
-        place->second.plan = plan;
+        entry->second.plan = plan;
         // Whole sequences of it, and graphs of segments, accumulate where those of the plan do.
-        place->second.plan.micro_batches = plan.micro_batches * segments_of(plan);
+        entry->second.plan.micro_batches = plan.micro_batches * segments_of(plan);
     }
-    return place->second;
+    return entry->second;
 }
 
 const sim::ComputeCost* StageCollection::compute_cost(Shape& shape, const schedule::Plan& plan, int segment) {
     Prices& prices = prices_of(shape, plan);
-    const auto [place, is_new] = prices.compute.try_emplace({segments_of(plan), segment});
+    const auto [entry, is_new] = prices.compute.try_emplace({segments_of(plan), segment});
     if (is_new) {
         core::Diagnostics diagnostics;
-        place->second = sim::ComputeCost::make(graph_of(plan, segment), device_, prices.plan, diagnostics);
+        entry->second = sim::ComputeCost::make(graph_of(plan, segment), device_, prices.plan, diagnostics);
     }
-    return place->second ? &*place->second : nullptr;
+    return entry->second ? &*entry->second : nullptr;
 }
 
 // What every pass of the stage runs, as lowering cuts it, without data parallelism and offload.
 const StageCollection::Passes& StageCollection::passes(Shape& shape, const schedule::Plan& plan,
                                                        model::OperatorRange stage, int segment) {
     const model::OperatorRange like = repetition_.first_like(stage);
-    const auto [place, is_new] =
+    const auto [entry, is_new] =
         prices_of(shape, plan).passes.try_emplace({like.begin, like.end, {segments_of(plan), segment}});
-    if (!is_new) return place->second;
+    if (!is_new) return entry->second;
     schedule::Plan alone = plan;
     alone.sharding = schedule::Sharding::none;
     alone.offload = schedule::Offload::none;
@@ -147,7 +147,7 @@ const StageCollection::Passes& StageCollection::passes(Shape& shape, const sched
                 cost.host += price.host + price.blocked;
             }
     };
-    Passes& made = place->second;
+    Passes& made = entry->second;
     add(maker.forward(), made.cost.forward, made.collectives.forward);
     const schedule::Recipe backward = maker.backward(schedule::ComputePhase::backward, {}, {});
     add(backward, made.cost.backward, made.collectives.backward);
@@ -193,18 +193,18 @@ core::Seconds StageCollection::update(const schedule::Plan& plan, double element
 core::Bytes StageCollection::smallest_transfer(const schedule::Plan& plan) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    const auto [place, is_new] = shape.smallest_transfers.try_emplace({plan.stages(), segments_of(plan)});
-    if (!is_new) return place->second;
+    const auto [entry, is_new] = shape.smallest_transfers.try_emplace({plan.stages(), segments_of(plan)});
+    if (!is_new) return entry->second;
     const std::vector<model::OperatorRange>* ranges = stages(shape, plan);
     const model::CostContext context = plan.cost_context();
     bool is_first = true;
     for (std::size_t s = 1; ranges && s < ranges->size(); ++s)
         for (const model::TensorId tensor : model::tensors_crossing(graph_, (*ranges)[s].begin)) {
             const core::Bytes bytes = model::tensor_bytes(graph_of(plan, 0), tensor, context);
-            place->second = is_first ? bytes : std::min(place->second, bytes);
+            entry->second = is_first ? bytes : std::min(entry->second, bytes);
             is_first = false;
         }
-    return place->second;
+    return entry->second;
 }
 
 namespace {
@@ -276,9 +276,9 @@ const std::vector<RankActivations>& StageCollection::activations(const schedule:
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
     const bool offloads = plan.offload != schedule::Offload::none;
-    const auto [place, is_new] =
+    const auto [entry, is_new] =
         shape.activations.try_emplace({&order, offloads ? plan.activation_loading_horizon : 0});
-    if (!is_new) return place->second;
+    if (!is_new) return entry->second;
     const std::vector<model::OperatorRange>& ranges = *stages(shape, plan);
     const int segments = segments_of(plan), last = segments - 1;
     std::vector<const schedule::ActivationFootprint*> by_stage;  // and segment
@@ -330,25 +330,25 @@ const std::vector<RankActivations>& StageCollection::activations(const schedule:
                 default: break;  // communication and shard cells hold nothing here
             }
         }
-        place->second.push_back(result);
+        entry->second.push_back(result);
     }
-    return place->second;
+    return entry->second;
 }
 
 const std::vector<schedule::StateElements>& StageCollection::state_elements(const schedule::Plan& plan,
                                                                             const schedule::Schedule& order) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    const auto [place, is_new] = shape.state_elements.try_emplace(&order);
-    if (!is_new) return place->second;
+    const auto [entry, is_new] = shape.state_elements.try_emplace(&order);
+    if (!is_new) return entry->second;
     std::vector<std::vector<model::OperatorRange>> mine(static_cast<std::size_t>(order.ranks));
     const std::vector<model::OperatorRange>& ranges = *stages(shape, plan);
     for (int s = 0; s < order.stages; ++s)
         mine[static_cast<std::size_t>(schedule::rank_of_stage(order, s))].push_back(
             ranges[static_cast<std::size_t>(s)]);
     for (const std::vector<model::OperatorRange>& of_rank : mine)
-        place->second.push_back(schedule::state_elements(graph_, of_rank, plan));
-    return place->second;
+        entry->second.push_back(schedule::state_elements(graph_, of_rank, plan));
+    return entry->second;
 }
 
 // Before any sharding: a rank's share of the tensor-parallel split, and of experts that are spread over
@@ -358,16 +358,16 @@ schedule::StateElements StageCollection::parameter_count(const schedule::Plan& p
     ParameterCount count;
     {
         const std::lock_guard lock(guard_);
-        const auto [place, is_new] = parameter_counts_.try_emplace({range.begin, range.end});
+        const auto [entry, is_new] = parameter_counts_.try_emplace({range.begin, range.end});
         if (is_new) {
-            place->second.all = static_cast<double>(model::parameter_count(graph_, range));
+            entry->second.all = static_cast<double>(model::parameter_count(graph_, range));
             for (std::int32_t i = range.begin; i < range.end; ++i)
                 for (const model::ParameterId id : graph_.operators[static_cast<std::size_t>(i)].parameters)
                     if (graph_.parameter(id).is_expert)
-                        place->second.experts +=
+                        entry->second.experts +=
                             static_cast<double>(model::element_count(graph_.parameter(id).shape));
         }
-        count = place->second;
+        count = entry->second;
     }
     const int tensor = plan.layout.tensor, expert = plan.layout.expert;
     if (expert == 1) return {count.all / tensor, 0};
@@ -378,10 +378,10 @@ const std::vector<RankParameters>& StageCollection::rank_parameters(const schedu
                                                                     const schedule::Schedule& order) {
     Shape& shape = shape_of(plan);
     const std::lock_guard lock(shape.guard);
-    const auto [place, is_new] = shape.rank_parameters.try_emplace(&order);
-    if (!is_new) return place->second;
+    const auto [entry, is_new] = shape.rank_parameters.try_emplace(&order);
+    if (!is_new) return entry->second;
     const std::vector<model::OperatorRange>& ranges = *stages(shape, plan);
-    std::vector<RankParameters>& ranks = place->second;
+    std::vector<RankParameters>& ranks = entry->second;
     ranks.resize(static_cast<std::size_t>(order.ranks));
     std::vector<int> rank_of_unit(graph_.units.size());
     std::size_t unit = 0;

@@ -123,15 +123,15 @@ std::vector<int> node_counts(const Request& request, const model::ModelGraph& gr
     return counts;
 }
 
-core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const planner::Candidate& place,
+core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const planner::Target& target,
                    bool has_tokens) {
     const schedule::Plan& plan = ranked.plan;
     const sim::Evaluation& evaluation = ranked.evaluation;
-    const bool has_price = cluster::find_price(place.cluster.instance, "on-demand").has_value();
+    const bool has_price = cluster::find_price(target.cluster.instance, "on-demand").has_value();
     core::Value row = core::Value::table();
     row["rank"] = rank;
-    row["target"] = place.cluster.instance.name;
-    row["nodes"] = place.cluster.nodes;
+    row["target"] = target.cluster.instance.name;
+    row["nodes"] = target.cluster.nodes;
     row["tensor_parallel"] = plan.layout.tensor;
     row["pipeline_parallel"] = plan.layout.pipeline;
     row["virtual_stages"] = plan.virtual_stages;
@@ -200,12 +200,12 @@ core::Bytes whole_state(const model::ModelGraph& graph, schedule::Plan plan) {
     return state.parameters + state.gradients + state.optimizer;
 }
 
-std::string shortfall_text(const model::ModelGraph& graph, const std::vector<planner::Candidate>& places,
+std::string shortfall_text(const model::ModelGraph& graph, const std::vector<planner::Target>& targets,
                            const planner::SearchResult& result, int global_batch) {
-    const planner::Candidate& place =
-        places[result.shortfall.is_known ? result.shortfall.candidate : places.size() - 1];
-    const cluster::Cluster& cluster = place.cluster;
-    core::Bytes state = whole_state(graph, place.base);
+    const planner::Target& target =
+        targets[result.shortfall.is_known ? result.shortfall.candidate : targets.size() - 1];
+    const cluster::Cluster& cluster = target.cluster;
+    core::Bytes state = whole_state(graph, target.base);
     core::Bytes all = cluster.instance.device.memory * static_cast<double>(cluster.device_count());
     std::string text = fmt::format(
         "{} needs {} for parameters, gradients and optimizer state; {} x {} has {} devices of {}, {} in all",
@@ -224,21 +224,21 @@ std::string shortfall_text(const model::ModelGraph& graph, const std::vector<pla
 }
 
 // The smallest count of nodes, doubling, on which something fits.
-std::string remedy(const model::ModelGraph& graph, const planner::Candidate& place, int global_batch,
+std::string remedy(const model::ModelGraph& graph, const planner::Target& target, int global_batch,
                    schedule::Offload offload) {
-    const cluster::InstanceType& instance = place.cluster.instance;
+    const cluster::InstanceType& instance = target.cluster.instance;
     double state =
-        whole_state(graph, place.base) / (instance.device.memory * static_cast<double>(instance.devices));
+        whole_state(graph, target.base) / (instance.device.memory * static_cast<double>(instance.devices));
     if (!cluster::has_network(instance))
         return fmt::format("{} has no network: use an instance with more memory", instance.name);
     int from = 1;
-    while (from < place.cluster.nodes || from < state / 2) from *= 2;
+    while (from < target.cluster.nodes || from < state / 2) from *= 2;
     for (int batch : {global_batch, 0})
         for (int n = from; n <= most_nodes_tried && n <= 64 * from; n *= 2) {
             int used =
                 batch > 0 ? batch : n * instance.devices;  // a batch that lets every device be a replica
-            if (std::optional<schedule::Plan> plan =
-                    planner::find_fitting_plan(graph, {cluster_of(instance, n), place.base}, used, offload)) {
+            if (std::optional<schedule::Plan> plan = planner::find_fitting_plan(
+                    graph, {cluster_of(instance, n), target.base}, used, offload)) {
                 std::string text =
                     fmt::format("{} x {} fit it: {}", n, instance.name, planner::describe(*plan));
                 if (batch == 0) text += fmt::format(" (with --global-batch {})", used);
@@ -282,13 +282,13 @@ std::string instance_reference(const cluster::InstanceType& instance, const std:
 }
 
 std::string plan_text(const Request& request, const model::ModelGraph& graph, const planner::RankedPlan& best,
-                      const planner::Candidate& place) {
+                      const planner::Target& target) {
     schedule::PlanFile file;
     file.path = *request.out_path;
     file.model = model_table(request, graph);
     file.cluster = core::Value::table();
-    file.cluster["instance"] = instance_reference(place.cluster.instance, *request.out_path);
-    file.cluster["nodes"] = place.cluster.nodes;
+    file.cluster["instance"] = instance_reference(target.cluster.instance, *request.out_path);
+    file.cluster["nodes"] = target.cluster.nodes;
     file.plan = best.plan;
     file.prediction = core::Value::table();
     file.prediction["step_time_s"] = best.evaluation.step_time.value;
@@ -305,7 +305,7 @@ std::string plan_text(const Request& request, const model::ModelGraph& graph, co
 }
 
 void print(const Request& request, const model::ModelGraph& graph, const planner::SearchResult& result,
-           const std::vector<planner::Candidate>& places, std::ostream& out) {
+           const std::vector<planner::Target>& targets, std::ostream& out) {
     const bool has_tokens = request.search.tokens > 0;
     out << fmt::format(
         "{}, {}global batch {}\n", graph.name,
@@ -336,7 +336,7 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
         has_tokens ? "   hours       USD" : "", "bound by");
     for (std::size_t i = 0; i < result.plans.size(); ++i) {
         const planner::RankedPlan& ranked = result.plans[i];
-        const cluster::Cluster& cluster = places[ranked.candidate].cluster;
+        const cluster::Cluster& cluster = targets[ranked.candidate].cluster;
         const schedule::Plan& plan = ranked.plan;
         std::string schedule =
             plan.layout.pipeline == 1 ? "-"
@@ -512,7 +512,7 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         return show(diagnostics, as_json, out, err);
     }
 
-    std::vector<planner::Candidate> places;
+    std::vector<planner::Target> targets;
     for (const cluster::InstanceType& instance : request->targets) {
         schedule::Plan base = base_plan(*graph, instance.device, diagnostics);
         base.offload_bandwidth = request->offload_bandwidth;
@@ -524,21 +524,21 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
                     ? fmt::format("{} node{} of {}: the least that holds it (no --nodes given)",
                                   counts.front(), counts.front() == 1 ? "" : "s", instance.name)
                     : fmt::format("1 node of {}, which has no network (no --nodes given)", instance.name));
-        for (int nodes : counts) places.push_back({cluster_of(instance, nodes), base});
+        for (int nodes : counts) targets.push_back({cluster_of(instance, nodes), base});
     }
-    for (const planner::Candidate& place : places)
-        if (place.cluster.nodes > 1 && !cluster::has_network(place.cluster.instance)) {
+    for (const planner::Target& target : targets)
+        if (target.cluster.nodes > 1 && !cluster::has_network(target.cluster.instance)) {
             options.error("--nodes",
                           fmt::format("{} has no network: it cannot be more than one node",
-                                      place.cluster.instance.name),
+                                      target.cluster.instance.name),
                           "use --nodes 1");
             return show(diagnostics, as_json, out, err);
         }
     request->assumptions.push_back(fmt::format("{} compute, {} with fp32 optimizer state",
-                                               core::name_of(places.front().base.precision.compute),
-                                               schedule::name_of(places.front().base.optimizer.kind)));
+                                               core::name_of(targets.front().base.precision.compute),
+                                               schedule::name_of(targets.front().base.optimizer.kind)));
 
-    planner::SearchResult result = planner::search_plans(*graph, places, request->search, diagnostics);
+    planner::SearchResult result = planner::search_plans(*graph, targets, request->search, diagnostics);
     if (result.plans.empty()) {
         core::Diagnostics reason;
         const planner::SearchAccount& account = result.account;
@@ -556,8 +556,8 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
             if (!diagnostics.has_errors())
                 reason.error(
                     {}, "--target",
-                    "no plan fits: " + shortfall_text(*graph, places, result, request->search.global_batch),
-                    remedy(*graph, places.back(), request->search.global_batch, request->search.offload));
+                    "no plan fits: " + shortfall_text(*graph, targets, result, request->search.global_batch),
+                    remedy(*graph, targets.back(), request->search.global_batch, request->search.offload));
         }
         show(reason, as_json, out, err);
         return no_plan;
@@ -572,7 +572,7 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         document["global_batch"] = request->search.global_batch;
         core::Value plans = core::Value::array();
         for (std::size_t i = 0; i < result.plans.size(); ++i)
-            plans.append(row_of(result.plans[i], i + 1, places[result.plans[i].candidate],
+            plans.append(row_of(result.plans[i], i + 1, targets[result.plans[i].candidate],
                                 request->search.tokens > 0));
         document["plans"] = std::move(plans);
         document["search"] = account_of(result.account, request->search.objective);
@@ -581,11 +581,11 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         out << core::to_json(document) << '\n';
     } else {
         show(diagnostics, false, out, err);
-        print(*request, *graph, result, places, out);
+        print(*request, *graph, result, targets, out);
     }
     if (!request->out_path) return good;
     const int code = write_outputs({{*request->out_path, plan_text(*request, *graph, result.plans.front(),
-                                                                   places[result.plans.front().candidate])}},
+                                                                   targets[result.plans.front().candidate])}},
                                    err);
     if (code == good && !as_json) out << fmt::format("  plan written to {}\n", *request->out_path);
     return code;

@@ -49,11 +49,11 @@ public:
     explicit OperatorsBySegment(std::vector<std::unique_ptr<const OperatorKernels>> segments)
         : segments_(std::move(segments)) {}
     void forward(model::OperatorId op, const Operands& operands,
-                 const MicroBatchPlace& place) const override {
+                 const MicroBatchPosition& place) const override {
         of(place).forward(op, operands, place);
     }
     void backward_input(model::OperatorId op, const Operands& operands, const float* dy,
-                        const std::vector<float*>& dx, const MicroBatchPlace& place) const override {
+                        const std::vector<float*>& dx, const MicroBatchPosition& place) const override {
         of(place).backward_input(op, operands, dy, dx, place);
     }
     void backward_weight(model::OperatorId op, const Operands& operands, const float* dy,
@@ -69,7 +69,7 @@ public:
     }  // all are of one size
 
 private:
-    const OperatorKernels& of(const MicroBatchPlace& place) const {
+    const OperatorKernels& of(const MicroBatchPosition& place) const {
         return *segments_[static_cast<std::size_t>(place.segment)];
     }
     std::vector<std::unique_ptr<const OperatorKernels>> segments_;
@@ -420,9 +420,9 @@ void CpuBackend::perform_rounds(const Instruction& instruction, const std::vecto
 
 // Exact in fp32: far fewer than 2^24. One more is sent, so that zero is the silence of a peer that is not
 // there: a profile runs ranks alone, and then as many copies come as stay.
-Backend::CopyCounts CpuBackend::exchange_counts(model::OperatorId dispatch, const Operands& operands,
-                                                const std::vector<int>& members, Tag tag) {
-    CopyCounts counts;
+Backend::RoutedTokenCounts CpuBackend::exchange_counts(model::OperatorId dispatch, const Operands& operands,
+                                                       const std::vector<int>& members, Tag tag) {
+    RoutedTokenCounts counts;
     counts.own = operators_->expert_rows(dispatch, operands);
     const std::size_t experts = counts.own.size(), own = experts / members.size();
     std::vector<float> sent(counts.own.begin(), counts.own.end()), received(experts);

@@ -68,8 +68,8 @@ public:
     void reduce_loss(const schedule::Instruction& instruction, const std::vector<int>& members,
                      Tag tag) override;
 
-    CopyCounts exchange_counts(model::OperatorId dispatch, const Operands& operands,
-                               const std::vector<int>& members, Tag tag) override;
+    RoutedTokenCounts exchange_counts(model::OperatorId dispatch, const Operands& operands,
+                                      const std::vector<int>& members, Tag tag) override;
     void exchange(const std::vector<int>& members, core::DataType type, const float* from,
                   const std::vector<std::size_t>& sent, float* to, const std::vector<std::size_t>& received,
                   Tag tag) override;

@@ -26,7 +26,7 @@ std::vector<float> logit_gradients(const MixtureTask& task, const Operands& x, c
     const std::int64_t tokens = task.shape.tokens, experts = task.attributes.experts;
     std::vector<float> balance(at(experts), 0.0f);
     if (task.has_auxiliary_loss && task.attributes.auxiliary_loss > 0) {
-        const auto* const of_all = task.ranks > 1 ? static_cast<const float*>(x.extra) : nullptr;
+        const auto* const of_all = task.ranks > 1 ? static_cast<const float*>(x.saved_context) : nullptr;
         const Routing routing = of_all ? Routing() : route(task.attributes, tokens, x.output);
         const double copies = static_cast<double>(task.ranks * tokens * task.attributes.experts_per_token);
         for (std::int64_t e = 0; e < experts; ++e) {
@@ -51,7 +51,8 @@ std::vector<float> logit_gradients(const MixtureTask& task, const Operands& x, c
 struct ExpertWork {
     std::vector<ExpertBlock> blocks;
     std::int64_t rows = 0, width = 0, first_width = 0, hidden = 0;
-    float *first = nullptr, *activated = nullptr;  // [rows, first_width], [rows, width]: the operator's extra
+    float *first = nullptr,
+          *activated = nullptr;  // [rows, first_width], [rows, width]: the operator's saved context
 };
 
 ExpertWork work_of(const MixtureTask& task, const Operands& x) {
@@ -64,7 +65,7 @@ ExpertWork work_of(const MixtureTask& task, const Operands& x) {
     work.width = task.shape.width;
     work.first_width = task.shape.first_width;
     work.hidden = task.shape.hidden;
-    work.first = static_cast<float*>(x.extra);
+    work.first = static_cast<float*>(x.saved_context);
     work.activated = work.first + work.rows * work.first_width;
     return work;
 }

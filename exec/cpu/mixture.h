@@ -24,8 +24,8 @@ struct MixtureTask {
     const model::Attributes& attributes;
     model::MixtureShape shape;
     bool has_auxiliary_loss = false;  // of the tensor-parallel ranks one adds its gradient
-    int ranks = 1;  // that divide the tokens of a micro-batch; the router's extra has the choices of all of
-                    // them, in fp32
+    int ranks = 1;  // that divide the tokens of a micro-batch; the router's saved context has the choices of
+                    // all of them, in fp32
 };
 
 void router(const MixtureTask& task, const Operands& x);
@@ -33,8 +33,8 @@ void router_backward(const MixtureTask& task, const Operands& x, const float* dy
                      float* dweight);  // of the gradients those that are not null
 void dispatch(const MixtureTask& task, const Operands& x);
 void dispatch_backward(const MixtureTask& task, const Operands& x, const float* dy, float* dx);
-// `x.expert_rows` where copies came from other ranks. Backward leaves in the operator's extra what the
-// weights' gradients need.
+// `x.expert_rows` where copies came from other ranks. Backward leaves in the operator's saved context what
+// the weights' gradients need.
 void experts(const MixtureTask& task, const Operands& x);
 void experts_backward(const MixtureTask& task, const Operands& x, const float* dy, float* dx);
 void experts_weights(const MixtureTask& task, const Operands& x, const float* dy, float* dfirst,

@@ -154,7 +154,7 @@ std::int64_t Operators::parameter_rows(model::ParameterId parameter, int dimensi
     return model::rank_extent(graph_.parameter(parameter), dimension, context_);
 }
 
-Operators::RowPlace Operators::place_of(std::int64_t row, std::int64_t tokens) const {
+Operators::TokenPosition Operators::place_of(std::int64_t row, std::int64_t tokens) const {
     if (group_places_.empty()) return {row / tokens, row % tokens};
     const std::vector<std::int32_t>& own = group_places_[static_cast<std::size_t>(context_rank_)];
     const auto count = static_cast<std::int64_t>(own.size());
@@ -177,7 +177,7 @@ MixtureTask Operators::mixture_of(const model::Operator& o) const {
             !o.in_parallel_region || tensor_rank_ == 0, context_.context_parallel};
 }
 
-std::uint64_t Operators::random_key(model::OperatorId id, const MicroBatchPlace& place,
+std::uint64_t Operators::random_key(model::OperatorId id, const MicroBatchPosition& place,
                                     std::int64_t sample) const {
     return mask_key(seed_, place.step, id.index, place.samples[static_cast<std::size_t>(sample)]);
 }
@@ -210,7 +210,7 @@ void Operators::embedding_weight(const model::Operator& o, const Operands& x, co
     }
 }
 
-void Operators::dropout(model::OperatorId id, const Operands& x, const MicroBatchPlace& place) const {
+void Operators::dropout(model::OperatorId id, const Operands& x, const MicroBatchPosition& place) const {
     const model::TensorId tensor = op(id).output;
     const Sizes y = sizes_of(tensor);
     const std::int64_t per_sample = rows_per_sample(tensor), width = graph_.tensor(tensor).shape.back();
@@ -219,9 +219,9 @@ void Operators::dropout(model::OperatorId id, const Operands& x, const MicroBatc
         std::memcpy(x.output, x.inputs[0], static_cast<std::size_t>(y.rows * y.columns) * sizeof(float));
         return;
     }
-    auto* mask = static_cast<std::uint8_t*>(x.extra);
+    auto* mask = static_cast<std::uint8_t*>(x.saved_context);
     for (std::int64_t r = 0; r < y.rows; ++r) {
-        const RowPlace row = place_of(y.first_row + r, per_sample);
+        const TokenPosition row = place_of(y.first_row + r, per_sample);
         const std::int64_t at = r * y.columns;
         kernels().dropout(random_key(id, place, row.sample),
                           (graph_.first_token() + row.token) * width + first_column, y.columns,
@@ -230,13 +230,13 @@ void Operators::dropout(model::OperatorId id, const Operands& x, const MicroBatc
     }
 }
 
-void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatchPlace& place) const {
+void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatchPosition& place) const {
     const model::Operator& o = op(id);
     const Kernels& k = kernels();
     const Sizes y = sizes_of(o.output);
     const std::int64_t count = y.rows * y.columns;
     const auto epsilon = static_cast<float>(o.attributes.epsilon);
-    auto* extra = static_cast<float*>(x.extra);
+    auto* saved_context = static_cast<float*>(x.saved_context);
     switch (o.kind) {
         case OperatorKind::input:
         case OperatorKind::flatten:
@@ -257,8 +257,8 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
             const std::int64_t inputs = parameter_rows(o.parameters[0], 1);
             const float* in = x.inputs[0];
             if (o.attributes.input_scale != 1.0) {
-                k.scale(y.rows * inputs, static_cast<float>(o.attributes.input_scale), in, extra);
-                in = extra;
+                k.scale(y.rows * inputs, static_cast<float>(o.attributes.input_scale), in, saved_context);
+                in = saved_context;
             }
             k.product(false, true, y.rows, y.columns, inputs, 1, in, inputs, x.parameters[0], inputs,
                       x.output, y.columns, false);
@@ -271,14 +271,14 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
         }
         case OperatorKind::layer_norm:
             k.layer_norm(y.rows, y.columns, epsilon, x.inputs[0], x.parameters[0],
-                         o.attributes.has_bias ? x.parameters[1] : nullptr, x.output, extra);
+                         o.attributes.has_bias ? x.parameters[1] : nullptr, x.output, saved_context);
             break;
         case OperatorKind::rms_norm:
-            k.rms_norm(y.rows, y.columns, epsilon, x.inputs[0], x.parameters[0], x.output, extra);
+            k.rms_norm(y.rows, y.columns, epsilon, x.inputs[0], x.parameters[0], x.output, saved_context);
             break;
         case OperatorKind::batch_norm:
             k.batch_norm(image_shape(graph_, o, context_.micro_batch), epsilon, x.inputs[0], x.parameters[0],
-                         x.parameters[1], x.output, extra);
+                         x.parameters[1], x.output, saved_context);
             break;
         case OperatorKind::attention: attention(id, x, place, nullptr, {}); break;
         case OperatorKind::gelu:
@@ -297,7 +297,7 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
             break;
         case OperatorKind::max_pool:
             k.max_pool(image_shape(graph_, o, context_.micro_batch), x.inputs[0], x.output,
-                       static_cast<std::int64_t*>(x.extra));
+                       static_cast<std::int64_t*>(x.saved_context));
             break;
         case OperatorKind::average_pool:
             k.average_pool(image_shape(graph_, o, context_.micro_batch), x.inputs[0], x.output);
@@ -352,12 +352,12 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
 }
 
 void Operators::backward_input(model::OperatorId id, const Operands& x, const float* dy,
-                               const std::vector<float*>& dx, const MicroBatchPlace& place) const {
+                               const std::vector<float*>& dx, const MicroBatchPosition& place) const {
     const model::Operator& o = op(id);
     const Kernels& k = kernels();
     const Sizes y = sizes_of(o.output);
     const std::int64_t count = y.rows * y.columns;
-    const auto* extra = static_cast<const float*>(x.extra);
+    const auto* saved_context = static_cast<const float*>(x.saved_context);
     if (o.kind == OperatorKind::add) {
         for (float* gradient : dx)
             if (gradient) k.accumulate(count, dy, gradient);
@@ -377,13 +377,13 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
             break;
         }
         case OperatorKind::layer_norm:
-            k.layer_norm_backward(y.rows, y.columns, x.inputs[0], extra, x.parameters[0], dy, dx[0]);
+            k.layer_norm_backward(y.rows, y.columns, x.inputs[0], saved_context, x.parameters[0], dy, dx[0]);
             break;
         case OperatorKind::rms_norm:
-            k.rms_norm_backward(y.rows, y.columns, x.inputs[0], extra, x.parameters[0], dy, dx[0]);
+            k.rms_norm_backward(y.rows, y.columns, x.inputs[0], saved_context, x.parameters[0], dy, dx[0]);
             break;
         case OperatorKind::batch_norm:
-            k.batch_norm_backward(image_shape(graph_, o, context_.micro_batch), x.inputs[0], extra,
+            k.batch_norm_backward(image_shape(graph_, o, context_.micro_batch), x.inputs[0], saved_context,
                                   x.parameters[0], dy, dx[0]);
             break;
         case OperatorKind::attention:
@@ -399,14 +399,14 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
             break;
         case OperatorKind::dropout:
             k.dropout_backward(count, static_cast<float>(o.attributes.probability),
-                               static_cast<const std::uint8_t*>(x.extra), dy, dx[0]);
+                               static_cast<const std::uint8_t*>(x.saved_context), dy, dx[0]);
             break;
         case OperatorKind::conv2d:
             k.convolution_backward(image_shape(graph_, o, context_.micro_batch), x.parameters[0], dy, dx[0]);
             break;
         case OperatorKind::max_pool:
             k.max_pool_backward(image_shape(graph_, o, context_.micro_batch),
-                                static_cast<const std::int64_t*>(x.extra), dy, dx[0]);
+                                static_cast<const std::int64_t*>(x.saved_context), dy, dx[0]);
             break;
         case OperatorKind::average_pool:
             k.average_pool_backward(image_shape(graph_, o, context_.micro_batch), dy, dx[0]);
@@ -451,7 +451,7 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, const f
     const model::Operator& o = op(id);
     const Kernels& k = kernels();
     const Sizes y = sizes_of(o.output);
-    const auto* extra = static_cast<const float*>(x.extra);
+    const auto* saved_context = static_cast<const float*>(x.saved_context);
     switch (o.kind) {
         case OperatorKind::router: router_backward(mixture_of(o), x, dy, nullptr, dparameters[0]); break;
         case OperatorKind::experts:
@@ -475,21 +475,21 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, const f
         }
         case OperatorKind::linear: {
             const std::int64_t inputs = parameter_rows(o.parameters[0], 1);
-            const float* in = o.attributes.input_scale != 1.0 ? extra : x.inputs[0];
+            const float* in = o.attributes.input_scale != 1.0 ? saved_context : x.inputs[0];
             k.product(true, false, y.columns, inputs, y.rows, 1, dy, y.columns, in, inputs, dparameters[0],
                       inputs, true);
             if (o.attributes.has_bias) k.sum_rows(y.rows, y.columns, dy, dparameters[1]);
             break;
         }
         case OperatorKind::layer_norm:
-            k.layer_norm_weights(y.rows, y.columns, x.inputs[0], extra, dy, dparameters[0],
+            k.layer_norm_weights(y.rows, y.columns, x.inputs[0], saved_context, dy, dparameters[0],
                                  o.attributes.has_bias ? dparameters[1] : nullptr);
             break;
         case OperatorKind::rms_norm:
-            k.rms_norm_weights(y.rows, y.columns, x.inputs[0], extra, dy, dparameters[0]);
+            k.rms_norm_weights(y.rows, y.columns, x.inputs[0], saved_context, dy, dparameters[0]);
             break;
         case OperatorKind::batch_norm:
-            k.batch_norm_weights(image_shape(graph_, o, context_.micro_batch), x.inputs[0], extra, dy,
+            k.batch_norm_weights(image_shape(graph_, o, context_.micro_batch), x.inputs[0], saved_context, dy,
                                  dparameters[0], dparameters[1]);
             break;
         case OperatorKind::conv2d:

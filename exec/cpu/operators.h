@@ -21,10 +21,11 @@ public:
     Operators(const model::ModelGraph& graph, const model::CostContext& context, int tensor_rank,
               std::uint64_t seed, bool is_training = true, int context_rank = 0);
 
-    void forward(model::OperatorId op, const Operands& operands, const MicroBatchPlace& place) const override;
+    void forward(model::OperatorId op, const Operands& operands,
+                 const MicroBatchPosition& place) const override;
     // cross_entropy takes dy = one number in host memory, the weight of its micro-batch.
     void backward_input(model::OperatorId op, const Operands& operands, const float* dy,
-                        const std::vector<float*>& dx, const MicroBatchPlace& place) const override;
+                        const std::vector<float*>& dx, const MicroBatchPosition& place) const override;
     void backward_weight(model::OperatorId op, const Operands& operands, const float* dy,
                          const std::vector<float*>& dparameters) const override;
 
@@ -63,12 +64,12 @@ private:
     void embedding(const model::Operator& op, const Operands& operands) const;
     void embedding_weight(const model::Operator& op, const Operands& operands, const float* dy,
                           float* dtable) const;
-    void dropout(model::OperatorId id, const Operands& operands, const MicroBatchPlace& place) const;
+    void dropout(model::OperatorId id, const Operands& operands, const MicroBatchPosition& place) const;
     // Forward when dy is null; of the gradients those that are wanted.
     struct AttentionGradients {
         float *queries = nullptr, *keys = nullptr, *bias = nullptr;
     };
-    void attention(model::OperatorId id, const Operands& operands, const MicroBatchPlace& place,
+    void attention(model::OperatorId id, const Operands& operands, const MicroBatchPosition& place,
                    const float* dy, const AttentionGradients& gradients) const;
     void cross_entropy(const model::Operator& op, const Operands& operands) const;
     void cross_entropy_backward(const model::Operator& op, const Operands& operands, float weight,
@@ -76,10 +77,10 @@ private:
     void log_sums(const model::Operator& op, const Operands& operands, std::vector<float>& sums,
                   std::vector<float>& labels) const;
     // Of a row of an activation over tokens: its sample in the micro-batch and its token.
-    struct RowPlace {
+    struct TokenPosition {
         std::int64_t sample = 0, token = 0;
     };
-    RowPlace place_of(std::int64_t row, std::int64_t tokens) const;
+    TokenPosition place_of(std::int64_t row, std::int64_t tokens) const;
     // Columns of keys and values in packed rows on this rank.
     struct KeyColumns {
         std::int64_t first = 0, count = 0, row = 0;
@@ -89,7 +90,8 @@ private:
     // Calls move(row of the pieces, row of the sequence) for every token of every sample.
     template <class Move>
     void for_each_key_row(const Move& move) const;
-    std::uint64_t random_key(model::OperatorId id, const MicroBatchPlace& place, std::int64_t sample) const;
+    std::uint64_t random_key(model::OperatorId id, const MicroBatchPosition& place,
+                             std::int64_t sample) const;
 
     const model::ModelGraph& graph_;
     const model::CostContext context_;

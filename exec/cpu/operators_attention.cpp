@@ -152,7 +152,7 @@ void Operators::add_key_gradients(model::OperatorId attention, const float* piec
         kernels().accumulate(at.count, piece + r * at.count, dpacked + r * at.row + at.first);
 }
 
-void Operators::attention(model::OperatorId id, const Operands& x, const MicroBatchPlace& place,
+void Operators::attention(model::OperatorId id, const Operands& x, const MicroBatchPosition& place,
                           const float* dy, const AttentionGradients& gradients) const {
     const model::Operator& o = op(id);
     const model::Attributes& a = o.attributes;
@@ -205,9 +205,9 @@ void Operators::attention(model::OperatorId id, const Operands& x, const MicroBa
     const std::int64_t scores =
         shape.samples * shape.heads * shape.tokens * (shape.keys > 0 ? shape.keys : shape.tokens);
     if (context_.attention == model::AttentionImplementation::flash) {
-        saved.log_sums = static_cast<float*>(x.extra);
+        saved.log_sums = static_cast<float*>(x.saved_context);
     } else {
-        saved.probabilities = static_cast<float*>(x.extra);
+        saved.probabilities = static_cast<float*>(x.saved_context);
         if (shape.dropout > 0) {
             saved.dropped = saved.probabilities + scores;
             saved.mask = reinterpret_cast<std::uint8_t*>(saved.dropped + scores);

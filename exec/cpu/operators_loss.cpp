@@ -44,7 +44,7 @@ void Operators::cross_entropy(const model::Operator& o, const Operands& x) const
     std::fill_n(x.output, elements(o.output), static_cast<float>(total / static_cast<double>(classes.rows)));
     if (!context_.fused_cross_entropy)
         kernels().softmax(classes.rows, classes.columns, classes.valid, x.inputs[0], sums.data(),
-                          static_cast<float*>(x.extra));
+                          static_cast<float*>(x.saved_context));
 }
 
 void Operators::cross_entropy_backward(const model::Operator& o, const Operands& x, float weight,
@@ -55,7 +55,7 @@ void Operators::cross_entropy_backward(const model::Operator& o, const Operands&
     const auto* classes = reinterpret_cast<const std::int64_t*>(x.inputs[2]);
     if (!context_.fused_cross_entropy) {
         k.cross_entropy_backward(c.rows, c.columns, c.first, c.valid, factor,
-                                 static_cast<const float*>(x.extra), classes, dlogits);
+                                 static_cast<const float*>(x.saved_context), classes, dlogits);
         return;
     }
     std::vector<float> sums, labels;

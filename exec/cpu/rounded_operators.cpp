@@ -58,18 +58,19 @@ void RoundedOperators::round_to_fp8(Float8 format, Array& array) {
 
 // Extras are statistics in fp32, masks and indices, but for the scaled input of a linear layer, what experts
 // compute inside, and kept probabilities of attention.
-RoundedOperators::Extra RoundedOperators::extra_of(model::OperatorId id, const Operands& operands) const {
+RoundedOperators::SavedContext RoundedOperators::saved_context_of(model::OperatorId id,
+                                                                  const Operands& operands) const {
     const model::Operator& op = graph_.op(id);
-    Extra extra;
+    SavedContext saved_context;
     if (op.kind == OperatorKind::linear && op.attributes.input_scale != 1.0) {
-        extra.numbers = elements(op.inputs[0]);
+        saved_context.numbers = elements(op.inputs[0]);
     } else if (op.kind == OperatorKind::experts) {
         const model::MixtureShape shape = model::mixture_shape(graph_, op, context_);
         const std::int64_t rows =
             operands.expert_rows
                 ? std::accumulate(operands.expert_rows->begin(), operands.expert_rows->end(), std::int64_t{0})
                 : shape.copies;
-        extra.numbers = rows * (shape.first_width + shape.width);
+        saved_context.numbers = rows * (shape.first_width + shape.width);
     } else if (op.kind == OperatorKind::attention &&
                context_.attention != model::AttentionImplementation::flash) {
         // Probabilities; with dropout also the dropped ones and the mask, an octet each.
@@ -77,34 +78,34 @@ RoundedOperators::Extra RoundedOperators::extra_of(model::OperatorId id, const O
         const double a_score =
             core::size_of(context_.compute).value * (is_dropped ? 2 : 1) + (is_dropped ? 1 : 0);
         const auto scores = static_cast<std::int64_t>(
-            model::saved_for_backward(graph_, id, context_).extra.value / a_score + 0.5);
-        extra.numbers = is_dropped ? 2 * scores : scores;
-        extra.octets = is_dropped ? scores : 0;
+            model::saved_for_backward(graph_, id, context_).saved_context.value / a_score + 0.5);
+        saved_context.numbers = is_dropped ? 2 * scores : scores;
+        saved_context.octets = is_dropped ? scores : 0;
     }
-    return extra;
+    return saved_context;
 }
 
-void* RoundedOperators::widen(Extra& extra, void* stored, bool reads) {
-    if (!stored || extra.numbers == 0) return stored;
-    Array& array = extra.array;
+void* RoundedOperators::widen(SavedContext& saved_context, void* stored, bool reads) {
+    if (!stored || saved_context.numbers == 0) return stored;
+    Array& array = saved_context.array;
     array.stored = static_cast<float*>(stored);
-    array.wide.resize(static_cast<std::size_t>(extra.numbers) +
-                      (static_cast<std::size_t>(extra.octets) + sizeof(float) - 1) / sizeof(float));
+    array.wide.resize(static_cast<std::size_t>(saved_context.numbers) +
+                      (static_cast<std::size_t>(saved_context.octets) + sizeof(float) - 1) / sizeof(float));
     if (reads) {
-        widen_bfloat16(extra.numbers, static_cast<const std::uint16_t*>(stored), array.wide.data());
-        std::memcpy(array.wide.data() + extra.numbers,
-                    static_cast<const std::uint16_t*>(stored) + extra.numbers,
-                    static_cast<std::size_t>(extra.octets));
+        widen_bfloat16(saved_context.numbers, static_cast<const std::uint16_t*>(stored), array.wide.data());
+        std::memcpy(array.wide.data() + saved_context.numbers,
+                    static_cast<const std::uint16_t*>(stored) + saved_context.numbers,
+                    static_cast<std::size_t>(saved_context.octets));
     }
     return array.wide.data();
 }
 
-void RoundedOperators::round(const Extra& extra) {
-    if (!extra.array.stored) return;
-    auto* const stored = reinterpret_cast<std::uint16_t*>(extra.array.stored);
-    round_to_bfloat16(extra.numbers, extra.array.wide.data(), stored);
-    std::memcpy(stored + extra.numbers, extra.array.wide.data() + extra.numbers,
-                static_cast<std::size_t>(extra.octets));
+void RoundedOperators::round(const SavedContext& saved_context) {
+    if (!saved_context.array.stored) return;
+    auto* const stored = reinterpret_cast<std::uint16_t*>(saved_context.array.stored);
+    round_to_bfloat16(saved_context.numbers, saved_context.array.wide.data(), stored);
+    std::memcpy(stored + saved_context.numbers, saved_context.array.wide.data() + saved_context.numbers,
+                static_cast<std::size_t>(saved_context.octets));
 }
 
 float* RoundedOperators::widen(Array& array, float* stored, std::int64_t count, bool reads) {
@@ -132,7 +133,7 @@ void RoundedOperators::round(const Array& array) {
 }
 
 void RoundedOperators::widen_operands(model::OperatorId id, const Operands& operands, bool is_backward,
-                                      Wide& wide) const {
+                                      WidenedOperands& wide) const {
     const model::Operator& op = graph_.op(id);
     wide.operands = operands;
     wide.arrays.resize(op.inputs.size() + op.parameters.size());
@@ -147,7 +148,7 @@ void RoundedOperators::widen_operands(model::OperatorId id, const Operands& oper
                       elements(op.parameters[p]), true);
     // Behind an exchange of copies stands what was received, in another number of rows; no backward pass
     // reads it.
-    if (is_backward && model::exchanges_copies(op, context_)) wide.operands.output = nullptr;
+    if (is_backward && model::exchanges_routed_tokens(op, context_)) wide.operands.output = nullptr;
     else if (is_rounded(op.output))
         wide.operands.output =
             widen(wide.output, operands.output, elements(op, op.output, operands), is_backward);
@@ -171,14 +172,14 @@ void RoundedOperators::widen_operands(model::OperatorId id, const Operands& oper
         wide.operands.keys = widen(wide.keys, const_cast<float*>(operands.keys), all, true);
         wide.operands.dkeys = widen(wide.key_gradients, operands.dkeys, all, true);
     }
-    wide.extra = extra_of(id, operands);
-    wide.operands.extra = widen(wide.extra, operands.extra, is_backward);
+    wide.saved_context = saved_context_of(id, operands);
+    wide.operands.saved_context = widen(wide.saved_context, operands.saved_context, is_backward);
 }
 
 void RoundedOperators::forward(model::OperatorId id, const Operands& operands,
-                               const MicroBatchPlace& place) const {
+                               const MicroBatchPosition& place) const {
     if (is_passive(graph_.op(id).kind)) return;
-    Wide wide;
+    WidenedOperands wide;
     widen_operands(id, operands, false, wide);
     if (is_in_fp8(id)) {
         round_to_fp8(Float8::e4m3, wide.arrays[0]);
@@ -186,13 +187,13 @@ void RoundedOperators::forward(model::OperatorId id, const Operands& operands,
     }
     operators_.forward(id, wide.operands, place);
     round(wide.output);
-    round(wide.extra);
+    round(wide.saved_context);
 }
 
 void RoundedOperators::backward_input(model::OperatorId id, const Operands& operands, const float* dy,
-                                      const std::vector<float*>& dx, const MicroBatchPlace& place) const {
+                                      const std::vector<float*>& dx, const MicroBatchPosition& place) const {
     const model::Operator& op = graph_.op(id);
-    Wide wide;
+    WidenedOperands wide;
     widen_operands(id, operands, true, wide);
     Array gradient;
     if (op.kind != OperatorKind::cross_entropy)
@@ -213,7 +214,7 @@ void RoundedOperators::backward_input(model::OperatorId id, const Operands& oper
     for (const Array& array : arrays) round(array);
     round(wide.key_gradients);
     if (op.kind == OperatorKind::experts)
-        round(wide.extra);  // where backward leaves what the weights' gradients need
+        round(wide.saved_context);  // where backward leaves what the weights' gradients need
     for (std::size_t i = operands.earlier.size(); i < wide.earlier.size(); ++i)
         round(wide.earlier[i]);  // gradients of earlier segments' keys and values
 }
@@ -221,7 +222,7 @@ void RoundedOperators::backward_input(model::OperatorId id, const Operands& oper
 void RoundedOperators::backward_weight(model::OperatorId id, const Operands& operands, const float* dy,
                                        const std::vector<float*>& dparameters) const {
     const model::Operator& op = graph_.op(id);
-    Wide wide;
+    WidenedOperands wide;
     widen_operands(id, operands, true, wide);
     Array gradient;
     if (op.kind != OperatorKind::cross_entropy)
@@ -250,13 +251,13 @@ void RoundedOperators::backward_weight(model::OperatorId id, const Operands& ope
 
 std::vector<std::int64_t> RoundedOperators::expert_rows(model::OperatorId id,
                                                         const Operands& operands) const {
-    Wide wide;
+    WidenedOperands wide;
     widen_operands(id, operands, true, wide);
     return operators_.expert_rows(id, wide.operands);
 }
 
 void RoundedOperators::choices(model::OperatorId id, const Operands& operands, float* all) const {
-    Wide wide;
+    WidenedOperands wide;
     widen_operands(id, operands, true, wide);
     operators_.choices(id, wide.operands, all);
 }

@@ -17,9 +17,10 @@ public:
                      const schedule::Precision& precision, int tensor_rank, std::uint64_t seed,
                      bool is_training, int context_rank = 0);
 
-    void forward(model::OperatorId op, const Operands& operands, const MicroBatchPlace& place) const override;
+    void forward(model::OperatorId op, const Operands& operands,
+                 const MicroBatchPosition& place) const override;
     void backward_input(model::OperatorId op, const Operands& operands, const float* dy,
-                        const std::vector<float*>& dx, const MicroBatchPlace& place) const override;
+                        const std::vector<float*>& dx, const MicroBatchPosition& place) const override;
     void backward_weight(model::OperatorId op, const Operands& operands, const float* dy,
                          const std::vector<float*>& dparameters) const override;
 
@@ -59,23 +60,24 @@ private:
     static void round_to_fp8(Float8 format, Array& array);
     // What an operator keeps of its own: numbers in the format of activations, then octets (a mask), which
     // stay as they are.
-    struct Extra {
+    struct SavedContext {
         std::int64_t numbers = 0, octets = 0;
         Array array;
     };
-    Extra extra_of(model::OperatorId op, const Operands& operands) const;
-    static void* widen(Extra& extra, void* stored, bool reads);
-    static void round(const Extra& extra);
-    // Widened inputs, output, parameters and extra of an operator.
-    struct Wide {
+    SavedContext saved_context_of(model::OperatorId op, const Operands& operands) const;
+    static void* widen(SavedContext& saved_context, void* stored, bool reads);
+    static void round(const SavedContext& saved_context);
+    // Widened inputs, output, parameters and saved_context of an operator.
+    struct WidenedOperands {
         std::vector<Array> arrays;
         Array output, later, keys, key_gradients;
-        Extra extra;
+        SavedContext saved_context;
         std::vector<Array>
             earlier;  // of segments of the sequence before: keys and values, then their gradients
         Operands operands;
     };
-    void widen_operands(model::OperatorId op, const Operands& operands, bool is_backward, Wide& wide) const;
+    void widen_operands(model::OperatorId op, const Operands& operands, bool is_backward,
+                        WidenedOperands& wide) const;
 
     const model::ModelGraph& graph_;
     const model::CostContext context_;

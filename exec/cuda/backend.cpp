@@ -24,18 +24,18 @@ class CudaBackend::WatchedOperators : public OperatorKernels {
 public:
     explicit WatchedOperators(CudaBackend& backend) : backend_(backend) {}
 
-    void forward(model::OperatorId op, const Operands& x, const MicroBatchPlace& place) const override {
+    void forward(model::OperatorId op, const Operands& x, const MicroBatchPosition& place) const override {
         note(x);
         backend_.write(x.output);
-        backend_.write(x.extra);
+        backend_.write(x.saved_context);
         backend_.operators_at_work().forward(op, x, place);
     }
     void backward_input(model::OperatorId op, const Operands& x, const float* dy,
-                        const std::vector<float*>& dx, const MicroBatchPlace& place) const override {
+                        const std::vector<float*>& dx, const MicroBatchPosition& place) const override {
         note(x);
         backend_.read(x.output);
-        if (backend_.graph_.op(op).kind == model::OperatorKind::experts) backend_.write(x.extra);
-        else backend_.read(x.extra);
+        if (backend_.graph_.op(op).kind == model::OperatorKind::experts) backend_.write(x.saved_context);
+        else backend_.read(x.saved_context);
         if (backend_.graph_.op(op).kind != model::OperatorKind::cross_entropy) backend_.read(dy);
         for (float* gradient : dx) backend_.write(gradient);
         backend_.write(x.dkeys);
@@ -45,7 +45,7 @@ public:
     void backward_weight(model::OperatorId op, const Operands& x, const float* dy,
                          const std::vector<float*>& dparameters) const override {
         note(x);
-        backend_.read(x.extra);
+        backend_.read(x.saved_context);
         backend_.read(dy);
         for (float* gradient : dparameters) backend_.write(gradient);
         backend_.operators_at_work().backward_weight(op, x, dy, dparameters);
@@ -118,7 +118,7 @@ CudaBackend::CudaBackend(const schedule::Program& program, const std::vector<mod
     for (const model::ModelGraph& segment : segments)
         operators_.push_back(std::make_unique<Operators>(
             segment, program.plan, place.tensor, place.data % program.plan.layout.context,
-            schedule::trains(program), tables, machine_, static_cast<Workplace&>(*this)));
+            schedule::trains(program), tables, machine_, static_cast<ExecutionContext&>(*this)));
     watched_ = std::make_unique<WatchedOperators>(*this);
     make_groups();
     if (plans()) {

@@ -56,7 +56,7 @@ struct BackendSettings {
         false;  // takes the fastest algorithm for each matrix product, not the library's first
 };
 
-class CudaBackend : public Backend, public Workplace {
+class CudaBackend : public Backend, public ExecutionContext {
 public:
     // Plans when `plan` is null: `machine` then does nothing. What is given by reference outlives the
     // backend.
@@ -107,9 +107,9 @@ public:
     void exchange(const std::vector<int>& members, core::DataType type, const float* from,
                   const std::vector<std::size_t>& sent, float* to, const std::vector<std::size_t>& received,
                   Tag tag) override;
-    CopyCounts exchange_counts(model::OperatorId dispatch, const Operands& operands,
-                               const std::vector<int>& members, Tag tag) override;
-    std::int64_t room_for_copies(model::OperatorId dispatch, std::int64_t came) const override;
+    RoutedTokenCounts exchange_counts(model::OperatorId dispatch, const Operands& operands,
+                                      const std::vector<int>& members, Tag tag) override;
+    std::int64_t room_for_routed_tokens(model::OperatorId dispatch, std::int64_t came) const override;
     std::unique_ptr<OffloadStore> make_offload_store(schedule::Offload offload, int rank) override;
     void settle() override;
     core::Seconds computing() const override { return computing_; }

@@ -136,7 +136,7 @@ void CudaBackend::collective(const Instruction& instruction, const std::vector<i
 
 // How many copies a rank gets is known only when they come, and memory is planned before. Room is made for
 // `expert_room` times what comes when all experts are as busy, as far as more than that can come at all.
-std::int64_t CudaBackend::room_for_copies(model::OperatorId dispatch, std::int64_t came) const {
+std::int64_t CudaBackend::room_for_routed_tokens(model::OperatorId dispatch, std::int64_t came) const {
     const model::Operator& op = graph_.op(dispatch);
     const model::MixtureShape shape = model::mixture_shape(graph_, op, program_.plan.cost_context());
     // From each rank: a token goes to an expert once, and an expert takes what its capacity says.
@@ -156,8 +156,8 @@ std::int64_t CudaBackend::room_for_copies(model::OperatorId dispatch, std::int64
     return room;
 }
 
-Backend::CopyCounts CudaBackend::exchange_counts(model::OperatorId dispatch, const Operands& operands,
-                                                 const std::vector<int>& members, Tag) {
+Backend::RoutedTokenCounts CudaBackend::exchange_counts(model::OperatorId dispatch, const Operands& operands,
+                                                        const std::vector<int>& members, Tag) {
     const model::Operator& op = graph_.op(dispatch);
     const auto experts = static_cast<std::size_t>(op.attributes.experts);
     read(operands.inputs[1]);
@@ -169,8 +169,8 @@ Backend::CopyCounts CudaBackend::exchange_counts(model::OperatorId dispatch, con
     const std::int64_t even = model::mixture_shape(graph_, op, program_.plan.cost_context()).copies;
     if (plans() || settings_.rehearses)
         return {divided_evenly(even, experts),
-                divided_evenly(plans() ? room_for_copies(dispatch, 0) : even, experts)};
-    CopyCounts result;
+                divided_evenly(plans() ? room_for_routed_tokens(dispatch, 0) : even, experts)};
+    RoutedTokenCounts result;
     result.own.assign(fetched.begin(), fetched.begin() + static_cast<std::ptrdiff_t>(experts));
     result.received.assign(fetched.begin() + static_cast<std::ptrdiff_t>(experts), fetched.end());
     return result;

@@ -50,7 +50,7 @@ private:
     }
 
     CudaBackend& backend_;
-    ReusedPlaces places_;
+    FreeList places_;
 };
 
 std::unique_ptr<OffloadStore> CudaBackend::make_offload_store(schedule::Offload offload, int) {
@@ -78,12 +78,12 @@ DiskTransfers::DiskTransfers(Machine& machine, Stream disk, int rank, std::size_
 }
 
 DiskTransfers::~DiskTransfers() {
-    for (const Place& place : places_) machine_.release_host(place.host);
+    for (const PinnedArray& place : places_) machine_.release_host(place.host);
 }
 
 void DiskTransfers::begin_step() {
     next_ = next_place_ = 0;
-    for (Place& place : places_) place.is_used = false;
+    for (PinnedArray& place : places_) place.is_used = false;
 }
 
 // In order to be used again: all of the step before has ended, and what is captured stays as it is.
@@ -92,8 +92,8 @@ DiskTransfers::Transfer& DiskTransfers::next_transfer() {
     return *transfers_[next_++];
 }
 
-DiskTransfers::Place& DiskTransfers::next_place(Stream user) {
-    Place& place = places_[next_place_++ % places_.size()];
+DiskTransfers::PinnedArray& DiskTransfers::next_place(Stream user) {
+    PinnedArray& place = places_[next_place_++ % places_.size()];
     if (place.is_used) machine_.wait(user, place.free);
     place.is_used = true;
     return place;
@@ -113,7 +113,7 @@ void DiskTransfers::perform(void* transfer) {
 
 void DiskTransfers::store(Stream copies, std::uint32_t instruction, std::uint64_t offset, const void* data,
                           std::size_t bytes) {
-    Place& place = next_place(copies);
+    PinnedArray& place = next_place(copies);
     machine_.download(copies, place.host, data, bytes);
     machine_.record(place.filled, copies);
     machine_.wait(disk_, place.filled);
@@ -125,7 +125,7 @@ void DiskTransfers::store(Stream copies, std::uint32_t instruction, std::uint64_
 
 void DiskTransfers::load(Stream copies, std::uint32_t instruction, std::uint64_t offset, void* into,
                          std::size_t bytes) {
-    Place& place = next_place(disk_);
+    PinnedArray& place = next_place(disk_);
     Transfer& transfer = next_transfer();
     transfer = {this, instruction, false, offset, place.host, bytes};
     machine_.call(disk_, perform, &transfer);

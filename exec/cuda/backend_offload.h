@@ -36,7 +36,7 @@ public:
     std::optional<Failure> failure() const;  // the first one
 
 private:
-    struct Place {
+    struct PinnedArray {
         void* host = nullptr;
         Event filled = nullptr, free = nullptr;
         bool is_used = false;  // in this step: events of others are none of its
@@ -51,12 +51,12 @@ private:
     };
     static void perform(void* transfer);  // on a thread of the machine's
     Transfer& next_transfer();
-    Place& next_place(Stream user);
+    PinnedArray& next_place(Stream user);
 
     Machine& machine_;
     const Stream disk_;
     OffloadFile file_;
-    std::vector<Place> places_;
+    std::vector<PinnedArray> places_;
     std::vector<std::unique_ptr<Transfer>>
         transfers_;  // of a step, in order; a captured step goes by their addresses
     std::size_t next_ = 0, next_place_ = 0;

@@ -33,7 +33,7 @@ struct Sums {
 
 // Which tokens of a sequence the rows of a sample are: all, in order, or `part` of them from `first` on and
 // as many from `second` on (context parallelism). A segment of a sequence (Seq1F1B) is a first part alone.
-struct Places {
+struct TokenRange {
     std::int64_t part = 0, first = 0, second = 0;  // part 0: all
 };
 
@@ -45,7 +45,7 @@ struct DropoutShape {
     std::int64_t first_row = 0, first_column = 0;  // of this rank's share
     float probability = 0;
     const std::uint64_t* keys = nullptr;
-    Places places = {};
+    TokenRange places = {};
 };
 
 // Packed rows [samples * tokens, (heads + 2 kv_heads) head_dimension], result [samples * tokens, heads *
@@ -63,7 +63,7 @@ struct AttentionShape {
                                                     // its own, from there on; null: it may not
     std::int64_t first_head = 0;
     std::int64_t keys = 0;
-    Places places = {};
+    TokenRange places = {};
     std::int64_t whole_sequence = 0;  // of which the keys are the first ones (a segment of a sequence); 0 =
                                       // they are all. Dropout goes by it
     constexpr std::int64_t row() const { return (heads + 2 * kv_heads) * head_dimension; }
@@ -76,7 +76,7 @@ struct RotationShape {
     std::int64_t dimension = 0;      // first dimensions of a head that are turned, pairs (i, i + half)
     const float* cosines = nullptr;  // [tokens of a sequence, dimension / 2], device memory
     const float* sines = nullptr;
-    Places places = {};
+    TokenRange places = {};
 };
 
 // `width` columns of `rows` rows of every sample, from the first addressed on; distances in elements on both
@@ -202,10 +202,10 @@ struct Kernels {
                              void* workspace);
     // y[r] = x[r] + table[place of token (first_row + r) % tokens + offset].
     void (*positions)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t tokens,
-                      const Places& places, std::int64_t first_row, std::int64_t offset, const void* x,
+                      const TokenRange& places, std::int64_t first_row, std::int64_t offset, const void* x,
                       Values table, void* y);
     void (*positions_weight)(Stream, Type, std::int64_t rows, std::int64_t width, std::int64_t tokens,
-                             const Places& places, std::int64_t first_row, std::int64_t offset,
+                             const TokenRange& places, std::int64_t first_row, std::int64_t offset,
                              const void* dy, Sums dtable);
 
     // A packed row with its queries and keys turned, or (inverse) turned back; values are copied.

@@ -22,14 +22,14 @@ bool is_message(const Instruction& i) {
 }
 
 // Those who have come, of those who meet.
-struct Meeting {
+struct Rendezvous {
     std::size_t wanted = 0;
     std::set<int> came;
 };
 
 // Of whom, where and when: the ranks of a channel or group, the channel, and which of its messages or
 // collectives it is in the order of the list, by which NCCL matches.
-using MeetingKey = std::tuple<std::vector<int>, int, std::int32_t, int>;
+using RendezvousKey = std::tuple<std::vector<int>, int, std::int32_t, int>;
 
 // One rank on its way through its list.
 struct Walker {
@@ -37,7 +37,7 @@ struct Walker {
     std::vector<std::vector<std::uint32_t>> lanes;
     std::vector<std::size_t> next;
     std::vector<char> is_done;
-    std::vector<Meeting*> meeting;  // by instruction; null where nobody is met
+    std::vector<Rendezvous*> rendezvous;  // by instruction; null where nobody is met
     const RankWaits* waits = nullptr;
     std::size_t host = 0;  // of its waits the first that is not over
 };
@@ -79,10 +79,10 @@ public:
 
 private:
     void arrange_meetings(int rank, Walker& walker) {
-        std::map<MeetingKey, int> before;  // by key without its number
+        std::map<RendezvousKey, int> before;  // by key without its number
         const schedule::RankCoordinates place = schedule::coordinates_of(program_.plan.layout, rank);
         for (const Instruction& own : walker.list->instructions) {
-            MeetingKey key;
+            RendezvousKey key;
             auto& [members, channel, boundary, number] = key;
             if (is_message(own)) {
                 const int peer =
@@ -94,13 +94,13 @@ private:
             } else if (own.kind == InstructionKind::collective) {
                 members = schedule::members_of(program_, rank, own);
             } else {
-                walker.meeting.push_back(nullptr);
+                walker.rendezvous.push_back(nullptr);
                 continue;
             }
             number = before[key]++;
-            Meeting& meeting = meetings_[key];
-            meeting.wanted = members.size();
-            walker.meeting.push_back(&meeting);
+            Rendezvous& rendezvous = rendezvous_[key];
+            rendezvous.wanted = members.size();
+            walker.rendezvous.push_back(&rendezvous);
         }
     }
 
@@ -122,9 +122,9 @@ private:
                 for (const std::uint32_t other : walker.waits->of[index])
                     if (!walker.is_done[other]) return false;
         }
-        if (Meeting* const meeting = walker.meeting[index]) {
-            begins |= meeting->came.insert(rank).second;
-            if (meeting->came.size() < meeting->wanted) return false;
+        if (Rendezvous* const rendezvous = walker.rendezvous[index]) {
+            begins |= rendezvous->came.insert(rank).second;
+            if (rendezvous->came.size() < rendezvous->wanted) return false;
         }
         walker.is_done[index] = 1;
         ++walker.next[lane];
@@ -134,7 +134,7 @@ private:
     const schedule::Program& program_;
     const bool has_channels_;
     std::vector<Walker> walkers_;
-    std::map<MeetingKey, Meeting> meetings_;
+    std::map<RendezvousKey, Rendezvous> rendezvous_;
 };
 
 // One rank of each class in a given order, with what it knows of the messages that were taken.
@@ -170,11 +170,11 @@ public:
     }
 
 private:
-    using Known = std::vector<std::uint32_t>;  // by lane of sends: how many were taken
+    using TakenCounts = std::vector<std::uint32_t>;  // by lane of sends: how many were taken
     struct Message {
         std::size_t lane = 0, place = 0;  // of its send
         bool is_posted = false, is_taken = false;
-        Known known;  // to its sender when it was posted
+        TakenCounts known;  // to its sender when it was posted
     };
     struct Lane {
         std::size_t rank = 0;
@@ -183,15 +183,15 @@ private:
     };
     struct Gathering {
         std::size_t wanted = 0;
-        std::map<std::size_t, Known> came;
-        Known known;  // to all of them
+        std::map<std::size_t, TakenCounts> came;
+        TakenCounts known;  // to all of them
     };
     struct Rank {
         const schedule::RankProgram* list = nullptr;
         std::size_t next = 0;
         std::vector<Message*> messages;      // by instruction
         std::vector<Gathering*> gatherings;  // by instruction
-        Known known;
+        TakenCounts known;
         std::vector<std::uint32_t> taken;
     };
     using MessageKey = std::tuple<std::size_t, std::size_t, schedule::PayloadKind, std::int32_t,
@@ -240,12 +240,12 @@ private:
         }
     }
 
-    static void join(Known& known, const Known& more) {
+    static void join(TakenCounts& known, const TakenCounts& more) {
         for (std::size_t i = 0; i < known.size(); ++i) known[i] = std::max(known[i], more[i]);
     }
 
     // What instruction `index` of the rank has told it is known from the next one on.
-    void learn(Rank& rank, std::size_t c, const Known& more, std::size_t index) {
+    void learn(Rank& rank, std::size_t c, const TakenCounts& more, std::size_t index) {
         for (std::size_t l = 0; l < lanes_.size(); ++l) {
             if (lanes_[l].rank == c)
                 for (std::size_t place = rank.known[l]; place < more[l]; ++place)

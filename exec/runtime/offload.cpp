@@ -59,7 +59,7 @@ public:
 
 private:
     OffloadFile file_;
-    ReusedPlaces places_;
+    FreeList places_;
 };
 
 template <class Call>
@@ -77,7 +77,7 @@ void move(std::uint64_t offset, std::size_t bytes, const char* what, const Call&
 
 }  // namespace
 
-std::uint64_t ReusedPlaces::take(std::size_t bytes) {
+std::uint64_t FreeList::take(std::size_t bytes) {
     std::vector<std::uint64_t>& unused = unused_[bytes];
     if (unused.empty()) {
         end_ += bytes;

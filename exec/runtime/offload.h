@@ -25,7 +25,7 @@ public:
 };
 
 // Places in one block or file: one that is given back is used again for arrays of the same size.
-class ReusedPlaces {
+class FreeList {
 public:
     std::uint64_t take(std::size_t bytes);
     void give_back(std::uint64_t place, std::size_t bytes) { unused_[bytes].push_back(place); }

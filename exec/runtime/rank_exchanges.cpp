@@ -23,7 +23,7 @@ std::int32_t RankExecutor::dispatch_of(const model::Operator& op) const {
 // After `dispatch` copies stand in the order of experts, and so of the ranks that have them; what comes
 // stands in the order of its sources, each in the order of this rank's experts. Results, and gradients of
 // copies, go the same ways back.
-void RankExecutor::exchange_copies(const Instruction& instruction, MicroBatch& state, Tag tag) {
+void RankExecutor::exchange_routed_tokens(const Instruction& instruction, MicroBatch& state, Tag tag) {
     const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
     const std::int32_t index = instruction.operators.begin;
     const model::Operator& op = graph_.operators[static_cast<std::size_t>(index)];
@@ -33,7 +33,7 @@ void RankExecutor::exchange_copies(const Instruction& instruction, MicroBatch& s
     ExpertExchange& exchange = state.exchanges[dispatch_of(op)];
     const auto hidden = static_cast<std::size_t>(graph_.tensor(op.output).shape.back());
     if (is_dispatch && !is_gradient) {
-        const Backend::CopyCounts counts = backend_.exchange_counts(
+        const Backend::RoutedTokenCounts counts = backend_.exchange_counts(
             model::OperatorId(index), operands(state, instruction.stage, index), members, tag);
         const std::size_t own = counts.own.size() / members.size();
         exchange.rows = counts.received;
@@ -46,7 +46,8 @@ void RankExecutor::exchange_copies(const Instruction& instruction, MicroBatch& s
         const std::int64_t came =
             std::accumulate(counts.received.begin(), counts.received.end(), std::int64_t{0});
         exchange.room =
-            static_cast<std::size_t>(backend_.room_for_copies(model::OperatorId(index), came)) * hidden;
+            static_cast<std::size_t>(backend_.room_for_routed_tokens(model::OperatorId(index), came)) *
+            hidden;
     }
     const auto storage = static_cast<std::size_t>(
         (is_gradient ? plan.gradient_storage : plan.storage)[static_cast<std::size_t>(op.output.index)]);
@@ -108,9 +109,9 @@ void RankExecutor::scatter_key_gradients(const Instruction& instruction, MicroBa
 void RankExecutor::sum_choices(const Instruction& instruction, MicroBatch& state, Tag tag) {
     const std::int32_t index = instruction.operators.begin;
     const Operands x = operands(state, instruction.stage, index);
-    core::require(x.extra != nullptr,
+    core::require(x.saved_context != nullptr,
                   "a router that divides its tokens with others has room for the choices of all");
-    auto* const all = static_cast<float*>(x.extra);
+    auto* const all = static_cast<float*>(x.saved_context);
     backend_.operators().choices(model::OperatorId(index), x, all);
     reduce(instruction, core::DataType::fp32, all,
            static_cast<std::size_t>(graph_.op(model::OperatorId(index)).attributes.experts), tag);
@@ -119,12 +120,14 @@ void RankExecutor::sum_choices(const Instruction& instruction, MicroBatch& state
 void RankExecutor::copy(const Instruction& instruction) {
     MicroBatch& state = micro_batch(instruction.stage, instruction.micro_batch);
     const StagePlan& plan = plan_of(instruction.stage, instruction.micro_batch);
-    const auto slot = [&](const Away& one) -> BufferPointer& {
-        return one.is_extra ? state.extras[one.index] : state.tensors[one.index];
+    const auto slot = [&](const OffloadedArray& one) -> BufferPointer& {
+        return one.is_saved_context ? state.saved_contexts[one.index] : state.tensors[one.index];
     };
     if (instruction.loads) {
-        const auto comes_back = [&](const Away& one) { return one.unit == instruction.operators.begin; };
-        for (const Away& one : state.away) {
+        const auto comes_back = [&](const OffloadedArray& one) {
+            return one.unit == instruction.operators.begin;
+        };
+        for (const OffloadedArray& one : state.away) {
             if (!comes_back(one)) continue;
             slot(one) = make_buffer(account_, MemoryKind::activations, one.bytes);
             offload_->take(one.handle, slot(one)->data(), one.bytes);
@@ -132,8 +135,8 @@ void RankExecutor::copy(const Instruction& instruction) {
         std::erase_if(state.away, comes_back);
         return;
     }
-    const auto leave = [&](bool is_extra, std::size_t index) {
-        Away one{is_extra, index, 0, instruction.operators.begin, 0};
+    const auto leave = [&](bool is_saved_context, std::size_t index) {
+        OffloadedArray one{is_saved_context, index, 0, instruction.operators.begin, 0};
         BufferPointer& buffer = slot(one);
         if (!buffer) return;
         one.bytes = buffer->bytes();

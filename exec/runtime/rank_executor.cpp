@@ -79,7 +79,7 @@ RankExecutor::RankExecutor(const schedule::Program& program, const std::vector<m
       list_(program.classes[static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)])]),
       place_(schedule::coordinates_of(program.plan.layout, rank)),
       account_(std::make_shared<MemoryAccount>(fmt::format("rank {}", rank), backend.blocks())),
-      parameter_places_(graph_.parameters.size()),
+      parameter_positions_(graph_.parameters.size()),
       micro_batches_(program.stages.size()),
       offload_(backend.make_offload_store(program.plan.offload, rank)) {
     std::vector<std::int32_t> bucket_of(graph_.parameters.size(), -1);
@@ -90,7 +90,7 @@ RankExecutor::RankExecutor(const schedule::Program& program, const std::vector<m
                               options.seed, trains(list_), account_, backend);
         for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
             const auto parameter = static_cast<std::size_t>(bucket.parameters[i].index);
-            parameter_places_[parameter] = {static_cast<std::int32_t>(b), bucket.offsets[i]};
+            parameter_positions_[parameter] = {static_cast<std::int32_t>(b), bucket.offsets[i]};
             bucket_of[parameter] = static_cast<std::int32_t>(b);
         }
     }
@@ -208,11 +208,11 @@ RankExecutor::MicroBatch& RankExecutor::micro_batch(std::int32_t stage, std::int
     if (!state.tensors.empty()) return state;
     state.tensors.resize(graph_.tensors.size());
     state.gradients.resize(graph_.tensors.size());
-    state.extras.resize(static_cast<std::size_t>(plan_of(stage, index).operators.size()));
-    state.kept_gradients.resize(state.extras.size());
+    state.saved_contexts.resize(static_cast<std::size_t>(plan_of(stage, index).operators.size()));
+    state.kept_gradients.resize(state.saved_contexts.size());
     if (program_.segments > 1) {
-        state.key_values.resize(state.extras.size());
-        state.key_value_gradients.resize(state.extras.size());
+        state.key_values.resize(state.saved_contexts.size());
+        state.key_value_gradients.resize(state.saved_contexts.size());
     }
     state.place.segment = program_.segment_of(index);
     state.place.step = step_;
@@ -358,8 +358,9 @@ Operands RankExecutor::operands(MicroBatch& state, std::int32_t stage, std::int3
     const BufferPointer& output =
         state.tensors[static_cast<std::size_t>(plan.storage[static_cast<std::size_t>(op.output.index)])];
     result.output = output ? output->data() : nullptr;
-    const BufferPointer& extra = state.extras[static_cast<std::size_t>(index - plan.operators.begin)];
-    result.extra = extra ? extra->data() : nullptr;
+    const BufferPointer& saved_context =
+        state.saved_contexts[static_cast<std::size_t>(index - plan.operators.begin)];
+    result.saved_context = saved_context ? saved_context->data() : nullptr;
     if (has_exchanged_experts(op)) result.expert_rows = &state.exchanges.at(dispatch_of(op)).rows;
     if (const auto keys = state.keys.find(index); keys != state.keys.end())
         result.keys = keys->second->data();
@@ -369,7 +370,7 @@ Operands RankExecutor::operands(MicroBatch& state, std::int32_t stage, std::int3
 }
 
 const float* RankExecutor::parameter(const MicroBatch& state, model::ParameterId id) {
-    const ParameterPlace& at = parameter_places_[static_cast<std::size_t>(id.index)];
+    const ParameterPosition& at = parameter_positions_[static_cast<std::size_t>(id.index)];
     const auto bucket = static_cast<std::size_t>(at.bucket);
     if (state.weights.empty()) return buckets_[bucket].parameter(at.offset);
     return element_at(program_.plan.precision.parameters, (*state.weights[bucket])->data(), at.offset);
@@ -399,20 +400,21 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
             finish_forward(state, plan, i, is_again);
             continue;
         }
-        BufferPointer& extra = state.extras[static_cast<std::size_t>(i - plan.operators.begin)];
-        if (own.extra_bytes > 0 && !extra) {
-            std::size_t extra_bytes = own.extra_bytes;
+        BufferPointer& saved_context =
+            state.saved_contexts[static_cast<std::size_t>(i - plan.operators.begin)];
+        if (own.saved_context_bytes > 0 && !saved_context) {
+            std::size_t saved_context_bytes = own.saved_context_bytes;
             if (has_exchanged_experts(op)) {  // as many copies as came
                 const model::MixtureShape shape = model::mixture_shape(graph_, op, context_);
                 const auto rows =
                     state.exchanges.at(dispatch_of(op)).room / static_cast<std::size_t>(shape.hidden);
-                extra_bytes =
+                saved_context_bytes =
                     activation_bytes(rows * static_cast<std::size_t>(shape.first_width + shape.width));
             }
-            extra = make_buffer(
+            saved_context = make_buffer(
                 account_,
                 own.drops_extra_after_forward && !is_again ? MemoryKind::workspace : MemoryKind::activations,
-                extra_bytes);
+                saved_context_bytes);
         }
         tensor(state, plan, op.output);
         Operands x = operands(state, instruction.stage, i);
@@ -434,7 +436,7 @@ void RankExecutor::forward(MicroBatch& state, const Instruction& instruction) {
 void RankExecutor::finish_forward(MicroBatch& state, const StagePlan& plan, std::int32_t op, bool is_again) {
     const StagePlan::OperatorPlan& own = plan.plan_of(op);
     if (!is_again && own.drops_extra_after_forward)
-        state.extras[static_cast<std::size_t>(op - plan.operators.begin)].reset();
+        state.saved_contexts[static_cast<std::size_t>(op - plan.operators.begin)].reset();
     const std::vector<std::int32_t>& freed = is_again ? own.free_after_recompute : own.free_after_forward;
     for (const std::int32_t storage : freed) state.tensors[static_cast<std::size_t>(storage)].reset();
 }
@@ -491,7 +493,7 @@ void RankExecutor::backward_operator(MicroBatch& state, std::int32_t stage, std:
         if (phase != ComputePhase::backward_input && !op.parameters.empty()) {
             std::vector<float*> dparameters;
             for (const model::ParameterId id : op.parameters) {
-                const ParameterPlace& at = parameter_places_[static_cast<std::size_t>(id.index)];
+                const ParameterPosition& at = parameter_positions_[static_cast<std::size_t>(id.index)];
                 dparameters.push_back(buckets_[static_cast<std::size_t>(at.bucket)].gradient(at.offset));
             }
             backend_.operators().backward_weight(model::OperatorId(index), x, gradient_of_output,
@@ -521,7 +523,7 @@ void RankExecutor::finish_backward(MicroBatch& state, const StagePlan& plan, std
     // What sequence parallelism gathered a second time has no use below its enter.
     if (model::gathers_tokens(op, context_)) state.tensors[static_cast<std::size_t>(op.output.index)].reset();
     const bool waits_for_weight = phase == ComputePhase::backward_input && !op.parameters.empty();
-    if (!waits_for_weight) state.extras[relative].reset();
+    if (!waits_for_weight) state.saved_contexts[relative].reset();
     const std::vector<std::int32_t>& freed =
         phase == ComputePhase::backward_input ? own.free_after_input : own.free_after_backward;
     for (const std::int32_t storage : freed) state.tensors[static_cast<std::size_t>(storage)].reset();

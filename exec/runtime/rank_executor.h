@@ -43,17 +43,17 @@ private:
         std::vector<std::int64_t> rows;           // Operands::expert_rows
         std::size_t room = 0;                     // elements, at least what was received
     };
-    // An array that waits outside: a tensor's, or an operator's extra.
-    struct Away {
-        bool is_extra = false;
+    // An array that waits outside: a tensor's, or an operator's saved context.
+    struct OffloadedArray {
+        bool is_saved_context = false;
         std::size_t index = 0, bytes = 0;
         std::int32_t unit = 0;  // its first operator
         OffloadStore::Handle handle = 0;
     };
-    // Tensors of one micro-batch in one virtual stage, by storage; extras and kept gradients by operator
-    // relative to the stage.
+    // Tensors of one micro-batch in one virtual stage, by storage; saved_contexts and kept gradients by
+    // operator relative to the stage.
     struct MicroBatch {
-        std::vector<BufferPointer> tensors, gradients, extras, kept_gradients;
+        std::vector<BufferPointer> tensors, gradients, saved_contexts, kept_gradients;
         // By attention operator, for other segments of the sequence: keys and values of a unit that will run
         // again, and what later segments leave as their gradient.
         std::vector<BufferPointer> key_values, key_value_gradients;
@@ -61,11 +61,11 @@ private:
         std::vector<BucketState::Version>
             weights;  // by bucket: the version that the micro-batch began with, in an asynchronous schedule
         float loss_weight = 1;  // of the gradient that starts its backward
-        MicroBatchPlace place;
+        MicroBatchPosition place;
         std::map<std::int32_t, ExpertExchange> exchanges;  // by dispatch
         std::map<std::int32_t, BufferPointer> keys,
             key_gradients;  // by attention: of a context-parallel group
-        std::vector<Away> away;
+        std::vector<OffloadedArray> away;
     };
 
     void perform(const schedule::Instruction& instruction);
@@ -89,7 +89,7 @@ private:
     void collective(const schedule::Instruction& instruction);
     void activation_collective(const schedule::Instruction& instruction);
     void bucket_collective(const schedule::Instruction& instruction);
-    void exchange_copies(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
+    void exchange_routed_tokens(const schedule::Instruction& instruction, MicroBatch& state, Tag tag);
     // Keys and values of a context-parallel group, and this rank's among them.
     struct KeyPieces {
         std::size_t elements = 0;
@@ -148,11 +148,11 @@ private:
     std::shared_ptr<MemoryAccount> account_;
 
     std::vector<BucketState> buckets_;
-    struct ParameterPlace {
+    struct ParameterPosition {
         std::int32_t bucket = -1;
         std::int64_t offset = 0;
     };
-    std::vector<ParameterPlace> parameter_places_;  // by parameter
+    std::vector<ParameterPosition> parameter_positions_;  // by parameter
     std::vector<std::vector<std::int32_t>>
         releases_;  // by instruction: buckets whose gathered parameters go after it
     std::vector<std::vector<MicroBatch>>

@@ -111,7 +111,8 @@ void RankExecutor::activation_collective(const Instruction& instruction) {
     const Tag tag =
         tag_of(true, static_cast<std::uint64_t>(instruction.group), instruction.payload,
                static_cast<std::uint64_t>(index), static_cast<std::uint64_t>(instruction.micro_batch));
-    if (instruction.collective == CollectiveKind::all_to_all) return exchange_copies(instruction, state, tag);
+    if (instruction.collective == CollectiveKind::all_to_all)
+        return exchange_routed_tokens(instruction, state, tag);
     if (instruction.group == GroupKind::context && instruction.collective == CollectiveKind::all_reduce)
         return sum_choices(instruction, state, tag);
     if (instruction.group == GroupKind::context)

@@ -136,12 +136,12 @@ private:
             const model::SavedForBackward saved =
                 model::saved_for_backward(graph_, model::OperatorId(i), context_);
             StagePlan::OperatorPlan& own = plan_of(i);
-            own.extra_bytes = static_cast<std::size_t>(saved.extra.value + 0.5);
+            own.saved_context_bytes = static_cast<std::size_t>(saved.saved_context.value + 0.5);
             own.is_recomputed = again;
             own.is_recomputed_alone =
                 !again && !is_forward_only_ && schedule::is_recomputed(op(i), plan_.recompute);
-            own.drops_extra_after_forward =
-                is_forward_only_ || again || (own.is_recomputed_alone && saved.recomputable_extra.value > 0);
+            own.drops_extra_after_forward = is_forward_only_ || again ||
+                                            (own.is_recomputed_alone && saved.recomputable_context.value > 0);
             if (is_forward_only_) continue;
             for (const std::int32_t tensor : saved_by(saved)) {
                 if (!op(i).parameters.empty()) weights_need_[static_cast<std::size_t>(tensor)] = 1;

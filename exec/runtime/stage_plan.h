@@ -22,7 +22,7 @@ struct StagePlan {
     std::vector<char> is_sent, is_received, is_saved;  // by storage
 
     struct OperatorPlan {
-        std::size_t extra_bytes = 0;
+        std::size_t saved_context_bytes = 0;
         bool is_recomputed = false;                    // its unit runs forward again before its backward
         bool is_recomputed_alone = false;              // selective: only this operator does
         std::vector<std::int32_t> free_after_forward;  // storages

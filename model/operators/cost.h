@@ -69,8 +69,9 @@ std::vector<Kernel> kernels(const ModelGraph& graph, OperatorId op, Phase phase,
 // bytes of the operator's own.
 struct SavedForBackward {
     std::vector<TensorId> tensors;
-    core::Bytes extra;               // softmax statistics, masks, norms' mean and deviation
-    core::Bytes recomputable_extra;  // of `extra`, what selective recomputation drops (attention scores)
+    core::Bytes saved_context;  // softmax statistics, masks, norms' mean and deviation
+    core::Bytes
+        recomputable_context;  // of `saved_context`, what selective recomputation drops (attention scores)
 };
 SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId op, const CostContext& context);
 

@@ -103,7 +103,7 @@ MixtureShape mixture_shape(const ModelGraph& graph, const Operator& op, const Co
     return shape;
 }
 
-bool exchanges_copies(const Operator& op, const CostContext& context) {
+bool exchanges_routed_tokens(const Operator& op, const CostContext& context) {
     return context.expert_parallel > 1 &&
            (op.kind == OperatorKind::dispatch || op.kind == OperatorKind::experts);
 }

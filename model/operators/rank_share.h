@@ -39,7 +39,7 @@ MixtureShape mixture_shape(const ModelGraph& graph, const Operator& op, const Co
 // Most copies an expert takes of that many tokens.
 std::int64_t expert_capacity(const Attributes& mixture, std::int64_t tokens);
 // Copies of tokens go to the ranks of their experts after `dispatch`, and back after `experts`.
-bool exchanges_copies(const Operator& op, const CostContext& context);
+bool exchanges_routed_tokens(const Operator& op, const CostContext& context);
 // With sequence parallelism a rank holds a share of the tokens outside parallel regions, all of them inside.
 // What was gathered at the entry is not kept for backward but gathered again from the share (arXiv
 // 2205.05198, section 4.2.2).

@@ -51,14 +51,14 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
         case OperatorKind::softmax: keep(op.output); break;
         case OperatorKind::normalization:
             keep(op.inputs[0]);
-            saved.extra = core::Bytes(
+            saved.saved_context = core::Bytes(
                 8.0 * y.elements() /
                 static_cast<double>(graph.tensor(op.output).shape.back()));  // as a layer norm: per row
             break;
         case OperatorKind::reduce:
         case OperatorKind::pooling:
             if (op.attributes.is_maximum)
-                saved.extra = core::Bytes(8.0 * y.elements());  // 64-bit index of each maximum
+                saved.saved_context = core::Bytes(8.0 * y.elements());  // 64-bit index of each maximum
             break;
         case OperatorKind::gather:
             if (!op.inputs.empty() && !graph.tensor(op.inputs.back()).is_activation) keep(op.inputs.back());
@@ -67,37 +67,37 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
         case OperatorKind::select_positions: keep(op.inputs[1]); break;
         case OperatorKind::linear:
             if (op.attributes.input_scale != 1.0)
-                saved.extra = tensor_bytes(graph, op.inputs[0], context);  // the scaled copy
+                saved.saved_context = tensor_bytes(graph, op.inputs[0], context);  // the scaled copy
             else keep(op.inputs[0]);
             break;
         case OperatorKind::layer_norm:
             keep(op.inputs[0]);
-            saved.extra =
+            saved.saved_context =
                 core::Bytes(8.0 * static_cast<double>(y.rows));  // mean and reciprocal deviation, fp32
             break;
         case OperatorKind::rms_norm:
             keep(op.inputs[0]);
-            saved.extra = core::Bytes(4.0 * static_cast<double>(y.rows));
+            saved.saved_context = core::Bytes(4.0 * static_cast<double>(y.rows));
             break;
         case OperatorKind::batch_norm:
             keep(op.inputs[0]);
-            saved.extra = core::Bytes(8.0 * static_cast<double>(graph.tensor(op.output).shape[0]));
+            saved.saved_context = core::Bytes(8.0 * static_cast<double>(graph.tensor(op.output).shape[0]));
             break;
         case OperatorKind::attention: {
             for (TensorId input : op.inputs) keep(input);
             const AttentionShape shape = attention_shape(graph, op, context);
             if (context.attention == AttentionImplementation::flash) {
                 keep(op.output);
-                saved.extra =
+                saved.saved_context =
                     core::Bytes(4.0 * static_cast<double>(y.rows) *
                                 static_cast<double>(shape.heads));  // logarithm of the sum of exponentials
             } else {
                 // Probabilities; with dropout also its mask (one byte) and the dropped probabilities, which
                 // multiply the values.
-                saved.extra =
+                saved.saved_context =
                     core::Bytes(shape.scores() * (op.attributes.probability > 0 ? 2 * size + 1 : size));
             }
-            saved.recomputable_extra = saved.extra;
+            saved.recomputable_context = saved.saved_context;
             break;
         }
         case OperatorKind::gelu:
@@ -108,24 +108,26 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
         case OperatorKind::relu:
         case OperatorKind::tanh: keep(op.output); break;
         case OperatorKind::dropout:
-            saved.extra = core::Bytes(y.elements());
+            saved.saved_context = core::Bytes(y.elements());
             break;  // mask, one byte an element
         case OperatorKind::max_pool:
-            saved.extra = core::Bytes(8.0 * y.elements());
+            saved.saved_context = core::Bytes(8.0 * y.elements());
             break;  // 64-bit index of each maximum, not the input
         case OperatorKind::router:
             keep(op.inputs[0]);
             keep(op.output);
             if (sums_choices(op, context))
-                saved.extra = choices_bytes(op);  // of the group, from backward_input to backward_weight
+                saved.saved_context =
+                    choices_bytes(op);  // of the group, from backward_input to backward_weight
             break;
         case OperatorKind::dispatch: keep(op.inputs[1]); break;
         case OperatorKind::experts: {
             for (TensorId input : op.inputs) keep(input);
             // First product and its activation (for the weights' gradient).
             const MixtureShape s = mixture_shape(graph, op, context);
-            saved.extra = core::Bytes(static_cast<double>(s.copies) * size *
-                                      (static_cast<double>(s.first_width) + static_cast<double>(s.width)));
+            saved.saved_context =
+                core::Bytes(static_cast<double>(s.copies) * size *
+                            (static_cast<double>(s.first_width) + static_cast<double>(s.width)));
             break;
         }
         case OperatorKind::combine:
@@ -134,7 +136,7 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
         case OperatorKind::cross_entropy:
             for (TensorId input : op.inputs) keep(input);
             if (!context.fused_cross_entropy)
-                saved.extra = core::Bytes(
+                saved.saved_context = core::Bytes(
                     4.0 * rank_matrix(graph, op.inputs[0], context).elements());  // fp32 (log-)softmax
             break;
     }

@@ -105,8 +105,8 @@ void StageLiveness::find_saved() {
             const model::SavedForBackward needs =
                 model::saved_for_backward(graph_, model::OperatorId(i), context_);
             OperatorInfo& own = info_[static_cast<std::size_t>(i - stage_.begin)];
-            own.extra = needs.extra.value;
-            own.recomputable = is_recomputed(op(i), plan_.recompute) ? needs.recomputable_extra.value : 0;
+            own.saved_context = needs.saved_context.value;
+            own.recomputable = is_recomputed(op(i), plan_.recompute) ? needs.recomputable_context.value : 0;
             for (const model::TensorId tensor : needs.tensors) {
                 const model::Operator& producer = graph_.op(graph_.tensor(tensor).producer);
                 own.saved.push_back(
@@ -118,33 +118,35 @@ void StageLiveness::find_saved() {
                 own.key_value = model::key_value_bytes(graph_, op(i), context_).value;
                 own.copies_key_value = unit_is_recomputed_[u] && graph_.has_later_segments();
                 key_values_ += own.key_value;
-                if (own.copies_key_value) saved_extras_ += own.key_value;
+                if (own.copies_key_value) saved_contexts_ += own.key_value;
             }
             if (unit_is_recomputed_[u]) {
                 for (const model::TensorId tensor : op(i).inputs)
                     if (graph_.tensor(tensor).producer.index < unit.begin) save(storage(tensor), unit.begin);
             } else {
                 for (const Index tensor : own.saved) save(tensor, i);
-                saved_extras_ += own.extra - own.recomputable;
+                saved_contexts_ += own.saved_context - own.recomputable;
             }
         }
     }
 }
 
-// Runs operators forward; what `kept` marks stays, and so do the operators' own extras when they are wanted.
+// Runs operators forward; what `kept` marks stays, and so do the operators' own saved contexts when they are
+// wanted.
 void StageLiveness::run_forward(model::OperatorRange range, const std::vector<char>& kept,
-                                const std::vector<Index>& last_use, bool keeps_extras, bool is_again) {
+                                const std::vector<Index>& last_use, bool keeps_saved_contexts,
+                                bool is_again) {
     for (Index i = range.begin; i < range.end; ++i) {
         const Index output = storage(op(i).output);
-        const double extra = info(i).extra, gathered = gathered_bytes(i);
+        const double saved_context = info(i).saved_context, gathered = gathered_bytes(i);
         take(2 * gathered);  // as they come, and in the order of the sequence
         drop(gathered);
         hold(output);
-        take(extra);
+        take(saved_context);
         touch(i, model::Phase::forward);
-        drop(keeps_extras ? info(i).recomputable : extra);
+        drop(keeps_saved_contexts ? info(i).recomputable : saved_context);
         if (info(i).copies_key_value && !is_again) take(info(i).key_value);
-        if (keeps_extras) saved_held_ += extra - info(i).recomputable;
+        if (keeps_saved_contexts) saved_held_ += saved_context - info(i).recomputable;
         drop(gathered);
         const auto free_if_dead = [&](Index tensor) {
             if (!kept[static_cast<std::size_t>(tensor)] && last_use[static_cast<std::size_t>(tensor)] <= i)
@@ -158,7 +160,7 @@ void StageLiveness::run_forward(model::OperatorRange range, const std::vector<ch
 }
 
 double StageLiveness::exchanged_bytes(Index i) const {
-    return model::exchanges_copies(op(i), context_) ? bytes(storage(op(i).output)) : 0;
+    return model::exchanges_routed_tokens(op(i), context_) ? bytes(storage(op(i).output)) : 0;
 }
 
 double StageLiveness::gathered_bytes(Index i) const {
@@ -178,7 +180,7 @@ core::Bytes StageLiveness::offloadable(model::OperatorRange unit, bool for_weigh
     }
     if (!is_recomputed(graph_, {"", unit}, plan_.recompute))
         for (Index i = unit.begin; i < unit.end; ++i)
-            if (!for_weight || !op(i).parameters.empty()) sum += info(i).extra - info(i).recomputable;
+            if (!for_weight || !op(i).parameters.empty()) sum += info(i).saved_context - info(i).recomputable;
     return core::Bytes(sum);
 }
 
@@ -227,8 +229,8 @@ void StageLiveness::run_unit_backward(model::OperatorRange unit, bool is_split) 
         }
         if (model::gathers_tokens(current, context_)) release(storage(current.output));
         if (!keeps_for_weight) {
-            drop(own.extra);
-            if (!again) saved_held_ -= own.extra - own.recomputable;
+            drop(own.saved_context);
+            if (!again) saved_held_ -= own.saved_context - own.recomputable;
         }
         for (const Index tensor : own.saved)
             if (lowest_saver_[static_cast<std::size_t>(tensor)] == i) release(tensor);
@@ -279,7 +281,7 @@ void StageLiveness::run_backward(bool is_split) {
 
 ActivationFootprint StageLiveness::footprint() {
     ActivationFootprint result;
-    double saved = saved_extras_, received = 0, received_saved = 0, sent = 0, received_gradient = 0,
+    double saved = saved_contexts_, received = 0, received_saved = 0, sent = 0, received_gradient = 0,
            sent_gradient = 0;
     for (std::size_t i = 0; i < is_saved_.size(); ++i) {
         const auto tensor = static_cast<Index>(i);
@@ -303,7 +305,7 @@ ActivationFootprint StageLiveness::footprint() {
                              producer.index < stage_.begin && last_use_[i] >= 0;
         if (is_received_[i] || is_data) hold(static_cast<Index>(i));
     }
-    const double extras_before = saved_extras_;
+    const double extras_before = saved_contexts_;
     for (std::size_t u = 0; u < units_.size(); ++u)
         run_forward(units_[u], kept, last_use_, !is_forward_only_ && !unit_is_recomputed_[u], false);
     result.saved = core::Bytes(saved);
@@ -360,7 +362,7 @@ ActivationFootprint StageLiveness::footprint() {
         for (std::size_t u = 0; u < units_.size(); ++u)
             for (Index i = units_[u].begin; i < units_[u].end; ++i)
                 if (!unit_is_recomputed_[u] && !op(i).parameters.empty())
-                    saved_for_weight += info(i).extra - info(i).recomputable;
+                    saved_for_weight += info(i).saved_context - info(i).recomputable;
         double kept_for_weight = std::max(0.0, held_ - saved_for_weight - sent_gradient);
         if (plan_.offload != Offload::none) {
             // What of the saved is there at each moment is counted apart, so nothing takes over its memory.

@@ -21,8 +21,8 @@ private:
 
     struct OperatorInfo {
         std::vector<Index> saved;       // storages
-        double extra = 0;               // bytes of its own, held with them
-        double recomputable = 0;        // of `extra`, what selective recomputation drops
+        double saved_context = 0;       // bytes of its own, held with them
+        double recomputable = 0;        // of `saved_context`, what selective recomputation drops
         double key_value = 0;           // attention in a segment of a sequence: bytes of keys and values
         bool copies_key_value = false;  // ... which later segments need and nothing else keeps
     };
@@ -50,7 +50,7 @@ private:
 
     void find_saved();
     void run_forward(model::OperatorRange range, const std::vector<char>& kept,
-                     const std::vector<Index>& last_use, bool keeps_extras, bool is_again);
+                     const std::vector<Index>& last_use, bool keeps_saved_contexts, bool is_again);
     void run_backward(bool is_split);
     void run_unit_backward(model::OperatorRange unit, bool is_split);
 
@@ -73,7 +73,7 @@ private:
     std::vector<char> is_received_, is_sent_;
     std::vector<char> is_held_, has_gradient_held_;
     mutable std::vector<double> bytes_;
-    double saved_extras_ = 0;
+    double saved_contexts_ = 0;
     double key_values_ = 0;  // of all attention operators, in a segment of a sequence
     double held_ = 0, peak_ = 0;
     double saved_held_ = 0, beside_saved_ = 0;  // of `held_` what waits for backward; the peak of the rest

@@ -79,7 +79,7 @@ void RecipeMaker::append_forward(std::vector<Step>& steps, OperatorRange range, 
     const bool is_parallel = context_.tensor_parallel > 1;
     std::int32_t begin = range.begin;
     for (std::int32_t i = range.begin; i < range.end; ++i) {
-        if (model::exchanges_copies(op(i), context_)) {
+        if (model::exchanges_routed_tokens(op(i), context_)) {
             append_compute(steps, {begin, i + 1}, phase);
             steps.push_back(collective(i, CollectiveKind::all_to_all, PayloadKind::activation, phase,
                                        model::exchanged_bytes(graph_, op(i), context_), GroupKind::expert));
@@ -140,7 +140,7 @@ void RecipeMaker::append_backward(std::vector<Step>& steps, OperatorRange unit, 
                 collective(i, CollectiveKind::all_gather, PayloadKind::activation, ComputePhase::recompute,
                            model::gathered_key_bytes(graph_, current, context_), GroupKind::context));
         }
-        if (has_input_part && model::exchanges_copies(op(i), context_)) {
+        if (has_input_part && model::exchanges_routed_tokens(op(i), context_)) {
             flush(i + 1);
             steps.push_back(collective(i, CollectiveKind::all_to_all, PayloadKind::activation_gradient, phase,
                                        model::exchanged_bytes(graph_, current, context_), GroupKind::expert));

@@ -23,8 +23,8 @@ namespace schedule {
 // right before its backward. With sequence parallelism what an enter gathered is gathered again in backward
 // and freed after the enter's backward.
 struct ActivationFootprint {
-    core::Bytes saved;  // from forward to backward: union of saved tensors and operators' extras (recompute
-                        // full: the unit inputs)
+    core::Bytes saved;  // from forward to backward: union of saved tensors and operators' saved contexts
+                        // (recompute full: the unit inputs)
     core::Bytes forward_transient;   // peak of what forward holds beyond `saved`, `received` and `sent`
     core::Bytes backward_transient;  // peak of what backward (with recomputed activations) holds beyond
                                      // `saved` and the two boundary gradients

@@ -20,7 +20,7 @@ public:
     std::vector<Violation> run();
 
 private:
-    struct Place {
+    struct ListPosition {
         std::int32_t list = -1;  // class
         std::int32_t index = -1;
     };
@@ -79,14 +79,14 @@ private:
     // clocks_[i][s]: one more than the greatest index on stream s that has ended when instruction i of the
     // current class starts.
     std::vector<std::array<std::uint32_t, stream_count>> clocks_;
-    // Copies of one (stage, micro-batch), by the first operator of their unit.
-    struct Copies {
+    // OffloadCopies of one (stage, micro-batch), by the first operator of their unit.
+    struct OffloadCopies {
         std::int32_t end = 0, out = -1, back = -1;  // end of the unit's operators; instructions
     };
-    std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, Copies> copies_;
+    std::map<std::tuple<std::int32_t, std::int32_t, std::int32_t>, OffloadCopies> copies_;
     void check_copy(std::size_t c, std::size_t i);
     void need_loaded(std::size_t c, std::size_t i);
-    std::vector<Place> sends_, receives_;  // by payload, boundary and micro-batch
+    std::vector<ListPosition> sends_, receives_;  // by payload, boundary and micro-batch
 };
 
 }  // namespace schedule

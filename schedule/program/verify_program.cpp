@@ -169,7 +169,7 @@ void ProgramChecker::check_transfers() {
                 report("transfers", c, n, "carries neither activations nor their gradients");
                 continue;
             }
-            Place& place = (i.kind == InstructionKind::send ? sends_ : receives_)[transfer_key(i)];
+            ListPosition& place = (i.kind == InstructionKind::send ? sends_ : receives_)[transfer_key(i)];
             if (place.list >= 0) report("transfers", c, n, "is there twice");
             place = {static_cast<std::int32_t>(c), static_cast<std::int32_t>(n)};
         }
@@ -180,9 +180,9 @@ void ProgramChecker::check_transfers() {
         const bool is_needed = boundary > 0 && boundary < static_cast<std::int32_t>(stages) &&
                                has_transfer(boundary) && (trains_ || !is_gradient) &&
                                passes(boundary, static_cast<std::int32_t>(key % micro_batches));
-        const Place send = sends_[key], receive = receives_[key];
+        const ListPosition send = sends_[key], receive = receives_[key];
         if (!is_needed) {
-            for (const Place& place : {send, receive})
+            for (const ListPosition& place : {send, receive})
                 if (place.list >= 0)
                     report("transfers", static_cast<std::size_t>(place.list),
                            static_cast<std::size_t>(place.index), "nothing crosses there");
@@ -266,7 +266,8 @@ std::vector<std::int32_t> ProgramChecker::tied_ranks(std::size_t c, const Instru
 
 // Ranks of one class perform one list, so only collectives that join classes can disagree.
 void ProgramChecker::check_collectives() {
-    using Sequence = std::vector<std::pair<Place, std::vector<std::int32_t>>>;  // with the classes it joins
+    using Sequence =
+        std::vector<std::pair<ListPosition, std::vector<std::int32_t>>>;  // with the classes it joins
     std::vector<Sequence> sequences(program_.classes.size());
     for (std::size_t c = 0; c < program_.classes.size(); ++c)
         for (std::size_t n = 0; n < list(c).instructions.size(); ++n) {
@@ -284,16 +285,16 @@ void ProgramChecker::check_collectives() {
     for (std::size_t a = 0; a < sequences.size(); ++a)
         for (std::size_t b = a + 1; b < sequences.size(); ++b) {
             const auto shared = [&](const Sequence& sequence, std::int32_t with) {
-                std::vector<Place> places;
+                std::vector<ListPosition> places;
                 for (const auto& [place, ranks] : sequence)
                     if (std::binary_search(ranks.begin(), ranks.end(), with)) places.push_back(place);
                 return places;
             };
-            const std::vector<Place> of_a = shared(sequences[a], list(b).pipeline),
-                                     of_b = shared(sequences[b], list(a).pipeline);
+            const std::vector<ListPosition> of_a = shared(sequences[a], list(b).pipeline),
+                                            of_b = shared(sequences[b], list(a).pipeline);
             for (std::size_t k = 0; k < std::max(of_a.size(), of_b.size()); ++k) {
                 if (k >= of_a.size() || k >= of_b.size()) {
-                    const Place alone = k < of_a.size() ? of_a[k] : of_b[k];
+                    const ListPosition alone = k < of_a.size() ? of_a[k] : of_b[k];
                     report("collectives", static_cast<std::size_t>(alone.list),
                            static_cast<std::size_t>(alone.index),
                            fmt::format("class {} does not take part", k < of_a.size() ? b : a));

@@ -74,7 +74,7 @@ void ProgramChecker::step_forward(std::size_t c, std::size_t n) {
 // What goes out has been computed and comes back before it is read.
 void ProgramChecker::check_copy(std::size_t c, std::size_t n) {
     const Instruction& i = list(c).instructions[n];
-    Copies& copies = copies_[{i.stage, i.micro_batch, i.operators.begin}];
+    OffloadCopies& copies = copies_[{i.stage, i.micro_batch, i.operators.begin}];
     copies.end = i.operators.end;
     std::int32_t& own = i.loads ? copies.back : copies.out;
     if (own >= 0) report("order", c, n, "is there twice");

@@ -42,7 +42,7 @@ public:
 
 private:
     // Instructions of a class that are priced alike; few, so a list is searched.
-    struct Known {
+    struct PricedKind {
         InstructionKind kind;
         schedule::CollectiveKind collective;
         schedule::GroupKind group;
@@ -61,7 +61,7 @@ private:
         const core::Bytes bytes =
             is_send ? costs_.sent(instruction.bytes, instruction.payload) : instruction.bytes;
         const std::int32_t bucket = tied.empty() ? -1 : instruction.bucket;
-        for (const Known& known : known_)
+        for (const PricedKind& known : known_)
             if (known.kind == instruction.kind && known.bytes == bytes.value &&
                 known.stream == instruction.stream && known.tied_bucket == bucket &&
                 (is_send ? known.peer == instruction.peer
@@ -186,7 +186,7 @@ private:
     CommunicationCost& costs_;
     bool is_folded_;
     Contention result_;
-    std::vector<Known> known_;
+    std::vector<PricedKind> known_;
     std::vector<Draft> drafts_;
 };
 

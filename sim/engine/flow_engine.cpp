@@ -61,11 +61,11 @@ void FlowEngine::start_flow(double work, double limit, std::span<const ResourceU
     flow.token = token;
     ++flow.generation;
     flow.is_running = true;
-    flow.places.resize(uses.size());
+    flow.positions.resize(uses.size());
     for (std::uint32_t u = 0; u < flow.use_count; ++u) {
         const auto at = static_cast<std::uint32_t>(uses[u].resource);
         Resource& resource = resources_[at];
-        flow.places[u] = static_cast<std::uint32_t>(resource.flows.size());
+        flow.positions[u] = static_cast<std::uint32_t>(resource.flows.size());
         resource.flows.push_back({index, u});
     }
     new_flows_.push_back(index);
@@ -87,10 +87,10 @@ void FlowEngine::end(std::uint32_t index) {
     ++flow.generation;
     for (std::uint32_t u = 0; u < flow.use_count; ++u) {
         const auto at = static_cast<std::uint32_t>(flow.uses[u].resource);
-        std::vector<Place>& list = resources_[at].flows;
-        const std::uint32_t place = flow.places[u];
+        std::vector<FlowUse>& list = resources_[at].flows;
+        const std::uint32_t place = flow.positions[u];
         list[place] = list.back();
-        flows_[list[place].flow].places[list[place].use] = place;
+        flows_[list[place].flow].positions[list[place].use] = place;
         list.pop_back();
         if (!list.empty()) changed_resources_.push_back(at);
     }
@@ -152,7 +152,7 @@ void FlowEngine::solve() {
             resource.left = resource.capacity;
             resource.demand = 0;
             resource.unsettled = static_cast<std::uint32_t>(resource.flows.size());
-            for (const Place& place : resource.flows) {
+            for (const FlowUse& place : resource.flows) {
                 Flow& flow = flows_[place.flow];
                 resource.demand += flow.uses[place.use].share * flow.weight;
                 if (flow.mark == mark_) continue;
@@ -190,7 +190,7 @@ void FlowEngine::solve() {
                 for (std::uint32_t r : part_resources_) {
                     Resource& resource = resources_[r];
                     if (resource.unsettled > 0 && resource.left / resource.demand <= up_to) {
-                        for (const Place& place : resource.flows) {
+                        for (const FlowUse& place : resource.flows) {
                             Flow& flow = flows_[place.flow];
                             if (flow.is_settled) continue;
                             rates_[place.flow] = reached * flow.weight;

@@ -51,9 +51,9 @@ private:
         std::uint32_t generation = 0;  // completions queued under an older one are void
         std::uint32_t mark = 0;
         bool is_running = false, is_settled = false;
-        std::vector<std::uint32_t> places;  // of each use, its index in the resource's list
+        std::vector<std::uint32_t> positions;  // of each use, its index in the resource's list
     };
-    struct Place {
+    struct FlowUse {
         std::uint32_t flow, use;
     };
     struct Resource {
@@ -63,7 +63,7 @@ private:
                    0;  // while solving: capacity not given away, and what the unsettled flows take at level 1
         std::uint32_t unsettled = 0;  // flows on it
         std::uint32_t mark = 0;
-        std::vector<Place> flows;
+        std::vector<FlowUse> flows;
     };
     struct Event {
         double time;

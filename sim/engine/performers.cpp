@@ -19,7 +19,7 @@ constexpr std::array<schedule::GroupKind, group_kind_count> group_kinds = {
 
 }  // namespace
 
-Cast::Cast(const schedule::Program& program, bool is_folded) {
+PerformerSet::PerformerSet(const schedule::Program& program, bool is_folded) {
     const schedule::ParallelLayout& layout = program.plan.layout;
     stages_ = std::max<std::int32_t>(1, static_cast<std::int32_t>(program.stages.size()));
     micro_batches_ = std::max(1, program.micro_batches);
@@ -105,14 +105,14 @@ Cast::Cast(const schedule::Program& program, bool is_folded) {
             schedule::Instruction reduction;
             reduction.group = schedule::GroupKind::tied_stages;
             reduction.bucket = static_cast<std::int32_t>(b);
-            join(performer, Cast::slot_of(reduction), members_of(program, performer.rank, reduction),
+            join(performer, PerformerSet::slot_of(reduction), members_of(program, performer.rank, reduction),
                  buckets[b].parameters.front().index);
         }
     }
 }
 
-std::size_t Cast::channel(std::int32_t lane, bool is_gradient, std::int32_t boundary,
-                          std::int32_t micro_batch) const {
+std::size_t PerformerSet::channel(std::int32_t lane, bool is_gradient, std::int32_t boundary,
+                                  std::int32_t micro_batch) const {
     core::require(boundary >= 0 && boundary < stages_ && micro_batch >= 0 && micro_batch < micro_batches_,
                   "a transfer crosses a stage boundary for a micro-batch");
     return ((static_cast<std::size_t>(lane) * 2 + (is_gradient ? 1 : 0)) * static_cast<std::size_t>(stages_) +
@@ -122,12 +122,13 @@ std::size_t Cast::channel(std::int32_t lane, bool is_gradient, std::int32_t boun
 }
 
 // The boundary after stage s is number s: activations cross it from s to s + 1, gradients from s + 1 to s.
-std::size_t Cast::channel_of_send(const Performer& sender, const schedule::Instruction& send) const {
+std::size_t PerformerSet::channel_of_send(const Performer& sender, const schedule::Instruction& send) const {
     const bool is_gradient = send.payload == schedule::PayloadKind::activation_gradient;
     return channel(sender.lane, is_gradient, is_gradient ? send.stage - 1 : send.stage, send.micro_batch);
 }
 
-std::size_t Cast::channel_of_receive(const Performer& receiver, const schedule::Instruction& receive) const {
+std::size_t PerformerSet::channel_of_receive(const Performer& receiver,
+                                             const schedule::Instruction& receive) const {
     const bool is_gradient = receive.payload == schedule::PayloadKind::activation_gradient;
     core::require(receive.peer >= 0 && static_cast<std::size_t>(receive.peer) < receiver.peer_lane.size(),
                   "a receive names its peer");

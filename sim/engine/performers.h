@@ -20,12 +20,12 @@ struct Performer {
     // are received from, by pipeline coordinate.
     std::int32_t lane = 0;
     std::vector<std::int32_t> peer_lane;
-    // By Cast::slot_of: index into Cast::groups, -1: no other performer takes part.
+    // By PerformerSet::slot_of: index into PerformerSet::groups, -1: no other performer takes part.
     std::vector<std::int32_t> group;
 };
 
-struct Cast {
-    Cast(const schedule::Program& program, bool is_folded);
+struct PerformerSet {
+    PerformerSet(const schedule::Program& program, bool is_folded);
 
     std::vector<Performer> performers;
     std::vector<std::vector<std::int32_t>> groups;  // sets of at least two performers that meet, ascending

@@ -65,16 +65,16 @@ public:
         : program_(program),
           durations_(durations),
           options_(options),
-          cast_(program, false),
-          states_(cast_.performers.size()),
+          performer_set_(program, false),
+          states_(performer_set_.performers.size()),
           cores_(static_cast<std::size_t>(cores)),
-          transfers_(cast_.channel_count()),
-          meetings_(cast_.groups.size()) {
+          transfers_(performer_set_.channel_count()),
+          meetings_(performer_set_.groups.size()) {
         for (std::size_t p = 0; p < states_.size(); ++p) {
             const std::size_t count = list_of(p).instructions.size();
             states_[p].spans.resize(count);
             states_[p].active_from.resize(count);
-            states_[p].met.assign(cast_.performers[p].group.size(), 0);
+            states_[p].met.assign(performer_set_.performers[p].group.size(), 0);
         }
     }
 
@@ -111,10 +111,11 @@ private:
     };
 
     const schedule::RankProgram& list_of(std::size_t performer) const {
-        return program_.classes[static_cast<std::size_t>(cast_.performers[performer].class_index)];
+        return program_.classes[static_cast<std::size_t>(performer_set_.performers[performer].class_index)];
     }
     Core& core_of(std::int32_t performer) {
-        return cores_[static_cast<std::size_t>(cast_.performers[static_cast<std::size_t>(performer)].rank) %
+        return cores_[static_cast<std::size_t>(
+                          performer_set_.performers[static_cast<std::size_t>(performer)].rank) %
                       cores_.size()];
     }
     const Instruction& current(std::int32_t performer) const {
@@ -122,7 +123,7 @@ private:
         return list_of(static_cast<std::size_t>(performer)).instructions[state.next];
     }
     double duration(std::int32_t performer) const {
-        const Performer& self = cast_.performers[static_cast<std::size_t>(performer)];
+        const Performer& self = performer_set_.performers[static_cast<std::size_t>(performer)];
         return durations_
             .of[static_cast<std::size_t>(self.class_index)][states_[static_cast<std::size_t>(performer)].next]
             .value;
@@ -139,20 +140,20 @@ private:
             state.spans[state.next].start = core::Seconds(time);
             state.active_from[state.next] = core::Seconds(time);
             if (instruction.kind == InstructionKind::receive) {
-                Transfer& transfer = transfers_[cast_.channel_of_receive(
-                    cast_.performers[static_cast<std::size_t>(performer)], instruction)];
+                Transfer& transfer = transfers_[performer_set_.channel_of_receive(
+                    performer_set_.performers[static_cast<std::size_t>(performer)], instruction)];
                 if (!transfer.has_arrived) {
                     transfer.waiter = performer;
                     return;
                 }
             }
             if (instruction.kind == InstructionKind::send)
-                transfers_[cast_.channel_of_send(cast_.performers[static_cast<std::size_t>(performer)],
-                                                 instruction)]
+                transfers_[performer_set_.channel_of_send(
+                               performer_set_.performers[static_cast<std::size_t>(performer)], instruction)]
                     .start = time;
             if (instruction.kind == InstructionKind::collective) {
-                const std::int32_t group =
-                    cast_.performers[static_cast<std::size_t>(performer)].group[Cast::slot_of(instruction)];
+                const std::int32_t group = performer_set_.performers[static_cast<std::size_t>(performer)]
+                                               .group[PerformerSet::slot_of(instruction)];
                 if (group >= 0) {
                     arrive(performer, group, instruction, time);
                     return;
@@ -171,7 +172,7 @@ private:
 
     Rendezvous& meeting_of(std::int32_t performer, std::int32_t group, const Instruction& instruction) {
         const std::uint32_t number =
-            states_[static_cast<std::size_t>(performer)].met[Cast::slot_of(instruction)];
+            states_[static_cast<std::size_t>(performer)].met[PerformerSet::slot_of(instruction)];
         std::vector<Rendezvous>& meetings = meetings_[static_cast<std::size_t>(group)];
         if (number >= meetings.size()) meetings.resize(number + 1);
         return meetings[number];
@@ -182,7 +183,8 @@ private:
         Rendezvous& meeting = meeting_of(performer, group, instruction);
         meeting.members.push_back(performer);
         meeting.from = std::max(meeting.from, time);
-        if (++meeting.arrived < static_cast<int>(cast_.groups[static_cast<std::size_t>(group)].size()))
+        if (++meeting.arrived <
+            static_cast<int>(performer_set_.groups[static_cast<std::size_t>(group)].size()))
             return;
         for (std::int32_t member : meeting.members) {
             State& state = states_[static_cast<std::size_t>(member)];
@@ -193,21 +195,21 @@ private:
 
     void finish_work(std::int32_t performer, double time) {
         const Instruction& instruction = current(performer);
-        const Performer& self = cast_.performers[static_cast<std::size_t>(performer)];
+        const Performer& self = performer_set_.performers[static_cast<std::size_t>(performer)];
         if (instruction.kind == InstructionKind::collective) {
-            const std::int32_t group = self.group[Cast::slot_of(instruction)];
+            const std::int32_t group = self.group[PerformerSet::slot_of(instruction)];
             if (group >= 0) {
                 Rendezvous& meeting = meeting_of(performer, group, instruction);
                 if (++meeting.done < meeting.arrived) return;
                 const std::vector<std::int32_t> members = meeting.members;
                 for (std::int32_t member : members)
-                    ++states_[static_cast<std::size_t>(member)].met[Cast::slot_of(current(member))];
+                    ++states_[static_cast<std::size_t>(member)].met[PerformerSet::slot_of(current(member))];
                 for (std::int32_t member : members) end_instruction(member, time);
                 return;
             }
         }
         if (instruction.kind == InstructionKind::send) {
-            Transfer& transfer = transfers_[cast_.channel_of_send(self, instruction)];
+            Transfer& transfer = transfers_[performer_set_.channel_of_send(self, instruction)];
             transfer.has_arrived = true;
             const std::int32_t waiter = transfer.waiter;
             const double start = transfer.start;
@@ -236,7 +238,7 @@ private:
             State& state = states_[p];
             core::require(state.next == state.spans.size(), "verify passed a program that waits for ever");
             const core::Seconds end = state.spans.empty() ? core::Seconds(0) : state.spans.back().end;
-            record(cast_.performers[p], list_of(p), end, state.spans, state.active_from, options_,
+            record(performer_set_.performers[p], list_of(p), end, state.spans, state.active_from, options_,
                    simulation);
         }
         return simulation;
@@ -245,7 +247,7 @@ private:
     const schedule::Program& program_;
     const Durations& durations_;
     const SimulateOptions& options_;
-    Cast cast_;
+    PerformerSet performer_set_;
     std::vector<State> states_;
     std::vector<Core> cores_;
     std::vector<Transfer> transfers_;

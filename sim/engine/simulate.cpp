@@ -46,11 +46,11 @@ public:
           durations_(durations),
           options_(options),
           contention_(options.contention && !options.contention->is_empty() ? options.contention : nullptr),
-          cast_(program, options.is_folded),
+          performer_set_(program, options.is_folded),
           engine_(std::vector<double>(contention_ ? contention_->links : 0, 1.0)),
-          states_(cast_.performers.size()),
-          transfers_(cast_.channel_count()),
-          meetings_(cast_.groups.size()) {
+          states_(performer_set_.performers.size()),
+          transfers_(performer_set_.channel_count()),
+          meetings_(performer_set_.groups.size()) {
         core::require(durations.of.size() == program.classes.size(), "durations for every class");
         for (std::size_t c = 0; c < program.classes.size(); ++c) {
             const std::vector<Instruction>& list = program.classes[c].instructions;
@@ -61,7 +61,7 @@ public:
             for (std::uint32_t i = 0; i < list.size(); ++i) {
                 queues_[c][stream_of(list[i])].push_back(i);
                 if (list[i].kind == InstructionKind::collective)
-                    ordinals_[c][i] = met[Cast::slot_of(list[i])]++;
+                    ordinals_[c][i] = met[PerformerSet::slot_of(list[i])]++;
             }
         }
     }
@@ -71,7 +71,7 @@ public:
             const std::size_t count = list_of(p).instructions.size();
             states_[p].spans.resize(count, {0, core::Seconds(0), core::Seconds(not_yet)});
             states_[p].active_from.resize(count);
-            const auto& queues = queues_[static_cast<std::size_t>(cast_.performers[p].class_index)];
+            const auto& queues = queues_[static_cast<std::size_t>(performer_set_.performers[p].class_index)];
             for (std::size_t stream = 0; stream < queues.size(); ++stream)
                 states_[p].head[stream] = queues[stream].empty() ? no_instruction : queues[stream].front();
             states_[p].waits_for.fill(no_instruction);
@@ -113,7 +113,7 @@ private:
     };
 
     const schedule::RankProgram& list_of(std::size_t performer) const {
-        return program_.classes[static_cast<std::size_t>(cast_.performers[performer].class_index)];
+        return program_.classes[static_cast<std::size_t>(performer_set_.performers[performer].class_index)];
     }
 
     std::size_t stream_of(const Instruction& instruction) const {
@@ -140,7 +140,7 @@ private:
     void proceed(std::int32_t performer) {
         State& state = states_[static_cast<std::size_t>(performer)];
         const auto& queues = queues_[static_cast<std::size_t>(
-            cast_.performers[static_cast<std::size_t>(performer)].class_index)];
+            performer_set_.performers[static_cast<std::size_t>(performer)].class_index)];
         for (std::size_t stream = 0; stream < queues.size(); ++stream) {
             std::uint32_t& awaited = state.waits_for[stream];
             if (awaited == elsewhere ||
@@ -173,7 +173,7 @@ private:
     std::uint32_t perform(std::int32_t performer, State& state, std::size_t stream, std::uint32_t index) {
         double& stream_end = state.stream_end[stream];
         if (stream_end == never) return elsewhere;
-        const Performer& self = cast_.performers[static_cast<std::size_t>(performer)];
+        const Performer& self = performer_set_.performers[static_cast<std::size_t>(performer)];
         const auto class_index = static_cast<std::size_t>(self.class_index);
         const schedule::RankProgram& list = program_.classes[class_index];
         const Instruction& instruction = list.instructions[index];
@@ -188,7 +188,7 @@ private:
         double end = start + duration;
         switch (instruction.kind) {
             case InstructionKind::send: {
-                Transfer& transfer = transfers_[cast_.channel_of_send(self, instruction)];
+                Transfer& transfer = transfers_[performer_set_.channel_of_send(self, instruction)];
                 core::require(transfer.start == not_yet, "every transfer is sent once");
                 transfer.start = start;
                 if (const Communication* communication = shared(performer, class_index, index)) {
@@ -201,7 +201,7 @@ private:
                 break;
             }
             case InstructionKind::receive: {
-                Transfer& transfer = transfers_[cast_.channel_of_receive(self, instruction)];
+                Transfer& transfer = transfers_[performer_set_.channel_of_receive(self, instruction)];
                 if (transfer.end == not_yet) {
                     transfer.waiter = performer;
                     return elsewhere;
@@ -211,7 +211,7 @@ private:
                 break;
             }
             case InstructionKind::collective: {
-                const std::int32_t group = self.group[Cast::slot_of(instruction)];
+                const std::int32_t group = self.group[PerformerSet::slot_of(instruction)];
                 if (group >= 0) {
                     if (!meet(performer, state.has_arrived[stream], group, class_index, index, start,
                               duration, active_from, end))
@@ -243,7 +243,7 @@ private:
         const std::uint32_t number = ordinals_[class_index][index];
         if (number >= meetings.size()) meetings.resize(number + 1);
         Rendezvous& meeting = meetings[number];
-        const int members = static_cast<int>(cast_.groups[static_cast<std::size_t>(group)].size());
+        const int members = static_cast<int>(performer_set_.groups[static_cast<std::size_t>(group)].size());
         if (!has_arrived) {
             has_arrived = true;
             ++meeting.arrived;
@@ -326,17 +326,17 @@ private:
         for (std::size_t p = 0; p < states_.size(); ++p) {
             State& state = states_[p];
             const schedule::RankProgram& list = list_of(p);
-            const auto& queues = queues_[static_cast<std::size_t>(cast_.performers[p].class_index)];
+            const auto& queues = queues_[static_cast<std::size_t>(performer_set_.performers[p].class_index)];
             for (std::size_t stream = 0; stream < queues.size(); ++stream)
                 if (state.next[stream] < queues[stream].size())
                     throw core::InternalError(
                         "broken promise: verify passed a program that waits for ever at " +
-                        schedule::describe(program_, cast_.performers[p].class_index,
+                        schedule::describe(program_, performer_set_.performers[p].class_index,
                                            queues[stream][state.next[stream]]));
             double last = 0;
             for (double end : state.stream_end) last = std::max(last, end);
-            record(cast_.performers[p], list, core::Seconds(last), state.spans, state.active_from, options_,
-                   simulation);
+            record(performer_set_.performers[p], list, core::Seconds(last), state.spans, state.active_from,
+                   options_, simulation);
         }
         return simulation;
     }
@@ -345,7 +345,7 @@ private:
     const Durations& durations_;
     const SimulateOptions& options_;
     const Contention* contention_;
-    Cast cast_;
+    PerformerSet performer_set_;
     FlowEngine engine_;
     std::vector<std::array<std::vector<std::uint32_t>, schedule::stream_count>>
         queues_;  // [class][stream]: instructions in list order

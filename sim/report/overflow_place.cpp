@@ -8,10 +8,10 @@
 
 namespace sim {
 
-std::optional<OverflowPlace> place_in_forward_pass(const schedule::Program& program,
-                                                   const model::ModelGraph& whole,
-                                                   const schedule::RankProgram& list, std::uint32_t first,
-                                                   core::Bytes room) {
+std::optional<OverflowOperator> place_in_forward_pass(const schedule::Program& program,
+                                                      const model::ModelGraph& whole,
+                                                      const schedule::RankProgram& list, std::uint32_t first,
+                                                      core::Bytes room) {
     using schedule::InstructionKind;
     const schedule::Instruction& begin = list.instructions[first];
     if (begin.kind != InstructionKind::compute || begin.phase != schedule::ComputePhase::forward)
@@ -50,13 +50,13 @@ std::optional<OverflowPlace> place_in_forward_pass(const schedule::Program& prog
                 const model::SavedForBackward saved =
                     model::saved_for_backward(graph, model::OperatorId(op), context);
                 for (const model::TensorId tensor : saved.tensors) count(tensor);
-                asked += saved.extra;
+                asked += saved.saved_context;
                 if (schedule::is_recomputed(graph.operators[static_cast<std::size_t>(op)],
                                             program.plan.recompute))
-                    asked -= saved.recomputable_extra;
+                    asked -= saved.recomputable_context;
             }
             taken += asked;
-            if (taken > room) return OverflowPlace{find_instruction(op), op, taken, asked};
+            if (taken > room) return OverflowOperator{find_instruction(op), op, taken, asked};
         }
     }
     return std::nullopt;

@@ -10,7 +10,7 @@
 
 namespace sim {
 
-struct OverflowPlace {
+struct OverflowOperator {
     std::uint32_t instruction = 0;  // of the same pass
     std::int32_t op = 0;
     core::Bytes taken;  // by the pass up to and with the operator
@@ -19,9 +19,9 @@ struct OverflowPlace {
 
 // `first` is the instruction that takes the buffers of a forward pass for which only `room` is left. Nothing
 // when it is no forward pass, or when what is saved alone would fit.
-std::optional<OverflowPlace> place_in_forward_pass(const schedule::Program& program,
-                                                   const model::ModelGraph& graph,
-                                                   const schedule::RankProgram& list, std::uint32_t first,
-                                                   core::Bytes room);
+std::optional<OverflowOperator> place_in_forward_pass(const schedule::Program& program,
+                                                      const model::ModelGraph& graph,
+                                                      const schedule::RankProgram& list, std::uint32_t first,
+                                                      core::Bytes room);
 
 }  // namespace sim

@@ -264,7 +264,7 @@ TEST_CASE(
     operands.inputs = {at(x)};
     operands.output = at(y);
     operands.parameters = {at(w), at(b)};
-    const exec::MicroBatchPlace place;
+    const exec::MicroBatchPosition place;
     operands.place = &place;
     operators.forward(id, operands, place);
     operators.backward_input(id, operands, at(dy), {at(dx)}, place);

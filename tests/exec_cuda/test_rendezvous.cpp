@@ -58,7 +58,7 @@ RankWaits strongest_waits(const schedule::Program& program, const MessagePlan& m
     return waits;
 }
 
-// Places in a list of sends, or receives, of what belongs to micro-batches 0, 1, ...
+// TokenRange in a list of sends, or receives, of what belongs to micro-batches 0, 1, ...
 std::vector<std::uint32_t> places_of(const schedule::RankProgram& list, InstructionKind kind) {
     std::vector<std::uint32_t> places;
     for (std::uint32_t i = 0; i < list.instructions.size(); ++i)

@@ -36,15 +36,15 @@ model::OperatorRange unit(const model::ModelGraph& graph, const std::string& nam
 std::pair<double, double> saved_bytes(const model::ModelGraph& graph, model::OperatorRange range,
                                       const CostContext& context) {
     std::set<model::TensorId> tensors;
-    double extra = 0, recomputable = 0;
+    double saved_context = 0, recomputable = 0;
     for (std::int32_t i = range.begin; i < range.end; ++i) {
         const model::SavedForBackward saved = model::saved_for_backward(graph, model::OperatorId(i), context);
         tensors.insert(saved.tensors.begin(), saved.tensors.end());
-        extra += saved.extra.value;
-        recomputable += saved.recomputable_extra.value;
+        saved_context += saved.saved_context.value;
+        recomputable += saved.recomputable_context.value;
     }
-    for (model::TensorId tensor : tensors) extra += model::tensor_bytes(graph, tensor, context).value;
-    return {extra, recomputable};
+    for (model::TensorId tensor : tensors) saved_context += model::tensor_bytes(graph, tensor, context).value;
+    return {saved_context, recomputable};
 }
 
 const GptShape shapes[] = {
@@ -310,7 +310,7 @@ TEST_CASE("a sliding window bounds the keys of every query") {
         context.compute = core::DataType::fp32;
         context.attention = model::AttentionImplementation::unfused;
         const model::OperatorId id(static_cast<std::int32_t>(i));
-        CHECK(model::saved_for_backward(graph, id, context).extra.value == 4.0 * 4 * 256 * 256);
+        CHECK(model::saved_for_backward(graph, id, context).saved_context.value == 4.0 * 4 * 256 * 256);
         double flops = 0;
         for (const model::Kernel& kernel : model::kernels(graph, id, model::Phase::forward, context))
             flops += kernel.flops.value;
@@ -361,7 +361,7 @@ TEST_CASE("frozen layers keep nothing for a backward pass that they have not") {
         const model::SavedForBackward saved =
             model::saved_for_backward(graph, model::OperatorId(static_cast<std::int32_t>(i)), {});
         const bool is_nothing =
-            saved.tensors.empty() && saved.extra.value == 0 && saved.recomputable_extra.value == 0;
+            saved.tensors.empty() && saved.saved_context.value == 0 && saved.recomputable_context.value == 0;
         if (graph.operators[i].attributes.is_frozen) {
             ++frozen;
             CHECK(is_nothing);

@@ -343,7 +343,7 @@ TEST_CASE("any dimension at the end of its range gives a model or a diagnostic, 
                 for (std::size_t i = 0; i < graph->operators.size() && graph->operators.size() < 1000; ++i)
                     CHECK(
                         model::saved_for_backward(*graph, model::OperatorId(static_cast<std::int32_t>(i)), {})
-                            .extra.value >= 0);
+                            .saved_context.value >= 0);
             }
     CHECK(built > 100);
     CHECK(refused > 100);

@@ -34,8 +34,8 @@ model::ModelGraph mixture(std::int64_t tokens) {
     return graph_of(table);
 }
 
-planner::Candidate place(const char* instance, int nodes) {
-    planner::Candidate candidate;
+planner::Target target(const char* instance, int nodes) {
+    planner::Target candidate;
     candidate.cluster = nodes_of(instance, nodes);
     candidate.base = planner::default_plan(candidate.cluster.instance.device);
     return candidate;
@@ -92,14 +92,14 @@ TEST_CASE("a mixture too large for whole copies is spread over the ranks of the 
     planner::SearchRequest request;
     request.global_batch = 64;
     core::Diagnostics diagnostics;
-    const auto result = planner::search_plans(graph, {place("p4d.24xlarge", 8)}, request, diagnostics);
+    const auto result = planner::search_plans(graph, {target("p4d.24xlarge", 8)}, request, diagnostics);
     REQUIRE_FALSE(result.plans.empty());
     CHECK(result.plans.front().plan.layout.expert > 1);
 }
 
 TEST_CASE("every plan of a space uses all devices, makes the global batch and is named once") {
     const auto graph = load_graph("gpt2", 128);
-    const auto candidate = place("p3.16xlarge", 1);
+    const auto candidate = target("p3.16xlarge", 1);
     const auto plans = planner::legal_plans(
         graph, candidate.cluster, {.global_batch = 16, .base = candidate.base, .most_virtual_stages = 3});
     REQUIRE(plans.size() > 100);
@@ -141,7 +141,7 @@ TEST_CASE("no plan of segments of sequences needs less memory or less time than 
           std::tuple{"gpt2", 1024, "g4dn.12xlarge", 8}, std::tuple{"mixture", 4096, "p4d.24xlarge", 8}}) {
         const bool is_mixture = std::string(name) == "mixture";
         const auto graph = is_mixture ? mixture(tokens) : load_graph(name, tokens);
-        const auto candidate = place(instance, 1);
+        const auto candidate = target(instance, 1);
         planner::OrderCollection orders;
         planner::StageCollection stages(graph, candidate.cluster.instance.device);
         planner::Bounds bounds(candidate.cluster, orders, stages);
@@ -180,7 +180,7 @@ TEST_CASE("the bounds of a plan do not depend on which plans were asked about be
           std::tuple{"gpt2", 510, "p3.16xlarge", 16, "pytorch", schedule::Offload::host},
           std::tuple{"gpt2", 1023, "p3.16xlarge", 16, "megatron-lm 2023", schedule::Offload::none}}) {
         const auto graph = std::string(name) == "mixture" ? mixture(tokens) : load_graph(name, tokens);
-        auto candidate = place(instance, 1);
+        auto candidate = target(instance, 1);
         candidate.base.framework = framework;
         const auto plans = planner::legal_plans(
             graph, candidate.cluster,
@@ -236,7 +236,7 @@ TEST_CASE("no plan needs less memory or less time than its bounds say") {
           std::tuple{"mixture", 8192, "p4d.24xlarge", 1, 8, Offload::host}}) {
         const bool is_mixture = std::string(name) == "mixture";
         const auto graph = is_mixture ? mixture(tokens) : load_graph(name, tokens);
-        const auto candidate = place(instance, nodes);
+        const auto candidate = target(instance, nodes);
         planner::OrderCollection orders;
         planner::StageCollection stages(graph, candidate.cluster.instance.device);
         planner::Bounds bounds(candidate.cluster, orders, stages);
@@ -274,7 +274,7 @@ TEST_CASE("no plan needs less memory or less time than its bounds say") {
 
 TEST_CASE("pruning by bounds finds the very plan that simulating everything finds") {
     const auto graph = load_graph("gpt2", 128);
-    const std::vector<planner::Candidate> places = {place("p3.8xlarge", 1)};
+    const std::vector<planner::Target> targets = {target("p3.8xlarge", 1)};
     for (const auto objective :
          {planner::Objective::speed, planner::Objective::memory, planner::Objective::cost}) {
         planner::SearchRequest request;
@@ -283,9 +283,9 @@ TEST_CASE("pruning by bounds finds the very plan that simulating everything find
         request.keep = 1;
         request.most_virtual_stages = 2;
         core::Diagnostics diagnostics;
-        const auto pruned = planner::search_plans(graph, places, request, diagnostics);
+        const auto pruned = planner::search_plans(graph, targets, request, diagnostics);
         request.uses_bounds = false;
-        const auto whole = planner::search_plans(graph, places, request, diagnostics);
+        const auto whole = planner::search_plans(graph, targets, request, diagnostics);
         REQUIRE(pruned.plans.size() == 1);
         REQUIRE(whole.plans.size() == 1);
         CHECK(pruned.plans[0].value == Approx(whole.plans[0].value).epsilon(1e-12));
@@ -313,23 +313,23 @@ TEST_CASE(
         table[key] = value;
     const auto graph = graph_of(table);
     const auto tight = [](double gibibytes) {
-        planner::Candidate candidate = place("g5.12xlarge", 1);
+        planner::Target candidate = target("g5.12xlarge", 1);
         candidate.cluster.instance.device.memory = core::gibibytes(gibibytes);
         return candidate;
     };
     int with_offload = 0;
     for (const double gibibytes : {2.0, 2.1, 2.2})
         for (const auto objective : {planner::Objective::speed, planner::Objective::memory}) {
-            const std::vector<planner::Candidate> places = {tight(gibibytes)};
+            const std::vector<planner::Target> targets = {tight(gibibytes)};
             planner::SearchRequest request;
             request.objective = objective;
             request.global_batch = 8;
             request.keep = 1;
             request.most_virtual_stages = 1;
             core::Diagnostics diagnostics;
-            const auto pruned = planner::search_plans(graph, places, request, diagnostics);
+            const auto pruned = planner::search_plans(graph, targets, request, diagnostics);
             request.uses_bounds = false;
-            const auto whole = planner::search_plans(graph, places, request, diagnostics);
+            const auto whole = planner::search_plans(graph, targets, request, diagnostics);
             INFO(gibibytes << " GiB");
             REQUIRE(pruned.plans.size() == whole.plans.size());
             CHECK(sum_of(pruned.account) == pruned.account.space);
@@ -352,14 +352,14 @@ TEST_CASE("every candidate ends in exactly one place of the account") {
         request.global_batch = batch;
         request.most_virtual_stages = 2;
         core::Diagnostics diagnostics;
-        const auto result = planner::search_plans(graph, {place(instance, 1)}, request, diagnostics);
+        const auto result = planner::search_plans(graph, {target(instance, 1)}, request, diagnostics);
         CHECK(sum_of(result.account) == result.account.space);
     }
 }
 
 TEST_CASE("the answer does not depend on the number of threads") {
     const auto graph = load_graph("gpt2", 256);
-    const std::vector<planner::Candidate> places = {place("p3.16xlarge", 1)};
+    const std::vector<planner::Target> targets = {target("p3.16xlarge", 1)};
     std::optional<planner::SearchResult> first;
     for (const int threads : {1, 2, 5}) {
         planner::SearchRequest request;
@@ -367,7 +367,7 @@ TEST_CASE("the answer does not depend on the number of threads") {
         request.threads = threads;
         request.most_virtual_stages = 2;
         core::Diagnostics diagnostics;
-        auto result = planner::search_plans(graph, places, request, diagnostics);
+        auto result = planner::search_plans(graph, targets, request, diagnostics);
         if (!first) {
             first = std::move(result);
             continue;
@@ -387,12 +387,12 @@ TEST_CASE("a model that cannot fit leaves the shortfall of the plan that came ne
     planner::SearchRequest request;
     request.global_batch = 8;
     core::Diagnostics diagnostics;
-    const auto result = planner::search_plans(graph, {place("g4dn.xlarge", 1)}, request, diagnostics);
+    const auto result = planner::search_plans(graph, {target("g4dn.xlarge", 1)}, request, diagnostics);
     CHECK(result.plans.empty());
     REQUIRE(result.shortfall.is_known);
     // 174.6 billion parameters in fp16 with fp32 master and two Adam moments: 2 + 2 + 4 + 8 = 16 bytes each.
     CHECK(result.shortfall.state.value ==
           Approx(16.0 * static_cast<double>(model::parameter_count(graph))).epsilon(1e-3));
     CHECK(result.shortfall.needed > result.shortfall.available);
-    CHECK_FALSE(planner::find_fitting_plan(graph, place("g4dn.xlarge", 1), 8));
+    CHECK_FALSE(planner::find_fitting_plan(graph, target("g4dn.xlarge", 1), 8));
 }

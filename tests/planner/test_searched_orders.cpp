@@ -15,17 +15,17 @@ namespace {
 SearchResult search(bool searches_orders, Objective objective) {
     core::Diagnostics diagnostics;
     const model::ModelGraph graph = load_graph("gpt2-xl");
-    Candidate place;
-    place.cluster = nodes_of("g4dn.12xlarge", 2);
-    place.base = default_plan(place.cluster.instance.device);
-    place.base.attention = model::AttentionImplementation::fused_softmax;
+    Target target;
+    target.cluster = nodes_of("g4dn.12xlarge", 2);
+    target.base = default_plan(target.cluster.instance.device);
+    target.base.attention = model::AttentionImplementation::fused_softmax;
     SearchRequest request;
     request.objective = objective;
     request.global_batch = 8;
     request.tokens = 1e9;
     request.keep = 3;
     request.searches_orders = searches_orders;
-    SearchResult result = search_plans(graph, {place}, request, diagnostics);
+    SearchResult result = search_plans(graph, {target}, request, diagnostics);
     INFO(core::format(diagnostics));
     REQUIRE(result.plans.size() >= 2);
     return result;

@@ -27,7 +27,7 @@ template <class T>
 struct Positions {
     static constexpr const char* name = "positions";
     std::int64_t width, tokens, first_row, offset;
-    Places places;
+    TokenRange places;
     const T* x;
     Values table;
     T* y;
@@ -49,7 +49,7 @@ template <class T>
 struct PositionsWeight {
     static constexpr const char* name = "positions_weight";
     std::int64_t rows, width, tokens, first_row, offset;
-    Places places;
+    TokenRange places;
     const T* dy;
     Sums dtable;
     template <int V>
@@ -78,7 +78,7 @@ inline void embedding(Stream s, Type type, std::int64_t rows, std::int64_t width
 }
 
 inline void positions(Stream s, Type type, std::int64_t rows, std::int64_t width, std::int64_t tokens,
-                      const Places& places, std::int64_t first_row, std::int64_t offset, const void* x,
+                      const TokenRange& places, std::int64_t first_row, std::int64_t offset, const void* x,
                       Values table, void* y) {
     with_type(type, [&](auto t) {
         using T = decltype(t);
@@ -90,7 +90,7 @@ inline void positions(Stream s, Type type, std::int64_t rows, std::int64_t width
 }
 
 inline void positions_weight(Stream s, Type type, std::int64_t rows, std::int64_t width, std::int64_t tokens,
-                             const Places& places, std::int64_t first_row, std::int64_t offset,
+                             const TokenRange& places, std::int64_t first_row, std::int64_t offset,
                              const void* dy, Sums dtable) {
     with_type(type, [&](auto t) {
         using T = decltype(t);

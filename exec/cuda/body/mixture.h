@@ -1,7 +1,7 @@
 // A mixture of experts: which tokens go to which experts, copies of them and what comes back. The experts'
 // products are the library's.
 //
-// Places of copies are found without atomic additions: a block an expert counts those who chose it, first
+// TokenRange of copies are found without atomic additions: a block an expert counts those who chose it, first
 // choices before second ones and tokens in order, as on the CPU. Whoever needs the routing computes it anew:
 // it is a fraction of what one product of the experts takes, and nothing has to be kept.
 #pragma once
@@ -60,7 +60,7 @@ struct ChooseExperts {
 };
 
 // A block an expert: its copies in order.
-struct PlaceCopies {
+struct PlaceRoutedTokens {
     static constexpr bool is_cooperative = true;
     static constexpr int threads = 256, most_threads = threads, warps = threads / 32, parts = 8;
     static constexpr const char* name = "place_copies";
@@ -313,7 +313,8 @@ inline void route(Stream s, Type type, const RoutingShape& shape, const void* pr
         using T = decltype(t);
         each<1>(s, shape.tokens, ChooseExperts<T>{shape, static_cast<const T*>(probabilities), to});
     });
-    launch(s, shape.experts, PlaceCopies::threads, PlaceCopies::shared, PlaceCopies{shape, to});
+    launch(s, shape.experts, PlaceRoutedTokens::threads, PlaceRoutedTokens::shared,
+           PlaceRoutedTokens{shape, to});
     launch(s, at_most(ceiling(shape.tokens * shape.chosen, 256), 1024), 256,
            static_cast<std::size_t>(shape.experts) * sizeof(std::int32_t), PlaceExperts{shape, to});
 }

@@ -2,9 +2,9 @@
 // same bits every time, without atomic additions.
 //
 // Ids are sorted together with the numbers of their rows (Batcher's bitonic network, AFIPS 1968: as many
-// launches as it has steps between blocks). Places in that order are added up in chunks, so that a word that
-// stands everywhere is the work of many blocks; what a run of one id leaves in several chunks is added up
-// last.
+// launches as it has steps between blocks). TokenRange in that order are added up in chunks, so that a word
+// that stands everywhere is the work of many blocks; what a run of one id leaves in several chunks is added
+// up last.
 #pragma once
 
 #include "exec/cuda/body/elementwise.h"

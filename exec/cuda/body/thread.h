@@ -214,7 +214,7 @@ SMSIM_DEVICE Divided divide(std::int64_t a, std::int64_t b) {
 }
 
 // Place in its sequence of a sample's row number `token`.
-SMSIM_DEVICE std::int64_t place_of(const Places& places, std::int64_t token) {
+SMSIM_DEVICE std::int64_t place_of(const TokenRange& places, std::int64_t token) {
     if (places.part == 0) return token;
     return token < places.part ? places.first + token : places.second + token - places.part;
 }

@@ -23,11 +23,11 @@ enum class Waits { nothing, barrier, exchange };
 
 // Where a stack's work goes on. swapcontext calls the kernel for the signal mask, three quarters of an
 // emulated training's time; _setjmp does not. Sanitizers follow the former only.
-class Place {
+class Coroutine {
 public:
-    Place() = default;
-    Place(const Place&) = delete;  // a context points into itself
-    Place& operator=(const Place&) = delete;
+    Coroutine() = default;
+    Coroutine(const Coroutine&) = delete;  // a context points into itself
+    Coroutine& operator=(const Coroutine&) = delete;
 
     // The next who leaves for it begins here.
     void begin(void* stack, std::size_t bytes, void (*enter)(unsigned, unsigned, unsigned),
@@ -42,7 +42,7 @@ public:
     }
 
     // Until somebody leaves for this place again.
-    void leave_for(Place& other) {
+    void leave_for(Coroutine& other) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
         swapcontext(&context_, &other.context_);
 #else
@@ -61,7 +61,7 @@ private:
 
 struct Fibre {
     std::unique_ptr<char[]> stack;
-    Place place;
+    Coroutine place;
     Waits waits = Waits::nothing;
     bool is_done = false;
     float given = 0;
@@ -170,7 +170,7 @@ private:
 
     std::vector<Fibre> fibres_;
     std::vector<unsigned char> memory_;
-    Place scheduler_;
+    Coroutine scheduler_;
     const std::function<void(const EmulatedThread&)>* body_ = nullptr;
     long long block_ = 0, blocks_ = 0;
     std::size_t current_ = 0;

@@ -5,17 +5,17 @@
 namespace exec::cuda {
 
 void Fusion::launch(const Product& p) {
-    for (const void* from : {p.a, p.b, p.addend, p.bias, p.gelu_input}) workplace_.reads(from);
-    for (void* to : {p.c, p.before_gelu, p.row_sums}) workplace_.writes(to);
-    machine_.product(workplace_.stream(), p);
+    for (const void* from : {p.a, p.b, p.addend, p.bias, p.gelu_input}) execution_.reads(from);
+    for (void* to : {p.c, p.before_gelu, p.row_sums}) execution_.writes(to);
+    machine_.product(execution_.stream(), p);
 }
 
 void Fusion::launch(const HeldDropout& d, const void* residual) {
-    workplace_.reads(d.x);
-    workplace_.reads(residual);
-    workplace_.writes(d.y);
-    workplace_.writes(d.mask);
-    machine_.kernels().dropout(workplace_.stream(), type_, d.shape, d.x, residual, d.y, d.mask);
+    execution_.reads(d.x);
+    execution_.reads(residual);
+    execution_.writes(d.y);
+    execution_.writes(d.mask);
+    machine_.kernels().dropout(execution_.stream(), type_, d.shape, d.x, residual, d.y, d.mask);
 }
 
 void Fusion::hold(std::int32_t owner, const Product& product) {
@@ -54,7 +54,7 @@ const void* Fusion::contents_of(const void* array, bool is_last) {
     const auto found = copies_.find(static_cast<char*>(const_cast<void*>(array)));
     if (found == copies_.end()) return array;
     found->second.is_done = is_last;
-    workplace_.reads(found->second.from);
+    execution_.reads(found->second.from);
     return found->second.from;
 }
 
@@ -63,14 +63,14 @@ const void* Fusion::take_contents(void* array) {
     if (found == copies_.end()) return array;
     const void* from = found->second.from;
     copies_.erase(found);
-    workplace_.reads(from);
+    execution_.reads(from);
     return from;
 }
 
 void Fusion::copy(void* to, const Copy& due) {
-    workplace_.reads(due.from);
-    workplace_.writes(to);
-    machine_.copy(workplace_.stream(), to, due.from, due.bytes);
+    execution_.reads(due.from);
+    execution_.writes(to);
+    machine_.copy(execution_.stream(), to, due.from, due.bytes);
 }
 
 void Fusion::copy_now(void* array) {

@@ -13,7 +13,7 @@
 
 namespace exec::cuda {
 
-class Workplace;
+class ExecutionContext;
 
 struct HeldDropout {
     DropoutShape shape;
@@ -24,8 +24,8 @@ struct HeldDropout {
 
 class Fusion {
 public:
-    Fusion(Machine& machine, Workplace& workplace, Type type)
-        : machine_(machine), workplace_(workplace), type_(type) {}
+    Fusion(Machine& machine, ExecutionContext& execution, Type type)
+        : machine_(machine), execution_(execution), type_(type) {}
 
     void launch(const Product& product);
     void launch(const HeldDropout& dropout, const void* residual);
@@ -61,7 +61,7 @@ private:
     void copy(void* to, const Copy& due);
 
     Machine& machine_;
-    Workplace& workplace_;
+    ExecutionContext& execution_;
     const Type type_;
     std::int32_t owner_ = -1;
     std::optional<Product> product_;

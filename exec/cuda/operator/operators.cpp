@@ -29,7 +29,7 @@ Type type_of(core::DataType type) {
 
 Operators::Operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank,
                      int context_rank, bool is_training, std::shared_ptr<const AttentionTables> tables,
-                     Machine& machine, Workplace& workplace)
+                     Machine& machine, ExecutionContext& execution)
     : graph_(graph),
       plan_(plan),
       context_(plan.cost_context()),
@@ -38,13 +38,13 @@ Operators::Operators(const model::ModelGraph& graph, const schedule::Plan& plan,
       is_training_(is_training),
       machine_(machine),
       kernels_(machine.kernels()),
-      workplace_(workplace),
+      execution_(execution),
       type_(type_of(plan.precision.activations())),
       parameter_type_(type_of(plan.precision.parameters)),
       gradient_type_(type_of(plan.precision.gradients)),
       tables_(std::move(tables)),
       is_in_fp8_(graph.operators.size(), 0),
-      fusion_(std::make_unique<Fusion>(machine, workplace, type_)) {
+      fusion_(std::make_unique<Fusion>(machine, execution, type_)) {
     for (std::size_t i = 0; plan.precision.compute == core::DataType::fp8 && i < graph.operators.size(); ++i)
         is_in_fp8_[i] =
             model::fp8_obstacle(graph, model::OperatorId(static_cast<std::int32_t>(i)), context_).empty();
@@ -109,7 +109,7 @@ Operators::Sizes Operators::sizes_of(model::TensorId tensor) const {
 }
 
 // A segment's; of divided sequences the same as context_parallel.h lists.
-Places Operators::places() const {
+TokenRange Operators::places() const {
     if (graph_.segment > 0) return {graph_.tokens_per_sample, graph_.first_token(), 0};
     const std::int64_t degree = context_.context_parallel;
     if (degree == 1) return {};
@@ -168,32 +168,32 @@ Product Operators::product() const {
 const void* Operators::weight(model::ParameterId id, const float* parameter, int slot) const {
     if (parameter_type_ == type_) return parameter;
     const std::int64_t count = model::parameter_elements(graph_, id, context_);
-    void* copy = workplace_.scratch(slot, static_cast<std::size_t>(count) * size_of(type_));
-    kernels_.cast(workplace_.stream(), parameter_type_, type_, count, parameter, copy);
+    void* copy = execution_.scratch(slot, static_cast<std::size_t>(count) * size_of(type_));
+    kernels_.cast(execution_.stream(), parameter_type_, type_, count, parameter, copy);
     return copy;
 }
 
 Sums Operators::sums(model::ParameterId id, float* gradient) const {
     const auto bytes =
         static_cast<std::size_t>(model::parameter_elements(graph_, id, context_)) * size_of(gradient_type_);
-    return {gradient, gradient_type_, !workplace_.takes_over_zeros(gradient, bytes)};
+    return {gradient, gradient_type_, !execution_.takes_over_zeros(gradient, bytes)};
 }
 
 Sums Operators::added_sums(model::ParameterId id, float* gradient) const {
-    workplace_.clear_zeros(
+    execution_.clear_zeros(
         gradient,
         static_cast<std::size_t>(model::parameter_elements(graph_, id, context_)) * size_of(gradient_type_));
     return {gradient, gradient_type_, true};
 }
 
 bool Operators::accumulates(model::TensorId tensor, float* dx) const {
-    if (workplace_.takes_over_zeros(dx, tensor_bytes(tensor))) return false;
+    if (execution_.takes_over_zeros(dx, tensor_bytes(tensor))) return false;
     fusion_->copy_now(dx);
     return true;
 }
 
 const void* Operators::base_of(model::TensorId tensor, float* dx) const {
-    return workplace_.takes_over_zeros(dx, tensor_bytes(tensor)) ? nullptr : fusion_->take_contents(dx);
+    return execution_.takes_over_zeros(dx, tensor_bytes(tensor)) ? nullptr : fusion_->take_contents(dx);
 }
 
 bool Operators::is_identity(const model::Operator& o) const {
@@ -212,16 +212,16 @@ const model::Operator* Operators::only_reader(model::TensorId tensor) const {
     }
 }
 
-void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatchPlace& place) const {
+void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatchPosition& place) const {
     const model::Operator& o = op(id);
     if (is_identity(o)) return;
     if (is_approximate_gelu(o) && gelu_with_product(x)) return;
     if (o.kind == OperatorKind::add) return add(o, x);
     fusion_->flush();
-    const Stream s = workplace_.stream();
+    const Stream s = execution_.stream();
     const Sizes y = sizes_of(o.output);
     const auto epsilon = static_cast<float>(o.attributes.epsilon);
-    auto* extra = static_cast<float*>(x.extra);
+    auto* saved_context = static_cast<float*>(x.saved_context);
     switch (o.kind) {
         case OperatorKind::embedding: {
             const std::int64_t table = extent(o.parameters[0], 0),
@@ -239,15 +239,16 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
         case OperatorKind::linear: linear(id, x); break;
         case OperatorKind::layer_norm:
             kernels_.layer_norm(s, type_, y.rows, y.columns, epsilon, x.inputs[0], values(x.parameters[0]),
-                                o.attributes.has_bias ? values(x.parameters[1]) : Values{}, x.output, extra);
+                                o.attributes.has_bias ? values(x.parameters[1]) : Values{}, x.output,
+                                saved_context);
             break;
         case OperatorKind::rms_norm:
             kernels_.rms_norm(s, type_, y.rows, y.columns, epsilon, x.inputs[0], values(x.parameters[0]),
-                              x.output, extra);
+                              x.output, saved_context);
             break;
         case OperatorKind::batch_norm:
             kernels_.batch_norm(s, type_, image_shape(o), epsilon, x.inputs[0], values(x.parameters[0]),
-                                values(x.parameters[1]), x.output, extra);
+                                values(x.parameters[1]), x.output, saved_context);
             break;
         case OperatorKind::attention: attention(id, x, place.micro_batch); break;
         case OperatorKind::gelu:
@@ -269,11 +270,11 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
             const HeldDropout dropout{
                 {y.rows, y.columns, rows_per_sample(o.output) / context_.context_parallel, width, y.first_row,
                  y.columns < width ? tensor_rank_ * y.columns : 0,
-                 static_cast<float>(o.attributes.probability), workplace_.mask_keys(id, place.micro_batch),
+                 static_cast<float>(o.attributes.probability), execution_.mask_keys(id, place.micro_batch),
                  places()},
                 x.inputs[0],
                 x.output,
-                static_cast<std::uint8_t*>(x.extra)};
+                static_cast<std::uint8_t*>(x.saved_context)};
             const model::Operator* reader = only_reader(o.output);
             if (reader && reader->kind == OperatorKind::add) fusion_->hold(id.index, dropout);
             else fusion_->launch(dropout, nullptr);
@@ -289,7 +290,7 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
         }
         case OperatorKind::max_pool:
             kernels_.max_pool(s, type_, image_shape(o), x.inputs[0], x.output,
-                              static_cast<std::int64_t*>(x.extra));
+                              static_cast<std::int64_t*>(x.saved_context));
             break;
         case OperatorKind::average_pool:
             kernels_.average_pool(s, type_, image_shape(o), x.inputs[0], x.output);
@@ -316,12 +317,12 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
         case OperatorKind::loss_statistics: {
             const ClassShape classes = classes_of(o);
             kernels_.loss_statistics(s, type_, classes, x.inputs[0], ids(x.inputs[1]), x.output,
-                                     workplace_.scratch(loss_slot, loss_workspace(classes)));
+                                     execution_.scratch(loss_slot, loss_workspace(classes)));
             break;
         }
         case OperatorKind::cross_entropy:
             kernels_.cross_entropy(s, type_, classes_of(o), x.inputs[0], x.inputs[1], x.output, y.count(),
-                                   context_.fused_cross_entropy ? nullptr : extra);
+                                   context_.fused_cross_entropy ? nullptr : saved_context);
             break;
         case OperatorKind::router: router(o, x); break;
         case OperatorKind::dispatch: dispatch(o, x); break;
@@ -334,7 +335,7 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
 }
 
 void Operators::backward_input(model::OperatorId id, const Operands& x, const float* given,
-                               const std::vector<float*>& dx, const MicroBatchPlace& place) const {
+                               const std::vector<float*>& dx, const MicroBatchPosition& place) const {
     const model::Operator& o = op(id);
     if (is_approximate_gelu(o) && dx[0] && gelu_backward_with_product(o, x, given, dx[0])) return;
     fusion_->flush();
@@ -344,14 +345,14 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
     if (o.kind == OperatorKind::combine) return combine_backward(o, x, dy, dx);
     if (o.kind == OperatorKind::experts) return experts_backward(id, x, dy, dx[0]);
     if (dx.empty() || !dx[0]) return;
-    const Stream s = workplace_.stream();
+    const Stream s = execution_.stream();
     const Sizes y = sizes_of(o.output);
-    const auto* extra = static_cast<const float*>(x.extra);
+    const auto* saved_context = static_cast<const float*>(x.saved_context);
     const auto adds = [&] { return accumulates(o.inputs[0], dx[0]); };
     const auto base = [&] { return base_of(o.inputs[0], dx[0]); };
     // For what adds to few places of an array that must be clear.
     const auto clear = [&] {
-        workplace_.clear_zeros(dx[0], tensor_bytes(o.inputs[0]));
+        execution_.clear_zeros(dx[0], tensor_bytes(o.inputs[0]));
         fusion_->copy_now(dx[0]);
     };
     switch (o.kind) {
@@ -363,15 +364,15 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
             break;
         case OperatorKind::linear: linear_backward(id, x, dy, dx[0]); break;
         case OperatorKind::layer_norm:
-            kernels_.layer_norm_backward(s, type_, y.rows, y.columns, x.inputs[0], extra,
+            kernels_.layer_norm_backward(s, type_, y.rows, y.columns, x.inputs[0], saved_context,
                                          values(x.parameters[0]), dy, dx[0], base());
             break;
         case OperatorKind::rms_norm:
-            kernels_.rms_norm_backward(s, type_, y.rows, y.columns, x.inputs[0], extra,
+            kernels_.rms_norm_backward(s, type_, y.rows, y.columns, x.inputs[0], saved_context,
                                        values(x.parameters[0]), dy, dx[0], base());
             break;
         case OperatorKind::batch_norm:
-            kernels_.batch_norm_backward(s, type_, image_shape(o), x.inputs[0], extra,
+            kernels_.batch_norm_backward(s, type_, image_shape(o), x.inputs[0], saved_context,
                                          values(x.parameters[0]), dy, dx[0], adds());
             break;
         case OperatorKind::attention: attention_backward(id, x, dy, dx[0], place.micro_batch); break;
@@ -390,15 +391,15 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
             break;
         case OperatorKind::dropout:
             kernels_.dropout_backward(s, type_, y.count(), static_cast<float>(o.attributes.probability),
-                                      static_cast<const std::uint8_t*>(x.extra), dy, dx[0], adds());
+                                      static_cast<const std::uint8_t*>(x.saved_context), dy, dx[0], adds());
             break;
         case OperatorKind::conv2d:
             machine_.convolution(s, ConvolutionPass::input, type_, image_shape(o), dy,
                                  weight(o.parameters[0], x.parameters[0], weight_slot), dx[0], adds());
             break;
         case OperatorKind::max_pool:
-            kernels_.max_pool_backward(s, type_, image_shape(o), static_cast<const std::int64_t*>(x.extra),
-                                       dy, dx[0], adds());
+            kernels_.max_pool_backward(s, type_, image_shape(o),
+                                       static_cast<const std::int64_t*>(x.saved_context), dy, dx[0], adds());
             break;
         case OperatorKind::average_pool:
             kernels_.average_pool_backward(s, type_, image_shape(o), dy, dx[0], adds());
@@ -426,9 +427,10 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
             break;
         case OperatorKind::cross_entropy: {
             const ClassShape classes = classes_of(o);
-            kernels_.cross_entropy_backward(
-                s, type_, classes, *dy / static_cast<float>(classes.rows), workplace_.factors(), x.inputs[0],
-                x.inputs[1], context_.fused_cross_entropy ? nullptr : extra, ids(x.inputs[2]), dx[0], adds());
+            kernels_.cross_entropy_backward(s, type_, classes, *dy / static_cast<float>(classes.rows),
+                                            execution_.factors(), x.inputs[0], x.inputs[1],
+                                            context_.fused_cross_entropy ? nullptr : saved_context,
+                                            ids(x.inputs[2]), dx[0], adds());
             break;
         }
         default: break;
@@ -440,10 +442,10 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, const f
     const model::Operator& o = op(id);
     if (fusion_->owner() != id.index) fusion_->flush();  // its own product may wait for the operator before
     const auto* dy = static_cast<const float*>(contents_of_gradient(o, given));
-    const Stream s = workplace_.stream();
+    const Stream s = execution_.stream();
     const Sizes y = sizes_of(o.output);
-    const auto* extra = static_cast<const float*>(x.extra);
-    const auto workspace = [&] { return workplace_.scratch(sums_slot, norm_workspace(y.rows, y.columns)); };
+    const auto* saved_context = static_cast<const float*>(x.saved_context);
+    const auto workspace = [&] { return execution_.scratch(sums_slot, norm_workspace(y.rows, y.columns)); };
     switch (o.kind) {
         case OperatorKind::embedding: {
             const std::int64_t table = extent(o.parameters[0], 0),
@@ -451,7 +453,7 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, const f
             kernels_.embedding_weight(s, type_, y.rows, y.columns, table < whole ? tensor_rank_ * table : 0,
                                       table, ids(x.inputs[0]) + y.first_row, dy,
                                       added_sums(o.parameters[0], dparameters[0]),
-                                      workplace_.scratch(sums_slot, embedding_workspace(y.rows, y.columns)));
+                                      execution_.scratch(sums_slot, embedding_workspace(y.rows, y.columns)));
             break;
         }
         case OperatorKind::position_embedding:
@@ -464,17 +466,17 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, const f
         case OperatorKind::router: router_weights(o, x, dy, dparameters[0]); break;
         case OperatorKind::experts: experts_weights(id, x, dy, dparameters); break;
         case OperatorKind::layer_norm:
-            kernels_.norm_weights(s, type_, true, y.rows, y.columns, x.inputs[0], extra, dy,
+            kernels_.norm_weights(s, type_, true, y.rows, y.columns, x.inputs[0], saved_context, dy,
                                   sums(o.parameters[0], dparameters[0]),
                                   o.attributes.has_bias ? sums(o.parameters[1], dparameters[1]) : Sums{},
                                   workspace());
             break;
         case OperatorKind::rms_norm:
-            kernels_.norm_weights(s, type_, false, y.rows, y.columns, x.inputs[0], extra, dy,
+            kernels_.norm_weights(s, type_, false, y.rows, y.columns, x.inputs[0], saved_context, dy,
                                   sums(o.parameters[0], dparameters[0]), {}, workspace());
             break;
         case OperatorKind::batch_norm:
-            kernels_.batch_norm_weights(s, type_, image_shape(o), x.inputs[0], extra, dy,
+            kernels_.batch_norm_weights(s, type_, image_shape(o), x.inputs[0], saved_context, dy,
                                         sums(o.parameters[0], dparameters[0]),
                                         sums(o.parameters[1], dparameters[1]));
             break;
@@ -487,8 +489,8 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, const f
             } else {
                 const std::int64_t count = model::parameter_elements(graph_, o.parameters[0], context_);
                 void* own =
-                    workplace_.scratch(gradient_slot, static_cast<std::size_t>(count) * size_of(type_));
-                void* wide = workplace_.scratch(partial_slot,
+                    execution_.scratch(gradient_slot, static_cast<std::size_t>(count) * size_of(type_));
+                void* wide = execution_.scratch(partial_slot,
                                                 static_cast<std::size_t>(count) * size_of(gradient_type_));
                 machine_.convolution(s, ConvolutionPass::weight, type_, shape, x.inputs[0], dy, own, false);
                 kernels_.cast(s, type_, gradient_type_, count, own,

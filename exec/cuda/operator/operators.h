@@ -28,9 +28,9 @@ inline void* at(const void* base, std::int64_t element, Type type) {
 }
 
 // What operators need of the backend at work.
-class Workplace {
+class ExecutionContext {
 public:
-    virtual ~Workplace() = default;
+    virtual ~ExecutionContext() = default;
     virtual Stream stream() = 0;  // of the instruction at work
     // Room for one call, the same for every call of a slot on a stream.
     virtual void* scratch(int slot, std::size_t bytes) = 0;
@@ -84,12 +84,13 @@ public:
     // `graph`: of whole sequences or of one segment of them.
     Operators(const model::ModelGraph& graph, const schedule::Plan& plan, int tensor_rank, int context_rank,
               bool is_training, std::shared_ptr<const AttentionTables> tables, Machine& machine,
-              Workplace& workplace);
+              ExecutionContext& execution);
     ~Operators() override;
 
-    void forward(model::OperatorId op, const Operands& operands, const MicroBatchPlace& place) const override;
+    void forward(model::OperatorId op, const Operands& operands,
+                 const MicroBatchPosition& place) const override;
     void backward_input(model::OperatorId op, const Operands& operands, const float* dy,
-                        const std::vector<float*>& dx, const MicroBatchPlace& place) const override;
+                        const std::vector<float*>& dx, const MicroBatchPosition& place) const override;
     void backward_weight(model::OperatorId op, const Operands& operands, const float* dy,
                          const std::vector<float*>& dparameters) const override;
     void pack_keys(model::OperatorId attention, const float* packed, float* piece) const override;
@@ -115,9 +116,9 @@ private:
     std::int64_t rows_per_sample(model::TensorId tensor) const;
     std::int64_t extent(model::ParameterId parameter, int dimension) const;
     ClassShape classes_of(const model::Operator& op) const;
-    Places places() const;  // of this rank's tokens in their sequence
+    TokenRange places() const;  // of this rank's tokens in their sequence
     // The same for positions, which a segment's own operators count from its first token.
-    Places positions() const { return graph_.segments > 1 ? Places{} : places(); }
+    TokenRange positions() const { return graph_.segments > 1 ? TokenRange{} : places(); }
     AttentionShape attention_shape(model::OperatorId id, std::int32_t micro_batch) const;
     RotationShape rotation_shape(model::OperatorId id, const AttentionShape& shape) const;
     ImageShape image_shape(const model::Operator& op) const;
@@ -136,7 +137,7 @@ private:
 
     // Where the gradient of the operator's output lies.
     const void* contents_of_gradient(const model::Operator& op, const float* dy) const {
-        return fusion_->contents_of(dy, op.parameters.empty() || !workplace_.keeps_gradients());
+        return fusion_->contents_of(dy, op.parameters.empty() || !execution_.keeps_gradients());
     }
 
     // Neither launches nor moves anything: its output is its input's array.
@@ -175,9 +176,10 @@ private:
     // elements.
     ColumnMove key_rows(const AttentionShape& shape, std::int64_t from_row, std::int64_t from_tokens,
                         std::int64_t to_row, std::int64_t to_tokens) const;
-    void unfused_attention(const AttentionShape& shape, const AttentionInput& in, void* y, void* extra) const;
-    void unfused_attention_backward(const AttentionShape& shape, const AttentionInput& in, void* extra,
-                                    const void* dy, void* dqkv, void* dmemory) const;
+    void unfused_attention(const AttentionShape& shape, const AttentionInput& in, void* y,
+                           void* saved_context) const;
+    void unfused_attention_backward(const AttentionShape& shape, const AttentionInput& in,
+                                    void* saved_context, const void* dy, void* dqkv, void* dmemory) const;
     Product product() const;
 
     // A matrix in fp8: [rows, columns], and with both exchanged, where asked for; a number in device memory
@@ -228,7 +230,7 @@ private:
     const bool is_training_;
     Machine& machine_;
     const Kernels& kernels_;
-    Workplace& workplace_;
+    ExecutionContext& execution_;
     const Type type_, parameter_type_, gradient_type_;
     const std::shared_ptr<const AttentionTables> tables_;
     std::vector<char> is_in_fp8_;  // by operator

@@ -92,12 +92,12 @@ struct KeptScores {
     void *probabilities, *dropped;  // dropped and mask: null without dropout
     std::uint8_t* mask;
 
-    KeptScores(const AttentionShape& shape, void* extra, Type type)
-        : probabilities(extra), dropped(nullptr), mask(nullptr) {
+    KeptScores(const AttentionShape& shape, void* saved_context, Type type)
+        : probabilities(saved_context), dropped(nullptr), mask(nullptr) {
         if (shape.dropout <= 0) return;
         const std::int64_t scores = shape.samples * shape.heads * shape.tokens * shape.key_count();
-        dropped = at(extra, scores, type);
-        mask = static_cast<std::uint8_t*>(at(extra, 2 * scores, type));
+        dropped = at(saved_context, scores, type);
+        mask = static_cast<std::uint8_t*>(at(saved_context, 2 * scores, type));
     }
     const void* factors() const { return dropped ? dropped : probabilities; }  // what multiplies the values
 };
@@ -131,8 +131,8 @@ AttentionShape Operators::attention_shape(model::OperatorId id, std::int32_t mic
     if (const AttentionTables::Of* tables = tables_->find(id)) shape.alibi_slopes = tables->slopes;
     if (a.probability > 0 && is_training_) {
         shape.dropout = static_cast<float>(a.probability);
-        shape.dropout_keys = workplace_.mask_keys(id, micro_batch);
-        shape.library_offset = workplace_.library_offset();
+        shape.dropout_keys = execution_.mask_keys(id, micro_batch);
+        shape.library_offset = execution_.library_offset();
     }
     return shape;
 }
@@ -149,12 +149,12 @@ Operators::AttentionInput Operators::attention_input(const Operands& x, const At
                                                      const RotationShape& rotation) const {
     const void* memory = x.earlier.empty() ? x.keys : joined_keys(x, shape);
     if (rotation.dimension == 0) return {x.inputs[0], memory};
-    const Stream s = workplace_.stream();
-    void* turned = workplace_.scratch(
+    const Stream s = execution_.stream();
+    void* turned = execution_.scratch(
         turned_slot, static_cast<std::size_t>(shape.samples * shape.tokens * shape.row()) * size_of(type_));
     kernels_.rotate(s, type_, rotation, false, x.inputs[0], turned, false);
     if (shape.keys == 0) return {turned, nullptr};
-    void* keys = workplace_.scratch(
+    void* keys = execution_.scratch(
         turned_keys_slot,
         static_cast<std::size_t>(shape.samples * shape.keys * shape.key_row()) * size_of(type_));
     kernels_.rotate(s, type_, of_keys(rotation, shape), false, memory, keys, false);
@@ -169,9 +169,9 @@ ColumnMove Operators::key_rows(const AttentionShape& shape, std::int64_t from_ro
 }
 
 const void* Operators::joined_keys(const Operands& x, const AttentionShape& shape) const {
-    const Stream s = workplace_.stream();
+    const Stream s = execution_.stream();
     const std::int64_t width = shape.key_row();
-    void* joined = workplace_.scratch(
+    void* joined = execution_.scratch(
         joined_keys_slot, static_cast<std::size_t>(shape.samples * shape.keys * width) * size_of(type_));
     std::int64_t first = 0;
     const auto join = [&](const void* from, std::int64_t row) {
@@ -186,11 +186,11 @@ const void* Operators::joined_keys(const Operands& x, const AttentionShape& shap
 
 void Operators::add_joined_gradients(const Operands& x, const AttentionShape& shape, const void* joined,
                                      float* dqkv) const {
-    const Stream s = workplace_.stream();
+    const Stream s = execution_.stream();
     const std::int64_t width = 2 * shape.kv_heads * shape.head_dimension;
     std::int64_t first = 0;
     for (const KeyValues& segment : x.earlier_gradients) {
-        const bool adds = !workplace_.takes_over_zeros(
+        const bool adds = !execution_.takes_over_zeros(
             segment.data, static_cast<std::size_t>(shape.samples * shape.tokens * width) * size_of(type_));
         kernels_.move_columns(s, type_, key_rows(shape, width, shape.keys, width, shape.tokens),
                               at(joined, first * width, type_), segment.data, adds);
@@ -207,53 +207,56 @@ void Operators::add_joined_gradients(const Operands& x, const AttentionShape& sh
 
 void Operators::attention(model::OperatorId id, const Operands& x, std::int32_t micro_batch) const {
     const AttentionShape shape = attention_shape(id, micro_batch);
-    const Stream s = workplace_.stream();
+    const Stream s = execution_.stream();
     const AttentionInput in = attention_input(x, shape, rotation_shape(id, shape));
     if (context_.attention != model::AttentionImplementation::flash)
-        unfused_attention(shape, in, x.output, x.extra);
+        unfused_attention(shape, in, x.output, x.saved_context);
     else if (fuses(machine_, type_, shape))
         fused_attention(machine_, s, type_, shape, in.queries, in.memory, x.output,
-                        static_cast<float*>(x.extra));
-    else kernels_.attention(s, type_, shape, in.queries, in.memory, x.output, static_cast<float*>(x.extra));
+                        static_cast<float*>(x.saved_context));
+    else
+        kernels_.attention(s, type_, shape, in.queries, in.memory, x.output,
+                           static_cast<float*>(x.saved_context));
 }
 
 void Operators::attention_backward(model::OperatorId id, const Operands& x, const float* dy, float* dqkv,
                                    std::int32_t micro_batch) const {
     const AttentionShape shape = attention_shape(id, micro_batch);
     const RotationShape rotation = rotation_shape(id, shape);
-    const Stream s = workplace_.stream();
+    const Stream s = execution_.stream();
     const std::int64_t count = shape.samples * shape.tokens * shape.row();
     const std::size_t bytes = static_cast<std::size_t>(count) * size_of(type_);
     const AttentionInput in = attention_input(x, shape, rotation);
     const bool adds = accumulates(op(id).inputs[0], dqkv), turns = rotation.dimension > 0;
-    void* result = turns || adds ? workplace_.scratch(gradient_slot, bytes) : dqkv;
+    void* result = turns || adds ? execution_.scratch(gradient_slot, bytes) : dqkv;
     // Keys and values of their own have a gradient of their own, which goes to those who gave them.
     const std::int64_t key_elements = shape.samples * shape.keys * shape.key_row();
     const std::size_t key_bytes = static_cast<std::size_t>(key_elements) * size_of(type_);
     const bool is_joined = !x.earlier.empty(),
-               adds_keys = shape.keys > 0 && !is_joined && !workplace_.takes_over_zeros(x.dkeys, key_bytes);
+               adds_keys = shape.keys > 0 && !is_joined && !execution_.takes_over_zeros(x.dkeys, key_bytes);
     void* key_result = shape.keys > 0 && (turns || adds_keys || is_joined)
-                           ? workplace_.scratch(key_gradient_slot, key_bytes)
+                           ? execution_.scratch(key_gradient_slot, key_bytes)
                            : x.dkeys;
     if (shape.keys > 0) machine_.fill_zero(s, result, bytes);
     if (context_.attention != model::AttentionImplementation::flash) {
-        unfused_attention_backward(shape, in, x.extra, dy, result, key_result);
+        unfused_attention_backward(shape, in, x.saved_context, dy, result, key_result);
     } else if (fuses(machine_, type_, shape)) {
         const std::size_t room = fused_workspace(shape, type_);
         fused_attention_backward(machine_, s, type_, shape, in.queries, in.memory, x.output,
-                                 static_cast<const float*>(x.extra), dy, result, key_result,
-                                 room > 0 ? workplace_.scratch(attention_slot, room) : nullptr);
+                                 static_cast<const float*>(x.saved_context), dy, result, key_result,
+                                 room > 0 ? execution_.scratch(attention_slot, room) : nullptr);
     } else {
-        void* deltas = workplace_.scratch(
+        void* deltas = execution_.scratch(
             attention_slot,
             static_cast<std::size_t>(shape.samples * shape.heads * shape.tokens) * sizeof(float));
         kernels_.attention_backward(s, type_, shape, in.queries, in.memory, x.output,
-                                    static_cast<const float*>(x.extra), dy, result, key_result, deltas);
+                                    static_cast<const float*>(x.saved_context), dy, result, key_result,
+                                    deltas);
     }
     if (turns) kernels_.rotate(s, type_, rotation, true, result, dqkv, adds);
     else if (adds) kernels_.scale(s, type_, count, 1.0f, result, dqkv, true);
     if (is_joined && turns) {  // the keys as they were joined have been read for the last time
-        void* joined = workplace_.scratch(joined_keys_slot, key_bytes);
+        void* joined = execution_.scratch(joined_keys_slot, key_bytes);
         kernels_.rotate(s, type_, of_keys(rotation, shape), true, key_result, joined, false);
         key_result = joined;
     }
@@ -264,11 +267,11 @@ void Operators::attention_backward(model::OperatorId id, const Operands& x, cons
 }
 
 void Operators::unfused_attention(const AttentionShape& shape, const AttentionInput& in, void* y,
-                                  void* extra) const {
-    const Stream s = workplace_.stream();
+                                  void* saved_context) const {
+    const Stream s = execution_.stream();
     const std::int64_t n = shape.key_count(), d = shape.head_dimension;
     const void *qkv = in.queries, *memory = in.memory ? in.memory : in.queries;
-    const KeptScores kept(shape, extra, type_);
+    const KeptScores kept(shape, saved_context, type_);
     Product scaled = product();
     scaled.alpha = shape.scale;
     each_group(shape, type_, [&](const HeadGroup& h) {
@@ -283,14 +286,15 @@ void Operators::unfused_attention(const AttentionShape& shape, const AttentionIn
 }
 
 // Of what a group of heads shares, the first head writes the gradient and the others add.
-void Operators::unfused_attention_backward(const AttentionShape& shape, const AttentionInput& in, void* extra,
-                                           const void* dy, void* dqkv, void* dmemory) const {
-    const Stream s = workplace_.stream();
+void Operators::unfused_attention_backward(const AttentionShape& shape, const AttentionInput& in,
+                                           void* saved_context, const void* dy, void* dqkv,
+                                           void* dmemory) const {
+    const Stream s = execution_.stream();
     const std::int64_t n = shape.key_count(), d = shape.head_dimension;
     const void *qkv = in.queries, *memory = in.memory ? in.memory : in.queries;
     void* dkeys = in.memory ? dmemory : dqkv;
-    const KeptScores kept(shape, extra, type_);
-    void* ds = workplace_.scratch(
+    const KeptScores kept(shape, saved_context, type_);
+    void* ds = execution_.scratch(
         attention_slot,
         static_cast<std::size_t>(shape.samples * shape.heads * shape.tokens * n) * size_of(type_));
     each_group(shape, type_, [&](const HeadGroup& h) {
@@ -311,28 +315,28 @@ void Operators::unfused_attention_backward(const AttentionShape& shape, const At
 void Operators::pack_keys(model::OperatorId id, const float* packed, float* piece) const {
     const AttentionShape shape = attention_shape(id, 0);
     const std::int64_t width = 2 * shape.kv_heads * shape.head_dimension;
-    kernels_.move_columns(workplace_.stream(), type_,
+    kernels_.move_columns(execution_.stream(), type_,
                           key_rows(shape, shape.row(), shape.tokens, width, shape.tokens),
                           at(packed, shape.heads * shape.head_dimension, type_), piece, false);
 }
 
 void Operators::order_keys(model::OperatorId id, const float* pieces, float* keys) const {
     const AttentionShape shape = attention_shape(id, 0);
-    kernels_.order_parts(workplace_.stream(), type_, shape.samples, shape.keys, context_.context_parallel,
+    kernels_.order_parts(execution_.stream(), type_, shape.samples, shape.keys, context_.context_parallel,
                          shape.key_row(), false, pieces, keys);
 }
 
 void Operators::split_key_gradients(model::OperatorId id, const float* dkeys, float* pieces) const {
     const AttentionShape shape = attention_shape(id, 0);
-    kernels_.order_parts(workplace_.stream(), type_, shape.samples, shape.keys, context_.context_parallel,
+    kernels_.order_parts(execution_.stream(), type_, shape.samples, shape.keys, context_.context_parallel,
                          shape.key_row(), true, dkeys, pieces);
 }
 
 void Operators::add_key_gradients(model::OperatorId id, const float* piece, float* dpacked) const {
     const AttentionShape shape = attention_shape(id, 0);
-    workplace_.clear_zeros(dpacked, tensor_bytes(op(id).inputs[0]));
+    execution_.clear_zeros(dpacked, tensor_bytes(op(id).inputs[0]));
     const std::int64_t width = 2 * shape.kv_heads * shape.head_dimension;
-    kernels_.move_columns(workplace_.stream(), type_,
+    kernels_.move_columns(execution_.stream(), type_,
                           key_rows(shape, width, shape.tokens, shape.row(), shape.tokens), piece,
                           at(dpacked, shape.heads * shape.head_dimension, type_), true);
 }

@@ -17,12 +17,12 @@ Operators::Octets Operators::octets(int slot, Float8 format, const Matrix& x, bo
     const auto count = static_cast<std::size_t>(x.rows * x.columns);
     const std::size_t head = alignment + rounded(float8_partials * sizeof(float)), copy = rounded(count);
     auto* room =
-        static_cast<std::uint8_t*>(workplace_.scratch(slot, head + (plain && turned ? 2 : 1) * copy));
+        static_cast<std::uint8_t*>(execution_.scratch(slot, head + (plain && turned ? 2 : 1) * copy));
     auto* unscale = reinterpret_cast<float*>(room);
     auto* partials = reinterpret_cast<float*>(room + alignment);
     std::uint8_t *first = room + head, *second = plain ? first + copy : first;
     if (casts) {
-        const Stream s = workplace_.stream();
+        const Stream s = execution_.stream();
         kernels_.largest_magnitudes(s, x.type, x.rows * x.columns, x.data, partials);
         kernels_.cast_to_float8(s, x.type, format, x.rows, x.columns, x.data, partials, unscale,
                                 plain ? first : nullptr, turned ? second : nullptr);
@@ -34,7 +34,7 @@ Operators::Matrix Operators::weight_matrix(model::ParameterId id, const float* p
     // Where the machine says no, there must be room for the copy in bf16: what it says while the run is
     // planned may be another answer.
     if (parameter_type_ != type_)
-        workplace_.scratch(
+        execution_.scratch(
             weight_slot,
             static_cast<std::size_t>(model::parameter_elements(graph_, id, context_)) * size_of(type_));
     return {parameter_type_, extent(id, 0), extent(id, 1), parameter};
@@ -77,7 +77,7 @@ std::optional<Product> Operators::forward_in_fp8(const Product& half, const Matr
 std::optional<Product> Operators::backward_in_fp8(model::OperatorId id, const Product& half, const Matrix& dy,
                                                   const Matrix& weight) const {
     turned_gradient_.reset();
-    const bool turns = !workplace_.keeps_gradients();
+    const bool turns = !execution_.keeps_gradients();
     const auto operands = [&](bool casts) {
         return std::pair(octets(low_gradient_slot, Float8::e5m2, dy, true, turns, casts),
                          octets(low_weight_slot, Float8::e4m3, weight, false, true, casts));

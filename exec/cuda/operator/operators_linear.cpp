@@ -30,9 +30,9 @@ void Operators::linear(model::OperatorId id, const Operands& x) const {
     const std::int64_t inputs = extent(o.parameters[0], 1);
     const void* in = x.inputs[0];
     if (o.attributes.input_scale != 1.0) {
-        kernels_.scale(workplace_.stream(), type_, y.rows * inputs,
-                       static_cast<float>(o.attributes.input_scale), in, x.extra, false);
-        in = x.extra;
+        kernels_.scale(execution_.stream(), type_, y.rows * inputs,
+                       static_cast<float>(o.attributes.input_scale), in, x.saved_context, false);
+        in = x.saved_context;
     }
     const void* own_weight =
         is_in_fp8(id) ? x.parameters[0] : weight(o.parameters[0], x.parameters[0], weight_slot);
@@ -92,7 +92,7 @@ void Operators::add(const model::Operator& o, const Operands& x) const {
         return fusion_->launch(*dropout, residual);
     }
     fusion_->flush();
-    kernels_.add(workplace_.stream(), type_, sizes_of(o.output).count(), x.inputs[0], x.inputs[1], x.output);
+    kernels_.add(execution_.stream(), type_, sizes_of(o.output).count(), x.inputs[0], x.inputs[1], x.output);
 }
 
 // Both terms' gradients are the sum's: as a rule nobody has to copy it.
@@ -102,8 +102,8 @@ void Operators::add_backward(const model::Operator& o, const void* dy, const std
         if (!dx[i]) continue;
         const void* base = base_of(o.inputs[i], dx[i]);
         if (!base) fusion_->copy_later(dx[i], dy, static_cast<std::size_t>(count) * size_of(type_));
-        else if (base == dx[i]) kernels_.scale(workplace_.stream(), type_, count, 1.0f, dy, dx[i], true);
-        else kernels_.add(workplace_.stream(), type_, count, base, dy, dx[i]);
+        else if (base == dx[i]) kernels_.scale(execution_.stream(), type_, count, 1.0f, dy, dx[i], true);
+        else kernels_.add(execution_.stream(), type_, count, base, dy, dx[i]);
     }
 }
 
@@ -150,7 +150,7 @@ bool Operators::gelu_backward_with_product(const model::Operator& o, const Opera
     if (!machine_.offers(*p)) return false;
     if (accumulates(o.inputs[0], dx)) {
         fusion_->flush();
-        kernels_.unary_backward(workplace_.stream(), type_, Unary::gelu_tanh, sizes_of(o.output).count(),
+        kernels_.unary_backward(execution_.stream(), type_, Unary::gelu_tanh, sizes_of(o.output).count(),
                                 x.inputs[0], dy, dx, true);
         return true;
     }
@@ -173,7 +173,7 @@ void Operators::linear_weights(model::OperatorId id, const Operands& x, const vo
     p.k = y.rows;
     p.a = dy;
     p.lda = is_across ? y.rows : y.columns;
-    p.b = o.attributes.input_scale != 1.0 ? x.extra : static_cast<const void*>(x.inputs[0]);
+    p.b = o.attributes.input_scale != 1.0 ? x.saved_context : static_cast<const void*>(x.inputs[0]);
     p.ldb = inputs;
     p.c = dparameters[0];
     p.ldc = inputs;
@@ -186,9 +186,9 @@ void Operators::linear_weights(model::OperatorId id, const Operands& x, const vo
     // The bias along with the weight where that is to be had; both rooms are asked for whatever the answer,
     // since it may be another one when planning.
     const Sums bias = sums(o.parameters[1], dparameters[1]);
-    void* workspace = workplace_.scratch(sums_slot, norm_workspace(y.rows, y.columns));
+    void* workspace = execution_.scratch(sums_slot, norm_workspace(y.rows, y.columns));
     void* own =
-        workplace_.scratch(partial_slot, static_cast<std::size_t>(y.columns) * size_of(gradient_type_));
+        execution_.scratch(partial_slot, static_cast<std::size_t>(y.columns) * size_of(gradient_type_));
     Product both = p;
     both.row_sums = bias.accumulates ? own : bias.data;
     if (!p.in_fp8 &&
@@ -196,11 +196,11 @@ void Operators::linear_weights(model::OperatorId id, const Operands& x, const vo
             both)) {  // a bias's gradient is a sum and no product: of numbers that are not rounded
         fusion_->launch(both);
         if (bias.accumulates)
-            kernels_.scale(workplace_.stream(), gradient_type_, y.columns, 1.0f, own, bias.data, true);
+            kernels_.scale(execution_.stream(), gradient_type_, y.columns, 1.0f, own, bias.data, true);
         return;
     }
     fusion_->launch(p);
-    kernels_.column_sums(workplace_.stream(), type_, y.rows, y.columns, dy, bias, workspace);
+    kernels_.column_sums(execution_.stream(), type_, y.rows, y.columns, dy, bias, workspace);
 }
 
 }  // namespace exec::cuda

@@ -38,18 +38,18 @@ RoutingShape Operators::routing_shape(const model::Operator& o) const {
 
 const void* Operators::routing(const model::Operator& o, const void* probabilities) const {
     const RoutingShape shape = routing_shape(o);
-    void* routing = workplace_.scratch(routing_slot, routing_workspace(shape));
-    kernels_.route(workplace_.stream(), type_, shape, probabilities, routing);
+    void* routing = execution_.scratch(routing_slot, routing_workspace(shape));
+    kernels_.route(execution_.stream(), type_, shape, probabilities, routing);
     return routing;
 }
 
 void Operators::count_rows(model::OperatorId dispatch, const float* probabilities, float* counts) const {
-    kernels_.expert_counts(workplace_.stream(), routing_shape(op(dispatch)),
+    kernels_.expert_counts(execution_.stream(), routing_shape(op(dispatch)),
                            routing(op(dispatch), probabilities), true, counts);
 }
 
 void Operators::choices(model::OperatorId router, const Operands& x, float* all) const {
-    kernels_.expert_counts(workplace_.stream(), routing_shape(op(router)), routing(op(router), x.output),
+    kernels_.expert_counts(execution_.stream(), routing_shape(op(router)), routing(op(router), x.output),
                            false, all);
 }
 
@@ -61,9 +61,9 @@ std::vector<std::int64_t> Operators::rows_of_experts(model::OperatorId id, const
     if (!is_forward) return rows;
     const model::Operator& o = op(id);
     const auto experts = static_cast<std::size_t>(o.attributes.experts);
-    auto* counts = static_cast<float*>(workplace_.scratch(counts_slot, experts * sizeof(float)));
-    kernels_.expert_counts(workplace_.stream(), routing_shape(o), routing(o, x.inputs[1]), true, counts);
-    const std::vector<float> fetched = workplace_.fetch(counts, experts);
+    auto* counts = static_cast<float*>(execution_.scratch(counts_slot, experts * sizeof(float)));
+    kernels_.expert_counts(execution_.stream(), routing_shape(o), routing(o, x.inputs[1]), true, counts);
+    const std::vector<float> fetched = execution_.fetch(counts, experts);
     if (fetched.empty()) rows = divided_evenly(model::mixture_shape(graph_, o, context_).copies, experts);
     else rows.assign(fetched.begin(), fetched.end());
     return rows;
@@ -72,8 +72,8 @@ std::vector<std::int64_t> Operators::rows_of_experts(model::OperatorId id, const
 // Logits in fp32, as the CPU has them: close calls would be called otherwise in half precision.
 void Operators::router(const model::Operator& o, const Operands& x) const {
     const RoutingShape shape = routing_shape(o);
-    const Stream s = workplace_.stream();
-    auto* logits = static_cast<float*>(workplace_.scratch(
+    const Stream s = execution_.stream();
+    auto* logits = static_cast<float*>(execution_.scratch(
         logits_slot, static_cast<std::size_t>(shape.tokens * shape.experts) * sizeof(float)));
     Product p = product();
     p.out = Type::fp32;
@@ -92,16 +92,16 @@ void Operators::router(const model::Operator& o, const Operands& x) const {
 
 const void* Operators::router_gradient(const model::Operator& o, const Operands& x, const void* dy) const {
     const RoutingShape shape = routing_shape(o);
-    const Stream s = workplace_.stream();
+    const Stream s = execution_.stream();
     const model::Attributes& a = o.attributes;
     const float* chosen = nullptr;
     float balance = 0;
     if (a.auxiliary_loss > 0 && (!o.in_parallel_region || tensor_rank_ == 0)) {
         if (context_.context_parallel > 1) {
-            chosen = static_cast<const float*>(x.extra);  // by all ranks that divide these tokens
+            chosen = static_cast<const float*>(x.saved_context);  // by all ranks that divide these tokens
         } else {
             auto* counts = static_cast<float*>(
-                workplace_.scratch(counts_slot, static_cast<std::size_t>(a.experts) * sizeof(float)));
+                execution_.scratch(counts_slot, static_cast<std::size_t>(a.experts) * sizeof(float)));
             kernels_.expert_counts(s, shape, routing(o, x.output), false, counts);
             chosen = counts;
         }
@@ -110,9 +110,9 @@ const void* Operators::router_gradient(const model::Operator& o, const Operands&
         balance = static_cast<float>(static_cast<double>(x.place->loss_weight) * a.auxiliary_loss *
                                      static_cast<double>(a.experts) / copies / tokens);
     }
-    void* gradient = workplace_.scratch(
+    void* gradient = execution_.scratch(
         gradient_slot, static_cast<std::size_t>(shape.tokens * shape.experts) * size_of(type_));
-    kernels_.router_gradient(s, type_, shape.tokens, shape.experts, balance, workplace_.factors(), chosen,
+    kernels_.router_gradient(s, type_, shape.tokens, shape.experts, balance, execution_.factors(), chosen,
                              x.output, dy, gradient);
     return gradient;
 }
@@ -131,7 +131,7 @@ void Operators::router_backward(const model::Operator& o, const Operands& x, con
     p.c = dx;
     p.ldc = shape.hidden;
     p.accumulates = accumulates(o.inputs[0], dx);
-    machine_.product(workplace_.stream(), p);
+    machine_.product(execution_.stream(), p);
 }
 
 void Operators::router_weights(const model::Operator& o, const Operands& x, const void* dy,
@@ -150,12 +150,12 @@ void Operators::router_weights(const model::Operator& o, const Operands& x, cons
     p.c = dweight;
     p.ldc = shape.hidden;
     p.accumulates = sums(o.parameters[0], dweight).accumulates;
-    machine_.product(workplace_.stream(), p);
+    machine_.product(execution_.stream(), p);
 }
 
 void Operators::dispatch(const model::Operator& o, const Operands& x) const {
     const RoutingShape shape = routing_shape(o);
-    const Stream s = workplace_.stream();
+    const Stream s = execution_.stream();
     if (shape.capacity < shape.tokens)
         machine_.fill_zero(s, x.output, tensor_bytes(o.output));  // what capacity leaves empty
     kernels_.dispatch(s, type_, shape, routing(o, x.inputs[1]), x.inputs[0], x.output);
@@ -166,16 +166,16 @@ void Operators::combine_backward(const model::Operator& o, const Operands& x, co
     const RoutingShape shape = routing_shape(o);
     bool adds = true;
     if (dx[0] && shape.capacity < shape.tokens) {  // rows that no copy has stay clear
-        workplace_.clear_zeros(dx[0], tensor_bytes(o.inputs[0]));
+        execution_.clear_zeros(dx[0], tensor_bytes(o.inputs[0]));
         fusion_->copy_now(dx[0]);
     } else if (dx[0]) {
         adds = accumulates(o.inputs[0], dx[0]);
     }
     if (dx[1]) {
-        workplace_.clear_zeros(dx[1], tensor_bytes(o.inputs[1]));
+        execution_.clear_zeros(dx[1], tensor_bytes(o.inputs[1]));
         fusion_->copy_now(dx[1]);
     }
-    kernels_.combine_backward(workplace_.stream(), type_, shape, routing(o, x.inputs[1]), x.inputs[0],
+    kernels_.combine_backward(execution_.stream(), type_, shape, routing(o, x.inputs[1]), x.inputs[0],
                               x.inputs[1], dy, dx[0], dx[1], adds);
 }
 
@@ -184,10 +184,10 @@ void Operators::experts(model::OperatorId id, const Operands& x) const {
     const model::MixtureShape shape = model::mixture_shape(graph_, o, context_);
     const std::vector<std::int64_t> rows = rows_of_experts(id, x, true);
     const std::int64_t total = total_of(rows);
-    const Stream s = workplace_.stream();
+    const Stream s = execution_.stream();
     const void *first_weights = weight(o.parameters[0], x.parameters[0], weight_slot),
                *second_weights = weight(o.parameters[1], x.parameters[1], second_weight_slot);
-    void *first = x.extra, *activated = at(x.extra, total * shape.first_width, type_);
+    void *first = x.saved_context, *activated = at(x.saved_context, total * shape.first_width, type_);
     if (total == 0) return;
     Product p = product();
     p.ragged_limit = total;
@@ -218,19 +218,20 @@ void Operators::experts(model::OperatorId id, const Operands& x) const {
     }
 }
 
-// Leaves the gradient of the first product in the extra, in its place: the weights' gradients need that one.
+// Leaves the gradient of the first product in the saved context, in its place: the weights' gradients need
+// that one.
 void Operators::experts_backward(model::OperatorId id, const Operands& x, const void* dy, float* dx) const {
     const model::Operator& o = op(id);
     const model::MixtureShape shape = model::mixture_shape(graph_, o, context_);
     const std::vector<std::int64_t> rows = rows_of_experts(id, x, false);
     const std::int64_t total = total_of(rows);
-    const Stream s = workplace_.stream();
+    const Stream s = execution_.stream();
     const void *first_weights = weight(o.parameters[0], x.parameters[0], weight_slot),
                *second_weights = weight(o.parameters[1], x.parameters[1], second_weight_slot);
-    void *first = x.extra, *activated = at(x.extra, total * shape.first_width, type_);
+    void *first = x.saved_context, *activated = at(x.saved_context, total * shape.first_width, type_);
     void* dactivated =
-        workplace_.scratch(expert_slot, static_cast<std::size_t>(total * shape.width) * size_of(type_));
-    const bool adds = dx && !workplace_.takes_over_zeros(
+        execution_.scratch(expert_slot, static_cast<std::size_t>(total * shape.width) * size_of(type_));
+    const bool adds = dx && !execution_.takes_over_zeros(
                                 dx, static_cast<std::size_t>(total * shape.hidden) * size_of(type_));
     if (adds) fusion_->copy_now(dx);
     if (total == 0) return;
@@ -271,9 +272,9 @@ void Operators::experts_weights(model::OperatorId id, const Operands& x, const v
     const model::Operator& o = op(id);
     const model::MixtureShape shape = model::mixture_shape(graph_, o, context_);
     const std::vector<std::int64_t> rows = rows_of_experts(id, x, false);
-    const Stream s = workplace_.stream();
+    const Stream s = execution_.stream();
     const std::int64_t total = total_of(rows);
-    const void *first = x.extra, *activated = at(x.extra, total * shape.first_width, type_);
+    const void *first = x.saved_context, *activated = at(x.saved_context, total * shape.first_width, type_);
     // c += a^T b over the rows of every block; an expert that nobody chose has a gradient of zeros.
     const auto add_up = [&](std::size_t parameter, const void* a, std::int64_t m, const void* b,
                             std::int64_t n) {

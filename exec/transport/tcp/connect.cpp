@@ -174,9 +174,9 @@ std::string address_of_peer(const Socket& socket) {
 
 // Connections whose first words are still coming. Who connects may be a stranger that says nothing, or a rank
 // that ends half-way: nobody waits for it alone.
-class Door {
+class PendingConnections {
 public:
-    explicit Door(const Socket& listener) : listener_(listener) {}
+    explicit PendingConnections(const Socket& listener) : listener_(listener) {}
 
     // Ranks that are connected already: when one of them goes, those that wait for others are told.
     void watch(int descriptor, std::string who) { watched_.emplace_back(descriptor, std::move(who)); }
@@ -287,10 +287,10 @@ struct Member {
 // Rank 0's part: everybody's report, by launch rank.
 std::vector<Member> collect(const Launch& launch, const Socket& listener, const Deadline& deadline) {
     std::vector<Member> members(static_cast<std::size_t>(launch.size));
-    Door door(listener);
+    PendingConnections pending(listener);
     for (int missing = launch.size - 1; missing > 0;) {
         Report report;
-        Socket socket = door.next(report, deadline);
+        Socket socket = pending.next(report, deadline);
         if (socket.get() < 0) {
             std::string absent;
             for (int r = 1; r < launch.size; ++r)
@@ -309,7 +309,7 @@ std::vector<Member> collect(const Launch& launch, const Socket& listener, const 
         member.address = address_of_peer(socket);
         member.report = report;
         member.socket = std::move(socket);
-        door.watch(member.socket.get(), fmt::format("rank {} on {}", report.rank, report.host));
+        pending.watch(member.socket.get(), fmt::format("rank {} on {}", report.rank, report.host));
         --missing;
     }
     return members;
@@ -380,17 +380,17 @@ std::unique_ptr<Wire> connect_all(const Launch& launch, core::Seconds time_limit
         if (!send_all(sockets[lower].get(), &number, sizeof number))
             fail(fmt::format("rank {} is gone before the start", lower));
     }
-    Door door(listener);
-    for (std::size_t i = 0; i < own; ++i) door.watch(sockets[i].get(), fmt::format("rank {}", i));
+    PendingConnections pending(listener);
+    for (std::size_t i = 0; i < own; ++i) pending.watch(sockets[i].get(), fmt::format("rank {}", i));
     for (std::size_t missing = own == 0 ? 0 : size - 1 - own; missing > 0;) {
         std::int32_t number = -1;
-        Socket socket = door.next(number, deadline);
+        Socket socket = pending.next(number, deadline);
         if (socket.get() < 0) fail(fmt::format("rank {}: not all higher ranks connected in time", own));
         // Something that is no rank is let go.
         if (number <= static_cast<std::int32_t>(own) || number >= launch.size ||
             sockets[static_cast<std::size_t>(number)].get() >= 0)
             continue;
-        door.watch(socket.get(), fmt::format("rank {}", number));
+        pending.watch(socket.get(), fmt::format("rank {}", number));
         sockets[static_cast<std::size_t>(number)] = std::move(socket);
         --missing;
     }

@@ -1,5 +1,6 @@
-// One way to carry out a collective, priced: what each of the cost model's strategies (NCCL's algorithms and
-// protocols, SMDDP, a parameter server, rounds of transfers) offers and the cheapest of which is taken.
+// One candidate to carry out a collective, priced: what each of the cost model's strategies (NCCL's
+// algorithms and protocols, SMDDP, a parameter server, rounds of transfers) offers and the cheapest of which
+// is taken.
 #pragma once
 
 #include <string>

@@ -38,26 +38,27 @@ CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::
                           network_terms(cluster, constants, traits_)),
       transfer_network_(cluster, std::nullopt, network_terms(cluster, constants, traits_)) {}
 
-std::vector<int> CommunicationCost::members(const Meeting& meeting, schedule::RankCoordinates at) const {
-    if (meeting.tied_ranks.empty())
-        return process_group(plan_.layout, meeting.group, rank_of(plan_.layout, at),
+std::vector<int> CommunicationCost::members(const Participants& participants,
+                                            schedule::RankCoordinates at) const {
+    if (participants.tied_ranks.empty())
+        return process_group(plan_.layout, participants.group, rank_of(plan_.layout, at),
                              plan_.effective_shard_degree());
     std::vector<int> ranks;
-    for (std::int32_t pipeline : meeting.tied_ranks)
+    for (std::int32_t pipeline : participants.tied_ranks)
         ranks.push_back(rank_of(plan_.layout, {at.data, at.tensor, pipeline}));
     return ranks;
 }
 
-Groups CommunicationCost::groups(const Meeting& meeting) const {
+Groups CommunicationCost::groups(const Participants& participants) const {
     const schedule::ParallelLayout& layout = plan_.layout;
     std::vector<bool> seen(static_cast<std::size_t>(layout.ranks()), false);
     Groups result;
     for (int data = 0; data < layout.data; ++data)
         for (int tensor = 0; tensor < layout.tensor; ++tensor) {
-            const schedule::RankCoordinates at{data, tensor, meeting.pipeline};
+            const schedule::RankCoordinates at{data, tensor, participants.pipeline};
             if (seen[static_cast<std::size_t>(rank_of(layout, at))]) continue;
             std::vector<std::int32_t>& devices = result.devices.emplace_back();
-            for (int member : members(meeting, at)) {
+            for (int member : members(participants, at)) {
                 seen[static_cast<std::size_t>(member)] = true;
                 devices.push_back(device_of(member));
             }
@@ -77,11 +78,12 @@ int CommunicationCost::group_size(schedule::GroupKind group, int pipeline) const
 }
 
 // Rounds one after another, each as long as its slowest transfer and its busiest link.
-void CommunicationCost::add_rounds(const schedule::CollectiveAlgorithm& algorithm, const Meeting& meeting,
-                                   const Groups& groups, std::vector<Candidate>& result) {
+void CommunicationCost::add_rounds(const schedule::CollectiveAlgorithm& algorithm,
+                                   const Participants& participants, const Groups& groups,
+                                   std::vector<Candidate>& result) {
     const int ranks_per_node = members_in_a_node(cluster_, groups.devices.front());
-    if (!algorithm.supports(meeting.kind, groups.size(), ranks_per_node)) return;
-    const schedule::Rounds rounds = algorithm.rounds(meeting.kind, groups.size(), ranks_per_node);
+    if (!algorithm.supports(participants.kind, groups.size(), ranks_per_node)) return;
+    const schedule::Rounds rounds = algorithm.rounds(participants.kind, groups.size(), ranks_per_node);
     LinearCost total;
     std::vector<Flow> flows, all;
     for (const std::vector<schedule::Transfer>& round : rounds.rounds) {
@@ -104,7 +106,7 @@ void CommunicationCost::add_rounds(const schedule::CollectiveAlgorithm& algorith
 
 // The same of a ring without writing out its rounds, which would fill the memory: those that are alike are
 // priced once, others one by one.
-void CommunicationCost::add_large_ring(const Meeting& meeting, const Groups& groups,
+void CommunicationCost::add_large_ring(const Participants& participants, const Groups& groups,
                                        std::vector<Candidate>& result) {
     const std::int32_t n = groups.size();
     LinearCost total;
@@ -126,7 +128,7 @@ void CommunicationCost::add_large_ring(const Meeting& meeting, const Groups& gro
             for (std::int32_t r = first; r < first + senders; ++r) flow(members, r, (r + 1) % n);
         };
     };
-    switch (meeting.kind) {
+    switch (participants.kind) {
         case CollectiveKind::reduce_scatter:
         case CollectiveKind::all_gather: add(n - 1, neighbours(0, n)); break;
         case CollectiveKind::all_reduce: add(2 * (n - 1), neighbours(0, n)); break;
@@ -152,18 +154,21 @@ void CommunicationCost::add_large_ring(const Meeting& meeting, const Groups& gro
     result.push_back(std::move(candidate));
 }
 
-std::vector<Candidate> CommunicationCost::ways(const Meeting& meeting, const Groups& groups) {
+std::vector<Candidate> CommunicationCost::candidates_of(const Participants& participants,
+                                                        const Groups& groups) {
     std::vector<Candidate> result;
     const bool uses_nccl = has_nccl(cluster_.instance.device);
     // A library other than NCCL serves the gradients and parameters of data parallelism; groups inside a
     // model stay with NCCL.
-    const bool is_data =
-        meeting.group != schedule::GroupKind::tensor && meeting.group != schedule::GroupKind::tied_stages &&
-        meeting.group != schedule::GroupKind::context && meeting.group != schedule::GroupKind::expert;
+    const bool is_data = participants.group != schedule::GroupKind::tensor &&
+                         participants.group != schedule::GroupKind::tied_stages &&
+                         participants.group != schedule::GroupKind::context &&
+                         participants.group != schedule::GroupKind::expert;
     const Library* library = is_data ? find_library(plan_.communication) : nullptr;
     if (uses_nccl && library && groups.size() > 1)
-        return library->ways({cluster_, collective_network_, transfer_network_}, meeting.kind, groups);
-    if (uses_nccl) result = nccl_candidates(cluster_, collective_network_, meeting.kind, groups);
+        return library->candidates({cluster_, collective_network_, transfer_network_}, participants.kind,
+                                   groups);
+    if (uses_nccl) result = nccl_candidates(cluster_, collective_network_, participants.kind, groups);
     // Algorithms beyond NCCL's, when a plan names them; and everything where there is no NCCL. A ring in
     // rounds of explicit transfers is quadratic in the group, so large groups take no other algorithm than
     // NCCL's, or without NCCL the ring.
@@ -175,16 +180,17 @@ std::vector<Candidate> CommunicationCost::ways(const Meeting& meeting, const Gro
         if (is_known || groups.size() > largest_group_in_rounds ||
             (uses_nccl && plan_.collective != algorithm.name))
             continue;
-        add_rounds(algorithm, meeting, groups, result);
+        add_rounds(algorithm, participants, groups, result);
     }
-    if (result.empty() && groups.size() > largest_group_in_rounds) add_large_ring(meeting, groups, result);
+    if (result.empty() && groups.size() > largest_group_in_rounds)
+        add_large_ring(participants, groups, result);
     core::require(!result.empty(), "every collective can be carried out in some way");
     return result;
 }
 
-const std::vector<Candidate>& CommunicationCost::candidates(const Meeting& meeting) {
-    const auto [entry, is_new] = candidates_.try_emplace(meeting);
-    if (is_new) entry->second = ways(meeting, groups(meeting));
+const std::vector<Candidate>& CommunicationCost::candidates(const Participants& participants) {
+    const auto [entry, is_new] = candidates_.try_emplace(participants);
+    if (is_new) entry->second = candidates_of(participants, groups(participants));
     return entry->second;
 }
 
@@ -192,15 +198,15 @@ const Candidate& CommunicationCost::choice_of(CollectiveKind kind, schedule::Gro
                                               core::Bytes bytes, int rank,
                                               const std::vector<std::int32_t>& tied_ranks) {
     const schedule::RankCoordinates at = coordinates_of(plan_.layout, rank);
-    const Meeting meeting{kind, group, at.pipeline, tied_ranks};
-    const Candidate& chosen = choose(meeting, bytes);
+    const Participants participants{kind, group, at.pipeline, tied_ranks};
+    const Candidate& chosen = choose(participants, bytes);
     const auto [entry, is_new] =
-        own_candidates_.try_emplace(std::pair(meeting, leader(group, rank, tied_ranks)));
+        own_candidates_.try_emplace(std::pair(participants, leader(group, rank, tied_ranks)));
     if (is_new) {
         Groups own;
         std::vector<std::int32_t>& devices = own.devices.emplace_back();
-        for (int member : members(meeting, at)) devices.push_back(device_of(member));
-        entry->second = ways(meeting, own);
+        for (int member : members(participants, at)) devices.push_back(device_of(member));
+        entry->second = candidates_of(participants, own);
     }
     for (const Candidate& candidate : entry->second)
         if (candidate.algorithm == chosen.algorithm && candidate.protocol == chosen.protocol)
@@ -226,14 +232,15 @@ int CommunicationCost::leader(schedule::GroupKind group, int rank,
     return *std::min_element(ranks.begin(), ranks.end());
 }
 
-const Candidate& CommunicationCost::choose(const Meeting& meeting, core::Bytes bytes) {
-    const std::vector<Candidate>& all = candidates(meeting);
+const Candidate& CommunicationCost::choose(const Participants& participants, core::Bytes bytes) {
+    const std::vector<Candidate>& all = candidates(participants);
     std::string wanted = plan_.collective;
     if (wanted == "auto" && !has_nccl(cluster_.instance.device)) {
         // The CPU executor performs what the selector names; NCCL takes the fastest of what it knows.
         std::vector<std::int32_t> devices;
-        for (int rank : members(meeting, {0, 0, meeting.pipeline})) devices.push_back(device_of(rank));
-        wanted = schedule::select_collective(wanted, meeting.kind, static_cast<int>(devices.size()),
+        for (int rank : members(participants, {0, 0, participants.pipeline}))
+            devices.push_back(device_of(rank));
+        wanted = schedule::select_collective(wanted, participants.kind, static_cast<int>(devices.size()),
                                              members_in_a_node(cluster_, devices), bytes)
                      .name;
     }
@@ -257,10 +264,10 @@ const Candidate& CommunicationCost::choice(CollectiveKind kind, schedule::GroupK
 
 core::Seconds CommunicationCost::collective(CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes,
                                             int pipeline, const std::vector<std::int32_t>& tied_ranks) {
-    const Meeting meeting{kind, group, pipeline, tied_ranks};
-    const auto [entry, is_new] = prices_.try_emplace(std::pair(meeting, bytes.value));
-    if (is_new && members(meeting, {0, 0, pipeline}).size() > 1)
-        entry->second = time_of(choose(meeting, bytes), bytes).total();
+    const Participants participants{kind, group, pipeline, tied_ranks};
+    const auto [entry, is_new] = prices_.try_emplace(std::pair(participants, bytes.value));
+    if (is_new && members(participants, {0, 0, pipeline}).size() > 1)
+        entry->second = time_of(choose(participants, bytes), bytes).total();
     return entry->second;
 }
 

@@ -56,8 +56,8 @@ public:
     // Out to the memory of each rank's host or to disk, or back, all ranks at the same time.
     core::Seconds host_copy(core::Bytes bytes, bool loads);
 
-    // Which of all ways is taken, for reports and for the clock: what it keeps busy and for how long. Lives
-    // as long as this object.
+    // Which of all candidates is taken, for reports and for the clock: what it keeps busy and for how long.
+    // Lives as long as this object.
     const Candidate& choice(schedule::CollectiveKind kind, schedule::GroupKind group, core::Bytes bytes,
                             int pipeline, const std::vector<std::int32_t>& tied_ranks = {});
     // Of a transfer: the links it keeps busy for each byte, and its time.
@@ -85,33 +85,35 @@ public:
 
 private:
     // Who takes part: every group of that kind with a member at the pipeline coordinate.
-    struct Meeting {
+    struct Participants {
         schedule::CollectiveKind kind;
         schedule::GroupKind group;
         int pipeline = 0;
         std::vector<std::int32_t> tied_ranks;
-        auto operator<=>(const Meeting&) const = default;
+        auto operator<=>(const Participants&) const = default;
     };
 
     std::int32_t device_of(int rank) const;
-    std::vector<int> members(const Meeting& meeting, schedule::RankCoordinates at) const;
-    Groups groups(const Meeting& meeting) const;
-    const std::vector<Candidate>& candidates(const Meeting& meeting);
-    void add_rounds(const schedule::CollectiveAlgorithm& algorithm, const Meeting& meeting,
+    std::vector<int> members(const Participants& participants, schedule::RankCoordinates at) const;
+    Groups groups(const Participants& participants) const;
+    const std::vector<Candidate>& candidates(const Participants& participants);
+    void add_rounds(const schedule::CollectiveAlgorithm& algorithm, const Participants& participants,
                     const Groups& groups, std::vector<Candidate>& result);
-    void add_large_ring(const Meeting& meeting, const Groups& groups, std::vector<Candidate>& result);
-    std::vector<Candidate> ways(const Meeting& meeting, const Groups& groups);
-    const Candidate& choose(const Meeting& meeting, core::Bytes bytes);
+    void add_large_ring(const Participants& participants, const Groups& groups,
+                        std::vector<Candidate>& result);
+    std::vector<Candidate> candidates_of(const Participants& participants, const Groups& groups);
+    const Candidate& choose(const Participants& participants, core::Bytes bytes);
 
     const schedule::Plan& plan_;
     FrameworkTraits traits_;
     const cluster::Cluster& cluster_;
     Network collective_network_, transfer_network_;
-    std::map<Meeting, std::vector<Candidate>> candidates_;
-    std::map<std::pair<Meeting, double>, core::Seconds> prices_;  // by bytes
-    std::optional<LinearCost> host_copies_[2];                    // out, back
+    std::map<Participants, std::vector<Candidate>> candidates_;
+    std::map<std::pair<Participants, double>, core::Seconds> prices_;  // by bytes
+    std::optional<LinearCost> host_copies_[2];                         // out, back
     std::map<std::pair<int, int>, Transfer> transfers_, own_transfers_;
-    std::map<std::pair<Meeting, int>, std::vector<Candidate>> own_candidates_;  // by lowest rank of the group
+    std::map<std::pair<Participants, int>, std::vector<Candidate>>
+        own_candidates_;  // by lowest rank of the group
 };
 
 }  // namespace sim

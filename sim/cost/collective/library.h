@@ -21,20 +21,20 @@ struct LibraryContext {
 
 struct Library {
     std::string_view name;
-    // All it offers for this collective, NCCL's ways among them where it leaves the choice to NCCL.
-    std::vector<Candidate> (*ways)(const LibraryContext& context, schedule::CollectiveKind kind,
-                                   const Groups& groups);
+    // All it offers for this collective, NCCL's candidates among them where it leaves the choice to NCCL.
+    std::vector<Candidate> (*candidates)(const LibraryContext& context, schedule::CollectiveKind kind,
+                                         const Groups& groups);
 };
 // Null: "auto" and "nccl", and names that are not known.
 const Library* find_library(std::string_view name);
 
-std::vector<Candidate> smddp_ways(const LibraryContext& context, schedule::CollectiveKind kind,
-                                  const Groups& groups);
-std::vector<Candidate> horovod_ways(const LibraryContext& context, schedule::CollectiveKind kind,
-                                    const Groups& groups);
-std::vector<Candidate> mpi_ways(const LibraryContext& context, schedule::CollectiveKind kind,
-                                const Groups& groups);
-std::vector<Candidate> parameter_server_ways(const LibraryContext& context, schedule::CollectiveKind kind,
-                                             const Groups& groups);
+std::vector<Candidate> smddp_candidates(const LibraryContext& context, schedule::CollectiveKind kind,
+                                        const Groups& groups);
+std::vector<Candidate> horovod_candidates(const LibraryContext& context, schedule::CollectiveKind kind,
+                                          const Groups& groups);
+std::vector<Candidate> mpi_candidates(const LibraryContext& context, schedule::CollectiveKind kind,
+                                      const Groups& groups);
+std::vector<Candidate> parameter_server_candidates(const LibraryContext& context,
+                                                   schedule::CollectiveKind kind, const Groups& groups);
 
 }  // namespace sim

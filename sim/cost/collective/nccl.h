@@ -34,7 +34,7 @@ bool has_nccl(const cluster::DeviceSpec& device);
 // What one channel moves over one NVLink, over the link's stated rate; nothing where NCCL states none.
 std::optional<double> nccl_nvlink_efficiency(const cluster::DeviceSpec& device);
 
-// Every way NCCL has for this collective. Never empty for more than one rank.
+// Every candidate NCCL has for this collective. Never empty for more than one rank.
 std::vector<Candidate> nccl_candidates(const cluster::Cluster& cluster, Network& network,
                                        schedule::CollectiveKind kind, const Groups& groups);
 

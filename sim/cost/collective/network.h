@@ -43,7 +43,7 @@ struct LinkShare {
     double busy = 0;
 };
 
-// A way over links and its part of the payload.
+// A candidate over links and its part of the payload.
 struct LoadedRoute {
     cluster::Route route;
     double share = 1.0;

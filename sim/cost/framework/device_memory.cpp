@@ -60,9 +60,9 @@ Extents extents_of(const schedule::RankProgram& list) {
     for (std::uint32_t n = 0; n < list.instructions.size(); ++n) {
         const Instruction& i = list.instructions[n];
         if (i.kind != InstructionKind::compute) continue;
-        const auto [place, is_new] = extents.try_emplace(
+        const auto [entry, is_new] = extents.try_emplace(
             {i.stage, i.micro_batch, pass_of(i.phase, splits.contains(i.stage))}, Extent{n, n});
-        place->second.last = n;
+        entry->second.last = n;
     }
     return extents;
 }

@@ -15,15 +15,17 @@ constexpr core::Seconds cycle = core::milliseconds(1);
 
 }  // namespace
 
-std::vector<Candidate> horovod_ways(const LibraryContext& context, schedule::CollectiveKind kind,
-                                    const Groups& groups) {
-    std::vector<Candidate> ways = nccl_candidates(context.cluster, context.collective_network, kind, groups);
-    if (kind != schedule::CollectiveKind::all_reduce) return ways;
+std::vector<Candidate> horovod_candidates(const LibraryContext& context, schedule::CollectiveKind kind,
+                                          const Groups& groups) {
+    std::vector<Candidate> candidates =
+        nccl_candidates(context.cluster, context.collective_network, kind, groups);
+    if (kind != schedule::CollectiveKind::all_reduce) return candidates;
     const GroupShape shape = shape_of(context.cluster, groups.devices.front());
     // Readiness goes up a tree over the nodes and the answer down again.
     const double levels = std::ceil(std::log2(static_cast<double>(shape.nodes)));
-    for (Candidate& way : ways) way.latency += cycle / 2.0 + host_message_time(context) * (2 * levels);
-    return ways;
+    for (Candidate& candidate : candidates)
+        candidate.latency += cycle / 2.0 + host_message_time(context) * (2 * levels);
+    return candidates;
 }
 
 }  // namespace sim

@@ -14,8 +14,8 @@ constexpr core::Seconds message_inside = core::microseconds(1);
 
 }  // namespace
 
-std::vector<Candidate> mpi_ways(const LibraryContext& context, schedule::CollectiveKind kind,
-                                const Groups& groups) {
+std::vector<Candidate> mpi_candidates(const LibraryContext& context, schedule::CollectiveKind kind,
+                                      const Groups& groups) {
     if (kind == schedule::CollectiveKind::all_to_all)
         return nccl_candidates(context.cluster, context.collective_network, kind, groups);
     const GroupShape shape = shape_of(context.cluster, groups.devices.front());

@@ -13,8 +13,8 @@ constexpr core::Seconds copy_start = core::microseconds(10);
 
 }  // namespace
 
-std::vector<Candidate> parameter_server_ways(const LibraryContext& context, schedule::CollectiveKind kind,
-                                             const Groups& groups) {
+std::vector<Candidate> parameter_server_candidates(const LibraryContext& context,
+                                                   schedule::CollectiveKind kind, const Groups& groups) {
     if (kind != schedule::CollectiveKind::all_reduce)
         return nccl_candidates(context.cluster, context.collective_network, kind, groups);
     const GroupShape shape = shape_of(context.cluster, groups.devices.front());

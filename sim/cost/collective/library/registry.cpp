@@ -5,10 +5,10 @@ namespace sim {
 namespace {
 
 constexpr Library libraries[] = {
-    {"smddp", smddp_ways},
-    {"horovod", horovod_ways},
-    {"mpi", mpi_ways},
-    {"parameter-server", parameter_server_ways},
+    {"smddp", smddp_candidates},
+    {"horovod", horovod_candidates},
+    {"mpi", mpi_candidates},
+    {"parameter-server", parameter_server_candidates},
 };
 
 }  // namespace

@@ -4,8 +4,8 @@
 //
 // All-reduce. The devices of a node sum over NVLink, each copies its part to host memory, and the nodes' CPUs
 // are the servers of balanced fusion buffers: buffer part i goes to node i, which sums it and sends it back.
-// One hop each way instead of 2 (n - 1) steps, from host memory to host memory, with no kernel on the devices
-// meanwhile.
+// One hop each candidate instead of 2 (n - 1) steps, from host memory to host memory, with no kernel on the
+// devices meanwhile.
 //
 // All-gather. Pieces cross the network over a mesh, one hop, and are spread inside the node over NVLink while
 // the next ones arrive.
@@ -48,10 +48,10 @@ core::Seconds latency_inside(const LibraryContext& context, CollectiveKind kind,
     Groups node;
     node.devices.push_back(orders_in_nodes(context.cluster, groups.devices.front()).front());
     if (node.size() < 2) return {};
-    const std::vector<Candidate> ways =
+    const std::vector<Candidate> candidates =
         nccl_candidates(context.cluster, context.collective_network, kind, node);
-    core::Seconds least = ways.front().latency;
-    for (const Candidate& way : ways) least = std::min(least, way.latency);
+    core::Seconds least = candidates.front().latency;
+    for (const Candidate& candidate : candidates) least = std::min(least, candidate.latency);
     return least;
 }
 
@@ -98,20 +98,22 @@ Candidate all_gather(const LibraryContext& context, const Groups& groups, const 
 
 }  // namespace
 
-std::vector<Candidate> smddp_ways(const LibraryContext& context, CollectiveKind kind, const Groups& groups) {
+std::vector<Candidate> smddp_candidates(const LibraryContext& context, CollectiveKind kind,
+                                        const Groups& groups) {
     const GroupShape shape = shape_of(context.cluster, groups.devices.front());
     // Made for several nodes; on one it leaves the work to NCCL.
     const bool applies =
         shape.nodes > 1 && (kind == CollectiveKind::all_reduce || kind == CollectiveKind::all_gather);
-    std::vector<Candidate> ways = nccl_candidates(context.cluster, context.collective_network, kind, groups);
-    if (!applies) return ways;
+    std::vector<Candidate> candidates =
+        nccl_candidates(context.cluster, context.collective_network, kind, groups);
+    if (!applies) return candidates;
     Candidate own = kind == CollectiveKind::all_reduce ? all_reduce(context, groups, shape)
                                                        : all_gather(context, groups, shape);
-    // The library takes its own way wherever it can, whether or not NCCL would be faster.
+    // The library takes its own candidate wherever it can, whether or not NCCL would be faster.
     if (own.most.value >= 1e30) return {std::move(own)};
-    for (Candidate& way : ways) way.least = own.most;
-    ways.push_back(std::move(own));
-    return ways;
+    for (Candidate& candidate : candidates) candidate.least = own.most;
+    candidates.push_back(std::move(own));
+    return candidates;
 }
 
 }  // namespace sim
