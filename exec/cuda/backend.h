@@ -16,7 +16,7 @@
 
 #include "exec/backend.h"
 #include "exec/cuda/arena.h"
-#include "exec/cuda/backend_offload.h"
+#include "exec/cuda/disk_transfers.h"
 #include "exec/cuda/machine.h"
 #include "exec/cuda/operator/operators.h"
 #include "exec/cuda/pending_zeros.h"
