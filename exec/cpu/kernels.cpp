@@ -3,23 +3,15 @@
 #include <array>
 #include <cstdlib>
 #include <memory>
-#include <string>
+#include <string_view>
+#include <vector>
 
 #include "core/diagnostics.h"
 #include "core/random.h"
+#include "exec/cpu/body/table.h"
 #include "exec/cpu/library_product.h"
 
 namespace exec::cpu {
-
-namespace generic {
-const Kernels& table();
-}
-namespace avx2 {
-const Kernels& table();
-}
-namespace avx512 {
-const Kernels& table();
-}
 
 namespace {
 

@@ -1,4 +1,14 @@
 // Convolution as a matrix product over unfolded pixels, and pooling.
+#pragma once
+
+#include <cstdint>
+
+#include "exec/cpu/body/eigen.h"
+#include "exec/cpu/body/product.h"
+#include "exec/cpu/kernels.h"
+
+namespace exec::cpu::INSTRUCTION_SET {
+namespace {
 
 std::int64_t unfolded_rows(const ImageShape& s) { return s.channels * s.kernel_y * s.kernel_x; }
 
@@ -119,3 +129,6 @@ void average_pool_backward(const ImageShape& s, const float* dy, float* dx) {
                          px < least(s.columns, ox * s.stride - s.padding + s.kernel_x); ++px)
                         dx[(plane * s.rows + py) * s.columns + px] += *dy * share;
 }
+
+}  // namespace
+}  // namespace exec::cpu::INSTRUCTION_SET

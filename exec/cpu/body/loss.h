@@ -1,4 +1,14 @@
 // Cross-entropy over logits of which a rank may hold a part of the classes.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "exec/cpu/body/eigen.h"
+#include "exec/cpu/kernels.h"
+
+namespace exec::cpu::INSTRUCTION_SET {
+namespace {
 
 void loss_statistics(std::int64_t rows, std::int64_t columns, std::int64_t valid, std::int64_t first_class,
                      const float* logits, const std::int64_t* labels, float* statistics) {
@@ -31,3 +41,6 @@ void cross_entropy_backward(std::int64_t rows, std::int64_t columns, std::int64_
         if (label >= 0 && label < valid) gradient[label] -= factor;
     }
 }
+
+}  // namespace
+}  // namespace exec::cpu::INSTRUCTION_SET

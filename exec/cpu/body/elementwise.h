@@ -1,4 +1,13 @@
 // One element at a time.
+#pragma once
+
+#include <cstdint>
+
+#include "exec/cpu/body/eigen.h"
+#include "exec/cpu/kernels.h"
+
+namespace exec::cpu::INSTRUCTION_SET {
+namespace {
 
 void add(std::int64_t count, const float* a, const float* b, float* y) {
     for (std::int64_t i = 0; i < count; ++i) y[i] = a[i] + b[i];
@@ -125,3 +134,6 @@ void dropout_backward(std::int64_t count, float probability, const std::uint8_t*
     const float kept = 1.0f / (1.0f - probability);
     for (std::int64_t i = 0; i < count; ++i) dx[i] += mask[i] ? dy[i] * kept : 0.0f;
 }
+
+}  // namespace
+}  // namespace exec::cpu::INSTRUCTION_SET

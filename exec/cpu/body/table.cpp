@@ -1,26 +1,16 @@
-// The kernels' text, compiled once for each instruction set by kernels_*.cpp.
+// The table of kernels of one instruction set: CMake compiles this file once for each (CMakeLists.txt).
+#include "exec/cpu/body/table.h"
+
+#include "exec/cpu/body/attention.h"
+#include "exec/cpu/body/elementwise.h"
+#include "exec/cpu/body/image.h"
+#include "exec/cpu/body/loss.h"
+#include "exec/cpu/body/norm.h"
+#include "exec/cpu/body/product.h"
+#include "exec/cpu/body/update.h"
+
 namespace exec::cpu::INSTRUCTION_SET {
 namespace {
-
-using Eigen::Index;
-using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using ConstMap = Eigen::Map<const RowMatrix, 0, Eigen::OuterStride<>>;
-using MutableMap = Eigen::Map<RowMatrix, 0, Eigen::OuterStride<>>;
-using ConstArray = Eigen::Map<const Eigen::ArrayXf>;
-using MutableArray = Eigen::Map<Eigen::ArrayXf>;
-
-inline std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-inline std::int64_t greatest(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
-
-// clang-format off: each uses those before it
-#include "exec/cpu/body/product.inc"
-#include "exec/cpu/body/elementwise.inc"
-#include "exec/cpu/body/norm.inc"
-#include "exec/cpu/body/attention.inc"
-#include "exec/cpu/body/image.inc"
-#include "exec/cpu/body/loss.inc"
-#include "exec/cpu/body/update.inc"
-// clang-format on
 
 #define NAME_OF(set) #set
 #define NAME_AS_TEXT(set) NAME_OF(set)
@@ -68,7 +58,6 @@ constexpr Kernels all = {
 
 }  // namespace
 
-const Kernels& table();
 const Kernels& table() { return all; }
 
 }  // namespace exec::cpu::INSTRUCTION_SET

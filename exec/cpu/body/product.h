@@ -1,4 +1,13 @@
 // Matrix products and sums over rows.
+#pragma once
+
+#include <cstdint>
+
+#include "exec/cpu/body/eigen.h"
+#include "exec/cpu/kernels.h"
+
+namespace exec::cpu::INSTRUCTION_SET {
+namespace {
 
 ConstMap matrix(const float* data, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
     return ConstMap(data, rows, columns, Eigen::OuterStride<>(stride));
@@ -33,3 +42,6 @@ void add_row(std::int64_t rows, std::int64_t columns, const float* row, float* y
 void sum_rows(std::int64_t rows, std::int64_t columns, const float* x, float* sum) {
     for (std::int64_t r = 0; r < rows; ++r) accumulate(columns, x + r * columns, sum);
 }
+
+}  // namespace
+}  // namespace exec::cpu::INSTRUCTION_SET

@@ -1,5 +1,18 @@
 // Attention by blocks of queries: the scores of one block are all that exists at a time, unless the
 // probabilities are to be saved.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "exec/cpu/body/eigen.h"
+#include "exec/cpu/body/elementwise.h"
+#include "exec/cpu/body/product.h"
+#include "exec/cpu/kernels.h"
+
+namespace exec::cpu::INSTRUCTION_SET {
+namespace {
 
 constexpr std::int64_t query_block = 64;
 
@@ -276,3 +289,6 @@ void attention_backward(const AttentionShape& shape, const float* queries, const
                 rotate_back(shape, false, 0, shape.sequence(), dkey, dkeys + at.key(sample, kv), at.stride);
         }
 }
+
+}  // namespace
+}  // namespace exec::cpu::INSTRUCTION_SET

@@ -1,4 +1,14 @@
 // Normalisation over the last dimension, and over samples and pixels.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "exec/cpu/body/eigen.h"
+#include "exec/cpu/kernels.h"
+
+namespace exec::cpu::INSTRUCTION_SET {
+namespace {
 
 void layer_norm(std::int64_t rows, std::int64_t width, float epsilon, const float* x, const float* scale,
                 const float* shift, float* y, float* statistics) {
@@ -126,3 +136,6 @@ void batch_norm_weights(const ImageShape& shape, const float* x, const float* st
         dshift[c] += sum;
     }
 }
+
+}  // namespace
+}  // namespace exec::cpu::INSTRUCTION_SET

@@ -1,5 +1,15 @@
 // Optimizer steps, as PyTorch defines them (torch.optim.SGD, Adam, AdamW), and LAMB's as its paper does
 // (arXiv 1904.00962, algorithm 2).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "exec/cpu/body/eigen.h"
+#include "exec/cpu/kernels.h"
+
+namespace exec::cpu::INSTRUCTION_SET {
+namespace {
 
 void adam(std::int64_t count, const AdamStep& step, const float* gradient, float* parameter, float* first,
           float* second) {
@@ -66,3 +76,6 @@ void sgd(std::int64_t count, float learning_rate, float momentum, float weight_d
         parameter[i] -= learning_rate * g;
     }
 }
+
+}  // namespace
+}  // namespace exec::cpu::INSTRUCTION_SET
