@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <string_view>
 
 #include <fmt/core.h>
 
@@ -59,8 +60,7 @@ Operators::Operators(const model::ModelGraph& graph, const model::CostContext& c
 
 namespace {
 
-// The one list of what is not to be had here, with every kind in it: a new one does not compile until it is
-// said.
+// Says of every kind whether this backend has kernels for it: a new kind does not compile until it is listed.
 bool has_kernel(OperatorKind kind) {
     switch (kind) {
         case OperatorKind::input:
@@ -111,7 +111,14 @@ bool has_kernel(OperatorKind kind) {
         case OperatorKind::convolution:
         case OperatorKind::unknown: return false;
     }
-    return false;
+    throw core::InternalError("an operator kind outside its enumeration");
+}
+
+// Callers refuse an operator without kernels before anything runs, and ask for gradients only of what has
+// them.
+[[noreturn]] void throw_no_kernel(std::string_view pass, OperatorKind kind) {
+    throw core::InternalError(
+        fmt::format("the CPU backend has no {} kernel of an operator {}", pass, model::name_of(kind)));
 }
 
 }  // namespace
@@ -241,8 +248,8 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
         case OperatorKind::input:
         case OperatorKind::flatten:
         case OperatorKind::parallel_enter:
-        case OperatorKind::parallel_exit: break;  // views, or performed by a collective
-        case OperatorKind::embedding: embedding(o, x); break;
+        case OperatorKind::parallel_exit: return;  // views, or performed by a collective
+        case OperatorKind::embedding: embedding(o, x); return;
         case OperatorKind::position_embedding: {
             const std::int64_t tokens = graph_.tensor(o.output).shape[0];
             for (std::int64_t r = 0; r < y.rows; ++r)
@@ -251,7 +258,7 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
                     x.parameters[0] +
                         (place_of(y.first_row + r, tokens).token + o.attributes.position_offset) * y.columns,
                     x.output + r * y.columns);
-            break;
+            return;
         }
         case OperatorKind::linear: {
             const std::int64_t inputs = parameter_rows(o.parameters[0], 1);
@@ -267,41 +274,41 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
                 graph_.tensor(o.output).split == model::TensorSplit::partial && context_.tensor_parallel > 1;
             if (o.attributes.has_bias && (!is_partial || tensor_rank_ == 0))
                 k.add_row(y.rows, y.columns, x.parameters[1], x.output);
-            break;
+            return;
         }
         case OperatorKind::layer_norm:
             k.layer_norm(y.rows, y.columns, epsilon, x.inputs[0], x.parameters[0],
                          o.attributes.has_bias ? x.parameters[1] : nullptr, x.output, saved_context);
-            break;
+            return;
         case OperatorKind::rms_norm:
             k.rms_norm(y.rows, y.columns, epsilon, x.inputs[0], x.parameters[0], x.output, saved_context);
-            break;
+            return;
         case OperatorKind::batch_norm:
             k.batch_norm(image_shape(graph_, o, context_.micro_batch), epsilon, x.inputs[0], x.parameters[0],
                          x.parameters[1], x.output, saved_context);
-            break;
-        case OperatorKind::attention: attention(id, x, place, nullptr, {}); break;
+            return;
+        case OperatorKind::attention: attention(id, x, place, nullptr, {}); return;
         case OperatorKind::gelu:
         case OperatorKind::relu:
         case OperatorKind::silu:
-        case OperatorKind::tanh: k.unary(unary_of<Unary>(o), count, x.inputs[0], x.output); break;
+        case OperatorKind::tanh: k.unary(unary_of<Unary>(o), count, x.inputs[0], x.output); return;
         case OperatorKind::gated_silu:
         case OperatorKind::gated_gelu:
             k.gated(unary_of<Unary>(o), y.rows, y.columns, x.inputs[0], x.output);
-            break;
-        case OperatorKind::dropout: dropout(id, x, place); break;
-        case OperatorKind::add: k.add(count, x.inputs[0], x.inputs[1], x.output); break;
+            return;
+        case OperatorKind::dropout: dropout(id, x, place); return;
+        case OperatorKind::add: k.add(count, x.inputs[0], x.inputs[1], x.output); return;
         case OperatorKind::conv2d:
             k.convolution(image_shape(graph_, o, context_.micro_batch), x.inputs[0], x.parameters[0],
                           o.attributes.has_bias ? x.parameters[1] : nullptr, x.output);
-            break;
+            return;
         case OperatorKind::max_pool:
             k.max_pool(image_shape(graph_, o, context_.micro_batch), x.inputs[0], x.output,
                        static_cast<std::int64_t*>(x.saved_context));
-            break;
+            return;
         case OperatorKind::average_pool:
             k.average_pool(image_shape(graph_, o, context_.micro_batch), x.inputs[0], x.output);
-            break;
+            return;
         case OperatorKind::transpose: {
             const std::int64_t leading = graph_.tensor(o.inputs[0]).shape[0],
                                rest = count / context_.micro_batch / leading;
@@ -309,7 +316,7 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
                 for (std::int64_t i = 0; i < leading; ++i)
                     for (std::int64_t j = 0; j < rest; ++j)
                         x.output[(b * rest + j) * leading + i] = x.inputs[0][(b * leading + i) * rest + j];
-            break;
+            return;
         }
         case OperatorKind::average_tokens: {
             const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0];
@@ -319,14 +326,14 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
                 k.scale(y.columns, 1.0f / static_cast<float>(tokens), x.output + b * y.columns,
                         x.output + b * y.columns);
             }
-            break;
+            return;
         }
         case OperatorKind::select_first_token: {
             const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0];
             for (std::int64_t b = 0; b < y.rows; ++b)
                 std::memcpy(x.output + b * y.columns, x.inputs[0] + b * tokens * y.columns,
                             static_cast<std::size_t>(y.columns) * sizeof(float));
-            break;
+            return;
         }
         case OperatorKind::select_positions: {
             const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0],
@@ -335,20 +342,35 @@ void Operators::forward(model::OperatorId id, const Operands& x, const MicroBatc
                 std::memcpy(x.output + r * y.columns,
                             x.inputs[0] + (r / selected * tokens + ids(x.inputs[1])[r]) * y.columns,
                             static_cast<std::size_t>(y.columns) * sizeof(float));
-            break;
+            return;
         }
         case OperatorKind::loss_statistics: {
             const Classes c = classes_of(o.inputs[0]);
             k.loss_statistics(c.rows, c.columns, c.valid, c.first, x.inputs[0], ids(x.inputs[1]), x.output);
-            break;
+            return;
         }
-        case OperatorKind::cross_entropy: cross_entropy(o, x); break;
-        case OperatorKind::router: router(mixture_of(o), x); break;
-        case OperatorKind::dispatch: dispatch(mixture_of(o), x); break;
-        case OperatorKind::experts: experts(mixture_of(o), x); break;
-        case OperatorKind::combine: combine(mixture_of(o), x); break;
-        default: core::require(false, "operators without a kernel are refused before anything runs"); break;
+        case OperatorKind::cross_entropy: cross_entropy(o, x); return;
+        case OperatorKind::router: router(mixture_of(o), x); return;
+        case OperatorKind::dispatch: dispatch(mixture_of(o), x); return;
+        case OperatorKind::experts: experts(mixture_of(o), x); return;
+        case OperatorKind::combine: combine(mixture_of(o), x); return;
+        case OperatorKind::prepend_token:
+        case OperatorKind::merge_patches:
+        case OperatorKind::matrix_product:
+        case OperatorKind::elementwise:
+        case OperatorKind::softmax:
+        case OperatorKind::normalization:
+        case OperatorKind::reduce:
+        case OperatorKind::concat:
+        case OperatorKind::reshape:
+        case OperatorKind::permute:
+        case OperatorKind::slice:
+        case OperatorKind::gather:
+        case OperatorKind::pooling:
+        case OperatorKind::convolution:
+        case OperatorKind::unknown: break;
     }
+    throw_no_kernel("forward", o.kind);
 }
 
 void Operators::backward_input(model::OperatorId id, const Operands& x, const float* dy,
@@ -366,51 +388,51 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
     if (o.kind == OperatorKind::combine) return combine_backward(mixture_of(o), x, dy, dx[0], dx[1]);
     if (dx.empty() || !dx[0]) return;
     switch (o.kind) {
-        case OperatorKind::router: router_backward(mixture_of(o), x, dy, dx[0], nullptr); break;
-        case OperatorKind::dispatch: dispatch_backward(mixture_of(o), x, dy, dx[0]); break;
-        case OperatorKind::experts: experts_backward(mixture_of(o), x, dy, dx[0]); break;
-        case OperatorKind::position_embedding: k.accumulate(count, dy, dx[0]); break;
+        case OperatorKind::router: router_backward(mixture_of(o), x, dy, dx[0], nullptr); return;
+        case OperatorKind::dispatch: dispatch_backward(mixture_of(o), x, dy, dx[0]); return;
+        case OperatorKind::experts: experts_backward(mixture_of(o), x, dy, dx[0]); return;
+        case OperatorKind::position_embedding: k.accumulate(count, dy, dx[0]); return;
         case OperatorKind::linear: {
             const std::int64_t inputs = parameter_rows(o.parameters[0], 1);
             k.product(false, false, y.rows, inputs, y.columns, static_cast<float>(o.attributes.input_scale),
                       dy, y.columns, x.parameters[0], inputs, dx[0], inputs, true);
-            break;
+            return;
         }
         case OperatorKind::layer_norm:
             k.layer_norm_backward(y.rows, y.columns, x.inputs[0], saved_context, x.parameters[0], dy, dx[0]);
-            break;
+            return;
         case OperatorKind::rms_norm:
             k.rms_norm_backward(y.rows, y.columns, x.inputs[0], saved_context, x.parameters[0], dy, dx[0]);
-            break;
+            return;
         case OperatorKind::batch_norm:
             k.batch_norm_backward(image_shape(graph_, o, context_.micro_batch), x.inputs[0], saved_context,
                                   x.parameters[0], dy, dx[0]);
-            break;
+            return;
         case OperatorKind::attention:
             attention(id, x, place, dy, {dx[0], o.attributes.is_cross_attention ? dx[1] : dx[0], nullptr});
-            break;
+            return;
         case OperatorKind::gelu:
-        case OperatorKind::silu: k.unary_backward(unary_of<Unary>(o), count, x.inputs[0], dy, dx[0]); break;
+        case OperatorKind::silu: k.unary_backward(unary_of<Unary>(o), count, x.inputs[0], dy, dx[0]); return;
         case OperatorKind::relu:
-        case OperatorKind::tanh: k.unary_backward(unary_of<Unary>(o), count, x.output, dy, dx[0]); break;
+        case OperatorKind::tanh: k.unary_backward(unary_of<Unary>(o), count, x.output, dy, dx[0]); return;
         case OperatorKind::gated_silu:
         case OperatorKind::gated_gelu:
             k.gated_backward(unary_of<Unary>(o), y.rows, y.columns, x.inputs[0], dy, dx[0]);
-            break;
+            return;
         case OperatorKind::dropout:
             k.dropout_backward(count, static_cast<float>(o.attributes.probability),
                                static_cast<const std::uint8_t*>(x.saved_context), dy, dx[0]);
-            break;
+            return;
         case OperatorKind::conv2d:
             k.convolution_backward(image_shape(graph_, o, context_.micro_batch), x.parameters[0], dy, dx[0]);
-            break;
+            return;
         case OperatorKind::max_pool:
             k.max_pool_backward(image_shape(graph_, o, context_.micro_batch),
                                 static_cast<const std::int64_t*>(x.saved_context), dy, dx[0]);
-            break;
+            return;
         case OperatorKind::average_pool:
             k.average_pool_backward(image_shape(graph_, o, context_.micro_batch), dy, dx[0]);
-            break;
+            return;
         case OperatorKind::transpose: {
             const std::int64_t leading = graph_.tensor(o.inputs[0]).shape[0],
                                rest = count / context_.micro_batch / leading;
@@ -418,20 +440,20 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
                 for (std::int64_t i = 0; i < leading; ++i)
                     for (std::int64_t j = 0; j < rest; ++j)
                         dx[0][(b * leading + i) * rest + j] += dy[(b * rest + j) * leading + i];
-            break;
+            return;
         }
         case OperatorKind::average_tokens: {
             const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0];
             for (std::int64_t r = 0; r < y.rows * tokens; ++r)
                 for (std::int64_t c = 0; c < y.columns; ++c)
                     dx[0][r * y.columns + c] += dy[r / tokens * y.columns + c] / static_cast<float>(tokens);
-            break;
+            return;
         }
         case OperatorKind::select_first_token: {
             const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0];
             for (std::int64_t b = 0; b < y.rows; ++b)
                 k.accumulate(y.columns, dy + b * y.columns, dx[0] + b * tokens * y.columns);
-            break;
+            return;
         }
         case OperatorKind::select_positions: {
             const std::int64_t tokens = graph_.tensor(o.inputs[0]).shape[0],
@@ -439,11 +461,37 @@ void Operators::backward_input(model::OperatorId id, const Operands& x, const fl
             for (std::int64_t r = 0; r < y.rows; ++r)
                 k.accumulate(y.columns, dy + r * y.columns,
                              dx[0] + (r / selected * tokens + ids(x.inputs[1])[r]) * y.columns);
-            break;
+            return;
         }
-        case OperatorKind::cross_entropy: cross_entropy_backward(o, x, *dy, dx[0]); break;
-        default: break;
+        case OperatorKind::cross_entropy: cross_entropy_backward(o, x, *dy, dx[0]); return;
+        // Views, or performed by a collective.
+        case OperatorKind::flatten:
+        case OperatorKind::parallel_enter:
+        case OperatorKind::parallel_exit: return;
+        // Both gradients are added above.
+        case OperatorKind::add:
+        case OperatorKind::combine: return;
+        // cross_entropy gives the logits' whole gradient.
+        case OperatorKind::loss_statistics: return;
+        case OperatorKind::input:
+        case OperatorKind::embedding:
+        case OperatorKind::prepend_token:
+        case OperatorKind::merge_patches:
+        case OperatorKind::matrix_product:
+        case OperatorKind::elementwise:
+        case OperatorKind::softmax:
+        case OperatorKind::normalization:
+        case OperatorKind::reduce:
+        case OperatorKind::concat:
+        case OperatorKind::reshape:
+        case OperatorKind::permute:
+        case OperatorKind::slice:
+        case OperatorKind::gather:
+        case OperatorKind::pooling:
+        case OperatorKind::convolution:
+        case OperatorKind::unknown: break;
     }
+    throw_no_kernel("backward_input", o.kind);
 }
 
 void Operators::backward_weight(model::OperatorId id, const Operands& x, const float* dy,
@@ -453,11 +501,11 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, const f
     const Sizes y = sizes_of(o.output);
     const auto* saved_context = static_cast<const float*>(x.saved_context);
     switch (o.kind) {
-        case OperatorKind::router: router_backward(mixture_of(o), x, dy, nullptr, dparameters[0]); break;
+        case OperatorKind::router: router_backward(mixture_of(o), x, dy, nullptr, dparameters[0]); return;
         case OperatorKind::experts:
             experts_weights(mixture_of(o), x, dy, dparameters[0], dparameters[1]);
-            break;
-        case OperatorKind::embedding: embedding_weight(o, x, dy, dparameters[0]); break;
+            return;
+        case OperatorKind::embedding: embedding_weight(o, x, dy, dparameters[0]); return;
         case OperatorKind::position_embedding: {
             const std::int64_t tokens = graph_.tensor(o.output).shape[0];
             for (std::int64_t r = 0; r < y.rows; ++r)
@@ -465,13 +513,13 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, const f
                     y.columns, dy + r * y.columns,
                     dparameters[0] +
                         (place_of(y.first_row + r, tokens).token + o.attributes.position_offset) * y.columns);
-            break;
+            return;
         }
         case OperatorKind::attention: {
             // The scores' gradient once more: backward_input keeps nothing.
             std::vector<float> unwanted(static_cast<std::size_t>(elements(o.inputs[0])));
             attention(id, x, *x.place, dy, {unwanted.data(), unwanted.data(), dparameters[0]});
-            break;
+            return;
         }
         case OperatorKind::linear: {
             const std::int64_t inputs = parameter_rows(o.parameters[0], 1);
@@ -479,25 +527,62 @@ void Operators::backward_weight(model::OperatorId id, const Operands& x, const f
             k.product(true, false, y.columns, inputs, y.rows, 1, dy, y.columns, in, inputs, dparameters[0],
                       inputs, true);
             if (o.attributes.has_bias) k.sum_rows(y.rows, y.columns, dy, dparameters[1]);
-            break;
+            return;
         }
         case OperatorKind::layer_norm:
             k.layer_norm_weights(y.rows, y.columns, x.inputs[0], saved_context, dy, dparameters[0],
                                  o.attributes.has_bias ? dparameters[1] : nullptr);
-            break;
+            return;
         case OperatorKind::rms_norm:
             k.rms_norm_weights(y.rows, y.columns, x.inputs[0], saved_context, dy, dparameters[0]);
-            break;
+            return;
         case OperatorKind::batch_norm:
             k.batch_norm_weights(image_shape(graph_, o, context_.micro_batch), x.inputs[0], saved_context, dy,
                                  dparameters[0], dparameters[1]);
-            break;
+            return;
         case OperatorKind::conv2d:
             k.convolution_weights(image_shape(graph_, o, context_.micro_batch), x.inputs[0], dy,
                                   dparameters[0], o.attributes.has_bias ? dparameters[1] : nullptr);
-            break;
-        default: break;
+            return;
+        case OperatorKind::input:
+        case OperatorKind::prepend_token:
+        case OperatorKind::gelu:
+        case OperatorKind::relu:
+        case OperatorKind::silu:
+        case OperatorKind::tanh:
+        case OperatorKind::gated_silu:
+        case OperatorKind::gated_gelu:
+        case OperatorKind::dropout:
+        case OperatorKind::add:
+        case OperatorKind::max_pool:
+        case OperatorKind::average_pool:
+        case OperatorKind::flatten:
+        case OperatorKind::transpose:
+        case OperatorKind::merge_patches:
+        case OperatorKind::average_tokens:
+        case OperatorKind::select_first_token:
+        case OperatorKind::select_positions:
+        case OperatorKind::dispatch:
+        case OperatorKind::combine:
+        case OperatorKind::parallel_enter:
+        case OperatorKind::parallel_exit:
+        case OperatorKind::loss_statistics:
+        case OperatorKind::cross_entropy:
+        case OperatorKind::matrix_product:
+        case OperatorKind::elementwise:
+        case OperatorKind::softmax:
+        case OperatorKind::normalization:
+        case OperatorKind::reduce:
+        case OperatorKind::concat:
+        case OperatorKind::reshape:
+        case OperatorKind::permute:
+        case OperatorKind::slice:
+        case OperatorKind::gather:
+        case OperatorKind::pooling:
+        case OperatorKind::convolution:
+        case OperatorKind::unknown: break;
     }
+    throw_no_kernel("backward_weight", o.kind);
 }
 
 }  // namespace exec::cpu

@@ -1,12 +1,15 @@
 // Every kernel of every instruction set against a plain formula in double precision, and every gradient
 // against finite differences of that formula.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
 #include <vector>
 
+#include "core/diagnostics.h"
 #include "core/random.h"
 #include "exec/cpu/kernels.h"
+#include "exec/unary.h"
 
 namespace {
 
@@ -109,6 +112,24 @@ TEST_CASE("matrix products of every shape and transposition are the sums they st
                         check_near(c, wanted);
                     }
     }
+}
+
+TEST_CASE("an operator that applies no elementwise function gets none") {
+    using model::OperatorKind;
+    const std::vector<std::pair<OperatorKind, Unary>> functions = {
+        {OperatorKind::gelu, Unary::gelu}, {OperatorKind::gated_gelu, Unary::gelu},
+        {OperatorKind::relu, Unary::relu}, {OperatorKind::silu, Unary::silu},
+        {OperatorKind::tanh, Unary::tanh}, {OperatorKind::gated_silu, Unary::silu}};
+    for (int i = 0; i <= static_cast<int>(OperatorKind::unknown); ++i) {
+        const auto kind = static_cast<OperatorKind>(i);
+        const auto wanted = std::find_if(functions.begin(), functions.end(),
+                                         [&](const auto& entry) { return entry.first == kind; });
+        INFO(model::name_of(kind));
+        if (wanted == functions.end())
+            CHECK_THROWS_AS(exec::unary_named<Unary>(kind, false), core::InternalError);
+        else CHECK(exec::unary_named<Unary>(kind, false) == wanted->second);
+    }
+    CHECK(exec::unary_named<Unary>(OperatorKind::gelu, true) == Unary::gelu_tanh);
 }
 
 TEST_CASE("element-wise kernels are their formulas and their gradients are its slopes") {
