@@ -21,8 +21,8 @@ struct Variant {
     const Kernels& (*table)();
 };
 
-// Best first. The macros come from the compiler's target: on another architecture only the generic one is
-// built.
+// Every instruction set that this build has kernels for, best first. Only builds for x86-64 have more than
+// the generic one.
 std::vector<Variant> variants() {
 #if defined(__x86_64__)
     __builtin_cpu_init();
@@ -68,14 +68,15 @@ const Kernels& kernels() {
 
 namespace {
 
-// One array a slot, larger when more is asked for. Always at a multiple of 64 bytes: the order in which a
-// vectorised sum adds depends on where its array begins, and with it the last bits of the sum.
+// One array per slot, which grows when more is asked for. Arrays begin at a multiple of 64 bytes, because the
+// order in which a vectorised sum adds, and so its last bits, depends on the address of its array.
 struct Scratch {
     struct Slot {
         std::unique_ptr<float[], decltype(&std::free)> data{nullptr, &std::free};
         std::int64_t floats = 0;
     };
-    std::array<Slot, 10> slots;
+    static constexpr std::size_t slot_count = 10;  // one more than the largest slot that a kernel asks for
+    std::array<Slot, slot_count> slots;
 };
 thread_local Scratch thread_scratch;
 
@@ -84,10 +85,11 @@ thread_local Scratch thread_scratch;
 float* scratch(int slot, std::int64_t floats) {
     Scratch::Slot& array = thread_scratch.slots[static_cast<std::size_t>(slot)];
     if (array.floats < floats) {
-        constexpr std::int64_t floats_a_line = 16;
-        floats = (floats + floats_a_line - 1) / floats_a_line * floats_a_line;
-        array.data.reset(
-            static_cast<float*>(std::aligned_alloc(64, static_cast<std::size_t>(floats) * sizeof(float))));
+        constexpr std::size_t line_bytes = 64;  // a cache line, and a register of AVX-512
+        constexpr std::int64_t floats_per_line = line_bytes / sizeof(float);
+        floats = (floats + floats_per_line - 1) / floats_per_line * floats_per_line;
+        array.data.reset(static_cast<float*>(
+            std::aligned_alloc(line_bytes, static_cast<std::size_t>(floats) * sizeof(float))));
         if (!array.data) throw core::MachineError("no memory for the scratch arrays of kernels");
         array.floats = floats;
     }
@@ -104,7 +106,8 @@ std::int64_t scratch_bytes() {
 void free_scratch() { thread_scratch = Scratch{}; }
 
 std::uint64_t counter_hash(std::uint64_t key, std::uint64_t counter) {
-    return core::mix64(key + 0x9E3779B97F4A7C15ull * counter);
+    constexpr std::uint64_t golden_ratio = 0x9E3779B97F4A7C15ull;  // 2^64 / phi, the increment of SplitMix64
+    return core::mix64(key + golden_ratio * counter);
 }
 
 }  // namespace exec::cpu

@@ -1,8 +1,8 @@
-// fp32 kernels, each compiled for several instruction sets; the best that this processor has is chosen once,
-// at run time.
+// fp32 kernels, each compiled for several instruction sets (body/table.cpp). The best set of this processor
+// is chosen once, at run time.
 //
-// Matrices are row-major. Backward kernels add to the gradients they are given. One call runs on one thread:
-// a rank is a thread.
+// Matrices are row-major. Backward kernels add to the gradients they are given. A call runs on the caller's
+// thread alone, since a rank is a thread.
 #pragma once
 
 #include <cstdint>
@@ -12,39 +12,42 @@ namespace exec::cpu {
 
 enum class Unary { gelu, gelu_tanh, relu, silu, tanh };
 
-// Queries and keys of one micro-batch on one rank: packed rows [samples * tokens, (heads + 2 kv_heads) d], or
-// for cross-attention rows of queries [samples * tokens, heads d] and of keys and values [samples * keys, 2
-// kv_heads d].
+// Attention of one micro-batch on one rank. Queries, keys and values are packed in rows
+// [samples * tokens, (heads + 2 kv_heads) d]. Cross-attention has rows of queries [samples * tokens, heads d]
+// and rows of keys and values [samples * keys, 2 kv_heads d].
 struct AttentionShape {
     std::int64_t samples = 1, tokens = 0, heads = 1, kv_heads = 1, head_dimension = 0;
     bool is_causal = false;
-    std::int64_t window = 0;  // 0 = none
-    float scale = 1;
-    std::int64_t rotary_dimension =
-        0;  // first dimensions of a head that are turned, pairs (i, i + half); 0 = none
+    std::int64_t window = 0;  // keys that a query sees, itself included; 0 = all
+    float scale = 1;          // factor of the scores
+    // The first rotary_dimension dimensions of a head are rotated in pairs (i, i + half); 0 = none.
+    std::int64_t rotary_dimension = 0;
     const float* cosines = nullptr;  // [sequence, rotary_dimension / 2]
     const float* sines = nullptr;
-    const float* alibi_slopes = nullptr;          // [heads] of this rank, null = none
-    float dropout = 0;                            // probability; the key and the places say which scores drop
-    const std::uint64_t* dropout_keys = nullptr;  // by sample
-    std::int64_t first_head = 0;                  // of this rank among all
-    std::int64_t keys = 0;  // of a sample, in rows of their own (cross-attention, context parallelism); 0 =
-                            // in the rows of the queries
-    std::int64_t query_row = 0;  // elements of a row of queries beside keys of their own; 0 = heads d
-    // Queries are some of the tokens of the sequence that the keys are: their places in it, ascending; null =
-    // all. Masks, rotations and dropout go by places.
+    const float* alibi_slopes = nullptr;  // [heads] of this rank; null = no ALiBi
+    float dropout = 0;  // probability that a score is dropped; its sample's key and its place decide
+    const std::uint64_t* dropout_keys = nullptr;  // [samples]
+    std::int64_t first_head = 0;                  // index of this rank's first head among all heads
+    // Keys of a sample when keys and values have rows of their own (cross-attention, context parallelism);
+    // 0 = they are packed behind the queries.
+    std::int64_t keys = 0;
+    // Stride of the rows of queries, in elements, when keys have rows of their own; 0 = heads d.
+    std::int64_t query_row = 0;
+    // Positions of the queries in the sequence of the keys, ascending; null = every token is a query. Masks,
+    // rotations and dropout go by these positions.
     const std::int32_t* places = nullptr;
     std::int64_t place(std::int64_t query) const { return places ? places[query] : query; }
     std::int64_t sequence() const { return places ? keys : tokens; }
-    std::int64_t whole_sequence =
-        0;  // of which the keys are the first ones (Seq1F1B); 0 = they are all. Dropout goes by it
-    // Added to the scores: bias[bias_buckets[query * keys + key] * heads + head]; null = none.
+    // Tokens of the whole sequence when the keys are only its first ones (Seq1F1B); 0 = the keys are all of
+    // it. Dropout numbers the scores by it.
+    std::int64_t whole_sequence = 0;
+    // Scores get bias[bias_buckets[query * keys + key] * heads + head] added; null = none.
     const float* bias = nullptr;
     const std::int32_t* bias_buckets = nullptr;
 };
-// What forward leaves for backward: either the logarithms of the sums of exponentials [samples, heads,
-// tokens] (flash), or the probabilities [samples, heads, tokens, tokens] and with dropout also the dropped
-// ones and the mask (unfused).
+// Arrays that the forward pass saves for the backward pass. Flash attention saves the logarithms of the sums
+// of exponentials [samples, heads, tokens]. Unfused attention saves the probabilities
+// [samples, heads, tokens, tokens], and with dropout also the dropped probabilities and the mask.
 struct AttentionSaved {
     float* log_sums = nullptr;
     float* probabilities = nullptr;
@@ -59,11 +62,11 @@ struct ImageShape {
 };
 
 struct AdamStep {
-    float learning_rate, beta1, beta2, epsilon, weight_decay, correction1,
-        correction2;    // corrections: 1 - beta^step
-    bool is_decoupled;  // AdamW
-    // 1 - beta of the real number, as PyTorch takes it: of beta2 = 0.999 in fp32 it is 1.3e-5 too small, and
-    // every update 6e-6 too large.
+    float learning_rate, beta1, beta2, epsilon, weight_decay;
+    float correction1, correction2;  // 1 - beta^step
+    bool is_decoupled;               // AdamW
+    // 1 - beta, subtracted in double precision before it is rounded to fp32, as PyTorch does. Subtracted in
+    // fp32, 1 - 0.999 is 1.3e-5 too small and every update 6e-6 too large.
     float rest1, rest2;
 };
 
@@ -83,7 +86,7 @@ struct Kernels {
     void (*accumulate)(std::int64_t count, const float* x, float* y);  // y += x
     void (*scale)(std::int64_t count, float factor, const float* x, float* y);
     void (*unary)(Unary kind, std::int64_t count, const float* x, float* y);
-    // `saved` is the input for gelu and silu, the output for relu and tanh.
+    // `saved` is the operator's input for gelu and silu, its output for relu and tanh.
     void (*unary_backward)(Unary kind, std::int64_t count, const float* saved, const float* dy, float* dx);
     // [rows, 2 width] -> [rows, width]: unary(first half) * second half.
     void (*gated)(Unary kind, std::int64_t rows, std::int64_t width, const float* x, float* y);
@@ -110,7 +113,7 @@ struct Kernels {
                               const float* scale, const float* dy, float* dx);
     void (*rms_norm_weights)(std::int64_t rows, std::int64_t width, const float* x, const float* statistics,
                              const float* dy, float* dscale);
-    // Over samples and pixels of each channel; statistics [channels, 2].
+    // Batch norm is over the samples and pixels of each channel; statistics [channels, 2].
     void (*batch_norm)(const ImageShape& shape, float epsilon, const float* x, const float* scale,
                        const float* shift, float* y, float* statistics);
     void (*batch_norm_backward)(const ImageShape& shape, const float* x, const float* statistics,
@@ -118,7 +121,8 @@ struct Kernels {
     void (*batch_norm_weights)(const ImageShape& shape, const float* x, const float* statistics,
                                const float* dy, float* dscale, float* dshift);
 
-    // Packed rows are given twice, as queries and as keys, and so is their gradient. `dbias` may be null.
+    // Callers with packed rows pass them twice, as queries and as keys, and their gradient likewise. `dbias`
+    // may be null.
     void (*attention)(const AttentionShape& shape, const float* queries, const float* keys, float* y,
                       const AttentionSaved& saved);
     void (*attention_backward)(const AttentionShape& shape, const float* queries, const float* keys,
@@ -130,15 +134,16 @@ struct Kernels {
     void (*convolution_backward)(const ImageShape& shape, const float* weight, const float* dy, float* dx);
     void (*convolution_weights)(const ImageShape& shape, const float* x, const float* dy, float* dweight,
                                 float* dbias);
-    // `positions`: index of the maximum inside the input plane, for backward.
+    // `positions` gets the index of each maximum inside its input plane, for the backward pass.
     void (*max_pool)(const ImageShape& shape, const float* x, float* y, std::int64_t* positions);
     void (*max_pool_backward)(const ImageShape& shape, const std::int64_t* positions, const float* dy,
                               float* dx);
     void (*average_pool)(const ImageShape& shape, const float* x, float* y);
     void (*average_pool_backward)(const ImageShape& shape, const float* dy, float* dx);
 
-    // Of `columns` stored logits the first `valid` are classes first_class ... ; statistics [rows, 3]:
-    // maximum, sum of exponentials, logit of the label (0 elsewhere).
+    // The first `valid` of the `columns` stored logits are the classes from first_class on. statistics
+    // [rows, 3]: maximum, sum of exponentials, logit of the label (0 when another rank has the label's
+    // class).
     void (*loss_statistics)(std::int64_t rows, std::int64_t columns, std::int64_t valid,
                             std::int64_t first_class, const float* logits, const std::int64_t* labels,
                             float* statistics);
@@ -152,31 +157,32 @@ struct Kernels {
 
     void (*adam)(std::int64_t count, const AdamStep& step, const float* gradient, float* parameter,
                  float* first, float* second);
-    // LAMB (arXiv 1904.00962, algorithm 2) in two parts, of a range of a parameter: moments, and sums of
-    // squares of its values and of its update added to squares[0] and [1]; then values less rate times
-    // update, where the rate has the trust ratio in it and the update is made of the moments again.
+    // LAMB (arXiv 1904.00962, algorithm 2) of a range of a parameter, in two parts. lamb_norms advances the
+    // moments and adds the sums of squares of the values and of the update to squares[0] and squares[1].
+    // lamb computes the update from the moments once more and subtracts rate times update; the rate includes
+    // the trust ratio.
     void (*lamb_norms)(std::int64_t count, const AdamStep& step, const float* gradient,
                        const float* parameter, float* first, float* second, double* squares);
     void (*lamb)(std::int64_t count, const AdamStep& step, float rate, float* parameter, const float* first,
                  const float* second);
-    // velocity may be null (momentum 0).
+    // `velocity` may be null when momentum is 0.
     void (*sgd)(std::int64_t count, float learning_rate, float momentum, float weight_decay,
                 const float* gradient, float* parameter, float* velocity);
 };
 
-// The table for this processor; SMSIM_CPU_INSTRUCTIONS = generic, avx2 or avx512 asks for a lesser one. Large
-// products are oneDNN's where the build has it; SMSIM_CPU_PRODUCTS = eigen asks for our own.
+// The kernels of this processor's best instruction set; SMSIM_CPU_INSTRUCTIONS = generic, avx2 or avx512 asks
+// for a lesser one. Large products are oneDNN's when the build has it; SMSIM_CPU_PRODUCTS = eigen asks for
+// our own.
 const Kernels& kernels();
-// Of one instruction set by name; null when this build or this processor lacks it.
+// The kernels of one instruction set by name; null when this build or this processor lacks it.
 const Kernels* find_kernels(std::string_view instruction_set);
 
-// Scratch of the calling thread, kept for the next call; slots do not overlap. Valid until the same slot is
-// asked for again.
+// Scratch array of the calling thread, valid until the same slot is asked for again; slots do not overlap.
 float* scratch(int slot, std::int64_t floats);
 std::int64_t scratch_bytes();  // of the calling thread
 void free_scratch();
 
-// The number behind dropout and synthetic data: equal keys, equal numbers, whatever the plan.
+// Random number of a key and a counter, for dropout and synthetic data: it does not depend on the plan.
 std::uint64_t counter_hash(std::uint64_t key, std::uint64_t counter);
 
 }  // namespace exec::cpu
