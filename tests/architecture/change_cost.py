@@ -27,12 +27,19 @@ class Tree:
         # With their literals: what a program does may depend on a name in quotes.
         self.words = {path: COMMENT.sub(lambda m: m.group(1) or " ", file.text) for path, file in self.files.items()}
 
-    def naming(self, pattern):
+        self.includes = {path: set(file.includes()) for path, file in self.files.items()}
+
+    def naming(self, word, pattern):
+        """The files where the pattern is found; all of them have the word, which is looked for first because that is fast."""
         found = re.compile(pattern)
-        return [path for path, words in self.words.items() if found.search(words)]
+        return [path for path, words in self.words.items() if word in words and found.search(words)]
+
+    def quoting(self, name):
+        """The files with a literal that is the name and nothing else."""
+        return [path for path, words in self.words.items() if f'"{name}"' in words]
 
     def including(self, header):
-        return [path for path, file in self.files.items() if header in file.includes()]
+        return [path for path, included in self.includes.items() if header in included]
 
     def names_in(self, path, pattern):
         return sorted(set(re.findall(pattern, self.words.get(path, ""))))
@@ -46,19 +53,15 @@ def data_files(root, folder):
     return sorted(name[:-5] for name in os.listdir(path) if name.endswith(".toml")) if os.path.isdir(path) else []
 
 
-def literal(name):
-    return '"' + re.escape(name) + '"'
-
-
 def instance_types(tree):
     """Its profile, and code that has its name as a literal of its own (an example inside a help text does not count)."""
-    return {name: [f"hardware_profiles/{name}.toml"] + tree.naming(literal(name))
+    return {name: [f"hardware_profiles/{name}.toml"] + tree.quoting(name)
             for name in data_files(tree.root, "hardware_profiles") if name != "local-cpu"}
 
 
 def pipeline_schedules(tree):
     """Its file, its declaration and its line in the registry."""
-    return {name: tree.naming(rf"\b{name}\s*\(\s*\)")
+    return {name: tree.naming(name, rf"\b{name}\s*\(\s*\)")
             for name in tree.names_in("schedule/pipeline/registry.cpp", r"\b(\w+_schedule)\(\)")}
 
 
@@ -67,7 +70,7 @@ def schedule_names(tree):
     names = set()
     for path in tree.folder("schedule/pipeline/", ".cpp"):
         names.update(re.findall(r'schedule\.name = "([^"]+)"', tree.words[path]))
-    return {name: [path for path in tree.naming(literal(name)) if not path.startswith("schedule/pipeline/")]
+    return {name: [path for path in tree.quoting(name) if not path.startswith("schedule/pipeline/")]
             for name in sorted(names)}
 
 
@@ -76,15 +79,15 @@ def collective_algorithms(tree):
     found = {}
     for constructor in tree.names_in("schedule/collective/registry.cpp", r"\b(\w+_algorithm)\(\)"):
         name = constructor[:-len("_algorithm")].replace("_", "-")
-        found[name] = sorted(set(tree.naming(rf"\b{constructor}\s*\(")) |
-                             {path for path in tree.naming(literal(name)) if path.startswith(("schedule/", "sim/"))})
+        found[name] = sorted(set(tree.naming(constructor, rf"\b{constructor}\s*\(")) |
+                             {path for path in tree.quoting(name) if path.startswith(("schedule/", "sim/"))})
     return found
 
 
 def model_builders(tree):
     """Its pair and the description that calls it."""
     names = {name for path in tree.folder("model/builder/") for name in tree.names_in(path, r"\bModelGraph (build_\w+)\(")}
-    return {name: tree.naming(rf"\b{name}\s*\(") for name in sorted(names)}
+    return {name: tree.naming(name, rf"\b{name}\s*\(") for name in sorted(names)}
 
 
 def model_readers(tree):
@@ -102,20 +105,20 @@ def graph_readers(tree):
 
 def export_targets(tree):
     """Its file, its declaration and its line in the list."""
-    return {name: tree.naming(rf"\b{name}\b") for name in tree.names_in("interop/targets.h", r"\b(write_\w+)\(")}
+    return {name: tree.naming(name, rf"\b{name}\b") for name in tree.names_in("interop/targets.h", r"\b(write_\w+)\(")}
 
 
 def operator_kinds(tree):
     """Every file that names the kind."""
     kinds = enums(tree.files.values()).get("OperatorKind", ())
-    return {kind: sorted(set(tree.naming(rf"\bOperatorKind::{kind}\b")) | {"model/operator.h"}) for kind in sorted(kinds)}
+    return {kind: sorted(set(tree.naming(f"OperatorKind::{kind}", rf"\bOperatorKind::{kind}\b")) | {"model/operator.h"}) for kind in sorted(kinds)}
 
 
 def operator_dispatches(tree):
     """What a new kind meets: every file that switches over the kinds."""
     known = enums(tree.files.values())
     return {"OperatorKind": [path for path, file in tree.files.items()
-                             if any(switch.enum(known) == "OperatorKind" for switch in switches(file))]}
+                             if "OperatorKind::" in file.text and any(switch.enum(known) == "OperatorKind" for switch in switches(file))]}
 
 
 def parallel_axes(tree):
@@ -123,13 +126,13 @@ def parallel_axes(tree):
     axes = {"context": r"\bcontext_parallel|layout\.context\b|GroupKind::context\b",
             "expert": r"\bexpert_parallel|layout\.expert\b|GroupKind::expert\w*",
             "segments": r"segments"}
-    return {axis: tree.naming(pattern) for axis, pattern in axes.items()}
+    return {axis: tree.naming(axis, pattern) for axis, pattern in axes.items()}
 
 
 def backends(tree):
     """Files outside its folder that include one of its headers; the commands choose, the rest should not know."""
     return {"cuda": [path for path, file in tree.files.items() if not path.startswith("exec/cuda/")
-                     and any(name.startswith("exec/cuda/") for name in file.includes())]}
+                     and any(name.startswith("exec/cuda/") for name in tree.includes[path])]}
 
 
 def cost_mechanisms(tree):

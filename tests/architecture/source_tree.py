@@ -135,6 +135,8 @@ def enums(files):
     """Enumerators by the name of each `enum class` of our own."""
     found = {}
     for file in files:
+        if "enum class" not in file.text:
+            continue
         for match in re.finditer(r"\benum\s+class\s+(\w+)[^{;]*\{([^}]*)\}", file.code):
             found.setdefault(match.group(1), set()).update(re.findall(r"(?:^|,)\s*(\w+)", match.group(2)))
     return found
