@@ -108,17 +108,18 @@ def export_targets(tree):
     return {name: tree.naming(name, rf"\b{name}\b") for name in tree.names_in("interop/targets.h", r"\b(write_\w+)\(")}
 
 
-def operator_kinds(tree):
-    """Every file that names the kind."""
-    kinds = enums(tree.files.values()).get("OperatorKind", ())
-    return {kind: sorted(set(tree.naming(f"OperatorKind::{kind}", rf"\bOperatorKind::{kind}\b")) | {"model/operator.h"}) for kind in sorted(kinds)}
-
-
 def operator_dispatches(tree):
-    """What a new kind meets: every file that switches over the kinds."""
+    """What every new kind meets: the files that switch over the kinds."""
     known = enums(tree.files.values())
     return {"OperatorKind": [path for path, file in tree.files.items()
                              if "OperatorKind::" in file.text and any(switch.enum(known) == "OperatorKind" for switch in switches(file))]}
+
+
+def operator_kinds(tree):
+    """Every file that names the kind or switches over the kinds: a default hides a kind there, it does not spare the file."""
+    kinds = enums(tree.files.values()).get("OperatorKind", ())
+    met = set(operator_dispatches(tree)["OperatorKind"]) | {"model/operator.h"}
+    return {kind: sorted(set(tree.naming(f"OperatorKind::{kind}", rf"\bOperatorKind::{kind}\b")) | met) for kind in sorted(kinds)}
 
 
 def parallel_axes(tree):
