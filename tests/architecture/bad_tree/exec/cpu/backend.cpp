@@ -1,0 +1,2 @@
+#include "exec/cpu/body/fine.h"
+#include "exec/cpu/body/table.h"

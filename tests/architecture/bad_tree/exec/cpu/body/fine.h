@@ -1,0 +1,3 @@
+#pragma once
+#include <Eigen/Core>
+namespace exec::cpu::INSTRUCTION_SET {}
