@@ -1,5 +1,5 @@
-// Attention by blocks of queries: the scores of one block are all that exists at a time, unless the
-// probabilities are to be saved.
+// Attention by blocks of queries. Only the scores of one block exist at a time, unless the probabilities are
+// saved for the backward pass.
 #pragma once
 
 #include <cmath>
@@ -14,14 +14,16 @@
 namespace exec::cpu::INSTRUCTION_SET {
 namespace {
 
-constexpr std::int64_t query_block = 64;
+constexpr std::int64_t query_block = 64;  // queries whose scores are computed together
 
-// Queries lie at the start of their rows; keys and values of cross-attention in rows of their own, else
-// behind the queries in the same rows.
+// Offsets of heads in the arrays. Queries lie at the start of their rows. Keys and values follow them in the
+// same rows, or have rows of their own in cross-attention.
 struct Heads {
     const AttentionShape& shape;
-    const std::int64_t d, keys, query_stride, stride,
-        first_key;  // elements of a head, keys of a sample, elements of a row of queries and of keys
+    const std::int64_t d;                     // elements of a head
+    const std::int64_t keys;                  // of a sample
+    const std::int64_t query_stride, stride;  // elements of a row of queries, and of a row of keys
+    const std::int64_t first_key;             // offset of the first key in its row
 
     explicit Heads(const AttentionShape& s)
         : shape(s),
@@ -43,13 +45,14 @@ struct Heads {
     std::int64_t output(std::int64_t sample, std::int64_t head) const {
         return sample * shape.tokens * shape.heads * d + head * d;
     }
+    // Rows of scores before those of this head.
     std::int64_t scores(std::int64_t sample, std::int64_t head) const {
         return (sample * shape.heads + head) * shape.tokens;
-    }  // rows before
+    }
 };
 
-// Rotary position embedding, Su et al., arXiv 2104.09864, in the layout of GPT-NeoX and Llama (first half
-// paired with second half).
+// y = rotary position embedding of x (Su et al., arXiv 2104.09864), in the layout of GPT-NeoX and Llama: the
+// first half of the rotated dimensions is paired with the second half.
 void rotate(const AttentionShape& shape, bool is_query, const float* x, std::int64_t stride, float* y) {
     const std::int64_t d = shape.head_dimension, half = shape.rotary_dimension / 2,
                        rows = is_query ? shape.tokens : shape.sequence();
@@ -100,8 +103,8 @@ QueryBlock block_at(const AttentionShape& shape, std::int64_t first) {
     return b;
 }
 
-// Turns scores into probabilities in place. With `log_sums` of an earlier pass they are used, else the sums
-// are taken and, when wanted, left there.
+// Turns scores into probabilities in place. With `has_sums`, log_sums holds the logarithms of the sums of the
+// forward pass, which are used; without, they are computed and written to log_sums unless it is null.
 void probabilities_of(const AttentionShape& shape, std::int64_t head, const QueryBlock& b, float* p,
                       bool has_sums, float* log_sums) {
     for (std::int64_t i = b.first; i < b.last; ++i) {
@@ -130,6 +133,7 @@ void probabilities_of(const AttentionShape& shape, std::int64_t head, const Quer
     }
 }
 
+// Number of a score in the whole sequence, the counter of its dropout hash.
 inline std::uint64_t score_place(const AttentionShape& shape, std::int64_t head, std::int64_t i,
                                  std::int64_t j) {
     const std::int64_t queries = shape.whole_sequence > 0 ? shape.whole_sequence : shape.sequence();
@@ -203,7 +207,7 @@ void attention(const AttentionShape& shape, const float* queries, const float* k
         }
 }
 
-// Scores' gradient in place of dp: ds = scale p (dp - sum(p dp)).
+// Replaces dp, the gradient of the probabilities, by the gradient of the scores: scale p (dp - sum(p dp)).
 void softmax_backward(const QueryBlock& b, float scale_of_scores, const float* p, float* dp) {
     for (std::int64_t i = 0; i < b.rows(); ++i) {
         const ConstArray probability(p + i * b.keys(), b.keys());

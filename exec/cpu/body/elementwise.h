@@ -1,4 +1,4 @@
-// One element at a time.
+// Kernels of which each output element depends on one element of each input.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ constexpr float inverse_sqrt_2 = 0.70710678118654752440f, inverse_sqrt_2_pi = 0.
 // Hendrycks and Gimpel, arXiv 1606.08415: gelu(x) ~ x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
 constexpr float gelu_slope = 0.79788456080286535588f, gelu_cubic = 0.044715f;
 
-// Blocks that stay in the first-level cache, so that the passes of an expression cost no memory traffic.
+// Elements per block. A block of fp32 is 8 KiB and stays in the first-level cache, so that the passes of an
+// expression cost no memory traffic.
 constexpr Index block = 2048;
 
 template <class X>
@@ -102,16 +103,20 @@ void gated_backward(Unary kind, std::int64_t rows, std::int64_t width, const flo
     }
 }
 
-// core::mix64 in line: the compiler turns the loop into vector code.
+// exec::cpu::counter_hash as an inline function, so that the compiler can vectorise the loops that call it.
+// The constants are those of SplitMix64 (core/random.h).
 inline std::uint64_t hash(std::uint64_t key, std::uint64_t counter) {
-    std::uint64_t z = key + 0x9E3779B97F4A7C15ull * counter + 0x9E3779B97F4A7C15ull;
+    constexpr std::uint64_t golden_ratio = 0x9E3779B97F4A7C15ull;  // 2^64 / phi
+    std::uint64_t z = key + golden_ratio * counter + golden_ratio;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
     return z ^ (z >> 31);
 }
 
+// The probability as a part of the range of the hash's upper 32 bits.
 inline std::uint64_t threshold_of(float probability) {
-    return static_cast<std::uint64_t>(static_cast<double>(probability) * 4294967296.0);
+    constexpr double hash_range = 4294967296.0;  // 2^32
+    return static_cast<std::uint64_t>(static_cast<double>(probability) * hash_range);
 }
 
 inline bool is_dropped(std::uint64_t key, std::uint64_t counter, std::uint64_t threshold) {

@@ -1,4 +1,4 @@
-// Convolution as a matrix product over unfolded pixels, and pooling.
+// Convolution as a matrix product over unfolded pixels (im2col), and pooling.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +27,7 @@ void unfold(const ImageShape& s, const float* x, float* columns) {
                 }
 }
 
+// x += the transpose of unfold: each column element is added to the pixel that it was copied from.
 void fold(const ImageShape& s, const float* columns, float* x) {
     for (std::int64_t c = 0; c < s.channels; ++c)
         for (std::int64_t ky = 0; ky < s.kernel_y; ++ky)
@@ -102,7 +103,7 @@ void max_pool_backward(const ImageShape& s, const std::int64_t* positions, const
             dx[plane * s.rows * s.columns + positions[plane * pixels + i]] += dy[plane * pixels + i];
 }
 
-// Pixels of the padding count as zeros, as in PyTorch's default.
+// Pixels of the padding count as zeros in the average, as in PyTorch's default.
 void average_pool(const ImageShape& s, const float* x, float* y) {
     const float share = 1.0f / static_cast<float>(s.kernel_y * s.kernel_x);
     for (std::int64_t plane = 0; plane < s.samples * s.channels; ++plane)

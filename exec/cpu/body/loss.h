@@ -1,4 +1,4 @@
-// Cross-entropy over logits of which a rank may hold a part of the classes.
+// Cross-entropy over logits. A rank may hold only a part of the classes.
 #pragma once
 
 #include <cstdint>

@@ -44,11 +44,13 @@ struct LambUpdate {
     float mean, deviation, epsilon, decay;
 };
 
-// Sums in lanes of one order whatever the instruction set and the address, and of not too many terms in fp32.
+// The sums of squares are added in `lanes` lanes, in an order that depends neither on the instruction set nor
+// on the address of an array. A lane sums at most `terms` terms in fp32, which bounds its rounding error; the
+// sums of the blocks are added in double precision.
 void lamb_norms(std::int64_t count, const AdamStep& step, const float* gradient, const float* parameter,
                 float* first, float* second, double* squares) {
     const LambUpdate update(step);
-    constexpr std::int64_t lanes = 16, block = 64 * lanes;
+    constexpr std::int64_t lanes = 16, terms = 64, block = terms * lanes;
     const auto move = [&](std::int64_t i, float& values, float& updates) {
         first[i] = step.beta1 * first[i] + step.rest1 * gradient[i];
         second[i] = step.beta2 * second[i] + step.rest2 * gradient[i] * gradient[i];
