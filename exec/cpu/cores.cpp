@@ -17,9 +17,9 @@ struct StayOnCore::Cores {
 };
 
 StayOnCore::StayOnCore(int thread, int threads) {
-    if (threads < 2)
-        return;  // alone it meets no sibling, and several processes that each are alone would all choose the
-                 // first core
+    // A single thread needs no core of its own, and several processes of one thread each would all choose the
+    // first core.
+    if (threads < 2) return;
     cpu_set_t allowed;
     CPU_ZERO(&allowed);
     if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < threads) return;
@@ -30,7 +30,7 @@ StayOnCore::StayOnCore(int thread, int threads) {
         CPU_ZERO(&mine);
         CPU_SET(core, &mine);
         if (pthread_setaffinity_np(pthread_self(), sizeof mine, &mine) == 0)
-            before_ = std::make_unique<const Cores>(Cores{allowed});  // a wish, not a need
+            before_ = std::make_unique<const Cores>(Cores{allowed});  // failure only costs speed
         return;
     }
 }

@@ -1,13 +1,13 @@
-// Where threads run.
+// Binding of threads to processor cores.
 #pragma once
 
 #include <memory>
 
 namespace exec::cpu {
 
-// A thread of `threads` has a core to itself, as long as this lives, when there are enough: two that exchange
-// messages are otherwise drawn to one core. Does nothing when there are not. Threads that are started
-// meanwhile have that one core too.
+// Binds the calling thread, number `thread` of `threads`, to a core of its own for the lifetime of the
+// object, because the scheduler draws threads that exchange messages to one core. Does nothing when there are
+// fewer cores than threads. Threads started meanwhile inherit the binding.
 class StayOnCore {
 public:
     StayOnCore(int thread, int threads);
@@ -17,10 +17,10 @@ public:
 
 private:
     struct Cores;
-    std::unique_ptr<const Cores> before_;  // null where it stays nowhere
+    std::unique_ptr<const Cores> before_;  // cores allowed before; null when the thread was not bound
 };
 
-// Cores that this thread may use.
+// Number of cores that the calling thread may use.
 int available_cores();
 
 }  // namespace exec::cpu

@@ -23,14 +23,16 @@ Routing route(const model::Attributes& mixture, std::int64_t tokens, const float
 struct MixtureTask {
     const model::Attributes& attributes;
     model::MixtureShape shape;
-    bool has_auxiliary_loss = false;  // of the tensor-parallel ranks one adds its gradient
-    int ranks = 1;  // that divide the tokens of a micro-batch; the router's saved context has the choices of
-                    // all of them, in fp32
+    // Whether this rank adds the gradient of the auxiliary loss: one of the tensor-parallel ranks does.
+    bool has_auxiliary_loss = false;
+    // Ranks that divide the tokens of a micro-batch. With more than one, the router's saved context holds the
+    // choices of all of them, in fp32.
+    int ranks = 1;
 };
 
 void router(const MixtureTask& task, const Operands& x);
 void router_backward(const MixtureTask& task, const Operands& x, const float* dy, float* dx,
-                     float* dweight);  // of the gradients those that are not null
+                     float* dweight);  // null gradients are not computed
 void dispatch(const MixtureTask& task, const Operands& x);
 void dispatch_backward(const MixtureTask& task, const Operands& x, const float* dy, float* dx);
 // `x.expert_rows` where copies came from other ranks. Backward leaves in the operator's saved context what

@@ -46,8 +46,8 @@ private:
         std::vector<float> cosines, sines;
     };
     struct Sizes {
-        std::int64_t rows = 0, columns = 0;  // of the output on this rank
-        std::int64_t first_row = 0;          // of its rows among those of the whole micro-batch
+        std::int64_t rows = 0, columns = 0;  // of the tensor on this rank
+        std::int64_t first_row = 0;          // index of its first row in the whole micro-batch
     };
 
     const model::Operator& op(model::OperatorId id) const { return graph_.op(id); }
@@ -65,7 +65,7 @@ private:
     void embedding_weight(const model::Operator& op, const Operands& operands, const float* dy,
                           float* dtable) const;
     void dropout(model::OperatorId id, const Operands& operands, const MicroBatchPosition& place) const;
-    // Forward when dy is null; of the gradients those that are wanted.
+    // Runs forward when dy is null. Null gradients are not computed.
     struct AttentionGradients {
         float *queries = nullptr, *keys = nullptr, *bias = nullptr;
     };
@@ -76,7 +76,7 @@ private:
                                 float* dlogits) const;
     void log_sums(const model::Operator& op, const Operands& operands, std::vector<float>& sums,
                   std::vector<float>& labels) const;
-    // Of a row of an activation over tokens: its sample in the micro-batch and its token.
+    // Sample and token of a row of an activation over tokens.
     struct TokenPosition {
         std::int64_t sample = 0, token = 0;
     };
@@ -98,7 +98,7 @@ private:
     const int tensor_rank_;
     const std::uint64_t seed_;
     const bool is_training_;
-    std::vector<std::int32_t> places_;  // of the tokens of a piece in its sequence
+    std::vector<std::int32_t> places_;  // positions of a segment's tokens in the whole sequence
     std::vector<std::vector<std::int32_t>>
         group_places_;  // tokens of each rank of the context-parallel group
     const int context_rank_;

@@ -1,6 +1,7 @@
-// Operators of a plan in bf16 on a processor that computes in fp32: what an operator reads is widened, its
-// arithmetic and sums are fp32, what it writes is rounded, as tensor cores with fp32 accumulation do. In fp8
-// arrays are the same, and what linear layers multiply is rounded once more (exec/float8.h).
+// Operators of a plan in bf16 on a processor that computes in fp32. Inputs are widened to fp32, arithmetic
+// and sums are fp32, and outputs are rounded to bf16, as tensor cores with fp32 accumulation do. In fp8 plans
+// the arrays are bf16 too; the operands of linear layers are rounded to fp8 before they are multiplied
+// (exec/float8.h).
 #pragma once
 
 #include <vector>
