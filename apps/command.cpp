@@ -32,10 +32,10 @@ int show(const core::Diagnostics& diagnostics, bool as_json, std::ostream& out, 
 }
 
 void check_output(const std::string& option, const std::string& path, core::Diagnostics& diagnostics) {
-    if (const std::string obstacle = core::obstacle_to_writing(path); !obstacle.empty())
+    if (const std::optional<std::string> failure = core::writing_failure(path))
         diagnostics.error(
             {}, option,
-            fmt::format("{} {}: cannot be written: {}", option, core::in_quotes(path, 300), obstacle),
+            fmt::format("{} {}: cannot be written: {}", option, core::in_quotes(path, 300), *failure),
             "name a file in a folder that you may write");
 }
 

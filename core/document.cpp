@@ -129,19 +129,19 @@ Value to_value(const Diagnostics& diagnostics) {
     return document;
 }
 
-std::string obstacle_to_writing(const std::string& path) {
+std::optional<std::string> writing_failure(const std::string& path) {
     if (path.empty()) return "no file is named";
     const std::string target = target_of(path);
-    std::error_code failure;
-    if (std::filesystem::is_directory(target, failure)) return "it is a folder";
-    if (is_special(target)) return {};
+    std::error_code error;
+    if (std::filesystem::is_directory(target, error)) return "it is a folder";
+    if (is_special(target)) return std::nullopt;
     const std::filesystem::path parent = std::filesystem::path(target).parent_path();
     const std::string folder = parent.empty() ? "." : parent.string();
-    if (!std::filesystem::exists(folder, failure)) return folder + " does not exist";
-    if (!std::filesystem::is_directory(folder, failure)) return folder + " is no folder";
+    if (!std::filesystem::exists(folder, error)) return folder + " does not exist";
+    if (!std::filesystem::is_directory(folder, error)) return folder + " is no folder";
     if (::access(folder.c_str(), W_OK | X_OK) != 0)
         return folder + " cannot be written: " + system_message(errno);
-    return {};
+    return std::nullopt;
 }
 
 void write_file_atomically(const std::string& path, std::string_view content) {

@@ -41,8 +41,8 @@ Value to_value(const Diagnostics& diagnostics);
 // Writes through a temporary file and a rename, so a reader never sees half a file. Links are followed; a
 // device or a pipe is written to. Throws MachineError.
 void write_file_atomically(const std::string& path, std::string_view content);
-// Before the work whose result goes there: why write_file_atomically would fail, or empty. Nothing is
-// created; a disk may still be full later.
-std::string obstacle_to_writing(const std::string& path);
+// Why write_file_atomically would fail, asked before the work whose result goes there. Nothing is created; a
+// disk may still be full later.
+std::optional<std::string> writing_failure(const std::string& path);
 
 }  // namespace core

@@ -47,12 +47,12 @@ private:
 
     void model() {
         const TransformerShape shape = transformer_shape(source_.graph);
-        for (const std::string& obstacle : shape.obstacles)
-            diagnostics_.error(
-                {source_.file.path, 0, 0}, "model",
-                fmt::format("the model cannot be expressed by Megatron-LM's arguments: {}", obstacle),
-                "choose another model or target");
-        if (!shape.obstacles.empty()) return;
+        for (const core::Unsupported& unsupported : shape.unsupported)
+            diagnostics_.error({source_.file.path, 0, 0}, "model",
+                               fmt::format("the model cannot be expressed by Megatron-LM's arguments: {}",
+                                           unsupported.reason),
+                               "choose another model or target");
+        if (!shape.unsupported.empty()) return;
         flag("--use-mcore-models");
         flag("--num-layers", shape.layers);
         flag("--hidden-size", shape.hidden);
@@ -113,8 +113,9 @@ private:
         std::string why;
         const MegatronPartition flags = megatron_partition(source_.graph, plan_, *partition);
         for (const std::string& line : flags.arguments) flag(line);
-        if (!flags.obstacle.empty())
-            e_.refuse("partition", "this one", flags.obstacle, "leave partition out, or cut between layers");
+        if (flags.unsupported)
+            e_.refuse("partition", "this one", flags.unsupported->reason,
+                      "leave partition out, or cut between layers");
         if (flags.needs_layout)
             e_.warn(
                 "partition",

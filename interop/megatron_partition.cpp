@@ -56,7 +56,7 @@ MegatronPartition megatron_partition(const model::ModelGraph& graph, const sched
         return result;
     }
     if (graph.units.front().name != "embedding" || graph.units.back().name != "head") {
-        result.obstacle = "the model is not an embedding, layers and a head";
+        result.unsupported = core::Unsupported{"the model is not an embedding, layers and a head"};
         return result;
     }
     std::vector<std::int32_t> counts;  // layers of each stage

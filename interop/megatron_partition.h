@@ -5,14 +5,15 @@
 #include <string>
 #include <vector>
 
+#include "core/unsupported.h"
 #include "schedule/plan/plan.h"
 
 namespace interop {
 
 struct MegatronPartition {
-    std::vector<std::string> arguments;  // "--decoder-first-pipeline-num-layers 9"
-    bool needs_layout = false;           // --pipeline-model-parallel-layout
-    std::string obstacle;                // why nothing says it
+    std::vector<std::string> arguments;            // "--decoder-first-pipeline-num-layers 9"
+    bool needs_layout = false;                     // --pipeline-model-parallel-layout
+    std::optional<core::Unsupported> unsupported;  // no argument expresses the partition
 };
 MegatronPartition megatron_partition(const model::ModelGraph& graph, const schedule::Plan& plan,
                                      const schedule::Partition& partition);

@@ -68,11 +68,12 @@ std::optional<Export> write_nemo(const ExportSource& source, const ExportOptions
     e.refuse_offload();
     const schedule::Plan& plan = e.plan;
     const TransformerShape shape = transformer_shape(source.graph);
-    for (const std::string& obstacle : shape.obstacles)
-        diagnostics.error({source.file.path, 0, 0}, "model",
-                          fmt::format("the model cannot be expressed by NeMo's configuration: {}", obstacle),
-                          "choose another model or target");
-    if (!shape.obstacles.empty()) return std::nullopt;
+    for (const core::Unsupported& unsupported : shape.unsupported)
+        diagnostics.error(
+            {source.file.path, 0, 0}, "model",
+            fmt::format("the model cannot be expressed by NeMo's configuration: {}", unsupported.reason),
+            "choose another model or target");
+    if (!shape.unsupported.empty()) return std::nullopt;
     core::Value document = core::Value::table();
     const int processes = processes_per_node(source);
     if (processes == 0)

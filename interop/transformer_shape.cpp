@@ -17,13 +17,13 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
     TransformerShape shape;
     const std::set<std::string> decoders = {"gpt", "llama", "mixtral"};
     if (!decoders.count(graph.family)) {
-        shape.obstacles.push_back(
-            fmt::format("{} is of the family {}; only decoders are known", graph.name, graph.family));
+        shape.unsupported.push_back(
+            {fmt::format("{} is of the family {}; only decoders are known", graph.name, graph.family)});
         return shape;
     }
     shape.sequence_length = graph.tokens_per_sample;
     shape.vocabulary = graph.vocabulary;
-    std::set<std::string> obstacles;
+    std::set<std::string> reasons;
     std::set<model::OperatorKind> activations;
     bool is_parallel = false, has_dense = false;
     std::int64_t mixtures = 0;
@@ -35,7 +35,7 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
             case model::OperatorKind::embedding: shape.hidden = width_of(op.output); break;
             case model::OperatorKind::position_embedding:
                 shape.positions = graph.parameter(op.parameters.front()).shape.front();
-                if (a.position_offset != 0) obstacles.insert("learned positions with an offset");
+                if (a.position_offset != 0) reasons.insert("learned positions with an offset");
                 break;
             case model::OperatorKind::attention:
                 ++shape.layers;
@@ -46,9 +46,9 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
                 shape.rotary_fraction = a.rotary_fraction;
                 shape.rotary_base = a.rotary_base;
                 shape.attention_dropout = a.probability;
-                if (a.has_alibi) obstacles.insert("ALiBi positions");
-                if (a.window > 0) obstacles.insert("a sliding window");
-                if (!a.is_causal) obstacles.insert("attention without a causal mask");
+                if (a.has_alibi) reasons.insert("ALiBi positions");
+                if (a.window > 0) reasons.insert("a sliding window");
+                if (!a.is_causal) reasons.insert("attention without a causal mask");
                 break;
             case model::OperatorKind::linear:
                 if (ends_with_name(op, "attention.qkv")) shape.has_qkv_bias = a.has_bias;
@@ -58,7 +58,7 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
                     has_dense = true;
                 } else if (ends_with_name(op, "attention.output")) linear_biases.insert(a.has_bias);
                 else if (ends_with_name(op, "head.logits") && a.has_bias)
-                    obstacles.insert("a bias in the head");
+                    reasons.insert("a bias in the head");
                 break;
             case model::OperatorKind::experts:
                 ++mixtures;
@@ -75,8 +75,8 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
                 break;
             case model::OperatorKind::layer_norm:
                 shape.epsilon = a.epsilon;
-                if (!a.has_bias) obstacles.insert("norms without shift");
-                if (op.name == "embedding.norm") obstacles.insert("a norm after the embedding");
+                if (!a.has_bias) reasons.insert("norms without shift");
+                if (op.name == "embedding.norm") reasons.insert("a norm after the embedding");
                 break;
             case model::OperatorKind::dropout:
                 if (op.name.starts_with("layers.") && op.name.ends_with("dropout"))
@@ -93,18 +93,18 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
             default: break;
         }
     }
-    if (is_parallel) obstacles.insert("a parallel residual");
-    if (mixtures > 0 && has_dense) obstacles.insert("mixtures in some layers only");
-    if (linear_biases.size() > 1) obstacles.insert("biases in some linear layers only");
+    if (is_parallel) reasons.insert("a parallel residual");
+    if (mixtures > 0 && has_dense) reasons.insert("mixtures in some layers only");
+    if (linear_biases.size() > 1) reasons.insert("biases in some linear layers only");
     shape.has_linear_bias = linear_biases.count(true) > 0;
     if (!shape.has_qkv_bias && shape.has_linear_bias)
-        obstacles.insert("linear biases without one of queries, keys and values");
+        reasons.insert("linear biases without one of queries, keys and values");
     shape.is_gated_silu = activations.count(model::OperatorKind::gated_silu) > 0;
     for (const model::OperatorKind kind : activations)
         if (kind != model::OperatorKind::gated_silu && kind != model::OperatorKind::gelu)
-            obstacles.insert(fmt::format("the activation {}", model::name_of(kind)));
+            reasons.insert(fmt::format("the activation {}", model::name_of(kind)));
     shape.is_tied = !model::tied_parameters(graph).empty();
-    shape.obstacles.assign(obstacles.begin(), obstacles.end());
+    for (const std::string& reason : reasons) shape.unsupported.push_back({reason});
     return shape;
 }
 

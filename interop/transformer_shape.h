@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/unsupported.h"
 #include "model/model_graph.h"
 
 namespace interop {
@@ -20,7 +21,8 @@ struct TransformerShape {
     bool has_qkv_bias = false, has_linear_bias = false;
     double rotary_fraction = 1, rotary_base = 10000, epsilon = 1e-5;
     double hidden_dropout = 0, attention_dropout = 0;
-    std::vector<std::string> obstacles;  // what this shape cannot tell: ALiBi, parallel residual, ...
+    std::vector<core::Unsupported>
+        unsupported;  // properties that these dimensions cannot express: ALiBi, ...
 };
 TransformerShape transformer_shape(const model::ModelGraph& graph);
 

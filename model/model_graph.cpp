@@ -147,76 +147,83 @@ TensorId storage_of(const ModelGraph& graph, TensorId tensor) {
     }
 }
 
-std::string tensor_parallel_obstacle(const ModelGraph& graph, int degree) {
-    if (degree == 1) return {};
-    const auto obstacle = [](const char* what, std::int64_t extent, const Operator& op) {
-        return std::string(what) + " = " + std::to_string(extent) + " of " + op.name;
+std::optional<core::Unsupported> tensor_parallel_unsupported(const ModelGraph& graph, int degree) {
+    if (degree == 1) return std::nullopt;
+    const auto indivisible = [](const char* what, std::int64_t extent, const Operator& op) {
+        return core::Unsupported{std::string(what) + " = " + std::to_string(extent) + " of " + op.name, true};
     };
     // Heads first: widths are their multiples, and a person chooses heads.
     bool has_region = false;
     for (const Operator& op : graph.operators) {
         has_region = has_region || op.in_parallel_region;
         if (op.kind != OperatorKind::attention || !op.in_parallel_region) continue;
-        if (op.attributes.heads % degree != 0) return obstacle("heads", op.attributes.heads, op);
-        if (op.attributes.kv_heads % degree != 0) return obstacle("kv_heads", op.attributes.kv_heads, op);
+        if (op.attributes.heads % degree != 0) return indivisible("heads", op.attributes.heads, op);
+        if (op.attributes.kv_heads % degree != 0) return indivisible("kv_heads", op.attributes.kv_heads, op);
     }
     for (const Operator& op : graph.operators) {
         if (!op.in_parallel_region) continue;
         if (op.kind == OperatorKind::experts && op.attributes.expert_hidden % degree != 0)
-            return obstacle("expert_hidden", op.attributes.expert_hidden, op);
+            return indivisible("expert_hidden", op.attributes.expert_hidden, op);
         if (op.kind != OperatorKind::linear) continue;
         const Parameter& weight = graph.parameter(op.parameters[0]);
         const bool is_head = weight.split_dimension == 0 && weight.shape[0] == graph.vocabulary;
         if (weight.split_dimension < 0 || is_head || !weight.split_sections.empty()) continue;
         const std::int64_t extent =
             weight.shape[static_cast<std::size_t>(weight.split_dimension)] / weight.split_blocks;
-        if (extent % degree != 0) return obstacle("width", extent, op);
+        if (extent % degree != 0) return indivisible("width", extent, op);
     }
-    return has_region ? std::string() : "the model has no tensor-parallel regions";
+    if (!has_region) return core::Unsupported{"the model has no tensor-parallel regions"};
+    return std::nullopt;
 }
 
-std::string sequence_parallel_obstacle(const ModelGraph& graph) {
+std::optional<core::Unsupported> sequence_parallel_unsupported(const ModelGraph& graph) {
     for (const Operator& op : graph.operators) {
         const bool picks_tokens =
             op.kind == OperatorKind::select_first_token || op.kind == OperatorKind::select_positions ||
             op.kind == OperatorKind::transpose || op.kind == OperatorKind::average_tokens ||
             op.kind == OperatorKind::prepend_token || op.kind == OperatorKind::merge_patches;
         if (picks_tokens && !op.in_parallel_region)
-            return std::string(name_of(op.kind)) + " of " + op.name + " needs all tokens of a sample";
+            return core::Unsupported{std::string(name_of(op.kind)) + " of " + op.name +
+                                     " needs all tokens of a sample"};
     }
-    return {};
+    return std::nullopt;
 }
 
-std::string context_parallel_obstacle(const ModelGraph& graph, int degree) {
-    if (degree == 1) return {};
+std::optional<core::Unsupported> context_parallel_unsupported(const ModelGraph& graph, int degree) {
+    if (degree == 1) return std::nullopt;
     if (graph.tokens_per_sample == 0 || graph.encoder_tokens_per_sample > 0)
-        return "only models of one sequence of tokens are divided along it";
+        return core::Unsupported{"only models of one sequence of tokens are divided along it"};
     if (graph.tokens_per_sample % (2 * degree) != 0)
-        return std::to_string(2 * degree) + " parts do not divide its " +
-               std::to_string(graph.tokens_per_sample) + " tokens";
-    if (std::string obstacle = sequence_parallel_obstacle(graph); !obstacle.empty()) return obstacle;
+        return core::Unsupported{std::to_string(2 * degree) + " parts do not divide its " +
+                                     std::to_string(graph.tokens_per_sample) + " tokens",
+                                 true};
+    if (std::optional<core::Unsupported> unsupported = sequence_parallel_unsupported(graph))
+        return unsupported;
     for (const Operator& op : graph.operators) {
         const Attributes& a = op.attributes;
         if (op.kind == OperatorKind::attention &&
             (a.is_cross_attention || a.has_relative_bias || a.has_relative_positions || a.local_window > 0))
-            return "attention of " + op.name + " has relative positions or windows of its own";
+            return core::Unsupported{"attention of " + op.name +
+                                     " has relative positions or windows of its own"};
         if (op.kind == OperatorKind::batch_norm || op.kind == OperatorKind::unknown ||
             graph.tensor(op.output).shape.empty())
-            return op.name + " has no tokens to divide";
+            return core::Unsupported{op.name + " has no tokens to divide"};
     }
-    return {};
+    return std::nullopt;
 }
 
-std::string expert_parallel_obstacle(const ModelGraph& graph, int degree) {
-    if (degree == 1) return {};
+std::optional<core::Unsupported> expert_parallel_unsupported(const ModelGraph& graph, int degree) {
+    if (degree == 1) return std::nullopt;
     bool has_experts = false;
     for (const Operator& op : graph.operators) {
         if (op.kind != OperatorKind::experts) continue;
         has_experts = true;
         if (op.attributes.experts % degree != 0)
-            return "experts = " + std::to_string(op.attributes.experts) + " of " + op.name;
+            return core::Unsupported{"experts = " + std::to_string(op.attributes.experts) + " of " + op.name,
+                                     true};
     }
-    return has_experts ? std::string() : "the model has no experts";
+    if (!has_experts) return core::Unsupported{"the model has no experts"};
+    return std::nullopt;
 }
 
 std::string hash_of(const ModelGraph& graph) {

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/unsupported.h"
 #include "model/operator.h"
 
 namespace model {
@@ -86,16 +88,16 @@ std::vector<TensorId> tensors_crossing(const ModelGraph& graph, std::int32_t bou
 // without sequence parallelism; with it, what is kept for backward is the share before the gather, gathered
 // again in backward (arXiv 2205.05198, section 4.2.2).
 TensorId storage_of(const ModelGraph& graph, TensorId tensor);
-// Why this tensor-parallel degree cannot split the model ("heads = 28 of layers.0.attention.core"), or empty.
+// Why this tensor-parallel degree cannot split the model: "heads = 28 of layers.0.attention.core".
 // Vocabularies may split unevenly (the last rank pads).
-std::string tensor_parallel_obstacle(const ModelGraph& graph, int degree);
-// Why sequence parallelism cannot run the model (operators outside regions that pick single tokens), or
-// empty.
-std::string sequence_parallel_obstacle(const ModelGraph& graph);
-// Why context parallelism of this degree cannot divide the tokens of the model's samples, or empty.
-std::string context_parallel_obstacle(const ModelGraph& graph, int degree);
-// Why the experts cannot be spread over this many ranks, or empty.
-std::string expert_parallel_obstacle(const ModelGraph& graph, int degree);
+std::optional<core::Unsupported> tensor_parallel_unsupported(const ModelGraph& graph, int degree);
+// Why sequence parallelism cannot run the model: operators outside tensor-parallel regions pick single
+// tokens.
+std::optional<core::Unsupported> sequence_parallel_unsupported(const ModelGraph& graph);
+// Why context parallelism of this degree cannot divide the tokens of the model's samples.
+std::optional<core::Unsupported> context_parallel_unsupported(const ModelGraph& graph, int degree);
+// Why the experts cannot be spread over this many ranks.
+std::optional<core::Unsupported> expert_parallel_unsupported(const ModelGraph& graph, int degree);
 // Stable structural hash (names, kinds, shapes, edges, attributes), 16 hexadecimal digits: plans carry it and
 // are refused for another graph.
 std::string hash_of(const ModelGraph& graph);

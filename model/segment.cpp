@@ -9,8 +9,8 @@ namespace model {
 
 namespace {
 
-// Why an operator cannot work on a segment of the sequence alone, or empty.
-std::string obstacle_of(const Operator& op) {
+// Why an operator cannot work on a segment of the sequence alone.
+std::optional<core::Unsupported> segment_unsupported(const Operator& op) {
     switch (op.kind) {
         case OperatorKind::input:
         case OperatorKind::embedding:
@@ -33,19 +33,23 @@ std::string obstacle_of(const Operator& op) {
         case OperatorKind::parallel_enter:
         case OperatorKind::parallel_exit:
         case OperatorKind::loss_statistics:
-        case OperatorKind::cross_entropy: return {};
+        case OperatorKind::cross_entropy: return std::nullopt;
         case OperatorKind::attention: {
             const Attributes& a = op.attributes;
-            if (a.is_cross_attention) return fmt::format("{} attends to another sequence", op.name);
+            if (a.is_cross_attention)
+                return core::Unsupported{fmt::format("{} attends to another sequence", op.name)};
             if (!a.is_causal)
-                return fmt::format(
+                return core::Unsupported{fmt::format(
                     "the attention of {} is not causal: a segment would need the keys of later ones",
-                    op.name);
+                    op.name)};
             if (a.has_relative_bias || a.has_relative_positions || a.local_window > 0)
-                return fmt::format("the attention of {} has scores of its own kind", op.name);
-            return {};
+                return core::Unsupported{
+                    fmt::format("the attention of {} has scores of its own kind", op.name)};
+            return std::nullopt;
         }
-        default: return fmt::format("{} ({}) does not work token by token", op.name, name_of(op.kind));
+        default:
+            return core::Unsupported{
+                fmt::format("{} ({}) does not work token by token", op.name, name_of(op.kind))};
     }
 }
 
@@ -58,28 +62,29 @@ std::int64_t rows_of_a_token(const Operator& producer) {
 
 }  // namespace
 
-std::string segment_obstacle(const ModelGraph& graph, int segments) {
+std::optional<core::Unsupported> segments_unsupported(const ModelGraph& graph, int segments) {
     const std::int64_t tokens = graph.tokens_per_sample;
-    if (tokens <= 1) return "it has no sequence of tokens";
-    if (graph.encoder_tokens_per_sample > 0) return "it has an encoder's sequence and a decoder's";
+    if (tokens <= 1) return core::Unsupported{"it has no sequence of tokens"};
+    if (graph.encoder_tokens_per_sample > 0)
+        return core::Unsupported{"it has an encoder's sequence and a decoder's"};
     for (const Operator& op : graph.operators)
-        if (std::string obstacle = obstacle_of(op); !obstacle.empty()) return obstacle;
+        if (std::optional<core::Unsupported> unsupported = segment_unsupported(op)) return unsupported;
     for (const Tensor& tensor : graph.tensors) {
         const Operator& producer = graph.op(tensor.producer);
         if (producer.kind != OperatorKind::cross_entropy &&
             tensor.shape.front() != tokens * rows_of_a_token(producer))
-            return fmt::format("the output of {} has {} rows for {} tokens", producer.name,
-                               tensor.shape.front(), tokens);
+            return core::Unsupported{fmt::format("the output of {} has {} rows for {} tokens", producer.name,
+                                                 tensor.shape.front(), tokens)};
     }
     if (tokens % segments != 0)
-        return fmt::format("its {} tokens are not a multiple of {}", tokens, segments);
-    return {};
+        return core::Unsupported{fmt::format("its {} tokens are not a multiple of {}", tokens, segments),
+                                 true};
+    return std::nullopt;
 }
 
 SegmentGraphs::SegmentGraphs(const ModelGraph& graph, int segments) : all_(&graph, 1) {
     if (segments == 1) return;
-    const std::string obstacle = segment_obstacle(graph, segments);
-    core::require(obstacle.empty(), "a graph whose sequences are cut can be cut");
+    core::require(!segments_unsupported(graph, segments), "a graph whose sequences are cut can be cut");
     cut_.assign(static_cast<std::size_t>(segments), graph);
     for (int s = 0; s < segments; ++s) {
         ModelGraph& own = cut_[static_cast<std::size_t>(s)];

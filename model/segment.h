@@ -5,21 +5,23 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
+#include "core/unsupported.h"
 #include "model/model_graph.h"
 #include "model/operators/cost.h"
 
 namespace model {
 
-// Why sequences of this graph cannot be cut into so many equal segments ("its 15 tokens are not a multiple of
-// 2", "attention of layers.0.attention.core is not causal"), or empty.
-std::string segment_obstacle(const ModelGraph& graph, int segments);
+// Why sequences of this graph cannot be cut into so many equal segments: "its 15 tokens are not a multiple of
+// 2", "attention of layers.0.attention.core is not causal".
+std::optional<core::Unsupported> segments_unsupported(const ModelGraph& graph, int segments);
 
 // The graph of each segment: the same operators, tensors and parameters under the same ids, with fewer
-// tokens. There is no obstacle. One graph for one segment: the given one itself, which must outlive this.
+// tokens. The segments are supported. One graph for one segment: the given one itself, which must outlive
+// this.
 class SegmentGraphs {
 public:
     SegmentGraphs(const ModelGraph& graph, int segments);

@@ -119,7 +119,7 @@ PlacementProblem weighed(const PlacementProblem& problem, double memory_weight) 
     return result;
 }
 
-std::string placement_obstacle(const PlacementProblem& problem) {
+std::string placement_infeasibility(const PlacementProblem& problem) {
     const std::vector<DeviceClass> classes = device_classes(problem);
     int devices = 0, cpus = 0;
     core::Bytes room, largest_device, total;

@@ -125,7 +125,7 @@ PlacementProblem weighed(const PlacementProblem& problem, double memory_weight);
 core::Seconds placement_lower_bound(const PlacementProblem& problem);
 // Empty, or why no placement can respect the limits, with numbers (one item too large, everything together
 // too large, no CPU for what only runs there).
-std::string placement_obstacle(const PlacementProblem& problem);
+std::string placement_infeasibility(const PlacementProblem& problem);
 
 // Exact: every stage is the difference of two downsets of `precedence`. Anytime: at the time limit the best
 // so far with a valid lower bound.

@@ -22,7 +22,7 @@ std::vector<int> divisors(int n) {
 bool divides_tokens(const model::ModelGraph& graph, const schedule::ParallelLayout& layout, int micro_batch) {
     for (std::int64_t tokens : {graph.tokens_per_sample, graph.encoder_tokens_per_sample})
         if (tokens / layout.context * micro_batch % layout.tensor != 0) return false;
-    return graph.tokens_per_sample > 0 && model::sequence_parallel_obstacle(graph).empty();
+    return graph.tokens_per_sample > 0 && !model::sequence_parallel_unsupported(graph);
 }
 
 struct ScheduleChoice {
@@ -46,7 +46,7 @@ std::vector<ScheduleChoice> schedule_choices(const model::ModelGraph& graph, int
             shape.ranks = pipeline;
             shape.chunks = chunks;
             shape.micro_batches = micro_batches;
-            if (schedule::violation_of(candidate, shape)) continue;
+            if (schedule::unsupported(candidate, shape)) continue;
             if (!candidate.has_segments) choices.push_back({candidate.name, chunks, 0});
             else
                 for (const int count : segments) choices.push_back({candidate.name, chunks, count});
@@ -87,7 +87,7 @@ std::vector<int> context_degrees(const model::ModelGraph& graph, int data, int g
     for (const int context : divisors(data)) {
         if (global_batch % (data / context) != 0) continue;
         if (context > 1 && (!is_wanted || graph.tokens_per_sample / context < least_tokens_of_a_part ||
-                            !model::context_parallel_obstacle(graph, context).empty()))
+                            model::context_parallel_unsupported(graph, context)))
             continue;
         degrees.push_back(context);
     }
@@ -99,7 +99,7 @@ bool cuts_sequences(const model::ModelGraph& graph) {
         return op.kind == model::OperatorKind::router &&
                (op.attributes.auxiliary_loss > 0 || op.attributes.capacity_factor > 0);
     };
-    return model::segment_obstacle(graph, 1).empty() &&
+    return !model::segments_unsupported(graph, 1) &&
            std::none_of(graph.operators.begin(), graph.operators.end(), is_of_a_micro_batch);
 }
 
@@ -126,13 +126,13 @@ std::vector<schedule::ParallelLayout> legal_layouts(const model::ModelGraph& gra
                                                     int global_batch) {
     std::vector<schedule::ParallelLayout> layouts;
     for (int tensor : divisors(devices)) {
-        if (!model::tensor_parallel_obstacle(graph, tensor).empty()) continue;
+        if (model::tensor_parallel_unsupported(graph, tensor)) continue;
         for (int pipeline : divisors(devices / tensor)) {
             if (pipeline > static_cast<int>(graph.units.size())) continue;
             const int data = devices / tensor / pipeline;
             for (const int context : context_degrees(graph, data, global_batch))
                 for (const int expert : divisors(data))
-                    if (model::expert_parallel_obstacle(graph, expert).empty())
+                    if (!model::expert_parallel_unsupported(graph, expert))
                         layouts.push_back({.data = data,
                                            .tensor = tensor,
                                            .pipeline = pipeline,

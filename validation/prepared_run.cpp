@@ -25,10 +25,10 @@ std::optional<PreparedRun> prepare(const PublishedRun& run, core::Diagnostics& d
     schedule::Plan plan = run.plan;
     // Megatron-LM gathers the tokens again before such an operator (its pooler, say); what the layers save by
     // dividing them is left out here.
-    if (const std::string obstacle =
-            plan.has_sequence_parallelism() ? model::sequence_parallel_obstacle(*graph) : "";
-        !obstacle.empty()) {
-        graph->assumptions.push_back("tokens are not divided over the tensor-parallel ranks: " + obstacle);
+    if (const std::optional<core::Unsupported> unsupported =
+            plan.has_sequence_parallelism() ? model::sequence_parallel_unsupported(*graph) : std::nullopt) {
+        graph->assumptions.push_back("tokens are not divided over the tensor-parallel ranks: " +
+                                     unsupported->reason);
         plan.sequence_parallel = false;
     }
     schedule::check_plan(plan, *graph, cluster->device_count(), nullptr, diagnostics);

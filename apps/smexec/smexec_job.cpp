@@ -78,10 +78,10 @@ void check_folder(const ExecutionRequest& request, bool only_evaluates, Executio
                                                 "--resume evaluates the newest one");
         return;
     }
-    if (const std::string obstacle = exec::folder_obstacle(request.checkpoint); !obstacle.empty())
+    if (const auto failure = exec::folder_failure(request.checkpoint))
         diagnostics.error({}, "--checkpoint",
                           fmt::format("--checkpoint {}: no checkpoints can be written there: {}",
-                                      core::in_quotes(request.checkpoint), obstacle),
+                                      core::in_quotes(request.checkpoint), *failure),
                           "name a folder that you may write");
 }
 

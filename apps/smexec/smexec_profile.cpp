@@ -241,14 +241,11 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
         request.graph = model::load_model(*name, load, diagnostics, {}, "--model");
         if (request.graph) {
             exec::check_runnable(request.plan, *request.graph, diagnostics);
-            const std::string obstacle =
-                request.plan.layout.tensor > 1
-                    ? model::tensor_parallel_obstacle(*request.graph, request.plan.layout.tensor)
-                    : "";
-            if (!obstacle.empty())
+            if (const auto unsupported =
+                    model::tensor_parallel_unsupported(*request.graph, request.plan.layout.tensor))
                 diagnostics.error({}, "--tensor-parallel",
                                   fmt::format("{} cannot be split {} ways: {}", request.graph->name,
-                                              request.plan.layout.tensor, obstacle),
+                                              request.plan.layout.tensor, unsupported->reason),
                                   "");
             data = exec::load_data("", "synthetic", 1, *request.graph, diagnostics);
         }
@@ -306,9 +303,9 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
             {std::filesystem::read_symlink("/proc/self/exe").string(), "profile", "--links-only", "--out"},
             core::seconds(15));
         for (const exec::transport::MeasuredTransport& other : others) {
-            if (!other.obstacle.empty()) {
+            if (other.failure) {
                 measured.notes.push_back(
-                    fmt::format("links over {} not measured: {}", other.name, other.obstacle));
+                    fmt::format("links over {} not measured: {}", other.name, *other.failure));
                 continue;
             }
             measured.transports[other.name] = other.rate;
@@ -376,8 +373,8 @@ int run_smexec_profile(const std::vector<std::string>& arguments, std::ostream& 
             out << fmt::format("  rank to rank by {:<18} {}, {}\n", name, core::format(rate.bandwidth),
                                core::format(rate.latency));
     for (const exec::transport::MeasuredTransport& other : others)
-        if (!other.obstacle.empty())
-            err << fmt::format("remark: links over {} not measured: {}\n", other.name, other.obstacle);
+        if (other.failure)
+            err << fmt::format("remark: links over {} not measured: {}\n", other.name, *other.failure);
     if (cluster::has_network(measured))
         out << fmt::format("  from host to host                  {}\n",
                            core::format(measured.network_bandwidth));

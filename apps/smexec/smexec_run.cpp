@@ -133,29 +133,29 @@ int execute(const ExecutionRequest& request, World* world, core::Diagnostics& di
     if (is_first) show(diagnostics, false, out, err);
 
     std::optional<sim::Evaluation> predicted;
-    int obstacle = good;
+    int code = good;
     const auto does_not_fit = [&](const std::string& why) {
         core::Diagnostics no;
         no.error({request.plan, 0, 0}, "plan", "does not fit: " + why,
                  "more ranks, sharding, recomputation or a smaller micro-batch take less memory each");
         show(no, request.as_json, out, err);
-        obstacle = no_plan;
+        code = no_plan;
     };
     if (world && request.compares && !request.on_gpu) measure_here(*job, *world);
     core::Diagnostics place;  // rank 0 alone writes, and its folder may be on its host alone
     if (is_first && !request.trace.empty()) check_output("--trace", request.trace, place);
     if (place.has_errors()) {
-        obstacle = show(place, request.as_json, out, err);
+        code = show(place, request.as_json, out, err);
     } else if (const std::string excess = is_first && !request.on_gpu ? too_large(*job) : std::string();
                !excess.empty()) {
         does_not_fit(excess);
     } else if (is_first && request.compares) {
         predicted = predict(*job, request, diagnostics);
-        if (!predicted) obstacle = show(diagnostics, request.as_json, out, err);
+        if (!predicted) code = show(diagnostics, request.as_json, out, err);
         else if (!predicted->fits) does_not_fit(predicted->tightest);
     }
-    if (world) obstacle = world->number_of_first(tag_go, obstacle);
-    if (obstacle != good) return agreed(world, obstacle);
+    if (world) code = world->number_of_first(tag_go, code);
+    if (code != good) return agreed(world, code);
 
     exec::RunOptions options;
     options.first_step = job->first_step;

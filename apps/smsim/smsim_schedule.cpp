@@ -272,8 +272,8 @@ std::optional<schedule::Schedule> generate(Request& request, core::Diagnostics& 
     }
     if (request.shape.chunks == 0) request.shape.chunks = entry->least_chunks;
     if (!check_size(request, diagnostics)) return std::nullopt;
-    if (const std::optional<std::string> violation = violation_of(*entry, request.shape)) {
-        diagnostics.error({}, "NAME", fmt::format("{} is not possible: {}", entry->name, *violation),
+    if (const auto unsupported = schedule::unsupported(*entry, request.shape)) {
+        diagnostics.error({}, "NAME", fmt::format("{} is not possible: {}", entry->name, unsupported->reason),
                           fmt::format("{} needs: {}", entry->name, entry->constraint));
         return std::nullopt;
     }

@@ -186,7 +186,7 @@ bool read_number(const std::string& text, Number& number, int base) {
     return error == std::errc() && end == text.data() + text.size();
 }
 
-std::optional<CheckpointManifest> read_manifest(const std::string& folder, std::string& obstacle) {
+std::optional<CheckpointManifest> read_manifest(const std::string& folder, std::string& failure) {
     const std::string path = folder + "/" + manifest_name;
     core::Diagnostics diagnostics;
     const std::optional<core::Value> document = core::load_document(path, diagnostics);
@@ -198,13 +198,13 @@ std::optional<CheckpointManifest> read_manifest(const std::string& folder, std::
         if (!rest.is_table() || rest.size() == 0 || rest.members().back().first != "xxh64" ||
             !rest.members().back().second.is_string() ||
             !read_number(rest.members().back().second.string(), sum, 16)) {
-            obstacle = fmt::format("{} is damaged: it has no checksum", path);
+            failure = fmt::format("{} is damaged: it has no checksum", path);
             return std::nullopt;
         }
         rest.members().pop_back();
         if (sum != checksum_of(rest)) {
-            obstacle = fmt::format("{} is damaged: its checksum is {:016x}, {:016x} was written", path,
-                                   checksum_of(rest), sum);
+            failure = fmt::format("{} is damaged: its checksum is {:016x}, {:016x} was written", path,
+                                  checksum_of(rest), sum);
             return std::nullopt;
         }
         core::TableReader reader(rest, "", diagnostics);
@@ -241,24 +241,24 @@ std::optional<CheckpointManifest> read_manifest(const std::string& folder, std::
         reader.finish();
     }
     if (!diagnostics.has_errors()) return manifest;
-    obstacle = fmt::format("{} is damaged: {}", path, diagnostics.entries().front().message);
+    failure = fmt::format("{} is damaged: {}", path, diagnostics.entries().front().message);
     return std::nullopt;
 }
 
 // Everything about one file that does not need its meaning.
 std::optional<std::string> read_verified(const std::string& folder, const CheckpointManifest::File& file,
-                                         std::string& obstacle) {
+                                         std::string& failure) {
     const std::string path = folder + "/" + file.name;
     const Descriptor descriptor(path, O_RDONLY);
     struct stat status{};
     if (descriptor.get() < 0 || ::fstat(descriptor.get(), &status) != 0) {
-        obstacle = fmt::format("{} cannot be read: {}", path, std::strerror(errno));
+        failure = fmt::format("{} cannot be read: {}", path, std::strerror(errno));
         return std::nullopt;
     }
     const auto bytes = static_cast<std::uint64_t>(status.st_size);
     if (bytes != file.bytes) {
-        obstacle = fmt::format("{} has {} bytes, {} were written: it is {}", path, bytes, file.bytes,
-                               bytes < file.bytes ? "truncated" : "damaged");
+        failure = fmt::format("{} has {} bytes, {} were written: it is {}", path, bytes, file.bytes,
+                              bytes < file.bytes ? "truncated" : "damaged");
         return std::nullopt;
     }
     std::string content(bytes, '\0');
@@ -267,16 +267,16 @@ std::optional<std::string> read_verified(const std::string& folder, const Checkp
         const ssize_t got = ::read(descriptor.get(), content.data() + done, content.size() - done);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) {
-            obstacle = fmt::format("{} cannot be read: {}", path,
-                                   got == 0 ? "it became shorter" : std::strerror(errno));
+            failure = fmt::format("{} cannot be read: {}", path,
+                                  got == 0 ? "it became shorter" : std::strerror(errno));
             return std::nullopt;
         }
         done += static_cast<std::size_t>(got);
     }
     const std::uint64_t sum = checksum(std::as_bytes(std::span(content)));
     if (sum != file.checksum) {
-        obstacle = fmt::format("{} is damaged: its checksum is {:016x}, {:016x} was written", path, sum,
-                               file.checksum);
+        failure = fmt::format("{} is damaged: its checksum is {:016x}, {:016x} was written", path, sum,
+                              file.checksum);
         return std::nullopt;
     }
     return content;
@@ -285,9 +285,9 @@ std::optional<std::string> read_verified(const std::string& folder, const Checkp
 // The manifest is the last thing written into a folder before it gets its name.
 bool lacks_only_its_name(const std::string& directory, std::int64_t step) {
     std::error_code none;
-    std::string obstacle;
+    std::string failure;
     return !fs::exists(checkpoint_folder(directory, step), none) &&
-           read_manifest(partial_folder(directory, step), obstacle);
+           read_manifest(partial_folder(directory, step), failure);
 }
 
 // Where a committed checkpoint is.
@@ -312,15 +312,15 @@ std::vector<std::int64_t> committed_steps(const std::string& directory) {
 
 std::optional<std::int64_t> step_of_folder(const std::string& name) { return step_of(name, ""); }
 
-bool Checkpoint::load(const std::string& folder, std::string& obstacle) {
-    const std::optional<CheckpointManifest> manifest = read_manifest(folder, obstacle);
+bool Checkpoint::load(const std::string& folder, std::string& failure) {
+    const std::optional<CheckpointManifest> manifest = read_manifest(folder, failure);
     if (!manifest) return false;
     manifest_ = *manifest;
     for (const CheckpointManifest::File& file : manifest_.files) {
-        const std::optional<std::string> content = read_verified(folder, file, obstacle);
+        const std::optional<std::string> content = read_verified(folder, file, failure);
         if (!content) return false;
         const auto is_damaged = [&] {
-            obstacle = fmt::format("{}/{} is damaged: its records do not add up", folder, file.name);
+            failure = fmt::format("{}/{} is damaged: its records do not add up", folder, file.name);
             return false;
         };
         Cursor cursor(*content);
@@ -371,8 +371,8 @@ std::shared_ptr<const Checkpoint> Checkpoint::open(const std::string& directory,
     }
     const std::int64_t wanted = step.value_or(steps.back());
     auto checkpoint = std::make_shared<Checkpoint>();
-    std::string obstacle;
-    if (checkpoint->load(present_folder(directory, wanted), obstacle)) return checkpoint;
+    std::string failure;
+    if (checkpoint->load(present_folder(directory, wanted), failure)) return checkpoint;
     std::string hint = is_resumed ? "no older checkpoint is whole: start again without --resume"
                                   : "no older checkpoint is whole";
     for (auto older = steps.rbegin(); older != steps.rend(); ++older) {
@@ -382,7 +382,7 @@ std::shared_ptr<const Checkpoint> Checkpoint::open(const std::string& directory,
                            is_resumed ? " --set-aside" : "");
         break;
     }
-    diagnostics.error({}, key, obstacle, hint);
+    diagnostics.error({}, key, failure, hint);
     return nullptr;
 }
 
@@ -405,7 +405,7 @@ bool Checkpoint::read(const std::string& parameter, StateKind kind, std::int64_t
     return at >= end;
 }
 
-std::string folder_obstacle(const std::string& directory) {
+std::optional<std::string> folder_failure(const std::string& directory) {
     std::error_code error;
     fs::path existing = fs::absolute(directory, error);
     while (!fs::exists(fs::symlink_status(existing, error)) && existing.has_relative_path() &&
@@ -414,7 +414,7 @@ std::string folder_obstacle(const std::string& directory) {
     if (!fs::is_directory(existing, error)) return fmt::format("{} is no folder", existing.string());
     if (::access(existing.c_str(), W_OK | X_OK) != 0)
         return fmt::format("{} cannot be written: {}", existing.string(), std::strerror(errno));
-    return {};
+    return std::nullopt;
 }
 
 void tidy_checkpoints(const std::string& directory) {

@@ -69,7 +69,7 @@ private:
         std::int64_t first = 0;
         std::vector<float> values;
     };
-    bool load(const std::string& folder, std::string& obstacle);
+    bool load(const std::string& folder, std::string& failure);
 
     CheckpointManifest manifest_;
     std::map<std::pair<std::string, StateKind>, std::vector<Piece>> pieces_;  // ascending
@@ -79,9 +79,9 @@ private:
 // name, which the next run gives them.
 std::vector<std::int64_t> committed_steps(const std::string& directory);
 
-// Why checkpoints cannot be written into a folder, which may be one to be made, or empty: asked before hours
-// of training, not after.
-std::string folder_obstacle(const std::string& directory);
+// Why checkpoints cannot be written into a folder, which may be one to be made: asked before hours of
+// training, not after.
+std::optional<std::string> folder_failure(const std::string& directory);
 
 // The steps of writing one, in this order; each throws core::MachineError with path and the system's words.
 // Rank 0 first: what a killed run left half done goes, and a checkpoint that only lacked its name gets it.

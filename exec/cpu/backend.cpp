@@ -129,24 +129,24 @@ std::span<float> words_of(Buffer& buffer) {
 
 }  // namespace
 
-std::string CpuBackend::obstacle(const schedule::Precision& precision) {
+std::optional<core::Unsupported> CpuBackend::unsupported(const schedule::Precision& precision) {
     const auto is_known = [](core::DataType type) {
         return type == core::DataType::fp32 || type == core::DataType::bf16;
     };
     for (const core::DataType type : {precision.activations(), precision.parameters, precision.gradients})
         if (!is_known(type))
-            return fmt::format("the CPU backend computes in fp32, bf16 and fp8, the plan in {}",
-                               core::name_of(type));
+            return core::Unsupported{fmt::format(
+                "the CPU backend computes in fp32, bf16 and fp8, the plan in {}", core::name_of(type))};
     const bool is_low = precision.parameters == core::DataType::bf16;
     if (is_low != computes_low(precision))
-        return "the CPU backend reads parameters in the format that it computes in";
+        return core::Unsupported{"the CPU backend reads parameters in the format that it computes in"};
     if (is_low && !precision.has_master_parameters)
-        return "the CPU backend trains bf16 parameters with an fp32 copy only";
+        return core::Unsupported{"the CPU backend trains bf16 parameters with an fp32 copy only"};
     if (!is_low && precision.has_master_parameters)
-        return "the CPU backend keeps no second copy of fp32 parameters";
+        return core::Unsupported{"the CPU backend keeps no second copy of fp32 parameters"};
     if (!is_low && precision.gradients != core::DataType::fp32)
-        return "the CPU backend keeps gradients of fp32 parameters in fp32";
-    return {};
+        return core::Unsupported{"the CPU backend keeps gradients of fp32 parameters in fp32"};
+    return std::nullopt;
 }
 
 CpuBackend::CpuBackend(const schedule::Program& program, const std::vector<model::ModelGraph>& segments,

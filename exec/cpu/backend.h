@@ -5,9 +5,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/unsupported.h"
 #include "exec/backend.h"
 #include "exec/cpu/operators.h"
 #include "exec/cpu/side_stream.h"
@@ -53,8 +55,8 @@ public:
     void reduce_squares(const schedule::Instruction& instruction, const std::vector<int>& members,
                         Tag tag) override;
 
-    // Why a plan's number formats cannot be run here, or empty.
-    static std::string obstacle(const schedule::Precision& precision);
+    // Why a plan's number formats cannot be run here.
+    static std::optional<core::Unsupported> unsupported(const schedule::Precision& precision);
 
     void add_loss(const float* loss, float weight) override {
         loss_ += static_cast<double>(*loss) * static_cast<double>(weight);

@@ -123,18 +123,19 @@ bool has_kernel(OperatorKind kind) {
 
 }  // namespace
 
-std::string Operators::obstacle(const model::ModelGraph&, const model::Operator& op) {
+std::optional<core::Unsupported> Operators::unsupported(const model::ModelGraph&, const model::Operator& op) {
     const model::Attributes& a = op.attributes;
-    if (a.is_frozen) return "frozen operators";
-    if (!has_kernel(op.kind)) return fmt::format("operators of kind {}", model::name_of(op.kind));
+    if (a.is_frozen) return core::Unsupported{"frozen operators"};
+    if (!has_kernel(op.kind))
+        return core::Unsupported{fmt::format("operators of kind {}", model::name_of(op.kind))};
     if (op.kind == OperatorKind::batch_norm && a.has_fixed_statistics)
-        return "batch norm with fixed statistics";
-    if (op.kind != OperatorKind::attention) return {};
+        return core::Unsupported{"batch norm with fixed statistics"};
+    if (op.kind != OperatorKind::attention) return std::nullopt;
     if (a.has_relative_bias && a.relative_buckets == 0)
-        return "attention with a bias for every offset in a window";
-    if (a.has_relative_positions) return "attention to relative positions and a memory";
-    if (a.local_window > 0) return "attention inside local windows";
-    return {};
+        return core::Unsupported{"attention with a bias for every offset in a window"};
+    if (a.has_relative_positions) return core::Unsupported{"attention to relative positions and a memory"};
+    if (a.local_window > 0) return core::Unsupported{"attention inside local windows"};
+    return std::nullopt;
 }
 
 Operators::Sizes Operators::sizes_of(model::TensorId tensor) const {

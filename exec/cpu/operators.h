@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/unsupported.h"
 #include "exec/backend.h"
 #include "exec/cpu/mixture.h"
 #include "model/model_graph.h"
@@ -37,8 +38,9 @@ public:
     void split_key_gradients(model::OperatorId attention, const float* dkeys, float* pieces) const override;
     void add_key_gradients(model::OperatorId attention, const float* piece, float* dpacked) const override;
 
-    // Why this operator cannot run here ("relative position bias"), or empty.
-    static std::string obstacle(const model::ModelGraph& graph, const model::Operator& op);
+    // Why this operator cannot run here ("relative position bias").
+    static std::optional<core::Unsupported> unsupported(const model::ModelGraph& graph,
+                                                        const model::Operator& op);
 
 private:
     struct Rotation {

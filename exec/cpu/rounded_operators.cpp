@@ -34,7 +34,7 @@ RoundedOperators::RoundedOperators(const model::ModelGraph& graph, const model::
       is_in_fp8_(graph.operators.size(), 0) {
     for (std::size_t i = 0; precision.compute == core::DataType::fp8 && i < graph.operators.size(); ++i)
         is_in_fp8_[i] =
-            model::fp8_obstacle(graph, model::OperatorId(static_cast<std::int32_t>(i)), context).empty();
+            !model::fp8_unsupported(graph, model::OperatorId(static_cast<std::int32_t>(i)), context);
 }
 
 std::int64_t RoundedOperators::elements(model::TensorId tensor) const {

@@ -1,5 +1,6 @@
 #include "exec/cuda/runnable.h"
 
+#include <optional>
 #include <set>
 
 #include <fmt/core.h>
@@ -30,13 +31,13 @@ void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph, 
                            "scaled, and with schedule = \"{}\" stages update at different times",
                            plan.schedule),
                "set precision = \"bf16\", or choose a synchronous schedule");
-    std::set<std::string> obstacles;
+    std::set<std::string> reasons;
     for (const model::Operator& op : graph.operators) {
-        const std::string obstacle = Operators::obstacle(graph, op);
-        if (!obstacle.empty() && obstacles.insert(obstacle).second)
+        const std::optional<core::Unsupported> unsupported = Operators::unsupported(graph, op);
+        if (unsupported && reasons.insert(unsupported->reason).second)
             refuse("model",
-                   fmt::format("the CUDA backend has no kernel for {}, which {} of {} needs", obstacle,
-                               op.name, graph.name),
+                   fmt::format("the CUDA backend has no kernel for {}, which {} of {} needs",
+                               unsupported->reason, op.name, graph.name),
                    "it runs GPT, Llama, BERT and convolutional models");
     }
     if (plan.has_sequence_parallelism() &&

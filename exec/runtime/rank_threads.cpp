@@ -1,6 +1,8 @@
 #include "exec/runtime/rank_threads.h"
 
 #include <exception>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -13,17 +15,16 @@ namespace exec {
 void run_in_threads(int count, const std::function<void(int)>& work,
                     const std::function<void(const std::string&)>& stop) {
     std::vector<std::thread> threads;
-    std::string obstacle;
+    std::optional<std::string> failure;
     try {
         threads.reserve(static_cast<std::size_t>(count));
         for (int i = 0; i < count; ++i) threads.emplace_back(work, i);
-    } catch (const std::exception& failure) {  // std::system_error, or no memory for it
-        obstacle =
-            fmt::format("starting a thread for rank {} of {}: {}", threads.size(), count, failure.what());
-        stop(obstacle);
+    } catch (const std::exception& error) {  // std::system_error, or no memory for it
+        failure = fmt::format("starting a thread for rank {} of {}: {}", threads.size(), count, error.what());
+        stop(*failure);
     }
     for (std::thread& thread : threads) thread.join();
-    if (!obstacle.empty()) throw core::MachineError(obstacle);
+    if (failure) throw core::MachineError(*failure);
 }
 
 }  // namespace exec

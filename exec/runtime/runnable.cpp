@@ -1,4 +1,5 @@
 // What the CPU backend refuses, in words, before anything is allocated.
+#include <optional>
 #include <set>
 
 #include <fmt/core.h>
@@ -14,20 +15,20 @@ void check_runnable(const schedule::Plan& plan, const model::ModelGraph& graph,
     const auto refuse = [&](const char* key, std::string message, std::string hint) {
         diagnostics.error({}, key, std::move(message), std::move(hint));
     };
-    if (const std::string obstacle = cpu::CpuBackend::obstacle(plan.precision); !obstacle.empty())
-        refuse("plan.precision", obstacle, "set precision = \"fp32\" or \"bf16\"");
+    if (const auto unsupported = cpu::CpuBackend::unsupported(plan.precision))
+        refuse("plan.precision", unsupported->reason, "set precision = \"fp32\" or \"bf16\"");
     if (plan.communication != "auto")
         refuse("plan.communication",
                fmt::format("communication = \"{}\" is for GPUs; ranks on CPUs exchange messages themselves",
                            plan.communication),
                "leave it out");
-    std::set<std::string> obstacles;
+    std::set<std::string> reasons;
     for (const model::Operator& op : graph.operators) {
-        const std::string obstacle = cpu::Operators::obstacle(graph, op);
-        if (!obstacle.empty() && obstacles.insert(obstacle).second)
+        const std::optional<core::Unsupported> unsupported = cpu::Operators::unsupported(graph, op);
+        if (unsupported && reasons.insert(unsupported->reason).second)
             refuse("model",
-                   fmt::format("the CPU backend has no kernel for {}, which {} of {} needs", obstacle,
-                               op.name, graph.name),
+                   fmt::format("the CPU backend has no kernel for {}, which {} of {} needs",
+                               unsupported->reason, op.name, graph.name),
                    "it runs GPT, Llama, BERT, T5 and convolutional models");
     }
     if (plan.has_sequence_parallelism() &&

@@ -115,14 +115,14 @@ MeasuredTransport measure(const std::string& name, const std::vector<std::vector
     for (std::size_t i = 0; i < commands.size(); ++i)
         processes.push_back(start(commands[i], environments[i], folder.file(fmt::format("{}.{}", name, i))));
     if (!wait_for(std::move(processes), limit)) {
-        result.obstacle =
+        result.failure =
             fmt::format("two ranks joined by {} did not come to an end in {}", name, core::format(limit));
         return result;
     }
     core::Diagnostics diagnostics;
     const std::optional<cluster::InstanceType> measured = cluster::load_instance(file, diagnostics);
     if (!measured || !measured->transports.contains(name))
-        result.obstacle = fmt::format("two ranks joined by {} left no measurement", name);
+        result.failure = fmt::format("two ranks joined by {} left no measurement", name);
     else result.rate = measured->transports.at(name);
     return result;
 }

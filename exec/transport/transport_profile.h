@@ -2,6 +2,7 @@
 // of this program are started for each.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,7 @@ namespace exec::transport {
 struct MeasuredTransport {
     std::string name;  // "tcp", "mpi"
     cluster::TransportRate rate;
-    std::string obstacle;  // why it could not be measured, or empty
+    std::optional<std::string> failure;  // why it could not be measured
 };
 
 // `command` is what each process runs, after the launcher's own words: it measures the links of its world and

@@ -25,16 +25,20 @@ bool is_read_by_loss(const ModelGraph& graph, TensorId tensor) {
 
 }  // namespace
 
-std::string fp8_obstacle(const ModelGraph& graph, OperatorId id, const CostContext& context) {
+std::optional<core::Unsupported> fp8_unsupported(const ModelGraph& graph, OperatorId id,
+                                                 const CostContext& context) {
     const Operator& op = graph.op(id);
-    if (op.kind != OperatorKind::linear) return "no linear layer";
-    if (op.attributes.input_scale != 1.0) return "its input is scaled";
-    if (is_read_by_loss(graph, op.output)) return "its results are logits";
+    if (op.kind != OperatorKind::linear) return core::Unsupported{"no linear layer"};
+    if (op.attributes.input_scale != 1.0) return core::Unsupported{"its input is scaled"};
+    if (is_read_by_loss(graph, op.output)) return core::Unsupported{"its results are logits"};
     const Parameter& weight = graph.parameter(op.parameters[0]);
     const std::int64_t rows = rank_matrix(graph, op.output, context).rows,
                        outputs = rank_extent(weight, 0, context), inputs = rank_extent(weight, 1, context);
-    if (rows % fp8_multiple == 0 && outputs % fp8_multiple == 0 && inputs % fp8_multiple == 0) return {};
-    return fmt::format("{} rows x {} x {} are not all multiples of {}", rows, outputs, inputs, fp8_multiple);
+    if (rows % fp8_multiple == 0 && outputs % fp8_multiple == 0 && inputs % fp8_multiple == 0)
+        return std::nullopt;
+    return core::Unsupported{
+        fmt::format("{} rows x {} x {} are not all multiples of {}", rows, outputs, inputs, fp8_multiple),
+        true};
 }
 
 std::string fp8_summary(const ModelGraph& graph, const CostContext& context) {
@@ -44,12 +48,13 @@ std::string fp8_summary(const ModelGraph& graph, const CostContext& context) {
     for (std::size_t i = 0; i < graph.operators.size(); ++i) {
         if (graph.operators[i].kind != OperatorKind::linear) continue;
         ++all;
-        const std::string obstacle = fp8_obstacle(graph, OperatorId(static_cast<std::int32_t>(i)), context);
-        if (obstacle.empty()) {
+        const std::optional<core::Unsupported> unsupported =
+            fp8_unsupported(graph, OperatorId(static_cast<std::int32_t>(i)), context);
+        if (!unsupported) {
             ++low;
             continue;
         }
-        auto& [name, count] = others[obstacle];
+        auto& [name, count] = others[unsupported->reason];
         if (count++ == 0) name = graph.operators[i].name;
     }
     std::string text = fmt::format("fp8: products of {} of {} linear layers", low, all);

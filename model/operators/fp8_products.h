@@ -2,8 +2,10 @@
 // and what they tell the user.
 #pragma once
 
+#include <optional>
 #include <string>
 
+#include "core/unsupported.h"
 #include "model/operators/cost.h"
 
 namespace model {
@@ -12,10 +14,11 @@ namespace model {
 // a time.
 inline constexpr std::int64_t fp8_multiple = 16;
 
-// Why the products of this operator (forward, of its input's gradient and of its weight's) are in the
-// precision of activations all the same, in words, or empty. As in Transformer Engine it is the linear layers
-// of the blocks that run in fp8: neither the logits nor routers and experts, and no attention.
-std::string fp8_obstacle(const ModelGraph& graph, OperatorId op, const CostContext& context);
+// Why the products of this operator (forward, of its input's gradient and of its weight's gradient) are in
+// the precision of activations and not in fp8. As in Transformer Engine the linear layers of the blocks run
+// in fp8: neither the logits nor routers and experts, and no attention.
+std::optional<core::Unsupported> fp8_unsupported(const ModelGraph& graph, OperatorId op,
+                                                 const CostContext& context);
 
 // The same for all linear layers of the model in one line: how many run in fp8, and which do not and why.
 std::string fp8_summary(const ModelGraph& graph, const CostContext& context);

@@ -280,7 +280,7 @@ PlacementResult place_contiguous(const PlacementProblem& given, const PlacementO
     if (options.time_limit.value < 1e8)
         search.deadline = search.begin + std::chrono::duration_cast<Clock::duration>(
                                              std::chrono::duration<double>(options.time_limit.value));
-    result.reason = placement_obstacle(given);
+    result.reason = placement_infeasibility(given);
     if (!result.reason.empty()) {
         result.is_proven_infeasible = true;
         return result;

@@ -179,7 +179,7 @@ PlacementResult place_anywhere(const PlacementProblem& problem, const PlacementO
     for_contiguous.progress = options.progress;
     for_contiguous.time_limit = core::Seconds(std::min(30.0, 0.3 * options.time_limit.value));
     PlacementResult result = place_contiguous(problem, for_contiguous);
-    if (!placement_obstacle(problem).empty() || problem.items.empty()) return result;
+    if (!placement_infeasibility(problem).empty() || problem.items.empty()) return result;
     result.lower_bound = placement_lower_bound(problem);
     const bool contiguous_is_excluded = result.is_proven_infeasible,
                contiguous_is_proven = result.is_proven_optimal;

@@ -34,7 +34,7 @@ public:
     }
 
     // Empty, or why the stages are no placement.
-    std::string obstacle() {
+    std::string infeasibility() {
         const std::size_t n = problem_.nodes.size(), levels = problem_.levels.size();
         std::vector<int> stage_of(n, -1);
         for (std::size_t s = 0; s < stages_.size(); ++s) {
@@ -186,7 +186,7 @@ HierarchicalResult judge_hierarchical(const HierarchicalProblem& problem,
     HierarchicalResult result;
     result.data_parallel = everything_replicated(problem);
     Judge judge(problem, stages);
-    result.reason = judge.obstacle();
+    result.reason = judge.infeasibility();
     if (!result.reason.empty()) return result;
     result.objective = core::Seconds(judge.value());
     for (std::size_t s = 0; s < stages.size() && result.reason.empty(); ++s)

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-std::string obstacle(const ReplicatedProblem& problem, const std::vector<ReplicatedStage>& stages) {
+std::string infeasibility(const ReplicatedProblem& problem, const std::vector<ReplicatedStage>& stages) {
     std::vector<int> stage_of(problem.nodes.size(), -1);
     std::int64_t devices = 0, replicas = 0;
     for (std::size_t s = 0; s < stages.size(); ++s) {
@@ -104,7 +104,7 @@ core::Seconds replicated_lower_bound(const ReplicatedProblem& problem) {
 ReplicatedResult judge_replicated(const ReplicatedProblem& problem,
                                   const std::vector<ReplicatedStage>& stages) {
     ReplicatedResult result;
-    result.reason = obstacle(problem, stages);
+    result.reason = infeasibility(problem, stages);
     if (!result.reason.empty()) return result;
     int later = 0;
     for (const ReplicatedStage& stage : stages) later += stage.data;

@@ -55,10 +55,11 @@ const PipelineSchedule* usable_schedule(const Plan& plan, core::Diagnostics& dia
     shape.group_size = plan.group_size;
     shape.is_strict = plan.strict_order;
     shape.segments = plan.segments;
-    if (const std::optional<std::string> violated = violation_of(*found, shape)) {
-        diagnostics.error(location, "plan.schedule",
-                          fmt::format("schedule = {}: {}", core::in_quotes(plan.schedule), *violated),
-                          found->constraint.empty() ? std::string() : "it needs: " + found->constraint);
+    if (const auto unsupported = schedule::unsupported(*found, shape)) {
+        diagnostics.error(
+            location, "plan.schedule",
+            fmt::format("schedule = {}: {}", core::in_quotes(plan.schedule), unsupported->reason),
+            found->constraint.empty() ? std::string() : "it needs: " + found->constraint);
         return nullptr;
     }
     return found;

@@ -15,10 +15,11 @@ namespace schedule {
 
 namespace {
 
-std::optional<std::string> violation(const PipelineShape& shape) {
-    if (shape.ranks % 2 != 0) return fmt::format("{} ranks are odd", shape.ranks);
+std::optional<core::Unsupported> unsupported(const PipelineShape& shape) {
+    if (shape.ranks % 2 != 0) return core::Unsupported{fmt::format("{} ranks are odd", shape.ranks)};
     if (shape.micro_batches % shape.ranks != 0)
-        return fmt::format("{} micro-batches are no multiple of {} ranks", shape.micro_batches, shape.ranks);
+        return core::Unsupported{
+            fmt::format("{} micro-batches are no multiple of {} ranks", shape.micro_batches, shape.ranks)};
     return std::nullopt;
 }
 
@@ -57,7 +58,7 @@ PipelineSchedule chimera_schedule() {
     schedule.constraint = "p even; p divides m (m of both directions); one chunk of each copy per rank";
     schedule.greatest_chunks = 1;
     schedule.is_bidirectional = true;
-    schedule.violation = violation;
+    schedule.unsupported = unsupported;
     schedule.generate = generate;
     return schedule;
 }

@@ -89,11 +89,12 @@ private:
     std::vector<Action> list_;
 };
 
-std::optional<std::string> dualpipe_violation(const PipelineShape& shape) {
-    if (shape.ranks % 2 != 0) return fmt::format("{} ranks are odd", shape.ranks);
+std::optional<core::Unsupported> dualpipe_unsupported(const PipelineShape& shape) {
+    if (shape.ranks % 2 != 0) return core::Unsupported{fmt::format("{} ranks are odd", shape.ranks)};
     if (shape.micro_batches % 2 != 0 || shape.micro_batches < 2 * shape.ranks)
-        return fmt::format("{} micro-batches (of both directions) are odd or fewer than 2 x {} ranks",
-                           shape.micro_batches, shape.ranks);
+        return core::Unsupported{
+            fmt::format("{} micro-batches (of both directions) are odd or fewer than 2 x {} ranks",
+                        shape.micro_batches, shape.ranks)};
     return std::nullopt;
 }
 
@@ -115,9 +116,10 @@ Schedule generate_dualpipe(const PipelineShape& shape) {
     return schedule;
 }
 
-std::optional<std::string> dualpipe_v_violation(const PipelineShape& shape) {
+std::optional<core::Unsupported> dualpipe_v_unsupported(const PipelineShape& shape) {
     if (shape.micro_batches < 2 * shape.ranks)
-        return fmt::format("{} micro-batches are fewer than 2 x {} ranks", shape.micro_batches, shape.ranks);
+        return core::Unsupported{
+            fmt::format("{} micro-batches are fewer than 2 x {} ranks", shape.micro_batches, shape.ranks)};
     return std::nullopt;
 }
 
@@ -148,7 +150,7 @@ PipelineSchedule dualpipe_schedule() {
     schedule.greatest_chunks = 1;
     schedule.is_bidirectional = true;
     schedule.overlaps_forward_backward = true;
-    schedule.violation = dualpipe_violation;
+    schedule.unsupported = dualpipe_unsupported;
     schedule.generate = generate_dualpipe;
     return schedule;
 }
@@ -166,7 +168,7 @@ PipelineSchedule dualpipe_v_schedule() {
     schedule.splits_backward = true;
     schedule.least_chunks = schedule.greatest_chunks = 2;
     schedule.overlaps_forward_backward = true;
-    schedule.violation = dualpipe_v_violation;
+    schedule.unsupported = dualpipe_v_unsupported;
     schedule.generate = generate_dualpipe_v;
     return schedule;
 }

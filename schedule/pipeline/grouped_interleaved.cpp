@@ -17,11 +17,11 @@ namespace {
 
 int group_of(const PipelineShape& shape) { return shape.group_size > 0 ? shape.group_size : shape.ranks; }
 
-std::optional<std::string> violation(const PipelineShape& shape) {
+std::optional<core::Unsupported> unsupported(const PipelineShape& shape) {
     const int group = group_of(shape), least = (shape.ranks + 1) / 2;
     if (group >= least && group <= shape.ranks) return std::nullopt;
-    return fmt::format("group size {} is outside {} .. {} (half of {} ranks up to all)", group, least,
-                       shape.ranks, shape.ranks);
+    return core::Unsupported{fmt::format("group size {} is outside {} .. {} (half of {} ranks up to all)",
+                                         group, least, shape.ranks, shape.ranks)};
 }
 
 Schedule generate(const PipelineShape& shape) {
@@ -60,7 +60,7 @@ PipelineSchedule grouped_interleaved_schedule() {
     schedule.in_flight = "min(vm, (v-1)g + p - r) chunks";
     schedule.constraint = "g (group size, default p) between ceil(p/2) and p";
     schedule.splits_backward = true;
-    schedule.violation = violation;
+    schedule.unsupported = unsupported;
     schedule.generate = generate;
     return schedule;
 }

@@ -18,15 +18,17 @@ int group_of(const PipelineShape& shape) {
 
 // With several groups each needs at least p micro-batches, or a rank would wait for its own later output.
 // Megatron-LM also refuses m < p, PyTorch does not.
-std::optional<std::string> violation(const PipelineShape& shape) {
+std::optional<core::Unsupported> unsupported(const PipelineShape& shape) {
     const int group = group_of(shape), rest = shape.micro_batches % group;
     if (shape.chunks == 1 || group == shape.micro_batches) return std::nullopt;
     if (group < shape.ranks)
-        return fmt::format("group size {} is less than {} ranks (and less than {} micro-batches)", group,
-                           shape.ranks, shape.micro_batches);
+        return core::Unsupported{
+            fmt::format("group size {} is less than {} ranks (and less than {} micro-batches)", group,
+                        shape.ranks, shape.micro_batches)};
     if (rest != 0 && rest < shape.ranks)
-        return fmt::format("the last group has {} of {} micro-batches (group size {}), fewer than {} ranks",
-                           rest, shape.micro_batches, group, shape.ranks);
+        return core::Unsupported{
+            fmt::format("the last group has {} of {} micro-batches (group size {}), fewer than {} ranks",
+                        rest, shape.micro_batches, group, shape.ranks)};
     return std::nullopt;
 }
 
@@ -72,7 +74,7 @@ PipelineSchedule interleaved_1f1b_schedule() {
     schedule.bubble = "(p-1)/(vm+p-1)";
     schedule.in_flight = "min(vm, (v-1)g + 2(p-1-r) + 1) chunks";
     schedule.constraint = "g >= p with m mod g 0 or at least p, or g >= m (any m with one chunk)";
-    schedule.violation = violation;
+    schedule.unsupported = unsupported;
     schedule.generate = generate;
     return schedule;
 }

@@ -13,10 +13,11 @@ namespace {
 
 int rounds_of(const PipelineShape& shape) { return std::max(1, shape.micro_batches / shape.ranks); }
 
-std::optional<std::string> violation(const PipelineShape& shape) {
+std::optional<core::Unsupported> unsupported(const PipelineShape& shape) {
     if (shape.micro_batches % rounds_of(shape) == 0) return std::nullopt;
-    return fmt::format("{} micro-batches do not divide into {} rounds ({} / {} ranks)", shape.micro_batches,
-                       rounds_of(shape), shape.micro_batches, shape.ranks);
+    return core::Unsupported{fmt::format("{} micro-batches do not divide into {} rounds ({} / {} ranks)",
+                                         shape.micro_batches, rounds_of(shape), shape.micro_batches,
+                                         shape.ranks)};
 }
 
 Schedule generate(const PipelineShape& shape) {
@@ -58,7 +59,7 @@ PipelineSchedule interleaved_zero_bubble_schedule() {
     schedule.in_flight = "at most vp chunks";
     schedule.constraint = "max(1, floor(m/p)) divides m";
     schedule.splits_backward = true;
-    schedule.violation = violation;
+    schedule.unsupported = unsupported;
     schedule.generate = generate;
     return schedule;
 }

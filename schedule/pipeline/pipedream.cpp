@@ -37,11 +37,11 @@ Schedule generate_2bw(const PipelineShape& shape) {
     return stream("pipedream-2bw", shape, group_of(shape), 2);
 }
 
-std::optional<std::string> violation_2bw(const PipelineShape& shape) {
+std::optional<core::Unsupported> unsupported_2bw(const PipelineShape& shape) {
     if (group_of(shape) >= shape.ranks) return std::nullopt;
-    return fmt::format(
+    return core::Unsupported{fmt::format(
         "an update every {} micro-batches (group size) leaves more than two weight versions in {} ranks",
-        group_of(shape), shape.ranks);
+        group_of(shape), shape.ranks)};
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ PipelineSchedule pipedream_2bw_schedule() {
     schedule.constraint = "one chunk per rank; g (group size, default p) at least p";
     schedule.greatest_chunks = 1;
     schedule.is_asynchronous = true;
-    schedule.violation = violation_2bw;
+    schedule.unsupported = unsupported_2bw;
     schedule.generate = generate_2bw;
     return schedule;
 }

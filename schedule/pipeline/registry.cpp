@@ -50,20 +50,22 @@ const PipelineSchedule* find_pipeline_schedule(const std::string& name) {
     return nullptr;
 }
 
-std::optional<std::string> violation_of(const PipelineSchedule& schedule, const PipelineShape& shape) {
+std::optional<core::Unsupported> unsupported(const PipelineSchedule& schedule, const PipelineShape& shape) {
     if (shape.ranks < 1 || shape.chunks < 1 || shape.micro_batches < 1)
-        return fmt::format("{} ranks, {} chunks and {} micro-batches must all be positive", shape.ranks,
-                           shape.chunks, shape.micro_batches);
+        return core::Unsupported{fmt::format("{} ranks, {} chunks and {} micro-batches must all be positive",
+                                             shape.ranks, shape.chunks, shape.micro_batches)};
     if (shape.chunks < schedule.least_chunks || shape.chunks > schedule.greatest_chunks)
-        return schedule.least_chunks == schedule.greatest_chunks
-                   ? fmt::format("{} has {} chunk{} per rank, not {}", schedule.name, schedule.least_chunks,
-                                 schedule.least_chunks == 1 ? "" : "s", shape.chunks)
-                   : fmt::format("{} needs {} or more chunks per rank, not {}", schedule.name,
-                                 schedule.least_chunks, shape.chunks);
+        return core::Unsupported{schedule.least_chunks == schedule.greatest_chunks
+                                     ? fmt::format("{} has {} chunk{} per rank, not {}", schedule.name,
+                                                   schedule.least_chunks,
+                                                   schedule.least_chunks == 1 ? "" : "s", shape.chunks)
+                                     : fmt::format("{} needs {} or more chunks per rank, not {}",
+                                                   schedule.name, schedule.least_chunks, shape.chunks)};
     if (!shape.stage_costs.empty() && static_cast<int>(shape.stage_costs.size()) != shape.stages())
-        return fmt::format("times of {} stages for {} stages ({} ranks with {} chunks)",
-                           shape.stage_costs.size(), shape.stages(), shape.ranks, shape.chunks);
-    return schedule.violation ? schedule.violation(shape) : std::nullopt;
+        return core::Unsupported{fmt::format("times of {} stages for {} stages ({} ranks with {} chunks)",
+                                             shape.stage_costs.size(), shape.stages(), shape.ranks,
+                                             shape.chunks)};
+    return schedule.unsupported ? schedule.unsupported(shape) : std::nullopt;
 }
 
 }  // namespace schedule

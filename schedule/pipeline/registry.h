@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/diagnostics.h"
+#include "core/unsupported.h"
 #include "schedule/schedule.h"
 
 namespace schedule {
@@ -53,8 +54,8 @@ struct PipelineSchedule {
     bool splits_backward = false;
     bool is_forward_only = false;
     int least_chunks = 1, greatest_chunks = 1 << 20;
-    // Nothing when the shape is allowed, else the violated constraint in words with the shape's numbers.
-    std::optional<std::string> (*violation)(const PipelineShape& shape) = nullptr;
+    // The constraint that the shape violates, in words with the shape's numbers.
+    std::optional<core::Unsupported> (*unsupported)(const PipelineShape& shape) = nullptr;
     Schedule (*generate)(const PipelineShape& shape) = nullptr;  // for allowed shapes
     std::vector<std::string> aliases;
     bool is_asynchronous = false;   // no flush between steps: several weight versions
@@ -69,7 +70,8 @@ const std::vector<PipelineSchedule>& pipeline_schedules();
 const PipelineSchedule* find_pipeline_schedule(const std::string& name);
 // Of a sequence in a schedule that cuts it, when the shape does not say.
 inline constexpr int default_segments = 2;
-// Shape checks every schedule shares (positive degrees, its range of chunks), then the schedule's own.
-std::optional<std::string> violation_of(const PipelineSchedule& schedule, const PipelineShape& shape);
+// Why the schedule does not exist for the shape: checks that all schedules share (positive degrees, their
+// range of chunks), then the schedule's own.
+std::optional<core::Unsupported> unsupported(const PipelineSchedule& schedule, const PipelineShape& shape);
 
 }  // namespace schedule

@@ -46,21 +46,21 @@ ActionLists best_order(const PipelineShape& shape, double memory_limit) {
     return serial;
 }
 
-std::optional<std::string> violation_within(const PipelineShape& shape, double memory_limit) {
+std::optional<core::Unsupported> unsupported_within(const PipelineShape& shape, double memory_limit) {
     for (int stage = 0; stage < shape.ranks; ++stage) {
         const RelativeStageCost cost = shape.cost(stage);
         const double needed =
             std::max({cost.memory_forward, cost.memory_forward + std::max(0.0, cost.memory_backward_input)});
         if (needed > memory_limit * (1 + 1e-9))
-            return fmt::format(
-                "one micro-batch on stage {} takes {:.6g}, more than the memory limit of {:.6g}", stage,
-                needed, memory_limit);
+            return core::Unsupported{
+                fmt::format("one micro-batch on stage {} takes {:.6g}, more than the memory limit of {:.6g}",
+                            stage, needed, memory_limit)};
         if (cost.memory_forward + cost.memory_backward_input + cost.memory_backward_weight >
             1e-9 * std::abs(cost.memory_forward))
-            return fmt::format(
+            return core::Unsupported{fmt::format(
                 "the actions of one micro-batch on stage {} leave memory behind: {:.6g} {:+.6g} {:+.6g} is "
                 "above 0",
-                stage, cost.memory_forward, cost.memory_backward_input, cost.memory_backward_weight);
+                stage, cost.memory_forward, cost.memory_backward_input, cost.memory_backward_weight)};
     }
     return std::nullopt;
 }
@@ -132,7 +132,9 @@ PipelineSchedule zb_1p_schedule() {
     schedule.bubble = "by times and limit";
     schedule.in_flight = "within the memory limit";
     schedule.constraint = "one chunk per rank; the limit holds one micro-batch";
-    schedule.violation = [](const PipelineShape& shape) { return violation_within(shape, limit_1p(shape)); };
+    schedule.unsupported = [](const PipelineShape& shape) {
+        return unsupported_within(shape, limit_1p(shape));
+    };
     schedule.generate = [](const PipelineShape& shape) {
         return build("zb-1p", shape, shape, limit_1p(shape));
     };
@@ -147,7 +149,9 @@ PipelineSchedule zb_2p_schedule() {
     schedule.bubble = "by times and limit";
     schedule.in_flight = "within the memory limit";
     schedule.constraint = "one chunk per rank; the limit holds one micro-batch";
-    schedule.violation = [](const PipelineShape& shape) { return violation_within(shape, limit_2p(shape)); };
+    schedule.unsupported = [](const PipelineShape& shape) {
+        return unsupported_within(shape, limit_2p(shape));
+    };
     schedule.generate = [](const PipelineShape& shape) {
         return build("zb-2p", shape, shape, limit_2p(shape));
     };

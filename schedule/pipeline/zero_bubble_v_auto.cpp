@@ -241,18 +241,19 @@ VOrder best_order(const PipelineShape& shape) {
     return best;
 }
 
-std::optional<std::string> violation(const PipelineShape& shape) {
+std::optional<core::Unsupported> unsupported(const PipelineShape& shape) {
     for (const RelativeStageCost& cost : shape.stage_costs)
         if (cost != shape.stage_costs.front())
-            return "the times and memory of its chunks differ; its rounds are for equal ones";
+            return core::Unsupported{
+                "the times and memory of its chunks differ; its rounds are for equal ones"};
     // The default limit always holds the warm-up.
     if ((shape.stage_costs.empty() && std::isinf(shape.memory_limit)) || !best_order(shape).lists.empty())
         return std::nullopt;
-    return fmt::format(
+    return core::Unsupported{fmt::format(
         "a memory limit of {:.6g} does not hold the warm-up of {} ranks with {:.6g} a chunk (default: "
         "{:.6g})",
         memory_limit_of(shape), shape.ranks, shape.cost(0).memory_forward,
-        2 * shape.ranks * shape.cost(0).memory_forward);
+        2 * shape.ranks * shape.cost(0).memory_forward)};
 }
 
 Schedule generate(const PipelineShape& shape) {
@@ -276,7 +277,7 @@ PipelineSchedule zero_bubble_v_auto_schedule() {
     schedule.constraint = "two equal chunks per rank; the limit holds the warm-up";
     schedule.splits_backward = true;
     schedule.least_chunks = schedule.greatest_chunks = 2;
-    schedule.violation = violation;
+    schedule.unsupported = unsupported;
     schedule.generate = generate;
     return schedule;
 }

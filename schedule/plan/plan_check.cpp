@@ -118,16 +118,15 @@ private:
 
     void check_tensor() {
         const int degree = plan_.layout.tensor;
-        if (const std::string obstacle = model::tensor_parallel_obstacle(graph_, degree); !obstacle.empty()) {
+        if (const auto unsupported = model::tensor_parallel_unsupported(graph_, degree)) {
             std::vector<std::string> allowed;
             for (int t = 1; t <= 128; ++t)
-                if (model::tensor_parallel_obstacle(graph_, t).empty()) allowed.push_back(std::to_string(t));
-            const bool is_number = obstacle.find('=') != std::string::npos;
+                if (!model::tensor_parallel_unsupported(graph_, t)) allowed.push_back(std::to_string(t));
             error("tensor_parallel",
-                  is_number ? fmt::format("tensor_parallel = {} does not divide {} in {}", degree, obstacle,
-                                          graph_.name)
-                            : fmt::format("tensor_parallel = {} cannot split {}: {}", degree, graph_.name,
-                                          obstacle),
+                  unsupported->is_indivisible ? fmt::format("tensor_parallel = {} does not divide {} in {}",
+                                                            degree, unsupported->reason, graph_.name)
+                                              : fmt::format("tensor_parallel = {} cannot split {}: {}",
+                                                            degree, graph_.name, unsupported->reason),
                   "use " + core::list_in_words(allowed));
         } else if (graph_.vocabulary % degree != 0) {
             const std::int64_t padded = (graph_.vocabulary + degree - 1) / degree * degree;
@@ -141,10 +140,10 @@ private:
             warning("sequence_parallel", "sequence_parallel = true has no effect with tensor_parallel = 1");
             return;
         }
-        if (const std::string obstacle = model::sequence_parallel_obstacle(graph_); !obstacle.empty())
+        if (const auto unsupported = model::sequence_parallel_unsupported(graph_))
             error("sequence_parallel",
                   fmt::format("sequence_parallel = true cannot divide the tokens of {}: {}", graph_.name,
-                              obstacle),
+                              unsupported->reason),
                   "set it to false");
         for (const std::int64_t tokens : {graph_.tokens_per_sample, graph_.encoder_tokens_per_sample}) {
             const std::int64_t rows = tokens / plan_.layout.context * plan_.micro_batch;
@@ -235,13 +234,12 @@ private:
                       "leave it out, or choose another schedule");
         const int segments = plan_.segments > 0 ? plan_.segments : default_segments;
         const char* key = plan_.segments > 0 ? "segments" : "schedule";
-        if (const std::string obstacle = model::segment_obstacle(graph_, segments); !obstacle.empty()) {
+        if (const auto unsupported = model::segments_unsupported(graph_, segments)) {
             error(key,
                   fmt::format("schedule = {} cannot cut the sequences of {} into {} segments: {}",
-                              core::in_quotes(chosen->name), graph_.name, segments, obstacle),
-                  obstacle.find("multiple") != std::string::npos
-                      ? "choose segments that divide the sequence length"
-                      : "choose a schedule of whole sequences");
+                              core::in_quotes(chosen->name), graph_.name, segments, unsupported->reason),
+                  unsupported->is_indivisible ? "choose segments that divide the sequence length"
+                                              : "choose a schedule of whole sequences");
             return;
         }
         const std::int64_t rows = graph_.tokens_per_sample / segments * plan_.micro_batch;
@@ -280,18 +278,16 @@ private:
         if (layout.data % layout.context != 0)
             return error("context_parallel", fmt::format("context_parallel = {} does not divide {} ranks",
                                                          layout.context, layout.data));
-        if (const std::string obstacle = model::context_parallel_obstacle(graph_, layout.context);
-            !obstacle.empty())
+        if (const auto unsupported = model::context_parallel_unsupported(graph_, layout.context))
             error("context_parallel",
                   fmt::format("context_parallel = {} cannot divide the samples of {}: {}", layout.context,
-                              graph_.name, obstacle),
+                              graph_.name, unsupported->reason),
                   "use 1");
         if (layout.expert == 1) return;
-        const std::string obstacle = model::expert_parallel_obstacle(graph_, layout.expert);
-        if (!obstacle.empty())
+        if (const auto unsupported = model::expert_parallel_unsupported(graph_, layout.expert))
             error("expert_parallel",
                   fmt::format("expert_parallel = {} cannot spread the experts of {}: {}", layout.expert,
-                              graph_.name, obstacle),
+                              graph_.name, unsupported->reason),
                   "use a divisor of experts");
         if (layout.data % layout.expert != 0)
             error("expert_parallel",

@@ -264,7 +264,7 @@ std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
         const model::Operator& description = graph.op(op);
         // Of a plan in fp8 the linear layers are, and not all of them.
         const core::DataType own_compute =
-            compute == core::DataType::fp8 && model::fp8_obstacle(graph, op, plain).empty()
+            compute == core::DataType::fp8 && !model::fp8_unsupported(graph, op, plain)
                 ? compute
                 : plan.precision.activations();
         const cluster::MeasuredOperator* entry = nullptr;

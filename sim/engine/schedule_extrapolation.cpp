@@ -55,7 +55,7 @@ ExtrapolatedTiming time_extrapolated(const schedule::PipelineSchedule& entry,
     auto play = [&](int micro_batches) -> std::optional<Played> {
         schedule::PipelineShape resized = shape;
         resized.micro_batches = micro_batches;
-        if (violation_of(entry, resized)) return std::nullopt;
+        if (unsupported(entry, resized)) return std::nullopt;
         Played played{compute_only(entry.generate(resized)), {}};
         played.timing = time_schedule(played.order, costs);
         return played;

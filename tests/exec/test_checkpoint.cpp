@@ -66,7 +66,7 @@ void flip_byte(const std::string& path, std::int64_t at) {
     file.put(byte);
 }
 
-std::string obstacle_of(const std::string& directory, std::optional<std::int64_t> step = std::nullopt) {
+std::string failure_of(const std::string& directory, std::optional<std::int64_t> step = std::nullopt) {
     core::Diagnostics diagnostics;
     CHECK(exec::Checkpoint::open(directory, step, diagnostics) == nullptr);
     return core::format(diagnostics);
@@ -286,15 +286,15 @@ TEST_CASE("a truncated, altered or missing file of a checkpoint is named, and th
         fs::resize_file(manifest, 0);
         words = "damaged";
     }
-    const std::string told = obstacle_of(folder.path);
+    const std::string told = failure_of(folder.path);
     INFO(told);
     CHECK(told.find(words == "damaged" ? manifest : file) != std::string::npos);
     CHECK(told.find(words) != std::string::npos);
     CHECK(told.find("--from-step 2") != std::string::npos);
     core::Diagnostics diagnostics;
     CHECK(exec::Checkpoint::open(folder.path, 2, diagnostics));
-    CHECK(obstacle_of(folder.path, 3).find("there are those of 2 or 4") != std::string::npos);
-    CHECK(obstacle_of(folder.path + "/nowhere").find("there is no checkpoint") != std::string::npos);
+    CHECK(failure_of(folder.path, 3).find("there are those of 2 or 4") != std::string::npos);
+    CHECK(failure_of(folder.path + "/nowhere").find("there is no checkpoint") != std::string::npos);
 }
 
 TEST_CASE("a full disk ends the run with the file's name and leaves the committed checkpoint as it was") {

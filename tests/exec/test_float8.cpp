@@ -186,7 +186,9 @@ TEST_CASE(
             if (graph.operators[i].kind == model::OperatorKind::linear ||
                 graph.operators[i].kind == model::OperatorKind::experts)
                 result[graph.operators[i].name] =
-                    model::fp8_obstacle(graph, model::OperatorId(static_cast<std::int32_t>(i)), context);
+                    model::fp8_unsupported(graph, model::OperatorId(static_cast<std::int32_t>(i)), context)
+                        .value_or(core::Unsupported{})
+                        .reason;
         return result;
     };
     int low = 0;

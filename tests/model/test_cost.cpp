@@ -434,7 +434,7 @@ TEST_CASE(
         REQUIRE(graph);
         INFO(name);
         const int t = 2;
-        REQUIRE(model::tensor_parallel_obstacle(*graph, t).empty());
+        REQUIRE_FALSE(model::tensor_parallel_unsupported(*graph, t));
         CostContext whole, part;
         part.tensor_parallel = t;
         part.sequence_parallel = true;

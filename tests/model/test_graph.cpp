@@ -111,15 +111,16 @@ TEST_CASE("equal models have equal hashes, whatever their names; any dimension c
 }
 
 TEST_CASE("tensor parallelism is refused where it does not divide, vocabularies excepted") {
-    CHECK(model::tensor_parallel_obstacle(catalogued("gpt2"), 2).empty());  // 50257 is odd, and padded
-    CHECK(model::tensor_parallel_obstacle(catalogued("gpt2"), 5) == "heads = 12 of layers.0.attention.core");
-    CHECK(model::tensor_parallel_obstacle(catalogued("llama-2-70b"), 16) ==
-          "kv_heads = 8 of layers.0.attention.core");
-    CHECK(model::tensor_parallel_obstacle(catalogued("resnet50"), 2) ==
-          "the model has no tensor-parallel regions");
-    CHECK(model::tensor_parallel_obstacle(catalogued("resnet50"), 1).empty());
-    CHECK(model::sequence_parallel_obstacle(catalogued("gpt2")).empty());
-    CHECK_FALSE(model::sequence_parallel_obstacle(catalogued("bert-base")).empty());
+    CHECK_FALSE(model::tensor_parallel_unsupported(catalogued("gpt2"), 2));  // 50257 is odd, and padded
+    CHECK(model::tensor_parallel_unsupported(catalogued("gpt2"), 5) ==
+          core::Unsupported{"heads = 12 of layers.0.attention.core", true});
+    CHECK(model::tensor_parallel_unsupported(catalogued("llama-2-70b"), 16) ==
+          core::Unsupported{"kv_heads = 8 of layers.0.attention.core", true});
+    CHECK(model::tensor_parallel_unsupported(catalogued("resnet50"), 2) ==
+          core::Unsupported{"the model has no tensor-parallel regions"});
+    CHECK_FALSE(model::tensor_parallel_unsupported(catalogued("resnet50"), 1));
+    CHECK_FALSE(model::sequence_parallel_unsupported(catalogued("gpt2")));
+    CHECK(model::sequence_parallel_unsupported(catalogued("bert-base")));
 }
 
 TEST_CASE("a broken graph is a broken promise") {

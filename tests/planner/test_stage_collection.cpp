@@ -54,9 +54,9 @@ TEST_CASE("stages that are alike keep and need the same memory under every recom
             plan.micro_batch = 1 + static_cast<int>(random() % 4);
             plan.attention = random() % 2 ? model::AttentionImplementation::flash
                                           : model::AttentionImplementation::unfused;
-            if (random() % 2 && model::tensor_parallel_obstacle(graph, 2).empty()) {
+            if (random() % 2 && !model::tensor_parallel_unsupported(graph, 2)) {
                 plan.layout.tensor = 2;
-                plan.sequence_parallel = random() % 2 && model::sequence_parallel_obstacle(graph).empty() &&
+                plan.sequence_parallel = random() % 2 && !model::sequence_parallel_unsupported(graph) &&
                                          graph.tokens_per_sample % 2 == 0;
             }
             const auto a = schedule::activation_footprint(graph, range, plan),

@@ -42,9 +42,9 @@ void check_family(const Family& family) {
         const schedule::PipelineSchedule* entry = schedule::find_pipeline_schedule(family.name);
         REQUIRE(entry);
         ++files;
-        INFO(file << " " << violation_of(*entry, shape).value_or(""));
-        CHECK_FALSE(violation_of(*entry, shape));
-        if (violation_of(*entry, shape)) continue;
+        INFO(file << " " << unsupported(*entry, shape).value_or(core::Unsupported{}).reason);
+        CHECK_FALSE(unsupported(*entry, shape));
+        if (unsupported(*entry, shape)) continue;
         const std::optional<Schedule> expected = load(path);
         REQUIRE(expected);
         const Schedule made = entry->generate(shape);

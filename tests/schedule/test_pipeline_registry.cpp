@@ -32,14 +32,14 @@ TEST_CASE("A shape outside a schedule's constraint is refused with the shape's n
     shape.chunks = 2;
     shape.micro_batches = 6;
     const schedule::PipelineSchedule& interleaved = *schedule::find_pipeline_schedule("interleaved-1f1b");
-    const std::optional<std::string> violation = violation_of(interleaved, shape);
-    REQUIRE(violation);
-    CHECK(violation->find("2 of 6 micro-batches") != std::string::npos);
+    const std::optional<core::Unsupported> reason = unsupported(interleaved, shape);
+    REQUIRE(reason);
+    CHECK(reason->reason.find("2 of 6 micro-batches") != std::string::npos);
     shape.group_size = 3;
-    CHECK(violation_of(interleaved, shape));  // smaller than the ranks
+    CHECK(unsupported(interleaved, shape));  // smaller than the ranks
     shape.group_size = 6;
-    CHECK_FALSE(violation_of(interleaved, shape));
-    CHECK(violation_of(*schedule::find_pipeline_schedule("1f1b"), shape));  // one chunk only
+    CHECK_FALSE(unsupported(interleaved, shape));
+    CHECK(unsupported(*schedule::find_pipeline_schedule("1f1b"), shape));  // one chunk only
     shape.micro_batches = 0;
-    CHECK(violation_of(interleaved, shape));
+    CHECK(unsupported(interleaved, shape));
 }

@@ -32,7 +32,7 @@ TEST_CASE("A long step extrapolated from its periodic part takes as long as the 
                         shape.ranks = ranks;
                         shape.chunks = chunks;
                         shape.micro_batches = micro_batches;
-                        if (violation_of(entry, shape)) continue;
+                        if (unsupported(entry, shape)) continue;
                         INFO(entry.name << " p " << ranks << " v " << chunks << " m " << micro_batches);
                         const sim::ScheduleCosts costs =
                             random_costs(random, shape.stages(), has_whole_numbers);

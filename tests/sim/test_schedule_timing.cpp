@@ -17,7 +17,7 @@ namespace {
 schedule::Schedule generate(const std::string& name, const schedule::PipelineShape& shape) {
     const schedule::PipelineSchedule* found = schedule::find_pipeline_schedule(name);
     REQUIRE(found != nullptr);
-    REQUIRE_FALSE(violation_of(*found, shape));
+    REQUIRE_FALSE(unsupported(*found, shape));
     return found->generate(shape);
 }
 

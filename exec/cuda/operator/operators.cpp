@@ -47,12 +47,12 @@ Operators::Operators(const model::ModelGraph& graph, const schedule::Plan& plan,
       fusion_(std::make_unique<Fusion>(machine, execution, type_)) {
     for (std::size_t i = 0; plan.precision.compute == core::DataType::fp8 && i < graph.operators.size(); ++i)
         is_in_fp8_[i] =
-            model::fp8_obstacle(graph, model::OperatorId(static_cast<std::int32_t>(i)), context_).empty();
+            !model::fp8_unsupported(graph, model::OperatorId(static_cast<std::int32_t>(i)), context_);
 }
 
 Operators::~Operators() = default;
 
-std::string Operators::obstacle(const model::ModelGraph&, const model::Operator& op) {
+std::optional<core::Unsupported> Operators::unsupported(const model::ModelGraph&, const model::Operator& op) {
     switch (op.kind) {
         case OperatorKind::input:
         case OperatorKind::embedding:
@@ -84,20 +84,26 @@ std::string Operators::obstacle(const model::ModelGraph&, const model::Operator&
         case OperatorKind::dispatch:
         case OperatorKind::experts:
         case OperatorKind::combine:
-            if (op.attributes.experts_per_token > 32) return "more than 32 experts a token";
+            if (op.attributes.experts_per_token > 32)
+                return core::Unsupported{"more than 32 experts a token"};
             break;
         case OperatorKind::batch_norm:
-            if (op.attributes.has_fixed_statistics) return "batch norm with fixed statistics";
+            if (op.attributes.has_fixed_statistics)
+                return core::Unsupported{"batch norm with fixed statistics"};
             break;
         case OperatorKind::attention:
-            if (op.attributes.has_relative_bias) return "attention with a relative position bias";
-            if (op.attributes.has_relative_positions) return "attention with relative positions";
-            if (op.attributes.is_cross_attention) return "cross-attention";
-            if (op.attributes.local_window > 0) return "attention inside local windows";
+            if (op.attributes.has_relative_bias)
+                return core::Unsupported{"attention with a relative position bias"};
+            if (op.attributes.has_relative_positions)
+                return core::Unsupported{"attention with relative positions"};
+            if (op.attributes.is_cross_attention) return core::Unsupported{"cross-attention"};
+            if (op.attributes.local_window > 0) return core::Unsupported{"attention inside local windows"};
             break;
-        default: return fmt::format("operators of kind {}", model::name_of(op.kind));
+        default: return core::Unsupported{fmt::format("operators of kind {}", model::name_of(op.kind))};
     }
-    return op.attributes.is_frozen ? fmt::format("frozen operators of kind {}", model::name_of(op.kind)) : "";
+    if (op.attributes.is_frozen)
+        return core::Unsupported{fmt::format("frozen operators of kind {}", model::name_of(op.kind))};
+    return std::nullopt;
 }
 
 Operators::Sizes Operators::sizes_of(model::TensorId tensor) const {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/unsupported.h"
 #include "exec/backend.h"
 #include "exec/cuda/machine.h"
 #include "exec/cuda/operator/attention_tables.h"
@@ -103,8 +104,9 @@ public:
     // Launches that wait for the operator after theirs.
     Fusion& fusion() const { return *fusion_; }
 
-    // Why this operator cannot run here, or empty.
-    static std::string obstacle(const model::ModelGraph& graph, const model::Operator& op);
+    // Why this operator cannot run here.
+    static std::optional<core::Unsupported> unsupported(const model::ModelGraph& graph,
+                                                        const model::Operator& op);
 
 private:
     struct Sizes {
