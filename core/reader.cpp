@@ -22,8 +22,11 @@ std::string shown(const Value& value) {
         case Value::Kind::integer: return std::to_string(value.integer());
         case Value::Kind::real: return shown(value.number());
         case Value::Kind::string: return in_quotes(value.string());
-        default: return std::string(name_of(value.kind()));
+        case Value::Kind::null:
+        case Value::Kind::array:
+        case Value::Kind::table: return std::string(name_of(value.kind()));
     }
+    throw InternalError("broken promise: every kind of value can be shown");
 }
 
 std::string with_article(std::string_view noun) {

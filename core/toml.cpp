@@ -85,7 +85,7 @@ public:
                 case '\n':
                 case ',':
                 case '=': dots = 0; break;
-                default: break;
+                default: break;  // any other character
             }
         }
         return std::nullopt;
@@ -148,6 +148,7 @@ private:
                 return too_deep(node, path, depth) ? Value::table() : table(*node.as_table(), path, depth);
             case toml::node_type::array:
                 return too_deep(node, path, depth) ? Value::array() : array(*node.as_array(), path, depth);
+            // The other kinds of toml++: dates and times.
             default:
                 diagnostics_.error(location(node.source()), path,
                                    path + " is a date or a time, which no key of ours takes",

@@ -25,7 +25,7 @@ void append_quoted(std::string& out, std::string_view text) {
             case '\n': out += "\\n"; break;
             case '\r': out += "\\r"; break;
             case '\t': out += "\\t"; break;
-            default:
+            default:  // any other byte
                 if (byte < 0x20 || byte == 0x7F) {
                     out += "\\u00";
                     out += digits[byte >> 4];

@@ -47,10 +47,34 @@ std::optional<core::Unsupported> segment_unsupported(const Operator& op) {
                     fmt::format("the attention of {} has scores of its own kind", op.name)};
             return std::nullopt;
         }
-        default:
+        case OperatorKind::prepend_token:
+        case OperatorKind::batch_norm:
+        case OperatorKind::conv2d:
+        case OperatorKind::max_pool:
+        case OperatorKind::average_pool:
+        case OperatorKind::flatten:
+        case OperatorKind::transpose:
+        case OperatorKind::merge_patches:
+        case OperatorKind::average_tokens:
+        case OperatorKind::select_first_token:
+        case OperatorKind::select_positions:
+        case OperatorKind::matrix_product:
+        case OperatorKind::elementwise:
+        case OperatorKind::softmax:
+        case OperatorKind::normalization:
+        case OperatorKind::reduce:
+        case OperatorKind::concat:
+        case OperatorKind::reshape:
+        case OperatorKind::permute:
+        case OperatorKind::slice:
+        case OperatorKind::gather:
+        case OperatorKind::pooling:
+        case OperatorKind::convolution:
+        case OperatorKind::unknown:
             return core::Unsupported{
                 fmt::format("{} ({}) does not work token by token", op.name, name_of(op.kind))};
     }
+    throw core::InternalError("broken promise: every operator kind works on segments or refuses them");
 }
 
 // Rows of a tensor that one token has: of copies for experts as many as it chooses.

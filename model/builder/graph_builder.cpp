@@ -295,7 +295,49 @@ TensorId GraphBuilder::reshape(OperatorKind kind, const std::string& name, Tenso
         case OperatorKind::merge_patches: out = {in[0] / 4, in[1] * 4}; break;
         case OperatorKind::average_tokens:
         case OperatorKind::select_first_token: out = {1, in[1]}; break;
-        default: core::require(false, "reshape takes only kinds that move elements");
+        case OperatorKind::input:
+        case OperatorKind::embedding:
+        case OperatorKind::position_embedding:
+        case OperatorKind::prepend_token:
+        case OperatorKind::linear:
+        case OperatorKind::layer_norm:
+        case OperatorKind::rms_norm:
+        case OperatorKind::batch_norm:
+        case OperatorKind::attention:
+        case OperatorKind::gelu:
+        case OperatorKind::relu:
+        case OperatorKind::silu:
+        case OperatorKind::tanh:
+        case OperatorKind::gated_silu:
+        case OperatorKind::gated_gelu:
+        case OperatorKind::dropout:
+        case OperatorKind::add:
+        case OperatorKind::conv2d:
+        case OperatorKind::max_pool:
+        case OperatorKind::average_pool:
+        case OperatorKind::select_positions:
+        case OperatorKind::router:
+        case OperatorKind::dispatch:
+        case OperatorKind::experts:
+        case OperatorKind::combine:
+        case OperatorKind::parallel_enter:
+        case OperatorKind::parallel_exit:
+        case OperatorKind::loss_statistics:
+        case OperatorKind::cross_entropy:
+        case OperatorKind::matrix_product:
+        case OperatorKind::elementwise:
+        case OperatorKind::softmax:
+        case OperatorKind::normalization:
+        case OperatorKind::reduce:
+        case OperatorKind::concat:
+        case OperatorKind::reshape:
+        case OperatorKind::permute:
+        case OperatorKind::slice:
+        case OperatorKind::gather:
+        case OperatorKind::pooling:
+        case OperatorKind::convolution:
+        case OperatorKind::unknown:
+            throw core::InternalError("broken promise: reshape takes only kinds that move elements");
     }
     return append(kind, name, {x}, {}, activation(std::move(out)));
 }

@@ -88,7 +88,34 @@ std::string signature(const ModelGraph& graph, OperatorId id, const CostContext&
             break;
         case OperatorKind::reduce:
         case OperatorKind::pooling: text += a.is_maximum ? " maximum" : ""; break;
-        default: break;
+        case OperatorKind::input:
+        case OperatorKind::prepend_token:
+        case OperatorKind::layer_norm:
+        case OperatorKind::rms_norm:
+        case OperatorKind::batch_norm:
+        case OperatorKind::relu:
+        case OperatorKind::silu:
+        case OperatorKind::tanh:
+        case OperatorKind::gated_silu:
+        case OperatorKind::dropout:
+        case OperatorKind::add:
+        case OperatorKind::flatten:
+        case OperatorKind::transpose:
+        case OperatorKind::merge_patches:
+        case OperatorKind::average_tokens:
+        case OperatorKind::select_first_token:
+        case OperatorKind::select_positions:
+        case OperatorKind::parallel_enter:
+        case OperatorKind::parallel_exit:
+        case OperatorKind::elementwise:
+        case OperatorKind::softmax:
+        case OperatorKind::normalization:
+        case OperatorKind::concat:
+        case OperatorKind::reshape:
+        case OperatorKind::permute:
+        case OperatorKind::slice:
+        case OperatorKind::gather:
+        case OperatorKind::unknown: break;
     }
     // Sums of gradients are part of an operator's backward where its input has other readers.
     for (TensorId input : op.inputs)

@@ -50,7 +50,51 @@ core::Bytes kernel_workspace(const ModelGraph& graph, OperatorId id, Phase phase
             if (phase != Phase::backward_weight && !rules.has_in_place_loss)
                 return core::Bytes(logits_workspace(graph, op, context));
             break;
-        default: break;
+        case OperatorKind::input:
+        case OperatorKind::embedding:
+        case OperatorKind::position_embedding:
+        case OperatorKind::prepend_token:
+        case OperatorKind::linear:
+        case OperatorKind::layer_norm:
+        case OperatorKind::rms_norm:
+        case OperatorKind::batch_norm:
+        case OperatorKind::gelu:
+        case OperatorKind::relu:
+        case OperatorKind::silu:
+        case OperatorKind::tanh:
+        case OperatorKind::gated_silu:
+        case OperatorKind::gated_gelu:
+        case OperatorKind::dropout:
+        case OperatorKind::add:
+        case OperatorKind::conv2d:
+        case OperatorKind::max_pool:
+        case OperatorKind::average_pool:
+        case OperatorKind::flatten:
+        case OperatorKind::transpose:
+        case OperatorKind::merge_patches:
+        case OperatorKind::average_tokens:
+        case OperatorKind::select_first_token:
+        case OperatorKind::select_positions:
+        case OperatorKind::router:
+        case OperatorKind::dispatch:
+        case OperatorKind::experts:
+        case OperatorKind::combine:
+        case OperatorKind::parallel_enter:
+        case OperatorKind::parallel_exit:
+        case OperatorKind::loss_statistics:
+        case OperatorKind::matrix_product:
+        case OperatorKind::elementwise:
+        case OperatorKind::softmax:
+        case OperatorKind::normalization:
+        case OperatorKind::reduce:
+        case OperatorKind::concat:
+        case OperatorKind::reshape:
+        case OperatorKind::permute:
+        case OperatorKind::slice:
+        case OperatorKind::gather:
+        case OperatorKind::pooling:
+        case OperatorKind::convolution:
+        case OperatorKind::unknown: break;
     }
     if (phase != Phase::backward_weight || !rules.has_own_weight_gradients) return core::Bytes(0);
     double elements = 0;

@@ -43,9 +43,17 @@ RankProgram RankLowering::lower() {
             case ActionKind::optimizer_step:
                 if (updates && is_asynchronous()) update_between(action.micro_batch);
                 break;
-            default:
-                break;  // recomputation follows from the plan; transfers, sharding and the update are lowered
-                        // here
+            // Recomputation follows from the plan.
+            case ActionKind::recompute:
+            // Transfers, sharding and synchronous updates of an order are not read: this lowering makes its
+            // own.
+            case ActionKind::send_forward:
+            case ActionKind::receive_forward:
+            case ActionKind::send_backward:
+            case ActionKind::receive_backward:
+            case ActionKind::unshard:
+            case ActionKind::reshard:
+            case ActionKind::reduce_gradient: break;
         }
     }
     if (updates && !is_asynchronous()) finish_reductions();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "core/diagnostics.h"
 #include "schedule/schedule_cells.h"
 #include "schedule/schedule_text.h"
 #include "schedule/verify_rules.h"
@@ -19,21 +20,30 @@ Action partner_of(const Action& transfer) {
         case ActionKind::send_forward:
             partner.kind = ActionKind::receive_forward;
             ++partner.stage;
-            break;
+            return partner;
         case ActionKind::receive_forward:
             partner.kind = ActionKind::send_forward;
             --partner.stage;
-            break;
+            return partner;
         case ActionKind::send_backward:
             partner.kind = ActionKind::receive_backward;
             --partner.stage;
-            break;
-        default:
+            return partner;
+        case ActionKind::receive_backward:
             partner.kind = ActionKind::send_backward;
             ++partner.stage;
-            break;
+            return partner;
+        case ActionKind::forward:
+        case ActionKind::backward:
+        case ActionKind::backward_input:
+        case ActionKind::backward_weight:
+        case ActionKind::recompute:
+        case ActionKind::unshard:
+        case ActionKind::reshard:
+        case ActionKind::reduce_gradient:
+        case ActionKind::optimizer_step: break;
     }
-    return partner;
+    throw core::InternalError("broken promise: only transfers have partners");
 }
 
 bool is_send(ActionKind kind) {

@@ -150,6 +150,7 @@ private:
             case onnx::TensorProto::BOOL:
                 constants_[i] = tensor_of(data, value.shape, element_types_[i]);
                 break;
+            // Of protobuf's element types, which are integers of the file: no other is folded further.
             default: break;
         }
         value.data = std::move(data);

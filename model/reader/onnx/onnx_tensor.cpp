@@ -43,6 +43,7 @@ OnnxType onnx_type_of(int element) {
         case onnx::TensorProto::UINT16:
         case onnx::TensorProto::UINT32:
         case onnx::TensorProto::UINT64: return OnnxType::integer;
+        // Integers of the file: float8, int4, strings, complex numbers and whatever ONNX adds.
         default: return OnnxType::other;
     }
 }
@@ -76,6 +77,7 @@ std::optional<std::vector<double>> data_of(const onnx::TensorProto& tensor) {
             append_raw<std::uint8_t>(raw, data);
             data.insert(data.end(), tensor.int32_data().begin(), tensor.int32_data().end());
             break;
+        // Integers of the file: arithmetic on constants of other types is not needed for shapes.
         default: return std::nullopt;
     }
     if (static_cast<double>(data.size()) != count) return std::nullopt;
@@ -91,6 +93,7 @@ onnx::TensorProto tensor_of(const std::vector<double>& data, const std::vector<s
             case onnx::TensorProto::FLOAT: tensor.add_float_data(static_cast<float>(x)); break;
             case onnx::TensorProto::DOUBLE: tensor.add_double_data(x); break;
             case onnx::TensorProto::INT64: tensor.add_int64_data(integer_of(x)); break;
+            // Integers of the file: INT32 and BOOL share the field int32_data.
             default:
                 tensor.add_int32_data(static_cast<std::int32_t>(std::clamp(x, -2147483648.0, 2147483647.0)));
                 break;

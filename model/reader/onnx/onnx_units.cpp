@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/diagnostics.h"
 #include "model/operators/rank_share.h"
 
 namespace model {
@@ -17,8 +18,48 @@ bool is_weighted_product(const Operator& op) {
         case OperatorKind::matrix_product:
         case OperatorKind::router:
         case OperatorKind::experts: return !op.parameters.empty();
-        default: return false;
+        case OperatorKind::input:
+        case OperatorKind::position_embedding:
+        case OperatorKind::prepend_token:
+        case OperatorKind::layer_norm:
+        case OperatorKind::rms_norm:
+        case OperatorKind::batch_norm:
+        case OperatorKind::attention:
+        case OperatorKind::gelu:
+        case OperatorKind::relu:
+        case OperatorKind::silu:
+        case OperatorKind::tanh:
+        case OperatorKind::gated_silu:
+        case OperatorKind::gated_gelu:
+        case OperatorKind::dropout:
+        case OperatorKind::add:
+        case OperatorKind::max_pool:
+        case OperatorKind::average_pool:
+        case OperatorKind::flatten:
+        case OperatorKind::transpose:
+        case OperatorKind::merge_patches:
+        case OperatorKind::average_tokens:
+        case OperatorKind::select_first_token:
+        case OperatorKind::select_positions:
+        case OperatorKind::dispatch:
+        case OperatorKind::combine:
+        case OperatorKind::parallel_enter:
+        case OperatorKind::parallel_exit:
+        case OperatorKind::loss_statistics:
+        case OperatorKind::cross_entropy:
+        case OperatorKind::elementwise:
+        case OperatorKind::softmax:
+        case OperatorKind::normalization:
+        case OperatorKind::reduce:
+        case OperatorKind::concat:
+        case OperatorKind::reshape:
+        case OperatorKind::permute:
+        case OperatorKind::slice:
+        case OperatorKind::gather:
+        case OperatorKind::pooling:
+        case OperatorKind::unknown: return false;
     }
+    throw core::InternalError("broken promise: every operator kind is a weighted product or none");
 }
 
 }  // namespace
