@@ -187,7 +187,7 @@ void CpuBackend::find_needs(const model::ModelGraph& graph) {
     for (std::uint32_t i = 0; i < list_.instructions.size(); ++i) {
         const Instruction& instruction = list_.instructions[i];
         if (instruction.stream == schedule::Stream::data) {
-            if (instruction.bucket >= 0) last_exchange[static_cast<std::size_t>(instruction.bucket)] = i;
+            if (instruction.bucket) last_exchange[static_cast<std::size_t>(*instruction.bucket)] = i;
             last = i;
             continue;
         }
@@ -206,10 +206,9 @@ void CpuBackend::find_needs(const model::ModelGraph& graph) {
                    instruction.kind != InstructionKind::receive &&
                    instruction.kind != InstructionKind::collective) {
             // The optimizer, norms of gradients and zeroing touch one bucket or all.
-            if (instruction.bucket < 0 && last != none) needs.push_back(last);
-            if (instruction.bucket >= 0 &&
-                last_exchange[static_cast<std::size_t>(instruction.bucket)] != none)
-                needs.push_back(last_exchange[static_cast<std::size_t>(instruction.bucket)]);
+            if (!instruction.bucket && last != none) needs.push_back(last);
+            if (instruction.bucket && last_exchange[static_cast<std::size_t>(*instruction.bucket)] != none)
+                needs.push_back(last_exchange[static_cast<std::size_t>(*instruction.bucket)]);
         }
         std::sort(needs.begin(), needs.end());
         needs.erase(std::unique(needs.begin(), needs.end()), needs.end());

@@ -33,15 +33,16 @@ void CudaBackend::make_groups() {
         std::set<std::tuple<int, std::int32_t>> seen;
         for (const Instruction& instruction : list.instructions) {
             if (instruction.kind == InstructionKind::collective) {
-                const std::int32_t bucket =
-                    instruction.group == schedule::GroupKind::tied_stages ? instruction.bucket : -1;
+                const std::int32_t bucket = instruction.group == schedule::GroupKind::tied_stages
+                                                ? instruction.bucket.value_or(-1)
+                                                : -1;
                 if (!seen.insert({static_cast<int>(instruction.group), bucket}).second) continue;
                 std::vector<int> members = schedule::members_of(program_, rank, instruction);
                 if (members.size() > 1) groups.insert(std::move(members));
             } else if (instruction.kind == InstructionKind::send ||
                        instruction.kind == InstructionKind::receive) {
                 const bool sends = instruction.kind == InstructionKind::send;
-                const int peer = schedule::rank_of(layout, {place.data, place.tensor, instruction.peer});
+                const int peer = schedule::rank_of(layout, {place.data, place.tensor, *instruction.peer});
                 (sends ? sent : received)[{sends ? rank : peer, sends ? peer : rank, instruction.payload, -1}]
                     .push_back({boundary_of(instruction), instruction.micro_batch});
             }

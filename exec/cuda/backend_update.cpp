@@ -75,7 +75,7 @@ const StepFactors* CudaBackend::factors_of_update() const {
 // The table of these ranges in device memory, filled the first time: addresses change neither from step to
 // step nor between updates of one. Null when planning.
 const CudaBackend::RangeTable* CudaBackend::table_of(TableUse use, const std::vector<UpdateRange>& ranges) {
-    const TableKey key{instruction().bucket, use};
+    const TableKey key{instruction().bucket.value_or(-1), use};
     if (plans()) {
         learnt_.tables[key] = {ranges.size(), chunks_of(ranges)};
         return nullptr;

@@ -86,7 +86,7 @@ private:
             auto& [members, channel, boundary, number] = key;
             if (is_message(own)) {
                 const int peer =
-                    schedule::rank_of(program_.plan.layout, {place.data, place.tensor, own.peer});
+                    schedule::rank_of(program_.plan.layout, {place.data, place.tensor, *own.peer});
                 members = own.kind == InstructionKind::send ? std::vector<int>{rank, peer}
                                                             : std::vector<int>{peer, rank};
                 channel = 1 + static_cast<int>(own.payload);
@@ -212,14 +212,14 @@ private:
             if (is_message(own)) {
                 const bool sends = own.kind == InstructionKind::send;
                 const auto peer = static_cast<std::size_t>(program_.class_of_rank[static_cast<std::size_t>(
-                    schedule::rank_of(layout, {0, 0, own.peer}))]);
+                    schedule::rank_of(layout, {0, 0, *own.peer}))]);
                 MessageKey key{sends ? c : peer, sends ? peer : c, own.payload, boundary_of(own), 0};
                 std::get<4>(key) = before[key]++;
                 Message& message = messages_[key];
                 rank.messages.back() = &message;
                 if (!sends) continue;
                 const auto channel = sends_ == Sends::in_channels
-                                         ? std::tuple(own.peer, own.payload, boundary_of(own))
+                                         ? std::tuple(*own.peer, own.payload, boundary_of(own))
                                          : std::tuple(-1, schedule::PayloadKind::none, -1);
                 const auto [found, is_new] = lane_of.insert({channel, lanes_.size()});
                 if (is_new) lanes_.emplace_back().rank = c;
@@ -333,7 +333,7 @@ Lanes lanes_of(const schedule::RankProgram& list, bool has_channels) {
         int lane = static_cast<int>(instruction.stream);
         if (has_channels && is_message(instruction)) {
             const auto [found, is_new] = channels.insert(
-                {{instruction.kind, instruction.peer, instruction.payload, boundary_of(instruction)},
+                {{instruction.kind, *instruction.peer, instruction.payload, boundary_of(instruction)},
                  lanes.count});
             lane = found->second;
             lanes.count += is_new;

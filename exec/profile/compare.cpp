@@ -99,7 +99,7 @@ std::map<bool, double> link_times(const schedule::Program& program, const schedu
             } else if (instruction.kind == InstructionKind::send ||
                        instruction.kind == InstructionKind::receive) {
                 const int peer =
-                    schedule::rank_of(program.plan.layout, {place.data, place.tensor, instruction.peer});
+                    schedule::rank_of(program.plan.layout, {place.data, place.tensor, *instruction.peer});
                 crosses = per_host > 0 && peer / per_host != static_cast<int>(rank) / per_host;
             } else {
                 continue;

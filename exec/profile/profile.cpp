@@ -225,7 +225,7 @@ double updated_elements(const schedule::Program& program, const schedule::RankPr
                         const schedule::Instruction& step) {
     double elements = 0;
     for (std::size_t b = 0; b < list.buckets.size(); ++b) {
-        if (step.bucket >= 0 && static_cast<std::size_t>(step.bucket) != b) continue;
+        if (step.bucket && static_cast<std::size_t>(*step.bucket) != b) continue;
         const schedule::ParameterBucket& bucket = list.buckets[b];
         elements += program.plan.sharding == schedule::Sharding::none
                         ? static_cast<double>(bucket.elements)

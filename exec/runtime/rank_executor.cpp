@@ -46,8 +46,8 @@ std::vector<std::vector<std::int32_t>> releases_of(const schedule::RankProgram& 
         const Instruction& instruction = list.instructions[i];
         if (instruction.kind == InstructionKind::collective &&
             instruction.payload == PayloadKind::parameter) {
-            release(static_cast<std::size_t>(instruction.bucket));
-            is_gathered[static_cast<std::size_t>(instruction.bucket)] = 1;
+            release(static_cast<std::size_t>(*instruction.bucket));
+            is_gathered[static_cast<std::size_t>(*instruction.bucket)] = 1;
         }
         if (instruction.kind != InstructionKind::compute) continue;
         for (std::int32_t n = instruction.operators.begin; n < instruction.operators.end; ++n) {
@@ -148,7 +148,8 @@ void RankExecutor::perform(const Instruction& instruction) {
         case InstructionKind::copy: copy(instruction); break;
         case InstructionKind::update_norm: {
             check_gradients();
-            const FlatArray sums = buckets_[static_cast<std::size_t>(instruction.bucket)].begin_update_sums();
+            const FlatArray sums =
+                buckets_[static_cast<std::size_t>(*instruction.bucket)].begin_update_sums();
             backend_.take_update_norms(program_.plan.optimizer, number_of_update(instruction),
                                        updates_of(instruction), sums.data, sums.count);
             break;
@@ -156,7 +157,7 @@ void RankExecutor::perform(const Instruction& instruction) {
         case InstructionKind::optimizer_step: {
             check_gradients();
             BucketState* const one =
-                instruction.bucket < 0 ? nullptr : &buckets_[static_cast<std::size_t>(instruction.bucket)];
+                !instruction.bucket ? nullptr : &buckets_[static_cast<std::size_t>(*instruction.bucket)];
             backend_.update(program_.plan.optimizer, number_of_update(instruction), updates_of(instruction),
                             one ? one->update_sums().data : nullptr);
             if (one) one->end_update_sums();
@@ -196,7 +197,7 @@ void RankExecutor::check_gradients() {
 std::vector<UpdateRange> RankExecutor::updates_of(const Instruction& instruction) {
     std::vector<UpdateRange> ranges;
     for (std::size_t b = 0; b < buckets_.size(); ++b)
-        if (instruction.bucket < 0 || instruction.bucket == static_cast<std::int32_t>(b))
+        if (!instruction.bucket || *instruction.bucket == static_cast<std::int32_t>(b))
             buckets_[b].list_updates(program_.plan.optimizer, ranges);
     for (UpdateRange& range : ranges)
         range.is_counted = place_.tensor == 0 || graph_.parameter(range.id).split_dimension >= 0;
@@ -236,11 +237,11 @@ void RankExecutor::take_over_activations(std::int32_t stage, std::int32_t index)
     MicroBatch& state = micro_batch(stage, index);
     if (state.has_forward_input) return;
     state.has_forward_input = true;
-    const std::int32_t list = program_.stages[static_cast<std::size_t>(stage)].receives;
-    if (list < 0 || !is_here(stage - 1)) return;
+    const core::OptionalIndex list = program_.stages[static_cast<std::size_t>(stage)].receives;
+    if (!list || !is_here(stage - 1)) return;
     MicroBatch& before = micro_batch(stage - 1, index);
     const StagePlan &from = plan_of(stage - 1, index), &to = plan_of(stage, index);
-    for (const TensorId id : program_.tensor_lists[static_cast<std::size_t>(list)]) {
+    for (const TensorId id : program_.tensor_lists[static_cast<std::size_t>(*list)]) {
         const auto source = static_cast<std::size_t>(from.storage[static_cast<std::size_t>(id.index)]);
         state.tensors[static_cast<std::size_t>(to.storage[static_cast<std::size_t>(id.index)])] =
             before.tensors[source];
@@ -252,10 +253,10 @@ void RankExecutor::take_over_gradients(std::int32_t stage, std::int32_t index) {
     MicroBatch& state = micro_batch(stage, index);
     if (state.has_backward_input) return;
     state.has_backward_input = true;
-    const std::int32_t list = program_.stages[static_cast<std::size_t>(stage)].sends;
-    if (list < 0 || !is_here(stage + 1)) return;
+    const core::OptionalIndex list = program_.stages[static_cast<std::size_t>(stage)].sends;
+    if (!list || !is_here(stage + 1)) return;
     MicroBatch& after = micro_batch(stage + 1, index);
-    for (const TensorId id : program_.tensor_lists[static_cast<std::size_t>(list)]) {
+    for (const TensorId id : program_.tensor_lists[static_cast<std::size_t>(*list)]) {
         BufferPointer& source = after.gradients[static_cast<std::size_t>(
             plan_of(stage + 1, index).gradient_storage[static_cast<std::size_t>(id.index)])];
         state.gradients[static_cast<std::size_t>(

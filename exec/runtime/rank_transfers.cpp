@@ -34,13 +34,13 @@ void RankExecutor::send(const Instruction& instruction) {
     else take_over_gradients(instruction.stage, instruction.micro_batch);
     Tag tag = tag_of(false, 0, instruction.payload, static_cast<std::uint64_t>(boundary),
                      static_cast<std::uint64_t>(instruction.micro_batch));
-    for (const TensorId id : program_.tensor_lists[static_cast<std::size_t>(instruction.tensors)]) {
+    for (const TensorId id : program_.tensor_lists[static_cast<std::size_t>(*instruction.tensors)]) {
         const auto t = static_cast<std::size_t>(id.index);
         const auto storage =
             static_cast<std::size_t>(is_forward ? plan.storage[t] : plan.gradient_storage[t]);
         const BufferPointer buffer = is_forward ? state.tensors[storage] : gradient(state, plan, id);
         core::require(buffer != nullptr, "a tensor is there when it is sent");
-        backend_.send(peer_rank(instruction.peer), tag++, buffer);
+        backend_.send(peer_rank(*instruction.peer), tag++, buffer);
         if (!is_forward) state.gradients[storage].reset();
         else if (!plan.is_saved[storage]) state.tensors[storage].reset();
     }
@@ -53,9 +53,9 @@ void RankExecutor::receive(const Instruction& instruction) {
     const std::int32_t boundary = instruction.stage + (is_forward ? 0 : 1);
     Tag tag = tag_of(false, 0, instruction.payload, static_cast<std::uint64_t>(boundary),
                      static_cast<std::uint64_t>(instruction.micro_batch));
-    for (const TensorId id : program_.tensor_lists[static_cast<std::size_t>(instruction.tensors)]) {
+    for (const TensorId id : program_.tensor_lists[static_cast<std::size_t>(*instruction.tensors)]) {
         BufferPointer buffer = make_buffer(account_, MemoryKind::activations, bytes(id));
-        backend_.receive(peer_rank(instruction.peer), tag++, *buffer);
+        backend_.receive(peer_rank(*instruction.peer), tag++, *buffer);
         const auto t = static_cast<std::size_t>(id.index);
         if (is_forward) state.tensors[static_cast<std::size_t>(plan.storage[t])] = std::move(buffer);
         else state.gradients[static_cast<std::size_t>(plan.gradient_storage[t])] = std::move(buffer);
@@ -91,7 +91,7 @@ void RankExecutor::collective(const Instruction& instruction) {
             break;
         }
         case PayloadKind::update_norm: {
-            const BucketState& bucket = buckets_[static_cast<std::size_t>(instruction.bucket)];
+            const BucketState& bucket = buckets_[static_cast<std::size_t>(*instruction.bucket)];
             reduce(instruction, bucket.update_sums(),
                    tag_of(true, static_cast<std::uint64_t>(instruction.group), instruction.payload,
                           static_cast<std::uint64_t>(bucket.bucket().parameters[0].index), 0));
@@ -192,7 +192,7 @@ void RankExecutor::activation_collective(const Instruction& instruction) {
 }
 
 void RankExecutor::bucket_collective(const Instruction& instruction) {
-    BucketState& bucket = buckets_[static_cast<std::size_t>(instruction.bucket)];
+    BucketState& bucket = buckets_[static_cast<std::size_t>(*instruction.bucket)];
     const Tag tag = tag_of(true, static_cast<std::uint64_t>(instruction.group), instruction.payload,
                            static_cast<std::uint64_t>(bucket.bucket().parameters[0].index),
                            static_cast<std::uint64_t>(instruction.on_shard));

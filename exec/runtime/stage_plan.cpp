@@ -91,9 +91,9 @@ private:
                 last_use_[static_cast<std::size_t>(storage(tensor))] = i;
     }
 
-    void mark(std::int32_t list, std::vector<char>& marks) {
-        if (list < 0) return;
-        for (const model::TensorId tensor : program_.tensor_lists[static_cast<std::size_t>(list)])
+    void mark(core::OptionalIndex list, std::vector<char>& marks) {
+        if (!list) return;
+        for (const model::TensorId tensor : program_.tensor_lists[static_cast<std::size_t>(*list)])
             marks[static_cast<std::size_t>(storage(tensor))] = 1;
     }
 

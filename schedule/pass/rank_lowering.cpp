@@ -98,14 +98,14 @@ void RankLowering::prepare() {
         LocalStage stage;
         stage.index = static_cast<std::int32_t>(s);
         stage.footprints = &footprints_[s];
-        stage.has_before = !program_.is_first_stage(stage.index) && (!graph_ || info.receives >= 0);
-        stage.has_after = !program_.is_last_stage(stage.index) && (!graph_ || info.sends >= 0);
+        stage.has_before = !program_.is_first_stage(stage.index) && (!graph_ || info.receives);
+        stage.has_after = !program_.is_last_stage(stage.index) && (!graph_ || info.sends);
         stage.is_before_here = !program_.is_first_stage(stage.index) && program_.stages[s - 1].rank == rank_;
         stage.is_after_here = !program_.is_last_stage(stage.index) && program_.stages[s + 1].rank == rank_;
-        const auto message = [&](std::int32_t tensors) {
+        const auto message = [&](core::OptionalIndex tensors) {
             core::Bytes bytes;
-            if (tensors >= 0)
-                for (const model::TensorId tensor : program_.tensor_lists[static_cast<std::size_t>(tensors)])
+            if (tensors)
+                for (const model::TensorId tensor : program_.tensor_lists[static_cast<std::size_t>(*tensors)])
                     bytes += model::tensor_bytes(*graph_, tensor, plan_.cost_context());
             return bytes;
         };
@@ -391,12 +391,12 @@ void RankLowering::run(const Recipe& recipe, const LocalStage& stage, std::int32
 
 void RankLowering::run_step(const Step& step, const LocalStage& stage, std::int32_t micro_batch) {
     if (step.kind == Step::Kind::reduce) {
-        const bool has_reduction = reduce(step.bucket, last_step_);
+        const bool has_reduction = reduce(*step.bucket, last_step_);
         if (has_reduction && !plan_.overlaps_gradient_reduction) pending_.push_back(last_on_data_);
         return;
     }
-    if (step.kind == Step::Kind::unit) return begin_unit(stage, micro_batch, step.unit);
-    if (step.kind == Step::Kind::store) return store(stage, micro_batch, step.unit);
+    if (step.kind == Step::Kind::unit) return begin_unit(stage, micro_batch, *step.unit);
+    if (step.kind == Step::Kind::store) return store(stage, micro_batch, *step.unit);
     Instruction instruction;
     instruction.phase = step.phase;
     instruction.stage = stage.index;

@@ -76,9 +76,9 @@ private:
     std::uint32_t bucket_collective(std::int32_t bucket, CollectiveKind kind, GroupKind group,
                                     PayloadKind payload, bool on_shard, std::uint32_t after);
     void finish_reductions();
-    // A few numbers of every member, added up; of `bucket`, -1: of none.
+    // Adds up a few numbers of every member. `bucket`: the one that they belong to, if any.
     std::uint32_t sum_scalars(GroupKind group, PayloadKind payload, core::Bytes bytes, std::uint32_t after,
-                              std::int32_t bucket = -1);
+                              core::OptionalIndex bucket = {});
     void reduce_loss();
     void take_gradient_norm();
     std::uint32_t take_update_norms(std::int32_t index, std::uint32_t sums);

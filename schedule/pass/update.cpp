@@ -89,7 +89,7 @@ void RankLowering::finish_reductions() {
 }
 
 std::uint32_t RankLowering::sum_scalars(GroupKind group, PayloadKind payload, core::Bytes bytes,
-                                        std::uint32_t after, std::int32_t bucket) {
+                                        std::uint32_t after, core::OptionalIndex bucket) {
     Instruction sum;
     sum.kind = InstructionKind::collective;
     sum.stream = group == GroupKind::tensor ? Stream::tensor : Stream::data;
@@ -98,7 +98,7 @@ std::uint32_t RankLowering::sum_scalars(GroupKind group, PayloadKind payload, co
     sum.payload = payload;
     sum.bytes = bytes;
     sum.bucket = bucket;
-    if (bucket >= 0) sum.stage = result_.buckets[static_cast<std::size_t>(bucket)].stage;
+    if (bucket) sum.stage = result_.buckets[static_cast<std::size_t>(*bucket)].stage;
     list_.wait_for(after);
     return list_.append(sum);
 }
@@ -195,13 +195,13 @@ void RankLowering::update() {
         step.bucket = static_cast<std::int32_t>(b);
         step.stage = bucket.stage;
         if (takes_norms) {
-            if (known[b] == no_instruction) take_update_norms(step.bucket, sums[b]);
+            if (known[b] == no_instruction) take_update_norms(*step.bucket, sums[b]);
             list_.wait_for(known[b]);
             list_.give_back(sums[b]);
         }
         const std::uint32_t updated = list_.append(step);
         if (bucket.pieces > 1 && plan_.sharding < Sharding::parameters)
-            bucket_collective(step.bucket, CollectiveKind::all_gather, groups_of(plan_.layout, bucket).shard,
+            bucket_collective(*step.bucket, CollectiveKind::all_gather, groups_of(plan_.layout, bucket).shard,
                               PayloadKind::parameter, false, updated);
     }
 }

@@ -115,11 +115,11 @@ std::vector<GroupKind> dividing_groups(const Plan& plan, const ParameterBucket& 
 
 std::vector<int> members_of(const Program& program, int rank, const Instruction& instruction) {
     const ParallelLayout& layout = program.plan.layout;
-    if (instruction.group != GroupKind::tied_stages || instruction.bucket < 0)
+    if (instruction.group != GroupKind::tied_stages || !instruction.bucket)
         return process_group(layout, instruction.group, rank, program.plan.effective_shard_degree());
     const auto class_index = static_cast<std::size_t>(program.class_of_rank[static_cast<std::size_t>(rank)]);
     const ParameterBucket& bucket =
-        program.classes[class_index].buckets[static_cast<std::size_t>(instruction.bucket)];
+        program.classes[class_index].buckets[static_cast<std::size_t>(*instruction.bucket)];
     RankCoordinates coordinates = coordinates_of(layout, rank);
     std::vector<int> members;
     for (const std::int32_t pipeline : bucket.tied_ranks) {
@@ -167,12 +167,13 @@ std::string describe(const Program& program, int class_index, std::uint32_t inde
         case InstructionKind::receive:
             text += fmt::format(" {} {} stage {} {} rank {} {:.0f} B", name_of(i.payload),
                                 micro_batch_text(program, i.micro_batch), i.stage,
-                                i.kind == InstructionKind::send ? "to" : "from", i.peer, i.bytes.value);
+                                i.kind == InstructionKind::send ? "to" : "from", i.peer.value_or(-1),
+                                i.bytes.value);
             break;
         case InstructionKind::collective:
             text +=
                 fmt::format(" {} {} over {}", name_of(i.collective), name_of(i.payload), name_of(i.group));
-            if (i.bucket >= 0) text += fmt::format(" bucket {}{}", i.bucket, i.on_shard ? " (shard)" : "");
+            if (i.bucket) text += fmt::format(" bucket {}{}", *i.bucket, i.on_shard ? " (shard)" : "");
             if (i.micro_batch >= 0)
                 text += fmt::format(" {}{}", letter_of(i.phase), micro_batch_text(program, i.micro_batch));
             if (i.stage >= 0) text += fmt::format(" stage {}", i.stage);
@@ -181,7 +182,7 @@ std::string describe(const Program& program, int class_index, std::uint32_t inde
         case InstructionKind::optimizer_step:
         case InstructionKind::update_norm:
             if (i.micro_batch >= 0) text += fmt::format(" {}", i.micro_batch);
-            text += i.bucket >= 0 ? fmt::format(" bucket {}", i.bucket) : std::string(" all buckets");
+            text += i.bucket ? fmt::format(" bucket {}", *i.bucket) : std::string(" all buckets");
             break;
         case InstructionKind::copy:
             text += fmt::format(" {} {} stage {}{} {:.0f} B", i.loads ? "in" : "out", i.micro_batch, i.stage,
@@ -207,6 +208,9 @@ private:
     std::uint64_t state_ = 0x736D73696Dull;
 };
 
+// How the hash sees an index that is absent.
+constexpr std::int32_t absent = -1;
+
 void add_instruction(Hash& hash, const RankProgram& list, const Instruction& i) {
     // One word for everything small: it keeps hashing of a large Program to a few mixes per instruction.
     hash.add(static_cast<std::uint64_t>(i.kind) | static_cast<std::uint64_t>(i.stream) << 8 |
@@ -219,8 +223,8 @@ void add_instruction(Hash& hash, const RankProgram& list, const Instruction& i) 
     };
     hash.add(pair(i.stage, i.micro_batch));
     hash.add(pair(i.operators.begin, i.operators.end));
-    hash.add(pair(i.bucket, i.peer));
-    hash.add(pair(i.tensors, static_cast<std::int32_t>(i.after_count)));
+    hash.add(pair(i.bucket.value_or(absent), i.peer.value_or(absent)));
+    hash.add(pair(i.tensors.value_or(absent), static_cast<std::int32_t>(i.after_count)));
     hash.add(pair(static_cast<std::int32_t>(i.allocate_count), static_cast<std::int32_t>(i.free_count)));
     hash.add(i.bytes);
     for (const std::uint32_t index : list.after(i)) hash.add(static_cast<std::uint64_t>(index));
@@ -267,8 +271,8 @@ std::string hash_of(const Program& program) {
     for (const std::string& text : {plan.collective, program.model_hash})
         for (const char letter : text) hash.add(static_cast<int>(letter));
     for (const StageInfo& stage : program.stages)
-        for (const int number :
-             {stage.rank, stage.operators.begin, stage.operators.end, stage.receives, stage.sends})
+        for (const int number : {stage.rank, stage.operators.begin, stage.operators.end,
+                                 stage.receives.value_or(absent), stage.sends.value_or(absent)})
             hash.add(number);
     for (const RankProgram& list : program.classes) {
         hash.add(list.pipeline);

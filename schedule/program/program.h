@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "core/optional_index.h"
 #include "core/units.h"
 #include "model/model_graph.h"
 #include "schedule/plan/layout.h"
@@ -28,8 +29,8 @@ enum class InstructionKind : std::uint8_t {
     send,            // to pipeline rank `peer` (same data and tensor coordinate)
     receive,         // from pipeline rank `peer`
     collective,      // over `group`
-    optimizer_step,  // update of the parameters of `bucket` (-1 = all of this rank's), on this rank's shard
-                     // of them; asynchronous: the `micro_batch`-th of the step
+    optimizer_step,  // update of the parameters of `bucket` (absent: all of this rank's), on this rank's
+                     // shard of them; asynchronous: the `micro_batch`-th of the step
     zero_gradients,  // start of a step
     copy,  // what the operators of a range keep for the backward of a micro-batch, out to where the plan
            // offloads to, or back (`loads`)
@@ -108,12 +109,12 @@ struct Instruction {
     std::int32_t stage = -1;  // virtual stage
     std::int32_t micro_batch = -1;
     model::OperatorRange operators;  // compute
-    std::int32_t bucket = -1;        // index into RankProgram::buckets
+    core::OptionalIndex bucket;      // into RankProgram::buckets
     bool loads = false;              // copy
     bool on_shard = false;           // parameter_gradient: of this rank's piece of the bucket (after its
                                      // reduce_scatter), not of the full vector
-    std::int32_t peer = -1;          // pipeline coordinate
-    std::int32_t tensors = -1;       // index into Program::tensor_lists
+    core::OptionalIndex peer;        // pipeline coordinate
+    core::OptionalIndex tensors;     // into Program::tensor_lists
     // send: message; all_reduce, reduce_scatter: the full vector each member holds; all_gather: the full
     // result; all_to_all: what each member sends in all
     core::Bytes bytes;
@@ -123,6 +124,9 @@ struct Instruction {
                   allocate_count = 0;  // into RankProgram::buffer_pool: buffers taken at the start
     std::uint32_t free_begin = 0, free_count = 0;  // ... given back at the end
 };
+
+// Lists of large plans have millions of them.
+static_assert(sizeof(Instruction) <= 80);
 
 struct RankProgram {
     int pipeline = 0;  // coordinate of the class
@@ -148,9 +152,9 @@ struct RankProgram {
 struct StageInfo {
     int rank = 0;  // pipeline coordinate it lives on
     model::OperatorRange operators;
-    std::int32_t receives =
-        -1;  // tensor list from the stage before (-1: none); relays tensors that only later stages consume
-    std::int32_t sends = -1;  // tensor list to the stage after
+    // Tensor list that comes from the stage before. It relays tensors that only later stages consume.
+    core::OptionalIndex receives;
+    core::OptionalIndex sends;  // tensor list that goes to the stage after
 };
 
 struct Program {

@@ -127,11 +127,11 @@ bool ProgramChecker::check_structure() {
             const bool is_on_bucket =
                 i.payload == PayloadKind::parameter_gradient || i.payload == PayloadKind::parameter ||
                 i.payload == PayloadKind::update_norm || i.kind == InstructionKind::update_norm ||
-                (i.kind == InstructionKind::optimizer_step && i.bucket != -1);
-            if (is_on_bucket && !within(i.bucket, l.buckets.size()))
-                report("structure", c, n, fmt::format("bucket {} does not exist", i.bucket));
-            if (i.tensors >= 0 && !within(i.tensors, program_.tensor_lists.size()))
-                report("structure", c, n, fmt::format("tensor list {} does not exist", i.tensors));
+                (i.kind == InstructionKind::optimizer_step && i.bucket.has_value());
+            if (is_on_bucket && !within(i.bucket.value_or(-1), l.buckets.size()))
+                report("structure", c, n, fmt::format("bucket {} does not exist", i.bucket.value_or(-1)));
+            if (i.tensors && !within(*i.tensors, program_.tensor_lists.size()))
+                report("structure", c, n, fmt::format("tensor list {} does not exist", *i.tensors));
         }
     }
     return violations_.empty();
@@ -144,7 +144,7 @@ bool ProgramChecker::is_boundary_here(std::int32_t stage) const {
 
 bool ProgramChecker::has_transfer(std::int32_t stage) const {
     return !program_.is_first_stage(stage) && !is_boundary_here(stage) &&
-           (!has_operators() || program_.stages[static_cast<std::size_t>(stage)].receives >= 0);
+           (!has_operators() || program_.stages[static_cast<std::size_t>(stage)].receives);
 }
 
 // A boundary is named by the stage behind it.
@@ -260,7 +260,7 @@ bool joins_classes(const Instruction& i) {
 // Pipeline coordinates that a collective over tied stages joins: the holders of its bucket, or both ends of
 // the pipeline for the loss.
 std::vector<std::int32_t> ProgramChecker::tied_ranks(std::size_t c, const Instruction& i) const {
-    if (i.bucket >= 0) return list(c).buckets[static_cast<std::size_t>(i.bucket)].tied_ranks;
+    if (i.bucket) return list(c).buckets[static_cast<std::size_t>(*i.bucket)].tied_ranks;
     return {0, program_.plan.layout.pipeline - 1};
 }
 
@@ -303,8 +303,8 @@ void ProgramChecker::check_collectives() {
                 const Instruction& x = list(a).instructions[static_cast<std::size_t>(of_a[k].index)];
                 const Instruction& y = list(b).instructions[static_cast<std::size_t>(of_b[k].index)];
                 const auto parameters = [&](std::size_t c, const Instruction& i) {
-                    return i.bucket >= 0 ? list(c).buckets[static_cast<std::size_t>(i.bucket)].parameters
-                                         : std::vector<model::ParameterId>{};
+                    return i.bucket ? list(c).buckets[static_cast<std::size_t>(*i.bucket)].parameters
+                                    : std::vector<model::ParameterId>{};
                 };
                 if (x.collective != y.collective || x.payload != y.payload || x.bytes != y.bytes ||
                     x.on_shard != y.on_shard || parameters(a, x) != parameters(b, y))
@@ -337,11 +337,11 @@ void ProgramChecker::check_progress() {
                 return false;
             const Instruction& theirs = list(other).instructions[next[other]];
             if (theirs.group != i.group) return false;
-            if (i.group == GroupKind::tied_stages && (theirs.bucket < 0 || i.bucket < 0)) {
+            if (i.group == GroupKind::tied_stages && (!theirs.bucket || !i.bucket)) {
                 if (theirs.bucket != i.bucket) return false;
             } else if (i.group == GroupKind::tied_stages &&
-                       list(other).buckets[static_cast<std::size_t>(theirs.bucket)].parameters !=
-                           list(c).buckets[static_cast<std::size_t>(i.bucket)].parameters) {
+                       list(other).buckets[static_cast<std::size_t>(*theirs.bucket)].parameters !=
+                           list(c).buckets[static_cast<std::size_t>(*i.bucket)].parameters) {
                 return false;
             }
         }

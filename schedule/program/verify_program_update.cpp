@@ -42,14 +42,14 @@ void ProgramChecker::check_updates_between(std::size_t c) {
                 ++finished;
         }
         if (i.kind == InstructionKind::collective && i.payload == PayloadKind::parameter_gradient &&
-            i.bucket >= 0) {
-            ++reductions[static_cast<std::size_t>(i.bucket)];
-            latest_reduction[static_cast<std::size_t>(i.bucket)] = at;
+            i.bucket) {
+            ++reductions[static_cast<std::size_t>(*i.bucket)];
+            latest_reduction[static_cast<std::size_t>(*i.bucket)] = at;
         }
         if (i.kind != InstructionKind::optimizer_step) continue;
         has_steps = true;
         for (std::size_t b = 0; b < buckets; ++b) {
-            if (i.bucket >= 0 && static_cast<std::size_t>(i.bucket) != b) continue;
+            if (i.bucket && static_cast<std::size_t>(*i.bucket) != b) continue;
             const std::int32_t update = steps[b]++;
             const auto expect = [&](bool holds, const std::string& what) {
                 if (!holds) report("update", c, n, what);
@@ -164,29 +164,29 @@ void ProgramChecker::check_update_norms(std::size_t c) {
         const bool is_sum = i.kind == InstructionKind::collective && i.payload == PayloadKind::update_norm;
         if (i.kind == InstructionKind::gradient_norm || i.payload == PayloadKind::gradient_norm)
             latest_clip = at;
-        if (i.bucket < 0) {
+        if (!i.bucket) {
             if (i.kind == InstructionKind::optimizer_step && are_needed)
                 report("update", c, n, "updates all buckets at once, norms are taken bucket by bucket");
             continue;
         }
-        Open& own = open[static_cast<std::size_t>(i.bucket)];
-        const ParameterBucket& bucket = l.buckets[static_cast<std::size_t>(i.bucket)];
+        Open& own = open[static_cast<std::size_t>(*i.bucket)];
+        const ParameterBucket& bucket = l.buckets[static_cast<std::size_t>(*i.bucket)];
         if (i.kind == InstructionKind::collective && i.payload == PayloadKind::parameter_gradient) {
             if (own.norm >= 0) report("update", c, n, "reduces a gradient whose norms have been taken");
-            latest_reduction[static_cast<std::size_t>(i.bucket)] = at;
+            latest_reduction[static_cast<std::size_t>(*i.bucket)] = at;
         }
         if (i.kind == InstructionKind::update_norm) {
             if (!are_needed) report("update", c, n, "takes norms that the optimizer does not ask for");
             if (own.norm >= 0)
-                report("update", c, n, fmt::format("takes the norms of bucket {} a second time", i.bucket));
+                report("update", c, n, fmt::format("takes the norms of bucket {} a second time", *i.bucket));
             for (const std::int32_t before :
-                 {latest_backward, latest_reduction[static_cast<std::size_t>(i.bucket)], latest_clip})
+                 {latest_backward, latest_reduction[static_cast<std::size_t>(*i.bucket)], latest_clip})
                 wait(before);
             own = {at, at, {}};
         } else if (is_sum) {
             if (own.norm < 0)
                 report("update", c, n,
-                       fmt::format("adds up norms of bucket {} that have not been taken", i.bucket));
+                       fmt::format("adds up norms of bucket {} that have not been taken", *i.bucket));
             if (i.collective != CollectiveKind::all_reduce)
                 report("update", c, n, "does not leave the sum with every rank");
             if (i.bytes != update_norm_bytes(bucket))
@@ -198,7 +198,7 @@ void ProgramChecker::check_update_norms(std::size_t c) {
             own.groups.push_back(i.group);
         } else if (i.kind == InstructionKind::optimizer_step && are_needed) {
             if (own.norm < 0) {
-                report("update", c, n, fmt::format("comes before the norms of bucket {}", i.bucket));
+                report("update", c, n, fmt::format("comes before the norms of bucket {}", *i.bucket));
                 continue;
             }
             const Plan& plan = program_.plan;
@@ -210,7 +210,7 @@ void ProgramChecker::check_update_norms(std::size_t c) {
                 report(
                     "update", c, n,
                     fmt::format("norms of bucket {} are added up over {} groups, not the {} that divide it",
-                                i.bucket, own.groups.size(), wanted.size()));
+                                *i.bucket, own.groups.size(), wanted.size()));
             if (l.instructions[static_cast<std::size_t>(own.norm)].micro_batch != i.micro_batch)
                 report("update", c, n, "reads norms of another update");
             wait(own.latest);
@@ -247,7 +247,7 @@ void ProgramChecker::check_update(std::size_t c) {
         if (i.kind == InstructionKind::optimizer_step) {
             has_steps = true;
             for (std::size_t b = 0; b < l.buckets.size(); ++b) {
-                if (i.bucket >= 0 && static_cast<std::size_t>(i.bucket) != b) continue;
+                if (i.bucket && static_cast<std::size_t>(*i.bucket) != b) continue;
                 if (seen[b].step >= 0)
                     report("update", c, n, fmt::format("bucket {} is updated a second time", b));
                 seen[b].step = static_cast<std::int32_t>(n);
@@ -266,9 +266,9 @@ void ProgramChecker::check_update(std::size_t c) {
                 passes_begun[stage].push_back(static_cast<std::int32_t>(n));
             latest_pass[stage] = i.micro_batch;
         }
-        if (i.kind != InstructionKind::collective || i.bucket < 0 || i.payload == PayloadKind::update_norm)
+        if (i.kind != InstructionKind::collective || !i.bucket || i.payload == PayloadKind::update_norm)
             continue;
-        const auto b = static_cast<std::size_t>(i.bucket);
+        const auto b = static_cast<std::size_t>(*i.bucket);
         Seen& s = seen[b];
         const auto elements =
             static_cast<double>(l.buckets[b].padded_elements) / (i.on_shard ? l.buckets[b].pieces : 1);

@@ -47,7 +47,7 @@ private:
         schedule::CollectiveKind collective;
         schedule::GroupKind group;
         schedule::Stream stream;
-        std::int32_t peer, tied_bucket;
+        core::OptionalIndex peer, tied_bucket;
         double bytes;
         std::int32_t index;
     };
@@ -60,7 +60,7 @@ private:
         const std::vector<std::int32_t>& tied = tied_ranks_of(list, instruction);
         const core::Bytes bytes =
             is_send ? costs_.sent(instruction.bytes, instruction.payload) : instruction.bytes;
-        const std::int32_t bucket = tied.empty() ? -1 : instruction.bucket;
+        const core::OptionalIndex bucket = tied.empty() ? core::OptionalIndex() : instruction.bucket;
         for (const PricedKind& known : known_)
             if (known.kind == instruction.kind && known.bytes == bytes.value &&
                 known.stream == instruction.stream && known.tied_bucket == bucket &&
@@ -73,13 +73,13 @@ private:
         std::vector<std::int32_t>& by_performer = result_.communication_of.emplace_back(performers, -1);
         const std::int64_t streams = schedule::stream_count;
         const auto stream = static_cast<std::int64_t>(instruction.stream);
-        const core::Seconds priced =
-            is_send ? costs_.transfer(list.pipeline, instruction.peer, instruction.bytes, instruction.payload)
-                    : costs_.collective(instruction.collective, instruction.group, instruction.bytes,
-                                        list.pipeline, tied);
+        const core::Seconds priced = is_send ? costs_.transfer(list.pipeline, *instruction.peer,
+                                                               instruction.bytes, instruction.payload)
+                                             : costs_.collective(instruction.collective, instruction.group,
+                                                                 instruction.bytes, list.pipeline, tied);
         if (priced.value <= 0) return index;  // a group of one
         if (is_folded_) {
-            Draft draft = is_send ? transfer(costs_.transfer_between(list.pipeline, instruction.peer), bytes)
+            Draft draft = is_send ? transfer(costs_.transfer_between(list.pipeline, *instruction.peer), bytes)
                                   : collective(costs_.choice(instruction.collective, instruction.group,
                                                              instruction.bytes, list.pipeline, tied),
                                                instruction.bytes);
@@ -93,7 +93,7 @@ private:
             if (static_cast<std::size_t>(program_.class_of_rank[rank]) != class_index) continue;
             const int global = static_cast<int>(rank);
             if (is_send) {
-                Draft draft = transfer(costs_.transfer_of(global, instruction.peer), bytes);
+                Draft draft = transfer(costs_.transfer_of(global, *instruction.peer), bytes);
                 draft.priced = priced;
                 draft.user = static_cast<std::int64_t>(rank) * streams + stream;
                 by_performer[rank] = add(std::move(draft));

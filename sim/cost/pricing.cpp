@@ -26,7 +26,7 @@ ComputePrice optimizer_price(const schedule::Program& program, const schedule::R
     const bool is_sharded = program.plan.sharding != schedule::Sharding::none;
     std::int64_t elements = 0, tensors = 0;
     for (std::size_t b = 0; b < list.buckets.size(); ++b) {
-        if (step.bucket >= 0 && static_cast<std::size_t>(step.bucket) != b) continue;
+        if (step.bucket && static_cast<std::size_t>(*step.bucket) != b) continue;
         const schedule::ParameterBucket& bucket = list.buckets[b];
         elements += is_sharded ? bucket.padded_elements / bucket.pieces : bucket.elements;
         tensors += is_sharded ? 1 : static_cast<std::int64_t>(bucket.parameters.size());
@@ -107,9 +107,9 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                     work = costs.compute.zero(gradient_bytes(list));
                     break;  // one pass over the gradients
                 case InstructionKind::send:
-                    time = costs.communication.transfer(list.pipeline, instruction.peer, instruction.bytes,
+                    time = costs.communication.transfer(list.pipeline, *instruction.peer, instruction.bytes,
                                                         instruction.payload) +
-                           costs.communication.assembly(instruction.peer, instruction.bytes,
+                           costs.communication.assembly(*instruction.peer, instruction.bytes,
                                                         instruction.payload);
                     break;
                 case InstructionKind::copy:
@@ -123,10 +123,10 @@ PricedProgram price(const schedule::Program& program, CostModels& costs) {
                                                           instruction.bytes, list.pipeline,
                                                           tied_ranks_of(list, instruction));
                     if (instruction.payload == schedule::PayloadKind::parameter &&
-                        program.plan.sharding == schedule::Sharding::parameters && instruction.bucket >= 0) {
+                        program.plan.sharding == schedule::Sharding::parameters && instruction.bucket) {
                         // Every tensor but the first pays the latency of a collective of its own.
                         const double tensors = static_cast<double>(
-                            list.buckets[static_cast<std::size_t>(instruction.bucket)].parameters.size());
+                            list.buckets[static_cast<std::size_t>(*instruction.bucket)].parameters.size());
                         time += costs.communication.gather_latency(instruction.group, list.pipeline) *
                                 std::max(0.0, tensors - 1);
                     }

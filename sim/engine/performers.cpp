@@ -130,9 +130,9 @@ std::size_t PerformerSet::channel_of_send(const Performer& sender, const schedul
 std::size_t PerformerSet::channel_of_receive(const Performer& receiver,
                                              const schedule::Instruction& receive) const {
     const bool is_gradient = receive.payload == schedule::PayloadKind::activation_gradient;
-    core::require(receive.peer >= 0 && static_cast<std::size_t>(receive.peer) < receiver.peer_lane.size(),
+    core::require(receive.peer && static_cast<std::size_t>(*receive.peer) < receiver.peer_lane.size(),
                   "a receive names its peer");
-    return channel(receiver.peer_lane[static_cast<std::size_t>(receive.peer)], is_gradient,
+    return channel(receiver.peer_lane[static_cast<std::size_t>(*receive.peer)], is_gradient,
                    is_gradient ? receive.stage : receive.stage - 1, receive.micro_batch);
 }
 

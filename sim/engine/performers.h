@@ -33,8 +33,8 @@ struct PerformerSet {
     // Collectives of one slot meet in list order. Each kind of group is a slot, and so is each tied bucket:
     // its members are the ranks that hold a copy.
     static std::size_t slot_of(const schedule::Instruction& collective) {
-        const bool is_tied = collective.group == schedule::GroupKind::tied_stages && collective.bucket >= 0;
-        return is_tied ? group_kind_count + static_cast<std::size_t>(collective.bucket)
+        const bool is_tied = collective.group == schedule::GroupKind::tied_stages && collective.bucket;
+        return is_tied ? group_kind_count + static_cast<std::size_t>(*collective.bucket)
                        : static_cast<std::size_t>(collective.group);
     }
 

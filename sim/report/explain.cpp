@@ -125,7 +125,7 @@ private:
             ranks = schedule::members_of(program_, rank, i);
         } else {
             schedule::RankCoordinates peer = schedule::coordinates_of(program_.plan.layout, rank);
-            peer.pipeline = i.peer;
+            peer.pipeline = *i.peer;
             ranks.push_back(schedule::rank_of(program_.plan.layout, peer));
         }
         for (const int other : ranks)

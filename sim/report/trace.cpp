@@ -59,7 +59,7 @@ std::string label(const schedule::Program& program, const Instruction& instructi
         case InstructionKind::collective:
             text = fmt::format("{} {}", schedule::name_of(instruction.collective),
                                payload_word(instruction.payload));
-            if (instruction.bucket >= 0) text += fmt::format(" {}", instruction.bucket);
+            if (instruction.bucket) text += fmt::format(" {}", *instruction.bucket);
             if (instruction.micro_batch >= 0) text += " " + micro_batch;
             break;
         case InstructionKind::copy:

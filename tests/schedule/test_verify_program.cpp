@@ -215,7 +215,7 @@ TEST_CASE("every mutation of a Program breaks the rule it should") {
          }},
         {"a message carries other tensors", "transfers",
          [&](Program& p) {
-             first(p).instructions[find(first(p), is_kind(InstructionKind::send))].tensors = -1;
+             first(p).instructions[find(first(p), is_kind(InstructionKind::send))].tensors = std::nullopt;
          }},
         {"a tied reduction is lost on one side", "collectives",
          [&](Program& p) {
@@ -397,7 +397,7 @@ TEST_CASE("every mutation of the norms that LAMB needs before an update is found
                          find(l, is_collective(GroupKind::shard, PayloadKind::parameter_gradient)));
          }},
         {"norms of no bucket are taken",
-         [&](RankProgram& l) { l.instructions[find(l, is_norm)].bucket = -1; }, Sharding::optimizer,
+         [&](RankProgram& l) { l.instructions[find(l, is_norm)].bucket = std::nullopt; }, Sharding::optimizer,
          "structure"},
     };
     for (const Mutation& mutation : mutations) {

@@ -25,8 +25,8 @@ int members_in_a_node(const cluster::Cluster& cluster, const std::vector<std::in
 const std::vector<std::int32_t>& tied_ranks_of(const schedule::RankProgram& list,
                                                const schedule::Instruction& collective) {
     static const std::vector<std::int32_t> none;
-    const bool is_tied = collective.group == schedule::GroupKind::tied_stages && collective.bucket >= 0;
-    return is_tied ? list.buckets[static_cast<std::size_t>(collective.bucket)].tied_ranks : none;
+    const bool is_tied = collective.group == schedule::GroupKind::tied_stages && collective.bucket;
+    return is_tied ? list.buckets[static_cast<std::size_t>(*collective.bucket)].tied_ranks : none;
 }
 
 CommunicationCost::CommunicationCost(const schedule::Plan& plan, const cluster::Cluster& cluster,

@@ -156,11 +156,11 @@ private:
                 // come together, after the last backward pass.
                 const Instruction& i = list_.instructions[n];
                 if (i.kind != InstructionKind::collective ||
-                    i.collective != schedule::CollectiveKind::reduce_scatter || i.bucket < 0)
+                    i.collective != schedule::CollectiveKind::reduce_scatter || !i.bucket)
                     continue;
-                if (!held.insert(i.bucket).second) continue;
+                if (!held.insert(*i.bucket).second) continue;
                 const auto bucket =
-                    static_cast<double>(list_.buckets[static_cast<std::size_t>(i.bucket)].padded_elements);
+                    static_cast<double>(list_.buckets[static_cast<std::size_t>(*i.bucket)].padded_elements);
                 add(MemoryKind::gradients, core::Bytes((bucket - bucket / pieces) * gradient),
                     {n, update.first});
             }
@@ -296,7 +296,7 @@ core::Bytes outside_memory(const schedule::Program& program, int class_index, co
             tied = &instruction;
         else if (instruction.kind == InstructionKind::collective) kinds.insert(instruction.group);
         if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::receive)
-            neighbours.insert(instruction.peer);
+            neighbours.insert(*instruction.peer);
     }
     const int rank = representative(plan, list.pipeline);
     // Two groups with the same members are one communicator, as in PyTorch, unless the framework makes them
