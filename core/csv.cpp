@@ -71,20 +71,20 @@ private:
 
 }  // namespace
 
-int CsvTable::column(std::string_view name) const {
+std::optional<std::size_t> CsvTable::column(std::string_view name) const {
     const auto found = std::find(header.begin(), header.end(), name);
-    return found == header.end() ? -1 : static_cast<int>(found - header.begin());
+    if (found == header.end()) return std::nullopt;
+    return static_cast<std::size_t>(found - header.begin());
 }
 
 std::string_view CsvTable::cell(const CsvRow& row, std::string_view column_name) const {
-    const int index = column(column_name);
-    return index < 0 ? std::string_view{} : std::string_view(row.cells[static_cast<std::size_t>(index)]);
+    const std::optional<std::size_t> index = column(column_name);
+    return index ? std::string_view(row.cells[*index]) : std::string_view{};
 }
 
 SourceLocation CsvTable::place(const CsvRow& row, std::string_view column_name) const {
-    const int index = column(column_name);
-    const bool is_known = index >= 0 && static_cast<std::size_t>(index) < row.columns.size();
-    return {file, row.line, is_known ? row.columns[static_cast<std::size_t>(index)] : 1};
+    const std::optional<std::size_t> index = column(column_name);
+    return {file, row.line, index && *index < row.columns.size() ? row.columns[*index] : 1};
 }
 
 std::optional<CsvTable> parse_csv(std::string_view text, const std::string& file_name,
@@ -100,7 +100,7 @@ std::optional<CsvTable> parse_csv(std::string_view text, const std::string& file
     table.header = scanner.next().cells;
     const std::size_t errors_before = diagnostics.error_count();
     for (const std::string& name : required)
-        if (table.column(name) < 0)
+        if (!table.column(name))
             diagnostics.error({file_name, 1, 1}, name, "column \"" + name + "\" is missing",
                               "there are " + list_in_words(table.header));
     while (!scanner.at_end() && diagnostics.error_count() < errors_before + 20) {

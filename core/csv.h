@@ -2,6 +2,7 @@
 // quotes and line breaks.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,7 +24,7 @@ struct CsvTable {
     std::vector<std::string> header;
     std::vector<CsvRow> rows;
 
-    int column(std::string_view name) const;  // -1 when absent
+    std::optional<std::size_t> column(std::string_view name) const;
     // Cell of a row; empty when the column is absent.
     std::string_view cell(const CsvRow& row, std::string_view column_name) const;
     // Of that cell, or where the row starts.

@@ -167,9 +167,9 @@ std::optional<core::Unsupported> tensor_parallel_unsupported(const ModelGraph& g
         if (op.kind != OperatorKind::linear) continue;
         const Parameter& weight = graph.parameter(op.parameters[0]);
         const bool is_head = weight.split_dimension == 0 && weight.shape[0] == graph.vocabulary;
-        if (weight.split_dimension < 0 || is_head || !weight.split_sections.empty()) continue;
+        if (!weight.split_dimension || is_head || !weight.split_sections.empty()) continue;
         const std::int64_t extent =
-            weight.shape[static_cast<std::size_t>(weight.split_dimension)] / weight.split_blocks;
+            weight.shape[static_cast<std::size_t>(*weight.split_dimension)] / weight.split_blocks;
         if (extent % degree != 0) return indivisible("width", extent, op);
     }
     if (!has_region) return core::Unsupported{"the model has no tensor-parallel regions"};
@@ -235,7 +235,7 @@ std::string hash_of(const ModelGraph& graph) {
     for (const Parameter& p : graph.parameters) {
         print.add(p.name);
         print.add(p.shape);
-        print.add(std::int64_t(p.split_dimension));
+        print.add(std::int64_t(p.split_dimension.value_or(-1)));
         print.add(p.split_blocks);
         print.add(p.split_sections);
         print.add(std::int64_t(p.initialization));
@@ -245,7 +245,7 @@ std::string hash_of(const ModelGraph& graph) {
     for (const Tensor& t : graph.tensors) {
         print.add(t.shape);
         print.add(std::int64_t(t.split));
-        print.add(std::int64_t(t.split_dimension));
+        print.add(std::int64_t(t.split_dimension.value_or(-1)));
         print.add(core::name_of(t.type));
     }
     for (const Operator& op : graph.operators) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -111,7 +112,7 @@ struct Tensor {
         true;  // stored in the compute precision; else ids (int64) or statistics (fp32) as `type` says
     core::DataType type = core::DataType::fp32;
     TensorSplit split = TensorSplit::whole;
-    int split_dimension = -1;
+    std::optional<int> split_dimension;  // of TensorSplit::split
     OperatorId producer;
     std::vector<OperatorId> consumers;
 };
@@ -119,11 +120,11 @@ struct Tensor {
 enum class Initialization { normal, zeros, ones };
 
 struct Parameter {
-    std::string name;                 // dotted path, e.g. "layers.3.attention.qkv.weight"
-    std::vector<std::int64_t> shape;  // unsplit
-    int split_dimension = -1;         // divided over the tensor-parallel group; -1 = replicated
-    std::int64_t split_blocks = 1;    // the split dimension is made of this many blocks each divided over the
-                                      // group (3 for packed q, k, v; 2 for gate, up)
+    std::string name;                    // dotted path, e.g. "layers.3.attention.qkv.weight"
+    std::vector<std::int64_t> shape;     // unsplit
+    std::optional<int> split_dimension;  // divided over the tensor-parallel group; without it replicated
+    std::int64_t split_blocks = 1;  // the split dimension is made of this many blocks each divided over the
+                                    // group (3 for packed q, k, v; 2 for gate, up)
     std::vector<std::int64_t> split_sections;  // sizes of the blocks where they are unequal (grouped-query
                                                // attention: heads d, kv_heads d, kv_heads d), else empty
     Initialization initialization = Initialization::normal;

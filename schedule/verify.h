@@ -2,7 +2,7 @@
 // finished. Runs before either interpreter.
 #pragma once
 
-#include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,8 +16,8 @@ struct Violation {
     std::string rule;     // "completeness", "placement", "local order", "progress", "transfers", "memory",
                           // "buffers", ...
     std::string message;  // what is wrong, with rank, stage, micro-batch
-    int rank = -1;        // pipeline rank (schedule) or class (program)
-    int position = -1;    // in its list
+    std::optional<int> rank;      // pipeline rank (schedule) or class (program)
+    std::optional<int> position;  // in its list
 };
 
 // What a Schedule is held against beyond its own cells.
@@ -29,7 +29,7 @@ struct ScheduleLimits {
         core::Bytes forward, backward_input, backward_weight;
     };
     std::vector<ActivationChange> activation;
-    core::Bytes memory_limit{std::numeric_limits<double>::infinity()};
+    std::optional<core::Bytes> memory_limit;
     int most_unsharded_stages = 0;  // per rank; 0 = no limit
     // Transfers in a run without anything between them are posted together (batch_isend_irecv); the next cell
     // waits for all of them, sends included. Without it sends are buffered and only receives wait.

@@ -67,7 +67,7 @@ void check_completeness(const Schedule& schedule, std::vector<Violation>& violat
                         violations.push_back({"completeness",
                                               fmt::format("rank {}: {} is missing{}", rank,
                                                           print_action(schedule, action), hint),
-                                              rank, -1});
+                                              rank, std::nullopt});
                     };
                     if (!seen[0][cell]) missing(ActionKind::forward, "");
                     if (schedule.is_forward_only || seen[1][cell]) continue;

@@ -127,7 +127,7 @@ Request read_arguments(const std::vector<std::string>& arguments, core::Diagnost
     real("--backward-input", greatest_time, shape.backward_input);
     real("--backward-weight", greatest_time, shape.backward_weight);
     real("--p2p", greatest_time, shape.transfer);
-    real("--memory-limit", greatest_time, shape.memory_limit);
+    shape.memory_limit = options.real("--memory-limit", 0, greatest_time);
     real("--overlap", 1, request.overlap);
     request.objective = options.choice("--objective", {"makespan", "span"}).value_or(request.objective);
     real("--time-limit", 1e6, request.budget.time_limit.value);
@@ -218,7 +218,7 @@ sim::ScheduleCosts costs_of(const Request& request, int stages) {
 
 schedule::ScheduleLimits limits_of(const Request& request, const sim::ScheduleCosts& costs) {
     schedule::ScheduleLimits limits;
-    limits.memory_limit = core::Bytes(request.shape.memory_limit);
+    if (request.shape.memory_limit) limits.memory_limit = core::Bytes(*request.shape.memory_limit);
     for (const sim::StageCost& cost : costs.stages)
         limits.activation.push_back(
             {cost.memory_forward, cost.memory_backward_input, cost.memory_backward_weight});
@@ -305,8 +305,8 @@ core::Value to_value(const schedule::Schedule& list, const std::vector<schedule:
         core::Value fault;
         fault["rule"] = violation.rule;
         fault["message"] = violation.message;
-        fault["rank"] = violation.rank;
-        fault["position"] = violation.position;
+        fault["rank"] = violation.rank.value_or(-1);
+        fault["position"] = violation.position.value_or(-1);
         faults.append(std::move(fault));
     }
     document["violations"] = std::move(faults);
@@ -415,7 +415,7 @@ std::optional<planner::FoundSchedule> search(Request& request, core::Diagnostics
     problem.stages = costs_of(request, shape.stages()).stages;
     problem.stages.resize(static_cast<std::size_t>(shape.stages()), problem.stages.front());
     problem.transfer = core::Seconds(shape.transfer);
-    problem.memory_limit = core::Bytes(shape.memory_limit);
+    if (shape.memory_limit) problem.memory_limit = core::Bytes(*shape.memory_limit);
     problem.objective =
         request.objective == "span" ? planner::OrderObjective::span : planner::OrderObjective::makespan;
     std::optional<planner::FoundSchedule> found = search_placements(problem, request.budget);
@@ -504,7 +504,8 @@ int run_schedule_command(const std::vector<std::string>& arguments, std::ostream
     if (has_no_order) {
         diagnostics.error(
             {}, "--memory-limit",
-            fmt::format("no order stays within the memory limit of {:.6g}", request.shape.memory_limit),
+            fmt::format("no order stays within the memory limit of {:.6g}",
+                        request.shape.memory_limit.value()),
             "one micro-batch in flight per rank is the least; raise the limit or make the stages smaller");
         show(diagnostics, request.as_json, out, err);
         return no_plan;

@@ -23,7 +23,7 @@ bool is_first_copy(const schedule::Program& program, const model::Parameter& par
     // replica has all.
     const int degree = plan.shards(schedule::Sharding::optimizer) ? plan.effective_shard_degree() : 1;
     return place.data < (parameter.is_expert ? std::max(degree, plan.layout.expert) : degree) &&
-           (place.tensor == 0 || parameter.split_dimension >= 0);
+           (place.tensor == 0 || parameter.split_dimension.has_value());
 }
 
 // Of a training that went on with another recipe, or perhaps did: what nobody wrote down stays unknown.

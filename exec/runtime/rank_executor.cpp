@@ -175,7 +175,7 @@ void RankExecutor::perform(const Instruction& instruction) {
                     buckets_[b].list_updates(program_.plan.optimizer, ranges);
             }
             for (const UpdateRange& range : ranges)
-                if (place_.tensor == 0 || graph_.parameter(range.id).split_dimension >= 0)
+                if (place_.tensor == 0 || graph_.parameter(range.id).split_dimension.has_value())
                     backend_.add_squares(program_.plan.precision.gradients, range.gradient, range.count);
             break;
         }
@@ -200,7 +200,7 @@ std::vector<UpdateRange> RankExecutor::updates_of(const Instruction& instruction
         if (!instruction.bucket || *instruction.bucket == static_cast<std::int32_t>(b))
             buckets_[b].list_updates(program_.plan.optimizer, ranges);
     for (UpdateRange& range : ranges)
-        range.is_counted = place_.tensor == 0 || graph_.parameter(range.id).split_dimension >= 0;
+        range.is_counted = place_.tensor == 0 || graph_.parameter(range.id).split_dimension.has_value();
     return ranges;
 }
 

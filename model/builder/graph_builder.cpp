@@ -10,7 +10,7 @@ namespace model {
 namespace {
 
 Tensor activation(std::vector<std::int64_t> shape, TensorSplit split = TensorSplit::whole,
-                  int split_dimension = -1) {
+                  std::optional<int> split_dimension = std::nullopt) {
     Tensor tensor;
     tensor.shape = std::move(shape);
     tensor.split = split;
@@ -44,7 +44,7 @@ std::int64_t pooled(std::int64_t extent, const Attributes& a, std::int64_t kerne
 GraphBuilder::GraphBuilder(std::string name, std::string family) {
     graph_.name = std::move(name);
     graph_.family = std::move(family);
-    graph_.modules.push_back({"", -1, {}, {}});
+    graph_.modules.push_back({"", std::nullopt, {}, {}});
     open_modules_.push_back(0);
 }
 
@@ -158,10 +158,9 @@ TensorId GraphBuilder::linear(const std::string& name, TensorId x, std::int64_t 
     std::vector<ParameterId> parameters{options.tied_weight};
     if (!options.tied_weight.is_valid()) {
         Parameter description = weight({outputs, inputs}, options.deviation);
-        description.split_dimension = options.split == Split::column ? 0
-                                      : options.split == Split::row  ? 1
-                                                                     : -1;
+        if (options.split == Split::row) description.split_dimension = 1;
         if (options.split == Split::column) {
+            description.split_dimension = 0;
             description.split_blocks = options.split_blocks;
             description.split_sections = options.split_sections;
         }

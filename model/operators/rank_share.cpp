@@ -15,7 +15,7 @@ RankMatrix rank_matrix(const ModelGraph& graph, TensorId id, const CostContext& 
     const Tensor& tensor = graph.tensor(id);
     std::vector<std::int64_t> shape = tensor.shape;
     if (tensor.split == TensorSplit::split) {
-        std::int64_t& extent = shape[static_cast<std::size_t>(tensor.split_dimension)];
+        std::int64_t& extent = shape[static_cast<std::size_t>(*tensor.split_dimension)];
         extent = share(extent, context.tensor_parallel);
     }
     // Context parallelism: every array over tokens is divided along them; ids and labels have no other

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/optional_index.h"
 #include "schedule/program/program.h"
 
 namespace schedule {
@@ -17,8 +18,7 @@ struct Transfer {
     std::int32_t from = 0, to = 0;
     std::int32_t first = 0, count = 1;
     bool reduces = false;
-    std::int32_t into =
-        -1;  // first piece at the receiver, where it is another one (all-to-all); -1 = `first`
+    core::OptionalIndex into;  // first piece at the receiver, if it is not `first` (all-to-all)
 };
 // State before and after, with the payload's pieces as positions: all_reduce: everyone has a vector, then the
 // sum. reduce_scatter: then the sum of its own piece. all_gather: everyone has its own piece, then all.

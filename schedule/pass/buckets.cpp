@@ -20,7 +20,7 @@ struct ParameterUse {
 // parallelism outside regions each rank sees its share of the tokens; the router of a mixture inside a region
 // sees the part of the output gradient that this rank's experts contribute (see model/operator.h).
 bool is_partial_over_tensor(const model::Operator& op, const model::Parameter& parameter, const Plan& plan) {
-    if (plan.layout.tensor == 1 || parameter.split_dimension >= 0) return false;
+    if (plan.layout.tensor == 1 || parameter.split_dimension) return false;
     if (op.in_parallel_region) return op.kind == OperatorKind::router;
     return plan.sequence_parallel;
 }

@@ -2,7 +2,6 @@
 // and planner enumerate this list.
 #pragma once
 
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,9 +35,8 @@ struct PipelineShape {
     int segments = 0;     // Seq1F1B: of the sequence, 0 = 2
     std::vector<RelativeStageCost>
         stage_costs;  // unequal stages, [virtual stage]; empty = the equal times above
-    double memory_limit =
-        std::numeric_limits<double>::infinity();  // of a rank's activations, in the unit of the stage costs;
-                                                  // infinite: the schedule's own
+    // Of a rank's activations, in the unit of the stage costs. Without one the schedule's own limit holds.
+    std::optional<double> memory_limit;
 
     int stages() const { return ranks * chunks; }
     RelativeStageCost cost(int stage) const;

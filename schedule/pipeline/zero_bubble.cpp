@@ -81,8 +81,7 @@ PipelineShape unit_times(const PipelineShape& shape) {
 }
 
 double limit_in_micro_batches(const PipelineShape& shape, double micro_batches) {
-    return std::isfinite(shape.memory_limit) ? shape.memory_limit
-                                             : micro_batches * greatest_forward_memory(shape);
+    return shape.memory_limit.value_or(micro_batches * greatest_forward_memory(shape));
 }
 double limit_1p(const PipelineShape& shape) { return limit_in_micro_batches(shape, shape.ranks); }
 double limit_2p(const PipelineShape& shape) { return limit_in_micro_batches(shape, 2.0 * shape.ranks); }

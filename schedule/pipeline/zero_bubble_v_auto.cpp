@@ -227,8 +227,7 @@ VOrder play_rounds(const PipelineShape& shape, double memory_limit, bool fills_b
 }
 
 double memory_limit_of(const PipelineShape& shape) {
-    return std::isfinite(shape.memory_limit) ? shape.memory_limit
-                                             : 2 * shape.ranks * shape.cost(0).memory_forward;
+    return shape.memory_limit.value_or(2 * shape.ranks * shape.cost(0).memory_forward);
 }
 
 VOrder best_order(const PipelineShape& shape) {
@@ -247,7 +246,7 @@ std::optional<core::Unsupported> unsupported(const PipelineShape& shape) {
             return core::Unsupported{
                 "the times and memory of its chunks differ; its rounds are for equal ones"};
     // The default limit always holds the warm-up.
-    if ((shape.stage_costs.empty() && std::isinf(shape.memory_limit)) || !best_order(shape).lists.empty())
+    if ((shape.stage_costs.empty() && !shape.memory_limit) || !best_order(shape).lists.empty())
         return std::nullopt;
     return core::Unsupported{fmt::format(
         "a memory limit of {:.6g} does not hold the warm-up of {} ranks with {:.6g} a chunk (default: "

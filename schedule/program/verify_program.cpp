@@ -41,7 +41,8 @@ void ProgramChecker::report(const char* rule, std::size_t c, std::size_t index, 
 
 void ProgramChecker::report(const char* rule, std::size_t c, const std::string& what) {
     if (violations_.size() < most_violations)
-        violations_.push_back({rule, fmt::format("class {}: {}", c, what), static_cast<int>(c), -1});
+        violations_.push_back(
+            {rule, fmt::format("class {}: {}", c, what), static_cast<int>(c), std::nullopt});
 }
 
 std::vector<Violation> ProgramChecker::run() {

@@ -28,10 +28,10 @@ std::size_t state_index(const Schedule& schedule, const Action& action) {
 
 void check_memory(const Schedule& schedule, const ScheduleLimits& limits,
                   std::vector<Violation>& violations) {
-    if (limits.activation.empty() || std::isinf(limits.memory_limit.value)) return;
+    if (limits.activation.empty() || !limits.memory_limit) return;
     // Sums of the same figures in another order differ in their last bits; a real excess is a whole
     // activation.
-    const double allowed = limits.memory_limit.value * (1 + 1e-9);
+    const double allowed = limits.memory_limit->value * (1 + 1e-9);
     for (int rank = 0; rank < schedule.ranks; ++rank) {
         const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
         double held = 0;
@@ -53,7 +53,7 @@ void check_memory(const Schedule& schedule, const ScheduleLimits& limits,
                 violations.push_back({"memory",
                                       at(schedule, rank, i,
                                          fmt::format("brings the rank to {:.6g}, above its limit of {:.6g}",
-                                                     held, limits.memory_limit.value)),
+                                                     held, limits.memory_limit->value)),
                                       rank, static_cast<int>(i)});
                 break;
             }
@@ -139,11 +139,11 @@ void check_synchronous_update(const Schedule& schedule, std::vector<Violation>& 
                 {"gradient order",
                  fmt::format("rank {}: the gradients of stage {} are never reduced, those of others are",
                              rank, stage),
-                 rank, -1});
+                 rank, std::nullopt});
         if (has_update && updated_at[state] < 0)
             violations.push_back({"gradient order",
                                   fmt::format("rank {}: stage {} is never updated, others are", rank, stage),
-                                  rank, -1});
+                                  rank, std::nullopt});
     }
 }
 

@@ -440,7 +440,7 @@ TEST_CASE(
         part.sequence_parallel = true;
         for (std::size_t i = 0; i < graph->parameters.size(); ++i) {
             const model::ParameterId id(static_cast<std::int32_t>(i));
-            const int copies = graph->parameter(id).split_dimension < 0 ? 1 : t;
+            const int copies = graph->parameter(id).split_dimension ? t : 1;
             CHECK(copies * model::parameter_elements(*graph, id, part) ==
                   model::parameter_elements(*graph, id, whole));
         }

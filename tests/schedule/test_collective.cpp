@@ -21,7 +21,7 @@ State performed(const Rounds& rounds, State state) {
                 const std::int64_t value =
                     before[static_cast<std::size_t>(t.from)][static_cast<std::size_t>(t.first + i)];
                 std::int64_t& own = state[static_cast<std::size_t>(t.to)]
-                                         [static_cast<std::size_t>((t.into >= 0 ? t.into : t.first) + i)];
+                                         [static_cast<std::size_t>(t.into.value_or(t.first) + i)];
                 own = t.reduces ? own + value : value;
             }
         }

@@ -30,7 +30,9 @@ struct Mutation {
     std::string what;
     std::function<void(Schedule&)> change;
     std::string rule;
-    int rank, position;  // of the violation that names the fault
+    // Of the violation that names the fault.
+    int rank;
+    std::optional<int> position;
 };
 
 auto& list(Schedule& schedule, int rank) { return schedule.actions[static_cast<std::size_t>(rank)]; }
@@ -57,8 +59,8 @@ void check_mutation(const Schedule& good, const Mutation& mutation,
     const std::vector<schedule::Violation> violations = verify(bad, limits);
     std::string found;
     for (const schedule::Violation& v : violations)
-        found += v.rule + " at " + std::to_string(v.rank) + "," + std::to_string(v.position) + ": " +
-                 v.message + "\n";
+        found += v.rule + " at " + std::to_string(v.rank.value_or(-1)) + "," +
+                 std::to_string(v.position.value_or(-1)) + ": " + v.message + "\n";
     INFO(found);
     const bool is_named =
         std::any_of(violations.begin(), violations.end(), [&](const schedule::Violation& v) {
@@ -80,10 +82,13 @@ TEST_CASE("A list with one fault is rejected with its rule and its cell") {
     // rank 1: 0 UNSHARD 1 RECV_F0 2 F0 3 I0 4 SEND_B0 5 W0 6 RECV_F1 7 F1 8 B1 9 SEND_B1 10 RESHARD 11 REDUCE
     // 12 OPT
     for (const Mutation& mutation : std::vector<Mutation>{
-             {"a backward is forgotten", [](Schedule& s) { erase(s, 0, 8); }, "completeness", 0, -1},
-             {"a forward is forgotten", [](Schedule& s) { erase(s, 1, 7); }, "completeness", 1, -1},
-             {"the weight half is forgotten", [](Schedule& s) { erase(s, 1, 5); }, "completeness", 1, -1},
-             {"the input half is forgotten", [](Schedule& s) { erase(s, 1, 3); }, "completeness", 1, -1},
+             {"a backward is forgotten", [](Schedule& s) { erase(s, 0, 8); }, "completeness", 0,
+              std::nullopt},
+             {"a forward is forgotten", [](Schedule& s) { erase(s, 1, 7); }, "completeness", 1, std::nullopt},
+             {"the weight half is forgotten", [](Schedule& s) { erase(s, 1, 5); }, "completeness", 1,
+              std::nullopt},
+             {"the input half is forgotten", [](Schedule& s) { erase(s, 1, 3); }, "completeness", 1,
+              std::nullopt},
              {"a forward is there twice", [](Schedule& s) { insert(s, 0, 4, {ActionKind::forward, 0, 1}); },
               "completeness", 0, 4},
              {"a backward is there twice", [](Schedule& s) { insert(s, 0, 9, {ActionKind::backward, 0, 0}); },
@@ -151,8 +156,9 @@ TEST_CASE("A list with one fault is rejected with its rule and its cell") {
              {"the update comes before the reduction", [](Schedule& s) { swap(s, 0, 10, 11); },
               "gradient order", 0, 10},
              {"the gradients of one stage are not reduced", [](Schedule& s) { erase(s, 0, 10); },
-              "gradient order", 0, -1},
-             {"one stage is not updated", [](Schedule& s) { erase(s, 0, 11); }, "gradient order", 0, -1},
+              "gradient order", 0, std::nullopt},
+             {"one stage is not updated", [](Schedule& s) { erase(s, 0, 11); }, "gradient order", 0,
+              std::nullopt},
          })
         check_mutation(good, mutation);
 }

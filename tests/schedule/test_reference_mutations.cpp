@@ -25,7 +25,8 @@ using schedule::Schedule;
 // Where the fault has to be reported.
 struct Fault {
     std::string rule;
-    int rank = 0, position = 0;
+    int rank = 0;
+    std::optional<int> position;
 };
 // Nothing when the list has no place for that fault.
 using Mutation = std::function<std::optional<Fault>(Schedule&, core::Random&)>;
@@ -71,7 +72,7 @@ Mutation forget(ActionKind kind) {
         if (!at || list.micro_batches * list.segments == 1)
             return std::nullopt;  // the only one of its number would change what the list is about
         cells(list, at->first).erase(cells(list, at->first).begin() + at->second);
-        return Fault{"completeness", at->first, -1};
+        return Fault{"completeness", at->first, std::nullopt};
     };
 }
 
@@ -292,11 +293,11 @@ TEST_CASE("Twenty-eight kinds of fault in the reference lists are rejected with 
                 if (!is_named) {
                     std::string found;
                     for (const schedule::Violation& v : violations)
-                        found += v.rule + " at " + std::to_string(v.rank) + "," + std::to_string(v.position) +
-                                 ": " + v.message + "\n";
+                        found += v.rule + " at " + std::to_string(v.rank.value_or(-1)) + "," +
+                                 std::to_string(v.position.value_or(-1)) + ": " + v.message + "\n";
                     FAIL_CHECK(path.filename().string()
-                               << ": " << what << " at rank " << fault->rank << " cell " << fault->position
-                               << " (" << fault->rule << ") is not named:\n"
+                               << ": " << what << " at rank " << fault->rank << " cell "
+                               << fault->position.value_or(-1) << " (" << fault->rule << ") is not named:\n"
                                << found);
                     return;
                 }

@@ -39,7 +39,7 @@ core::CsvTable some_of_each_kind() {
 }
 
 void set(core::CsvTable& table, std::size_t row, const char* column, const std::string& value) {
-    table.rows[row].cells[static_cast<std::size_t>(table.column(column))] = value;
+    table.rows[row].cells[table.column(column).value()] = value;
 }
 long long number(const core::CsvTable& table, std::size_t row, const char* column) {
     return core::parse_integer(table.cell(table.rows[row], column)).value_or(1);
