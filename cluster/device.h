@@ -52,7 +52,7 @@ struct DeviceSpec {
     core::Bytes memory;          // usable by a process
     core::Bytes nominal_memory;  // as the vendor states it; zero when the profile does not
     core::BytesPerSecond memory_bandwidth;
-    double memory_efficiency = 0.85;  // of streaming kernels
+    double memory_efficiency = 0.85;  // of streaming kernels; every profile states its own
     core::Seconds kernel_launch;      // device-side floor of one small kernel
     core::Seconds host_dispatch;      // CPU time to launch one kernel from an eager framework
     std::map<core::DataType, core::FlopsPerSecond>

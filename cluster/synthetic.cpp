@@ -27,6 +27,10 @@ const Transport transports[] = {
     {"omnipath", 0.85, core::microseconds(25), true},   {"efa", 0.85, core::microseconds(75), true},
     {"tcp", 0.80, core::microseconds(100), false},
 };
+// As the profiles of V100, A100 and H100 have it, for devices whose profile states no NVLink.
+constexpr core::Seconds nvlink_latency = core::microseconds(0.95);
+// A device of a hybrid cube mesh has six links (DGX-1 with V100).
+constexpr double links_of_a_cube_mesh_device = 6;
 const std::string transport_source = "figures of its kind: NVIDIA S62129 (GTC 2024), vidur, fi_pingpong";
 
 const LinkSpec* link_of(const DeviceSpec& device, LinkKind kind) {
@@ -223,7 +227,7 @@ private:
         if (!has_nvlink_) {
             link.name = "nvlink";
             link.kind = LinkKind::nvlink;
-            link.latency = core::microseconds(0.95);
+            link.latency = nvlink_latency;
         }
         if (shape_.intra_bandwidth)
             link.bandwidth = *shape_.intra_bandwidth / static_cast<double>(link.count);
@@ -234,7 +238,8 @@ private:
         // Without a switch a route is one link, not two: the same time from end to end.
         link.latency = link.latency * 2.0;
         if (shape_.intra == "hybrid-cube-mesh") {
-            if (shape_.intra_bandwidth) link.bandwidth = *shape_.intra_bandwidth / 6.0;
+            if (shape_.intra_bandwidth)
+                link.bandwidth = *shape_.intra_bandwidth / links_of_a_cube_mesh_device;
             for (int a = 0; a < n; ++a)
                 for (int b = a + 1; b < n; ++b)
                     if (int count = hybrid_cube_mesh_links(a, b)) add_link(instance_, a, b, link, count);

@@ -9,6 +9,9 @@ namespace {
 // A mistyped file can hold a million unknown keys; nobody reads more than a few.
 constexpr std::size_t most_unknown_keys_reported = 25;
 
+// Below 2^53 = 9.007e15 a double holds every integer.
+constexpr double greatest_exact_integer = 9e15;
+
 std::string shown(double number) {
     char digits[32];
     const auto [end, failure] = std::to_chars(digits, digits + sizeof digits, number);
@@ -70,7 +73,7 @@ std::optional<std::int64_t> read_integer(const Value& value, const std::string& 
                                          Diagnostics& diagnostics) {
     if (value.kind() != Value::Kind::integer) {
         std::string hint = "give " + in_words(range);
-        if (value.kind() == Value::Kind::real && std::fabs(value.number()) < 9e15 &&
+        if (value.kind() == Value::Kind::real && std::fabs(value.number()) < greatest_exact_integer &&
             value.number() == std::trunc(value.number()))
             hint = "write it without a point: " + std::to_string(static_cast<std::int64_t>(value.number()));
         diagnostics.error(value.location, path, with_kind(path, value) + ", but an integer is expected",

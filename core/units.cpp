@@ -70,15 +70,18 @@ std::string format_in(double value, std::span<const Unit> ascending) {
                                   : "-inf ") +
                std::string(ascending.front().name);
     const double magnitude = std::fabs(value);
+    constexpr double rounding = 1e-12;  // relative, of a product of two doubles
     for (std::size_t i = 0; i < ascending.size(); ++i) {
         const bool is_last = i + 1 == ascending.size();
         const double scaled = magnitude / ascending[i].scale;
+        // Three significant digits: 9.995 is the least that rounds to 10.0, 99.95 the least that rounds to
+        // 100.
         const int decimals = scaled < 9.995 ? 2 : scaled < 99.95 ? 1 : 0;
         char digits[400];
         std::snprintf(digits, sizeof digits, "%.*f", decimals, scaled);
         double rounded = 0;
         std::from_chars(digits, digits + std::char_traits<char>::length(digits), rounded);
-        if (!is_last && rounded * ascending[i].scale >= ascending[i + 1].scale * (1 - 1e-12)) continue;
+        if (!is_last && rounded * ascending[i].scale >= ascending[i + 1].scale * (1 - rounding)) continue;
         std::string text = digits;
         if (decimals > 0) {
             while (text.back() == '0') text.pop_back();

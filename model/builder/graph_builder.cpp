@@ -18,6 +18,9 @@ Tensor activation(std::vector<std::int64_t> shape, TensorSplit split = TensorSpl
     return tensor;
 }
 
+// Of the initial values of a class token.
+constexpr double token_deviation = 0.02;
+
 Parameter weight(std::vector<std::int64_t> shape, double deviation) {
     Parameter parameter;
     parameter.shape = std::move(shape);
@@ -144,7 +147,7 @@ TensorId GraphBuilder::position_embedding(const std::string& name, TensorId x, s
 
 TensorId GraphBuilder::prepend_token(const std::string& name, TensorId x) {
     return append(OperatorKind::prepend_token, name, {x},
-                  {parameter(name + ".weight", weight({1, shape(x)[1]}, 0.02))},
+                  {parameter(name + ".weight", weight({1, shape(x)[1]}, token_deviation))},
                   activation({shape(x)[0] + 1, shape(x)[1]}));
 }
 

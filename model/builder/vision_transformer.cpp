@@ -6,6 +6,9 @@ namespace model {
 
 namespace {
 
+// Of the initial values of learned positions.
+constexpr double position_deviation = 0.02;
+
 TensorId image(GraphBuilder& builder, std::int64_t channels, std::int64_t size) {
     return builder.input("images", {channels, size, size}, core::DataType::fp32);
 }
@@ -40,7 +43,7 @@ ModelGraph build_vit(const VitDescription& d) {
                                 d.patch, 0, true);
     x = builder.reshape(OperatorKind::transpose, "tokens", x);
     x = builder.prepend_token("class_token", x);
-    x = builder.position_embedding("positions", x, builder.shape(x)[0], 0, 0.02);
+    x = builder.position_embedding("positions", x, builder.shape(x)[0], 0, position_deviation);
     x = builder.dropout("dropout", x, d.dropout);
     builder.close();
 

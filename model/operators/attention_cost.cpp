@@ -1,5 +1,6 @@
 #include "model/operators/attention_cost.h"
 
+#include "model/operators/element_bytes.h"
 #include "model/operators/kernel_list.h"
 #include "model/operators/rank_share.h"
 
@@ -32,7 +33,7 @@ Sizes sizes_of(const ModelGraph& graph, const Operator& op, const CostContext& c
     const double row = 2.0 * static_cast<double>(s.shape.kv_heads * s.shape.head_dimension) * s.element;
     s.own_key_value = static_cast<double>(key_rows) * row;
     s.key_value = s.own_key_value + static_cast<double>(context.micro_batch * graph.first_token()) * row;
-    s.statistics = 4.0 * static_cast<double>(output.rows) * static_cast<double>(s.shape.heads);
+    s.statistics = fp32_bytes * static_cast<double>(output.rows) * static_cast<double>(s.shape.heads);
     if (op.attributes.has_relative_bias)
         s.bias = static_cast<double>(s.shape.heads) * static_cast<double>(s.shape.queries) *
                  static_cast<double>(s.shape.keys) * s.element;

@@ -1,6 +1,7 @@
 #include "model/operators/cost.h"
 
 #include "model/operators/attention_cost.h"
+#include "model/operators/element_bytes.h"
 #include "model/operators/kernel_list.h"
 #include "model/operators/rank_share.h"
 
@@ -67,8 +68,8 @@ public:
                 break;
             case OperatorKind::conv2d: convolution(); break;
             case OperatorKind::max_pool:
-                if (forward()) memory("max_pool", x, y + index_bytes());
-                else if (backward_input()) memory("max_pool_backward", y + index_bytes(), x);
+                if (forward()) memory("max_pool", x, y + maximum_bytes());
+                else if (backward_input()) memory("max_pool_backward", y + maximum_bytes(), x);
                 break;
             case OperatorKind::average_pool: moved("average_pool", "average_pool_backward"); break;
             case OperatorKind::transpose: moved("transpose", "transpose_backward"); break;
@@ -101,9 +102,9 @@ public:
                 break;
             case OperatorKind::reduce:
             case OperatorKind::pooling:
-                if (forward()) memory(name(), x, y + (op.attributes.is_maximum ? index_bytes() : 0));
+                if (forward()) memory(name(), x, y + (op.attributes.is_maximum ? maximum_bytes() : 0));
                 else if (backward_input() && has_gradient(graph, op.inputs[0]))
-                    memory("reduce_backward", y + (op.attributes.is_maximum ? index_bytes() : 0), x);
+                    memory("reduce_backward", y + (op.attributes.is_maximum ? maximum_bytes() : 0), x);
                 break;
             case OperatorKind::permute: moved("permute", "permute_backward"); break;
             case OperatorKind::concat:
@@ -164,7 +165,7 @@ private:
             if (is_fused_into_add(graph.op(graph.tensor(input).producer))) mask += y / size;
         return mask;
     }
-    double index_bytes() const { return y / size * 8; }  // PyTorch keeps 64-bit indices of the maxima
+    double maximum_bytes() const { return y / size * index_bytes; }  // indices of the maxima
     void memory(const char* what, double read, double written) {
         list.push_back(memory_kernel(what, read, written));
     }
@@ -289,15 +290,15 @@ private:
                      inner = static_cast<double>(s.copies) * static_cast<double>(s.width) * size;
         const double router =
                          static_cast<double>(s.tokens) * static_cast<double>(op.attributes.experts) * size,
-                     choices = static_cast<double>(s.copies) * 12;  // fp32 weight, int64 index
+                     choices = static_cast<double>(s.copies) * (fp32_bytes + index_bytes);  // weight, expert
         const std::int64_t experts = op.attributes.experts;
         if (op.kind == OperatorKind::router) {
             if (forward()) {
                 list.push_back(product_kernel("router", 1, s.tokens, experts, s.hidden, size));
-                memory("router_softmax", router, router / size * 4);
-                memory("router_choice", router / size * 4, choices);
+                memory("router_softmax", router, router / size * fp32_bytes);
+                memory("router_choice", router / size * fp32_bytes, choices);
             } else if (backward_input()) {
-                memory("router_softmax_backward", choices + router / size * 4, router);
+                memory("router_softmax_backward", choices + router / size * fp32_bytes, router);
                 list.push_back(product_kernel("router_input_gradient", 1, s.tokens, s.hidden, experts, size));
             } else {
                 list.push_back(transposed_product_kernel("router_weight_gradient", 1, experts, s.hidden,
@@ -428,7 +429,7 @@ private:
     // vocab_parallel_cross_entropy casts, takes the maximum, subtracts, exponentiates, sums, divides in
     // passes of their own: 52.
     void statistics() {
-        const double logits = bytes(op.inputs[0]), wide = logits / size * 4;
+        const double logits = bytes(op.inputs[0]), wide = logits / size * fp32_bytes;
         if (context.fused_cross_entropy) return memory("loss_statistics", logits, y);
         if (casts_logits()) memory("logits_to_fp32", logits, wide);
         if (context.tensor_parallel == 1) return memory("log_softmax", wide, wide);
@@ -439,7 +440,7 @@ private:
     }
 
     void cross_entropy() {
-        const double logits = x, wide = logits / size * 4, statistics = bytes(op.inputs[1]);
+        const double logits = x, wide = logits / size * fp32_bytes, statistics = bytes(op.inputs[1]);
         if (forward()) {
             if (!context.fused_cross_entropy && context.tensor_parallel > 1)
                 memory("softmax_divide", wide, wide);

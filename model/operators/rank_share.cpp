@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/operators/element_bytes.h"
+
 namespace model {
 
 std::int64_t share(std::int64_t extent, int degree) { return (extent + degree - 1) / degree; }
@@ -124,7 +126,7 @@ bool sums_choices(const Operator& op, const CostContext& context) {
 bool weight_gradients_read_parameters(const Operator& op) { return op.kind == OperatorKind::attention; }
 
 core::Bytes choices_bytes(const Operator& router) {
-    return core::Bytes(4.0 * static_cast<double>(router.attributes.experts));
+    return core::Bytes(fp32_bytes * static_cast<double>(router.attributes.experts));
 }
 
 core::Bytes exchanged_bytes(const ModelGraph& graph, const Operator& op, const CostContext& context) {

@@ -2,6 +2,7 @@
 // to the count of Korthikanti et al. (arXiv 2205.05198, section 4.1).
 #include <algorithm>
 
+#include "model/operators/element_bytes.h"
 #include "model/operators/rank_share.h"
 
 namespace model {
@@ -52,13 +53,13 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
         case OperatorKind::normalization:
             keep(op.inputs[0]);
             saved.saved_context = core::Bytes(
-                8.0 * y.elements() /
+                mean_and_deviation_bytes * y.elements() /
                 static_cast<double>(graph.tensor(op.output).shape.back()));  // as a layer norm: per row
             break;
         case OperatorKind::reduce:
         case OperatorKind::pooling:
             if (op.attributes.is_maximum)
-                saved.saved_context = core::Bytes(8.0 * y.elements());  // 64-bit index of each maximum
+                saved.saved_context = core::Bytes(index_bytes * y.elements());  // of each maximum
             break;
         case OperatorKind::gather:
             if (!op.inputs.empty() && !graph.tensor(op.inputs.back()).is_activation) keep(op.inputs.back());
@@ -72,16 +73,17 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
             break;
         case OperatorKind::layer_norm:
             keep(op.inputs[0]);
-            saved.saved_context =
-                core::Bytes(8.0 * static_cast<double>(y.rows));  // mean and reciprocal deviation, fp32
+            saved.saved_context = core::Bytes(mean_and_deviation_bytes * static_cast<double>(y.rows));
             break;
         case OperatorKind::rms_norm:
             keep(op.inputs[0]);
-            saved.saved_context = core::Bytes(4.0 * static_cast<double>(y.rows));
+            // The reciprocal root of each row's mean square.
+            saved.saved_context = core::Bytes(fp32_bytes * static_cast<double>(y.rows));
             break;
         case OperatorKind::batch_norm:
             keep(op.inputs[0]);
-            saved.saved_context = core::Bytes(8.0 * static_cast<double>(graph.tensor(op.output).shape[0]));
+            saved.saved_context =
+                core::Bytes(mean_and_deviation_bytes * static_cast<double>(graph.tensor(op.output).shape[0]));
             break;
         case OperatorKind::attention: {
             for (TensorId input : op.inputs) keep(input);
@@ -89,13 +91,13 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
             if (context.attention == AttentionImplementation::flash) {
                 keep(op.output);
                 saved.saved_context =
-                    core::Bytes(4.0 * static_cast<double>(y.rows) *
+                    core::Bytes(fp32_bytes * static_cast<double>(y.rows) *
                                 static_cast<double>(shape.heads));  // logarithm of the sum of exponentials
             } else {
-                // Probabilities; with dropout also its mask (one byte) and the dropped probabilities, which
-                // multiply the values.
-                saved.saved_context =
-                    core::Bytes(shape.scores() * (op.attributes.probability > 0 ? 2 * size + 1 : size));
+                // Probabilities. With dropout also its mask, and the dropped probabilities, which multiply
+                // the values.
+                saved.saved_context = core::Bytes(
+                    shape.scores() * (op.attributes.probability > 0 ? 2 * size + mask_bytes : size));
             }
             saved.recomputable_context = saved.saved_context;
             break;
@@ -107,12 +109,10 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
         case OperatorKind::conv2d: keep(op.inputs[0]); break;
         case OperatorKind::relu:
         case OperatorKind::tanh: keep(op.output); break;
-        case OperatorKind::dropout:
-            saved.saved_context = core::Bytes(y.elements());
-            break;  // mask, one byte an element
+        case OperatorKind::dropout: saved.saved_context = core::Bytes(mask_bytes * y.elements()); break;
         case OperatorKind::max_pool:
-            saved.saved_context = core::Bytes(8.0 * y.elements());
-            break;  // 64-bit index of each maximum, not the input
+            saved.saved_context = core::Bytes(index_bytes * y.elements());
+            break;  // of each maximum, not the input
         case OperatorKind::router:
             keep(op.inputs[0]);
             keep(op.output);
@@ -137,7 +137,7 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
             for (TensorId input : op.inputs) keep(input);
             if (!context.fused_cross_entropy)
                 saved.saved_context = core::Bytes(
-                    4.0 * rank_matrix(graph, op.inputs[0], context).elements());  // fp32 (log-)softmax
+                    fp32_bytes * rank_matrix(graph, op.inputs[0], context).elements());  // (log-)softmax
             break;
     }
     return saved;

@@ -1,5 +1,6 @@
 #include "model/operators/workspace.h"
 
+#include "model/operators/element_bytes.h"
 #include "model/operators/rank_share.h"
 
 namespace model {
@@ -16,8 +17,8 @@ double attention_workspace(const ModelGraph& graph, const Operator& op, Phase ph
     if (context.attention == AttentionImplementation::flash) {
         if (is_forward) return 0;
         const RankMatrix output = rank_matrix(graph, op.output, context);
-        return 4.0 * output.elements() +
-               4.0 * static_cast<double>(output.rows) * static_cast<double>(shape.heads);
+        return fp32_bytes * output.elements() +
+               fp32_bytes * static_cast<double>(output.rows) * static_cast<double>(shape.heads);
     }
     // Raw (scaled, masked) scores stay referenced while probabilities, mask and dropped probabilities are
     // made.
@@ -32,7 +33,7 @@ double attention_workspace(const ModelGraph& graph, const Operator& op, Phase ph
 
 double logits_workspace(const ModelGraph& graph, const Operator& op, const CostContext& context) {
     if (context.fused_cross_entropy) return 0;
-    return 4.0 * rank_matrix(graph, op.inputs[0], context).elements();
+    return fp32_bytes * rank_matrix(graph, op.inputs[0], context).elements();
 }
 
 }  // namespace

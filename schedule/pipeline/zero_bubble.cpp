@@ -9,6 +9,7 @@
 #include "schedule/pipeline/generators.h"
 #include "schedule/pipeline/order.h"
 #include "schedule/pipeline/zero_bubble_orders.h"
+#include "schedule/rounding.h"
 
 namespace schedule {
 
@@ -51,12 +52,12 @@ std::optional<core::Unsupported> unsupported_within(const PipelineShape& shape, 
         const RelativeStageCost cost = shape.cost(stage);
         const double needed =
             std::max({cost.memory_forward, cost.memory_forward + std::max(0.0, cost.memory_backward_input)});
-        if (needed > memory_limit * (1 + 1e-9))
+        if (needed > memory_limit * (1 + rounding))
             return core::Unsupported{
                 fmt::format("one micro-batch on stage {} takes {:.6g}, more than the memory limit of {:.6g}",
                             stage, needed, memory_limit)};
         if (cost.memory_forward + cost.memory_backward_input + cost.memory_backward_weight >
-            1e-9 * std::abs(cost.memory_forward))
+            rounding * std::abs(cost.memory_forward))
             return core::Unsupported{fmt::format(
                 "the actions of one micro-batch on stage {} leave memory behind: {:.6g} {:+.6g} {:+.6g} is "
                 "above 0",

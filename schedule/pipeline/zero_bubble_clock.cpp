@@ -9,6 +9,7 @@
 
 #include "schedule/pipeline/order.h"
 #include "schedule/pipeline/zero_bubble_orders.h"
+#include "schedule/rounding.h"
 
 namespace schedule {
 
@@ -27,7 +28,7 @@ struct Choices {
 class ClockedBuilder {
 public:
     ClockedBuilder(const PipelineShape& shape, double memory_limit, Choices choices)
-        : shape_(shape), limit_(memory_limit * (1 + 1e-9)), choices_(choices) {
+        : shape_(shape), limit_(memory_limit * (1 + rounding)), choices_(choices) {
         double greatest = shape.transfer;
         for (int stage = 0; stage < shape.ranks; ++stage) {
             costs_.push_back(shape.cost(stage));
@@ -35,7 +36,7 @@ public:
             greatest = std::max({greatest, costs_.back().forward, costs_.back().backward_input,
                                  costs_.back().backward_weight});
         }
-        slack_ = 1e-9 * greatest;
+        slack_ = rounding * greatest;
     }
 
     // False when the memory limit lets nothing move.
@@ -201,7 +202,7 @@ private:
 }  // namespace
 
 bool OrderFigures::is_better_than(const OrderFigures& other) const {
-    const double slack = 1e-9 * other.span;
+    const double slack = rounding * other.span;
     return std::isinf(other.span) ? !std::isinf(span)
                                   : span < other.span - slack ||
                                         (span <= other.span + slack && makespan < other.makespan - slack);
@@ -234,7 +235,7 @@ OrderFigures play_order(const PipelineShape& shape, const ActionLists& lists, do
                 const double change = is_forward ? cost.memory_forward
                                       : is_input ? cost.memory_backward_input
                                                  : cost.memory_backward_weight;
-                if (held[r] + std::max(0.0, change) > memory_limit * (1 + 1e-9)) return {};
+                if (held[r] + std::max(0.0, change) > memory_limit * (1 + rounding)) return {};
                 held[r] += change;
                 time[r] = begin + (is_forward ? cost.forward
                                    : is_input ? cost.backward_input

@@ -5,6 +5,7 @@
 
 #include "schedule/pipeline/order.h"
 #include "schedule/pipeline/zero_bubble_orders.h"
+#include "schedule/rounding.h"
 
 namespace schedule {
 
@@ -30,8 +31,8 @@ public:
             const RelativeStageCost& cost = stages_.back().cost;
             greatest = std::max({greatest, cost.forward, cost.backward_input, cost.backward_weight});
         }
-        slack_ = 1e-9 * greatest;  // times that are equal in truth must tie
-        limit_ = memory_limit * (1 + 1e-9);
+        slack_ = rounding * greatest;  // times that are equal in truth must tie
+        limit_ = memory_limit * (1 + rounding);
     }
 
     bool run() {
@@ -205,6 +206,9 @@ private:
     std::vector<Stage> stages_;
 };
 
+// Relative: a span that is shorter by less is the same one, summed in another order.
+constexpr double rounding_of_a_span = 1e-12;
+
 }  // namespace
 
 std::optional<ActionLists> zero_bubble_by_rounds(const PipelineShape& shape, double memory_limit) {
@@ -214,7 +218,8 @@ std::optional<ActionLists> zero_bubble_by_rounds(const PipelineShape& shape, dou
         for (const bool skips : {true, false})
             for (const bool fills : {true, false}) {
                 RoundBuilder builder(shape, memory_limit, {idles, skips, fills});
-                if (!builder.run() || builder.greatest_span() >= best_span * (1 - 1e-12)) continue;
+                if (!builder.run() || builder.greatest_span() >= best_span * (1 - rounding_of_a_span))
+                    continue;
                 best_span = builder.greatest_span();
                 best = builder.take();
             }

@@ -11,6 +11,7 @@
 
 #include "schedule/pipeline/generators.h"
 #include "schedule/pipeline/order.h"
+#include "schedule/rounding.h"
 
 namespace schedule {
 
@@ -27,12 +28,12 @@ public:
           m_(shape.micro_batches),
           cost_(shape.cost(0)),
           transfer_(shape.transfer),
-          limit_(memory_limit * (1 + 1e-9)),
+          limit_(memory_limit * (1 + rounding)),
           fills_before_forward_(fills_before_forward),
           fills_before_gradient_(fills_before_gradient),
           allowed_idle_(std::move(allowed_idle)),
           ranks_(static_cast<std::size_t>(shape.ranks)) {
-        slack_ = 1e-9 * std::max({cost_.forward, cost_.backward_input, cost_.backward_weight, transfer_});
+        slack_ = rounding * std::max({cost_.forward, cost_.backward_input, cost_.backward_weight, transfer_});
         most_allowed_ = *std::max_element(allowed_idle_.begin(), allowed_idle_.end());
     }
 

@@ -85,7 +85,7 @@ private:
         limit("micro_batches", actions, 1 << 25,
               fmt::format("pipeline_parallel = {} x virtual_stages = {} x micro_batches = {} passes",
                           plan_.layout.pipeline, plan_.virtual_stages, plan_.micro_batches));
-        limit("micro_batches", samples, 2147483647.0,
+        limit("micro_batches", samples, std::numeric_limits<std::int32_t>::max(),
               fmt::format("micro_batch = {} x micro_batches = {} x data_parallel = {} samples",
                           plan_.micro_batch, plan_.micro_batches, plan_.layout.replicas()));
     }

@@ -183,7 +183,7 @@ void read_optimizer(core::TableReader& reader, Optimizer& optimizer) {
 
 // Text that reads back to the same number.
 std::string bytes_text(core::Bytes bytes) {
-    const double mebibytes = bytes.value / 1048576.0;
+    const double mebibytes = bytes / core::mebibytes(1);
     if (mebibytes >= 1 && mebibytes == std::floor(mebibytes)) return fmt::format("{:.0f}MiB", mebibytes);
     return fmt::format("{}B", bytes.value);
 }

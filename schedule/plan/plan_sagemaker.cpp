@@ -7,6 +7,10 @@ namespace schedule {
 
 namespace {
 
+// Share of memory, against time, in what partitions balance, by the value of `optimize` (SageMaker Python SDK
+// documentation, smd_model_parallel_general).
+constexpr double memory_weight_for_speed = 0.2, memory_weight_for_memory = 0.8;
+
 constexpr core::IntegerRange positive{.least = 1, .greatest = 1 << 20};
 
 // Rules and defaults: SageMaker Python SDK, smd_model_parallel_general.rst, and its fw_utils.validate_smp;
@@ -164,9 +168,8 @@ private:
                      fmt::format(
                          "auto_partition = false leaves the partition to the script, which is not at hand"),
                      fmt::format("give {} = [first unit of each stage]", plan_reader_.path_of("partition")));
-        // 0.2 when optimize is speed, else 0.8 (SageMaker Python SDK documentation,
-        // smd_model_parallel_general).
-        const double by_optimize = r_.string("optimize", "memory") == "speed" ? 0.2 : 0.8;
+        const double by_optimize =
+            r_.string("optimize", "memory") == "speed" ? memory_weight_for_speed : memory_weight_for_memory;
         const double weight = r_.real("memory_weight", by_optimize, {.least = 0, .greatest = 1});
         if (plan_.layout.pipeline > 1) plan_.memory_weight = weight;
         r_.ignore("contiguous");

@@ -216,7 +216,7 @@ BucketGroups groups_of(const ParallelLayout& layout, const ParameterBucket& buck
 std::vector<GroupKind> dividing_groups(const Plan& plan, const ParameterBucket& bucket);
 // Of PayloadKind::update_norm.
 inline core::Bytes update_norm_bytes(const ParameterBucket& bucket) {
-    return core::Bytes(8.0 * static_cast<double>(bucket.parameters.size()));
+    return 2.0 * core::size_of(core::DataType::fp32) * static_cast<double>(bucket.parameters.size());
 }
 
 // Is there a backward pass? Without one the Program evaluates: nothing is dropped and nothing updated.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "schedule/rounding.h"
 #include "schedule/schedule_cells.h"
 #include "schedule/schedule_text.h"
 #include "schedule/verify_rules.h"
@@ -29,9 +30,7 @@ std::size_t state_index(const Schedule& schedule, const Action& action) {
 void check_memory(const Schedule& schedule, const ScheduleLimits& limits,
                   std::vector<Violation>& violations) {
     if (limits.activation.empty() || !limits.memory_limit) return;
-    // Sums of the same figures in another order differ in their last bits; a real excess is a whole
-    // activation.
-    const double allowed = limits.memory_limit->value * (1 + 1e-9);
+    const double allowed = limits.memory_limit->value * (1 + rounding);
     for (int rank = 0; rank < schedule.ranks; ++rank) {
         const std::vector<Action>& list = schedule.actions[static_cast<std::size_t>(rank)];
         double held = 0;

@@ -7,7 +7,14 @@ namespace model {
 
 namespace {
 
-bool near(double a, double b) { return std::abs(a - b) < 2e-3 * std::abs(b); }
+// Exporters round constants, to fp16 at worst: by 2^-11 of themselves.
+constexpr double constant_tolerance = 2e-3;  // relative
+// GELU in parts: x / 2 (1 + erf(x / sqrt(2))), or x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) (arXiv
+// 1606.08415).
+constexpr double root_of_two = 1.4142135, inverse_root_of_two = 0.70710678,
+                 root_of_two_over_pi = 0.7978845608, cubic_factor = 0.044715;
+
+bool near(double a, double b) { return std::abs(a - b) < constant_tolerance * std::abs(b); }
 
 // A match is tried in full before anything is marked; inner values must have no reader outside the group.
 class Finder {
@@ -101,16 +108,16 @@ private:
         const int argument = node(n).input(0);
         if (!is_tanh) {
             inner[0] = made_by(argument, "Div");
-            x = beside(inner[0], 1.4142135);
-            if (x < 0) x = beside(inner[0] = made_by(argument, "Mul"), 0.70710678);
+            x = beside(inner[0], root_of_two);
+            if (x < 0) x = beside(inner[0] = made_by(argument, "Mul"), inverse_root_of_two);
         } else {
             inner[0] = made_by(argument, "Mul");
-            const int sum = beside(inner[0], 0.7978845608);
+            const int sum = beside(inner[0], root_of_two_over_pi);
             inner[1] = made_by(sum, "Add");
             if (inner[1] < 0) return;
             for (int cubic : node(inner[1]).inputs) {
                 const int product = made_by(cubic, "Mul");
-                const int power = made_by(beside(product, 0.044715), "Pow");
+                const int power = made_by(beside(product, cubic_factor), "Pow");
                 if (power < 0 || !is_scalar(node(power).input(1), 3)) continue;
                 x = node(power).input(0);
                 inner[2] = product;
