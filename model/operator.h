@@ -58,16 +58,16 @@ enum class OperatorKind {
     select_positions,    // x [s, h], positions [m] (int64) -> [m, h] (BERT: logits of the masked tokens only)
     // A mixture of experts (Shazeer et al., arXiv 1701.06538; Mixtral, arXiv 2401.04088, section 2.1). Each
     // token goes to the experts_per_token experts of the largest probabilities (of equal ones to the first).
-    // An expert with a capacity takes first choices before second ones, in the order of tokens, and the rest
-    // of the copies is dropped. Inside a region the results are partial sums, and so is the gradient of the
-    // replicated router.
-    router,    // x [s, h] -> probabilities [s, experts], a softmax; parameter [experts, h]. Its gradient has
-               // that of auxiliary_loss (below) in it
-    dispatch,  // x [s, h], probabilities -> copies [s k, h] grouped by expert
-    experts,   // copies [s k, h], probabilities (for the groups) -> [s k, h]; parameters first [experts, f or
-               // 2 f, h], second [experts, h, f]
-    combine,  // copies [s k, h], probabilities -> [s, h]: a token's copies weighted with their probabilities,
-              // which are divided by their sum when k > 1
+    // An expert with a capacity accepts first choices before second ones, in the order of tokens; routed
+    // tokens beyond it are dropped. Inside a region the results are partial sums, and so is the gradient of
+    // the replicated router.
+    router,    // x [s, h] -> probabilities [s, experts], a softmax; parameter [experts, h]. Its gradient
+               // includes the gradient of auxiliary_loss (below)
+    dispatch,  // x [s, h], probabilities -> routed tokens [s k, h] grouped by expert
+    experts,   // routed tokens [s k, h], probabilities (for the groups) -> [s k, h]; parameters first
+               // [experts, f or 2 f, h], second [experts, h, f]
+    combine,   // routed tokens [s k, h], probabilities -> [s, h]: the results of a token weighted with their
+               // probabilities, which are divided by their sum when k > 1
     parallel_enter,   // forward: identity (sequence parallel: all-gather); backward: all-reduce
                       // (reduce-scatter)
     parallel_exit,    // forward: all-reduce (reduce-scatter); backward: identity (all-gather)
@@ -173,10 +173,10 @@ struct Attributes {
     bool experts_are_gated = false;
     OperatorKind expert_activation = OperatorKind::gated_silu;
     double capacity_factor =
-        0;  // an expert takes at most this times its even share of a micro-batch's copies; 0 = all that come
-    // Load balancing: this times experts times the sum over experts of their share of the copies times their
-    // mean probability, over the tokens of a micro-batch (Switch Transformer, arXiv 2101.03961, section 2.2).
-    // It acts through the gradient; losses are reported without it, as Megatron-LM does.
+        0;  // an expert accepts at most this times its even share of a micro-batch's routed tokens; 0 = all
+    // Load balancing: this times experts times the sum over experts of their share of the routed tokens times
+    // their mean probability, over the tokens of a micro-batch (Switch Transformer, arXiv 2101.03961,
+    // section 2.2). It acts through the gradient; losses are reported without it, as Megatron-LM does.
     double auxiliary_loss = 0;
     bool is_frozen = false;  // not trained: no backward pass through it
     bool has_fixed_statistics =

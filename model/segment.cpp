@@ -77,7 +77,7 @@ std::optional<core::Unsupported> segment_unsupported(const Operator& op) {
     throw core::InternalError("broken promise: every operator kind works on segments or refuses them");
 }
 
-// Rows of a tensor that one token has: of copies for experts as many as it chooses.
+// Rows of a tensor per token: routed tokens have as many as the experts that a token chooses.
 std::int64_t rows_of_a_token(const Operator& producer) {
     return producer.kind == OperatorKind::dispatch || producer.kind == OperatorKind::experts
                ? producer.attributes.experts_per_token

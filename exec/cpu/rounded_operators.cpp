@@ -69,7 +69,7 @@ RoundedOperators::SavedContext RoundedOperators::saved_context_of(model::Operato
         const std::int64_t rows =
             operands.expert_rows
                 ? std::accumulate(operands.expert_rows->begin(), operands.expert_rows->end(), std::int64_t{0})
-                : shape.copies;
+                : shape.routed_tokens;
         saved_context.numbers = rows * (shape.first_width + shape.width);
     } else if (op.kind == OperatorKind::attention &&
                context_.attention != model::AttentionImplementation::flash) {

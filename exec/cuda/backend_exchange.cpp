@@ -145,7 +145,7 @@ std::int64_t CudaBackend::room_for_routed_tokens(model::OperatorId dispatch, std
         program_.plan.layout.expert *
         std::min(shape.tokens * std::min<std::int64_t>(op.attributes.experts_per_token, shape.experts),
                  shape.experts * model::expert_capacity(op.attributes, shape.tokens));
-    const auto even = static_cast<double>(shape.copies);
+    const auto even = static_cast<double>(shape.routed_tokens);
     const auto room = std::min(most, static_cast<std::int64_t>(std::ceil(settings_.expert_room * even)));
     if (came > room)
         throw core::MachineError(
@@ -167,7 +167,7 @@ Backend::RoutedTokenCounts CudaBackend::exchange_counts(model::OperatorId dispat
     exchange_.all_to_all(stream(), group_of(members), core::DataType::fp32, counts, counts + experts,
                          experts / members.size());
     const std::vector<float> fetched = fetch(counts, 2 * experts);
-    const std::int64_t even = model::mixture_shape(graph_, op, program_.plan.cost_context()).copies;
+    const std::int64_t even = model::mixture_shape(graph_, op, program_.plan.cost_context()).routed_tokens;
     if (plans() || settings_.rehearses)
         return {divided_evenly(even, experts),
                 divided_evenly(plans() ? room_for_routed_tokens(dispatch, 0) : even, experts)};

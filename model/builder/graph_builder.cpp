@@ -371,10 +371,12 @@ TensorId GraphBuilder::mixture_of_experts(const std::string& name, TensorId x, c
     const std::int64_t tokens = shape(x)[0];
     const TensorId probabilities = append(OperatorKind::router, "router", {x}, {router_id},
                                           activation({tokens, attributes.experts}), attributes);
-    const TensorId copies = append(OperatorKind::dispatch, "dispatch", {x, probabilities}, {},
-                                   activation({tokens * attributes.experts_per_token, hidden}), attributes);
-    const TensorId worked = append(OperatorKind::experts, "experts", {copies, probabilities},
-                                   {first_id, second_id}, activation(shape(copies), split), attributes);
+    const TensorId routed_tokens =
+        append(OperatorKind::dispatch, "dispatch", {x, probabilities}, {},
+               activation({tokens * attributes.experts_per_token, hidden}), attributes);
+    const TensorId worked =
+        append(OperatorKind::experts, "experts", {routed_tokens, probabilities}, {first_id, second_id},
+               activation(shape(routed_tokens), split), attributes);
     const TensorId result = append(OperatorKind::combine, "combine", {worked, probabilities}, {},
                                    activation({tokens, hidden}, split), attributes);
     close();

@@ -270,7 +270,7 @@ private:
     }
 
     // One product a group: [slots, tokens of the group] by [tokens, hidden]; each expert has slots for its
-    // even share of the copies.
+    // even share of the routed tokens.
     bool dense_dispatch(const char* what, const MixtureShape& s, int times) {
         const std::int64_t group = context.dense_dispatch_group;
         if (group == 0 || s.tokens == 0) return false;
@@ -285,12 +285,13 @@ private:
     // evenly.
     void mixture() {
         const MixtureShape s = mixture_shape(graph, op, context);
-        const double copies = static_cast<double>(s.copies) * static_cast<double>(s.hidden) * size;
-        const double first = static_cast<double>(s.copies) * static_cast<double>(s.first_width) * size,
-                     inner = static_cast<double>(s.copies) * static_cast<double>(s.width) * size;
+        const double routed = static_cast<double>(s.routed_tokens) * static_cast<double>(s.hidden) * size;
+        const double first = static_cast<double>(s.routed_tokens) * static_cast<double>(s.first_width) * size,
+                     inner = static_cast<double>(s.routed_tokens) * static_cast<double>(s.width) * size;
         const double router =
                          static_cast<double>(s.tokens) * static_cast<double>(op.attributes.experts) * size,
-                     choices = static_cast<double>(s.copies) * (fp32_bytes + index_bytes);  // weight, expert
+                     choices =
+                         static_cast<double>(s.routed_tokens) * (fp32_bytes + index_bytes);  // weight, expert
         const std::int64_t experts = op.attributes.experts;
         if (op.kind == OperatorKind::router) {
             if (forward()) {
@@ -305,8 +306,8 @@ private:
                                                          s.tokens, size));
             }
         } else if (op.kind == OperatorKind::dispatch) {
-            if (forward() && !dense_dispatch("dispatch", s, 1)) memory("dispatch", copies + choices, copies);
-            if (backward_input()) memory("dispatch_backward", copies + choices, x);
+            if (forward() && !dense_dispatch("dispatch", s, 1)) memory("dispatch", routed + choices, routed);
+            if (backward_input()) memory("dispatch_backward", routed + choices, x);
         } else if (op.kind == OperatorKind::experts) {
             if (forward()) {
                 list.push_back(product_kernel("expert_first", s.experts, s.rows_per_expert, s.first_width,
@@ -327,10 +328,10 @@ private:
                                                          s.first_width, s.hidden, s.rows_per_expert, size));
             }
         } else if (forward()) {
-            if (!dense_dispatch("combine", s, 1)) memory("combine", copies + choices, y);
+            if (!dense_dispatch("combine", s, 1)) memory("combine", routed + choices, y);
         } else if (backward_input()) {
             dense_dispatch("dispatch_backward", s, 3);
-            memory("combine_backward", y + copies + choices, copies + choices);
+            memory("combine_backward", y + routed + choices, routed + choices);
         }
     }
 

@@ -97,9 +97,11 @@ MixtureShape mixture_shape(const ModelGraph& graph, const Operator& op, const Co
     shape.tokens =
         rank_matrix(graph, op.kind == OperatorKind::router ? op.output : op.inputs[1], context).rows;
     shape.hidden = rank_matrix(graph, op.inputs[0], context).columns;
-    shape.copies = std::min(shape.tokens * a.experts_per_token, a.experts * expert_capacity(a, shape.tokens));
+    shape.routed_tokens =
+        std::min(shape.tokens * a.experts_per_token, a.experts * expert_capacity(a, shape.tokens));
     shape.experts = share(a.experts, context.expert_parallel);
-    shape.rows_per_expert = std::max<std::int64_t>(1, share(shape.copies, static_cast<int>(shape.experts)));
+    shape.rows_per_expert =
+        std::max<std::int64_t>(1, share(shape.routed_tokens, static_cast<int>(shape.experts)));
     shape.width = op.in_parallel_region ? share(a.expert_hidden, context.tensor_parallel) : a.expert_hidden;
     shape.first_width = shape.width * (a.experts_are_gated ? 2 : 1);
     return shape;
@@ -131,7 +133,7 @@ core::Bytes choices_bytes(const Operator& router) {
 
 core::Bytes exchanged_bytes(const ModelGraph& graph, const Operator& op, const CostContext& context) {
     const MixtureShape shape = mixture_shape(graph, op, context);
-    return core::Bytes(static_cast<double>(shape.copies) * static_cast<double>(shape.hidden) *
+    return core::Bytes(static_cast<double>(shape.routed_tokens) * static_cast<double>(shape.hidden) *
                        core::size_of(context.compute).value);
 }
 

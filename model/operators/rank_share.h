@@ -28,21 +28,21 @@ struct AttentionShape {
     }
 };
 AttentionShape attention_shape(const ModelGraph& graph, const Operator& op, const CostContext& context);
-// Tokens of a mixture and their copies, one for each chosen expert; with experts spread over ranks the copies
-// of all of them meet, evenly, at the experts of this one.
+// Shares of a mixture on one rank. Every token is routed once to each expert that it chooses. With experts
+// spread over ranks the routed tokens of all ranks are taken to be spread evenly over the experts.
 struct MixtureShape {
-    std::int64_t tokens = 0, copies = 0, experts = 0, rows_per_expert = 0, hidden = 0, first_width = 0,
+    std::int64_t tokens = 0, routed_tokens = 0, experts = 0, rows_per_expert = 0, hidden = 0, first_width = 0,
                  width = 0;
 };
 // Of any of a mixture's operators.
 MixtureShape mixture_shape(const ModelGraph& graph, const Operator& op, const CostContext& context);
-// Most copies an expert takes of that many tokens.
+// The most routed tokens that an expert accepts out of that many tokens.
 std::int64_t expert_capacity(const Attributes& mixture, std::int64_t tokens);
-// Copies of tokens go to the ranks of their experts after `dispatch`, and back after `experts`.
+// Routed tokens go to the ranks of their experts after `dispatch`, and back after `experts`.
 bool exchanges_routed_tokens(const Operator& op, const CostContext& context);
-// With sequence parallelism a rank holds a share of the tokens outside parallel regions, all of them inside.
-// What was gathered at the entry is not kept for backward but gathered again from the share (arXiv
-// 2205.05198, section 4.2.2).
+// With sequence parallelism a rank holds a share of the tokens outside parallel regions, and all of them
+// inside. Tokens gathered at the entry are not kept for backward: they are gathered again from the share
+// (arXiv 2205.05198, section 4.2.2).
 bool gathers_tokens(const Operator& op, const CostContext& context);
 // Every rank of a context-parallel group needs the keys and values of all its tokens.
 bool gathers_keys(const Operator& op, const CostContext& context);
@@ -50,10 +50,12 @@ bool gathers_keys(const Operator& op, const CostContext& context);
 // went to each expert, in fp32.
 bool sums_choices(const Operator& op, const CostContext& context);
 core::Bytes choices_bytes(const Operator& router);
-// Parameters that are sharded are there only while they are gathered. Do gradients of this operator's weights
-// read them? That of a bias inside attention needs the bias; all others only what forward kept.
+// Do gradients of this operator's weights read its parameters? Sharded parameters are in memory only while
+// they are gathered. The gradient of a bias inside attention reads the bias; all others read the tensors that
+// forward saved.
 bool weight_gradients_read_parameters(const Operator& op);
-// What a rank sends to the experts' ranks, or back, its own copies included: dispatch and experts.
+// Bytes of the routed tokens that a rank sends to the experts' ranks (dispatch) or back (experts), those that
+// stay on the rank included.
 core::Bytes exchanged_bytes(const ModelGraph& graph, const Operator& op, const CostContext& context);
 // Keys and values of all tokens, gathered over a context-parallel group.
 core::Bytes gathered_key_bytes(const ModelGraph& graph, const Operator& attention,

@@ -126,7 +126,7 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
             // First product and its activation (for the weights' gradient).
             const MixtureShape s = mixture_shape(graph, op, context);
             saved.saved_context =
-                core::Bytes(static_cast<double>(s.copies) * size *
+                core::Bytes(static_cast<double>(s.routed_tokens) * size *
                             (static_cast<double>(s.first_width) + static_cast<double>(s.width)));
             break;
         }

@@ -39,7 +39,7 @@ private:
     void release(Index tensor);
 
     double exchanged_bytes(
-        Index i) const;  // experts over several ranks: a second array while copies are exchanged
+        Index i) const;  // experts over several ranks: a second array while routed tokens are exchanged
     double gathered_bytes(Index i) const;  // context parallelism: keys and values of all tokens
     // What may leave after the unit's forward (memory.h, offloadable); after backward_input the part that
     // weights still need.

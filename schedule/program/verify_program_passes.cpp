@@ -56,7 +56,7 @@ void ProgramChecker::step_forward(std::size_t c, std::size_t n) {
         need(c, p.last_forward, n, "the step before");
     }
     // The loss statistics are computed, then combined: their collective repeats the operator.
-    // So do the exchanges of copies for experts; keys of a context-parallel group are gathered before the
+    // So do the exchanges of routed tokens; keys of a context-parallel group are gathered before the
     // attention that reads them.
     const bool is_exchange =
         i.kind == InstructionKind::collective &&
@@ -138,7 +138,7 @@ void ProgramChecker::step_backward(std::size_t c, std::size_t n) {
     (is_weight ? p.last_weight : p.last_backward) = static_cast<std::int32_t>(n);
     if (!has_operators()) return;
     std::int32_t& expected = is_weight ? p.weight : is_input ? p.input : p.backward;
-    // Gradients of experts' copies are exchanged before the operator that made the copies, routers' choices
+    // Gradients of routed tokens are exchanged before the operator that routed them, routers' choices
     // summed before the router; gradients of gathered keys are scattered after the attention.
     if (i.kind == InstructionKind::collective && i.group == GroupKind::expert && i.operators.end == expected)
         return;

@@ -64,7 +64,8 @@ std::vector<std::int64_t> Operators::rows_of_experts(model::OperatorId id, const
     auto* counts = static_cast<float*>(execution_.scratch(counts_slot, experts * sizeof(float)));
     kernels_.expert_counts(execution_.stream(), routing_shape(o), routing(o, x.inputs[1]), true, counts);
     const std::vector<float> fetched = execution_.fetch(counts, experts);
-    if (fetched.empty()) rows = divided_evenly(model::mixture_shape(graph_, o, context_).copies, experts);
+    if (fetched.empty())
+        rows = divided_evenly(model::mixture_shape(graph_, o, context_).routed_tokens, experts);
     else rows.assign(fetched.begin(), fetched.end());
     return rows;
 }
