@@ -72,8 +72,8 @@ int dispatch(const Tool& tool, const std::vector<std::string>& arguments) {
                                       [&](const Subcommand& c) { return c.name == arguments[0]; });
     const bool is_subcommand = command != tool.subcommands.end();
     const Subcommand& chosen = is_subcommand ? *command : tool.fallback;
-    // Wherever they stand, and whatever is wrong beside them; of a command alone "--help" asks for its own
-    // text.
+    // --version and --help count at any position, also beside wrong options. "--help" after a command asks
+    // for the text of the command.
     for (const std::string& argument : arguments) {
         if (argument == "--version") {
             std::cout << tool.name << ' ' << version << '\n';

@@ -1,4 +1,4 @@
-// What every command of the three tools shares: exit codes, how wrong input is shown, how failures become
+// Shared by all commands of the three tools: exit codes, how wrong input is shown, how failures become
 // exit codes.
 #pragma once
 

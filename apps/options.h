@@ -24,8 +24,8 @@ public:
 
     bool has(const std::string& name) const;
     const std::vector<std::string>& positional() const { return positional_; }
-    // Where one is meant: it. Empty where there is none, a mistake if it is needed. `name` is the usage
-    // line's ("PLAN.toml"), `what` a noun ("plan").
+    // The only positional argument of the command. Empty when none is given, which is an error if it is
+    // needed. `name` is the one in the usage line ("PLAN.toml"), `what` a noun ("plan").
     std::string only_positional(const std::string& name, const std::string& what, const std::string& hint,
                                 bool is_needed = true);
     std::optional<std::string> text(const std::string& name) const;  // the last one given

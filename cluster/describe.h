@@ -12,7 +12,7 @@ namespace cluster {
 // One line an instance, with a heading: devices, memory, links inside the node, network, price.
 std::string describe_list(const std::vector<InstanceType>& instances);
 core::Value list_to_value(const std::vector<InstanceType>& instances);
-// Where a figure comes from, by its dotted path: its own entry, else that of the nearest section around it.
+// Origin of a figure, by its dotted path: its own entry, else that of the nearest section around it.
 // Null when nobody said.
 const Provenance* provenance_of(const InstanceType& instance, std::string path);
 // The section of the profile in which a kind of link has its figures.

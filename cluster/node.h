@@ -1,4 +1,4 @@
-// What follows from a cluster's facts for its nodes.
+// Figures of a cluster's nodes that follow from the facts of its profile.
 #pragma once
 
 #include "cluster/topology.h"

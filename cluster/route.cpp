@@ -1,5 +1,5 @@
-// Routes of one node are found once and kept; a route between nodes is the sender's way out joined to the
-// receiver's way in.
+// Routes of one node are found once and kept. A route between nodes is the sender's route to the fabric
+// joined to the route from the fabric to the receiver.
 //
 // The widest path comes first because it is what a communication library picks (NVLink before PCIe before the
 // socket interconnect); among the widest the one with the fewest links; among those the one whose links come
@@ -101,7 +101,7 @@ public:
         return tree;
     }
 
-    // Number of links on the shortest way from source to every vertex; -1 when there is none.
+    // Number of links on the shortest route from source to every vertex; -1 when there is none.
     std::vector<int> distances(int source) const {
         std::vector<int> distance(size(), -1);
         std::vector<int> queue = {source};
@@ -178,7 +178,7 @@ Route make_route(const InstanceType& instance, const Links& links) {
     return route;
 }
 
-// The way from a device out to the fabric; without GPUDirect the bytes rest in host memory first.
+// The route from a device to the fabric. Without GPUDirect the bytes pass through host memory.
 std::optional<Links> way_out(const InstanceType& instance, const Graph& graph, int device) {
     int card = nearest_card(graph, device);
     int fabric = -1;

@@ -11,7 +11,7 @@ namespace cluster {
 
 namespace {
 
-// What a network does where a scenario does not say. Efficiency: NVIDIA's slide S62129 (GTC 2024) puts NCCL
+// Figures of a network for scenarios that give none. Efficiency: NVIDIA's slide S62129 (GTC 2024) puts NCCL
 // at 24 of 25 GB/s over 200G RDMA and 48 of 50 over 400G, 10 of 12.5 GB/s over 100G TCP. Latency: libfabric
 // fi_pingpong on EFA 24-38 us; small inter-node send/recv of vidur's A100 and H100 clusters 24-27 and 17-18
 // us; TCP is half of a two-step ring that took about 200 us on g4dn (hardware facts of 2026-11, sections 4.1

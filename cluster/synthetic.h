@@ -37,7 +37,7 @@ struct NodeShape {
 
 std::vector<std::string> intra_names();
 std::vector<std::string> transport_names();
-// What is assumed of a kind of network where nothing was measured.
+// Figures assumed for a kind of network that was not measured.
 struct TransportFigures {
     double efficiency = 1;
     core::Seconds latency;

@@ -45,7 +45,7 @@ struct Price {
     std::string date, source;
 };
 
-// Where a figure of a profile comes from.
+// Origin of a figure of a profile.
 struct Provenance {
     std::string source, date;
     std::string
@@ -53,7 +53,7 @@ struct Provenance {
     auto operator<=>(const Provenance&) const = default;
 };
 
-// What passes between two ranks of a node, by how the ranks are joined (`smexec profile`).
+// Rate between two ranks of a node, by the transport that joins them (`smexec profile`).
 struct TransportRate {
     core::BytesPerSecond bandwidth;
     core::Seconds latency;
@@ -112,7 +112,7 @@ struct DirectedLink {
     auto operator<=>(const DirectedLink&) const = default;
 };
 
-// The links of a route in order, held in place: routes are asked for by the million.
+// The links of a route in order, stored inside the object: routes are asked for by the million.
 class LinkPath {
 public:
     static constexpr std::size_t capacity = 16;

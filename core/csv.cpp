@@ -82,7 +82,7 @@ std::string_view CsvTable::cell(const CsvRow& row, std::string_view column_name)
     return index ? std::string_view(row.cells[*index]) : std::string_view{};
 }
 
-SourceLocation CsvTable::place(const CsvRow& row, std::string_view column_name) const {
+SourceLocation CsvTable::location(const CsvRow& row, std::string_view column_name) const {
     const std::optional<std::size_t> index = column(column_name);
     return {file, row.line, index && *index < row.columns.size() ? row.columns[*index] : 1};
 }

@@ -27,8 +27,8 @@ struct CsvTable {
     std::optional<std::size_t> column(std::string_view name) const;
     // Cell of a row; empty when the column is absent.
     std::string_view cell(const CsvRow& row, std::string_view column_name) const;
-    // Of that cell, or where the row starts.
-    SourceLocation place(const CsvRow& row, std::string_view column_name) const;
+    // Location of that cell, or of the row when the column is absent.
+    SourceLocation location(const CsvRow& row, std::string_view column_name) const;
 };
 
 // Every row must have as many cells as the header; a missing column of `required` is a diagnostic that lists

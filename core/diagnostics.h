@@ -1,5 +1,5 @@
-// Wrong input becomes diagnostics: all of them at once, each with place, key, value, what is allowed and what
-// to do.
+// Wrong input becomes diagnostics: all of them at once, each with location, key, value, what is allowed and
+// what to do.
 #pragma once
 
 #include <cstddef>

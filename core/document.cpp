@@ -66,12 +66,12 @@ std::string neighbour_hint(const std::string& path) {
 std::optional<std::string> read_file(const std::string& path, Diagnostics& diagnostics,
                                      const SourceLocation& referrer, const std::string& key,
                                      std::size_t largest_bytes) {
-    // With a referrer the place is where the path was written, without one it is the file itself.
-    SourceLocation place = referrer;
-    if (place.file.empty() && place.line == 0) place.file = path;
+    // The location of a fault: where the path was written, or without a referrer the file itself.
+    SourceLocation location = referrer;
+    if (location.file.empty() && location.line == 0) location.file = path;
     const std::string name = "file " + in_quotes(path, 300);
     const auto refuse = [&](const std::string& message, std::string hint) {
-        diagnostics.error(place, key, (key.empty() ? "" : key + ": ") + message, std::move(hint));
+        diagnostics.error(location, key, (key.empty() ? "" : key + ": ") + message, std::move(hint));
         return std::nullopt;
     };
     if (path.empty() || path.find('\0') != std::string::npos)

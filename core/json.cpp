@@ -1,5 +1,5 @@
 // The one file that includes nlohmann's JSON. Its event parser is fed through an iterator that counts bytes,
-// so that every value knows its place.
+// so that every value knows its location.
 #include <nlohmann/json.hpp>
 
 #include <iterator>
@@ -96,7 +96,7 @@ public:
     bool parse_error(std::size_t position, const std::string&,
                      const nlohmann::detail::exception& failure) override {
         // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error while ...": we say
-        // the place in our own way.
+        // the location in our own words.
         std::string message = failure.what();  // control bytes stand escaped in it
         for (const char* mark : {"] ", "syntax error "})
             if (const auto at = message.find(mark); at != std::string::npos)

@@ -403,12 +403,12 @@ void TableReader::finish() {
     for (const auto& [key, value] : table_->members()) {
         if (asked_.contains(key)) continue;
         if (++unknown > most_unknown_keys_reported) continue;
-        const SourceLocation& place = value.key_location.line > 0 ? value.key_location : value.location;
+        const SourceLocation& location = value.key_location.line > 0 ? value.key_location : value.location;
         const std::string nearest = did_you_mean(key, known);
         const std::string hint = !nearest.empty() ? "did you mean " + in_quotes(nearest) + "?"
                                  : known.empty()  ? "no key is known here"
                                                   : "known keys: " + list_in_words(known);
-        diagnostics_.error(place, path_of(key), "unknown key " + in_quotes(path_of(key), 120), hint);
+        diagnostics_.error(location, path_of(key), "unknown key " + in_quotes(path_of(key), 120), hint);
     }
     if (unknown > most_unknown_keys_reported)
         diagnostics_.error(

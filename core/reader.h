@@ -1,5 +1,5 @@
 // Typed, diagnosed access to a table of a document: wrong types, units, ranges and unknown keys become
-// diagnostics at their place.
+// diagnostics at their location.
 //
 //     core::TableReader plan(document, "plan", diagnostics);
 //     int tensor = plan.integer("tensor_parallel", 1, {.least = 1});
@@ -88,7 +88,7 @@ public:
     const Value* required_table(std::string_view key);
     const Value* required_array(std::string_view key);
 
-    // A diagnostic at the place of `key` (or of the table when absent).
+    // A diagnostic at the location of `key` (or of the table when absent).
     void error(std::string_view key, std::string message, std::string hint = {});
     void warning(std::string_view key, std::string message, std::string hint = {});
 

@@ -1,4 +1,4 @@
-// What a text file must be before a parser sees it: UTF-8 without NUL bytes. Positions are counted as editors
+// Checks of a text file before a parser sees it: UTF-8 without NUL bytes. Positions are counted as editors
 // do.
 #pragma once
 

@@ -55,7 +55,7 @@ public:
         std::size_t offset;
         std::string reason, hint;
     };
-    // The first place that is too deep or not ASCII where it must be.
+    // The first position that is too deep or not ASCII where it must be.
     std::optional<Refusal> refusal() {
         const std::string too_deep = "nested deeper than " + std::to_string(deepest_nesting) + " levels";
         int brackets = 0;
@@ -172,7 +172,7 @@ private:
     }
 
     Value table(const toml::table& members, const std::string& path, int depth) {
-        // toml++ keeps members sorted by name; the order of appearance is in the keys' places.
+        // toml++ keeps members sorted by name; the order of appearance is in the keys' locations.
         std::vector<std::pair<const toml::key*, const toml::node*>> in_order;
         for (auto&& [key, node] : members) in_order.emplace_back(&key, &node);
         std::stable_sort(in_order.begin(), in_order.end(), [](const auto& a, const auto& b) {

@@ -97,9 +97,9 @@ std::optional<Source> from_catalogue(const std::string& name, const LoadOptions&
 }
 
 void override_with(core::Value& description, const std::string& key, std::int64_t value,
-                   const core::SourceLocation& place) {
+                   const core::SourceLocation& location) {
     core::Value number(value);
-    number.location = number.key_location = place;
+    number.location = number.key_location = location;
     description[key] = std::move(number);
 }
 
@@ -167,11 +167,11 @@ std::optional<ModelGraph> load_model(const core::Value& table, const LoadOptions
     core::TableReader reader(table, "model", diagnostics);
     if (diagnostics.error_count() != errors) return std::nullopt;
 
-    for (const char* place : {"config", "name"})
-        if (const core::Value* reference = table.find(place); reference && !reader.has("family") &&
-                                                              reference->is_string() &&
-                                                              reference->string().ends_with(".onnx"))
-            return from_onnx_table(reader, place, options, diagnostics);
+    for (const char* key : {"config", "name"})
+        if (const core::Value* reference = table.find(key); reference && !reader.has("family") &&
+                                                            reference->is_string() &&
+                                                            reference->string().ends_with(".onnx"))
+            return from_onnx_table(reader, key, options, diagnostics);
 
     std::optional<Source> source;
     if (reader.has("config")) {

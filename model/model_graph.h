@@ -71,7 +71,7 @@ struct ModelGraph {
 // Published parameter count: every parameter once, tied ones included once, task heads
 // (Parameter::is_task_head) left out.
 std::int64_t parameter_count(const ModelGraph& graph);
-// What is trained: task heads included.
+// Parameters that are trained, task heads included.
 std::int64_t trained_parameter_count(const ModelGraph& graph);
 std::int64_t parameter_count(const ModelGraph& graph,
                              OperatorRange range);  // parameters used in the range, each once

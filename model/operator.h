@@ -1,4 +1,4 @@
-// What a model is made of: tensors, parameters and operators with exact shapes, all per sample (the
+// Parts of a model: tensors, parameters and operators with exact shapes, all per sample (the
 // micro-batch multiplies).
 //
 // Parallelism is not in the graph, but where it may cut is: `parallel_enter` and `parallel_exit` are

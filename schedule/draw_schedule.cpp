@@ -10,7 +10,7 @@ namespace schedule {
 
 namespace {
 
-// Column of every cell: the step in which it can run, or its place in the list when the lists cannot be
+// Column of every cell: the step in which it can run, or its position in the list when the lists cannot be
 // played or hold more than compute.
 std::vector<std::vector<std::int32_t>> columns_of(const Schedule& schedule, bool& in_steps) {
     const bool is_pure = compute_only(schedule) == schedule;

@@ -1,5 +1,5 @@
-// Where each cell of a schedule stands, and playing the lists against each other: what the rules of verify
-// and the drawing share.
+// Positions of the cells of a schedule, and playing the lists against each other: shared by the rules of
+// verify and the drawing.
 #pragma once
 
 #include <array>

@@ -20,7 +20,7 @@ struct Violation {
     std::optional<int> position;  // in its list
 };
 
-// What a Schedule is held against beyond its own cells.
+// Limits that a Schedule must keep beside the rules over its own cells.
 struct ScheduleLimits {
     // Change of a rank's activation memory by a forward, backward_input and backward_weight of a virtual
     // stage: at the action's start when positive, at its end when negative. One entry stands for all stages;
@@ -37,18 +37,25 @@ struct ScheduleLimits {
 };
 
 // Rules, each named in Violation::rule (numbers of the schedules.md of the reference lists, section 4.2):
-//   1 completeness        every stage, micro-batch, segment and direction has one F, and one B or one I with
-//   one W (none when forward-only) 2 placement           every cell stands on the rank of its stage 3 local
-//   order         F before R before B or I; I before W; segments forward ascending, backward descending; an
-//   overlapped forward stands before a backward 4 progress            the lists can be played to their end (a
-//   cell of every waiting rank is reported) 5 transfers           when there are transfers: each crossing has
-//   one send after its producer and one receive before its consumer 6 transfer order      between two ranks
-//   the k-th send meets the k-th receive (transports such as NCCL have no tags), and playing with transfers
-//   ends 7 memory              the running sum of activation changes stays within the limit 8 sharded
-//   parameters  when there are UNSHARD or RESHARD: computing stages are unsharded, within the limit of stages
-//   9 gradient order      REDUCE_GRAD after the stage's last backward, OPT after that; "weight versions": an
-//   asynchronous schedule keeps to its bound
-// Rules 4 to 9 are judged only when 1 to 3 hold: what they would add is the same fault seen again.
+// 1. completeness: every stage, micro-batch, segment and direction has one F, and one B or one I with one W
+// (none
+//    when forward-only).
+// 2. placement: every cell is on the rank of its stage.
+// 3. local order: F before R before B or I; I before W; segments forward ascending, backward descending; an
+//    overlapped forward directly before a backward.
+// 4. progress: playing the lists ends without a deadlock (one cell of every waiting rank is reported).
+// 5. transfers, when the lists have any: each crossing has one send after its producer and one receive before
+// its
+//    consumer.
+// 6. transfer order: between two ranks the k-th send meets the k-th receive (transports such as NCCL have no
+//    tags), and playing with transfers ends.
+// 7. memory: the running sum of activation changes stays within the limit.
+// 8. sharded parameters, when there are UNSHARD or RESHARD: computing stages are unsharded, within the limit
+// of
+//    stages.
+// 9. gradient order: REDUCE_GRAD after the stage's last backward, OPT after that. "weight versions": an
+//    asynchronous schedule keeps to its bound.
+// Rules 4 to 9 are checked only when 1 to 3 hold: otherwise they would report the same faults again.
 std::vector<Violation> verify(const Schedule& schedule);
 std::vector<Violation> verify(const Schedule& schedule, const ScheduleLimits& limits);
 std::vector<Violation> verify(const Program& program);

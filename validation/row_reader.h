@@ -69,7 +69,7 @@ public:
     }
 
     void error(const char* column, std::string message, std::string hint) {
-        diagnostics_.error(table_.place(row_, column), column, std::move(message), std::move(hint));
+        diagnostics_.error(table_.location(row_, column), column, std::move(message), std::move(hint));
     }
 
 private:

@@ -117,7 +117,7 @@ std::optional<Validation> validate(const core::CsvTable& runs, const core::CsvTa
         if (of_row.has_errors()) refuse(row, PredictionStatus::error, errors_of(of_row));
         else if (!inputs[i]) refuse(row, PredictionStatus::unsupported, unsupported);
         if (!row_of.emplace(row.id, i).second)
-            diagnostics.error(runs.place(runs.rows[i], "id"), "id",
+            diagnostics.error(runs.location(runs.rows[i], "id"), "id",
                               "id " + core::in_quotes(row.id) + " stands twice", "give every row its own id");
     }
     if (diagnostics.error_count() > errors_before) return std::nullopt;

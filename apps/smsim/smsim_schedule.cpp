@@ -154,7 +154,7 @@ std::vector<schedule::RelativeStageCost> read_stage_times(const std::string& pat
         auto number = [&](const std::string& column, bool may_be_negative) {
             const std::optional<double> value = core::parse_real(table->cell(row, column));
             if (value && (may_be_negative || *value >= 0)) return *value;
-            diagnostics.error(table->place(row, column), column,
+            diagnostics.error(table->location(row, column), column,
                               fmt::format("{} = {} is no finite number{}", column,
                                           core::in_quotes(table->cell(row, column)),
                                           may_be_negative ? "" : " of at least 0"));
@@ -164,7 +164,7 @@ std::vector<schedule::RelativeStageCost> read_stage_times(const std::string& pat
         if (!stage || *stage < 0 || *stage >= static_cast<long long>(costs.size()) ||
             seen[static_cast<std::size_t>(*stage)]) {
             diagnostics.error(
-                table->place(row, "stage"), "stage",
+                table->location(row, "stage"), "stage",
                 fmt::format("stage = {} is no new stage", core::in_quotes(table->cell(row, "stage"))),
                 fmt::format("{} rows name the stages 0 to {}, each once", costs.size(),
                             static_cast<long long>(costs.size()) - 1));

@@ -101,7 +101,7 @@ int explain_row(const std::string& id, const core::CsvTable& runs, const core::C
         const std::optional<validation::PublishedRun> run =
             validation::read_run(runs, row, clusters, diagnostics, unsupported);
         if (!run && !unsupported.empty())
-            diagnostics.error(runs.place(row, "model"), "model", unsupported, "");
+            diagnostics.error(runs.location(row, "model"), "model", unsupported, "");
         const std::optional<validation::PreparedRun> prepared =
             run ? validation::prepare(*run, diagnostics, constants) : std::nullopt;
         sim::EvaluateOptions options;

@@ -26,7 +26,7 @@ std::optional<Cluster> load_cluster(const core::Value& table, core::Diagnostics&
                                     const std::string& directory = "");
 
 std::vector<std::string> instance_names();
-// Where profiles are looked for: $SMSIM_HARDWARE_PROFILES, the installed folder, the source tree.
+// Folders in which profiles are looked for: $SMSIM_HARDWARE_PROFILES, the installed folder, the source tree.
 std::vector<std::string> profile_directories();
 // The file of a profile, by name or path; empty when there is none.
 std::string profile_path(const std::string& reference, const std::string& directory = "");

@@ -1,4 +1,4 @@
-// What this machine says about itself, for the local-cpu profile.
+// Facts that the operating system gives about this machine, for the local-cpu profile.
 #pragma once
 
 #include <string>

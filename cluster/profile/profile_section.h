@@ -1,4 +1,4 @@
-// One section of a profile: figures with the source and date that stand beside them.
+// One section of a profile: figures, each with its source and date.
 #pragma once
 
 #include <map>
@@ -12,7 +12,7 @@
 
 namespace cluster {
 
-// What reading a profile gathers beside the figures.
+// Facts gathered while a profile is read, beside the figures.
 struct ProfileContext {
     core::Diagnostics& diagnostics;
     std::map<std::string, Provenance>& provenance;

@@ -113,7 +113,7 @@ private:
 
     bool has_provenance(const std::string& path) const { return instance_.provenance.contains(path); }
 
-    // Optional figures stand in the text when they say something or when somebody said where the zero comes
+    // Optional figures are written when they are not zero or when the profile says where the zero comes
     // from.
     template <class Quantity>
     void set_if_known(core::Value& table, const std::string& path, const std::string& key,

@@ -11,7 +11,7 @@ namespace model {
 
 enum class PositionEncoding { learned, rotary, alibi };
 enum class NormKind { layer_norm, layer_norm_without_shift, rms_norm };
-// Of the feed-forward layer.
+// Activations of the feed-forward layer.
 enum class Activation { gelu, gelu_tanh, relu, silu, gated_silu, gated_gelu, gated_gelu_tanh };
 
 struct DecoderDescription {

@@ -29,7 +29,7 @@ public:
             close_layer();
         }
 
-        // What joins encoder and decoder is one unit: the encoder's final norm and the decoder's embedding.
+        // Encoder and decoder are joined in one unit: the encoder's final norm and the decoder's embedding.
         builder.begin_unit("decoder.embedding");
         TensorId memory = builder.rms_norm("norm", x, d.epsilon);
         memory = builder.dropout("dropout", memory, d.dropout);

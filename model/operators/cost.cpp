@@ -346,7 +346,7 @@ private:
         for (TensorId input : op.inputs) sum += bytes(input);
         return sum;
     }
-    // Of the inputs into which a gradient flows.
+    // Bytes of the inputs into which a gradient flows.
     double gradient_bytes() const {
         double sum = 0;
         for (TensorId input : op.inputs)

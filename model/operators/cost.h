@@ -1,4 +1,4 @@
-// What one operator costs, exactly counted, with no device in sight: kernels with shapes, FLOPs and bytes per
+// Cost of one operator, counted exactly and without any device: kernels with shapes, FLOPs and bytes per
 // phase, and what it keeps for backward. FLOPs are 2 per multiply-add. The device's price of a kernel is in
 // sim/cost.
 #pragma once
@@ -65,8 +65,8 @@ struct Kernel {
 // Kernels an eager framework launches for this operator in this phase (empty for views and identities).
 std::vector<Kernel> kernels(const ModelGraph& graph, OperatorId op, Phase phase, const CostContext& context);
 
-// What forward keeps until backward, as tensors of the graph (shared between operators: count each once) plus
-// bytes of the operator's own.
+// Memory that forward keeps until backward, as tensors of the graph (shared between operators: count each
+// once) plus bytes of the operator's own.
 struct SavedForBackward {
     std::vector<TensorId> tensors;
     core::Bytes saved_context;  // softmax statistics, masks, norms' mean and deviation

@@ -1,4 +1,4 @@
-// What of the model one rank of the tensor-parallel group sees: rows, columns, heads, bytes.
+// The share of the model on one rank of the tensor-parallel group: rows, columns, heads, bytes.
 #pragma once
 
 #include "model/operators/cost.h"
@@ -34,7 +34,7 @@ struct MixtureShape {
     std::int64_t tokens = 0, routed_tokens = 0, experts = 0, rows_per_expert = 0, hidden = 0, first_width = 0,
                  width = 0;
 };
-// Of any of a mixture's operators.
+// For any operator of a mixture.
 MixtureShape mixture_shape(const ModelGraph& graph, const Operator& op, const CostContext& context);
 // The most routed tokens that an expert accepts out of that many tokens.
 std::int64_t expert_capacity(const Attributes& mixture, std::int64_t tokens);

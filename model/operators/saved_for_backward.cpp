@@ -1,5 +1,5 @@
-// What an autograd engine keeps between forward and backward, operator by operator. For a GPT layer it sums
-// to the count of Korthikanti et al. (arXiv 2205.05198, section 4.1).
+// Tensors and contexts that an autograd engine keeps between forward and backward, operator by operator.
+// Those of a GPT layer sum to the count of Korthikanti et al. (arXiv 2205.05198, section 4.1).
 #include <algorithm>
 
 #include "model/operators/element_bytes.h"
@@ -41,7 +41,7 @@ SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId id, cons
         case OperatorKind::matrix_product:
         case OperatorKind::convolution:
         case OperatorKind::unknown:
-            // Of an unknown operator the inputs, as of a general product.
+            // An unknown operator saves its inputs, as a general product does.
             for (TensorId input : op.inputs) keep(input);
             break;
         case OperatorKind::elementwise:

@@ -1,5 +1,5 @@
-// What a description or config may ask for. Far above any published model; low enough that no product of
-// dimensions overflows 64 bits before it is checked.
+// Limits on what a description or config may ask for. Far above any published model; low enough that no
+// product of dimensions overflows 64 bits before it is checked.
 #pragma once
 
 #include "core/reader.h"

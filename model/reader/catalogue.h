@@ -12,8 +12,8 @@ namespace model {
 
 // The entry with that name or alias; nothing when there is none. Only the file that holds it is parsed.
 std::optional<core::Value> catalogue_entry(const std::string& name, core::Diagnostics& diagnostics);
-// Where the catalogue is looked for: $SMSIM_MODEL_CATALOG, beside the installed tool, in the source tree;
-// empty when nowhere.
+// Folders in which the catalogue is looked for: $SMSIM_MODEL_CATALOG, beside the installed tool, in the
+// source tree; empty when nowhere.
 std::string catalogue_directory();
 
 }  // namespace model

@@ -51,7 +51,7 @@ void must_divide(TableReader& reader, const char* key, std::int64_t divisor, con
                      fmt::format("choose a divisor of {}", whole));
 }
 
-// What sets the families of decoders apart before any key is read.
+// Defaults of the families of decoders, before any key is read.
 struct Preset {
     const char* family;
     const char* graph_family;

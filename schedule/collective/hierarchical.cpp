@@ -36,7 +36,7 @@ public:
         for (std::int32_t local = 0; local < k_; ++local)
             append_ring_all_gather(result_, rail_ring(local), first);
     }
-    // Of whole nodes' pieces, by every member: what the other order costs.
+    // The other order costs this: every member handles the pieces of whole nodes.
     void all_gather_whole_nodes() {
         const std::size_t first = result_.rounds.size();
         for (std::int32_t local = 0; local < k_; ++local) {

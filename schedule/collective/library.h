@@ -1,5 +1,5 @@
-// Who carries out a plan's collectives on GPUs: NCCL, or a library that replaces some of them. The names are
-// here, what each costs is in sim/cost/library/.
+// The library that carries out a plan's collectives on GPUs: NCCL, or one that replaces some of its
+// collectives. The names are here, what each costs is in sim/cost/library/.
 #pragma once
 
 #include <string>

@@ -16,7 +16,7 @@ struct RingMember {
 void append_ring_reduce_scatter(Rounds& rounds, const std::vector<RingMember>& members,
                                 std::size_t first_round);
 void append_ring_all_gather(Rounds& rounds, const std::vector<RingMember>& members, std::size_t first_round);
-// One message of these pieces, as few transfers as their gaps allow.
+// One message of these pieces as transfers of consecutive pieces, as few as possible.
 void append_pieces(Rounds& rounds, std::size_t round, std::int32_t from, std::int32_t to,
                    const std::vector<std::int32_t>& pieces, bool reduces);
 

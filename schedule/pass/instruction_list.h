@@ -27,7 +27,7 @@ public:
         if (bytes.value > 0) program_.buffers.push_back({kind, bytes, true});
     }
 
-    // What the next instruction appended waits for, takes and gives back.
+    // Dependencies of the next instruction appended, and the buffers that it takes and gives back.
     void wait_for(std::uint32_t instruction) {
         if (instruction != no_instruction) after_.push_back(instruction);
     }

@@ -49,7 +49,7 @@ Schedule with_transfers(const Schedule& original) {
     const CellIndex index(schedule);
     Schedule result = schedule;
     for (std::vector<Action>& list : result.actions) list.clear();
-    // What stands in a rank's list already, as a forward's output or a gradient that it may use.
+    // Tensors that a rank's list has made so far: outputs of forwards, and gradients that it may use.
     std::vector<bool> has_forward(index.size(), false), has_gradient(index.size(), false);
     auto is_ready = [&](const Action& action) {
         Action needed;
@@ -119,7 +119,7 @@ Schedule with_sharded_parameters(const Schedule& original, int most_gathered) {
         };
         for (std::size_t begin = 0, end = 0; begin < list.size(); begin = end) {
             end = begin + slot_length(list, begin);
-            // Both stages of an overlapped slot are wanted at once, even where the limit is one.
+            // Both stages of an overlapped slot are needed at once, even where the limit is one.
             std::vector<StageOfDirection> next;
             for (std::size_t i = begin;
                  i < list.size() && (i < end || static_cast<int>(next.size()) < most_gathered); ++i)

@@ -243,8 +243,8 @@ void StageLiveness::run_backward(bool is_split) {
     for (std::size_t u = units_.size(); u-- > 0;) {
         const model::OperatorRange unit = units_[u];
         if (unit_is_recomputed_[u]) {
-            // What later units saved of this one comes into being a second time: their backward is done with
-            // it, but for weights of a split backward.
+            // Tensors of this unit that later units saved are computed a second time: the backward of those
+            // units has ended, except for backward_weight of a split backward.
             std::vector<char> kept(is_saved_.size(), 0);
             for (std::size_t tensor = 0; tensor < kept.size(); ++tensor)
                 kept[tensor] = is_saved_[tensor] &&
@@ -313,8 +313,8 @@ ActivationFootprint StageLiveness::footprint() {
     result.received_saved = core::Bytes(received_saved);
     result.sent = core::Bytes(sent);
     result.forward_transient = core::Bytes(std::max(0.0, peak_ - saved - received - sent));
-    // What leaves on the way is not there at the peak: the rest is counted against what is there at each
-    // moment.
+    // Tensors that leave during forward are not held at the peak: the other memory is counted beside the
+    // saved tensors that are held at each moment.
     if (plan_.offload != Offload::none)
         result.forward_transient = core::Bytes(std::max(0.0, beside_saved_ - received - sent));
     if (is_forward_only_) return result;
@@ -339,7 +339,7 @@ ActivationFootprint StageLiveness::footprint() {
         beside_saved_ = held_ - saved_held_;
         run_backward(is_split);
         if (!is_split) {
-            // What frees itself while gradients for earlier segments grow is taken up by them.
+            // Gradients for earlier segments reuse the memory that is freed while they grow.
             const double together =
                 saved + left_by_later + left_for_earlier + received_gradient + sent_gradient;
             result.backward_transient = core::Bytes(std::max(0.0, peak_ - together));
@@ -354,7 +354,7 @@ ActivationFootprint StageLiveness::footprint() {
             }
             continue;
         }
-        // What is left: saved tensors that weights need, recomputed ones, kept output gradients and the
+        // Held now: saved tensors that backward_weight reads, recomputed ones, kept output gradients and the
         // gradients for the stage before.
         double saved_for_weight = 0;
         for (std::size_t i = 0; i < is_saved_.size(); ++i)
@@ -365,7 +365,7 @@ ActivationFootprint StageLiveness::footprint() {
                     saved_for_weight += info(i).saved_context - info(i).recomputable;
         double kept_for_weight = std::max(0.0, held_ - saved_for_weight - sent_gradient);
         if (plan_.offload != Offload::none) {
-            // What of the saved is there at each moment is counted apart, so nothing takes over its memory.
+            // Saved tensors held at each moment are counted apart, so nothing reuses their memory.
             for (std::size_t u = 0; u < units_.size(); ++u)
                 result.offloadable[u].for_weight = offloadable(units_[u], true);
             peak_ = saved + std::max(beside_saved_, kept_for_weight + received_gradient + sent_gradient);

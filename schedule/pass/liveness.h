@@ -22,7 +22,7 @@ private:
     struct OperatorInfo {
         std::vector<Index> saved;       // storages
         double saved_context = 0;       // bytes of its own, held with them
-        double recomputable = 0;        // of `saved_context`, what selective recomputation drops
+        double recomputable = 0;        // the part of `saved_context` that selective recomputation drops
         double key_value = 0;           // attention in a segment of a sequence: bytes of keys and values
         bool copies_key_value = false;  // ... which later segments need and nothing else keeps
     };
@@ -41,8 +41,8 @@ private:
     double exchanged_bytes(
         Index i) const;  // experts over several ranks: a second array while routed tokens are exchanged
     double gathered_bytes(Index i) const;  // context parallelism: keys and values of all tokens
-    // What may leave after the unit's forward (memory.h, offloadable); after backward_input the part that
-    // weights still need.
+    // Bytes that may leave after the unit's forward (memory.h, offloadable); `for_weight`: the part of them
+    // that backward_weight reads.
     core::Bytes offloadable(model::OperatorRange unit, bool for_weight) const;
 
     // The kernels of operator i hold `phase`'s workspace for a moment.

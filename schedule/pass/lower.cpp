@@ -125,7 +125,7 @@ Schedule in_one_direction(const Schedule& given) {
     return result;
 }
 
-// Of an asynchronous schedule: backward passes before the first update.
+// Backward passes before the first update of an asynchronous schedule.
 int micro_batches_per_update(const Schedule& order) {
     if (order.weight_versions == 0) return 0;
     int backwards = 0;

@@ -1,7 +1,7 @@
-// What units keep for backward goes out to the host or to disk on the copy stream as soon as their forward
-// has ended, and comes back `activation_loading_horizon` tasks before their backward, before the first of the
-// two where it is split; then what weights need stays until they have had it. What would be wanted back at
-// once stays.
+// Offload. The saved tensors of a unit are copied to the host or to disk on the copy stream as soon as the
+// unit's forward has ended. They are loaded `activation_loading_horizon` tasks before the unit's backward; of
+// a split backward, before backward_input. The tensors that backward_weight reads then stay until it has
+// ended. A unit whose saved tensors would be loaded right after the copy out keeps them (memory.h, leaves).
 #include <algorithm>
 
 #include "schedule/pass/rank_lowering.h"
@@ -24,18 +24,18 @@ void RankLowering::plan_offload() {
         for (std::int32_t i = 0; i < units; ++i) {
             const UnitTask task{action.stage, action.micro_batch, is_forward ? i : units - 1 - i,
                                 action.kind};
-            OffloadedUnit& place = offloaded(task.stage, task.micro_batch, task.unit);
-            if (is_forward) place.forward = static_cast<std::int64_t>(unit_tasks_.size());
-            if (task.reads_first()) place.backward = static_cast<std::int64_t>(unit_tasks_.size());
+            OffloadedUnit& entry = offloaded(task.stage, task.micro_batch, task.unit);
+            if (is_forward) entry.forward = static_cast<std::int64_t>(unit_tasks_.size());
+            if (task.reads_first()) entry.backward = static_cast<std::int64_t>(unit_tasks_.size());
             unit_tasks_.push_back(task);
         }
     }
     for (const UnitTask& task : unit_tasks_) {
-        OffloadedUnit& place = offloaded(task.stage, task.micro_batch, task.unit);
+        OffloadedUnit& entry = offloaded(task.stage, task.micro_batch, task.unit);
         const core::Bytes bytes =
             local(task.stage).footprints->front().offloadable[static_cast<std::size_t>(task.unit)].bytes;
-        place.leaves =
-            bytes.value > 0 && leaves(place.forward, place.backward, plan_.activation_loading_horizon);
+        entry.leaves =
+            bytes.value > 0 && leaves(entry.forward, entry.backward, plan_.activation_loading_horizon);
     }
 }
 
@@ -89,41 +89,41 @@ void RankLowering::begin_unit(const LocalStage& stage, std::int32_t micro_batch,
     const std::int64_t ahead = unit_task_ + plan_.activation_loading_horizon;
     if (ahead < static_cast<std::int64_t>(unit_tasks_.size()))
         load(unit_tasks_[static_cast<std::size_t>(ahead)]);
-    OffloadedUnit& place = offloaded(stage.index, micro_batch, unit);
-    if (!place.leaves) return;
+    OffloadedUnit& entry = offloaded(stage.index, micro_batch, unit);
+    if (!entry.leaves) return;
     const ActionKind pass = unit_tasks_[static_cast<std::size_t>(unit_task_)].pass;
     if (pass != ActionKind::forward) {
-        pending_.push_back(place.loaded);
-        if (pass != ActionKind::backward_weight) loaded_.push_back(place.loaded_for_input);
-        if (pass != ActionKind::backward_input) loaded_.push_back(place.loaded_for_weight);
+        pending_.push_back(entry.loaded);
+        if (pass != ActionKind::backward_weight) loaded_.push_back(entry.loaded_for_input);
+        if (pass != ActionKind::backward_input) loaded_.push_back(entry.loaded_for_weight);
     } else {
-        place.buffer =
+        entry.buffer =
             list_.buffer(MemoryKind::activations,
                          stage.footprints->front().offloadable[static_cast<std::size_t>(unit)].bytes);
-        list_.take(place.buffer);
+        list_.take(entry.buffer);
     }
 }
 
 void RankLowering::store(const LocalStage& stage, std::int32_t micro_batch, std::int32_t unit) {
     if (offloaded_.empty()) return;
-    OffloadedUnit& place = offloaded(stage.index, micro_batch, unit);
-    if (!place.leaves) return;
-    list_.give_back(place.buffer);
-    place.stored = append_copy(stage, micro_batch, unit, false);
+    OffloadedUnit& entry = offloaded(stage.index, micro_batch, unit);
+    if (!entry.leaves) return;
+    list_.give_back(entry.buffer);
+    entry.stored = append_copy(stage, micro_batch, unit, false);
 }
 
 void RankLowering::load(const UnitTask& task) {
-    OffloadedUnit& place = offloaded(task.stage, task.micro_batch, task.unit);
-    if (!task.reads_first() || !place.leaves) return;
+    OffloadedUnit& entry = offloaded(task.stage, task.micro_batch, task.unit);
+    if (!task.reads_first() || !entry.leaves) return;
     const LocalStage& stage = local(task.stage);
     const core::Bytes weight = for_weight(stage, task.unit),
                       all = stage.footprints->front().offloadable[static_cast<std::size_t>(task.unit)].bytes;
-    place.loaded_for_input = list_.buffer(MemoryKind::activations, all - weight);
-    place.loaded_for_weight = list_.buffer(MemoryKind::activations, weight);
-    list_.take(place.loaded_for_input);
-    list_.take(place.loaded_for_weight);
-    list_.wait_for(place.stored);
-    place.loaded = append_copy(stage, task.micro_batch, task.unit, true);
+    entry.loaded_for_input = list_.buffer(MemoryKind::activations, all - weight);
+    entry.loaded_for_weight = list_.buffer(MemoryKind::activations, weight);
+    list_.take(entry.loaded_for_input);
+    list_.take(entry.loaded_for_weight);
+    list_.wait_for(entry.stored);
+    entry.loaded = append_copy(stage, task.micro_batch, task.unit, true);
 }
 
 bool RankLowering::is_last_of_unit(const StepGroup& group, std::size_t step) {

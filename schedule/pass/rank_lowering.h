@@ -23,7 +23,7 @@ public:
     RankProgram lower();
 
 private:
-    // What one stage of this rank needs to be lowered again and again.
+    // State of one stage of this rank that every lowered pass of it uses.
     struct LocalStage {
         std::int32_t index = 0;                                        // virtual stage
         const std::vector<ActivationFootprint>* footprints = nullptr;  // by segment of a sequence
@@ -55,7 +55,8 @@ private:
     void lower_backward(LocalStage& stage, std::int32_t micro_batch, bool is_last);
     void lower_input(LocalStage& stage, std::int32_t micro_batch);
     void lower_weight(LocalStage& stage, std::int32_t micro_batch, bool is_last);
-    // Makes room for what stage `index` gets from a neighbour, for a receive or a hand-over.
+    // Allocates the buffers for tensors that stage `index` gets from a neighbour, by a receive or a
+    // hand-over.
     void make_room(std::int32_t index, std::int32_t micro_batch, PayloadKind payload);
     void take_all();
     void arrive(LocalStage& stage, std::int32_t micro_batch, PayloadKind payload);
@@ -94,14 +95,14 @@ private:
         ActionKind pass = ActionKind::forward;
         bool reads_first() const {
             return pass == ActionKind::backward || pass == ActionKind::backward_input;
-        }  // ... what left
+        }  // ... the tensors that left
     };
     struct OffloadedUnit {
         std::int64_t forward = -1, backward = -1;  // tasks
         bool leaves = false;
         std::uint32_t buffer = no_buffer, stored = no_instruction;  // before it leaves
         std::uint32_t loaded =
-            no_instruction;  // after it is back: what goes with the first backward pass, and with the last
+            no_instruction;  // after the load: buffers freed with the first backward pass, and with the last
         std::uint32_t loaded_for_input = no_buffer, loaded_for_weight = no_buffer;
     };
     void plan_offload();

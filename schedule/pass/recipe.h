@@ -37,7 +37,7 @@ struct StepGroup {
 
 using Recipe = std::vector<StepGroup>;
 
-// What a backward pass reduces: per operator (relative to the stage's begin) the buckets that its backward
+// Reductions of a backward pass: per operator (relative to the stage's begin) the buckets that its backward
 // completes; empty = nothing.
 using Reductions = std::vector<std::vector<std::int32_t>>;
 

@@ -15,8 +15,8 @@ bool is_recomputed(const model::ModelGraph& graph, const model::Unit& unit, Reco
         for (const model::TensorId input : op.inputs)
             continues = continues || graph.tensor(input).producer.index < unit.operators.begin;
     }
-    // What begins with the data is not run again; a layer that reads data beside what comes from the layer
-    // before (the memory of a Transformer-XL) is.
+    // A unit that begins with the data is not recomputed. A layer that reads data beside the tensors of the
+    // layer before (the memory of a Transformer-XL) is.
     return !has_input || continues;
 }
 

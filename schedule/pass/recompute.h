@@ -8,9 +8,8 @@
 
 namespace schedule {
 
-// Recompute full: is this unit run again from its inputs? The unit that reads the data and the one that ends
-// in the loss are not: Megatron-LM's
-// --recompute-granularity full wraps transformer layers only.
+// Recompute full: is this unit run again from its inputs? The unit that reads the data and the unit that ends
+// in the loss are not: Megatron-LM's --recompute-granularity full wraps transformer layers only.
 bool is_recomputed(const model::ModelGraph& graph, const model::Unit& unit, Recompute recompute);
 
 // Is this operator run again by itself (selective: the attention cores, arXiv 2205.05198, section 5)?

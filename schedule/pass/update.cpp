@@ -55,8 +55,8 @@ bool RankLowering::reduce(std::int32_t bucket, std::uint32_t after) {
     return true;
 }
 
-// What could not be reduced under the backward passes. Tied parameters come last: their other copies may be
-// ready much later.
+// Reductions that could not run beside the backward passes. Tied parameters come last: their gradients on
+// other ranks may be ready much later.
 void RankLowering::finish_reductions() {
     const std::uint32_t ready = last_step_;
     const auto sum_partial = [&](std::int32_t bucket, bool on_shard, std::uint32_t after) {
@@ -157,8 +157,8 @@ void RankLowering::update_between(std::int32_t index) {
     last_step_ = list_.append(zero);
 }
 
-// LAMB: the sums of this rank's part of a bucket, added up over every group that divides it. What the step of
-// the bucket waits for.
+// LAMB: the sums of this rank's part of a bucket, added up over every group that divides it. Returns the
+// instruction that the step of the bucket waits for.
 std::uint32_t RankLowering::take_update_norms(std::int32_t index, std::uint32_t sums) {
     const ParameterBucket& bucket = result_.buckets[static_cast<std::size_t>(index)];
     Instruction norm;

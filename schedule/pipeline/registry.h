@@ -13,15 +13,15 @@
 namespace schedule {
 
 // Relative times of one micro-batch in one virtual stage, and the change of its rank's activation memory when
-// the action starts (positive) or ends (negative).
+// the action starts (positive) or ends (negative). By default backward_weight frees all that forward took.
 struct RelativeStageCost {
     double forward = 1, backward_input = 1, backward_weight = 1;
     double memory_forward = 1, memory_backward_input = 0, memory_backward_weight = -1;
     bool operator==(const RelativeStageCost&) const = default;
 };
 
-// What a generator may ask: the shape, and for run-time policies (SMP interleaved) and time-aware ones the
-// relative costs.
+// Input of a generator: the shape, and relative costs for run-time policies (SMP interleaved) and time-aware
+// schedules.
 struct PipelineShape {
     int ranks = 1;
     int chunks = 1;  // virtual stages per rank
@@ -35,7 +35,8 @@ struct PipelineShape {
     int segments = 0;     // Seq1F1B: of the sequence, 0 = 2
     std::vector<RelativeStageCost>
         stage_costs;  // unequal stages, [virtual stage]; empty = the equal times above
-    // Of a rank's activations, in the unit of the stage costs. Without one the schedule's own limit holds.
+    // Limit of a rank's activations, in the unit of the stage costs. Without one the schedule's own limit
+    // holds.
     std::optional<double> memory_limit;
 
     int stages() const { return ranks * chunks; }
@@ -66,7 +67,7 @@ struct PipelineSchedule {
 const std::vector<PipelineSchedule>& pipeline_schedules();
 // By name or alias ("simple" = "gpipe"); null when unknown.
 const PipelineSchedule* find_pipeline_schedule(const std::string& name);
-// Of a sequence in a schedule that cuts it, when the shape does not say.
+// Segments of a sequence in a schedule that cuts sequences, when the shape gives no number.
 inline constexpr int default_segments = 2;
 // Why the schedule does not exist for the shape: checks that all schedules share (positive degrees, their
 // range of chunks), then the schedule's own.

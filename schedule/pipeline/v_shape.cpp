@@ -46,7 +46,7 @@ int last_slot(const Slots& rank) {
     return last;
 }
 
-// What stands in each slot; -1 = nothing.
+// The pass in each slot; -1: the slot is free.
 std::vector<std::int8_t> passes_by_slot(const Slots& rank) {
     std::vector<std::int8_t> by_slot(static_cast<std::size_t>(last_slot(rank)) + 1, -1);
     for (std::size_t pass = 0; pass < rank.size(); ++pass)
@@ -221,7 +221,7 @@ PipelineSchedule v_min_schedule() {
     schedule.aliases = {"vmin"};
     schedule.bubble = "about 2/3 of 1F1B's; grows with m when F, I and W differ";
     schedule.in_flight = "at most 2 floor((p+4)/3) chunks";
-    // Where a rank's passes would collide the turn at the loss is longer.
+    // The turn at the loss is longer where passes of a rank would otherwise collide.
     schedule.generate = [](const PipelineShape& shape) {
         return generate("v-min", shape, repeated(shape, {1, 1, shape.ranks % 3 == 0 ? 3 : 1, 1}));
     };

@@ -36,7 +36,7 @@ ActionLists best_order(const PipelineShape& shape, double memory_limit) {
          play_order(shape, *other, memory_limit).is_better_than(play_order(shape, *best, memory_limit))))
         best = other;
     if (best) return *best;
-    // One micro-batch after the other fits where anything does.
+    // Micro-batches one after the other have the least memory of all orders.
     ActionLists serial;
     for (int rank = 0; rank < shape.ranks; ++rank) {
         std::vector<Action>& list = serial.emplace_back();
@@ -73,7 +73,7 @@ Schedule build(const char* name, const PipelineShape& shape, const PipelineShape
     return schedule;
 }
 
-// ZB-H1 and ZB-H2 are made for equal times, whatever the real ones are.
+// ZB-H1 and ZB-H2 are built for equal times, also where the real times differ.
 PipelineShape unit_times(const PipelineShape& shape) {
     PipelineShape unit;
     unit.ranks = shape.ranks;

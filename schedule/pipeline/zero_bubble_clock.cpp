@@ -159,7 +159,7 @@ private:
         return greatest;
     }
 
-    // What the stage does at its clock; false when it waits (its clock moves on).
+    // Performs one action of the stage at its clock; false when it waits and its clock moves on.
     bool decide(int stage) {
         Stage& s = at(stage);
         const double input = input_arrival(stage), forward = forward_arrival(stage);

@@ -17,8 +17,8 @@ using ActionLists = std::vector<std::vector<Action>>;  // [rank][order]
 // best of its eight variants by longest rank span; nothing when none keeps to the limit.
 std::optional<ActionLists> zero_bubble_by_rounds(const PipelineShape& shape, double memory_limit);
 
-// On one virtual clock for all stages: whoever is free first decides with what it then knows. The best of 60
-// variants; nothing when none keeps to the limit.
+// Builds orders on one virtual clock for all stages: the stage that is free first decides with the state at
+// that time. The best of 60 variants; nothing when none keeps to the limit.
 std::optional<ActionLists> zero_bubble_by_clock(const PipelineShape& shape, double memory_limit);
 
 struct OrderFigures {

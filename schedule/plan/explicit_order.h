@@ -12,10 +12,11 @@
 namespace schedule {
 
 bool is_explicit_order(const std::string& schedule);
-// "auto" asks for a search (planner/order/plan_order.h): whoever loads a plan replaces it by the order found.
+// "auto" asks for a search (planner/order/plan_order.h): the code that loads a plan replaces it by the order
+// found.
 inline bool is_searched_order(const std::string& schedule) { return schedule == "auto"; }
 
-// What to call it in a table: its name, or "explicit order".
+// The schedule as tables call it: its name, or "explicit order".
 std::string schedule_label(const std::string& schedule);
 
 // The order a plan holds: synchronous, of whole sequences, one copy of the model, of the plan's ranks, stages

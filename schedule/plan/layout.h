@@ -21,7 +21,7 @@ struct RankCoordinates {
 struct ParallelLayout {
     int data = 1, tensor = 1, pipeline = 1;
     std::string order = "PDT";
-    // What the data axis is made of beside replicas; each divides its degree, and their groups are
+    // Parts of the data axis beside replicas. Each divides the degree of the axis, and their groups are
     // consecutive members of it. Context parallelism divides the tokens of a replica's samples (so gradients
     // are added up over the whole axis), expert parallelism the experts of mixtures.
     int context = 1, expert = 1;

@@ -30,7 +30,7 @@ struct PartitionSolution {
 // stages.
 std::optional<PartitionSolution> partition_contiguous(const PartitionProblem& problem);
 
-// What the partition of a plan without one balances, unit by unit: FLOPs of forward and backward, as SMP
+// Cost of each unit that the partition of a plan without one balances: FLOPs of forward and backward, as SMP
 // weighs them with memory where memory_weight asks for it.
 std::vector<core::Seconds> partition_loads(const Plan& plan, const model::ModelGraph& graph);
 // The plan's own partition, or when it is empty the exact one that balances FLOPs of forward and backward

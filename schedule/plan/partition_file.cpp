@@ -103,15 +103,15 @@ std::string write_partition_file(const PartitionFile& file) {
     return core::to_toml(document);
 }
 
-void read_saved_partition(const std::string& name, const core::SourceLocation& place, const std::string& key,
-                          Plan& plan, core::Diagnostics& diagnostics) {
+void read_saved_partition(const std::string& name, const core::SourceLocation& location,
+                          const std::string& key, Plan& plan, core::Diagnostics& diagnostics) {
     const std::filesystem::path path(name);
     const std::filesystem::path full =
-        path.is_absolute() ? path : std::filesystem::path(place.file).parent_path() / path;
-    const std::optional<PartitionFile> file = load_partition_file(full.string(), diagnostics, place, key);
+        path.is_absolute() ? path : std::filesystem::path(location.file).parent_path() / path;
+    const std::optional<PartitionFile> file = load_partition_file(full.string(), diagnostics, location, key);
     if (!file) return;
     if (file->first_units.empty())
-        diagnostics.error(place, key,
+        diagnostics.error(location, key,
                           fmt::format("the stages of {} are no runs of whole units, which a pipeline needs",
                                       core::in_quotes(name)),
                           "partition the model with `smplan partition --granularity unit`");

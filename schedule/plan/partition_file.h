@@ -51,7 +51,7 @@ std::string write_partition_file(const PartitionFile& file);
 
 struct Plan;
 // Fills a plan's partition from the file it names, relative to the file in which the name stands.
-void read_saved_partition(const std::string& name, const core::SourceLocation& place, const std::string& key,
-                          Plan& plan, core::Diagnostics& diagnostics);
+void read_saved_partition(const std::string& name, const core::SourceLocation& location,
+                          const std::string& key, Plan& plan, core::Diagnostics& diagnostics);
 
 }  // namespace schedule

@@ -92,8 +92,8 @@ struct Plan {
     bool sequence_parallel = false;
     Recompute recompute = Recompute::none;
     Offload offload = Offload::none;
-    // What is offloaded comes back this many tasks of its rank before its backward, a task being one pass of
-    // a micro-batch through one unit; what is wanted sooner than that stays (SageMaker SMP's key, which
+    // Offloaded tensors are loaded this many tasks of their rank before their backward, a task being one pass
+    // of a micro-batch through one unit; what is wanted sooner than that stays (SageMaker SMP's key, which
     // counts pipeline tasks; its default).
     int activation_loading_horizon = 4;
     core::BytesPerSecond
@@ -119,8 +119,8 @@ struct Plan {
     }
     // Is something divided at all, and into how many pieces: sharding over one rank is none.
     bool shards(Sharding what) const { return effective_shard_degree() > 1 && sharding >= what; }
-    // Into how many the state of a bucket is divided. Ranks of a shard group that hold other experts have
-    // nothing of one to share.
+    // The number of shards into which the state of a bucket is divided. Ranks of a shard group that hold
+    // other experts have nothing of one to share.
     int pieces(bool is_expert) const {
         const int degree = shards(Sharding::optimizer) ? effective_shard_degree() : 1;
         return !is_expert ? degree : degree > layout.expert ? degree / layout.expert : 1;

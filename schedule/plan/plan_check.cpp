@@ -42,7 +42,7 @@ private:
         if (key == "shard_degree" || key == "sharding") return "sharded_data_parallel_degree";
         return "";
     }
-    core::SourceLocation place(std::string_view key) const {
+    core::SourceLocation location_of(std::string_view key) const {
         if (!plan_table_) return {};
         if (const core::Value* value = plan_table_->find(key)) return value->location;
         if (const core::Value* sagemaker = plan_table_->find("sagemaker"))
@@ -53,10 +53,11 @@ private:
         return plan_table_->location;
     }
     void error(std::string_view key, std::string message, std::string hint = {}) {
-        diagnostics_.error(place(key), "plan." + std::string(key), std::move(message), std::move(hint));
+        diagnostics_.error(location_of(key), "plan." + std::string(key), std::move(message), std::move(hint));
     }
     void warning(std::string_view key, std::string message, std::string hint = {}) {
-        diagnostics_.warning(place(key), "plan." + std::string(key), std::move(message), std::move(hint));
+        diagnostics_.warning(location_of(key), "plan." + std::string(key), std::move(message),
+                             std::move(hint));
     }
 
     void check_positive() {
@@ -193,7 +194,7 @@ private:
                 error("partition", fmt::format("partition names unit {}, but the units of {} are 0 to {}",
                                                first.back(), graph_.name, units - 1));
         }
-        if (!check_schedule(plan_, diagnostics_, 0, place("schedule"))) return;
+        if (!check_schedule(plan_, diagnostics_, 0, location_of("schedule"))) return;
         check_asynchronous();
         check_segments();
     }

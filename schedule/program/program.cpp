@@ -212,7 +212,7 @@ private:
 constexpr std::int32_t absent = -1;
 
 void add_instruction(Hash& hash, const RankProgram& list, const Instruction& i) {
-    // One word for everything small: it keeps hashing of a large Program to a few mixes per instruction.
+    // The small fields share one word: hashing a large Program then takes only a few mixes per instruction.
     hash.add(static_cast<std::uint64_t>(i.kind) | static_cast<std::uint64_t>(i.stream) << 8 |
              static_cast<std::uint64_t>(i.phase) << 16 | static_cast<std::uint64_t>(i.collective) << 24 |
              static_cast<std::uint64_t>(i.group) << 32 | static_cast<std::uint64_t>(i.payload) << 40 |

@@ -1,4 +1,5 @@
-// What each rank does, complete and immutable, without times: the one thing both interpreters read.
+// A Program: the work of every rank, complete and immutable, without times. Simulator and executor both read
+// it.
 //
 // One instruction list per class of ranks (ranks that do the same work: one class per pipeline coordinate, or
 // finer) and a map rank -> class. Instructions sit on named streams; an instruction starts when the one
@@ -32,11 +33,11 @@ enum class InstructionKind : std::uint8_t {
     optimizer_step,  // update of the parameters of `bucket` (absent: all of this rank's), on this rank's
                      // shard of them; asynchronous: the `micro_batch`-th of the step
     zero_gradients,  // start of a step
-    copy,  // what the operators of a range keep for the backward of a micro-batch, out to where the plan
-           // offloads to, or back (`loads`)
-    gradient_norm,  // sum of squares of the gradients that this rank counts: of replicated parameters tensor
-                    // rank 0 does, of tied ones their first pipeline rank; collectives with payload
-                    // gradient_norm add it up, the updates scale gradients by what follows
+    copy,  // tensors that the operators of a range saved for the backward of a micro-batch: out to the plan's
+           // offload target, or back (`loads`)
+    gradient_norm,  // sum of squares of the gradients that this rank counts. Replicated parameters are
+                    // counted by tensor rank 0, tied ones by their first pipeline rank. Collectives with
+                    // payload gradient_norm add the sums up; the updates scale gradients by the result
     update_norm,    // LAMB, before the optimizer_step of the same bucket and update: advances the moments of
                   // this rank's shard and takes, of each parameter of the bucket, the sums of squares of what
                   // this rank counts of its values and of its update (of parameters replicated over the
@@ -182,7 +183,7 @@ struct Program {
     bool is_first_stage(std::int32_t stage) const { return stage % stages_per_direction() == 0; }
     bool is_last_stage(std::int32_t stage) const { return (stage + 1) % stages_per_direction() == 0; }
     int segment_of(std::int32_t micro_batch) const { return micro_batch % segments; }
-    // Of the plan: whole sequences.
+    // Micro-batches of the plan, each with whole sequences.
     int whole_micro_batches() const { return micro_batches / segments; }
     // Micro-batches that pass through a stage.
     std::int32_t micro_batches_of_stage() const { return micro_batches / directions; }
@@ -214,7 +215,7 @@ BucketGroups groups_of(const ParallelLayout& layout, const ParameterBucket& buck
 // Over which groups the parameters of a bucket, or their state, are divided: sums over a whole parameter are
 // added up over these, one after the other.
 std::vector<GroupKind> dividing_groups(const Plan& plan, const ParameterBucket& bucket);
-// Of PayloadKind::update_norm.
+// Size of a message of PayloadKind::update_norm.
 inline core::Bytes update_norm_bytes(const ParameterBucket& bucket) {
     return 2.0 * core::size_of(core::DataType::fp32) * static_cast<double>(bucket.parameters.size());
 }

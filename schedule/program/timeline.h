@@ -1,4 +1,4 @@
-// What happened when: the common answer of simulator and executor.
+// When each instruction began and ended: the common result of simulator and executor.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// Rules that a Program keeps, whatever lowering, a file or a mutation made of it:
+// Rules that every Program keeps:
 //   structure    indices point at something, `after` points backwards
 //   placement    work stands on the class of its stage; ranks run the class of their pipeline coordinate
 //   completeness every stage runs every operator forward once per micro-batch and, when it trains, backward
@@ -170,9 +170,9 @@ void ProgramChecker::check_transfers() {
                 report("transfers", c, n, "carries neither activations nor their gradients");
                 continue;
             }
-            ListPosition& place = (i.kind == InstructionKind::send ? sends_ : receives_)[transfer_key(i)];
-            if (place.list >= 0) report("transfers", c, n, "is there twice");
-            place = {static_cast<std::int32_t>(c), static_cast<std::int32_t>(n)};
+            ListPosition& position = (i.kind == InstructionKind::send ? sends_ : receives_)[transfer_key(i)];
+            if (position.list >= 0) report("transfers", c, n, "is there twice");
+            position = {static_cast<std::int32_t>(c), static_cast<std::int32_t>(n)};
         }
     for (std::size_t key = 0; key < keys; ++key) {
         const auto micro_batches = static_cast<std::size_t>(program_.micro_batches);
@@ -183,10 +183,10 @@ void ProgramChecker::check_transfers() {
                                passes(boundary, static_cast<std::int32_t>(key % micro_batches));
         const ListPosition send = sends_[key], receive = receives_[key];
         if (!is_needed) {
-            for (const ListPosition& place : {send, receive})
-                if (place.list >= 0)
-                    report("transfers", static_cast<std::size_t>(place.list),
-                           static_cast<std::size_t>(place.index), "nothing crosses there");
+            for (const ListPosition& position : {send, receive})
+                if (position.list >= 0)
+                    report("transfers", static_cast<std::size_t>(position.list),
+                           static_cast<std::size_t>(position.index), "nothing crosses there");
             continue;
         }
         if (send.list < 0 && receive.list < 0)
@@ -286,10 +286,10 @@ void ProgramChecker::check_collectives() {
     for (std::size_t a = 0; a < sequences.size(); ++a)
         for (std::size_t b = a + 1; b < sequences.size(); ++b) {
             const auto shared = [&](const Sequence& sequence, std::int32_t with) {
-                std::vector<ListPosition> places;
-                for (const auto& [place, ranks] : sequence)
-                    if (std::binary_search(ranks.begin(), ranks.end(), with)) places.push_back(place);
-                return places;
+                std::vector<ListPosition> positions;
+                for (const auto& [position, ranks] : sequence)
+                    if (std::binary_search(ranks.begin(), ranks.end(), with)) positions.push_back(position);
+                return positions;
             };
             const std::vector<ListPosition> of_a = shared(sequences[a], list(b).pipeline),
                                             of_b = shared(sequences[b], list(a).pipeline);

@@ -71,7 +71,7 @@ void ProgramChecker::step_forward(std::size_t c, std::size_t n) {
     p.last_forward = static_cast<std::int32_t>(n);
 }
 
-// What goes out has been computed and comes back before it is read.
+// Offloaded tensors are computed before they are copied out, and loaded before they are read.
 void ProgramChecker::check_copy(std::size_t c, std::size_t n) {
     const Instruction& i = list(c).instructions[n];
     OffloadCopies& copies = copies_[{i.stage, i.micro_batch, i.operators.begin}];
@@ -106,8 +106,8 @@ void ProgramChecker::step_backward(std::size_t c, std::size_t n) {
     const bool is_recomputed = i.phase == ComputePhase::recompute;
     const auto stage_end = program_.stages[static_cast<std::size_t>(i.stage)].operators.end;
     if (is_recomputed) {
-        // Gathers for weights' gradients may run beside the steps before them; whoever needs them waits for
-        // them (below, as for every latest step).
+        // Gathers for weights' gradients may run beside the steps before them; the instruction that needs
+        // them waits for them (below, as for every latest step).
         need(c, p.last_forward, n, "its forward");
         if (i.kind == InstructionKind::compute && p.last_backward >= 0)
             need(c, p.last_backward, n, "the step before");

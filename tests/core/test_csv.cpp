@@ -43,21 +43,21 @@ TEST_CASE("numbers are whole cells, finite, or nothing") {
     CHECK_FALSE(core::parse_integer("7.0"));
 }
 
-TEST_CASE("a cell's place is its line and where it begins there, counted in characters") {
+TEST_CASE("a cell's location is its line and where it begins there, counted in characters") {
     core::Diagnostics diagnostics;
     const auto table =
         core::parse_csv("a,bb,c\n1,22,\"3\"\n\xC3\xA9\xC3\xA9,5,6\n", "t.csv", {}, diagnostics);
     REQUIRE(table);
-    const auto place = [&](std::size_t row, const char* column) {
-        return table->place(table->rows[row], column);
+    const auto location = [&](std::size_t row, const char* column) {
+        return table->location(table->rows[row], column);
     };
-    CHECK(place(0, "a").line == 2);
-    CHECK(place(0, "a").column == 1);
-    CHECK(place(0, "bb").column == 3);
-    CHECK(place(0, "c").column == 6);
-    CHECK(place(1, "bb").line == 3);
-    CHECK(place(1, "bb").column == 4);  // two letters of two bytes each before the comma
-    CHECK(place(1, "missing").column == 1);
+    CHECK(location(0, "a").line == 2);
+    CHECK(location(0, "a").column == 1);
+    CHECK(location(0, "bb").column == 3);
+    CHECK(location(0, "c").column == 6);
+    CHECK(location(1, "bb").line == 3);
+    CHECK(location(1, "bb").column == 4);  // two letters of two bytes each before the comma
+    CHECK(location(1, "missing").column == 1);
 }
 
 TEST_CASE("a table that is no text is refused by its first wrong byte, and nothing of it is shown") {

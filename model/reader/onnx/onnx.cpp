@@ -89,7 +89,7 @@ private:
     }
 
     int value_named(const std::string& name) {
-        const auto [place, is_new] = ids_.try_emplace(name, static_cast<int>(graph_.values.size()));
+        const auto [entry, is_new] = ids_.try_emplace(name, static_cast<int>(graph_.values.size()));
         if (is_new) {
             graph_.values.emplace_back().name = name;
             types_.emplace_back();
@@ -97,7 +97,7 @@ private:
             constants_.emplace_back();
             is_defined_.push_back(false);
         }
-        return place->second;
+        return entry->second;
     }
 
     bool define(int id) {

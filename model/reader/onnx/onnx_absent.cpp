@@ -1,4 +1,4 @@
-// What stands in for onnx.cpp, onnx_inference.cpp and onnx_tensor.cpp in builds without libonnx.
+// Replacement of onnx.cpp, onnx_inference.cpp and onnx_tensor.cpp in builds without libonnx.
 #include "model/reader/onnx/onnx_graph.h"
 
 namespace model {

@@ -14,19 +14,19 @@ using Shape = std::vector<std::int64_t>;
 constexpr std::int64_t most_elements =
     8192;  // position ids and masks of common sequences stay; nothing larger decides a shape
 
-// Where element `index` of the broadcast result lies in an operand.
+// Index in an operand of element `index` of the broadcast result.
 std::size_t broadcast_index(std::int64_t index, const Shape& result, const Shape& operand) {
-    std::int64_t place = 0, stride = 1;
+    std::int64_t offset = 0, stride = 1;
     const std::size_t shift = result.size() - operand.size();
     for (std::size_t d = result.size(); d-- > 0;) {
         const std::int64_t coordinate = index % result[d];
         index /= result[d];
         if (d < shift) continue;
         const std::int64_t extent = operand[d - shift];
-        if (extent != 1) place += coordinate * stride;
+        if (extent != 1) offset += coordinate * stride;
         stride *= extent;
     }
-    return static_cast<std::size_t>(place);
+    return static_cast<std::size_t>(offset);
 }
 
 class Folder {

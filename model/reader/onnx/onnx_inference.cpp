@@ -28,7 +28,7 @@ std::int64_t newest_of_library() {
     return found == domains.end() ? 0 : found->second.second;
 }
 
-// What an operator's inference function sees of its node.
+// A node as an operator's inference function sees it.
 class NodeContext final : public onnx::InferenceContext {
 public:
     NodeContext(const onnx::NodeProto& node, std::vector<const onnx::TypeProto*> inputs,
@@ -85,7 +85,8 @@ std::string unsound_filter(const OnnxGraph& graph, const OnnxNode& node) {
                                : fmt::format("its input has {} dimensions, its filter {}", rank, filter_rank);
 }
 
-// What inference functions divide by or index with, unchecked: empty, or what is wrong.
+// Checks the values that inference functions divide by or index with unchecked. Returns the fault, or an
+// empty text.
 std::string unsound_attribute(const OnnxGraph& graph, const OnnxNode& node) {
     for (const char* key : {"strides", "dilations", "kernel_shape", "group", "blocksize", "num_outputs",
                             "num_groups", "hidden_size"})

@@ -28,7 +28,7 @@ public:
           patterns(find_patterns(g)),
           diagnostics(d),
           key(k),
-          place{path, 0, 0},
+          location{path, 0, 0},
           builder(g.name, "onnx"),
           tensors_(g.values.size()),
           weights_(g.values.size()),
@@ -123,7 +123,7 @@ private:
     const OnnxPatterns patterns;
     core::Diagnostics& diagnostics;
     const std::string key;
-    const core::SourceLocation place;
+    const core::SourceLocation location;
     GraphBuilder builder;
     std::vector<TensorId> tensors_;
     std::vector<Weight> weights_;

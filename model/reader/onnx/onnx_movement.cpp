@@ -1,4 +1,4 @@
-// What only moves or picks elements, or works on each alone.
+// Operators that only move or pick elements, or work on each element alone.
 #include "model/reader/onnx/onnx_mapper.h"
 
 #include <algorithm>

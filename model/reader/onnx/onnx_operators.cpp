@@ -1,4 +1,4 @@
-// Which of our operators each ONNX node is, and with which tensors and parameters.
+// Maps each ONNX node to one of our operators, with its tensors and parameters.
 #include "model/reader/onnx/onnx_mapper.h"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ std::optional<ModelGraph> OnnxMapper::run() {
 }
 
 bool OnnxMapper::fail(std::string message, std::string hint) {
-    if (!has_failed_) diagnostics.error(place, key, std::move(message), std::move(hint));
+    if (!has_failed_) diagnostics.error(location, key, std::move(message), std::move(hint));
     has_failed_ = true;
     return false;
 }

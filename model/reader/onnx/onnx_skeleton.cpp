@@ -171,22 +171,22 @@ std::optional<std::string> onnx_skeleton(const std::string& path, core::Diagnost
         return std::nullopt;
     }
     const auto size = static_cast<std::int64_t>(std::filesystem::file_size(path, failure));
-    const core::SourceLocation place{path, 0, 0};
+    const core::SourceLocation location{path, 0, 0};
     if (failure || size > largest_file) {
         diagnostics.error(
-            place, key, fmt::format("the file has {} bytes; an ONNX file holds at most 2 GiB", size),
+            location, key, fmt::format("the file has {} bytes; an ONNX file holds at most 2 GiB", size),
             "export with external data: the weights then lie in files of their own, which are not read");
         return std::nullopt;
     }
     if (size == 0) {
-        diagnostics.error(place, key, "the file is empty", "an ONNX model is expected");
+        diagnostics.error(location, key, "the file is empty", "an ONNX model is expected");
         return std::nullopt;
     }
     Skeleton skeleton(in, size);
     try {
         return skeleton.read();
     } catch (const std::runtime_error& problem) {
-        diagnostics.error(place, key,
+        diagnostics.error(location, key,
                           fmt::format("not a sound ONNX file: at byte {} of {}: {}", skeleton.position(),
                                       size, problem.what()),
                           "export or copy it again");

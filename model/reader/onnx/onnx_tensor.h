@@ -16,7 +16,7 @@ namespace model {
 
 inline constexpr std::int64_t most_onnx_constant_elements = 8192;
 
-// Of a TensorProto::DataType.
+// The kind of a TensorProto::DataType.
 OnnxType onnx_type_of(int element);
 
 // Elements of a small constant, if they are in the file and as many as its dimensions say.

@@ -1,4 +1,4 @@
-// What an imported graph is trained on: its inputs, the output with the scores, a loss where it has none.
+// Training of an imported graph: its inputs, the output with the scores, a loss where the graph has none.
 #include "model/reader/onnx/onnx_mapper.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Where a pipeline may cut an imported graph.
+// Positions at which a pipeline may cut an imported graph.
 #pragma once
 
 #include "model/model_graph.h"
