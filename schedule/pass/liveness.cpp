@@ -279,24 +279,26 @@ void StageLiveness::run_backward(bool is_split) {
     lowest_saver_ = lowest_saver;
 }
 
-ActivationFootprint StageLiveness::footprint() {
-    ActivationFootprint result;
-    double saved = saved_contexts_, received = 0, received_saved = 0, sent = 0, received_gradient = 0,
-           sent_gradient = 0;
+StageLiveness::BoundaryBytes StageLiveness::boundary_bytes() const {
+    BoundaryBytes result;
+    result.saved = saved_contexts_;
     for (std::size_t i = 0; i < is_saved_.size(); ++i) {
         const auto tensor = static_cast<Index>(i);
-        if (is_saved_[i]) saved += bytes(tensor);
+        if (is_saved_[i]) result.saved += bytes(tensor);
         if (is_received_[i]) {
-            (is_saved_[i] ? received_saved : received) += bytes(tensor);
-            sent_gradient += bytes(tensor);
+            (is_saved_[i] ? result.received_saved : result.received) += bytes(tensor);
+            result.sent_gradient += bytes(tensor);
         }
         if (is_sent_[i]) {
-            if (!is_saved_[i]) sent += bytes(tensor);
-            received_gradient += bytes(tensor);
+            if (!is_saved_[i]) result.sent += bytes(tensor);
+            result.received_gradient += bytes(tensor);
         }
     }
+    return result;
+}
 
-    // Forward: what arrives and what the data loader gives is there at the start.
+void StageLiveness::find_forward(const BoundaryBytes& boundary, ActivationFootprint& result) {
+    // Tensors from the stage before and from the data loader are held at the start.
     std::vector<char> kept = is_saved_;
     for (std::size_t i = 0; i < kept.size(); ++i) {
         if (is_sent_[i]) kept[i] = 1;
@@ -305,92 +307,108 @@ ActivationFootprint StageLiveness::footprint() {
                              producer.index < stage_.begin && last_use_[i] >= 0;
         if (is_received_[i] || is_data) hold(static_cast<Index>(i));
     }
-    const double extras_before = saved_contexts_;
     for (std::size_t u = 0; u < units_.size(); ++u)
         run_forward(units_[u], kept, last_use_, !is_forward_only_ && !unit_is_recomputed_[u], false);
-    result.saved = core::Bytes(saved);
-    result.received = core::Bytes(received);
-    result.received_saved = core::Bytes(received_saved);
-    result.sent = core::Bytes(sent);
-    result.forward_transient = core::Bytes(std::max(0.0, peak_ - saved - received - sent));
+    result.saved = core::Bytes(boundary.saved);
+    result.received = core::Bytes(boundary.received);
+    result.received_saved = core::Bytes(boundary.received_saved);
+    result.sent = core::Bytes(boundary.sent);
+    result.forward_transient =
+        core::Bytes(std::max(0.0, peak_ - boundary.saved - boundary.received - boundary.sent));
     // Tensors that leave during forward are not held at the peak: the other memory is counted beside the
     // saved tensors that are held at each moment.
     if (plan_.offload != Offload::none)
-        result.forward_transient = core::Bytes(std::max(0.0, beside_saved_ - received - sent));
-    if (is_forward_only_) return result;
-    result.received_gradient = core::Bytes(received_gradient);
-    result.sent_gradient = core::Bytes(sent_gradient);
+        result.forward_transient =
+            core::Bytes(std::max(0.0, beside_saved_ - boundary.received - boundary.sent));
+}
 
-    for (const bool is_split : {false, true}) {
-        std::fill(is_held_.begin(), is_held_.end(), 0);
-        std::fill(has_gradient_held_.begin(), has_gradient_held_.end(), 0);
-        const double left_by_later = graph_.has_later_segments() ? key_values_ : 0;
-        const double left_for_earlier = graph_.has_later_segments() ? 0 : graph_.segment * key_values_;
-        held_ = extras_before + left_by_later;
-        saved_held_ = extras_before;
-        for (std::size_t i = 0; i < is_saved_.size(); ++i) {
-            if (is_saved_[i]) hold(static_cast<Index>(i));
-            if (is_sent_[i]) {
-                has_gradient_held_[i] = 1;
-                held_ += bytes(static_cast<Index>(i));
-            }
+void StageLiveness::begin_backward() {
+    std::fill(is_held_.begin(), is_held_.end(), 0);
+    std::fill(has_gradient_held_.begin(), has_gradient_held_.end(), 0);
+    const double left_by_later = graph_.has_later_segments() ? key_values_ : 0;
+    held_ = saved_contexts_ + left_by_later;
+    saved_held_ = saved_contexts_;
+    for (std::size_t i = 0; i < is_saved_.size(); ++i) {
+        if (is_saved_[i]) hold(static_cast<Index>(i));
+        if (is_sent_[i]) {
+            has_gradient_held_[i] = 1;
+            held_ += bytes(static_cast<Index>(i));
         }
-        peak_ = held_;
-        beside_saved_ = held_ - saved_held_;
-        run_backward(is_split);
-        if (!is_split) {
-            // Gradients for earlier segments reuse the memory that is freed while they grow.
-            const double together =
-                saved + left_by_later + left_for_earlier + received_gradient + sent_gradient;
-            result.backward_transient = core::Bytes(std::max(0.0, peak_ - together));
-            result.key_value_gradient = core::Bytes(key_values_);
-            result.reused = core::Bytes(
-                std::clamp(together - peak_, 0.0, std::min(left_for_earlier, saved - received_saved)));
-            if (plan_.offload != Offload::none) {
-                result.backward_transient =
-                    core::Bytes(std::max(0.0, beside_saved_ - received_gradient - sent_gradient));
-                for (const model::OperatorRange unit : units_)
-                    result.offloadable.push_back({unit, offloadable(unit, false), {}});
-            }
-            continue;
-        }
-        // Held now: saved tensors that backward_weight reads, recomputed ones, kept output gradients and the
-        // gradients for the stage before.
-        double saved_for_weight = 0;
-        for (std::size_t i = 0; i < is_saved_.size(); ++i)
-            if (is_saved_[i] && is_held_[i]) saved_for_weight += bytes(static_cast<Index>(i));
-        for (std::size_t u = 0; u < units_.size(); ++u)
-            for (Index i = units_[u].begin; i < units_[u].end; ++i)
-                if (!unit_is_recomputed_[u] && !op(i).parameters.empty())
-                    saved_for_weight += info(i).saved_context - info(i).recomputable;
-        double kept_for_weight = std::max(0.0, held_ - saved_for_weight - sent_gradient);
-        if (plan_.offload != Offload::none) {
-            // Saved tensors held at each moment are counted apart, so nothing reuses their memory.
-            for (std::size_t u = 0; u < units_.size(); ++u)
-                result.offloadable[u].for_weight = offloadable(units_[u], true);
-            peak_ = saved + std::max(beside_saved_, kept_for_weight + received_gradient + sent_gradient);
-        }
-        const double together = saved + kept_for_weight + received_gradient + sent_gradient;
-        const double reused =
-            std::clamp(together - peak_, 0.0, std::min(kept_for_weight, saved - saved_for_weight));
-        saved_for_weight += reused;
-        kept_for_weight -= reused;
-        result.saved_for_weight = core::Bytes(saved_for_weight);
-        result.kept_for_weight = core::Bytes(kept_for_weight);
-        result.input_transient = core::Bytes(std::max(0.0, peak_ - (together - reused)));
-        double gathered = 0;  // sequence parallelism: one gathered input at a time
-        for (Index i = stage_.begin; i < stage_.end; ++i)
-            if (model::gathers_tokens(op(i), context_))
-                gathered = std::max(gathered, bytes(op(i).output.index));
-        double own = 0;
-        if (workspace_)
-            for (Index i = stage_.begin; i < stage_.end; ++i)
-                own = std::max(
-                    own, model::kernel_workspace(graph_, model::OperatorId(i), model::Phase::backward_weight,
-                                                 context_, *workspace_)
-                             .value);
-        result.weight_transient = core::Bytes(gathered + own);
     }
+    peak_ = held_;
+    beside_saved_ = held_ - saved_held_;
+}
+
+void StageLiveness::find_whole_backward(const BoundaryBytes& boundary, ActivationFootprint& result) {
+    begin_backward();
+    run_backward(false);
+    const double left_by_later = graph_.has_later_segments() ? key_values_ : 0;
+    const double left_for_earlier = graph_.has_later_segments() ? 0 : graph_.segment * key_values_;
+    // Gradients for earlier segments reuse the memory that is freed while they grow.
+    const double together = boundary.saved + left_by_later + left_for_earlier + boundary.received_gradient +
+                            boundary.sent_gradient;
+    result.backward_transient = core::Bytes(std::max(0.0, peak_ - together));
+    result.key_value_gradient = core::Bytes(key_values_);
+    result.reused = core::Bytes(std::clamp(
+        together - peak_, 0.0, std::min(left_for_earlier, boundary.saved - boundary.received_saved)));
+    if (plan_.offload != Offload::none) {
+        result.backward_transient =
+            core::Bytes(std::max(0.0, beside_saved_ - boundary.received_gradient - boundary.sent_gradient));
+        for (const model::OperatorRange unit : units_)
+            result.offloadable.push_back({unit, offloadable(unit, false), {}});
+    }
+}
+
+void StageLiveness::find_split_backward(const BoundaryBytes& boundary, ActivationFootprint& result) {
+    begin_backward();
+    run_backward(true);
+    // Held now: saved tensors that backward_weight reads, recomputed ones, kept output gradients and the
+    // gradients for the stage before.
+    double saved_for_weight = 0;
+    for (std::size_t i = 0; i < is_saved_.size(); ++i)
+        if (is_saved_[i] && is_held_[i]) saved_for_weight += bytes(static_cast<Index>(i));
+    for (std::size_t u = 0; u < units_.size(); ++u)
+        for (Index i = units_[u].begin; i < units_[u].end; ++i)
+            if (!unit_is_recomputed_[u] && !op(i).parameters.empty())
+                saved_for_weight += info(i).saved_context - info(i).recomputable;
+    double kept_for_weight = std::max(0.0, held_ - saved_for_weight - boundary.sent_gradient);
+    if (plan_.offload != Offload::none) {
+        // Saved tensors held at each moment are counted apart, so nothing reuses their memory.
+        for (std::size_t u = 0; u < units_.size(); ++u)
+            result.offloadable[u].for_weight = offloadable(units_[u], true);
+        peak_ = boundary.saved + std::max(beside_saved_, kept_for_weight + boundary.received_gradient +
+                                                             boundary.sent_gradient);
+    }
+    const double together =
+        boundary.saved + kept_for_weight + boundary.received_gradient + boundary.sent_gradient;
+    const double reused =
+        std::clamp(together - peak_, 0.0, std::min(kept_for_weight, boundary.saved - saved_for_weight));
+    saved_for_weight += reused;
+    kept_for_weight -= reused;
+    result.saved_for_weight = core::Bytes(saved_for_weight);
+    result.kept_for_weight = core::Bytes(kept_for_weight);
+    result.input_transient = core::Bytes(std::max(0.0, peak_ - (together - reused)));
+    double gathered = 0;  // sequence parallelism: one gathered input at a time
+    for (Index i = stage_.begin; i < stage_.end; ++i)
+        if (model::gathers_tokens(op(i), context_)) gathered = std::max(gathered, bytes(op(i).output.index));
+    double own = 0;
+    if (workspace_)
+        for (Index i = stage_.begin; i < stage_.end; ++i)
+            own = std::max(own, model::kernel_workspace(graph_, model::OperatorId(i),
+                                                        model::Phase::backward_weight, context_, *workspace_)
+                                    .value);
+    result.weight_transient = core::Bytes(gathered + own);
+}
+
+ActivationFootprint StageLiveness::footprint() {
+    ActivationFootprint result;
+    const BoundaryBytes boundary = boundary_bytes();
+    find_forward(boundary, result);
+    if (is_forward_only_) return result;
+    result.received_gradient = core::Bytes(boundary.received_gradient);
+    result.sent_gradient = core::Bytes(boundary.sent_gradient);
+    find_whole_backward(boundary, result);
+    find_split_backward(boundary, result);
     return result;
 }
 

@@ -52,6 +52,18 @@ private:
     void run_forward(model::OperatorRange range, const std::vector<char>& kept,
                      const std::vector<Index>& last_use, bool keeps_saved_contexts, bool is_again);
     void run_backward(bool is_split);
+
+    // Bytes of a stage's tensors that live beyond one pass, as the fields of ActivationFootprint define them.
+    struct BoundaryBytes {
+        double saved = 0, received = 0, received_saved = 0, sent = 0, received_gradient = 0,
+               sent_gradient = 0;
+    };
+    BoundaryBytes boundary_bytes() const;
+    // Each plays its pass and writes its part of the result.
+    void find_forward(const BoundaryBytes& boundary, ActivationFootprint& result);
+    void find_whole_backward(const BoundaryBytes& boundary, ActivationFootprint& result);
+    void find_split_backward(const BoundaryBytes& boundary, ActivationFootprint& result);
+    void begin_backward();
     void run_unit_backward(model::OperatorRange unit, bool is_split);
 
     const model::ModelGraph& graph_;

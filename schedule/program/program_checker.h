@@ -52,6 +52,9 @@ private:
     void check_update(std::size_t c);   // "update": gradients are reduced, then each bucket is updated once
     void check_progress();              // "progress": nothing waits for ever
 
+    bool check_counts();  // ... of micro-batches, stages and ranks
+    void check_instruction(std::size_t c, std::size_t n);
+
     void find_clocks(std::size_t c);
     // Has instruction `before` ended whenever `after` starts?
     bool is_ordered(std::size_t c, std::int32_t before, std::size_t after) const;
@@ -64,6 +67,16 @@ private:
         const std::int32_t within = micro_batch - program_.first_micro_batch(stage);
         return within >= 0 && within < program_.micro_batches_of_stage();
     }
+    // A bucket's gradient in one step: its collectives and its update.
+    struct BucketUpdate {
+        int data = 0, scatter = 0, replica = 0, tensor = 0, tied = 0, gathered_before = 0, gathered_after = 0;
+        std::int32_t step = -1;
+        std::vector<std::int32_t> reductions;
+    };
+    void add_bucket_collective(std::size_t c, std::size_t n, BucketUpdate& update);
+    // `begun`: the first instruction of each pass that makes gradients of the bucket, in list order.
+    void check_bucket_update(std::size_t c, std::size_t b, const BucketUpdate& update,
+                             const std::vector<std::int32_t>& begun);
     void check_clipping(std::size_t c);           // "update" with gradient clipping
     void check_update_norms(std::size_t c);       // "update" with LAMB
     void check_updates_between(std::size_t c);    // "update" of an asynchronous schedule

@@ -67,10 +67,15 @@ std::vector<Violation> ProgramChecker::run() {
     return std::move(violations_);
 }
 
-bool ProgramChecker::check_structure() {
-    const auto within = [](std::int64_t value, std::size_t size) {
-        return value >= 0 && value < static_cast<std::int64_t>(size);
-    };
+namespace {
+
+bool within(std::int64_t value, std::size_t size) {
+    return value >= 0 && value < static_cast<std::int64_t>(size);
+}
+
+}  // namespace
+
+bool ProgramChecker::check_counts() {
     if (program_.micro_batches < 1 || program_.stages.empty() || program_.classes.empty())
         report("structure", 0, "a Program has micro-batches, stages and classes");
     else if (program_.segments < 1 || program_.micro_batches % program_.segments != 0)
@@ -92,49 +97,52 @@ bool ProgramChecker::check_structure() {
             report("placement", static_cast<std::size_t>(c),
                    fmt::format("rank {} stands elsewhere in the pipeline than its class", rank));
     }
-    for (std::size_t c = 0; c < program_.classes.size(); ++c) {
-        const RankProgram& l = list(c);
-        for (std::size_t n = 0; n < l.instructions.size(); ++n) {
-            const Instruction& i = l.instructions[n];
-            const bool has_pools = i.after_begin + std::size_t{i.after_count} <= l.after_pool.size() &&
-                                   i.allocate_begin + std::size_t{i.allocate_count} <= l.buffer_pool.size() &&
-                                   i.free_begin + std::size_t{i.free_count} <= l.buffer_pool.size();
-            if (!has_pools) {
-                report("structure", c, n, "edges or buffers outside their pool");
-                continue;
-            }
-            for (const std::uint32_t a : l.after(i))
-                if (a >= n)
-                    report("structure", c, n, fmt::format("waits for {}, which does not stand before it", a));
-            for (const auto pool : {l.allocates(i), l.frees(i)})
-                for (const std::uint32_t b : pool)
-                    if (b >= l.buffers.size())
-                        report("structure", c, n, fmt::format("buffer {} does not exist", b));
-            const bool has_stage = within(i.stage, program_.stages.size()),
-                       has_micro_batch =
-                           within(i.micro_batch, static_cast<std::size_t>(program_.micro_batches));
-            const bool is_on_activations =
-                i.kind == InstructionKind::collective &&
-                (i.payload == PayloadKind::activation || i.payload == PayloadKind::activation_gradient);
-            if (i.kind == InstructionKind::compute || i.kind == InstructionKind::copy ||
-                i.kind == InstructionKind::send || i.kind == InstructionKind::receive || is_on_activations) {
-                if (!has_stage || !has_micro_batch || !passes(i.stage, i.micro_batch))
-                    report("structure", c, n, "no such stage or micro-batch");
-                else if (program_.stages[static_cast<std::size_t>(i.stage)].rank != l.pipeline)
-                    report("placement", c, n,
-                           fmt::format("stage {} lives on pipeline rank {}", i.stage,
-                                       program_.stages[static_cast<std::size_t>(i.stage)].rank));
-            }
-            const bool is_on_bucket =
-                i.payload == PayloadKind::parameter_gradient || i.payload == PayloadKind::parameter ||
-                i.payload == PayloadKind::update_norm || i.kind == InstructionKind::update_norm ||
-                (i.kind == InstructionKind::optimizer_step && i.bucket.has_value());
-            if (is_on_bucket && !within(i.bucket.value_or(-1), l.buckets.size()))
-                report("structure", c, n, fmt::format("bucket {} does not exist", i.bucket.value_or(-1)));
-            if (i.tensors && !within(*i.tensors, program_.tensor_lists.size()))
-                report("structure", c, n, fmt::format("tensor list {} does not exist", *i.tensors));
-        }
+    return true;
+}
+
+void ProgramChecker::check_instruction(std::size_t c, std::size_t n) {
+    const RankProgram& l = list(c);
+    const Instruction& i = l.instructions[n];
+    const bool has_pools = i.after_begin + std::size_t{i.after_count} <= l.after_pool.size() &&
+                           i.allocate_begin + std::size_t{i.allocate_count} <= l.buffer_pool.size() &&
+                           i.free_begin + std::size_t{i.free_count} <= l.buffer_pool.size();
+    if (!has_pools) {
+        report("structure", c, n, "edges or buffers outside their pool");
+        return;
     }
+    for (const std::uint32_t a : l.after(i))
+        if (a >= n) report("structure", c, n, fmt::format("waits for {}, which does not stand before it", a));
+    for (const auto pool : {l.allocates(i), l.frees(i)})
+        for (const std::uint32_t b : pool)
+            if (b >= l.buffers.size()) report("structure", c, n, fmt::format("buffer {} does not exist", b));
+    const bool has_stage = within(i.stage, program_.stages.size()),
+               has_micro_batch = within(i.micro_batch, static_cast<std::size_t>(program_.micro_batches));
+    const bool is_on_activations =
+        i.kind == InstructionKind::collective &&
+        (i.payload == PayloadKind::activation || i.payload == PayloadKind::activation_gradient);
+    if (i.kind == InstructionKind::compute || i.kind == InstructionKind::copy ||
+        i.kind == InstructionKind::send || i.kind == InstructionKind::receive || is_on_activations) {
+        if (!has_stage || !has_micro_batch || !passes(i.stage, i.micro_batch))
+            report("structure", c, n, "no such stage or micro-batch");
+        else if (program_.stages[static_cast<std::size_t>(i.stage)].rank != l.pipeline)
+            report("placement", c, n,
+                   fmt::format("stage {} lives on pipeline rank {}", i.stage,
+                               program_.stages[static_cast<std::size_t>(i.stage)].rank));
+    }
+    const bool is_on_bucket = i.payload == PayloadKind::parameter_gradient ||
+                              i.payload == PayloadKind::parameter || i.payload == PayloadKind::update_norm ||
+                              i.kind == InstructionKind::update_norm ||
+                              (i.kind == InstructionKind::optimizer_step && i.bucket.has_value());
+    if (is_on_bucket && !within(i.bucket.value_or(-1), l.buckets.size()))
+        report("structure", c, n, fmt::format("bucket {} does not exist", i.bucket.value_or(-1)));
+    if (i.tensors && !within(*i.tensors, program_.tensor_lists.size()))
+        report("structure", c, n, fmt::format("tensor list {} does not exist", *i.tensors));
+}
+
+bool ProgramChecker::check_structure() {
+    if (!check_counts()) return false;
+    for (std::size_t c = 0; c < program_.classes.size(); ++c)
+        for (std::size_t n = 0; n < list(c).instructions.size(); ++n) check_instruction(c, n);
     return violations_.empty();
 }
 

@@ -222,17 +222,87 @@ void ProgramChecker::check_update_norms(std::size_t c) {
             report("update", c, static_cast<std::size_t>(left.norm), "takes norms that no update reads");
 }
 
+void ProgramChecker::add_bucket_collective(std::size_t c, std::size_t n, BucketUpdate& s) {
+    const Instruction& i = list(c).instructions[n];
+    const ParameterBucket& bucket = list(c).buckets[static_cast<std::size_t>(*i.bucket)];
+    const Plan& plan = program_.plan;
+    const auto elements = static_cast<double>(bucket.padded_elements) / (i.on_shard ? bucket.pieces : 1);
+    const core::Bytes size = core::size_of(i.payload == PayloadKind::parameter ? plan.precision.parameters
+                                                                               : plan.precision.gradients);
+    if (i.bytes != elements * size)
+        report("collectives", c, n, fmt::format("its bucket has {:.0f} B", (elements * size).value));
+    if (i.payload == PayloadKind::parameter) {
+        ++(s.step >= 0 ? s.gathered_after : s.gathered_before);
+        if (s.step >= 0 && !is_ordered(c, s.step, n)) report("update", c, n, "does not wait for the update");
+        return;
+    }
+    if (i.payload != PayloadKind::parameter_gradient) return;
+    if (s.step >= 0) report("update", c, n, "reduces a gradient that has been used already");
+    s.reductions.push_back(static_cast<std::int32_t>(n));
+    if (i.collective == CollectiveKind::reduce_scatter) ++s.scatter;
+    else if (i.group == groups_of(plan.layout, bucket).members) ++s.data;
+    else if (i.group == GroupKind::replica) ++s.replica;
+    else if (i.group == GroupKind::tensor) ++s.tensor;
+    else if (i.group == GroupKind::tied_stages) ++s.tied;
+}
+
+void ProgramChecker::check_bucket_update(std::size_t c, std::size_t b, const BucketUpdate& s,
+                                         const std::vector<std::int32_t>& begun) {
+    const RankProgram& l = list(c);
+    const Plan& plan = program_.plan;
+    const std::int32_t micro_batches = program_.micro_batches_of_stage();
+    const int members = groups_of(plan.layout, l.buckets[b]).size;
+    const bool is_reduced = members > 1, is_sharded = l.buckets[b].pieces > 1,
+               is_scattered_often = is_sharded && plan.sharding >= Sharding::gradients;
+    const int passes = is_scattered_often ? micro_batches : 1;
+    const auto expect = [&](int found, int wanted, const char* what) {
+        if (found != wanted)
+            report("update", c, fmt::format("bucket {} has {} {}, not {}", b, found, what, wanted));
+    };
+    if (s.step < 0) {
+        report("update", c, fmt::format("bucket {} is never updated", b));
+        return;
+    }
+    expect(s.data, is_reduced && !is_sharded, "all-reduces over data");
+    // In a bidirectional schedule a parameter that both ends of the model use has micro-batches of both
+    // directions on one rank.
+    const bool goes_both_ways =
+        is_scattered_often && program_.directions > 1 && s.scatter == program_.directions * passes;
+    if (!goes_both_ways) expect(s.scatter, is_reduced && is_sharded ? passes : 0, "reduce-scatters");
+    expect(s.replica, is_sharded && l.buckets[b].pieces < members, "all-reduces over replicas");
+    expect(s.tensor, l.buckets[b].is_partial_over_tensor, "all-reduces over tensor ranks");
+    expect(s.tied, !l.buckets[b].tied_ranks.empty(), "all-reduces over tied stages");
+    if (is_sharded && plan.sharding == Sharding::parameters) {
+        if (s.gathered_before < 2 * micro_batches)
+            report("update", c,
+                   fmt::format("bucket {} is gathered {} times for {} micro-batches", b, s.gathered_before,
+                               micro_batches));
+    } else {
+        expect(s.gathered_after, is_sharded, "gathers after the update");
+    }
+    for (const std::int32_t reduction : s.reductions)
+        if (!is_ordered(c, reduction, static_cast<std::size_t>(s.step)))
+            report("update", c, static_cast<std::size_t>(s.step),
+                   fmt::format("does not wait for instruction {}", reduction));
+    // A gradient is reduced after the passes that make it: of the last one at least the part that reaches
+    // the bucket.
+    for (std::size_t r = 0; r < s.reductions.size() && !goes_both_ways; ++r) {
+        const auto at = static_cast<std::size_t>(s.reductions[r]);
+        const auto needed = std::min(static_cast<std::size_t>(micro_batches),
+                                     passes > 1 ? r + 1 : static_cast<std::size_t>(micro_batches));
+        if (needed > begun.size() || begun[needed - 1] > s.reductions[r] ||
+            !is_ordered(c, begun[needed - 1], at))
+            report("update", c, at,
+                   fmt::format("does not wait for the backward of {} micro-batch{}", needed,
+                               needed == 1 ? "" : "es"));
+    }
+}
+
 void ProgramChecker::check_update(std::size_t c) {
     check_update_norms(c);
     if (program_.micro_batches_per_update > 0) return check_updates_between(c);
     const RankProgram& l = list(c);
-    const Plan& plan = program_.plan;
-    struct Seen {
-        int data = 0, scatter = 0, replica = 0, tensor = 0, tied = 0, gathered_before = 0, gathered_after = 0;
-        std::int32_t step = -1;
-        std::vector<std::int32_t> reductions;
-    };
-    std::vector<Seen> seen(l.buckets.size());
+    std::vector<BucketUpdate> seen(l.buckets.size());
     std::int32_t zero = -1;
     // By stage: the first instruction of each pass that makes gradients, in list order.
     std::vector<std::vector<std::int32_t>> passes_begun(program_.stages.size());
@@ -268,81 +338,12 @@ void ProgramChecker::check_update(std::size_t c) {
         }
         if (i.kind != InstructionKind::collective || !i.bucket || i.payload == PayloadKind::update_norm)
             continue;
-        const auto b = static_cast<std::size_t>(*i.bucket);
-        Seen& s = seen[b];
-        const auto elements =
-            static_cast<double>(l.buckets[b].padded_elements) / (i.on_shard ? l.buckets[b].pieces : 1);
-        const core::Bytes size = core::size_of(
-            i.payload == PayloadKind::parameter ? plan.precision.parameters : plan.precision.gradients);
-        if (i.bytes != elements * size)
-            report("collectives", c, n, fmt::format("its bucket has {:.0f} B", (elements * size).value));
-        if (i.payload == PayloadKind::parameter) {
-            ++(s.step >= 0 ? s.gathered_after : s.gathered_before);
-            if (s.step >= 0 && !is_ordered(c, s.step, n))
-                report("update", c, n, "does not wait for the update");
-            continue;
-        }
-        if (i.payload != PayloadKind::parameter_gradient) continue;
-        if (s.step >= 0) report("update", c, n, "reduces a gradient that has been used already");
-        s.reductions.push_back(static_cast<std::int32_t>(n));
-        if (i.collective == CollectiveKind::reduce_scatter) ++s.scatter;
-        else if (i.group == groups_of(plan.layout, l.buckets[b]).members) ++s.data;
-        else if (i.group == GroupKind::replica) ++s.replica;
-        else if (i.group == GroupKind::tensor) ++s.tensor;
-        else if (i.group == GroupKind::tied_stages) ++s.tied;
+        add_bucket_collective(c, n, seen[static_cast<std::size_t>(*i.bucket)]);
     }
     if (!has_steps) return;
     check_clipping(c);
-    const std::int32_t micro_batches = program_.micro_batches_of_stage();
-    for (std::size_t b = 0; b < seen.size(); ++b) {
-        const Seen& s = seen[b];
-        const int members = groups_of(plan.layout, l.buckets[b]).size;
-        const bool is_reduced = members > 1, is_sharded = l.buckets[b].pieces > 1,
-                   is_scattered_often = is_sharded && plan.sharding >= Sharding::gradients;
-        const int passes = is_scattered_often ? micro_batches : 1;
-        const auto expect = [&](int found, int wanted, const char* what) {
-            if (found != wanted)
-                report("update", c, fmt::format("bucket {} has {} {}, not {}", b, found, what, wanted));
-        };
-        if (s.step < 0) {
-            report("update", c, fmt::format("bucket {} is never updated", b));
-            continue;
-        }
-        expect(s.data, is_reduced && !is_sharded, "all-reduces over data");
-        // In a bidirectional schedule a parameter that both ends of the model use has micro-batches of both
-        // directions on one rank.
-        const bool goes_both_ways =
-            is_scattered_often && program_.directions > 1 && s.scatter == program_.directions * passes;
-        if (!goes_both_ways) expect(s.scatter, is_reduced && is_sharded ? passes : 0, "reduce-scatters");
-        expect(s.replica, is_sharded && l.buckets[b].pieces < members, "all-reduces over replicas");
-        expect(s.tensor, l.buckets[b].is_partial_over_tensor, "all-reduces over tensor ranks");
-        expect(s.tied, !l.buckets[b].tied_ranks.empty(), "all-reduces over tied stages");
-        if (is_sharded && plan.sharding == Sharding::parameters) {
-            if (s.gathered_before < 2 * micro_batches)
-                report("update", c,
-                       fmt::format("bucket {} is gathered {} times for {} micro-batches", b,
-                                   s.gathered_before, micro_batches));
-        } else {
-            expect(s.gathered_after, is_sharded, "gathers after the update");
-        }
-        for (const std::int32_t reduction : s.reductions)
-            if (!is_ordered(c, reduction, static_cast<std::size_t>(s.step)))
-                report("update", c, static_cast<std::size_t>(s.step),
-                       fmt::format("does not wait for instruction {}", reduction));
-        // A gradient is reduced after the passes that make it: of the last one at least the part that reaches
-        // the bucket.
-        const std::vector<std::int32_t>& begun = passes_begun[static_cast<std::size_t>(l.buckets[b].stage)];
-        for (std::size_t r = 0; r < s.reductions.size() && !goes_both_ways; ++r) {
-            const auto at = static_cast<std::size_t>(s.reductions[r]);
-            const auto needed = std::min(static_cast<std::size_t>(micro_batches),
-                                         passes > 1 ? r + 1 : static_cast<std::size_t>(micro_batches));
-            if (needed > begun.size() || begun[needed - 1] > s.reductions[r] ||
-                !is_ordered(c, begun[needed - 1], at))
-                report("update", c, at,
-                       fmt::format("does not wait for the backward of {} micro-batch{}", needed,
-                                   needed == 1 ? "" : "es"));
-        }
-    }
+    for (std::size_t b = 0; b < seen.size(); ++b)
+        check_bucket_update(c, b, seen[b], passes_begun[static_cast<std::size_t>(l.buckets[b].stage)]);
 }
 
 }  // namespace schedule
