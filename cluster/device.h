@@ -65,8 +65,9 @@ struct DeviceSpec {
     bool has_concurrent_streams =
         true;  // false: a rank performs its instructions one after another (CPU ranks)
     std::vector<MeasuredOperator> measured_operators;
-    std::vector<LinkSpec> links;  // what the device offers ("nvlink", "pcie"); an instance may wire less
-    bool has_gpudirect = false;   // a network card may read its memory, where the instance allows it
+    std::vector<LinkSpec>
+        links;  // links that the device offers ("nvlink", "pcie"); an instance may wire fewer
+    bool has_gpudirect = false;  // a network card may read its memory, where the instance allows it
 };
 
 }  // namespace cluster

@@ -9,7 +9,7 @@ namespace cluster {
 // last node they start again at the first (processes that share cores).
 int ranks_of_a_node(const Cluster& cluster);  // in one round
 int node_of_rank(const Cluster& cluster, int rank);
-int most_ranks_of_a_node(const Cluster& cluster, int ranks);  // of so many, those on the fullest
+int most_ranks_of_a_node(const Cluster& cluster, int ranks);  // ranks on the fullest node, of `ranks` in all
 
 // Can it be one of several nodes?
 bool has_network(const InstanceType& instance);

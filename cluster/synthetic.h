@@ -22,9 +22,9 @@ struct NodeShape {
     int devices_per_node = 8;
     std::string intra = "nvswitch";
     std::optional<core::BytesPerSecond>
-        intra_bandwidth;  // of one device, all NVLinks, per direction; absent: what the device file says
+        intra_bandwidth;  // of one device, all NVLinks, per direction; absent: as the device file says
     std::optional<core::BytesPerSecond>
-        pcie_bandwidth;  // of one device, per direction; absent: what the device file says
+        pcie_bandwidth;  // of one device, per direction; absent: as the device file says
     int network_cards =
         0;  // 0: one beside every PCIe switch (one in all without GPUDirect), noted as assumed
     core::BytesPerSecond network_bandwidth;  // of a node, per direction; zero: no network, one node only

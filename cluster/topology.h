@@ -104,7 +104,8 @@ struct Cluster {
     int local_index(DeviceId device) const { return device.index % instance.devices; }
 };
 
-// One directed use of a link of one node (or of the fabric between nodes): what contention is counted on.
+// One directed use of a link of one node (or of the fabric between nodes): the resource on which contention
+// is counted.
 struct DirectedLink {
     std::int32_t node = 0;
     std::int32_t link = 0;

@@ -55,7 +55,7 @@ struct ModelGraph {
     // Kernels launched beside the operators without work worth counting (data-dependent matching, sampling,
     // suppression of detectors), forward and backward.
     std::int64_t launches_per_sample = 0, launches_per_step = 0;
-    std::vector<std::string> assumptions;  // what the source did not say
+    std::vector<std::string> assumptions;  // facts that the source did not state
 
     std::int64_t first_token() const { return segment * tokens_per_sample; }  // in the sequence
     std::int64_t sequence_tokens() const { return segments * tokens_per_sample; }

@@ -90,8 +90,8 @@ enum class OperatorKind {
     slice,           // a part of the input, copied
     gather,          // rows of the first input, or of the parameter, chosen by the last input or by constants
     pooling,         // windows of any extent, stride and padding
-    convolution,     // what conv2d is not: groups, dilation, unequal strides or padding, 1 or 3 dimensions,
-                     // transposed
+    convolution,     // convolutions that are no conv2d: groups, dilation, unequal strides or padding, 1 or 3
+                     // dimensions, transposed
     unknown,         // not understood: priced by the bytes of its inputs and its output
 };
 std::string_view name_of(OperatorKind kind);
@@ -191,7 +191,7 @@ struct Attributes {
     bool is_transposed = false;
     // pooling and reduce: backward needs the index of each maximum
     bool is_maximum = false;
-    // elementwise: what backward reads again
+    // elementwise: the tensors that backward reads again
     bool saves_inputs = false, saves_output = false;
 
     bool operator==(const Attributes&) const = default;

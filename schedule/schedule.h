@@ -2,7 +2,7 @@
 // backward next. Generators emit nothing else.
 //
 // Lists read from files may carry communication and sharding cells too (`is_compute` tells them apart,
-// `compute_only` drops them); verify.h checks what is there.
+// `compute_only` drops them); verify.h checks them too.
 #pragma once
 
 #include <cstdint>

@@ -58,7 +58,7 @@ private:
     std::array<std::vector<std::int32_t>, kinds> positions_;
 };
 
-// Plays the compute cells, one step a cell, each as soon as its rank is free and what it needs was made in an
+// Plays the compute cells, one step a cell, each as soon as its rank is free and its inputs were made in an
 // earlier step. Other cells are passed over.
 struct Playback {
     std::vector<std::vector<std::int32_t>> step;  // [rank][position]; -1 = never reached or no compute cell;

@@ -15,7 +15,7 @@ namespace schedule {
 struct Violation {
     std::string rule;     // "completeness", "placement", "local order", "progress", "transfers", "memory",
                           // "buffers", ...
-    std::string message;  // what is wrong, with rank, stage, micro-batch
+    std::string message;  // the fault, with rank, stage, micro-batch
     std::optional<int> rank;      // pipeline rank (schedule) or class (program)
     std::optional<int> position;  // in its list
 };

@@ -33,7 +33,7 @@ std::string profile_path(const std::string& reference, const std::string& direct
 // Every number without a source or a date, every efficiency outside (0, 1], every unknown key: `smsim
 // hardware --lint`. Instance and device files alike.
 void lint_profile(const std::string& path, core::Diagnostics& diagnostics);
-// All shipped files, instances and devices: what `--lint` without a name visits.
+// All shipped files, instances and devices, which `--lint` without a name visits.
 std::vector<std::string> profile_files();
 
 }  // namespace cluster

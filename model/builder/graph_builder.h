@@ -83,7 +83,7 @@ public:
     ModelGraph& graph() { return graph_; }
     Operator& last_operator() { return graph_.operators.back(); }
     const ModelGraph& graph() const { return graph_; }
-    // Closes what is open and checks the graph.
+    // Closes the open modules and checks the graph.
     ModelGraph finish();
 
 private:

@@ -1,5 +1,5 @@
 // Cost of one operator, counted exactly and without any device: kernels with shapes, FLOPs and bytes per
-// phase, and what it keeps for backward. FLOPs are 2 per multiply-add. The device's price of a kernel is in
+// phase, and memory kept for backward. FLOPs are 2 per multiply-add. The device's price of a kernel is in
 // sim/cost.
 #pragma once
 
@@ -14,7 +14,7 @@ enum class Phase { forward, backward_input, backward_weight };
 
 enum class AttentionImplementation { unfused, fused_softmax, flash };
 
-// How the graph is run: what decides shapes and kernels beside the graph itself.
+// Settings that decide shapes and kernels beside the graph itself.
 struct CostContext {
     std::int64_t micro_batch = 1;  // samples
     int tensor_parallel = 1;
@@ -55,7 +55,7 @@ struct Kernel {
                                  // rows of all operands, as they lie in memory
     bool is_causal = false;
     double visible_share =
-        1;  // attention: of the scores, what a mask leaves to kernels that skip what it hides
+        1;  // attention: share of the scores that a mask leaves, for kernels that skip masked ones
     core::Flops flops;
     core::Bytes read, written;
     std::int64_t kernel_y = 0, kernel_x = 0, stride = 0;  // convolutions
@@ -69,9 +69,9 @@ std::vector<Kernel> kernels(const ModelGraph& graph, OperatorId op, Phase phase,
 // once) plus bytes of the operator's own.
 struct SavedForBackward {
     std::vector<TensorId> tensors;
-    core::Bytes saved_context;  // softmax statistics, masks, norms' mean and deviation
-    core::Bytes
-        recomputable_context;  // of `saved_context`, what selective recomputation drops (attention scores)
+    core::Bytes saved_context;         // softmax statistics, masks, norms' mean and deviation
+    core::Bytes recomputable_context;  // the part of `saved_context` that selective recomputation drops
+                                       // (attention scores)
 };
 SavedForBackward saved_for_backward(const ModelGraph& graph, OperatorId op, const CostContext& context);
 

@@ -3,7 +3,7 @@
 
 namespace model {
 
-// Statistics, softmax and what accumulates: fp32 in every framework.
+// Statistics, softmax and accumulators: fp32 in every framework.
 inline constexpr double fp32_bytes = 4;
 // Indices (of maxima, of chosen experts): PyTorch keeps them in 64 bits.
 inline constexpr double index_bytes = 8;

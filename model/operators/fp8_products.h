@@ -1,5 +1,5 @@
 // Which linear layers a plan in fp8 multiplies in fp8: one answer for the simulator, the executor's backends
-// and what they tell the user.
+// and their messages.
 #pragma once
 
 #include <optional>

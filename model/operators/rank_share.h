@@ -22,7 +22,7 @@ std::int64_t rank_heads(const Operator& op, std::int64_t heads, const CostContex
 struct AttentionShape {
     std::int64_t batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, head_dimension = 0;
     bool is_causal = false;
-    double visible_share = 1;  // of the scores, what a causal mask leaves
+    double visible_share = 1;  // share of the scores that a causal mask leaves
     double scores() const {
         return static_cast<double>(batch) * static_cast<double>(queries) * static_cast<double>(keys);
     }

@@ -1,5 +1,5 @@
-// Memory that an operator's kernels hold only while they run: what an eager framework allocates beside
-// inputs, outputs, gradients and what is saved for backward.
+// Workspace: memory that an operator's kernels hold only while they run, which an eager framework allocates
+// beside inputs, outputs, gradients and saved tensors.
 #pragma once
 
 #include "core/units.h"
@@ -7,7 +7,7 @@
 
 namespace model {
 
-// How the framework runs kernels, as far as it decides what they hold.
+// Habits of a framework that decide how much workspace its kernels hold.
 struct WorkspaceRules {
     // Autograd computes the gradient of a weight into a tensor of its own and adds it to the sum afterwards;
     // false: the product accumulates in place (Megatron-LM's gradient accumulation fusion).

@@ -12,7 +12,7 @@
 
 namespace model {
 
-// Keys that describe where an entry comes from, not what it is: admitted in every description.
+// Keys about the origin of an entry, which no model is built from: admitted in every description.
 bool is_provenance(std::string_view key);
 
 // Every key is known, every dimension is bounded (a hostile file gets a diagnostic, not an allocation), every

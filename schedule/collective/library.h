@@ -1,5 +1,5 @@
 // The library that carries out a plan's collectives on GPUs: NCCL, or one that replaces some of its
-// collectives. The names are here, what each costs is in sim/cost/library/.
+// collectives. The names are here, the costs in sim/cost/library/.
 #pragma once
 
 #include <string>

@@ -25,11 +25,11 @@ struct RankBuckets {
 
 // Invariant: every parameter that the rank's stages use lies in exactly one bucket. Buckets fill in reverse
 // operator order up to plan.gradient_bucket, as PyTorch's DistributedDataParallel fills them (bucket_cap_mb);
-// with sharded parameters a bucket is what one unit uses. A parameter that several units of the rank or other
-// ranks use too is a bucket of its own, and so are, together, parameters whose gradients are partial over the
-// tensor-parallel group, and experts that are spread over ranks. `stages` are all virtual stages of the
-// Program, `directions` copies of the model one after the other: what only the copies of one stage use is a
-// tied bucket too.
+// with sharded parameters a bucket has the parameters of one unit. A parameter that several units of the rank
+// or other ranks use too is a bucket of its own, and so are, together, parameters whose gradients are partial
+// over the tensor-parallel group, and experts that are spread over ranks. `stages` are all virtual stages of
+// the Program, `directions` copies of the model one after the other: what only the copies of one stage use is
+// a tied bucket too.
 RankBuckets buckets_of_rank(const model::ModelGraph& graph, const Plan& plan,
                             const std::vector<StageInfo>& stages, int rank, int directions = 1);
 

@@ -11,9 +11,9 @@ namespace schedule {
 // A backward_input followed at once by the backward_weight of the same cell becomes one full backward.
 Schedule merge_backward_halves(const Schedule& schedule);
 
-// Sends right after what they send. Ranks are played in turns, one cell each: a receive stands where its rank
-// is when the sender reaches its send, so both ends agree on the order between two ranks. The compute order
-// must be playable (InternalError otherwise).
+// Sends follow the cell that makes their tensor. Ranks are played in turns, one cell each: a receive stands
+// where its rank is when the sender reaches its send, so both ends agree on the order between two ranks. The
+// compute order must be playable (InternalError otherwise).
 Schedule with_transfers(const Schedule& schedule);
 
 // Parameters of the next `most_gathered` different stages are gathered ahead, those no longer among them

@@ -88,7 +88,7 @@ private:
     double saved_contexts_ = 0;
     double key_values_ = 0;  // of all attention operators, in a segment of a sequence
     double held_ = 0, peak_ = 0;
-    double saved_held_ = 0, beside_saved_ = 0;  // of `held_` what waits for backward; the peak of the rest
+    double saved_held_ = 0, beside_saved_ = 0;  // saved tensors in `held_`; the peak of the rest
 };
 
 }  // namespace schedule

@@ -71,7 +71,7 @@ private:
     void run_step(const Step& step, const LocalStage& stage, std::int32_t micro_batch);
     void gather(const StepGroup& group, std::uint32_t after);
 
-    // Data-parallel reduction of a bucket's gradient after instruction `after`, and what follows from its
+    // Data-parallel reduction of a bucket's gradient after instruction `after`, and the collectives over its
     // shards; false when there is none to do.
     bool reduce(std::int32_t bucket, std::uint32_t after);
     std::uint32_t bucket_collective(std::int32_t bucket, CollectiveKind kind, GroupKind group,
@@ -153,7 +153,7 @@ private:
 
     std::vector<std::uint32_t> takes_;  // buffers that the next receive or first step takes
     std::vector<std::uint32_t>
-        pending_;  // what the next compute or tensor-parallel step waits for, beside its stream
+        pending_;  // instructions that the next compute or tensor-parallel step waits for, beside its stream
     std::uint32_t last_step_ = no_instruction;            // the latest compute or tensor-parallel step
     std::uint32_t before_last_compute_ = no_instruction;  // the step before the latest compute
     std::uint32_t group_end_ = no_instruction, group_end_before_ = no_instruction;
@@ -167,7 +167,7 @@ private:
     std::vector<UnitTask> unit_tasks_;
     std::vector<std::vector<OffloadedUnit>> offloaded_;  // by local stage; [micro-batch][unit], flat
     std::int64_t unit_task_ = -1;                        // the latest begun
-    std::vector<std::uint32_t> loaded_;                  // what the unit at work gives back at its end
+    std::vector<std::uint32_t> loaded_;                  // buffers that the unit at work frees at its end
 
     // Asynchronous: the update whose parameters each micro-batch began with, and what its backward gives back
     // of replaced ones.

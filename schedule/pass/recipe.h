@@ -14,7 +14,7 @@
 namespace schedule {
 
 struct Step {
-    // unit: a unit's pass begins here; store: what it keeps for backward may leave (both with offload only).
+    // unit: a unit's pass begins here; store: its saved tensors may leave (both with offload only).
     enum class Kind : std::uint8_t { compute, collective, reduce, unit, store } kind = Kind::compute;
     bool works() const { return kind == Kind::compute || kind == Kind::collective; }
     ComputePhase phase = ComputePhase::forward;

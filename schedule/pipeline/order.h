@@ -25,7 +25,7 @@ struct ChunkStep {
     int chunk = 0, micro_batch = 0;
 };
 // Groups of `group` micro-batches, each group through all chunks before the next: the order of forwards in
-// Megatron-LM's interleaved schedule (get_schedule_table); the last group is what is left.
+// Megatron-LM's interleaved schedule (get_schedule_table); the last group has the rest.
 std::vector<ChunkStep> grouped_order(int micro_batches, int chunks, int group);
 
 }  // namespace schedule

@@ -1,4 +1,4 @@
-// Which rank does what: degrees of data, tensor and pipeline parallelism and the order in which ranks are
+// Work of each rank: degrees of data, tensor and pipeline parallelism and the order in which ranks are
 // numbered.
 #pragma once
 

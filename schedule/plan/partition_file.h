@@ -1,18 +1,18 @@
-// A partition saved to a file: which stage holds what, for which graph. SageMaker's `partition_file`; read by
-// smplan, smsim and smexec.
+// A partition saved to a file: the units of each stage, and the graph that it is for. SageMaker's
+// `partition_file`; read by smplan, smsim and smexec.
 //
 //   version = 1
 //   [partition]
 //   graph = "resnet50.onnx"            # for people
-//   graph_hash = "0123456789abcdef"    # model::hash_of or partition::hash_of; a decision by hand may leave
-//   it out first_units = [0, 5, 9]            # where stages are runs of whole units of a model: what smsim
-//   and smexec run
+//   graph_hash = "0123456789abcdef"    # model::hash_of or partition::hash_of; may be absent in a file by
+//   hand first_units = [0, 5, 9]            # if stages are runs of whole units of a model, as smsim and
+//   smexec need
 //   [[partition.stage]]
 //   device = "accelerator"
 //   nodes = ["conv1", "layer1"]        # names; a module's name stands for all below it
-//   replicas = [4, 2]                  # of replicated stages (piper, pipedream): by level of bandwidth,
-//   innermost first tensor_parallel = 8                # piper: devices of a replica, and how each node runs
-//   on them configurations = ["vanilla", "activation recomp"]
+//   replicas = [4, 2]                  # of replicated stages (piper, pipedream), innermost level first
+//   tensor_parallel = 8                # piper: devices of a replica
+//   configurations = ["vanilla", "activation recomp"]    # piper: how each node runs on them
 #pragma once
 
 #include <cstdint>

@@ -38,7 +38,7 @@ struct Precision {
     core::DataType gradients = core::DataType::bf16;   // accumulated and reduced
     bool has_master_parameters = true;                 // fp32 copy beside a low-precision one
 
-    // fp8 is a format of products alone: what lies between them is bf16 (arXiv 2209.05433, section 3).
+    // fp8 is a format of products alone: tensors between them are bf16 (arXiv 2209.05433, section 3).
     core::DataType activations() const {
         return compute == core::DataType::fp8 ? core::DataType::bf16 : compute;
     }
@@ -93,7 +93,7 @@ struct Plan {
     Recompute recompute = Recompute::none;
     Offload offload = Offload::none;
     // Offloaded tensors are loaded this many tasks of their rank before their backward, a task being one pass
-    // of a micro-batch through one unit; what is wanted sooner than that stays (SageMaker SMP's key, which
+    // of a micro-batch through one unit; tensors needed sooner than that stay (SageMaker SMP's key, which
     // counts pipeline tasks; its default).
     int activation_loading_horizon = 4;
     core::BytesPerSecond

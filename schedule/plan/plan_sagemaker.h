@@ -7,9 +7,9 @@
 
 namespace schedule {
 
-// Sets what the block decides in `plan` (layout, schedule, micro-batches, sharding, precision). `plan_reader`
-// is of [plan], to diagnose keys that say the same thing twice; `instances` are the cluster's nodes.
-// Parameters without effect here are warnings; what cannot be honoured is an error.
+// Sets the fields of `plan` that the block decides (layout, schedule, micro-batches, sharding, precision).
+// `plan_reader` is of [plan], to diagnose keys that say the same thing twice; `instances` are the cluster's
+// nodes. Parameters without effect here are warnings; those that cannot be honoured are errors.
 void read_sagemaker(const core::Value& table, core::TableReader& plan_reader, int instances, Plan& plan);
 
 }  // namespace schedule

@@ -117,7 +117,7 @@ struct Instruction {
     core::OptionalIndex peer;        // pipeline coordinate
     core::OptionalIndex tensors;     // into Program::tensor_lists
     // send: message; all_reduce, reduce_scatter: the full vector each member holds; all_gather: the full
-    // result; all_to_all: what each member sends in all
+    // result; all_to_all: the bytes that each member sends in all
     core::Bytes bytes;
     std::uint32_t after_begin = 0, after_count = 0;  // into RankProgram::after_pool: indices of instructions
                                                      // of the same list, all smaller than this one's

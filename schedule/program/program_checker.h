@@ -1,4 +1,4 @@
-// The rules of verify(Program), one member function each; see verify_program.cpp for what they promise
+// The rules of verify(Program), one member function each; see verify_program.cpp for their promises
 // together.
 #pragma once
 

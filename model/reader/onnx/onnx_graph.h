@@ -71,7 +71,7 @@ struct OnnxGraph {
 };
 
 // The values of a node's first output when they follow from small constants and shapes (Shape, Gather,
-// Concat, arithmetic, ...): what exporters compute shapes with. Its shape is known.
+// Concat, arithmetic, ...): the operators that exporters compute shapes with. Its shape is known.
 std::optional<std::vector<double>> fold(const OnnxGraph& graph, const OnnxNode& node);
 
 // Puts the nodes in topological order, earliest first; order[n] tells which one node n was. Returns nothing,
