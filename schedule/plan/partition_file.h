@@ -4,9 +4,8 @@
 //   version = 1
 //   [partition]
 //   graph = "resnet50.onnx"            # for people
-//   graph_hash = "0123456789abcdef"    # model::hash_of or partition::hash_of; may be absent in a file by
-//   hand first_units = [0, 5, 9]            # if stages are runs of whole units of a model, as smsim and
-//   smexec need
+//   graph_hash = "0123456789abcdef"    # model::hash_of or partition::hash_of; optional
+//   first_units = [0, 5, 9]            # if stages are runs of whole units, as smsim and smexec need
 //   [[partition.stage]]
 //   device = "accelerator"
 //   nodes = ["conv1", "layer1"]        # names; a module's name stands for all below it

@@ -1,12 +1,12 @@
-// plan.toml: a plan with the model and cluster it was made for, how to train when it is executed, what was
-// predicted, and where it came from. A scenario is the same file with a question and what-if overrides
+// plan.toml: a plan with the model and cluster that it was made for, the training when it is executed, its
+// prediction, and its origin. A scenario is the same file with a question and what-if overrides
 // (sim/scenario.h reads those sections).
 //
 //   version = 1
 //   [model]        name = "gpt-tiny"            (or config = "path/config.json", or family and dimensions)
 //   [cluster]      instance = "p4d.24xlarge", nodes = 16
-//   [plan]         the decision; every key of Plan, e.g. tensor_parallel, pipeline_parallel, data_parallel,
-//   schedule, micro_batch, micro_batches, sharding [training]     optimizer, learning_rate, seed, steps, data
+//   [plan]         the decision; every key of Plan: tensor_parallel, schedule, micro_batch, sharding, ...
+//   [training]     optimizer, learning_rate, seed, steps, data
 //   [prediction]   step_time_s, peak_memory_gib, ... as written by the planner
 //   [provenance]   tool, version, model_hash, date
 #pragma once

@@ -1,19 +1,26 @@
 // Rules that every Program keeps:
-//   structure    indices point at something, `after` points backwards
-//   placement    work stands on the class of its stage; ranks run the class of their pipeline coordinate
-//   completeness every stage runs every operator forward once per micro-batch and, when it trains, backward
-//   once (B, or I and W) order        each step ends before what needs it starts, over streams and `after`
-//   edges alone, not over the list order; of a sequence in segments the
-//                first goes forward first and backward last
-//   transfers    every boundary between ranks has one send and one receive per micro-batch and direction,
-//   equal in size and tensors collectives  those that join several classes come in one order with one size on
-//   all of them; bucket sizes are right buffers      each is taken once and given back once, later;
-//   persistent ones never update       each bucket is reduced as its sharding asks, its norms are taken where
-//   the optimizer needs them, then it is updated once, then gathered progress     the lists can be performed
-//   to their end
+// - structure: indices point at something, `after` points backwards.
+// - placement: work is on the class of its stage; ranks run the class of their pipeline coordinate.
+// - completeness: every stage runs every operator forward once per micro-batch and, when it trains, backward
+// once
+//   (B, or I and W).
+// - order: each step ends before the steps that need it start, over streams and `after` edges alone, not over
+// the
+//   list order. Of a sequence in segments the first goes forward first and backward last.
+// - transfers: every boundary between ranks has one send and one receive per micro-batch and direction, equal
+// in
+//   size and tensors.
+// - collectives: those that join several classes come in one order with one size on all of them; bucket sizes
+// are
+//   right.
+// - buffers: each is taken once and freed once, later; persistent ones never.
+// - update: each bucket is reduced as its sharding asks, its norms are taken where the optimizer needs them,
+// then
+//   it is updated once, then gathered.
+// - progress: the lists can be performed to their end.
 // Progress is proved for the list order with buffered sends. Streams only relax it: an instruction waits for
-// some that stand before it in its list, so the list order is one of the orders that streams allow, and what
-// can be performed in it cannot deadlock on streams.
+// some that are before it in its list, so the list order is one of the orders that streams allow, and a list
+// that can be performed in it cannot deadlock on streams.
 #include <algorithm>
 
 #include <fmt/core.h>
