@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include "core/diagnostics.h"
 #include "core/document.h"
 #include "core/text.h"
 
@@ -299,8 +300,12 @@ bool is_true(const core::Value& value) {
         case core::Value::Kind::integer: return value.integer() != 0;
         case core::Value::Kind::string:
             return value.string() == "true" || value.string() == "True" || value.string() == "1";
-        default: return false;
+        case core::Value::Kind::null:
+        case core::Value::Kind::real:
+        case core::Value::Kind::array:
+        case core::Value::Kind::table: return false;
     }
+    throw core::InternalError("broken promise: every kind of value is true or false");
 }
 
 }  // namespace interop

@@ -90,7 +90,39 @@ TransformerShape transformer_shape(const model::ModelGraph& graph) {
             case model::OperatorKind::add:
                 is_parallel = is_parallel || ends_with_name(op, ".branches");
                 break;
-            default: break;
+            case model::OperatorKind::input:
+            case model::OperatorKind::prepend_token:
+            case model::OperatorKind::batch_norm:
+            case model::OperatorKind::tanh:
+            case model::OperatorKind::conv2d:
+            case model::OperatorKind::max_pool:
+            case model::OperatorKind::average_pool:
+            case model::OperatorKind::flatten:
+            case model::OperatorKind::transpose:
+            case model::OperatorKind::merge_patches:
+            case model::OperatorKind::average_tokens:
+            case model::OperatorKind::select_first_token:
+            case model::OperatorKind::select_positions:
+            case model::OperatorKind::router:
+            case model::OperatorKind::dispatch:
+            case model::OperatorKind::combine:
+            case model::OperatorKind::parallel_enter:
+            case model::OperatorKind::parallel_exit:
+            case model::OperatorKind::loss_statistics:
+            case model::OperatorKind::cross_entropy:
+            case model::OperatorKind::matrix_product:
+            case model::OperatorKind::elementwise:
+            case model::OperatorKind::softmax:
+            case model::OperatorKind::normalization:
+            case model::OperatorKind::reduce:
+            case model::OperatorKind::concat:
+            case model::OperatorKind::reshape:
+            case model::OperatorKind::permute:
+            case model::OperatorKind::slice:
+            case model::OperatorKind::gather:
+            case model::OperatorKind::pooling:
+            case model::OperatorKind::convolution:
+            case model::OperatorKind::unknown: break;  // these say nothing of the shape
         }
     }
     if (is_parallel) reasons.insert("a parallel residual");

@@ -70,9 +70,9 @@ private:
             case Objective::memory: return peak.value;
             case Objective::cost: return (cluster::price(targets_[target].cluster) * step).value;
             case Objective::speed:
-            case Objective::time_to_train: break;
+            case Objective::time_to_train: return step.value;
         }
-        return step.value;
+        throw core::InternalError("broken promise: every objective has a value");
     }
     std::string constraint_violated(std::size_t target, core::Seconds step) const {
         if (request_.tokens <= 0) return {};

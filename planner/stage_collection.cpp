@@ -327,7 +327,15 @@ const std::vector<RankActivations>& StageCollection::activations(const schedule:
                     result.peak = std::max(result.peak, held + f.weight_transient);
                     held -= f.saved_for_weight + f.kept_for_weight;
                     break;
-                default: break;  // communication and shard cells hold nothing here
+                case schedule::ActionKind::recompute:
+                case schedule::ActionKind::send_forward:
+                case schedule::ActionKind::receive_forward:
+                case schedule::ActionKind::send_backward:
+                case schedule::ActionKind::receive_backward:
+                case schedule::ActionKind::unshard:
+                case schedule::ActionKind::reshard:
+                case schedule::ActionKind::reduce_gradient:
+                case schedule::ActionKind::optimizer_step: break;  // these cells hold no activations
             }
         }
         entry->second.push_back(result);

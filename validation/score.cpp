@@ -5,6 +5,8 @@
 #include <map>
 #include <numeric>
 
+#include "core/diagnostics.h"
+
 namespace validation {
 
 std::string_view name_of(PredictionStatus status) {
@@ -13,7 +15,7 @@ std::string_view name_of(PredictionStatus status) {
         case PredictionStatus::unsupported: return "unsupported";
         case PredictionStatus::error: return "error";
     }
-    return "";
+    throw core::InternalError("broken promise: every status has a name");
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <string_view>
 
+#include "core/diagnostics.h"
 #include "model/operators/fp8_products.h"
 #include "model/operators/signature.h"
 #include "sim/cost/kernel/attention.h"
@@ -183,7 +184,7 @@ core::Seconds kernel_time(const model::Kernel& kernel, model::Phase phase, const
                                                              memory_passes(kernel, device, compute, traits),
                                                          device, constants);
     }
-    return {};
+    throw core::InternalError("broken promise: every kind of kernel has a price");
 }
 
 std::optional<ComputeCost> ComputeCost::make(const model::ModelGraph& graph,
@@ -426,7 +427,7 @@ ComputePrice ComputeCost::price(model::OperatorRange range, schedule::ComputePha
         case ComputePhase::backward_input: return between(backward_input, range);
         case ComputePhase::backward_weight: return between(backward_weight, range);
     }
-    return {};
+    throw core::InternalError("broken promise: every phase has a price");
 }
 
 // Gradient, moments and values are read, moments written.

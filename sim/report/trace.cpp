@@ -24,7 +24,7 @@ const char* letter(ComputePhase phase) {
         case ComputePhase::backward_input: return "I";
         case ComputePhase::backward_weight: return "W";
     }
-    return "";
+    throw core::InternalError("broken promise: every phase has a letter");
 }
 
 const char* payload_word(schedule::PayloadKind payload) {
@@ -38,7 +38,7 @@ const char* payload_word(schedule::PayloadKind payload) {
         case schedule::PayloadKind::gradient_norm: return "gradient norm";
         case schedule::PayloadKind::update_norm: return "update norms";
     }
-    return "";
+    throw core::InternalError("broken promise: every payload has a word");
 }
 
 }  // namespace

@@ -113,7 +113,7 @@ int colour(const Instruction& instruction) {
                 case ComputePhase::backward_input: return 3;
                 case ComputePhase::backward_weight: return 4;
             }
-            return 0;
+            throw core::InternalError("broken promise: every phase has a colour");
         case InstructionKind::send: return 6;
         case InstructionKind::receive: return 7;
         case InstructionKind::collective: return instruction.group == schedule::GroupKind::tensor ? 5 : 9;
@@ -123,7 +123,7 @@ int colour(const Instruction& instruction) {
         case InstructionKind::gradient_norm:
         case InstructionKind::update_norm: return 8;
     }
-    return 0;
+    throw core::InternalError("broken promise: every instruction has a colour");
 }
 
 }  // namespace

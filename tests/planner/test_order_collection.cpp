@@ -30,7 +30,15 @@ std::vector<double> peaks(const schedule::Schedule& order, const std::vector<Amo
                     held += a.kept - (a.saved - a.for_weight);
                     break;
                 case schedule::ActionKind::backward_weight: held -= a.for_weight + a.kept; break;
-                default: break;
+                case schedule::ActionKind::recompute:
+                case schedule::ActionKind::send_forward:
+                case schedule::ActionKind::receive_forward:
+                case schedule::ActionKind::send_backward:
+                case schedule::ActionKind::receive_backward:
+                case schedule::ActionKind::unshard:
+                case schedule::ActionKind::reshard:
+                case schedule::ActionKind::reduce_gradient:
+                case schedule::ActionKind::optimizer_step: break;
             }
             peak = std::max(peak, held);
         }

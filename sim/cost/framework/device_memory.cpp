@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cluster/node.h"
+#include "core/diagnostics.h"
 #include "model/segment.h"
 #include "schedule/plan/memory.h"
 
@@ -39,9 +40,9 @@ Pass pass_of(ComputePhase phase, bool splits) {
         case ComputePhase::backward_input: return Pass::input;
         case ComputePhase::backward_weight: return Pass::weight;
         case ComputePhase::recompute: return splits ? Pass::input : Pass::backward;
-        case ComputePhase::backward: break;
+        case ComputePhase::backward: return Pass::backward;
     }
-    return Pass::backward;
+    throw core::InternalError("broken promise: every phase belongs to a pass");
 }
 
 struct Extent {
@@ -77,7 +78,7 @@ core::Bytes workspace_of(Pass pass, const schedule::ActivationFootprint& with,
         case Pass::input: return beyond(with.input_transient, without.input_transient);
         case Pass::weight: return beyond(with.weight_transient, without.weight_transient);
     }
-    return core::Bytes(0);
+    throw core::InternalError("broken promise: every pass has a workspace");
 }
 
 bool has_mixture(const model::ModelGraph& graph) {

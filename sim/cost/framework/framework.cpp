@@ -1,5 +1,6 @@
 #include "sim/cost/framework/framework.h"
 
+#include "core/diagnostics.h"
 #include "sim/cost/framework/framework_name.h"
 
 namespace sim {
@@ -263,9 +264,9 @@ FrameworkTraits framework_traits(std::string_view given, const CostConstants& c)
         case FrameworkKind::graph_compiler: return graph_compiler_of(name, c);
         case FrameworkKind::hand_written: return hand_written(c);
         case FrameworkKind::megatron: return megatron_of(name, c);
-        case FrameworkKind::pytorch: break;
+        case FrameworkKind::pytorch: return pytorch_of(name, c);
     }
-    return pytorch_of(name, c);
+    throw core::InternalError("broken promise: every kind of framework has traits");
 }
 
 void adopt(const FrameworkTraits& traits, schedule::Plan& plan, bool has_experts) {
