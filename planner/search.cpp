@@ -32,9 +32,9 @@ struct Entry {
     double bound = 0;  // of the objective
     core::Seconds time_bound;
     MemoryBound memory;
-    std::string rejection;   // empty: still in the race
-    std::size_t layout = 0;  // index into Search::bounds_
-    bool is_tight = false;   // the bound is of its very compute order
+    std::optional<Rejection> rejection;  // nothing: still a candidate
+    std::size_t layout = 0;              // index into Search::bounds_
+    bool is_tight = false;               // the bound is of its very compute order
     // Offload: of the target's loading horizons those from `first` to before `end` are in question, and while
     // none is chosen the bounds are those of any.
     bool is_open = false;
@@ -43,11 +43,6 @@ struct Entry {
         1;  // plans of the space: itself, and those that need not be looked at unless it fails
     std::size_t skipped = 0;  // of the last choice of a horizon: plans that cannot fit
 };
-
-constexpr const char* too_large_a_state = "parameters, gradients and optimizer state exceed memory";
-constexpr const char* too_many_activations = "activations exceed memory";
-constexpr const char* too_high_a_peak = "simulated peak exceeds memory";
-constexpr const char* too_small_a_host = "offloaded activations exceed the memory of the host";
 
 class Search {
 public:
@@ -60,10 +55,11 @@ public:
     SearchResult run(core::Diagnostics& diagnostics);
 
 private:
+    // Of the whole training, whose tokens are given.
     double steps() const {
         double tokens_per_step = static_cast<double>(request_.global_batch) *
                                  static_cast<double>(std::max<std::int64_t>(1, graph_.tokens_per_sample));
-        return request_.tokens > 0 ? std::ceil(request_.tokens / tokens_per_step) : 0;
+        return std::ceil(*request_.tokens / tokens_per_step);
     }
     double value_of(std::size_t target, core::Seconds step, core::Bytes peak) const {
         switch (request_.objective) {
@@ -74,12 +70,13 @@ private:
         }
         throw core::InternalError("broken promise: every objective has a value");
     }
-    std::string constraint_violated(std::size_t target, core::Seconds step) const {
-        if (request_.tokens <= 0) return {};
+    std::optional<Rejection> constraint_violated(std::size_t target, core::Seconds step) const {
+        if (!request_.tokens) return std::nullopt;
         core::Seconds total = step * steps();
-        if (total > request_.deadline) return "later than the deadline";
-        if (cluster::price(targets_[target].cluster) * total > request_.budget) return "over the budget";
-        return {};
+        if (request_.deadline && total > *request_.deadline) return Rejection::deadline;
+        if (request_.budget && cluster::price(targets_[target].cluster) * total > *request_.budget)
+            return Rejection::budget;
+        return std::nullopt;
     }
     // Of one plan's horizons the longest that fits is the fastest; what needs least memory is known of each
     // apart.
@@ -92,10 +89,10 @@ private:
     }
     void bound_all();
     Entry offloaded(const Entry& entry) const;
-    std::optional<Entry> after_taking(Entry& entry, const std::string& rejection) const;
+    std::optional<Entry> after_taking(Entry& entry, std::optional<Rejection> rejection) const;
     void choose_horizon(Entry& entry);
     void tighten(Entry& entry);
-    void evaluate(std::size_t index, RankedPlan& ranked, std::string& rejection,
+    void evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejection>& rejection,
                   core::Diagnostics& diagnostics) const;
     void settle(RankedPlan& ranked, sim::Evaluation evaluation) const;
     void search_order(RankedPlan& ranked, core::Diagnostics& diagnostics) const;
@@ -139,26 +136,24 @@ void Search::bound_all() {
             const cluster::DeviceSpec& device = targets_[entry.target].cluster.instance.device;
             std::optional<MemoryBound> memory = bounds->memory(entry.plan);
             if (!memory) {
-                entry.rejection = "fewer layers than stages";
+                entry.rejection = Rejection::stages;
                 continue;
             }
             entry.memory = *memory;
-            if (memory->state + device.context_memory > device.memory) entry.rejection = too_large_a_state;
-            else if (memory->peak > device.memory) entry.rejection = too_many_activations;
-            if (entry.rejection == too_large_a_state || (!entry.rejection.empty() && entry.stands_for == 1))
-                continue;
+            if (memory->state + device.context_memory > device.memory) entry.rejection = Rejection::state;
+            else if (memory->peak > device.memory) entry.rejection = Rejection::activations;
+            if (entry.rejection == Rejection::state || (entry.rejection && entry.stands_for == 1)) continue;
             entry.time_bound = bounds->time(entry.plan);
             entry.bound = value_of(entry.target, entry.time_bound, memory->peak);
-            if (entry.rejection.empty())
-                entry.rejection = constraint_violated(entry.target, entry.time_bound);
+            if (!entry.rejection) entry.rejection = constraint_violated(entry.target, entry.time_bound);
         }
     });
     if (!request_.uses_bounds) return;
     const std::size_t count = entries_.size();
     for (std::size_t i = 0; i < count; ++i) {
         Entry& entry = entries_[i];
-        if (entry.stands_for == 1 || (entry.rejection != too_many_activations &&
-                                      !(looks_at_every_horizon() && entry.rejection.empty())))
+        if (entry.stands_for == 1 ||
+            (entry.rejection != Rejection::activations && !(looks_at_every_horizon() && !entry.rejection)))
             continue;
         Entry away = offloaded(entry);
         entry.stands_for = 1;
@@ -193,7 +188,7 @@ void Search::choose_horizon(Entry& entry) {
     };
     entry.is_open = false;
     if (!fits(entry.first)) {
-        entry.rejection = too_many_activations;
+        entry.rejection = Rejection::activations;
         return;
     }
     // The longer the horizon, the more memory is needed.
@@ -214,7 +209,7 @@ void Search::tighten(Entry& entry) {
     {
         const std::lock_guard lock(bounds_[entry.layout]->guard);
         if (entry.is_open) choose_horizon(entry);
-        if (!entry.rejection.empty()) return;
+        if (entry.rejection) return;
         entry.time_bound = bounds_[entry.layout]->bounds.time_of_order(entry.plan);
     }
     entry.bound = std::max(entry.bound, value_of(entry.target, entry.time_bound, entry.memory.peak));
@@ -223,10 +218,10 @@ void Search::tighten(Entry& entry) {
 
 // What comes into question once an entry has been simulated: where memory was exceeded, offload, or a shorter
 // horizon than the one that was tried.
-std::optional<Entry> Search::after_taking(Entry& entry, const std::string& rejection) const {
+std::optional<Entry> Search::after_taking(Entry& entry, std::optional<Rejection> rejection) const {
     const bool is_first = entry.plan.offload == schedule::Offload::none;
     if (!request_.uses_bounds || entry.stands_for == 1 ||
-        (!looks_at_every_horizon() && rejection != too_high_a_peak))
+        (!looks_at_every_horizon() && rejection != Rejection::simulated_peak))
         return std::nullopt;
     Entry next = is_first ? offloaded(entry) : entry;
     if (!is_first) {
@@ -243,7 +238,7 @@ std::optional<Entry> Search::after_taking(Entry& entry, const std::string& rejec
 
 // A few micro-batches, and a straight line where the schedule has settled. The ranked few are verified and
 // simulated in full afterwards.
-void Search::evaluate(std::size_t index, RankedPlan& ranked, std::string& rejection,
+void Search::evaluate(std::size_t index, RankedPlan& ranked, std::optional<Rejection>& rejection,
                       core::Diagnostics& diagnostics) const {
     const Entry& entry = entries_[index];
     const Target& target = targets_[entry.target];
@@ -257,13 +252,14 @@ void Search::evaluate(std::size_t index, RankedPlan& ranked, std::string& reject
     std::optional<sim::Evaluation> evaluation =
         sim::evaluate(graph_, target.cluster, ranked.plan, diagnostics, options);
     if (!evaluation) {
-        rejection = "the device has no figure for it";
+        rejection = Rejection::no_figure;
         return;
     }
     settle(ranked, std::move(*evaluation));
     if (!ranked.evaluation.fits) {
-        rejection = ranked.evaluation.peak_memory > ranked.evaluation.available_memory ? too_high_a_peak
-                                                                                       : too_small_a_host;
+        rejection = ranked.evaluation.peak_memory > ranked.evaluation.available_memory
+                        ? Rejection::simulated_peak
+                        : Rejection::host_memory;
         return;
     }
     rejection = constraint_violated(entry.target, ranked.evaluation.step_time);
@@ -277,8 +273,9 @@ bool is_better(const RankedPlan& a, const RankedPlan& b) {
 void Search::settle(RankedPlan& ranked, sim::Evaluation evaluation) const {
     ranked.evaluation = std::move(evaluation);
     ranked.value = value_of(ranked.candidate, ranked.evaluation.step_time, ranked.evaluation.peak_memory);
+    if (!request_.tokens) return;
     ranked.training_time = ranked.evaluation.step_time * steps();
-    ranked.training_cost = ranked.evaluation.rate * ranked.training_time;
+    ranked.training_cost = ranked.evaluation.rate * *ranked.training_time;
 }
 
 // The plan with an order of its own, where that is better by the objective.
@@ -320,24 +317,19 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
         return Key(entries_[i].bound, entries_[i].time_bound.value, i);
     };
     std::set<Key> queue;
-    const auto reject = [&](std::size_t i, const std::string& why, std::size_t plans) {
+    const auto reject = [&](std::size_t i, Rejection why, std::size_t plans) {
         account.rejected[why] += plans;
         const Entry& entry = entries_[i];
         const core::Bytes available = targets_[entry.target].cluster.instance.device.memory;
         if (entry.memory.peak > available &&
-            (!result.shortfall.is_known ||
-             entry.memory.peak - available < result.shortfall.needed - result.shortfall.available))
-            result.shortfall = {true,
-                                entry.target,
-                                entry.plan,
-                                entry.memory.peak,
-                                available,
-                                entry.memory.state,
-                                entry.memory.pipeline_rank};
+            (!result.shortfall ||
+             entry.memory.peak - available < result.shortfall->needed - result.shortfall->available))
+            result.shortfall = Shortfall{entry.target, entry.plan,         entry.memory.peak,
+                                         available,    entry.memory.state, entry.memory.pipeline_rank};
     };
     const auto enter = [&](std::size_t i) {
-        if (entries_[i].rejection.empty()) queue.insert(key_of(i));
-        else reject(i, entries_[i].rejection, entries_[i].stands_for);
+        if (!entries_[i].rejection) queue.insert(key_of(i));
+        else reject(i, *entries_[i].rejection, entries_[i].stands_for);
     };
     for (std::size_t i = 0; i < entries_.size(); ++i) enter(i);
 
@@ -345,20 +337,21 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
     // depend on the threads.
     constexpr std::size_t wave = 16, tightened_at_once = 128;
     std::vector<RankedPlan> best;
-    double first_unvisited = std::numeric_limits<double>::infinity();
+    std::optional<double> first_unvisited;  // its bound
     auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - begin_).count(); };
     while (!queue.empty()) {
-        const double to_beat = request_.uses_bounds && best.size() >= request_.keep
-                                   ? best.back().value
-                                   : std::numeric_limits<double>::infinity();
-        if (std::get<0>(*queue.begin()) >= to_beat) {
+        const auto is_beaten = [&](const Key& key) {
+            return request_.uses_bounds && best.size() >= request_.keep &&
+                   std::get<0>(key) >= best.back().value;
+        };
+        if (is_beaten(*queue.begin())) {
             for (const Key& key : queue) account.pruned += entries_[std::get<2>(key)].stands_for;
             break;
         }
-        const bool is_late = elapsed() > request_.time_limit.value;
+        const bool is_late = request_.time_limit && elapsed() > request_.time_limit->value;
         if (is_late && !best.empty()) {
             for (const Key& key : queue)
-                (std::get<0>(key) >= to_beat ? account.pruned : account.unvisited) +=
+                (is_beaten(key) ? account.pruned : account.unvisited) +=
                     entries_[std::get<2>(key)].stands_for;
             first_unvisited = std::get<0>(*queue.begin());
             break;
@@ -383,9 +376,8 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
                          [&](std::size_t i) { return entries_[i].is_open; });
             is_wave_tight = loose.empty();
         }
-        for (auto key = queue.begin(); !is_late && key != queue.end() && std::get<0>(*key) < to_beat &&
-                                       loose.size() < tightened_at_once;
-             ++key) {
+        for (auto key = queue.begin();
+             !is_late && key != queue.end() && !is_beaten(*key) && loose.size() < tightened_at_once; ++key) {
             const std::size_t i = std::get<2>(*key);
             if (!entries_[i].is_tight) loose.push_back(i);
             if (taken.size() < wave) {
@@ -401,14 +393,14 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
                                        [&](std::size_t i, int) { tighten(entries_[loose[i]]); });
             for (const std::size_t i : loose) {
                 if (const std::size_t skipped = std::exchange(entries_[i].skipped, 0); skipped > 0)
-                    account.rejected[too_many_activations] += skipped;
+                    account.rejected[Rejection::activations] += skipped;
                 enter(i);
             }
             continue;
         }
         for (const std::size_t i : taken) queue.erase(key_of(i));
         std::vector<RankedPlan> ranked(taken.size());
-        std::vector<std::string> rejections(taken.size());
+        std::vector<std::optional<Rejection>> rejections(taken.size());
         std::vector<core::Diagnostics> problems(taken.size());
         core::for_each_in_parallel(taken.size(), request_.threads, [&](std::size_t i, int) {
             evaluate(taken[i], ranked[i], rejections[i], problems[i]);
@@ -419,21 +411,20 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
                 enter(entries_.size() - 1);
             }
             const std::size_t others = entries_[taken[i]].stands_for - 1;
-            if (!rejections[i].empty()) {
-                if (!account.rejected.contains(rejections[i]) && problems[i].has_errors())
+            if (rejections[i]) {
+                if (!account.rejected.contains(*rejections[i]) && problems[i].has_errors())
                     diagnostics.append(problems[i]);
-                account.rejected[rejections[i]] += 1 + others;
+                account.rejected[*rejections[i]] += 1 + others;
                 const sim::Evaluation& e = ranked[i].evaluation;
-                if (rejections[i] == too_high_a_peak &&
-                    (!result.shortfall.is_known || e.peak_memory - e.available_memory <
-                                                       result.shortfall.needed - result.shortfall.available))
-                    result.shortfall = {true,
-                                        ranked[i].candidate,
-                                        ranked[i].plan,
-                                        e.peak_memory,
-                                        e.available_memory,
-                                        entries_[taken[i]].memory.state,
-                                        0};
+                if (rejections[i] == Rejection::simulated_peak &&
+                    (!result.shortfall || e.peak_memory - e.available_memory <
+                                              result.shortfall->needed - result.shortfall->available))
+                    result.shortfall = Shortfall{ranked[i].candidate,
+                                                 ranked[i].plan,
+                                                 e.peak_memory,
+                                                 e.available_memory,
+                                                 entries_[taken[i]].memory.state,
+                                                 0};
                 continue;
             }
             ++account.evaluated;
@@ -477,16 +468,30 @@ SearchResult Search::run(core::Diagnostics& diagnostics) {
         account.best_value = result.plans.front().value;
         // The first of the list is the best as soon as nothing unvisited can beat it, though something might
         // still come before the last.
-        account.has_lower_bound = result.plans.front().order.empty();
-        account.is_proven_optimal =
-            account.has_lower_bound && (account.unvisited == 0 || first_unvisited >= best_registered);
-        account.lower_bound =
-            std::min(best_registered, account.is_proven_optimal ? best_registered : first_unvisited);
+        if (!result.plans.front().order) {
+            account.is_proven_optimal = !first_unvisited || *first_unvisited >= best_registered;
+            account.lower_bound =
+                account.is_proven_optimal ? best_registered : std::min(best_registered, *first_unvisited);
+        }
     }
     return result;
 }
 
 }  // namespace
+
+std::string_view reason_of(Rejection rejection) {
+    switch (rejection) {
+        case Rejection::activations: return "activations exceed memory";
+        case Rejection::stages: return "fewer layers than stages";
+        case Rejection::deadline: return "later than the deadline";
+        case Rejection::host_memory: return "offloaded activations exceed the memory of the host";
+        case Rejection::budget: return "over the budget";
+        case Rejection::state: return "parameters, gradients and optimizer state exceed memory";
+        case Rejection::simulated_peak: return "simulated peak exceeds memory";
+        case Rejection::no_figure: return "the device has no figure for it";
+    }
+    throw core::InternalError("broken promise: every rejection has a reason");
+}
 
 SearchResult search_plans(const model::ModelGraph& graph, const std::vector<Target>& targets,
                           const SearchRequest& request, core::Diagnostics& diagnostics) {
@@ -529,7 +534,7 @@ std::optional<schedule::Plan> find_fitting_plan(const model::ModelGraph& graph, 
             // How much is away at once depends on how fast it goes.
             sim::EvaluateOptions options;
             options.memory_only = !offloads;
-            options.most_micro_batches = offloads ? std::max(8, 5 * plan.layout.pipeline) : 0;
+            if (offloads) options.most_micro_batches = std::max(8, 5 * plan.layout.pipeline);
             const std::optional<sim::Evaluation> evaluation =
                 sim::evaluate(graph, target.cluster, plan, diagnostics, options);
             if (evaluation && evaluation->fits) return plan;

@@ -2,9 +2,10 @@
 // simulation, and an account of every candidate.
 #pragma once
 
-#include <limits>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cluster/topology.h"
@@ -33,13 +34,14 @@ struct Target {
 struct SearchRequest {
     Objective objective = Objective::speed;
     int global_batch = 1;
-    double tokens = 0;  // of the whole training; 0: not given
-    core::Seconds deadline{std::numeric_limits<double>::infinity()};
-    core::Dollars budget{std::numeric_limits<double>::infinity()};
+    std::optional<double> tokens;  // of the whole training, at least 1
+    // Of the whole training; they count where tokens are given.
+    std::optional<core::Seconds> deadline;
+    std::optional<core::Dollars> budget;
     std::size_t keep = 5;  // plans to rank
     int threads = 2;
-    core::Seconds time_limit{std::numeric_limits<double>::infinity()};
-    bool uses_bounds = true;  // false: simulate everything that may fit (the tests' oracle)
+    std::optional<core::Seconds> time_limit;  // of the search
+    bool uses_bounds = true;                  // false: simulate everything that may fit (the tests' oracle)
     int most_virtual_stages = 8;
     // Where activations may go when they do not fit: with the longest loading horizon that does, as shorter
     // ones copy more and wait longer (for the objective memory every horizon counts). none: they stay. Places
@@ -49,36 +51,47 @@ struct SearchRequest {
 };
 
 struct RankedPlan {
-    std::size_t candidate = 0;    // index into the targets
-    schedule::Plan plan;          // with its partition
-    sim::Evaluation evaluation;   // by the very call smsim makes
-    double value = 0;             // of the objective, smaller is better
-    core::Seconds training_time;  // all tokens; zero when not given
-    core::Dollars training_cost;
-    std::string bound_by;  // "compute", "pipeline bubble", "memory", ...
-    std::string why;       // a sentence with numbers against the runner-up
-    std::string order;     // of a plan whose order was searched: what was found and proven
+    std::size_t candidate = 0;                   // index into the targets
+    schedule::Plan plan;                         // with its partition
+    sim::Evaluation evaluation;                  // by the very call smsim makes
+    double value = 0;                            // of the objective, smaller is better
+    std::optional<core::Seconds> training_time;  // of all tokens, where they are given
+    std::optional<core::Dollars> training_cost;
+    std::string bound_by;              // "compute", "pipeline bubble", "memory", ...
+    std::string why;                   // a sentence with numbers against the runner-up
+    std::optional<std::string> order;  // of a plan whose order was searched: what was found and proven
 };
+
+// Why a candidate is no plan; in the order of the reasons' words, in which accounts list them.
+enum class Rejection {
+    activations,     // bounds of the activations and the state exceed the device's memory
+    stages,          // the model has fewer units than the plan has stages
+    deadline,        // the whole training takes longer
+    host_memory,     // offloaded activations exceed the host's memory
+    budget,          // the whole training costs more
+    state,           // parameters, gradients and optimizer state alone exceed the device's memory
+    simulated_peak,  // the simulated peak exceeds the device's memory
+    no_figure,       // the device has no price for it
+};
+std::string_view reason_of(Rejection rejection);
 
 // Every candidate ends in exactly one of: evaluated (simulated and allowed), rejected, pruned, unvisited
 // (time limit).
 struct SearchAccount {
     std::size_t space = 0, evaluated = 0, pruned = 0, unvisited = 0;
-    std::map<std::string, std::size_t> rejected;  // by reason
+    std::map<Rejection, std::size_t> rejected;
     core::Seconds seconds;
     double evaluations_per_second = 0;
-    bool is_proven_optimal = false;          // of this space under this model
-    double lower_bound = 0, best_value = 0;  // of the objective
-    // Bounds are of registered schedules: with a searched order ranked first there is none (lower_bound is
-    // then no bound), and nothing is proven.
-    bool has_lower_bound = true;
+    bool is_proven_optimal = false;  // of this space under this model
+    // Of the objective. Bounds are of registered schedules: without a plan, and with a searched order ranked
+    // first, there is none, and nothing is proven.
+    std::optional<double> lower_bound, best_value;
 };
 
 // The nearest that a space without any plan comes to one: the candidate that needs least beyond what there
 // is.
 struct Shortfall {
-    bool is_known = false;
-    std::size_t candidate = 0;
+    std::size_t candidate = 0;  // index into the targets
     schedule::Plan plan;
     core::Bytes needed, available, state;  // of its tightest rank
     int pipeline_rank = 0;
@@ -87,7 +100,7 @@ struct Shortfall {
 struct SearchResult {
     std::vector<RankedPlan> plans;
     SearchAccount account;
-    Shortfall shortfall;
+    std::optional<Shortfall> shortfall;
 };
 
 // Deterministic whatever the number of threads, unless the time limit ends it. Diagnostics: prices the device

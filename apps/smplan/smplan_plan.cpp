@@ -123,8 +123,12 @@ std::vector<int> node_counts(const Request& request, const model::ModelGraph& gr
     return counts;
 }
 
-core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const planner::Target& target,
-                   bool has_tokens) {
+double hours_of(core::Seconds time) {
+    constexpr double seconds_an_hour = 3600;
+    return time.value / seconds_an_hour;
+}
+
+core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const planner::Target& target) {
     const schedule::Plan& plan = ranked.plan;
     const sim::Evaluation& evaluation = ranked.evaluation;
     const bool has_price = cluster::find_price(target.cluster.instance, "on-demand").has_value();
@@ -158,11 +162,19 @@ core::Value row_of(const planner::RankedPlan& ranked, std::size_t rank, const pl
     row["peak_memory_gib"] = core::to_gibibytes(evaluation.peak_memory);
     row["available_memory_gib"] = core::to_gibibytes(evaluation.available_memory);
     row["usd_per_hour"] = has_price ? core::Value(core::to_dollars_per_hour(evaluation.rate)) : core::Value();
-    row["usd_total"] = has_price && has_tokens ? core::Value(ranked.training_cost.value) : core::Value();
-    row["training_hours"] = has_tokens ? core::Value(ranked.training_time.value / 3600) : core::Value();
+    row["usd_total"] =
+        has_price && ranked.training_cost ? core::Value(ranked.training_cost->value) : core::Value();
+    row["training_hours"] =
+        ranked.training_time ? core::Value(hours_of(*ranked.training_time)) : core::Value();
     row["bound_by"] = ranked.bound_by;
     row["why"] = ranked.why;
     return row;
+}
+
+// How far the best value lies above its lower bound; nothing without either, or where values are zero.
+std::optional<double> gap_pct(const planner::SearchAccount& account) {
+    if (!account.lower_bound || !account.best_value || *account.best_value <= 0) return std::nullopt;
+    return 100 * (*account.best_value - *account.lower_bound) / *account.best_value;
 }
 
 core::Value account_of(const planner::SearchAccount& account, planner::Objective objective) {
@@ -170,7 +182,8 @@ core::Value account_of(const planner::SearchAccount& account, planner::Objective
     value["space"] = account.space;
     value["evaluated"] = account.evaluated;
     core::Value rejected = core::Value::table();
-    for (const auto& [reason, count] : account.rejected) rejected[reason] = count;
+    for (const auto& [reason, count] : account.rejected)
+        rejected[std::string(planner::reason_of(reason))] = count;
     value["rejected"] = std::move(rejected);
     value["pruned"] = account.pruned;
     value["unvisited"] = account.unvisited;
@@ -180,14 +193,12 @@ core::Value account_of(const planner::SearchAccount& account, planner::Objective
     // The contract's key is a time; for other objectives the bound is in their own unit, under its own name.
     const bool is_time =
         objective == planner::Objective::speed || objective == planner::Objective::time_to_train;
-    const core::Value bound = account.has_lower_bound ? core::Value(account.lower_bound) : core::Value();
+    const core::Value bound = account.lower_bound ? core::Value(*account.lower_bound) : core::Value();
     value["lower_bound_s"] = is_time ? bound : core::Value();
     if (!is_time)
         value[objective == planner::Objective::memory ? "lower_bound_bytes" : "lower_bound_usd_per_step"] =
             bound;
-    const double gap =
-        account.best_value > 0 ? 100 * (account.best_value - account.lower_bound) / account.best_value : 0.0;
-    value["gap_pct"] = account.has_lower_bound ? core::Value(gap) : core::Value();
+    value["gap_pct"] = account.lower_bound ? core::Value(gap_pct(account).value_or(0)) : core::Value();
     return value;
 }
 
@@ -203,7 +214,7 @@ core::Bytes whole_state(const model::ModelGraph& graph, schedule::Plan plan) {
 std::string shortfall_text(const model::ModelGraph& graph, const std::vector<planner::Target>& targets,
                            const planner::SearchResult& result, int global_batch) {
     const planner::Target& target =
-        targets[result.shortfall.is_known ? result.shortfall.candidate : targets.size() - 1];
+        targets[result.shortfall ? result.shortfall->candidate : targets.size() - 1];
     const cluster::Cluster& cluster = target.cluster;
     core::Bytes state = whole_state(graph, target.base);
     core::Bytes all = cluster.instance.device.memory * static_cast<double>(cluster.device_count());
@@ -211,11 +222,11 @@ std::string shortfall_text(const model::ModelGraph& graph, const std::vector<pla
         "{} needs {} for parameters, gradients and optimizer state; {} x {} has {} devices of {}, {} in all",
         graph.name, core::format(state), cluster.nodes, cluster.instance.name, cluster.device_count(),
         core::format(cluster.instance.device.memory), core::format(all));
-    if (result.shortfall.is_known)
+    if (result.shortfall)
         text += fmt::format("; the nearest plan ({}) needs {} on pipeline rank {}, {} more than there is",
-                            planner::describe(result.shortfall.plan), core::format(result.shortfall.needed),
-                            result.shortfall.pipeline_rank,
-                            core::format(result.shortfall.needed - result.shortfall.available));
+                            planner::describe(result.shortfall->plan), core::format(result.shortfall->needed),
+                            result.shortfall->pipeline_rank,
+                            core::format(result.shortfall->needed - result.shortfall->available));
     else if (result.account.space == 0)
         text += fmt::format(
             "; no degrees of parallelism divide {} devices, the model's {} layers and the global batch of {}",
@@ -306,7 +317,7 @@ std::string plan_text(const Request& request, const model::ModelGraph& graph, co
 
 void print(const Request& request, const model::ModelGraph& graph, const planner::SearchResult& result,
            const std::vector<planner::Target>& targets, std::ostream& out) {
-    const bool has_tokens = request.search.tokens > 0;
+    const bool has_tokens = request.search.tokens.has_value();
     out << fmt::format(
         "{}, {}global batch {}\n", graph.name,
         graph.tokens_per_sample > 0 ? fmt::format("{} tokens a sample, ", graph.tokens_per_sample) : "",
@@ -348,9 +359,10 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
         std::string sharding(schedule::name_of(plan.sharding));
         if (plan.sharding != schedule::Sharding::none)
             sharding += fmt::format("/{}", plan.effective_shard_degree());
-        std::string total = has_tokens ? fmt::format(" {:>7.0f} {:>9.0f}", ranked.training_time.value / 3600,
-                                                     ranked.training_cost.value)
-                                       : "";
+        std::string total = ranked.training_time && ranked.training_cost
+                                ? fmt::format(" {:>7.0f} {:>9.0f}", hours_of(*ranked.training_time),
+                                              ranked.training_cost->value)
+                                : "";
         out << fmt::format(
             "  {:>2}  {:<22} {:>3} {:>3} {:>4}{} {:<20} {:<16} {:>9} {:<9}{} {:>10} {:>5.1f}% {:>10} "
             "{:>9.2f}{}  {}\n",
@@ -370,18 +382,17 @@ void print(const Request& request, const model::ModelGraph& graph, const planner
     const planner::SearchAccount& account = result.account;
     out << fmt::format("\n  {} plans: {} simulated", account.space, account.evaluated);
     for (const auto& [reason, count] : account.rejected)
-        out << fmt::format(", {} rejected ({})", count, reason);
+        out << fmt::format(", {} rejected ({})", count, planner::reason_of(reason));
     out << fmt::format(", {} excluded by their bounds", account.pruned);
     if (account.unvisited > 0) out << fmt::format(", {} not reached in time", account.unvisited);
     out << fmt::format(
         "; {:.2f} s{}\n", account.seconds.value,
         account.is_proven_optimal ? "; the first is the best of them all under this model" : "");
-    if (!account.has_lower_bound)
+    if (!account.lower_bound)
         out << "  no lower bound: the order of the first was searched, and bounds are of registered "
                "schedules\n";
-    else if (!account.is_proven_optimal && account.best_value > 0)
-        out << fmt::format("  gap to the lower bound: {:.1f} %\n",
-                           100 * (account.best_value - account.lower_bound) / account.best_value);
+    else if (const std::optional<double> gap = gap_pct(account); gap && !account.is_proven_optimal)
+        out << fmt::format("  gap to the lower bound: {:.1f} %\n", *gap);
 }
 
 std::optional<Request> read_request(Options& options, core::Diagnostics& diagnostics) {
@@ -410,7 +421,7 @@ std::optional<Request> read_request(Options& options, core::Diagnostics& diagnos
                                    : *objective == "cost"          ? planner::Objective::cost
                                    : *objective == "time-to-train" ? planner::Objective::time_to_train
                                                                    : planner::Objective::speed;
-    request.search.tokens = options.real("--tokens", 1, 1e18).value_or(0);
+    request.search.tokens = options.real("--tokens", 1, 1e18);
     if (std::optional<double> hours = options.real("--deadline", 0, 1e9))
         request.search.deadline = core::hours(*hours);
     if (std::optional<double> budget = options.real("--budget", 0, 1e15))
@@ -507,7 +518,7 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
     }
     if (!request->sequence_length && tokens > 0)
         request->assumptions.push_back(fmt::format("{} tokens a sample (no --seq-len given)", tokens));
-    if (request->search.tokens > 0 && tokens == 0) {
+    if (request->search.tokens && tokens == 0) {
         options.error("--tokens", fmt::format("{} has no tokens", graph->name), "leave --tokens out");
         return show(diagnostics, as_json, out, err);
     }
@@ -543,11 +554,12 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         core::Diagnostics reason;
         const planner::SearchAccount& account = result.account;
         std::size_t constrained = 0;
-        for (const char* name : {"later than the deadline", "over the budget"})
-            if (account.rejected.count(name)) constrained += account.rejected.at(name);
+        for (const planner::Rejection rejection : {planner::Rejection::deadline, planner::Rejection::budget})
+            if (account.rejected.count(rejection)) constrained += account.rejected.at(rejection);
         if (constrained > 0) {
             std::string text = "no plan meets the constraints:";
-            for (const auto& [name, count] : account.rejected) text += fmt::format(" {} {};", count, name);
+            for (const auto& [reason, count] : account.rejected)
+                text += fmt::format(" {} {};", count, planner::reason_of(reason));
             text.pop_back();
             reason.error({}, "--target", text,
                          "allow more time (--deadline), money (--budget) or nodes (--max-nodes)");
@@ -563,7 +575,7 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         return no_plan;
     }
     for (const planner::RankedPlan& ranked : result.plans)
-        if (!ranked.order.empty()) request->assumptions.push_back(ranked.order);
+        if (ranked.order) request->assumptions.push_back(*ranked.order);
     if (request->search.searches_orders)
         request->assumptions.push_back("bounds, and what is proven by them, are of registered schedules");
     if (as_json) {
@@ -572,8 +584,7 @@ int run_plan_command(const std::vector<std::string>& arguments, std::ostream& ou
         document["global_batch"] = request->search.global_batch;
         core::Value plans = core::Value::array();
         for (std::size_t i = 0; i < result.plans.size(); ++i)
-            plans.append(row_of(result.plans[i], i + 1, targets[result.plans[i].candidate],
-                                request->search.tokens > 0));
+            plans.append(row_of(result.plans[i], i + 1, targets[result.plans[i].candidate]));
         document["plans"] = std::move(plans);
         document["search"] = account_of(result.account, request->search.objective);
         document["assumptions"] = request->assumptions;
